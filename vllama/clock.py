@@ -1,0 +1,49 @@
+"""Time as a value that can be passed in, so that decisions are testable without waiting."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Source of monotonic and wall time."""
+
+    def monotonic(self) -> float:
+        """Return seconds that never go back."""
+        ...
+
+    def time(self) -> float:
+        """Return seconds since the Unix epoch."""
+        ...
+
+
+class RealClock:
+    """The machine's clock."""
+
+    def monotonic(self) -> float:
+        """Return `time.monotonic()`."""
+        return time.monotonic()
+
+    def time(self) -> float:
+        """Return `time.time()`."""
+        return time.time()
+
+
+class ManualClock:
+    """A clock that only moves when told to; for tests."""
+
+    def __init__(self, start_s: float = 1_000_000.0) -> None:
+        self._now_s = start_s
+
+    def advance(self, seconds: float) -> None:
+        """Move forward by `seconds`."""
+        self._now_s += seconds
+
+    def monotonic(self) -> float:
+        """Return the current manual time."""
+        return self._now_s
+
+    def time(self) -> float:
+        """Return the current manual time."""
+        return self._now_s

@@ -1,0 +1,141 @@
+"""Values that describe models on disk and at a source; no I/O here.
+
+The only part of `models` that `engines` may import.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+
+class Format(StrEnum):
+    """File formats that an engine may serve."""
+
+    GGUF = "gguf"
+    SAFETENSORS = "safetensors"
+
+
+class Capability(StrEnum):
+    """What a model can do, in Ollama's words (`/api/show`, `/api/tags`)."""
+
+    COMPLETION = "completion"
+    TOOLS = "tools"
+    INSERT = "insert"
+    VISION = "vision"
+    EMBEDDING = "embedding"
+    THINKING = "thinking"
+    AUDIO = "audio"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceFile:
+    """One file at a source: `path` inside its repository, `sha256` if the source tells it."""
+
+    path: str
+    size_bytes: int
+    etag: str | None = None
+    sha256: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """One servable form of a model at a source: a file set, its format and quantisation."""
+
+    format: Format
+    quant: str | None
+    files: tuple[SourceFile, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Sum of all its files."""
+        return sum(file.size_bytes for file in self.files)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelInfo:
+    """What a model's own metadata says (GGUF header or `config.json`).
+
+    `metadata` holds the raw key/values under their GGUF names (arrays as lists), for `/api/show`.
+    `key_length`/`value_length` are per attention head, in elements.
+    `weights_bytes` is the size of all tensors.
+    """
+
+    architecture: str
+    parameter_count: int | None = None
+    quant: str | None = None
+    context_length: int | None = None
+    embedding_length: int | None = None
+    block_count: int | None = None
+    head_count: int | None = None
+    head_count_kv: tuple[int, ...] | None = None
+    key_length: int | None = None
+    value_length: int | None = None
+    sliding_window: int | None = None
+    vocab_size: int | None = None
+    weights_bytes: int = 0
+    chat_template: str | None = None
+    bos_token: str | None = None
+    eos_token: str | None = None
+    adds_bos: bool = False
+    capabilities: frozenset[Capability] = frozenset({Capability.COMPLETION})
+    license: str | None = None
+    metadata: Mapping[str, object] = field(default_factory=dict)
+    tensors: tuple[tuple[str, str, tuple[int, ...]], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bundle:
+    """A variant complete on disk: paths + what its store knows without reading the weights.
+
+    `name` is the Ollama display form, always with a tag (`smollm2:135m`,
+    `hf.co/org/repo:Q4_K_M`). `path` is what an engine is given: the GGUF file (first shard) or
+    the folder of safetensors. `digest` is 64 hex digits, stable for one model and different
+    between models. `modified_s` is Unix time. `parameters` are the model's own default options.
+    `key` tells whether two names are one model: equal keys share one engine process.
+    """
+
+    name: str
+    store: str
+    format: Format
+    path: Path
+    files: tuple[Path, ...]
+    size_bytes: int
+    digest: str
+    modified_s: float
+    quant: str | None = None
+    projector: Path | None = None
+    parameters: Mapping[str, object] = field(default_factory=dict)
+    system: str | None = None
+    license: str | None = None
+    hub_id: str | None = None
+
+    @property
+    def key(self) -> str:
+        """Identity for sharing one engine process."""
+        return str(self.path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullEvent:
+    """Progress of a pull; `status` in Ollama's words, byte counts per file.
+
+    `file` and `digest` are set while a file moves (`status` = "pulling <first 12 of digest>").
+    The last event has the status "success".
+    """
+
+    status: str
+    file: str | None = None
+    digest: str | None = None
+    total_bytes: int | None = None
+    completed_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removed:
+    """What `rm` did: the names that are gone and the bytes that came free."""
+
+    names: tuple[str, ...]
+    freed_bytes: int

@@ -1,0 +1,144 @@
+"""All that supervision needs to know of a process: values only.
+
+Knows no model, engine or dialect: it could describe any server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+
+class State(StrEnum):
+    """States of a supervised process (the state machine is in `supervisor`)."""
+
+    STOPPED = "stopped"
+    STARTING = "starting"
+    READY = "ready"
+    STOPPING = "stopping"
+    BACKOFF = "backoff"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """Where a process listens, and the key it wants as a bearer token (None: none)."""
+
+    host: str = "127.0.0.1"
+    port: int
+    api_key: str | None = None
+
+    @property
+    def url(self) -> str:
+        """Base URL without a trailing slash."""
+        return f"http://{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpProbe:
+    """Ready when GET `path` answers with one of `ready_statuses`.
+
+    If `verify_path` is set, one more GET there with the key must answer 200: it proves that
+    the answering process is ours and not a stranger on the same port.
+    """
+
+    path: str
+    ready_statuses: frozenset[int] = frozenset({200})
+    verify_path: str | None = None
+    interval_s: float = 0.05
+    timeout_s: float = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grace:
+    """How to stop: TERM, after `term_s` TERM again, after `second_term_s` more KILL the tree."""
+
+    term_s: float = 1.0
+    second_term_s: float = 2.0
+    kill_s: float = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartPolicy:
+    """When and how often to restart after an unasked exit while serving.
+
+    `delays_s[n]` is waited before restart n+1; after the last one the process is `failed`.
+    A process that was ready for longer than it took to start, and for `healthy_after_s` at
+    least, has its count reset. `start_retries` is how often a start is tried again when the
+    diagnosis says that trying again can help (a taken port).
+    """
+
+    delays_s: tuple[float, ...] = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
+    healthy_after_s: float = 5.0
+    start_retries: int = 3
+    cool_down_s: float = 15.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """Why a process ended, for the user; `retryable`: another start may go well."""
+
+    cause: str
+    hint: str | None = None
+    retryable: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exit:
+    """How one attempt ended: `code` as from `subprocess` (negative: signal), None: never ended.
+
+    `stalled` tells that we ended it because it made no progress. `output` are its last lines.
+    """
+
+    code: int | None
+    output: tuple[str, ...] = ()
+    stalled: bool = False
+    was_ready: bool = False
+
+
+def plain_diagnosis(exit_: Exit) -> Diagnosis:
+    """Diagnose without any knowledge of the program: exit code and last line."""
+    last = next((line for line in reversed(exit_.output) if line.strip()), "no output")
+    if exit_.stalled:
+        return Diagnosis(cause=f"made no progress while starting (last line: {last.strip()})")
+    if exit_.code is not None and exit_.code < 0:
+        return Diagnosis(cause=f"ended by signal {-exit_.code}")
+    return Diagnosis(cause=f"exit code {exit_.code}: {last.strip()}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchSpec:
+    """One start of one process.
+
+    `env` is the child's whole environment. `stall_timeout_s` ends a start during which the log
+    did not grow for that long; None waits for ever. `diagnose` turns an exit into a cause.
+    """
+
+    name: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    endpoint: Endpoint
+    probe: HttpProbe
+    cwd: Path | None = None
+    grace: Grace = field(default_factory=Grace)
+    stall_timeout_s: float | None = 300.0
+    diagnose: Callable[[Exit], Diagnosis] = plain_diagnosis
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """The record of one start; `ended_s` and the rest are None while it runs.
+
+    Times are Unix seconds. `log_path` is where its output lies.
+    """
+
+    number: int
+    started_s: float
+    log_path: Path
+    pid: int | None = None
+    ready_s: float | None = None
+    ended_s: float | None = None
+    exit: Exit | None = None
+    diagnosis: Diagnosis | None = None

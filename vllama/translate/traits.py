@@ -1,0 +1,66 @@
+"""Declared behaviours of a running engine that translation must respect.
+
+Filled by `engines/<name>.py`; read by `translate` and, for limits, by `scheduler`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class SchemaStyle(StrEnum):
+    """How a JSON schema is asked for in `response_format`."""
+
+    OPENAI = "openai"  # {"type":"json_schema","json_schema":{"name":..,"schema":S}}
+    JSON_OBJECT = "json_object"  # {"type":"json_object","schema":S}
+
+
+class VectorStyle(StrEnum):
+    """What `/v1/embeddings` returns for one input."""
+
+    POOLED = "pooled"
+    PER_TOKEN = "per_token"  # a list of vectors, one a token: the front pools
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tokenizer:
+    """Paths of an engine's tokenizer routes and the names of their fields."""
+
+    tokenize_path: str
+    detokenize_path: str
+    input_field: str = "input"
+    tokens_field: str = "tokens"
+    text_field: str = "text"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traits:
+    """What one engine, launched one way, takes and gives.
+
+    `parameters` maps our sampling names (the field names of `Sampling`) to the engine's body
+    fields; a name that is missing there is not sent. `model_name` is what the engine wants in
+    `model`; None means that it takes any name, so the client's own is sent and echoed.
+    `context_length` is tokens per request.
+    """
+
+    context_length: int
+    max_concurrency: int = 1
+    model_name: str | None = None
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    usage_in_stream: bool = True
+    parses_tools: bool = True
+    splits_reasoning: bool = True
+    takes_content_parts: bool = True
+    takes_null_content: bool = True
+    takes_developer_role: bool = True
+    takes_max_completion_tokens: bool = True
+    takes_nulls: bool = True
+    takes_images: bool = False
+    takes_logprobs: bool = True
+    schema_style: SchemaStyle = SchemaStyle.OPENAI
+    vector_style: VectorStyle = VectorStyle.POOLED
+    embeds: bool = False
+    tokenizer: Tokenizer | None = None
+    seed_bits: int = 64
