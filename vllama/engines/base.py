@@ -81,7 +81,11 @@ class FailurePattern:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overhead:
-    """Memory constants of an engine, in bytes: fixed, and per unit of batch × vocabulary."""
+    """Memory constants of an engine.
+
+    `fixed_bytes`: the process without a model. `logits_rows`: rows of float32 logits it keeps.
+    `context_multiple`: the context is rounded up to a multiple of this.
+    """
 
     fixed_bytes: int = 0
     logits_rows: int = 512
@@ -92,6 +96,7 @@ class Engine(Protocol):
     """Declarative adapter of one official server."""
 
     name: str
+    aliases: tuple[str, ...]
     title: str
     formats: tuple[Format, ...]
     modes: tuple[Mode, ...]

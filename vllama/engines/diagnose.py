@@ -1,0 +1,72 @@
+"""From an engine's last lines and exit code to a cause and a hint. Pure."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Callable, Sequence
+
+from vllama.engines.base import FailurePattern
+from vllama.supervise.spec import Diagnosis, Exit
+
+MAX_LINE = 300
+
+SIGNALS = {
+    signal.SIGKILL: (
+        "it was killed (SIGKILL); if nobody did that, the system ran out of memory",
+        "use a smaller model or context, or free memory",
+    ),
+    signal.SIGSEGV: ("it crashed in native code (SIGSEGV)", "update the engine"),
+    signal.SIGABRT: ("it aborted in native code (SIGABRT)", "read the log above the last lines"),
+    signal.SIGILL: (
+        "it was built for another CPU (illegal instruction)",
+        "install the engine again on this machine",
+    ),
+    signal.SIGBUS: (
+        "it could not read its memory (SIGBUS), the model's file changed or the disk failed",
+        None,
+    ),
+}
+
+
+def diagnose(patterns: Sequence[FailurePattern]) -> Callable[[Exit], Diagnosis]:
+    """Return a function that explains an exit by `patterns`, else by the exit code."""
+    compiled = [(re.compile(pattern.pattern), pattern) for pattern in patterns]
+
+    def explain(exit_: Exit) -> Diagnosis:
+        for regex, pattern in compiled:
+            for line in reversed(exit_.output):
+                if match := regex.search(line):
+                    groups = tuple(group or "" for group in match.groups())
+                    return Diagnosis(
+                        cause=pattern.cause.format(*groups),
+                        hint=pattern.hint.format(*groups) if pattern.hint else None,
+                        retryable=pattern.retryable,
+                    )
+        return explain_exit(exit_)
+
+    return explain
+
+
+def explain_exit(exit_: Exit) -> Diagnosis:
+    """Explain an exit that no pattern matches."""
+    last = last_words(exit_.output)
+    if exit_.stalled:
+        return Diagnosis(
+            cause=f"it made no progress while starting (last line: {last})",
+            hint="give it more time with --load-timeout, or read its log",
+        )
+    if exit_.code is not None and exit_.code < 0:
+        try:
+            number = signal.Signals(-exit_.code)
+        except ValueError:
+            return Diagnosis(cause=f"it was ended by signal {-exit_.code}")
+        cause, hint = SIGNALS.get(number, (f"it was ended by {number.name}", None))
+        return Diagnosis(cause=cause, hint=hint)
+    return Diagnosis(cause=f"it ended with exit code {exit_.code}: {last}")
+
+
+def last_words(output: Sequence[str]) -> str:
+    """Return the last line that says something, cut to a readable length."""
+    line = next((text.strip() for text in reversed(output) if text.strip()), "no output")
+    return line if len(line) <= MAX_LINE else line[: MAX_LINE - 1] + "…"

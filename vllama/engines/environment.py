@@ -1,0 +1,46 @@
+"""The environment of an engine process: an allow-list, never the user's whole one.
+
+A variable such as `HOST` or `PORT` in the user's shell would override flags of some servers,
+so nothing is passed that is not known to be harmless.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+ALLOWED = frozenset(
+    {
+        "CUDA_HOME",
+        "CUDA_VISIBLE_DEVICES",
+        "DYLD_LIBRARY_PATH",
+        "GPU_DEVICE_ORDINAL",
+        "HIP_VISIBLE_DEVICES",
+        "HOME",
+        "HSA_OVERRIDE_GFX_VERSION",
+        "LANG",
+        "LD_LIBRARY_PATH",
+        "LOGNAME",
+        "OMP_WAIT_POLICY",
+        "PATH",
+        "ROCR_VISIBLE_DEVICES",
+        "SSL_CERT_FILE",
+        "TMPDIR",
+        "TZ",
+        "USER",
+        "XDG_CACHE_HOME",
+    }
+)
+PREFIXES = ("GGML_", "GOMP_", "KMP_", "LC_", "NCCL_", "NVIDIA_")
+
+
+def child_environment(
+    environ: Mapping[str, str], *, extra: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Return the allowed part of `environ`, with `extra` on top."""
+    env = {
+        name: value
+        for name, value in environ.items()
+        if name in ALLOWED or name.startswith(PREFIXES)
+    }
+    env.update(extra or {})
+    return env

@@ -1,0 +1,81 @@
+"""Values of a plan: what to launch, how, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from vllama.engines.base import Found, Installation, Mode, Settings
+from vllama.hardware.types import Platform
+from vllama.models.types import Bundle, ModelInfo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preferences:
+    """What the user settled for all models; None means: decide."""
+
+    engine: str | None = None
+    context_length: int | None = None
+    gpu_layers: int | None = None
+    threads: int | None = None
+    flash_attention: bool | None = None
+    stall_timeout_s: float | None = 300.0
+    extra_args: tuple[str, ...] = ()
+    reserve_bytes: int = 512 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """What one request needs of an instance; None means: whatever is there."""
+
+    mode: Mode = Mode.CHAT
+    context_length: int | None = None
+    gpu_layers: int | None = None
+    threads: int | None = None
+    logprobs: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """All that a decision may look at."""
+
+    platform: Platform
+    found: Found
+    preferences: Preferences = field(default_factory=Preferences)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """An estimate, in bytes, and whether it is taken from GPUs."""
+
+    weights_bytes: int
+    kv_bytes: int
+    compute_bytes: int
+    fixed_bytes: int
+    on_gpu: bool = False
+
+    @property
+    def total_bytes(self) -> int:
+        """Sum of the parts."""
+        return self.weights_bytes + self.kv_bytes + self.compute_bytes + self.fixed_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """An engine that is installed, and why it was taken."""
+
+    engine: str
+    installation: Installation
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The decision and its reasons, one sentence each."""
+
+    bundle: Bundle
+    info: ModelInfo
+    engine: str
+    installation: Installation
+    settings: Settings
+    memory: Memory
+    reasons: tuple[str, ...]
