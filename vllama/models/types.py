@@ -42,11 +42,15 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """One servable form of a model at a source: a file set, its format and quantisation."""
+    """One servable form of a model at a source: a file set, its format and quantisation.
+
+    `label` is the tag of its display name. A projector comes last in `files`.
+    """
 
     format: Format
     quant: str | None
     files: tuple[SourceFile, ...]
+    label: str = "latest"
 
     @property
     def size_bytes(self) -> int:

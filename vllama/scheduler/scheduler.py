@@ -134,21 +134,32 @@ class Scheduler:
 
     # -- requests -----------------------------------------------------------------------------
 
+    def try_acquire(self, bundle: Bundle, need: Need, keep_alive_s: float | None) -> Lease | None:
+        """Return a lease if one can be had at once, without suspending; else None."""
+        instance = self._instances.get(Key(bundle.key, need.mode))
+        if (
+            instance is None
+            or self._closing
+            or not (instance.ready and instance.has_slot and not instance.queue)
+            or not instance.fits(need)
+        ):
+            return None
+        self._take(instance, keep_alive_s)
+        return self._lease(instance)
+
     async def acquire(self, bundle: Bundle, need: Need, keep_alive_s: float | None) -> Lease:
         """Return a lease on an instance of `bundle` that serves `need`.
 
-        1. A compatible instance that is ready, with a free slot and nobody waiting: at once,
-           without suspending.
+        1. A compatible instance that is ready, with a free slot and nobody waiting: at once.
         2. Else join the queue of the instance, which is made if there is none. A leaver only
            leaves the queue; the load goes on.
 
         Raises QueueFull, ShuttingDown, and what planning, loading or serving raised.
         """
         while True:
+            if lease := self.try_acquire(bundle, need, keep_alive_s):
+                return lease
             instance = self._instance_for(bundle, need)
-            if instance.ready and instance.has_slot and not instance.queue:
-                self._take(instance, keep_alive_s)
-                return self._lease(instance)
             lease = await self._queued(instance, keep_alive_s)
             if instance.fits(need):
                 return lease

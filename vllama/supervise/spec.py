@@ -89,11 +89,13 @@ class Diagnosis:
 class Exit:
     """How one attempt ended: `code` as from `subprocess` (negative: signal), None: never ended.
 
-    `stalled` tells that we ended it because it made no progress. `output` are its last lines.
+    `stalled` tells that we ended it because it made no progress. `output` are its last lines,
+    `first_error` the first line of all that names an error or exception.
     """
 
     code: int | None
     output: tuple[str, ...] = ()
+    first_error: str | None = None
     stalled: bool = False
     was_ready: bool = False
 
@@ -114,6 +116,8 @@ class LaunchSpec:
 
     `env` is the child's whole environment. `stall_timeout_s` ends a start during which the log
     did not grow for that long; None waits for ever. `diagnose` turns an exit into a cause.
+    `progress` returns a value whose change counts as progress as well (bytes fetched, say).
+    `hold_port` False is for a server that binds without SO_REUSEADDR (see `ports`).
     """
 
     name: str
@@ -125,6 +129,8 @@ class LaunchSpec:
     grace: Grace = field(default_factory=Grace)
     stall_timeout_s: float | None = 300.0
     diagnose: Callable[[Exit], Diagnosis] = plain_diagnosis
+    progress: Callable[[], object] | None = None
+    hold_port: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,7 +42,11 @@ class Traits:
     `parameters` maps our sampling names (the field names of `Sampling`) to the engine's body
     fields; a name that is missing there is not sent. `model_name` is what the engine wants in
     `model`; None means that it takes any name, so the client's own is sent and echoed.
-    `context_length` is tokens per request.
+    `context_length` is tokens per request. `reasoning_field` is the name under which an earlier
+    turn's thinking is replayed in a message; None: not at all. `takes_template_kwargs`: a body may
+    carry `chat_template_kwargs` (how thinking is switched); `takes_reasoning_effort`: it may carry
+    `reasoning_effort`. A client may not send any of `refused_fields` through `/v1`: llama.cpp's
+    Python server dies of a bad `grammar` (signal 11).
     """
 
     context_length: int
@@ -64,3 +68,9 @@ class Traits:
     embeds: bool = False
     tokenizer: Tokenizer | None = None
     seed_bits: int = 64
+    takes_audio: bool = False
+    takes_prompt_lists: bool = False
+    takes_template_kwargs: bool = False
+    takes_reasoning_effort: bool = False
+    reasoning_field: str | None = None
+    refused_fields: frozenset[str] = frozenset({"grammar"})

@@ -1,0 +1,83 @@
+"""`make demo`: the main job for real, on a free port and in a folder of its own.
+
+Starts `vllama serve --model smollm2:135m`, asks it a question with `vllama run`, shows
+`vllama ps`, and stops everything.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+MODEL = "smollm2:135m"
+QUESTION = "Explain in two sentences why the sky is blue."
+VLLAMA = [sys.executable, "-m", "vllama"]
+READY_LIMIT_S = 180
+
+
+def free_port() -> int:
+    """Return a port that is free now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def show(*command: str) -> None:
+    """Print a command as a person would type it."""
+    print(
+        f"\n\033[1m$ {' '.join(command)}\033[0m"
+        if sys.stdout.isatty()
+        else f"\n$ {' '.join(command)}"
+    )
+    sys.stdout.flush()
+
+
+def wait_loaded(server: subprocess.Popen[bytes], url: str) -> None:
+    """Wait until the model is loaded, or the server has ended."""
+    deadline = time.monotonic() + READY_LIMIT_S
+    while time.monotonic() < deadline:
+        if server.poll() is not None:
+            sys.exit(f"the server ended with exit code {server.returncode}")
+        try:
+            with urllib.request.urlopen(f"{url}/api/ps", timeout=2) as answer:
+                if b'"state":"ready"' in answer.read():
+                    return
+        except (OSError, urllib.error.URLError):
+            pass
+        time.sleep(0.1)
+    sys.exit("the model was not loaded in time")
+
+
+def main() -> int:
+    """Run the demo."""
+    home = Path(".venv/demo").resolve()
+    home.mkdir(parents=True, exist_ok=True)
+    port = free_port()
+    env = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("OLLAMA_", "VLLAMA_"))
+    } | {"OLLAMA_HOST": f"127.0.0.1:{port}", "VLLAMA_DATA_DIR": str(home)}
+    show("vllama", "serve", "--model", MODEL)
+    server = subprocess.Popen([*VLLAMA, "serve", "--model", MODEL], env=env)
+    try:
+        wait_loaded(server, f"http://127.0.0.1:{port}")
+        show("vllama", "run", MODEL, f'"{QUESTION}"')
+        subprocess.run([*VLLAMA, "run", MODEL, QUESTION], env=env, check=True)
+        show("vllama", "ps")
+        subprocess.run([*VLLAMA, "ps"], env=env, check=True)
+    finally:
+        server.terminate()
+        code = server.wait(timeout=60)
+    print(f"\nstopped, exit code {code}")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

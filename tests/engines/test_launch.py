@@ -1,0 +1,188 @@
+"""Argument lists as tables: what each engine is started with."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from tests.facts import INFO, bundle
+from vllama.engines.base import Installation, Mode, Settings
+from vllama.engines.environment import child_environment
+from vllama.engines.llama_cpp_python import ENGINE as LLAMA_CPP
+from vllama.engines.registry import discover, engine_named, load_engines
+from vllama.engines.vllm import ENGINE as VLLM
+from vllama.errors import ConfigError
+from vllama.models.types import Format
+from vllama.supervise.spec import Endpoint
+
+ENDPOINT = Endpoint(port=4321, api_key="secret")
+PYTHON = Installation(engine="e", version="1", python=Path("/env/bin/python"))
+PROGRAM = Installation(engine="e", version="1", executable=Path("/env/bin/vllm"))
+
+
+def flags(argv):
+    """Return the options of an argument list as a mapping."""
+    return {name: value for name, value in pairwise(argv) if name.startswith("--")}
+
+
+def launch(engine, installation, **changes):
+    values = {"mode": Mode.CHAT, "alias": "m:latest", "context_length": 4096} | changes
+    return engine.launch(bundle(), Settings(**values), installation, ENDPOINT, {"PATH": "/bin"})
+
+
+def test_every_default_that_matters_is_passed():
+    got = flags(launch(LLAMA_CPP, PYTHON, threads=3, batch_threads=4, gpu_layers=-1).argv)
+    assert got == {
+        "--model": "/models/m.gguf",
+        "--model_alias": "m:latest",
+        "--host": "127.0.0.1",
+        "--port": "4321",
+        "--n_ctx": "4096",
+        "--n_batch": "512",
+        "--n_ubatch": "512",
+        "--n_gpu_layers": "-1",
+        "--n_threads": "3",
+        "--n_threads_batch": "4",
+        "--embedding": "false",
+        "--flash_attn": "true",
+        "--logits_all": "false",
+        "--use_mmap": "true",
+        "--use_mlock": "false",
+        "--interrupt_requests": "false",
+        "--verbose": "true",
+        "--api_key": "secret",
+    }
+
+
+def test_an_embedding_process_evaluates_its_whole_context_in_one_batch():
+    got = flags(launch(LLAMA_CPP, PYTHON, mode=Mode.EMBED).argv)
+    assert got["--embedding"] == "true"
+    assert got["--n_batch"] == got["--n_ubatch"] == got["--n_ctx"]
+
+
+def test_it_is_run_by_the_python_that_has_it_and_never_from_the_current_folder():
+    assert launch(LLAMA_CPP, PYTHON).argv[:4] == (
+        "/env/bin/python",
+        "-P",
+        "-m",
+        "llama_cpp.server",
+    )
+
+
+def test_readiness_does_not_wait_for_the_lock_of_the_model():
+    probe = launch(LLAMA_CPP, PYTHON).probe
+    assert probe.path == "/health"
+    assert probe.ready_statuses == {404}
+
+
+def test_log_probabilities_need_the_logits_of_all_tokens():
+    assert flags(launch(LLAMA_CPP, PYTHON, logprobs=True).argv)["--logits_all"] == "true"
+    assert LLAMA_CPP.traits(
+        bundle(), Settings(mode=Mode.CHAT, alias="m", context_length=256, logprobs=True)
+    ).takes_logprobs
+
+
+@pytest.mark.parametrize("engine", [LLAMA_CPP, VLLM])
+def test_users_arguments_come_last_and_win(engine):
+    installation = PYTHON if engine is LLAMA_CPP else PROGRAM
+    assert launch(engine, installation, extra_args=("--x", "1")).argv[-2:] == ("--x", "1")
+
+
+def test_vllm_is_started_on_the_folder_under_its_own_name():
+    spec = launch(VLLM, PROGRAM, context_length=8192)
+    assert spec.argv == (
+        "/env/bin/vllm", "serve", "/models/m.gguf", "--served-model-name", "m:latest",
+        "--host", "127.0.0.1", "--port", "4321", "--max-model-len", "8192",
+    )  # fmt: skip
+    assert spec.env["VLLM_API_KEY"] == "secret"
+    assert spec.env["HF_HUB_OFFLINE"] == "1"
+
+
+def test_vllm_embeds_with_the_pooling_runner():
+    argv = launch(VLLM, PROGRAM, mode=Mode.EMBED).argv
+    assert argv[argv.index("--runner") + 1] == "pooling"
+
+
+def test_launch_is_pure():
+    assert launch(LLAMA_CPP, PYTHON).argv == launch(LLAMA_CPP, PYTHON).argv
+
+
+def test_variables_that_servers_read_do_not_reach_the_child():
+    shell = {
+        "HOST": "0.0.0.0",
+        "PORT": "1",
+        "API_KEY": "x",
+        "N_CTX": "1",
+        "CONFIG_FILE": "/x",
+        "MODEL": "x",
+        "PYTHONPATH": "/x",
+        "LLAMA_ARG_CTX_SIZE": "1",
+        "PATH": "/bin",
+        "HOME": "/home/u",
+        "CUDA_VISIBLE_DEVICES": "1",
+        "LC_ALL": "C.UTF-8",
+    }
+    assert child_environment(shell, extra={"A": "b"}) == {
+        "PATH": "/bin",
+        "HOME": "/home/u",
+        "CUDA_VISIBLE_DEVICES": "1",
+        "LC_ALL": "C.UTF-8",
+        "A": "b",
+    }
+
+
+def test_the_users_own_openmp_policy_stays():
+    spec = LLAMA_CPP.launch(
+        bundle(),
+        Settings(mode=Mode.CHAT, alias="m", context_length=256),
+        PYTHON,
+        ENDPOINT,
+        {"OMP_WAIT_POLICY": "ACTIVE"},
+    )
+    assert spec.env["OMP_WAIT_POLICY"] == "ACTIVE"
+    assert launch(LLAMA_CPP, PYTHON).env["OMP_WAIT_POLICY"] == "PASSIVE"
+
+
+def test_engines_are_found_by_entry_point():
+    assert set(load_engines()) >= {"llama-cpp-python", "vllm"}
+
+
+@pytest.mark.parametrize("name", ["llama.cpp", "LLAMACPP", " llama-cpp-python "])
+def test_an_engine_has_the_names_that_people_type(name):
+    assert engine_named([LLAMA_CPP, VLLM], name) is LLAMA_CPP
+
+
+def test_an_unknown_engine_lists_the_known_ones():
+    with pytest.raises(ConfigError) as caught:
+        engine_named([LLAMA_CPP, VLLM], "tgi")
+    assert "llama-cpp-python, vllm" in str(caught.value.hint)
+
+
+def test_every_engine_declares_what_the_core_reads():
+    for engine in load_engines().values():
+        assert engine.title
+        assert set(engine.formats) <= set(Format)
+        assert engine.supports is not None
+        installation = PROGRAM if engine is VLLM else PYTHON
+        spec = launch(engine, installation)
+        assert str(ENDPOINT.port) in spec.argv
+        traits = engine.traits(bundle(), Settings(mode=Mode.CHAT, alias="a", context_length=512))
+        assert traits.context_length == 512
+
+
+def test_discovery_says_why_an_engine_is_missing():
+    found = discover()
+    for name in found.engines:
+        assert (name in found.installations) != (name in found.missing)
+    for missing in found.missing.values():
+        assert missing.reason
+        assert "pip install" in missing.hint
+
+
+def test_a_vocabulary_without_weights_is_refused():
+    from dataclasses import replace
+
+    from tests.facts import CPU
+
+    assert LLAMA_CPP.supports(CPU, INFO) is None
+    assert "no weights" in str(LLAMA_CPP.supports(CPU, replace(INFO, weights_bytes=0)))

@@ -1,0 +1,459 @@
+"""An OpenAI-like HTTP server for tests: no model, but every fault a real engine has.
+
+A single file with nothing but the standard library: ``python tests/fake_engine/engine.py --port
+8000``. Its answer is "tok0 tok1 …", 8 tokens long; directives in the last user message change
+that: ``@tokens=50 @delay=0.01``. ``--help`` lists the faults; ``GET /__stats`` tells what it saw.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import hashlib
+import itertools
+import json
+import os
+import re
+import select
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+DEFAULT_TOKENS = 8
+DIMENSIONS = 8
+CHILD_LIFE_S = 600
+
+
+def parse(args: list[str] | None = None) -> argparse.Namespace:
+    """Parse the command line."""
+    p = argparse.ArgumentParser(description=__doc__)
+    p.add_argument("--host", default="127.0.0.1")
+    p.add_argument("--port", type=int, required=True)
+    p.add_argument("--api-key")
+    p.add_argument("--model", default="fake")
+    life = p.add_argument_group("start and end")
+    life.add_argument("--ready-after", type=float, default=0.0, metavar="S")
+    life.add_argument("--bind-early", action="store_true", help="503 until ready")
+    life.add_argument("--hang-health", action="store_true", help="never answer /health")
+    life.add_argument("--exit-after", type=float, metavar="S", help="S after it was ready")
+    life.add_argument("--exit-before-ready", action="store_true", help="when it would be ready")
+    life.add_argument("--exit-code", type=int, default=None, metavar="N")
+    life.add_argument("--ignore-term", action="store_true", help="children too")
+    talk = p.add_argument_group("output")
+    talk.add_argument("--print", action="append", default=[], metavar="LINE", help="before ready")
+    talk.add_argument("--chatter-interval", type=float, metavar="S", help="while loading")
+    talk.add_argument("--chatter-cr", action="store_true", help="as a progress bar, by \\r")
+    talk.add_argument("--talk", type=int, default=0, metavar="BYTES", help="before ready")
+    kids = p.add_argument_group("children")
+    kids.add_argument("--spawn-child", action="store_true")
+    kids.add_argument("--spawn-setsid", action="store_true")
+    kids.add_argument("--spawn-daemon", action="store_true", help="forked twice")
+    kids.add_argument("--hold-output", action="store_true", help="a setsid child keeps stdout")
+    kids.add_argument("--pids", metavar="FILE", help="append 'KIND PID' of itself and children")
+    flow = p.add_argument_group("streams")
+    flow.add_argument("--token-interval", type=float, default=0.0, metavar="S")
+    flow.add_argument("--max-concurrency", type=int, default=0, metavar="N")
+    flow.add_argument("--no-usage", action="store_true")
+    flow.add_argument("--stall-after", type=int, metavar="N", help="say no more after N tokens")
+    flow.add_argument("--reset-after", type=int, metavar="N", help="reset the connection")
+    flow.add_argument("--die-after", type=int, metavar="N", help="SIGKILL, or --exit-code")
+    flow.add_argument("--error-after-200", action="store_true")
+    flow.add_argument("--empty-200", action="store_true")
+    flow.add_argument("--embed-per-token", action="store_true")
+    return p.parse_args(args)
+
+
+# --- start and end --------------------------------------------------------------------------
+
+
+def note_pid(options: argparse.Namespace, kind: str) -> None:
+    """Append this process to the --pids file; one write, so that lines do not mix."""
+    if options.pids:
+        fd = os.open(options.pids, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        os.write(fd, f"{kind} {os.getpid()}\n".encode())
+        os.close(fd)
+
+
+def spawn(options: argparse.Namespace, kind: str) -> None:
+    """Fork a child that sleeps: plain, in a session of its own, or daemonised."""
+    if os.fork():
+        return
+    if kind != "child":
+        os.setsid()
+    if kind == "daemon" and os.fork():
+        os._exit(0)
+    if kind != "output":
+        quiet = os.open(os.devnull, os.O_RDWR)
+        os.dup2(quiet, 1)
+        os.dup2(quiet, 2)
+    note_pid(options, kind)
+    time.sleep(CHILD_LIFE_S)
+    os._exit(0)
+
+
+def load(options: argparse.Namespace) -> None:
+    """Do what is done before ready: print, and take the time."""
+    for line in options.print:
+        print(line, flush=True)
+    block = ("talk " * 20)[:99] + "\n"
+    for _ in range(options.talk // len(block)):
+        sys.stdout.write(block)
+    sys.stdout.flush()
+    deadline = time.monotonic() + options.ready_after
+    for step in itertools.count():
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            return
+        if options.chatter_interval:
+            print(f"loading step {step}", end="\r" if options.chatter_cr else "\n", flush=True)
+            left_s = min(left_s, options.chatter_interval)
+        time.sleep(left_s)
+
+
+def main() -> None:
+    """Run the program."""
+    options = parse()
+    if options.ignore_term:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    note_pid(options, "engine")
+    for kind in ("child", "setsid", "daemon"):
+        if getattr(options, f"spawn_{kind}"):
+            spawn(options, kind)
+    if options.hold_output:
+        spawn(options, "output")
+    server = None
+    if options.bind_early:
+        server = Server(options)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+    load(options)
+    if options.exit_before_ready:
+        sys.stdout.flush()
+        os._exit(options.exit_code or 0)
+    if options.exit_after is not None:
+        threading.Timer(options.exit_after, lambda: os._exit(options.exit_code or 0)).start()
+    if server is None:
+        server = Server(options)
+        server.ready = True
+        print(f"serving on {options.host}:{options.port}", flush=True)
+        server.serve_forever()
+    else:
+        server.ready = True
+        threading.Event().wait()
+
+
+# --- serving --------------------------------------------------------------------------------
+
+
+class Server(ThreadingHTTPServer):
+    """The listening socket (with SO_REUSEADDR) and what is counted."""
+
+    daemon_threads = True
+    request_queue_size = 1024
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.ready = False
+        self.lock = threading.Lock()
+        self.slots = threading.Semaphore(options.max_concurrency or 1_000_000)
+        self.counts = {"active": 0, "requests": 0, "tokens": 0, "gone": 0}
+        self.bodies: deque[Any] = deque(maxlen=20)
+        super().__init__((options.host, options.port), Handler)
+
+    def server_bind(self) -> None:
+        """Bind without the look-up of the host's name that the base class does."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Ignore clients that go away between requests."""
+
+    def count(self, **changes: int) -> None:
+        """Add to the counts."""
+        with self.lock:
+            for name, change in changes.items():
+                self.counts[name] += change
+
+
+class ClientGone(Exception):
+    """The client has closed the connection."""
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One connection."""
+
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    server: Server
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing."""
+
+    def do_GET(self) -> None:
+        """Answer GET."""
+        options, path = self.server.options, self.path.split("?")[0]
+        if path == "/__stats":
+            with self.server.lock:
+                stats = {**self.server.counts, "bodies": list(self.server.bodies)}
+            self.answer(200, stats)
+        elif not self.server.ready:
+            self.answer(503, {"error": {"message": "Loading model", "code": 503}})
+        elif path == "/health":
+            if options.hang_health:
+                time.sleep(CHILD_LIFE_S)
+            self.answer(200, {"status": "ok"})
+        elif not self.authorized():
+            self.answer(401, error("invalid api key", 401))
+        elif path == "/v1/models":
+            card = {"id": options.model, "object": "model", "created": 0, "owned_by": "fake"}
+            self.answer(200, {"object": "list", "data": [card]})
+        else:
+            self.answer(404, error(f"no such path {path}", 404))
+
+    def do_POST(self) -> None:
+        """Answer POST."""
+        raw = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        path = self.path.split("?")[0]
+        routes = {
+            "/v1/chat/completions": self.complete,
+            "/v1/completions": self.complete,
+            "/v1/embeddings": self.embed,
+            "/extras/tokenize": self.tokenize,
+            "/extras/tokenize/count": self.tokenize,
+            "/extras/detokenize": self.tokenize,
+        }
+        if not self.server.ready:
+            self.answer(503, {"error": {"message": "Loading model", "code": 503}})
+        elif not self.authorized():
+            self.answer(401, error("invalid api key", 401))
+        elif path not in routes:
+            self.answer(404, error(f"no such path {path}", 404))
+        else:
+            try:
+                body = json.loads(raw)
+            except ValueError as reason:
+                self.answer(400, error(f"bad JSON: {reason}", 400))
+                return
+            with self.server.lock:
+                self.server.bodies.append(body)
+            self.server.count(requests=1, active=1)
+            try:
+                with self.server.slots:
+                    routes[path](path, body)
+            except (ClientGone, BrokenPipeError, ConnectionResetError):
+                self.server.count(gone=1)
+                self.close_connection = True
+            finally:
+                self.server.count(active=-1)
+
+    def authorized(self) -> bool:
+        """Check the bearer key, if one is wanted."""
+        key = self.server.options.api_key
+        return key is None or self.headers.get("Authorization") == f"Bearer {key}"
+
+    def answer(self, status: int, value: Any) -> None:
+        """Send a JSON answer."""
+        data = json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    # --- completions ---------------------------------------------------------------------
+
+    def complete(self, path: str, body: dict[str, Any]) -> None:
+        """Answer a chat or text completion, as a stream or whole."""
+        options = self.server.options
+        if options.empty_200:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/event-stream")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        chat = path == "/v1/chat/completions"
+        prompt = prompt_text(body, chat)
+        found = dict(re.findall(r"@(tokens|delay)=([0-9.]+)", last_user(body, chat)))
+        total = int(found.get("tokens", DEFAULT_TOKENS))
+        delay_s = float(found.get("delay", options.token_interval))
+        limit = body.get("max_completion_tokens") or body.get("max_tokens")
+        reason = "length" if limit is not None and limit <= total else "stop"
+        tokens = min(total, limit) if limit is not None else total
+        n_prompt = len(prompt.split())
+        usage = {
+            "prompt_tokens": n_prompt,
+            "completion_tokens": tokens,
+            "total_tokens": n_prompt + tokens,
+        }
+        if body.get("stream"):
+            wanted = (body.get("stream_options") or {}).get("include_usage")
+            last = usage if wanted and not options.no_usage else None
+            self.stream(chat, tokens, delay_s, reason, last)
+            return
+        for number in range(tokens):
+            time.sleep(delay_s)
+            self.fault(number)
+        self.server.count(tokens=tokens)
+        text = "".join(f"tok{n} " for n in range(tokens))
+        choice: dict[str, Any] = {"index": 0, "finish_reason": reason, "logprobs": None}
+        choice |= {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
+        kind = "chat.completion" if chat else "text_completion"
+        self.answer(200, self.head(chat, kind) | {"choices": [choice], "usage": usage})
+
+    def head(self, chat: bool, kind: str) -> dict[str, Any]:
+        """Return the fields that every chunk and answer begins with."""
+        name = ("chatcmpl-" if chat else "cmpl-") + "fake"
+        model = self.server.options.model
+        return {"id": name, "object": kind, "created": 1_700_000_000, "model": model}
+
+    def stream(
+        self, chat: bool, tokens: int, delay_s: float, reason: str, usage: dict[str, int] | None
+    ) -> None:
+        """Send server-sent events."""
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream; charset=utf-8")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        if self.server.options.error_after_200:
+            self.event(error("the engine failed after its 200", 500))
+        else:
+            head = self.head(chat, "chat.completion.chunk" if chat else "text_completion")
+            for choices in self.choices(chat, tokens, delay_s, reason):
+                self.event(head | {"choices": choices})
+            if usage is not None:
+                self.event(head | {"choices": [], "usage": usage})
+        self.chunk(b"data: [DONE]\n\n")
+        self.wfile.write(b"0\r\n\r\n")
+
+    def choices(
+        self, chat: bool, tokens: int, delay_s: float, reason: str
+    ) -> Iterator[list[dict[str, Any]]]:
+        """Yield the `choices` of every chunk; faults happen on the way."""
+
+        def choice(delta: dict[str, str], finish: str | None = None) -> list[dict[str, Any]]:
+            part = {"delta": delta} if chat else {"text": delta.get("content", "")}
+            return [{"index": 0, **part, "logprobs": None, "finish_reason": finish}]
+
+        if chat:
+            yield choice({"role": "assistant", "content": ""})
+        for number in range(tokens):
+            if delay_s:
+                time.sleep(delay_s)
+            self.fault(number)
+            yield choice({"content": f"tok{number} "})
+            self.server.count(tokens=1)
+        self.fault(tokens)
+        yield choice({}, reason)
+
+    def event(self, value: Any) -> None:
+        """Send one event."""
+        self.chunk(b"data: " + json.dumps(value).encode() + b"\n\n")
+
+    def chunk(self, data: bytes) -> None:
+        """Send one chunk in one write; raises `ClientGone`."""
+        self.check_client()
+        self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
+
+    def check_client(self) -> None:
+        """Raise `ClientGone` if the client has closed its side."""
+        poll = select.poll()
+        poll.register(self.connection, select.POLLIN)
+        if poll.poll(0) and not self.connection.recv(1, socket.MSG_PEEK):
+            raise ClientGone
+
+    def fault(self, sent: int) -> None:
+        """Stall, reset or die, if it is time to after `sent` tokens."""
+        options = self.server.options
+        if options.stall_after == sent:
+            while True:
+                self.check_client()
+                time.sleep(0.02)
+        if options.reset_after == sent:
+            linger = struct.pack("ii", 1, 0)
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            self.connection.close()
+            raise ConnectionResetError
+        if options.die_after == sent:
+            if options.exit_code is not None:
+                os._exit(options.exit_code)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    # --- the rest ------------------------------------------------------------------------
+
+    def embed(self, path: str, body: dict[str, Any]) -> None:
+        """Answer with vectors that depend on the text only."""
+        given = body.get("input", "")
+        single = isinstance(given, str) or (given and isinstance(given[0], int))
+        texts = [
+            text if isinstance(text, str) else str(text) for text in ([given] if single else given)
+        ]
+        data: list[dict[str, Any]] = []
+        for index, text in enumerate(texts):
+            value: Any = vector(text)
+            if self.server.options.embed_per_token:
+                value = [vector(word) for word in text.split() or [""]]
+            elif body.get("encoding_format") == "base64":
+                value = base64.b64encode(struct.pack(f"<{DIMENSIONS}f", *value)).decode()
+            data.append({"object": "embedding", "index": index, "embedding": value})
+        n_tokens = sum(len(text.split()) for text in texts)
+        usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
+        model = self.server.options.model
+        self.answer(200, {"object": "list", "data": data, "model": model, "usage": usage})
+
+    def tokenize(self, path: str, body: dict[str, Any]) -> None:
+        """Answer the three /extras paths; a token is a Unicode code point."""
+        if path.endswith("/detokenize"):
+            self.answer(200, {"text": "".join(map(chr, body.get("tokens", [])))})
+        elif path.endswith("/count"):
+            self.answer(200, {"count": len(body.get("input", ""))})
+        else:
+            self.answer(200, {"tokens": [ord(char) for char in body.get("input", "")]})
+
+
+def error(message: str, code: int) -> dict[str, Any]:
+    """Return an error as OpenAI's API puts it."""
+    return {"error": {"message": message, "type": "fake_error", "param": None, "code": code}}
+
+
+def content_text(content: Any) -> str:
+    """Return the text of a message's content, a string or parts."""
+    if isinstance(content, list):
+        return " ".join(part.get("text", "") for part in content if isinstance(part, dict))
+    return content or ""
+
+
+def prompt_text(body: dict[str, Any], chat: bool) -> str:
+    """Return all the text that was sent."""
+    if chat:
+        return " ".join(
+            content_text(message.get("content")) for message in body.get("messages", [])
+        )
+    prompt = body.get("prompt", "")
+    return prompt if isinstance(prompt, str) else " ".join(map(str, prompt))
+
+
+def last_user(body: dict[str, Any], chat: bool) -> str:
+    """Return the text that directives are looked for in."""
+    if not chat:
+        return prompt_text(body, chat)
+    users = [m for m in body.get("messages", []) if m.get("role") == "user"]
+    return content_text(users[-1].get("content")) if users else ""
+
+
+def vector(text: str) -> list[float]:
+    """Return a unit vector made of the text's hash."""
+    digest = hashlib.sha256(text.encode()).digest()
+    raw = [byte / 127.5 - 1.0 for byte in digest[:DIMENSIONS]]
+    length = sum(value * value for value in raw) ** 0.5 or 1.0
+    return [value / length for value in raw]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+"""Which engine, which context, and the reasons, from recorded platforms."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.facts import (
+    CPU,
+    GIB,
+    H100,
+    INFO,
+    LLAMA_CPP_GPU,
+    LLAMA_CPP_HERE,
+    MAC,
+    VLLM_HERE,
+    bundle,
+    facts,
+)
+from vllama.engines.base import Mode
+from vllama.errors import EngineMissing, NoPlan, NotEnoughMemory
+from vllama.models.types import Format
+from vllama.plan.choose import choose_engine, make_plan, preferred_formats
+from vllama.plan.types import Need
+
+BOTH = (LLAMA_CPP_GPU, VLLM_HERE)
+
+
+@pytest.mark.parametrize(
+    ("platform", "installed", "engine", "reason"),
+    [
+        (CPU, (LLAMA_CPP_HERE,), "llama-cpp-python", "any CPU"),
+        (CPU, BOTH, "llama-cpp-python", "any CPU"),
+        (MAC, (LLAMA_CPP_GPU,), "llama-cpp-python", "Metal"),
+        (H100, BOTH, "vllm", "NVIDIA H100"),
+        (H100, (LLAMA_CPP_GPU,), "llama-cpp-python", "vLLM would be the choice here"),
+    ],
+)
+def test_the_engine_follows_the_platform(platform, installed, engine, reason):
+    choice = choose_engine(facts(platform, installed))
+    assert choice.engine == engine
+    assert reason in choice.reason
+
+
+def test_the_users_engine_is_never_replaced():
+    with pytest.raises(EngineMissing) as caught:
+        choose_engine(facts(H100, (LLAMA_CPP_GPU,), engine="vllm"))
+    assert caught.value.exit_code == 3
+    assert "pip install vllm" in str(caught.value.hint)
+    assert choose_engine(facts(H100, BOTH, engine="llama.cpp")).engine == "llama-cpp-python"
+
+
+def test_with_no_engine_at_all_the_best_for_the_platform_is_named():
+    with pytest.raises(EngineMissing, match=r"llama\.cpp"):
+        choose_engine(facts(CPU, ()))
+    with pytest.raises(EngineMissing, match="vLLM"):
+        choose_engine(facts(H100, ()))
+
+
+def test_the_format_decides_among_engines():
+    assert choose_engine(facts(H100, BOTH), Format.GGUF).engine == "llama-cpp-python"
+    with pytest.raises(NoPlan, match="safetensors"):
+        choose_engine(facts(CPU, (LLAMA_CPP_HERE,)), Format.SAFETENSORS)
+    with pytest.raises(NoPlan, match="it reads gguf"):
+        choose_engine(facts(CPU, engine="llama.cpp"), Format.SAFETENSORS)
+
+
+@pytest.mark.parametrize(
+    ("platform", "installed", "first"),
+    [
+        (CPU, (LLAMA_CPP_HERE,), Format.GGUF),
+        (H100, BOTH, Format.SAFETENSORS),
+        (CPU, (), Format.GGUF),
+    ],
+)
+def test_downloads_prefer_what_the_engine_reads(platform, installed, first):
+    formats = preferred_formats(facts(platform, installed))
+    assert formats[0] is first
+
+
+@pytest.mark.parametrize(
+    ("need", "preferred", "platform", "context"),
+    [
+        (None, None, CPU, 4096),  # Ollama's lowest tier
+        (None, None, H100, 8192),  # the highest tier, clamped to what the model was trained for
+        (None, 2048, CPU, 2048),
+        (1024, 2048, CPU, 1024),
+        (100_000, None, CPU, 8192),
+        (777, None, CPU, 1024),  # rounded up to a multiple of 256
+    ],
+)
+def test_the_context(need, preferred, platform, context):
+    plan = make_plan(
+        facts(platform, (LLAMA_CPP_GPU,), context_length=preferred),
+        bundle(),
+        INFO,
+        Need(context_length=need),
+    )
+    assert plan.settings.context_length == context
+
+
+@pytest.mark.parametrize(
+    ("platform", "installation", "asked", "layers"),
+    [
+        (CPU, LLAMA_CPP_HERE, None, 0),
+        (MAC, LLAMA_CPP_GPU, None, -1),
+        (MAC, LLAMA_CPP_GPU, 0, 0),
+        (H100, LLAMA_CPP_GPU, None, -1),
+        (H100, LLAMA_CPP_HERE, None, 0),
+        (H100, LLAMA_CPP_GPU, 12, 12),
+    ],
+)
+def test_layers_on_the_gpu(platform, installation, asked, layers):
+    plan = make_plan(facts(platform, (installation,), gpu_layers=asked), bundle(), INFO, Need())
+    assert plan.settings.gpu_layers == layers
+    assert plan.memory.on_gpu is (layers != 0)
+
+
+def test_one_core_is_left_free_for_decoding():
+    settings = make_plan(facts(CPU), bundle(), INFO, Need()).settings
+    assert (settings.threads, settings.batch_threads) == (3, 4)
+    assert make_plan(facts(CPU, threads=2), bundle(), INFO, Need()).settings.threads == 2
+    single = replace(CPU, cores=1)
+    assert make_plan(facts(single), bundle(), INFO, Need()).settings.threads == 1
+
+
+def test_an_automatic_context_shrinks_until_it_fits():
+    # 32 layers × 8 heads × 128 × 2 (K and V) × 2 bytes = 128 KiB a token: 32 Ki tokens = 4 GiB
+    large = replace(
+        INFO, weights_bytes=4 * GIB, block_count=32, head_count_kv=(8,), key_length=128,
+        value_length=128, context_length=131_072,
+    )  # fmt: skip
+    small = replace(
+        MAC,
+        accelerators=(replace(MAC.accelerators[0], total_bytes=24 * GIB),),
+    )
+    assert (
+        make_plan(facts(small, (LLAMA_CPP_GPU,)), bundle(), large, Need()).settings.context_length
+        == 32_768
+    )
+    tight = replace(CPU, ram_total_bytes=int(5.2 * GIB))
+    plan = make_plan(facts(tight), bundle(), large, Need())
+    assert plan.settings.context_length == 2048
+    assert any("lowered" in reason for reason in plan.reasons)
+
+
+def test_what_does_not_fit_is_refused_with_the_numbers():
+    huge = replace(INFO, weights_bytes=40 * GIB)
+    with pytest.raises(NotEnoughMemory) as caught:
+        make_plan(facts(CPU), bundle(), huge, Need())
+    assert "model requires more system memory" in caught.value.message
+    assert "40.0" in caught.value.message
+    assert "15.5 GiB" in caught.value.message
+
+
+def test_an_asked_for_context_is_refused_and_never_lowered():
+    wide = replace(INFO, context_length=10_000_000)
+    with pytest.raises(NotEnoughMemory, match="context of"):
+        make_plan(facts(CPU), bundle(), wide, Need(context_length=5_000_000))
+
+
+def test_the_plan_says_why():
+    reasons = make_plan(facts(CPU), bundle(), INFO, Need()).reasons
+    assert reasons[0] == "llama.cpp (llama_cpp.server) 0.3.36: runs on any CPU"
+    assert "context 4096 tokens" in reasons[-1]
+
+
+def test_embedding_is_a_mode_of_its_own():
+    settings = make_plan(facts(CPU), bundle(), INFO, Need(mode=Mode.EMBED)).settings
+    assert settings.mode is Mode.EMBED

@@ -1,0 +1,402 @@
+"""The scheduler with gated processes and a manual clock; no sleeps, no real engines."""
+
+import asyncio
+import math
+from functools import wraps
+
+import pytest
+
+from tests.facts import MIB
+from tests.scheduler.world import CRASHED, NOT_STARTED, World, model, settle
+from vllama.engines.base import Mode
+from vllama.errors import (
+    CoolingDown,
+    EngineStartFailed,
+    NotEnoughMemory,
+    QueueFull,
+    ShuttingDown,
+)
+from vllama.plan.types import Need
+from vllama.supervise.spec import State
+
+CHAT = Need()
+
+
+def in_loop(test):
+    """Run an async test."""
+
+    @wraps(test)
+    def run(*args, **kwargs):
+        asyncio.run(test(*args, **kwargs))
+
+    return run
+
+
+@in_loop
+async def test_a_ready_model_is_leased_without_suspending():
+    world = World()
+    async with world.running() as scheduler:
+        scheduler.release(await scheduler.acquire(model("m"), CHAT, None))
+        lease = scheduler.try_acquire(model("m"), CHAT, None)
+        assert lease is not None
+        assert lease.endpoint.port == 1
+        scheduler.release(lease)
+
+
+@in_loop
+async def test_loads_of_one_model_are_joined():
+    world = World(slots=5)
+    world.auto_open = False
+    async with world.running() as scheduler:
+        asks = [asyncio.ensure_future(scheduler.acquire(model("m"), CHAT, None)) for _ in range(5)]
+        await settle()
+        assert len(world.processes) == 1
+        world.processes[0].open()
+        leases = await asyncio.gather(*asks)
+        assert {lease.endpoint.port for lease in leases} == {1}
+        for lease in leases:
+            scheduler.release(lease)
+
+
+@in_loop
+async def test_requests_are_served_in_order_one_at_a_time():
+    world = World(slots=1)
+    order = []
+
+    async with world.running() as scheduler:
+
+        async def ask(number):
+            lease = await scheduler.acquire(model("m"), CHAT, None)
+            order.append(number)
+            await settle()
+            assert lease.instance.leases == 1
+            scheduler.release(lease)
+
+        await asyncio.gather(*(ask(number) for number in range(8)))
+    assert order == list(range(8))
+
+
+@in_loop
+async def test_an_engine_with_slots_takes_that_many_at_once():
+    world = World(slots=3)
+    async with world.running() as scheduler:
+        leases = [await scheduler.acquire(model("m"), CHAT, None) for _ in range(3)]
+        assert scheduler.try_acquire(model("m"), CHAT, None) is None
+        for lease in leases:
+            scheduler.release(lease)
+
+
+@in_loop
+async def test_one_who_leaves_the_queue_does_not_hold_a_slot():
+    world = World()
+    async with world.running() as scheduler:
+        first = await scheduler.acquire(model("m"), CHAT, None)
+        gone = asyncio.ensure_future(scheduler.acquire(model("m"), CHAT, None))
+        third = asyncio.ensure_future(scheduler.acquire(model("m"), CHAT, None))
+        await settle()
+        gone.cancel()
+        scheduler.release(first)
+        scheduler.release(await third)
+        assert scheduler.views()[0].leases == 0
+
+
+@in_loop
+async def test_cancelled_in_the_turn_of_the_grant_gives_the_slot_back():
+    world = World()
+    async with world.running() as scheduler:
+        first = await scheduler.acquire(model("m"), CHAT, None)
+        second = asyncio.ensure_future(scheduler.acquire(model("m"), CHAT, None))
+        await settle()
+        scheduler.release(first)
+        for _ in range(40):  # cancel at whatever step the grant is
+            if scheduler.views()[0].leases:
+                break
+            await asyncio.sleep(0)
+        second.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await second
+        await settle()
+        assert scheduler.views()[0].leases == 0
+
+
+@in_loop
+async def test_the_load_goes_on_when_the_one_who_asked_leaves():
+    world = World()
+    world.auto_open = False
+    async with world.running() as scheduler:
+        ask = asyncio.ensure_future(scheduler.acquire(model("m"), CHAT, None))
+        await settle()
+        ask.cancel()
+        await settle()
+        world.processes[0].open()
+        await settle()
+        assert scheduler.views()[0].state is State.READY
+        scheduler.release(await scheduler.acquire(model("m"), CHAT, None))
+        assert len(world.processes) == 1
+
+
+@in_loop
+async def test_keep_alive_runs_from_the_end_of_the_last_request():
+    world = World(keep_alive_s=300)
+    async with world.running() as scheduler:
+        lease = await scheduler.acquire(model("m"), CHAT, None)
+        world.clock.advance(1000)
+        scheduler.expire()
+        await settle()
+        assert scheduler.views()[0].state is State.READY
+        scheduler.release(lease)
+        world.clock.advance(299)
+        scheduler.expire()
+        await settle()
+        assert scheduler.views()
+        world.clock.advance(2)
+        scheduler.expire()
+        await settle()
+        assert not scheduler.views()
+        assert world.processes[0].stops == 1
+
+
+@in_loop
+async def test_keep_alive_of_a_request_sticks():
+    world = World()
+    async with world.running() as scheduler:
+        scheduler.release(await scheduler.acquire(model("m"), CHAT, math.inf))
+        scheduler.release(await scheduler.acquire(model("m"), CHAT, None))
+        world.clock.advance(10**9)
+        scheduler.expire()
+        await settle()
+        assert math.isinf(scheduler.views()[0].expires_s)
+        scheduler.release(await scheduler.acquire(model("m"), CHAT, 0.0))
+        await settle()
+        assert not scheduler.views()
+
+
+@in_loop
+async def test_unload_waits_for_the_running_request():
+    world = World()
+    async with world.running() as scheduler:
+        lease = await scheduler.acquire(model("m"), CHAT, None)
+        assert scheduler.unload(model("m"))
+        await settle()
+        assert scheduler.views()[0].state is State.READY
+        scheduler.release(lease)
+        await settle()
+        assert not scheduler.views()
+        assert not scheduler.unload(model("m"))
+
+
+@in_loop
+async def test_a_smaller_context_is_compatible_and_a_larger_one_reloads_once():
+    world = World()
+    async with world.running() as scheduler:
+        scheduler.release(await scheduler.acquire(model("m"), CHAT, None))
+        scheduler.release(await scheduler.acquire(model("m"), Need(context_length=512), None))
+        assert len(world.processes) == 1
+        for _ in range(3):
+            scheduler.release(await scheduler.acquire(model("m"), Need(context_length=8192), None))
+            scheduler.release(await scheduler.acquire(model("m"), CHAT, None))
+        assert len(world.processes) == 2
+        assert world.processes[0].stops == 1
+        assert scheduler.views()[0].plan.settings.context_length == 8192
+        # more than the model was trained for cannot be had: no reload
+        scheduler.release(await scheduler.acquire(model("m"), Need(context_length=99999), None))
+        assert len(world.processes) == 2
+
+
+@in_loop
+async def test_a_reload_lets_the_running_request_finish():
+    world = World()
+    async with world.running() as scheduler:
+        lease = await scheduler.acquire(model("m"), CHAT, None)
+        larger = asyncio.ensure_future(
+            scheduler.acquire(model("m"), Need(context_length=8192), None)
+        )
+        await settle()
+        assert len(world.processes) == 1
+        assert not world.processes[0].stops
+        scheduler.release(lease)
+        scheduler.release(await larger)
+        assert len(world.processes) == 2
+
+
+@in_loop
+async def test_joining_a_load_with_too_small_a_context_gets_a_larger_one():
+    world = World()
+    async with world.running() as scheduler:
+        first = asyncio.ensure_future(scheduler.acquire(model("m"), CHAT, None))
+        second = asyncio.ensure_future(
+            scheduler.acquire(model("m"), Need(context_length=8192), None)
+        )
+        scheduler.release(await first)
+        lease = await second
+        assert lease.traits.context_length == 8192
+        scheduler.release(lease)
+
+
+@in_loop
+async def test_two_needs_do_not_take_turns_in_reloading():
+    world = World()
+    async with world.running() as scheduler:
+        needs = [Need(context_length=8192), Need(logprobs=True)] * 3
+        for need in needs:
+            scheduler.release(await scheduler.acquire(model("m"), need, None))
+        assert len(world.processes) == 2
+
+
+@in_loop
+async def test_text_and_embeddings_are_two_processes_of_one_model():
+    world = World()
+    async with world.running() as scheduler:
+        scheduler.release(await scheduler.acquire(model("m"), CHAT, None))
+        scheduler.release(await scheduler.acquire(model("m"), Need(mode=Mode.EMBED), None))
+        assert len(world.processes) == 2
+        scheduler.unload(model("m"))
+        await settle()
+        assert not scheduler.views()
+
+
+@in_loop
+async def test_the_least_recently_used_model_makes_room():
+    world = World(max_loaded=2)
+    async with world.running() as scheduler:
+        for name in ("a", "b", "c"):
+            world.clock.advance(1)
+            scheduler.release(await scheduler.acquire(model(name), CHAT, None))
+        assert sorted(view.name for view in scheduler.views()) == ["b:latest", "c:latest"]
+        assert world.processes[0].stops == 1
+
+
+@in_loop
+async def test_a_busy_model_is_waited_for_and_not_stopped():
+    world = World(max_loaded=1)
+    async with world.running() as scheduler:
+        lease = await scheduler.acquire(model("a"), CHAT, None)
+        other = asyncio.ensure_future(scheduler.acquire(model("b"), CHAT, None))
+        await settle()
+        assert not world.processes[0].stops
+        scheduler.release(lease)
+        scheduler.release(await other)
+        assert world.processes[0].stops == 1
+
+
+@in_loop
+async def test_too_little_memory_is_refused_with_the_numbers():
+    world = World(free=100 * MIB)
+    async with world.running() as scheduler:
+        with pytest.raises(NotEnoughMemory, match="requires more system memory"):
+            await scheduler.acquire(model("m"), CHAT, None)
+        assert not scheduler.views()
+        world.free = 10_000 * MIB
+        scheduler.release(await scheduler.acquire(model("m"), CHAT, None))
+
+
+@in_loop
+async def test_a_failed_load_is_told_to_all_who_wait_and_tried_again_when_asked():
+    world = World()
+    world.auto_open = False
+    async with world.running() as scheduler:
+        asks = [asyncio.ensure_future(scheduler.acquire(model("m"), CHAT, None)) for _ in range(3)]
+        await settle()
+        world.processes[0].fail(NOT_STARTED)
+        for ask in asks:
+            with pytest.raises(EngineStartFailed, match="damaged"):
+                await ask
+        await settle()
+        assert not scheduler.views()
+        world.auto_open = True
+        scheduler.release(await scheduler.acquire(model("m"), CHAT, None))
+
+
+@in_loop
+async def test_a_failed_plan_is_told():
+    world = World()
+    world.plan_error = NotEnoughMemory("cannot load 'm': too large")
+    async with world.running() as scheduler:
+        with pytest.raises(NotEnoughMemory):
+            await scheduler.acquire(model("m"), CHAT, None)
+
+
+@in_loop
+async def test_after_a_crash_the_next_request_waits_for_the_restart():
+    world = World()
+    async with world.running() as scheduler:
+        lease = await scheduler.acquire(model("m"), CHAT, None)
+        world.processes[0].crash()
+        scheduler.release(lease)
+        assert scheduler.try_acquire(model("m"), CHAT, None) is None
+        again = asyncio.ensure_future(scheduler.acquire(model("m"), CHAT, None))
+        await settle()
+        assert not again.done()
+        world.processes[0].open()
+        scheduler.release(await again)
+
+
+@in_loop
+async def test_an_engine_out_of_restarts_answers_at_once_for_a_while():
+    world = World()
+    async with world.running() as scheduler:
+        scheduler.release(await scheduler.acquire(model("m"), CHAT, None))
+        world.processes[0].crash()
+        ask = asyncio.ensure_future(scheduler.acquire(model("m"), CHAT, None))
+        await settle()
+        world.processes[0].fail(CRASHED)
+        with pytest.raises(type(CRASHED)):
+            await ask
+        await settle()
+        with pytest.raises(CoolingDown, match="crashed too often") as caught:
+            await scheduler.acquire(model("m"), CHAT, None)
+        assert caught.value.retry_after_s > 0
+        world.clock.advance(60)
+        scheduler.release(await scheduler.acquire(model("m"), CHAT, None))
+
+
+@in_loop
+async def test_the_queue_is_bounded():
+    world = World(max_queue=2)
+    async with world.running() as scheduler:
+        lease = await scheduler.acquire(model("m"), CHAT, None)
+        waiting = [
+            asyncio.ensure_future(scheduler.acquire(model("m"), CHAT, None)) for _ in range(2)
+        ]
+        await settle()
+        with pytest.raises(QueueFull, match="server busy, please try again\\.  maximum"):
+            await scheduler.acquire(model("m"), CHAT, None)
+        scheduler.release(lease)
+        for ask in waiting:
+            scheduler.release(await ask)
+
+
+@in_loop
+async def test_closing_refuses_the_queue_and_lets_the_running_one_end():
+    world = World()
+    async with world.running() as scheduler:
+        lease = await scheduler.acquire(model("m"), CHAT, None)
+        waiting = asyncio.ensure_future(scheduler.acquire(model("m"), CHAT, None))
+        await settle()
+        scheduler.close_queue()
+        with pytest.raises(ShuttingDown):
+            await waiting
+        with pytest.raises(ShuttingDown):
+            await scheduler.acquire(model("m"), CHAT, None)
+        drained = asyncio.ensure_future(scheduler.drained())
+        await settle()
+        assert not drained.done()
+        scheduler.release(lease)
+        await drained
+
+
+@in_loop
+async def test_throughput_rises_with_slots():
+    world = World(slots=4)
+    most = 0
+    async with world.running() as scheduler:
+
+        async def ask():
+            nonlocal most
+            lease = await scheduler.acquire(model("m"), CHAT, None)
+            most = max(most, lease.instance.leases)
+            await settle()
+            scheduler.release(lease)
+
+        await asyncio.gather(*(ask() for _ in range(12)))
+    assert most == 4

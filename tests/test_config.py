@@ -1,0 +1,299 @@
+"""Tables for the settings: where they come from, who wins, what is refused."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vllama import config
+from vllama.config.address import Address, is_loopback, parse_address, reachable_host, url
+from vllama.errors import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Keep the user's own files out of the tests."""
+    for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "scheme", "host", "port", "bad"),
+    [
+        ("1.2.3.4", None, "1.2.3.4", None, None),
+        ("1.2.3.4:5678", None, "1.2.3.4", 5678, None),
+        (":1234", None, "0.0.0.0", 1234, None),
+        ("localhost", None, "localhost", None, None),
+        ("example.com:", None, "example.com", None, ""),
+        ("http://", "http", None, 80, None),
+        ("https://", "https", None, 443, None),
+        ("http://example.com", "http", "example.com", 80, None),
+        ("https://example.com:8443/ollama", "https", "example.com", 8443, None),
+        ("HTTP://example.com/", "http", "example.com", 80, None),
+        ("example.com/path", None, "example.com", None, None),
+        ("[::1]", None, "::1", None, None),
+        ("[::1]:99", None, "::1", 99, None),
+        ("::1", None, "::1", None, None),
+        ("http://[::1]:99", "http", "::1", 99, None),
+        ("1.2.3.4:99999", None, "1.2.3.4", None, "99999"),
+        ("1.2.3.4:abc", None, "1.2.3.4", None, "abc"),
+        ("1.2.3.4:-1", None, "1.2.3.4", None, "-1"),
+        ("http://h:bad", "http", "h", 80, "bad"),
+        (" 1.2.3.4:0 ", None, "1.2.3.4", 0, None),
+    ],
+)
+def test_address(
+    text: str, scheme: str | None, host: str | None, port: int | None, bad: str | None
+) -> None:
+    assert parse_address(text) == Address(scheme=scheme, host=host, port=port, bad_port=bad)
+
+
+@pytest.mark.parametrize("text", ["ftp://h", "1:2:3", "::1::2"])
+def test_address_errors(text: str) -> None:
+    with pytest.raises(ValueError):
+        parse_address(text)
+
+
+def test_urls() -> None:
+    assert url("http", "::1", 80) == "http://[::1]:80"
+    assert url("https", "h", 443) == "https://h:443"
+    assert reachable_host("0.0.0.0") == "127.0.0.1"
+    assert reachable_host("::") == "::1"
+    assert reachable_host("10.0.0.1") == "10.0.0.1"
+    assert is_loopback("127.0.0.2")
+    assert is_loopback("LOCALHOST")
+    assert not is_loopback("0.0.0.0")
+    assert not is_loopback("example.com")
+
+
+def test_defaults(home: Path) -> None:
+    settings = config.load({}, {})
+    assert (settings.host, settings.port, settings.url) == (
+        "127.0.0.1",
+        11434,
+        "http://127.0.0.1:11434",
+    )
+    assert settings.keep_alive_s == 300
+    assert settings.max_queue == 512
+    assert settings.hf_cache_dir == home / ".cache/huggingface/hub"
+    assert settings.models_dir == home / ".ollama/models"
+    assert settings.notes == ()
+    assert settings.config_file is None
+    assert settings == config.Config()
+
+
+@pytest.mark.parametrize(
+    ("flags", "environ", "host", "port"),
+    [
+        ({}, {"OLLAMA_HOST": "0.0.0.0"}, "0.0.0.0", 11434),
+        ({}, {"OLLAMA_HOST": ":9999"}, "0.0.0.0", 9999),
+        ({}, {"OLLAMA_HOST": "http://"}, "127.0.0.1", 80),
+        ({}, {"OLLAMA_HOST": "https://"}, "127.0.0.1", 443),
+        ({}, {"OLLAMA_HOST": '"1.2.3.4:5"'}, "1.2.3.4", 5),
+        ({}, {"OLLAMA_HOST": "  "}, "127.0.0.1", 11434),
+        ({}, {"OLLAMA_HOST": "h:bad"}, "h", 11434),
+        ({}, {"OLLAMA_HOST": "1.2.3.4:5", "VLLAMA_HOST": "5.6.7.8"}, "5.6.7.8", 5),
+        ({}, {"OLLAMA_HOST": "1.2.3.4:5", "VLLAMA_PORT": "6"}, "1.2.3.4", 6),
+        ({"port": 7}, {"OLLAMA_HOST": "1.2.3.4:5"}, "1.2.3.4", 7),
+        ({"host": "h"}, {"OLLAMA_HOST": "1.2.3.4:5"}, "h", 5),
+        ({"host": "h:8"}, {"VLLAMA_PORT": "6"}, "h", 8),
+        ({"host": "h:8", "port": 9}, {}, "h", 9),
+        ({"host": None, "port": config.UNSET}, {"VLLAMA_PORT": "6"}, "127.0.0.1", 6),
+        ({"port": 0}, {}, "127.0.0.1", 0),
+    ],
+)
+def test_listening_address(
+    flags: dict[str, Any], environ: dict[str, str], host: str, port: int
+) -> None:
+    settings = config.load(flags, environ)
+    assert (settings.host, settings.port) == (host, port)
+
+
+@pytest.mark.parametrize(
+    ("environ", "field", "value"),
+    [
+        ({"OLLAMA_KEEP_ALIVE": "300"}, "keep_alive_s", 300.0),
+        ({"OLLAMA_KEEP_ALIVE": "-1"}, "keep_alive_s", math.inf),
+        ({"OLLAMA_KEEP_ALIVE": "10m"}, "keep_alive_s", 600.0),
+        ({"OLLAMA_KEEP_ALIVE": "0"}, "keep_alive_s", 0.0),
+        ({"OLLAMA_LOAD_TIMEOUT": "0"}, "load_timeout_s", None),
+        ({"OLLAMA_LOAD_TIMEOUT": "-5s"}, "load_timeout_s", None),
+        ({"OLLAMA_LOAD_TIMEOUT": "90s"}, "load_timeout_s", 90.0),
+        ({"OLLAMA_CONTEXT_LENGTH": "8192"}, "context_length", 8192),
+        ({"OLLAMA_CONTEXT_LENGTH": "0"}, "context_length", None),
+        ({"OLLAMA_FLASH_ATTENTION": "1"}, "flash_attention", True),
+        ({"OLLAMA_FLASH_ATTENTION": "false"}, "flash_attention", False),
+        ({"OLLAMA_FLASH_ATTENTION": "banana"}, "flash_attention", True),
+        ({}, "flash_attention", None),
+        ({"OLLAMA_DEBUG": "2"}, "debug", True),
+        ({"OLLAMA_DEBUG": "0"}, "debug", False),
+        ({"OLLAMA_NOHISTORY": "1"}, "nohistory", True),
+        ({"OLLAMA_ORIGINS": "http://a, app://b,"}, "origins", ("http://a", "app://b")),
+        ({"OLLAMA_MODELS": "/data/ollama"}, "models_dir", Path("/data/ollama")),
+        ({"OLLAMA_NUM_PARALLEL": "4"}, "num_parallel", 4),
+        ({"OLLAMA_KV_CACHE_TYPE": "Q8_0"}, "kv_cache_type", "q8_0"),
+        ({"OLLAMA_GPU_OVERHEAD": "1000"}, "gpu_overhead_bytes", 1000),
+        ({"VLLAMA_GPU_LAYERS": "all"}, "gpu_layers", -1),
+        ({"VLLAMA_GPU_LAYERS": "0"}, "gpu_layers", 0),
+        ({"VLLAMA_CONTEXT_LENGTH": "8k"}, "context_length", 8192),
+        ({"VLLAMA_ENGINE_ARGS": "-s 1 -n 'a b'"}, "engine_args", ("-s", "1", "-n", "a b")),
+        ({"VLLAMA_ENGINE": "'vllm'"}, "engine", "vllm"),
+        ({"VLLAMA_FOLDERS": os.pathsep.join(["/a", "/b"])}, "folders", (Path("/a"), Path("/b"))),
+        ({"VLLAMA_KEEP_ALIVE": "1m", "OLLAMA_KEEP_ALIVE": "2m"}, "keep_alive_s", 60.0),
+        ({"HF_HUB_CACHE": "/c", "HF_HOME": "/h"}, "hf_cache_dir", Path("/c")),
+        ({"HF_HOME": "/h"}, "hf_cache_dir", Path("/h/hub")),
+        ({"XDG_CACHE_HOME": "/x"}, "hf_cache_dir", Path("/x/huggingface/hub")),
+        ({"HF_ENDPOINT": "http://127.0.0.1:1"}, "hf_endpoint", "http://127.0.0.1:1"),
+        ({"HF_HUB_OFFLINE": "1"}, "hf_offline", True),
+        ({"HF_TOKEN": "hf_abc"}, "hf_token", "hf_abc"),
+        ({"VLLAMA_DATA_DIR": "/d"}, "log_dir", Path("/d/logs")),
+        ({"VLLAMA_DATA_DIR": "/d", "VLLAMA_RUN_DIR": "/r"}, "run_dir", Path("/r")),
+    ],
+)  # fmt: skip
+def test_environment(environ: dict[str, str], field: str, value: object) -> None:
+    settings = config.load({}, environ)
+    assert getattr(settings, field) == value
+    assert settings.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("environ", "field", "value", "note"),
+    [
+        ({"OLLAMA_KEEP_ALIVE": "soon"}, "keep_alive_s", 300.0, '"soon" from OLLAMA_KEEP_ALIVE'),
+        ({"OLLAMA_NUM_PARALLEL": "many"}, "num_parallel", 0, "not a whole number"),
+        ({"OLLAMA_HOST": "h:99999"}, "port", 11434, '"99999" in OLLAMA_HOST; 11434 is used'),
+        ({"OLLAMA_HOST": "ftp://h"}, "host", "127.0.0.1", "no such scheme"),
+        ({"VLLAMA_PROT": "1"}, "port", 11434, "did you mean VLLAMA_PORT?"),
+    ],
+)  # fmt: skip
+def test_wrong_values_that_are_noted(
+    environ: dict[str, str], field: str, value: object, note: str
+) -> None:
+    settings = config.load({}, environ)
+    assert getattr(settings, field) == value
+    assert len(settings.notes) == 1
+    assert note in settings.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("flags", "environ", "message"),
+    [
+        ({"port": "x"}, {}, 'cannot use port "x" from --port: not a whole number'),
+        ({"port": 70000}, {}, 'cannot use port "70000" from --port: more than 65535'),
+        ({}, {"VLLAMA_PORT": "-1"}, 'cannot use port "-1" from VLLAMA_PORT: less than 0'),
+        ({"host": "h:bad"}, {}, 'cannot use host "h:bad" from --host: no such port: "bad"'),
+        ({"keep_alive_s": "soon"}, {}, 'cannot use keep_alive "soon" from --keep-alive: time: '),
+        ({}, {"VLLAMA_DEBUG": "maybe"}, 'cannot use debug "maybe" from VLLAMA_DEBUG: neither'),
+        ({"log_format": "xml"}, {}, 'cannot use log_format "xml" from --log-format: not one of'),
+        ({}, {"VLLAMA_KV_CACHE_TYPE": "q9"}, "not one of f32, f16"),
+        ({"context_length": -5}, {}, 'cannot use context_length "-5" from --ctx: less than 1'),
+        ({}, {"VLLAMA_CONFIG": "/nonexistent.toml"}, "No such file"),
+    ],
+)
+def test_wrong_values_that_are_refused(
+    flags: dict[str, Any], environ: dict[str, str], message: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config.load(flags, environ)
+    assert message in caught.value.message
+    assert caught.value.exit_code == 2
+
+
+def test_a_file(tmp_path: Path) -> None:
+    file = write(
+        tmp_path / "my.toml",
+        'host = "0.0.0.0"\nport = 4321\nkeep_alive = 60\ndebug = true\n'
+        'engine_args = ["--seed", "1"]\nfolders = ["~/a", "/b"]\ncontext_length = 4096\n',
+    )
+    settings = config.load({"context_length": 1024}, {"VLLAMA_KEEP_ALIVE": "5s"}, file)
+    assert (settings.host, settings.port) == ("0.0.0.0", 4321)
+    assert settings.context_length == 1024
+    assert settings.keep_alive_s == 5
+    assert settings.debug
+    assert settings.engine_args == ("--seed", "1")
+    assert settings.folders == (tmp_path / "a", Path("/b"))
+    assert settings.config_file == file
+
+
+def test_the_default_file_is_read_if_it_is_there(home: Path) -> None:
+    write(config.default_file(), "max_queue = 3\n")
+    assert home in config.default_file().parents
+    assert config.load({}, {}).max_queue == 3
+    other = write(home / "other.toml", "max_queue = 4\n")
+    assert config.load({}, {"VLLAMA_CONFIG": str(other)}).max_queue == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ("prot = 1", 'cannot use "prot" in', "did you mean port?"),
+        ("zzzz = 1", "no such setting", "use one of host, port"),
+        ('port = "x"', 'cannot use port "x" from', "such as 11434"),
+        ("port = [1]", "a list cannot be given here", "such as"),
+        ("[port]\na = 1", "a table cannot be given here", "such as"),
+        ("port = ", "cannot read the config file", "write lines such as"),
+        ('hf_token = ""\nhf_offline = "perhaps"', 'hf_offline "perhaps"', "such as true"),
+    ],
+)
+def test_a_wrong_file(tmp_path: Path, text: str, message: str, hint: str) -> None:
+    file = write(tmp_path / "c.toml", text)
+    with pytest.raises(ConfigError) as caught:
+        config.load({}, {}, file)
+    assert message in caught.value.message
+    assert str(file) in caught.value.message
+    assert hint in (caught.value.hint or "")
+
+
+def test_the_token_file(home: Path) -> None:
+    write(home / ".cache/huggingface/token", "hf_stored\n")
+    settings = config.load({}, {})
+    assert settings.hf_token == "hf_stored"
+    assert "hf_stored" not in repr(settings)
+    named = write(home / "elsewhere", "hf_named")
+    assert config.load({}, {"HF_TOKEN_PATH": str(named)}).hf_token == "hf_named"
+    assert config.load({}, {"HF_TOKEN": "hf_env"}).hf_token == "hf_env"
+
+
+def test_the_table_is_whole_and_without_doubles() -> None:
+    rows = config.table()
+    for column in ("key", "flag", "env", "foreign"):
+        names = [row[column] for row in rows if row[column]]
+        assert len(names) == len(set(names))
+    assert all(row["help"] and row["example"] for row in rows)
+    derived = {"scheme", "config_file", "notes"}
+    fields = {setting.field for setting in config.SETTINGS}
+    assert fields == set(config.Config.__dataclass_fields__) - derived
+
+
+@pytest.mark.parametrize("setting", config.SETTINGS, ids=lambda setting: setting.key)
+def test_every_example_is_accepted(setting: config.Setting) -> None:
+    config.load({}, {setting.env: setting.example})
+
+
+def test_slices() -> None:
+    settings = config.load({"engine": "x", "gpu_layers": 3}, {"HF_ENDPOINT": "http://h"})
+    models = config.models_settings(settings)
+    assert models.hf_endpoint == "http://h"
+    assert models.hf_cache_dir == settings.hf_cache_dir
+    wanted = config.preferences(settings)
+    assert (wanted.engine, wanted.gpu_layers, wanted.stall_timeout_s) == ("x", 3, 300.0)
+
+
+def test_the_hub_library_is_silenced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "0")
+    monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "0")
+    config.prepare_environment()
+    assert config.environ()["HF_HUB_DISABLE_TELEMETRY"] == "1"
+    assert config.environ()["HF_HUB_DISABLE_PROGRESS_BARS"] == "1"

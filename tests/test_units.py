@@ -1,0 +1,219 @@
+"""Tables for sizes, durations and times."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from vllama import units
+
+DAY = 86400
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("0", 0.0),
+        ("-0", 0.0),
+        ("5m", 300.0),
+        ("1h30m", 5400.0),
+        ("1h30m15.5s", 5415.5),
+        ("500ms", 0.5),
+        ("250us", 0.00025),
+        ("250µs", 0.00025),
+        ("250μs", 0.00025),
+        ("1ns", 1e-9),
+        ("-1m", -60.0),
+        ("+5s", 5.0),
+        (".5h", 1800.0),
+        ("1.h", 3600.0),
+        ("24h", 86400.0),
+    ],
+)
+def test_go_duration(text: str, seconds: float) -> None:
+    assert units.parse_go_duration(text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("300", 'time: missing unit in duration "300"'),
+        ("-1", 'time: missing unit in duration "-1"'),
+        ("1h5", 'time: missing unit in duration "1h5"'),
+        ("", 'time: invalid duration ""'),
+        ("-", 'time: invalid duration "-"'),
+        (".s", 'time: invalid duration ".s"'),
+        ("forever", 'time: invalid duration "forever"'),
+        (" 5m", 'time: invalid duration " 5m"'),
+        ("5x", 'time: unknown unit "x" in duration "5x"'),
+        ("1d", 'time: unknown unit "d" in duration "1d"'),
+        ('5"', 'time: unknown unit "\\"" in duration "5\\""'),
+        ("9999999h", 'time: invalid duration "9999999h"'),
+    ],
+)
+def test_go_duration_errors(text: str, message: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        units.parse_go_duration(text)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        (None, None),
+        (0, 0.0),
+        (300, 300.0),
+        (1.5, 1.5),
+        (-1, math.inf),
+        (-0.5, math.inf),
+        ("10m", 600.0),
+        ("-1m", math.inf),
+        ("0", 0.0),
+    ],
+)
+def test_keep_alive(value: object, seconds: float | None) -> None:
+    assert units.parse_keep_alive(value) == seconds
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (True, "Unsupported type: 'bool'"),
+        ({}, "Unsupported type: 'map[string]interface {}'"),
+        ([], "Unsupported type: '[]interface {}'"),
+        ("300", 'time: missing unit in duration "300"'),
+        ("-1", 'time: missing unit in duration "-1"'),
+        ("", 'time: invalid duration ""'),
+        (math.nan, "Unsupported type: 'nan'"),
+        (b"5m", "Unsupported type: 'bytes'"),
+    ],
+)
+def test_keep_alive_errors(value: object, message: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        units.parse_keep_alive(value)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"), [("300", 300.0), ("-1", math.inf), ("0", 0.0), ("5m", 300.0)]
+)
+def test_keep_alive_of_the_environment(value: str, seconds: float) -> None:
+    assert units.parse_keep_alive(value, bare_numbers=True) == seconds
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1 KB"),
+        (1536, "1.5 KB"),
+        (91_728_832, "91 MB"),
+        (2_000_000_000, "2 GB"),
+        (2_019_393_189, "2.0 GB"),
+        (9_999_999_999, "10.0 GB"),
+        (10_400_000_000, "10 GB"),
+        (1_500_000_000_000, "1.5 TB"),
+        (2_500_000_000_000_000, "2500 TB"),
+    ],
+)
+def test_bytes_decimal(size: int, text: str) -> None:
+    assert units.format_bytes_decimal(size) == text
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(512, "512 B"), (1024**2 * 512, "512 MiB"), (85_520_809_984, "79.6 GiB"), (1024**4, "1 TiB")],
+)
+def test_bytes_binary(size: int, text: str) -> None:
+    assert units.format_bytes_binary(size) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("24GiB", 24 * 1024**3),
+        ("500MB", 500_000_000),
+        ("1.5 gb", 1_500_000_000),
+        ("8G", 8 * 1024**3),
+        ("1024", 1024),
+        (" 7 B ", 7),
+    ],
+)
+def test_parse_bytes(text: str, size: int) -> None:
+    assert units.parse_bytes(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "GiB", "-1GB", "5 apples", "1.2.3GB"])
+def test_parse_bytes_errors(text: str) -> None:
+    with pytest.raises(ValueError, match="write it like 24GiB"):
+        units.parse_bytes(text)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0, "Less than a second"),
+        (0.99, "Less than a second"),
+        (1.5, "1 second"),
+        (59, "59 seconds"),
+        (60, "About a minute"),
+        (119, "About a minute"),
+        (299.9, "4 minutes"),
+        (3599, "59 minutes"),
+        (3600, "About an hour"),
+        (5399, "About an hour"),
+        (5400, "2 hours"),
+        (47 * 3600, "47 hours"),
+        (48 * 3600, "2 days"),
+        (13 * DAY, "13 days"),
+        (14 * DAY, "2 weeks"),
+        (59 * DAY, "8 weeks"),
+        (60 * DAY, "2 months"),
+        (729 * DAY, "24 months"),
+        (730 * DAY, "2 years"),
+    ],
+)
+def test_duration(seconds: float, text: str) -> None:
+    assert units.format_duration(seconds) == text
+
+
+def test_ago_and_until() -> None:
+    assert units.format_ago(0.2) == "Less than a second ago"
+    assert units.format_ago(21 * DAY) == "3 weeks ago"
+    assert units.format_ago(-299) == "4 minutes from now"
+    assert units.format_until(299) == "4 minutes from now"
+    assert units.format_until(-60) == "About a minute ago"
+    assert units.format_until(20.5 * 365 * DAY) == "20 years from now"
+    assert units.format_until(21 * 365 * DAY) == "Forever"
+    assert units.format_until(math.inf) == "Forever"
+
+
+def test_utc_time() -> None:
+    assert units.rfc3339_utc(1_700_000_000_000_000_006) == "2023-11-14T22:13:20.000000006Z"
+    assert units.rfc3339_utc(0) == "1970-01-01T00:00:00.000000000Z"
+
+
+@pytest.mark.parametrize("time_s", [0.0, 1_700_000_000.25, 4_000_000_000.5])
+def test_local_time_and_back(time_s: float) -> None:
+    text = units.rfc3339_local(time_s)
+    assert text[-6] in "+-"
+    assert units.parse_rfc3339(text) == time_s
+
+
+def test_forever_is_a_time_far_away() -> None:
+    assert units.parse_rfc3339(units.rfc3339_local(math.inf)) == units.FOREVER_EPOCH_S
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("1970-01-01T00:00:01Z", 1.0),
+        ("1970-01-01T00:00:00.5Z", 0.5),
+        ("1970-01-01T02:00:00.123456789+02:00", 0.123456),
+        ("2318-01-01T00:00:00.123456789+00:00", 10981785600.123456),
+    ],
+)
+def test_parse_time(text: str, seconds: float) -> None:
+    assert units.parse_rfc3339(text) == pytest.approx(seconds, abs=1e-5)

@@ -1,0 +1,99 @@
+"""All settings of vllama: one table, one loader, and the slice that each package is given.
+
+The only reader of `os.environ`. No other package but `daemon` and `cli` imports this one.
+Ollama's variables keep Ollama's manners (a boolean that cannot be read counts as true, another
+wrong value is noted and left out); flags, `VLLAMA_*` and the config file are strict.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import MISSING
+from typing import TYPE_CHECKING
+
+from vllama.config.load import as_text, default_file, load
+from vllama.config.settings import UNSET, Config, Unset, default
+from vllama.config.table import SETTINGS, Setting
+
+if TYPE_CHECKING:
+    from vllama.models.settings import ModelsSettings
+    from vllama.plan.types import Preferences
+
+__all__ = [
+    "SETTINGS",
+    "UNSET",
+    "Config",
+    "Setting",
+    "Unset",
+    "default_file",
+    "environ",
+    "load",
+    "models_settings",
+    "preferences",
+    "prepare_environment",
+    "table",
+]
+
+
+def environ() -> dict[str, str]:
+    """Return a copy of this process's environment."""
+    return dict(os.environ)
+
+
+def prepare_environment() -> None:
+    """Silence the hub library's telemetry and bars; to be called before its first import."""
+    os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+    os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
+
+
+def table() -> tuple[Mapping[str, str], ...]:
+    """Return the table of settings as rows of text, for the documentation and its test."""
+
+    def shown(setting: Setting) -> str:
+        value = default(setting.field)
+        return "" if value in (None, MISSING, ()) else as_text(value)
+
+    return tuple(
+        {
+            "key": setting.key,
+            "flag": setting.flag or "",
+            "env": setting.env,
+            "foreign": setting.foreign or "",
+            "default": shown(setting),
+            "example": setting.example,
+            "help": setting.help,
+        }
+        for setting in SETTINGS
+    )
+
+
+def models_settings(config: Config) -> ModelsSettings:
+    """Build the slice of `models`."""
+    from vllama.models.settings import ModelsSettings
+
+    return ModelsSettings(
+        hf_cache_dir=config.hf_cache_dir,
+        hf_endpoint=config.hf_endpoint,
+        hf_token=config.hf_token,
+        offline=config.hf_offline,
+        folders=config.folders,
+        connections=config.download_connections,
+    )
+
+
+def preferences(config: Config) -> Preferences:
+    """Build the slice of `plan`."""
+    from vllama.plan.types import Preferences
+
+    defaults = Preferences()
+    return Preferences(
+        engine=config.engine,
+        context_length=config.context_length,
+        gpu_layers=config.gpu_layers,
+        threads=config.threads,
+        flash_attention=config.flash_attention,
+        stall_timeout_s=config.load_timeout_s,
+        extra_args=config.engine_args,
+        reserve_bytes=max(defaults.reserve_bytes, config.gpu_overhead_bytes),
+    )

@@ -1,0 +1,84 @@
+"""The grammar of a listening address, as `OLLAMA_HOST` has it (Ollama's `envconfig.Host`).
+
+Pure: text in, parts out. A part that the text does not name is None, so that a lower-ranking
+source may give it.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+
+SCHEME_PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """Parts of an address; IPv6 without brackets. `bad_port` is the text of an unusable port."""
+
+    scheme: str | None = None
+    host: str | None = None
+    port: int | None = None
+    bad_port: str | None = None
+
+
+def parse_address(text: str) -> Address:
+    """Split `host`, `:port`, `host:port`, `[ipv6]:port`, `scheme://host[:port][/path]`.
+
+    A scheme brings its port (80, 443) where none is written. An empty host before a port means
+    all interfaces, as it does in Go. A path is ignored. Raises ValueError for another scheme.
+    """
+    scheme: str | None = None
+    rest = text.strip()
+    if "://" in rest:
+        scheme, _, rest = rest.partition("://")
+        scheme = scheme.lower()
+        if scheme not in SCHEME_PORTS:
+            raise ValueError(f'no such scheme: "{scheme}"')
+    rest = rest.partition("/")[0]
+    host, port_text = _split(rest)
+    port, bad_port = SCHEME_PORTS.get(scheme or ""), None
+    if port_text is not None:
+        number = int(port_text) if re.fullmatch(r"[0-9]{1,6}", port_text) else -1
+        if 0 <= number <= 65535:
+            port = number
+        else:
+            bad_port = port_text
+    return Address(scheme=scheme, host=host, port=port, bad_port=bad_port)
+
+
+def _split(text: str) -> tuple[str | None, str | None]:
+    """Separate host and port; a bare IPv6 address has colons but no port."""
+    bracketed = re.fullmatch(r"\[([^\]]*)\](?::(.*))?", text)
+    if bracketed:
+        return bracketed.group(1) or None, bracketed.group(2)
+    if text.count(":") == 1:
+        host, _, port = text.partition(":")
+        return host or "0.0.0.0", port
+    if ":" in text:
+        try:
+            return str(ipaddress.IPv6Address(text)), None
+        except ValueError:
+            raise ValueError("an IPv6 address with a port needs brackets") from None
+    return text or None, None
+
+
+def url(scheme: str, host: str, port: int) -> str:
+    """Write an address as a URL, IPv6 in brackets."""
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+def reachable_host(host: str) -> str:
+    """Return where a client finds a server that listens on `host`: not "all interfaces"."""
+    return {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(host, host)
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether only this machine can reach a server on `host`."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,135 @@
+"""Parsers of single settings: text → value, or ValueError with the reason. Pure."""
+
+from __future__ import annotations
+
+import math
+import os
+import shlex
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from vllama.config import address
+from vllama.units import parse_keep_alive
+
+T = TypeVar("T")
+Parser = Callable[[str], T]
+
+
+def plain(text: str) -> str:
+    """Take any text but an empty one."""
+    if not text:
+        raise ValueError("it is empty")
+    return text
+
+
+def path(text: str) -> Path:
+    """Take a path; `~` is the home folder."""
+    return Path(plain(text)).expanduser()
+
+
+def whole(low: int, high: int | None = None) -> Parser[int]:
+    """Make a parser of whole numbers from `low` to `high`."""
+
+    def parse(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            raise ValueError("not a whole number") from None
+        if number < low:
+            raise ValueError(f"less than {low}")
+        if high is not None and number > high:
+            raise ValueError(f"more than {high}")
+        return number
+
+    return parse
+
+
+def auto(parse: Parser[T], *words: str) -> Parser[T | None]:
+    """Let `auto`, and further words, mean None: decide by what is there."""
+    return lambda text: None if text.lower() in ("auto", *words) else parse(text)
+
+
+def context(text: str) -> int:
+    """Take a number of tokens, `8k` for 8192."""
+    shorthand = text[-1:].lower() == "k" and text[:-1].isdigit()
+    return whole(1)(text[:-1]) * 1024 if shorthand else whole(1)(text)
+
+
+def layers(text: str) -> int:
+    """Take a number of layers, `all` for -1."""
+    return -1 if text.lower() == "all" else whole(-1)(text)
+
+
+def boolean(text: str) -> bool:
+    """Take the usual words for true and false."""
+    if text.lower() in ("1", "t", "true", "yes", "y", "on"):
+        return True
+    if text.lower() in ("0", "f", "false", "no", "n", "off"):
+        return False
+    raise ValueError("neither true nor false")
+
+
+def duration(text: str) -> float:
+    """Take `5m`, `1h30m` or seconds; negative is `math.inf`."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        return parse_keep_alive(text) or 0.0
+    if not math.isfinite(seconds):
+        raise ValueError("not a finite number")
+    return math.inf if seconds < 0 else seconds
+
+
+def timeout(text: str) -> float | None:
+    """Take a duration; nothing above zero is no limit, None."""
+    seconds = duration(text)
+    return None if seconds == 0 or math.isinf(seconds) else seconds
+
+
+def choice(*words: str) -> Parser[str]:
+    """Make a parser that takes one of `words` in any case."""
+
+    def parse(text: str) -> str:
+        if text.lower() not in words:
+            raise ValueError("not one of " + ", ".join(words))
+        return text.lower()
+
+    return parse
+
+
+def each(parse: Parser[T], split: Parser[list[str]]) -> Callable[[str | Sequence[str]], object]:
+    """Make a parser of lists: a text is split, a list (TOML, repeated flags) taken as it is."""
+
+    def parse_all(value: str | Sequence[str]) -> tuple[T, ...]:
+        return tuple(parse(item) for item in (split(value) if isinstance(value, str) else value))
+
+    return parse_all
+
+
+def by_comma(text: str) -> list[str]:
+    """Split `a, b`; empty items are dropped."""
+    return [item.strip() for item in text.split(",") if item.strip()]
+
+
+def by_pathsep(text: str) -> list[str]:
+    """Split as `PATH` is split; empty items are dropped."""
+    return [item for item in text.split(os.pathsep) if item]
+
+
+def by_shell(text: str) -> list[str]:
+    """Split as a shell does."""
+    return shlex.split(text)
+
+
+def port(text: str) -> int:
+    """Take a port; 0 is any free one."""
+    return whole(0, 65535)(text)
+
+
+def host(text: str) -> address.Address:
+    """Take an address, with or without a port; a wrong port is an error here."""
+    parts = address.parse_address(plain(text))
+    if parts.bad_port is not None:
+        raise ValueError(f'no such port: "{parts.bad_port}"')
+    return parts

@@ -1,0 +1,89 @@
+"""The assembled settings and their defaults."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, dataclass, field, fields
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from vllama.config import address
+
+APP = "vllama"
+
+
+class Unset(Enum):
+    """Type of `UNSET`, the value of a flag that was not given."""
+
+    UNSET = "unset"
+
+
+UNSET = Unset.UNSET
+
+
+def default_data_dir() -> Path:
+    """Return where the platform wants programs to keep their data."""
+    return platformdirs.user_data_path(APP, appauthor=False)
+
+
+def default_hf_home() -> Path:
+    """Return where huggingface_hub keeps its cache and token."""
+    return Path.home() / ".cache" / "huggingface"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """Every setting of one run. None means: decide by what is there.
+
+    `port` 0 takes any free port. `context_length` is in tokens, `gpu_layers` -1 means all.
+    `keep_alive_s` may be `math.inf`; `load_timeout_s` None waits for ever. `num_parallel` and
+    `max_loaded_models` 0 leave it to engine and memory. `notes` are warnings for the user.
+    """
+
+    scheme: str = "http"
+    host: str = "127.0.0.1"
+    port: int = 11434
+    model: str | None = None
+    engine: str | None = None
+    context_length: int | None = None
+    gpu_layers: int | None = None
+    threads: int | None = None
+    keep_alive_s: float = 300.0
+    load_timeout_s: float | None = 300.0
+    drain_timeout_s: float = 10.0
+    num_parallel: int = 0
+    max_loaded_models: int = 0
+    max_queue: int = 512
+    origins: tuple[str, ...] = ()
+    flash_attention: bool | None = None
+    kv_cache_type: str | None = None
+    gpu_overhead_bytes: int = 0
+    engine_python: Path | None = None
+    engine_args: tuple[str, ...] = ()
+    folders: tuple[Path, ...] = ()
+    models_dir: Path = field(default_factory=lambda: Path.home() / ".ollama" / "models")
+    hf_cache_dir: Path = field(default_factory=lambda: default_hf_home() / "hub")
+    hf_endpoint: str | None = None
+    hf_token: str | None = field(default=None, repr=False)
+    hf_offline: bool = False
+    download_connections: int = 4
+    data_dir: Path = field(default_factory=default_data_dir)
+    log_dir: Path = field(default_factory=lambda: default_data_dir() / "logs")
+    run_dir: Path = field(default_factory=lambda: default_data_dir() / "run")
+    nohistory: bool = False
+    debug: bool = False
+    log_format: str = "text"
+    config_file: Path | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def url(self) -> str:
+        """Where a client on this machine finds the server."""
+        return address.url(self.scheme, address.reachable_host(self.host), self.port)
+
+
+def default(name: str) -> Any:
+    """Return the default of a field; `MISSING` if it depends on this machine."""
+    return next((f.default for f in fields(Config) if f.name == name), MISSING)

@@ -1,0 +1,209 @@
+"""The one table of settings: field ↔ flag ↔ `VLLAMA_*` ↔ `OLLAMA_*` ↔ TOML key ↔ parser ↔ help."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from vllama.config import parse
+from vllama.units import parse_bytes
+
+ENV_PREFIX = "VLLAMA_"
+KV_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl", "fp8")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One row: a field of `Config`, its parser, help, an example, and its names elsewhere.
+
+    `foreign` is the variable of Ollama (or of the Hugging Face hub) that means the same.
+    A row with `many` takes a list in the config file.
+    """
+
+    field: str
+    parse: Callable[[Any], object]
+    help: str
+    example: str
+    flag: str | None = None
+    foreign: str | None = None
+    many: bool = False
+
+    @property
+    def key(self) -> str:
+        """Name in the config file."""
+        return self.field.removesuffix("_s").removesuffix("_bytes")
+
+    @property
+    def env(self) -> str:
+        """Name of our own variable."""
+        return ENV_PREFIX + self.key.upper()
+
+
+SETTINGS: tuple[Setting, ...] = (
+    Setting("host", parse.host, "address to listen on", "0.0.0.0:11434", "--host", "OLLAMA_HOST"),
+    Setting("port", parse.port, "port to listen on; 0 takes any free one", "11434", "--port"),
+    Setting("model", parse.plain, "model to load at the start", "Qwen/Qwen3-0.6B", "--model"),
+    Setting(
+        "engine",
+        parse.auto(parse.plain),
+        "engine to use; auto takes the best for this machine",
+        "auto",
+        "--engine",
+    ),
+    Setting(
+        "context_length",
+        parse.auto(parse.context, "0"),
+        "context in tokens; 0 as the model and the memory allow",
+        "8192",
+        "--ctx",
+        "OLLAMA_CONTEXT_LENGTH",
+    ),
+    Setting(
+        "gpu_layers",
+        parse.auto(parse.layers),
+        "layers to put on the GPU; all, or 0 for none",
+        "all",
+        "--gpu-layers",
+    ),
+    Setting(
+        "threads", parse.auto(parse.whole(1), "0"), "CPU threads of an engine", "8", "--threads"
+    ),
+    Setting(
+        "keep_alive_s",
+        parse.duration,
+        "how long an idle model stays loaded; negative for ever",
+        "5m",
+        "--keep-alive",
+        "OLLAMA_KEEP_ALIVE",
+    ),
+    Setting(
+        "load_timeout_s",
+        parse.timeout,
+        "how long a load may make no progress; 0 for ever",
+        "5m",
+        "--load-timeout",
+        "OLLAMA_LOAD_TIMEOUT",
+    ),
+    Setting(
+        "drain_timeout_s",
+        parse.duration,
+        "how long running answers may take when the server stops",
+        "10s",
+    ),
+    Setting(
+        "num_parallel",
+        parse.whole(0),
+        "requests at once per model; 0 as the engine likes",
+        "4",
+        "--parallel",
+        "OLLAMA_NUM_PARALLEL",
+    ),
+    Setting(
+        "max_loaded_models",
+        parse.whole(0),
+        "models loaded at once; 0 as memory allows",
+        "3",
+        "--max-loaded-models",
+        "OLLAMA_MAX_LOADED_MODELS",
+    ),
+    Setting(
+        "max_queue",
+        parse.whole(0),
+        "requests that may wait; more are refused",
+        "512",
+        "--max-queue",
+        "OLLAMA_MAX_QUEUE",
+    ),
+    Setting(
+        "origins",
+        parse.each(parse.plain, parse.by_comma),
+        "further origins that browsers may call from",
+        "https://chat.example",
+        foreign="OLLAMA_ORIGINS",
+        many=True,
+    ),
+    Setting(
+        "flash_attention",
+        parse.auto(parse.boolean),
+        "flash attention; auto where it works",
+        "auto",
+        foreign="OLLAMA_FLASH_ATTENTION",
+    ),
+    Setting(
+        "kv_cache_type",
+        parse.auto(parse.choice(*KV_TYPES)),
+        "number format of the KV cache",
+        "q8_0",
+        foreign="OLLAMA_KV_CACHE_TYPE",
+    ),
+    Setting(
+        "gpu_overhead_bytes",
+        parse_bytes,
+        "memory to leave free on each GPU",
+        "1GiB",
+        foreign="OLLAMA_GPU_OVERHEAD",
+    ),
+    Setting(
+        "engine_python",
+        parse.path,
+        "Python in whose environment engines are looked for",
+        "~/engines/bin/python",
+    ),
+    Setting(
+        "engine_args",
+        parse.each(str, parse.by_shell),
+        "further arguments for the engine, as after --",
+        "--seed 1",
+        many=True,
+    ),
+    Setting(
+        "folders",
+        parse.each(parse.path, parse.by_pathsep),
+        "folders with model files of your own",
+        "~/models",
+        many=True,
+    ),
+    Setting(
+        "models_dir",
+        parse.path,
+        "Ollama's own store of models",
+        "~/.ollama/models",
+        foreign="OLLAMA_MODELS",
+    ),
+    Setting(
+        "hf_cache_dir",
+        parse.path,
+        "cache of the Hugging Face hub",
+        "~/.cache/huggingface/hub",
+        foreign="HF_HUB_CACHE",
+    ),
+    Setting(
+        "hf_endpoint",
+        parse.plain,
+        "hub to use instead of https://huggingface.co",
+        "https://hub.example",
+        foreign="HF_ENDPOINT",
+    ),
+    Setting(
+        "hf_token",
+        parse.plain,
+        "token for gated and private models",
+        "hf_xxxx",
+        foreign="HF_TOKEN",
+    ),
+    Setting("hf_offline", parse.boolean, "never ask the hub", "true", foreign="HF_HUB_OFFLINE"),
+    Setting("download_connections", parse.whole(1, 64), "connections of one download", "4"),
+    Setting("data_dir", parse.path, "where vllama keeps what it writes", "~/.local/share/vllama"),
+    Setting("log_dir", parse.path, "logs of the engines", "~/.local/share/vllama/logs"),
+    Setting("run_dir", parse.path, "records of running engines", "~/.local/share/vllama/run"),
+    Setting(
+        "nohistory",
+        parse.boolean,
+        "keep no history of what is typed",
+        "true",
+        foreign="OLLAMA_NOHISTORY",
+    ),
+    Setting("debug", parse.boolean, "log more", "true", "--debug", "OLLAMA_DEBUG"),
+    Setting("log_format", parse.choice("text", "json"), "form of the log", "json", "--log-format"),
+)

@@ -1,0 +1,284 @@
+"""The composed running program: builds everything, owns the task group, the signals and the end.
+
+`serve` in order: 1. bind, so that a taken port is reported at once; 2. look at hardware and
+engines; 3. end the engines of a dead predecessor; 4. build library, scheduler and gateway;
+5. serve, and load the model that was asked for; 6. on a signal stop in reverse, each step with
+its limit. A second signal skips the wait for running requests, a third ends at once (the guards
+of the engines then clear up).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import uvloop
+
+from vllama.clock import RealClock
+from vllama.config import Config, environ, models_settings, preferences
+from vllama.daemon_ui import ServeUi
+from vllama.engines.base import Engine
+from vllama.engines.registry import discover
+from vllama.errors import ModelNotFound, NoPlan, VllamaError
+from vllama.gateway.app import App, Gateway
+from vllama.gateway.catalog import Catalog
+from vllama.gateway.guards import Guards
+from vllama.gateway.serve import Server, bind, make_server
+from vllama.gateway.upstream import Upstreams
+from vllama.hardware.detect import describe, detect, free_ram_bytes
+from vllama.models.library import Library, open_library
+from vllama.models.types import Bundle
+from vllama.plan.choose import choose_engine, make_plan, preferred_formats
+from vllama.plan.types import Facts, Need, Plan
+from vllama.scheduler.instance import Process
+from vllama.scheduler.scheduler import Limits, Ports, Scheduler
+from vllama.supervise.leftovers import sweep
+from vllama.supervise.spec import Endpoint, LaunchSpec, RestartPolicy
+from vllama.supervise.supervisor import SupervisedProcess
+from vllama.translate.traits import Traits
+
+log = logging.getLogger(__name__)
+
+STOP_LIMIT_S = 20.0
+LOADED_PER_GPU = 3
+
+
+def serve(config: Config, ui: ServeUi) -> int:
+    """Run the server until it is told to stop; return the exit code.
+
+    Raises VllamaError for everything that is wrong before it serves.
+    """
+    listener = bind(config.host, config.port)
+    try:
+        facts = look_around(config)
+        check_engine(facts)
+        for line in sweep(config.run_dir):
+            ui.note(line)
+        library = open_library(models_settings(config))
+        daemon = Daemon(config, facts, library, ui)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(daemon.run(listener))
+    finally:
+        listener.close()
+
+
+def look_around(config: Config) -> Facts:
+    """Detect hardware and engines, in parallel."""
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        platform, found = pool.submit(detect), pool.submit(discover)
+        return Facts(
+            platform=platform.result(), found=found.result(), preferences=preferences(config)
+        )
+
+
+def check_engine(facts: Facts) -> None:
+    """Raise NoPlan if an engine named by the user, or every engine, is missing."""
+    choose_engine(facts)
+
+
+@dataclass(slots=True)
+class Stop:
+    """How far the end has come: each signal goes one step further."""
+
+    asked: asyncio.Event
+    hurry: asyncio.Event
+    code: int = 0
+
+    def signal(self, number: int) -> None:
+        """Go one step further."""
+        if self.hurry.is_set():
+            os._exit(128 + number)  # the guards see our pipes close and end the engines
+        if self.asked.is_set():
+            self.hurry.set()
+        self.asked.set()
+
+
+class Daemon:
+    """Everything that lives while the server runs."""
+
+    def __init__(self, config: Config, facts: Facts, library: Library, ui: ServeUi) -> None:
+        self._config = config
+        self._facts = facts
+        self._library = library
+        self._ui = ui
+        self._clock = RealClock()
+        self._environ = environ()
+        self._catalog = Catalog(library, self._clock)
+        self._upstreams = Upstreams()
+        ports = Ports(
+            plan=self._plan, start=self._start, traits=self._traits, free_bytes=self._free_bytes
+        )
+        gpus = len(facts.platform.accelerators)
+        limits = Limits(
+            keep_alive_s=config.keep_alive_s,
+            max_loaded=config.max_loaded_models or LOADED_PER_GPU * max(1, gpus),
+            max_queue=config.max_queue,
+        )
+        self.scheduler = Scheduler(ports, limits, self._clock)
+        self.app = App(
+            Gateway(
+                catalog=self._catalog,
+                scheduler=self.scheduler,
+                upstreams=self._upstreams,
+                facts=facts,
+                guards=Guards(origins=config.origins, loopback=is_loopback(config.host)),
+            )
+        )
+
+    # -- life ---------------------------------------------------------------------------------
+
+    async def run(self, listener: socket.socket) -> int:
+        """Serve on `listener` until a signal or a failed preload; return the exit code."""
+        stop = Stop(asyncio.Event(), asyncio.Event())
+        server = make_server(self.app, drain_s=self._config.drain_timeout_s)
+        with handled_signals(stop):
+            async with asyncio.TaskGroup() as group:
+                keeper = group.create_task(self.scheduler.run(), name="scheduler")
+                http = group.create_task(server.serve(sockets=[listener]), name="http")
+                self._ui.ready(self._ready_lines(listener))
+                preload = group.create_task(self._preload(stop), name="preload")
+                await stop.asked.wait()
+                preload.cancel()
+                await self._end(server, http, keeper, stop)
+        return stop.code
+
+    async def _end(
+        self, server: Server, http: asyncio.Task[None], keeper: asyncio.Task[None], stop: Stop
+    ) -> None:
+        """Stop in reverse order: accepting, the queue, running requests, engines, connections."""
+        server.stop()
+        self.scheduler.close_queue()
+        drained = asyncio.ensure_future(self.scheduler.drained())
+        hurried = asyncio.ensure_future(stop.hurry.wait())
+        await asyncio.wait(
+            {drained, hurried},
+            timeout=self._config.drain_timeout_s,
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+        if not drained.done():
+            self._ui.note("stopping with requests still running")
+        drained.cancel()
+        hurried.cancel()
+        keeper.cancel()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STOP_LIMIT_S):
+                await asyncio.wait({keeper})
+        self._upstreams.close()
+        server.stop(now=True)
+        await asyncio.wait({http})
+
+    async def _preload(self, stop: Stop) -> None:
+        """Get and load the model that was asked for; if that fails, the server ends."""
+        name = self._config.model
+        if not name:
+            return
+        try:
+            bundle = await self._fetched(name)
+            lease = await self.scheduler.acquire(bundle, Need(), None)
+            self.scheduler.release(lease)
+            self._ui.note(f"{bundle.name} is ready")
+        except VllamaError as error:
+            self._ui.error(error.message, error.hint)
+            stop.code = error.exit_code
+            stop.asked.set()
+
+    async def _fetched(self, name: str) -> Bundle:
+        """Return the bundle of `name`, downloaded if it is not here."""
+        try:
+            return (await self._catalog.find(name)).bundle
+        except ModelNotFound:
+            pass
+        loop, cancel = asyncio.get_running_loop(), threading.Event()
+        try:
+            return await asyncio.to_thread(
+                self._library.pull,
+                name,
+                formats=preferred_formats(self._facts),
+                progress=lambda event: void(loop.call_soon_threadsafe(self._ui.pull, event)),
+                cancel=cancel,
+            )
+        finally:
+            cancel.set()
+            self._catalog.forget()
+
+    def _ready_lines(self, listener: socket.socket) -> list[str]:
+        """Say where it listens, on what, with which engine, and why not with another."""
+        host, port = listener.getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        lines = [f"listening on http://{shown}:{port}", describe(self._facts.platform)]
+        with contextlib.suppress(NoPlan):
+            choice = choose_engine(self._facts)
+            title = self._facts.found.engines[choice.engine].title
+            lines.append(f"{title} {choice.installation.version}: {choice.reason}")
+        return lines
+
+    # -- what the scheduler asks for ----------------------------------------------------------
+
+    async def _plan(self, bundle: Bundle, need: Need) -> Plan:
+        info = await asyncio.to_thread(self._library.info, bundle)
+        plan = make_plan(self._facts, bundle, info, need)
+        self._ui.loading(f"loading {bundle.name}: {'; '.join(plan.reasons)}")
+        return plan
+
+    def _engine(self, plan: Plan) -> Engine:
+        return self._facts.found.engines[plan.engine]
+
+    def _traits(self, plan: Plan) -> Traits:
+        return self._engine(plan).traits(plan.bundle, plan.settings)
+
+    def _start(self, plan: Plan) -> Process:
+        engine = self._engine(plan)
+
+        def launch(endpoint: Endpoint) -> LaunchSpec:
+            return engine.launch(
+                plan.bundle, plan.settings, plan.installation, endpoint, self._environ
+            )
+
+        return SupervisedProcess(
+            name=plan.bundle.name,
+            launch=launch,
+            policy=RestartPolicy(),
+            log_dir=self._config.log_dir,
+            run_dir=self._config.run_dir,
+            clock=self._clock,
+            on_progress=lambda line: self._ui.loading(f"{plan.bundle.name}: {line}"),
+        )
+
+    def _free_bytes(self, plan: Plan) -> int:
+        """Return what is free now, less the reserve; a GPU is looked at afresh."""
+        reserve = self._facts.preferences.reserve_bytes
+        if plan.memory.on_gpu:
+            return sum(gpu.free_bytes for gpu in detect().accelerators) - reserve
+        return free_ram_bytes() - reserve
+
+
+def void(_: object) -> None:
+    """Drop a value."""
+
+
+def is_loopback(host: str) -> bool:
+    """Return True if only this machine can reach a server on `host`."""
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+@contextlib.contextmanager
+def handled_signals(stop: Stop) -> Iterator[None]:
+    """Let TERM, INT and HUP stop the running loop in order."""
+    loop = asyncio.get_running_loop()
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    for number in numbers:
+        loop.add_signal_handler(number, stop.signal, number)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)

@@ -1,0 +1,73 @@
+"""From a client's name to a bundle and its metadata, quickly.
+
+A look-up in the library reads folders; a warm request must not wait for that, so an answer is
+kept for a moment and dropped when a pull or a removal changes the library.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from vllama.clock import Clock
+from vllama.errors import ModelNotFound, VllamaError
+from vllama.models.library import Library
+from vllama.models.types import Bundle, ModelInfo
+
+KEEP_S = 2.0
+MAX_KEPT = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A model as the gateway needs it."""
+
+    bundle: Bundle
+    info: ModelInfo
+
+
+class Catalog:
+    """A short memory before the library."""
+
+    def __init__(self, library: Library, clock: Clock) -> None:
+        self.library = library
+        self._clock = clock
+        self._kept: dict[str, tuple[float, Entry]] = {}
+
+    async def find(self, name: str) -> Entry:
+        """Return the model called `name`. Raises ModelNotFound, InvalidModelRef, BadModelFile."""
+        kept = self._kept.get(name)
+        if kept and kept[0] > self._clock.monotonic():
+            return kept[1]
+        if not name:
+            raise ModelNotFound(name)
+        entry = await asyncio.to_thread(self._look_up, name)
+        if len(self._kept) >= MAX_KEPT:
+            self._kept.clear()
+        self._kept[name] = (self._clock.monotonic() + KEEP_S, entry)
+        return entry
+
+    async def bundle(self, name: str) -> Bundle:
+        """Return where `name` lies, even if its file is damaged."""
+        return await asyncio.to_thread(self.library.find, name)
+
+    async def all(self) -> list[tuple[Bundle, ModelInfo | None]]:
+        """Return all models, newest first; damaged ones without metadata."""
+        return await asyncio.to_thread(self._all)
+
+    def forget(self) -> None:
+        """Drop what is kept: the library has changed."""
+        self._kept.clear()
+
+    def _look_up(self, name: str) -> Entry:
+        bundle = self.library.find(name)
+        return Entry(bundle, self.library.info(bundle))
+
+    def _all(self) -> list[tuple[Bundle, ModelInfo | None]]:
+        rows: list[tuple[Bundle, ModelInfo | None]] = []
+        for bundle in self.library.list():
+            try:
+                rows.append((bundle, self.library.info(bundle)))
+            except VllamaError:  # a damaged file must not hide the others
+                rows.append((bundle, None))
+        return rows

@@ -1,0 +1,96 @@
+"""Who may talk to the server: the Host check and CORS, as Ollama does them (contract §3.8).
+
+Pure functions of header values; nothing here knows a socket.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from urllib.parse import urlsplit
+
+LOCAL_HOSTS = ("localhost", "127.0.0.1", "0.0.0.0")
+APP_SCHEMES = ("app", "file", "tauri", "vscode-webview", "vscode-file")
+METHODS = "GET, POST, PUT, PATCH, DELETE, HEAD, OPTIONS"
+HEADERS = (
+    "Authorization, Content-Type, User-Agent, Accept, X-Requested-With, OpenAI-Beta, "
+    "X-Api-Key, Anthropic-Version, Anthropic-Beta, "
+    "x-stainless-arch, x-stainless-async, x-stainless-custom-poll-interval, "
+    "x-stainless-helper-method, x-stainless-lang, x-stainless-os, x-stainless-package-version, "
+    "x-stainless-poll-helper, x-stainless-retry-count, x-stainless-runtime, "
+    "x-stainless-runtime-version, x-stainless-timeout"
+)
+PREFLIGHT_AGE_S = 12 * 3600
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guards:
+    """What is allowed. `origins` are the user's (`*` wildcards); `loopback`: bound to it only."""
+
+    origins: tuple[str, ...] = ()
+    loopback: bool = True
+
+    def origin_allowed(self, origin: str, host: str) -> bool:
+        """Return True if a page of `origin` may talk to us; no origin is no page."""
+        if not origin or origin in (f"http://{host}", f"https://{host}"):
+            return True
+        return _local_origin(origin) or any(_matches(item, origin) for item in self.origins)
+
+    def host_allowed(self, host: str) -> bool:
+        """Return True unless the Host header looks like DNS rebinding (loopback only)."""
+        return not self.loopback or _host_allowed(host)
+
+
+def cors_headers(origin: str, *, preflight: bool) -> dict[str, str]:
+    """Return the headers that allow `origin`."""
+    headers = {"access-control-allow-origin": origin, "vary": "Origin"}
+    if preflight:
+        headers["access-control-allow-methods"] = METHODS
+        headers["access-control-allow-headers"] = HEADERS
+        headers["access-control-max-age"] = str(PREFLIGHT_AGE_S)
+    return headers
+
+
+@lru_cache(maxsize=256)
+def _local_origin(origin: str) -> bool:
+    try:
+        parts = urlsplit(origin)
+        host = parts.hostname or ""
+    except ValueError:
+        return False
+    if parts.scheme in APP_SCHEMES:
+        return True
+    return parts.scheme in ("http", "https") and host in LOCAL_HOSTS
+
+
+@lru_cache(maxsize=256)
+def _matches(pattern: str, origin: str) -> bool:
+    regex = ".*".join(re.escape(part) for part in pattern.strip().split("*"))
+    return re.fullmatch(regex, origin) is not None
+
+
+@lru_cache(maxsize=256)
+def _host_allowed(host: str) -> bool:
+    name = host.strip().lower()
+    if name.startswith("["):
+        name = name[1:].split("]", 1)[0]
+    elif name.count(":") == 1:
+        name = name.split(":", 1)[0]
+    if name in ("", "localhost", socket.gethostname().lower()):
+        return True
+    if name.endswith((".localhost", ".local", ".internal")):
+        return True
+    try:
+        address = ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return address.is_loopback or address.is_private or address.is_unspecified
+
+
+def parse_origins(text: str) -> Sequence[str]:
+    """Split the value of OLLAMA_ORIGINS."""
+    return tuple(item.strip() for item in text.split(",") if item.strip())

@@ -1,0 +1,119 @@
+"""One HTTP request as the handlers see it; the only module that spells ASGI messages.
+
+Raw ASGI on purpose: a token costs one `send()`, and nothing stands between it and the socket.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from typing import Any
+
+import msgspec
+
+from vllama.errors import BadRequest
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+MAX_BODY_BYTES = 128 * 1024 * 1024
+JSON = b"application/json; charset=utf-8"
+
+# wall time that never goes back: durations in replies are differences of these
+_EPOCH_NS = time.time_ns() - time.monotonic_ns()
+
+
+def now_ns() -> int:
+    """Return nanoseconds since the Unix epoch, monotonic within this process."""
+    return _EPOCH_NS + time.monotonic_ns()
+
+
+class BodyTooLarge(BadRequest):
+    """The request's body exceeds the limit."""
+
+    status = 413
+
+
+class ClientGone(Exception):
+    """The client closed its connection; there is nobody to answer."""
+
+
+class Request:
+    """A request and the means to answer it once."""
+
+    __slots__ = ("headers", "id", "method", "path", "receive", "send", "started_ns", "status")
+
+    def __init__(self, scope: Mapping[str, Any], receive: Receive, send: Send, id_: str) -> None:
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.receive = receive
+        self.send = send
+        self.id = id_
+        self.started_ns = now_ns()
+        self.status = 0  # 0 until the head of the answer is out
+
+    def header(self, name: bytes) -> str:
+        """Return a header's text, "" if absent; `name` in lower case."""
+        return self.headers.get(name, b"").decode("latin-1")
+
+    async def body(self, limit_bytes: int = MAX_BODY_BYTES) -> bytes:
+        """Read the whole body. Raises BodyTooLarge, ClientGone."""
+        announced = self.header(b"content-length")
+        if announced.isdigit() and int(announced) > limit_bytes:
+            raise BodyTooLarge(f"cannot read the request: its body exceeds {limit_bytes} bytes")
+        parts: list[bytes] = []
+        size = 0
+        while True:
+            message = await self.receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            part: bytes = message.get("body", b"")
+            size += len(part)
+            if size > limit_bytes:
+                raise BodyTooLarge(f"cannot read the request: its body exceeds {limit_bytes} bytes")
+            parts.append(part)
+            if not message.get("more_body"):
+                return b"".join(parts)
+
+    async def gone(self) -> None:
+        """Return when the client has closed its connection. The body must have been read."""
+        while (await self.receive())["type"] != "http.disconnect":
+            pass
+
+    def head(
+        self,
+        status: int,
+        content_type: bytes,
+        length: int | None,
+        extra: Mapping[str, str] | None = None,
+    ) -> Message:
+        """Return the message that starts the answer; `length` None means chunked."""
+        self.status = status
+        headers = [(b"content-type", content_type), (b"x-request-id", self.id.encode())]
+        if length is not None:
+            headers.append((b"content-length", str(length).encode()))
+        for name, value in (extra or {}).items():
+            headers.append((name.encode(), value.encode("latin-1", "replace")))
+        return {"type": "http.response.start", "status": status, "headers": headers}
+
+    async def respond(
+        self,
+        status: int,
+        body: bytes,
+        content_type: bytes = JSON,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """Send a whole answer; to HEAD only its head."""
+        await self.send(self.head(status, content_type, len(body), headers))
+        shown = b"" if self.method == "HEAD" else body
+        await self.send({"type": "http.response.body", "body": shown})
+
+    async def json(self, status: int, value: object) -> None:
+        """Send `value` as JSON."""
+        await self.respond(status, msgspec.json.encode(value))
+
+    async def text(self, status: int, value: str) -> None:
+        """Send plain text."""
+        await self.respond(status, value.encode(), b"text/plain; charset=utf-8")

@@ -1,0 +1,235 @@
+"""The Ollama routes about models: tags, show, ps, pull, delete, version (contract §1.5, §1.6)."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from vllama import __version__
+from vllama.errors import BadRequest, ModelNotFound, VllamaError
+from vllama.gateway.http import ClientGone, Request
+from vllama.models.info import details, model_info
+from vllama.models.modelfile import modelfile_text, parameters_text
+from vllama.models.types import Bundle, Capability, ModelInfo, PullEvent
+from vllama.plan.choose import preferred_formats
+from vllama.translate.faults import ollama_error
+from vllama.translate.ollama_in import parse_model_field
+from vllama.units import rfc3339_local
+
+if TYPE_CHECKING:
+    from vllama.gateway.app import Gateway
+
+# what clients compare: as new as the contract that is implemented here
+OLLAMA_VERSION = "0.34.0"
+# "for ever" in Ollama: now plus the largest duration that Go can hold
+FOREVER_S = (2**63 - 1) / 1e9
+NDJSON = b"application/x-ndjson"
+
+
+async def root(gateway: Gateway, request: Request) -> None:
+    """Answer the health probe of many clients."""
+    await request.text(200, "Ollama is running")
+
+
+async def version(gateway: Gateway, request: Request) -> None:
+    """Report the version of the Ollama API that is spoken, and our own beside it."""
+    await request.json(200, {"version": OLLAMA_VERSION, "vllama": __version__})
+
+
+async def health(gateway: Gateway, request: Request) -> None:
+    """Answer load balancers."""
+    await request.json(200, {"status": "ok"})
+
+
+def described(bundle: Bundle, info: ModelInfo | None) -> dict[str, object]:
+    """Return the part that tags and ps share."""
+    return {
+        "name": bundle.name,
+        "model": bundle.name,
+        "size": bundle.size_bytes,
+        "digest": bundle.digest,
+        "details": details(bundle, info),
+    }
+
+
+def capability_list(info: ModelInfo | None) -> list[str]:
+    """Return capabilities in the order of Ollama's own list."""
+    if info is None:
+        return []
+    return [str(item) for item in Capability if item in info.capabilities]
+
+
+async def tags(gateway: Gateway, request: Request) -> None:
+    """List local models, newest first."""
+    rows = [
+        described(bundle, info)
+        | {
+            "modified_at": rfc3339_local(bundle.modified_s),
+            "capabilities": capability_list(info),
+        }
+        for bundle, info in await gateway.catalog.all()
+    ]
+    await request.json(200, {"models": rows})
+
+
+async def ps(gateway: Gateway, request: Request) -> None:
+    """List loaded models, latest expiry first; one row a model."""
+    rows: dict[str, dict[str, object]] = {}
+    now_s = time.time()
+    for view in gateway.scheduler.views():
+        expires_s = now_s + FOREVER_S if math.isinf(view.expires_s) else view.expires_s
+        size = view.memory_bytes
+        old = rows.get(view.name)
+        if old:  # loaded for text and for embeddings: one model to the user
+            old["size"] = int(str(old["size"])) + size
+            continue
+        rows[view.name] = described(view.bundle, view.plan.info) | {
+            "size": size,
+            "expires_at": rfc3339_local(expires_s),
+            "size_vram": size if view.plan.memory.on_gpu else 0,
+            "context_length": view.plan.settings.context_length,
+            "state": str(view.state),
+            "engine": view.plan.engine,
+            "requests": view.leases,
+            "queued": view.queued,
+            "pid": view.pid,
+        }
+    await request.json(200, {"models": list(rows.values())})
+
+
+def named(body: Mapping[str, object]) -> str:
+    """Return the model's name of a request. Raises BadRequest."""
+    name = body.get("model") or body.get("name") or ""
+    if not isinstance(name, str) or not name:
+        raise BadRequest("model is required")
+    return name
+
+
+async def show(gateway: Gateway, request: Request) -> None:
+    """Describe one model."""
+    body = parse_model_field(await request.body())
+    name = named(body)
+    try:
+        entry = await gateway.catalog.find(name)
+    except ModelNotFound as error:
+        raise ModelNotFound(name, message=f"model '{name}' not found") from error
+    bundle, info = entry.bundle, entry.info
+    metadata = model_info(info, verbose=body.get("verbose") is True)
+    if request.header(b"user-agent").startswith("GitHubCopilotChat/"):
+        metadata["general.basename"] = name  # the value that Copilot shows
+    reply: dict[str, object] = {
+        "modelfile": modelfile_text(bundle, info),
+        "parameters": parameters_text(bundle.parameters),
+        "template": info.chat_template or "",
+        "details": details(bundle, info),
+        "model_info": metadata,
+        "capabilities": capability_list(info),
+        "modified_at": rfc3339_local(bundle.modified_s),
+    }
+    if bundle.system:
+        reply["system"] = bundle.system
+    if text := bundle.license or info.license:
+        reply["license"] = text
+    if body.get("verbose") is True:
+        reply["tensors"] = [
+            {"name": tensor, "type": kind, "shape": list(shape)}
+            for tensor, kind, shape in info.tensors
+        ]
+    await request.json(200, reply)
+
+
+async def delete(gateway: Gateway, request: Request) -> None:
+    """Unload and remove a model."""
+    name = named(parse_model_field(await request.body()))
+    try:
+        bundle = await gateway.catalog.bundle(name)
+    except ModelNotFound as error:
+        raise ModelNotFound(name, message=f"model '{name}' not found") from error
+    gateway.scheduler.unload(bundle)
+    await asyncio.to_thread(gateway.catalog.library.remove, name)
+    gateway.catalog.forget()
+    await request.respond(200, b"")
+
+
+def pull_line(event: PullEvent) -> dict[str, object]:
+    """Return Ollama's progress object; `completed` is left out while it is 0."""
+    line: dict[str, object] = {"status": event.status}
+    if event.digest:
+        line["digest"] = f"sha256:{event.digest}"
+        line["total"] = event.total_bytes or 0
+        if event.completed_bytes:
+            line["completed"] = event.completed_bytes
+    return line
+
+
+async def pull(gateway: Gateway, request: Request) -> None:
+    """Download a model, with progress as NDJSON; a client that leaves stops it."""
+    body = parse_model_field(await request.body())
+    name = named(body)
+    stream = body.get("stream") is not False
+    queue: asyncio.Queue[PullEvent | VllamaError | None] = asyncio.Queue()
+    loop, cancel = asyncio.get_running_loop(), threading.Event()
+
+    def report(event: PullEvent) -> None:
+        loop.call_soon_threadsafe(queue.put_nowait, event)
+
+    async def work() -> None:
+        try:
+            await asyncio.to_thread(
+                gateway.catalog.library.pull,
+                name,
+                formats=preferred_formats(gateway.facts),
+                progress=report,
+                cancel=cancel,
+            )
+            queue.put_nowait(None)
+        except VllamaError as error:
+            queue.put_nowait(error)
+        finally:
+            gateway.catalog.forget()
+
+    async def answer() -> None:
+        error: VllamaError | None = None
+        while (item := await queue.get()) is not None:
+            if isinstance(item, VllamaError):
+                error = item
+                break
+            if stream:
+                await send_line(request, pull_line(item))
+        if stream:
+            if error:
+                await send_line(request, msgspec.json.decode(ollama_error(error)[1]))
+            await request.send({"type": "http.response.body", "body": b""})
+        elif error:
+            raise error
+        else:
+            await request.json(200, {"status": "success"})
+
+    async with asyncio.TaskGroup() as group:
+        worker = group.create_task(work())
+        answering = group.create_task(answer())
+        leaving = group.create_task(request.gone())
+        try:
+            await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            cancel.set()
+            leaving.cancel()
+            if not answering.done():
+                answering.cancel()
+            await asyncio.wait({worker})
+    if answering.cancelled():
+        raise ClientGone
+
+
+async def send_line(request: Request, value: object) -> None:
+    """Send one NDJSON line, and the head before the first."""
+    if not request.status:
+        await request.send(request.head(200, NDJSON, None))
+    line = msgspec.json.encode(value) + b"\n"
+    await request.send({"type": "http.response.body", "body": line, "more_body": True})

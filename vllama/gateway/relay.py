@@ -1,0 +1,237 @@
+"""The one streaming loop: engine → translator → client.
+
+The commit point: nothing is sent before the first translated bytes exist, because some engines
+report an error after their 200. Before it an error is raised, so that the caller answers with
+status and body of the dialect; after it the dialect's in-stream error is sent and the answer
+ends. A client that leaves cuts the engine's connection, which stops the generation.
+
+Bytes are pushed: `on_data` runs in the upstream's callback, translates what one read brought
+and drives `send()` by hand. uvicorn's `send()` suspends only while its client is not reading;
+then the upstream is paused and this coroutine finishes the send.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
+from typing import Any, Protocol
+
+from vllama.errors import VllamaError
+from vllama.gateway.http import ClientGone, Request, now_ns
+from vllama.gateway.upstream import Connection, ConnectionLost, Upstream
+from vllama.translate.faults import clean_engine_error
+from vllama.translate.types import Call
+
+MAX_ERROR_BYTES = 64 * 1024
+
+
+class Reply(Protocol):
+    """A translator of one answer."""
+
+    content_type: str
+    ended: bool
+
+    def feed(self, chunk: bytes, now_ns: int) -> bytes:
+        """Take upstream bytes, return the client's; b"" if there is nothing to say yet."""
+        ...
+
+    def finish(self, now_ns: int) -> bytes:
+        """Return the last bytes. Raises EngineCrashed if the answer is not complete."""
+        ...
+
+    def fail(self, error: VllamaError) -> bytes:
+        """Return the dialect's in-stream error."""
+        ...
+
+
+class Rest:
+    """What is left of a coroutine that was started by hand and suspended on `waiting_for`."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, None], waiting_for: object) -> None:
+        self._coroutine = coroutine
+        self._waiting_for = waiting_for
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        """Go on until the coroutine returns."""
+        waiting_for = self._waiting_for
+        while True:
+            try:
+                value = yield waiting_for
+            except BaseException as error:
+                step = self._coroutine.throw
+                argument: Any = error
+            else:
+                step = self._coroutine.send
+                argument = value
+            try:
+                waiting_for = step(argument)
+            except StopIteration:
+                return
+
+
+class Relay:
+    """One answer on its way; a sink of the upstream connection."""
+
+    def __init__(
+        self, request: Request, reply: Reply, *, whole: bool, headers: Mapping[str, str]
+    ) -> None:
+        self._request = request
+        self._reply = reply
+        self._whole = whole
+        self._headers = headers
+        self._connection: Connection | None = None
+        self._wake = asyncio.Event()
+        self._status = 0
+        self._error_body = b""
+        self._error: VllamaError | None = None
+        self._ended = False
+        self._gone = False
+        self._rest: Awaitable[None] | None = None
+        self._behind: list[bytes] = []
+
+    async def run(
+        self,
+        upstream: Upstream,
+        call: Call,
+        before_finish: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """Send `call`, relay its answer. Raises ClientGone, or an error before the commit point.
+
+        `before_finish` is awaited when the engine is done and before the last bytes are made.
+        """
+        connection = self._connection = await upstream.connect()
+        # one task a request, owned here: it only watches for the client's leaving
+        watcher = asyncio.get_running_loop().create_task(self._watch_client())
+        try:
+            connection.request(upstream.encode(call), self)
+            while not (self._ended or self._error or self._gone):
+                await self._wake.wait()
+                self._wake.clear()
+                await self._catch_up()
+            if self._gone:
+                raise ClientGone
+            await self._catch_up()
+            await self._end(before_finish)
+        finally:
+            watcher.cancel()
+            connection.release()
+
+    # -- sink ---------------------------------------------------------------------------------
+
+    def on_head(self, status: int) -> None:
+        """Keep the engine's status."""
+        self._status = status
+
+    def on_data(self, data: bytes) -> None:
+        """Translate one read and push it on."""
+        if self._status != 200:
+            if len(self._error_body) < MAX_ERROR_BYTES:
+                self._error_body += data
+            return
+        if self._error is not None:
+            return
+        try:
+            out = self._reply.feed(data, now_ns())
+        except VllamaError as error:
+            self._error = error
+            self._wake.set()
+            return
+        if out:
+            self._push(out)
+
+    def on_end(self) -> None:
+        """Note the end of the engine's answer."""
+        self._ended = True
+        self._wake.set()
+
+    def on_lost(self, error: ConnectionLost) -> None:
+        """Note the loss of the engine; an answer that was complete by then is fine."""
+        if not self._reply.ended:
+            self._error = error
+        self._ended = True
+        self._wake.set()
+
+    # -- to the client ------------------------------------------------------------------------
+
+    def _push(self, out: bytes) -> None:
+        """Send now if the client keeps up, else keep it for `_catch_up`."""
+        if self._rest is not None:
+            self._behind.append(out)
+            return
+        if not self._request.status and not self._start():
+            self._behind.append(out)
+            return
+        self._drive({"type": "http.response.body", "body": out, "more_body": True})
+
+    def _start(self) -> bool:
+        """Send the head; False if that suspended."""
+        kind = self._reply.content_type.encode()
+        return self._drive(self._request.head(200, kind, None, self._headers))
+
+    def _drive(self, message: dict[str, Any] | Any) -> bool:
+        """Run `send()` by hand; True if it finished at once."""
+        coroutine = self._request.send(message)
+        if not hasattr(coroutine, "send"):  # a server whose send() is no plain coroutine
+            self._suspend(coroutine)
+            return False
+        try:
+            waiting_for = coroutine.send(None)
+        except StopIteration:
+            return True
+        self._suspend(Rest(coroutine, waiting_for))
+        return False
+
+    def _suspend(self, rest: Awaitable[None]) -> None:
+        self._rest = rest
+        if self._connection:
+            self._connection.pause()
+        self._wake.set()
+
+    async def _catch_up(self) -> None:
+        """Finish a suspended send, write all that piled up in one go, resume the engine."""
+        while self._rest is not None:
+            await self._rest
+            behind, self._behind = b"".join(self._behind), []
+            if behind:
+                await self._request.send(
+                    {"type": "http.response.body", "body": behind, "more_body": True}
+                )
+            if not self._behind:
+                self._rest = None
+                if self._connection and not self._ended:
+                    self._connection.resume()
+
+    async def _watch_client(self) -> None:
+        await self._request.gone()
+        self._gone = True
+        if self._connection:
+            self._connection.abort()
+        self._wake.set()
+
+    # -- the end ------------------------------------------------------------------------------
+
+    async def _end(self, before_finish: Callable[[], Awaitable[None]] | None) -> None:
+        """Send the last bytes, or the error in the way that the commit point demands."""
+        error = self._error
+        last = b""
+        if error is None and self._status != 200:
+            error = clean_engine_error(self._status, self._error_body)
+        if error is None:
+            try:
+                if before_finish:
+                    await before_finish()
+                last = self._reply.finish(now_ns())
+            except VllamaError as failure:
+                error = failure
+        if error is not None:
+            if not self._request.status:
+                raise error
+            last = self._reply.fail(error)
+        if self._whole:
+            kind = self._reply.content_type.encode()
+            await self._request.respond(200, last, kind, self._headers)
+            return
+        if not self._request.status:
+            kind = self._reply.content_type.encode()
+            await self._request.send(self._request.head(200, kind, None, self._headers))
+        await self._request.send({"type": "http.response.body", "body": last})

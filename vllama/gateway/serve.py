@@ -1,0 +1,104 @@
+"""The ASGI server: binding and running it; the only file that knows which one it is."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+from collections.abc import Iterator
+
+import uvicorn
+
+from vllama.errors import ConfigError, PortTaken
+from vllama.gateway.app import App
+
+BACKLOG = 2048
+PROBE_LIMIT_S = 1.0
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Return a listening socket, so that a taken port is reported before anything slow.
+
+    Raises PortTaken, which tells whether it is another Ollama, and ConfigError for an address
+    that is not ours.
+    """
+    try:
+        family, kind, proto, _, where = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except socket.gaierror as error:
+        raise ConfigError(
+            f"cannot listen on '{host}': {error.strerror}", hint="give an address of this machine"
+        ) from error
+    listener = socket.socket(family, kind, proto)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(where)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise PortTaken(
+                f"cannot listen on {host}:{port}: {owner_of(host, port)} uses it",
+                hint="stop that one, or choose another port with --port or OLLAMA_HOST",
+            ) from error
+        if error.errno in (errno.EACCES, errno.EPERM):
+            raise ConfigError(
+                f"cannot listen on {host}:{port}: permission denied",
+                hint="choose a port above 1023 with --port",
+            ) from error
+        raise ConfigError(
+            f"cannot listen on {host}:{port}: {error.strerror}",
+            hint="give an address of this machine with --host",
+        ) from error
+    listener.setblocking(False)
+    return listener
+
+
+def owner_of(host: str, port: int) -> str:
+    """Return a name for the program that listens there already: it may be an Ollama."""
+    where = "127.0.0.1" if host in ("", "0.0.0.0") else "::1" if host == "::" else host
+    try:
+        with socket.create_connection((where, port), timeout=PROBE_LIMIT_S) as probe:
+            probe.settimeout(PROBE_LIMIT_S)
+            probe.sendall(b"GET /api/version HTTP/1.0\r\nhost: localhost\r\n\r\n")
+            answer = probe.recv(4096)
+    except OSError:
+        return "another program"
+    if b'"vllama"' in answer:
+        return "another vllama"
+    return "an Ollama server" if b'"version"' in answer else "another program"
+
+
+class Server(uvicorn.Server):
+    """uvicorn without its signal handlers: signals belong to the daemon."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave the signals alone."""
+        yield
+
+    def stop(self, *, now: bool = False) -> None:
+        """Stop accepting and end when the running requests have; `now`: do not wait for them."""
+        self.should_exit = True
+        if now:
+            self.force_exit = True
+
+
+def make_server(app: App, *, drain_s: float) -> Server:
+    """Return a server for `app`; run it with `serve(sockets=[listener])`."""
+    return Server(
+        uvicorn.Config(
+            app,  # type: ignore[arg-type]  # our message types are narrower
+            http="httptools",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            date_header=True,
+            proxy_headers=False,
+            timeout_keep_alive=75,
+            timeout_graceful_shutdown=max(1, round(drain_s)),
+        )
+    )

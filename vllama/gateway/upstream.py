@@ -1,0 +1,283 @@
+"""HTTP client of the engines: a pool of `asyncio.Protocol` connections that push.
+
+`data_received` hands what one read brought straight to a sink, in the same callback: no queue,
+no task switch a token (measured: 19 µs a token against 105 and more with a general client).
+Maps all transport failures to `ConnectionLost`. The pool is unbounded; idle connections are
+reused last in, first out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+import httptools
+
+from vllama.errors import EngineCrashed, UpstreamError
+from vllama.supervise.spec import Endpoint
+from vllama.translate.types import Call
+
+MAX_ANSWER_BYTES = 256 * 1024 * 1024
+CONNECT_LIMIT_S = 5.0
+
+
+class ConnectionLost(EngineCrashed):
+    """The connection to the engine failed.
+
+    `unsent`: the engine cannot have worked on the request (it could not be reached, or a
+    connection that had been idle was closed), so that it may be sent again. A request that
+    ended an engine must not be sent to the next one.
+    """
+
+    def __init__(self, message: str, *, unsent: bool) -> None:
+        super().__init__(message, hint="try again: the engine is restarted if it has ended")
+        self.unsent = unsent
+
+
+class Sink(Protocol):
+    """Receiver of one answer; called from the connection's callbacks, must not block."""
+
+    def on_head(self, status: int) -> None:
+        """Take the status."""
+        ...
+
+    def on_data(self, data: bytes) -> None:
+        """Take all body bytes of one read."""
+        ...
+
+    def on_end(self) -> None:
+        """Take the end of a complete answer."""
+        ...
+
+    def on_lost(self, error: ConnectionLost) -> None:
+        """Take the loss of the connection before the end."""
+        ...
+
+
+class Connection(asyncio.Protocol):
+    """One keep-alive connection; one answer at a time."""
+
+    def __init__(self, pool: Upstream) -> None:
+        self._pool = pool
+        self._transport: asyncio.Transport | None = None
+        self._parser: httptools.HttpResponseParser | None = None
+        self._sink: Sink | None = None
+        self._parts: list[bytes] = []
+        self._answered = False
+        self._reused = False
+        self._complete = False
+        self._keep = False
+        self.closed = False
+
+    # -- use ----------------------------------------------------------------------------------
+
+    def request(self, data: bytes, sink: Sink) -> None:
+        """Send a request; its answer goes to `sink`."""
+        self._sink = sink
+        self._reused = self._parser is not None
+        self._answered = self._complete = self._keep = False
+        self._parser = httptools.HttpResponseParser(self)
+        assert self._transport is not None
+        self._transport.write(data)
+
+    def pause(self) -> None:
+        """Stop reading: the client does not keep up."""
+        if self._transport and not self.closed:
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """Go on reading."""
+        if self._transport and not self.closed:
+            self._transport.resume_reading()
+
+    def release(self) -> None:
+        """Give it back: to the pool if the answer was complete, else it is cut."""
+        self._sink = None
+        if self._complete and self._keep and not self.closed:
+            self._pool.idle.append(self)
+        else:
+            self.abort()
+
+    def abort(self) -> None:
+        """Cut the connection: the engine sees that nobody listens any more."""
+        self._sink = None
+        if self._transport and not self.closed:
+            self._transport.abort()
+        self.closed = True
+
+    # -- asyncio.Protocol ---------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._pool.live += 1
+
+    def data_received(self, data: bytes) -> None:
+        """Parse one read and push its body bytes to the sink at once."""
+        parser = self._parser
+        if parser is None or self._sink is None:
+            self.abort()
+            return
+        self._answered = True
+        try:
+            parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self._lose(f"the engine sent what is not HTTP ({error})")
+            return
+        parts = self._parts
+        # the sink may be taken away (abort) while it is being called
+        if parts and self._sink is not None:
+            body = parts[0] if len(parts) == 1 else b"".join(parts)
+            parts.clear()
+            self._sink.on_data(body)
+        if self._complete and self._sink is not None:
+            self._sink.on_end()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell the sink, if it still waits."""
+        self.closed = True
+        self._pool.live -= 1
+        if self in self._pool.idle:
+            self._pool.idle.remove(self)
+        if not self._complete:
+            self._lose("the connection to the engine was lost")
+
+    def _lose(self, reason: str) -> None:
+        sink, unsent = self._sink, self._reused and not self._answered
+        self.abort()
+        if sink is not None:
+            sink.on_lost(ConnectionLost(f"cannot go on: {reason}", unsent=unsent))
+
+    # -- httptools ----------------------------------------------------------------------------
+
+    def on_headers_complete(self) -> None:
+        """Pass the status on."""
+        if self._parser is not None and self._sink is not None:
+            self._sink.on_head(self._parser.get_status_code())
+
+    def on_body(self, body: bytes) -> None:
+        """Collect the chunks of one read."""
+        self._parts.append(body)
+
+    def on_message_complete(self) -> None:
+        """Note the end; keep-alive must be asked here, it is always False afterwards."""
+        self._complete = True
+        self._keep = bool(self._parser and self._parser.should_keep_alive())
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A whole answer."""
+
+    status: int
+    body: bytes
+
+
+class _Collector:
+    """Sink of `fetch`: keeps the body, wakes one waiter."""
+
+    def __init__(self) -> None:
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.status = 0
+        self.parts: list[bytes] = []
+        self._size = 0
+
+    def on_head(self, status: int) -> None:
+        self.status = status
+
+    def on_data(self, data: bytes) -> None:
+        self._size += len(data)
+        if self._size > MAX_ANSWER_BYTES and not self.done.done():
+            self.done.set_exception(UpstreamError("cannot use the engine's answer: too large"))
+        self.parts.append(data)
+
+    def on_end(self) -> None:
+        if not self.done.done():
+            self.done.set_result(None)
+
+    def on_lost(self, error: ConnectionLost) -> None:
+        if not self.done.done():
+            self.done.set_exception(error)
+
+
+class Upstream:
+    """The connections to one endpoint."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self.idle: list[Connection] = []
+        self.live = 0
+
+    async def connect(self) -> Connection:
+        """Return an idle connection or a new one. Raises ConnectionLost."""
+        while self.idle:
+            connection = self.idle.pop()
+            if not connection.closed:
+                return connection
+        loop = asyncio.get_running_loop()
+        where = self.endpoint
+        try:
+            async with asyncio.timeout(CONNECT_LIMIT_S):
+                _, connection = await loop.create_connection(
+                    lambda: Connection(self), where.host, where.port
+                )
+        except (OSError, TimeoutError) as error:
+            raise ConnectionLost(
+                f"cannot reach the engine: {error or 'timed out'}", unsent=True
+            ) from error
+        return connection
+
+    def encode(self, call: Call) -> bytes:
+        """Return the bytes of a POST."""
+        where = self.endpoint
+        auth = f"authorization: Bearer {where.api_key}\r\n" if where.api_key else ""
+        head = (
+            f"POST {call.path} HTTP/1.1\r\nhost: {where.host}:{where.port}\r\n{auth}"
+            f"content-type: application/json\r\ncontent-length: {len(call.body)}\r\n\r\n"
+        )
+        return head.encode("latin-1") + call.body
+
+    async def fetch(self, call: Call) -> Answer:
+        """Send a call and return the whole answer. Raises ConnectionLost, UpstreamError."""
+        connection = await self.connect()
+        collector = _Collector()
+        try:
+            connection.request(self.encode(call), collector)
+            await collector.done
+            return Answer(collector.status, b"".join(collector.parts))
+        finally:
+            connection.release()
+
+    def close(self) -> None:
+        """Cut all idle connections."""
+        for connection in list(self.idle):
+            connection.abort()
+        self.idle.clear()
+
+
+class Upstreams:
+    """The pools of all endpoints; an endpoint that is not used any more is dropped."""
+
+    def __init__(self) -> None:
+        self._pools: dict[Endpoint, Upstream] = {}
+
+    def to(self, endpoint: Endpoint) -> Upstream:
+        """Return the pool of `endpoint`."""
+        pool = self._pools.get(endpoint)
+        if pool is None:
+            self.forget_closed()
+            pool = self._pools[endpoint] = Upstream(endpoint)
+        return pool
+
+    def forget_closed(self) -> None:
+        """Drop pools without a live connection: their engines may have gone."""
+        for endpoint, pool in list(self._pools.items()):
+            if not pool.live:
+                del self._pools[endpoint]
+
+    def close(self) -> None:
+        """Cut everything that is idle."""
+        for pool in self._pools.values():
+            pool.close()
+        self._pools.clear()

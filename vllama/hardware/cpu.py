@@ -1,0 +1,187 @@
+"""The CPU: cores and memory this process may use (affinity, cgroup), name, features."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+UNLIMITED_BYTES = 2**60
+"""cgroup v1 writes "no limit" as a number near 2^63."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Limits of the control groups of this process; None where there is none.
+
+    `memory_used_bytes` leaves out the page cache that the kernel can drop.
+    """
+
+    cores: float | None = None
+    memory_bytes: int | None = None
+    memory_used_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cpu:
+    """Cores and memory to use."""
+
+    cores: int
+    ram_total_bytes: int
+    ram_available_bytes: int
+    name: str
+    features: frozenset[str]
+
+
+def detect_cpu(root: Path = Path("/")) -> Cpu:
+    """Read what this process may use. Raises OSError if not even psutil knows."""
+    limits = read_cgroup(root)
+    total, available = usable_ram(limits)
+    name, features = parse_cpuinfo(_read(root / "proc/cpuinfo") or "")
+    return Cpu(
+        cores=usable_cores(affinity_cores(), limits.cores),
+        ram_total_bytes=total,
+        ram_available_bytes=available,
+        name=name or platform.processor(),
+        features=features,
+    )
+
+
+def usable_ram(limits: Limits) -> tuple[int, int]:
+    """Return total and available memory in bytes, within the limits of the control groups."""
+    memory = psutil.virtual_memory()
+    total, available = memory.total, memory.available
+    if limits.memory_bytes is not None:
+        total = min(total, limits.memory_bytes)
+        available = min(available, max(0, limits.memory_bytes - limits.memory_used_bytes))
+    return total, available
+
+
+def affinity_cores() -> int:
+    """Return how many cores the scheduler may put this process on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def usable_cores(affinity: int, quota: float | None) -> int:
+    """Combine affinity and cgroup quota; a part of a core counts as one."""
+    return affinity if quota is None else max(1, min(affinity, math.ceil(quota)))
+
+
+def parse_cpuinfo(text: str) -> tuple[str, frozenset[str]]:
+    """Read name and features of the first core in `/proc/cpuinfo` (x86 or ARM)."""
+    name, features = "", frozenset[str]()
+    for line in text.splitlines():
+        key, _, value = (part.strip() for part in line.partition(":"))
+        if key == "model name" and not name:
+            name = value
+        elif key in ("flags", "Features") and not features:
+            features = frozenset(value.lower().split())
+    return name, features
+
+
+def parse_cpu_max(text: str) -> float | None:
+    """Read cgroup v2 `cpu.max`: `max 100000` or `150000 100000`; return cores."""
+    match text.split():
+        case [quota, period] if quota.isdigit() and period.isdigit() and int(period):
+            return int(quota) / int(period)
+    return None
+
+
+def parse_cfs_quota(quota: str, period: str) -> float | None:
+    """Read cgroup v1 `cpu.cfs_quota_us` (-1: none) and `cpu.cfs_period_us`; return cores."""
+    return parse_cpu_max(f"{quota} {period}")
+
+
+def parse_memory_limit(text: str) -> int | None:
+    """Read cgroup `memory.max` (v2) or `memory.limit_in_bytes` (v1); None without a limit."""
+    value = text.strip()
+    return int(value) if value.isdigit() and int(value) < UNLIMITED_BYTES else None
+
+
+def parse_inactive_file(text: str) -> int:
+    """Read from `memory.stat` the page cache that can be dropped."""
+    for line in text.splitlines():
+        match line.split():
+            case [("inactive_file" | "total_inactive_file"), number] if number.isdigit():
+                return int(number)
+    return 0
+
+
+def parse_self_cgroup(text: str) -> dict[str, str]:
+    """Read `/proc/self/cgroup`: controller → path, with "" for the unified (v2) hierarchy."""
+    paths: dict[str, str] = {}
+    for line in text.splitlines():
+        parts = line.strip().split(":", 2)
+        if len(parts) == 3:
+            paths.update(dict.fromkeys(parts[1].split(","), parts[2]))
+    return paths
+
+
+def read_cgroup(root: Path = Path("/")) -> Limits:
+    """Find the tightest limits between this process's control group and the root."""
+    mount = root / "sys/fs/cgroup"
+    paths = parse_self_cgroup(_read(root / "proc/self/cgroup") or "")
+    if (mount / "cgroup.controllers").exists():
+        return _read_v2(mount, paths.get("", "/"))
+    return _read_v1(mount, paths)
+
+
+def _read_v2(mount: Path, path: str) -> Limits:
+    cores: list[float] = []
+    memory: list[tuple[int, int]] = []
+    for folder in _upwards(mount, path):
+        quota = parse_cpu_max(_read(folder / "cpu.max") or "")
+        limit = parse_memory_limit(_read(folder / "memory.max") or "")
+        if quota is not None:
+            cores.append(quota)
+        if limit is not None:
+            memory.append((limit, _used(folder, "memory.current")))
+    return _tightest(cores, memory)
+
+
+def _read_v1(mount: Path, paths: dict[str, str]) -> Limits:
+    cores: list[float] = []
+    memory: list[tuple[int, int]] = []
+    for folder in _upwards(mount / "cpu", paths.get("cpu", "/")):
+        quota = parse_cfs_quota(
+            _read(folder / "cpu.cfs_quota_us") or "", _read(folder / "cpu.cfs_period_us") or ""
+        )
+        if quota is not None:
+            cores.append(quota)
+    for folder in _upwards(mount / "memory", paths.get("memory", "/")):
+        limit = parse_memory_limit(_read(folder / "memory.limit_in_bytes") or "")
+        if limit is not None:
+            memory.append((limit, _used(folder, "memory.usage_in_bytes")))
+    return _tightest(cores, memory)
+
+
+def _tightest(cores: list[float], memory: list[tuple[int, int]]) -> Limits:
+    """Take the smallest quota, and of the memory limits the one with the least room left."""
+    limit, used = min(memory, key=lambda pair: pair[0] - pair[1], default=(None, 0))
+    return Limits(cores=min(cores, default=None), memory_bytes=limit, memory_used_bytes=used)
+
+
+def _used(folder: Path, name: str) -> int:
+    used = parse_memory_limit(_read(folder / name) or "") or 0
+    return max(0, used - parse_inactive_file(_read(folder / "memory.stat") or ""))
+
+
+def _upwards(mount: Path, path: str) -> list[Path]:
+    """List the folders from `path` up to the mount; a path of another namespace has none."""
+    parts = [part for part in path.split("/") if part]
+    if ".." in parts:
+        parts = []
+    return [mount.joinpath(*parts[:depth]) for depth in range(len(parts), -1, -1)]
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return None

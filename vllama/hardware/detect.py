@@ -1,0 +1,145 @@
+"""What is this machine: runs all probes side by side, each with a time limit; decides nothing."""
+
+from __future__ import annotations
+
+import platform
+import re
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Generic, TypeVar
+
+from vllama.hardware import amd, apple, cpu, nvidia
+from vllama.hardware.probe import Findings
+from vllama.hardware.types import Accelerator, Platform
+from vllama.units import format_bytes_binary
+
+PROBE_LIMIT_S = 3.0
+NVIDIA_LIMIT_S = 15.0
+"""A sleeping driver needs seconds per GPU; taking a GPU machine for a CPU one would be worse."""
+
+SHARES_MEMORY = re.compile(r"\b(GB10|Thor|Orin|Xavier|Tegra|Jetson)\b")
+NO_FEATURES: frozenset[str] = frozenset()
+
+T = TypeVar("T")
+
+
+def detect() -> Platform:
+    """Find out what this machine is; never raises, `notes` say what could not be found out."""
+    system = platform.system().lower()
+    processor = _Probe("cpu", cpu.detect_cpu, PROBE_LIMIT_S)
+    mac = _Probe("sysctl", apple.read_mac, PROBE_LIMIT_S) if system == "darwin" else None
+    gpus = []
+    if system in ("linux", "windows"):
+        gpus.append(_Probe("nvidia", nvidia.detect_nvidia, NVIDIA_LIMIT_S))
+    if system == "linux":
+        gpus.append(_Probe("amd", amd.detect_amd, PROBE_LIMIT_S))
+    notes: list[str] = []
+    found = [probe.result(notes) or Findings() for probe in gpus]
+    mac_facts, mac_findings = (mac and mac.result(notes)) or (None, Findings())
+    return assemble(
+        system=system,
+        arch=platform.machine(),
+        processor=processor.result(notes),
+        mac=mac_facts,
+        findings=(*found, mac_findings, Findings(notes=tuple(notes))),
+    )
+
+
+def free_ram_bytes() -> int:
+    """Return the memory that is available now; cheap enough to ask before every load."""
+    return cpu.usable_ram(cpu.read_cgroup())[1]
+
+
+def assemble(
+    *,
+    system: str,
+    arch: str,
+    processor: cpu.Cpu | None,
+    mac: apple.Mac | None,
+    findings: tuple[Findings, ...],
+) -> Platform:
+    """Put the answers of the probes together. Pure."""
+    total = processor.ram_total_bytes if processor else (mac.ram_bytes if mac else 0)
+    available = processor.ram_available_bytes if processor else total
+    if mac is not None:
+        findings = (*findings, apple.apple_accelerator(mac, available))
+    accelerators = [
+        _with_shared_memory(found, total, available)
+        for group in findings
+        for found in group.accelerators
+    ]
+    return Platform(
+        os=system,
+        arch="x86_64" if arch == "AMD64" else arch,
+        cores=processor.cores if processor else max(1, mac.logical_cores if mac else 1),
+        ram_total_bytes=total,
+        ram_available_bytes=available,
+        cpu_name=(mac.cpu_name if mac else "") or (processor.name if processor else ""),
+        cpu_features=mac.cpu_features
+        if mac
+        else (processor.features if processor else NO_FEATURES),
+        accelerators=tuple(accelerators),
+        notes=tuple(note for group in findings for note in group.notes),
+    )
+
+
+def _with_shared_memory(found: Accelerator, total: int, available: int) -> Accelerator:
+    """Give a GPU that shares the machine's RAM all of that; of its own it says `[N/A]`."""
+    if found.total_bytes == 0 and SHARES_MEMORY.search(found.name):
+        return replace(found, total_bytes=total, free_bytes=available)
+    return found
+
+
+def describe(machine: Platform) -> str:
+    """Summarise a platform in one line for people."""
+    name = f" ({machine.cpu_name})" if machine.cpu_name else ""
+    plural = "" if machine.cores == 1 else "s"
+    parts = [
+        f"{machine.os} {machine.arch}",
+        f"{machine.cores} core{plural}{name}",
+        f"{format_bytes_binary(machine.ram_total_bytes)} RAM",
+    ]
+    kinds: dict[tuple[str, int, str], int] = {}
+    for gpu in machine.accelerators:
+        facts = [f"{format_bytes_binary(gpu.total_bytes)}"]
+        if gpu.compute_capability:
+            facts.append("compute {}.{}".format(*gpu.compute_capability))
+        if gpu.driver:
+            facts.append(f"driver {gpu.driver}")
+        kind = (gpu.name, gpu.total_bytes, ", ".join(facts))
+        kinds[kind] = kinds.get(kind, 0) + 1
+    for (gpu_name, _, text), count in kinds.items():
+        times = f"{count} × " if count > 1 else ""
+        parts.append(f"{times}{gpu_name} ({text})")
+    if not machine.accelerators:
+        parts.append("no GPU")
+    return ", ".join(parts)
+
+
+class _Probe(Generic[T]):
+    """One probe in a daemon thread, which is left behind if it hangs, as drivers may."""
+
+    def __init__(self, name: str, ask: Callable[[], T], limit_s: float) -> None:
+        self._name = name
+        self._ask = ask
+        self._limit_s = limit_s
+        self._answer: T | None = None
+        self._problem: str | None = None
+        self._thread = threading.Thread(target=self._run, name=f"probe-{name}", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._answer = self._ask()
+        except Exception as error:  # a probe must never stop the start of the server
+            self._problem = f"the {self._name} probe failed: {type(error).__name__}: {error}"
+
+    def result(self, notes: list[str]) -> T | None:
+        """Wait for the answer; None, and a note, if it failed or took too long."""
+        self._thread.join(self._limit_s)
+        if self._thread.is_alive():
+            notes.append(f"the {self._name} probe gave no answer in {self._limit_s:.0f} s")
+        elif self._problem:
+            notes.append(self._problem)
+        return self._answer

@@ -1,0 +1,206 @@
+"""NVIDIA GPUs, by NVML where the `nvidia-ml-py` package is installed, else by `nvidia-smi`.
+
+Reports every GPU of the machine; which of them a process may use (`CUDA_VISIBLE_DEVICES`) is not
+read here.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+from vllama.hardware.probe import Findings, run_command
+from vllama.hardware.types import Accelerator, Vendor
+
+MIB = 1024**2
+QUERY = "index,name,memory.total,memory.free,driver_version,compute_cap,uuid,mig.mode.current"
+SHORT_QUERY = "index,name,memory.total,memory.free,driver_version"
+"""For drivers older than 470, which do not know `compute_cap`."""
+
+PLACES = (
+    "/usr/bin/nvidia-smi",
+    "/usr/lib/wsl/lib/nvidia-smi",
+    "/opt/bin/nvidia-smi",
+    "/usr/local/nvidia/bin/nvidia-smi",
+    "C:\\Windows\\System32\\nvidia-smi.exe",
+)
+SMI_TIMEOUT_S = 12.0
+"""Without persistence mode the driver wakes every GPU first, a second or more for each."""
+
+_FAILURES = (
+    (
+        re.compile(r"Driver/library version mismatch", re.I),
+        "the NVIDIA driver was updated while loaded (driver/library version mismatch): "
+        "reboot, or reload the nvidia kernel modules",
+    ),
+    (
+        re.compile(r"couldn't communicate with the NVIDIA driver|Driver Not Loaded", re.I),
+        "nvidia-smi is installed but the NVIDIA driver is not loaded",
+    ),
+    (
+        re.compile(r"Insufficient Permissions", re.I),
+        "no permission to use the NVIDIA devices: check the rights of /dev/nvidia*",
+    ),
+)
+_NO_DEVICES = re.compile(r"no devices were found", re.I)
+_UNKNOWN_FIELD = re.compile(r"is not a valid field to query", re.I)
+
+
+def detect_nvidia(root: Path = Path("/")) -> Findings:
+    """Find the NVIDIA GPUs of this machine; never raises."""
+    try:
+        nvml = importlib.import_module("pynvml")
+    except ImportError:
+        nvml = None
+    if nvml is not None and (found := read_nvml(nvml)) is not None:
+        return found
+    smi = shutil.which("nvidia-smi") or next((p for p in PLACES if Path(p).is_file()), None)
+    if smi is not None:
+        return _run_smi(smi)
+    if (root / "proc/driver/nvidia/version").exists():
+        return Findings(
+            notes=(
+                "an NVIDIA driver is loaded but neither nvidia-smi nor the Python package "
+                "nvidia-ml-py is there: install one of them",
+            )
+        )
+    return Findings()
+
+
+def _run_smi(smi: str) -> Findings:
+    out = run_command(
+        [smi, f"--query-gpu={QUERY}", "--format=csv,noheader,nounits"], timeout_s=SMI_TIMEOUT_S
+    )
+    if _UNKNOWN_FIELD.search(out.text):
+        out = run_command(
+            [smi, f"--query-gpu={SHORT_QUERY}", "--format=csv,noheader,nounits"],
+            timeout_s=SMI_TIMEOUT_S,
+        )
+    return Findings(notes=(out.problem,)) if out.problem else parse_nvidia_smi(out.text)
+
+
+def parse_nvidia_smi(text: str) -> Findings:
+    """Read `nvidia-smi --query-gpu=… --format=csv,noheader,nounits`, or its error message.
+
+    Columns in the order of `QUERY`; trailing ones may be absent. A value in brackets (`[N/A]`)
+    counts as unknown.
+    """
+    for pattern, note in _FAILURES:
+        # "[Insufficient Permissions]" in brackets is one column's value, not a failure.
+        if pattern.search(re.sub(r"\[[^\]]*\]", "", text)):
+            return Findings(notes=(note,))
+    accelerators: list[Accelerator] = []
+    notes: list[str] = []
+    for line in text.splitlines():
+        cells = [_known(cell) for cell in line.split(",")]
+        if not line.strip() or _NO_DEVICES.search(line):
+            continue
+        if len(cells) < 5 or cells[0] is None or not cells[0].isdigit():
+            notes.append(f'nvidia-smi said: "{line.strip()}"')
+            continue
+        accelerators.append(_accelerator(cells + [None] * (8 - len(cells)), notes))
+    return Findings(accelerators=tuple(accelerators), notes=tuple(notes))
+
+
+def _accelerator(cells: list[str | None], notes: list[str]) -> Accelerator:
+    index, name, total, free, driver, capability, uuid, mig = cells[:8]
+    label = f"GPU {index} ({name or 'NVIDIA GPU'})"
+    total_bytes = _mebibytes(total)
+    if total_bytes == 0:
+        notes.append(f"{label} does not tell its memory")
+    if (mig or "").lower() == "enabled":
+        notes.append(_mig_note(label))
+    return Accelerator(
+        vendor=Vendor.NVIDIA,
+        index=int(index or 0),
+        name=name or "NVIDIA GPU",
+        total_bytes=total_bytes,
+        free_bytes=_mebibytes(free),
+        driver=driver,
+        compute_capability=_capability(capability),
+        uuid=uuid,
+    )
+
+
+def read_nvml(nvml: Any) -> Findings | None:
+    """Ask NVML through the `pynvml` module; None if the library itself is not on this machine."""
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        text = str(error)
+        for pattern, note in _FAILURES:
+            if pattern.search(text):
+                return Findings(notes=(note,))
+        return None
+    notes: list[str] = []
+    try:
+        driver = _text(nvml.nvmlSystemGetDriverVersion())
+        count = nvml.nvmlDeviceGetCount()
+        accelerators = [_read_device(nvml, index, driver, notes) for index in range(count)]
+    except nvml.NVMLError as error:
+        notes.append(f"NVML failed: {error}")
+        accelerators = []
+    finally:
+        _quietly(nvml, nvml.nvmlShutdown)
+    return Findings(accelerators=tuple(a for a in accelerators if a), notes=tuple(notes))
+
+
+def _read_device(nvml: Any, index: int, driver: str, notes: list[str]) -> Accelerator | None:
+    try:
+        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    except nvml.NVMLError as error:
+        notes.append(f"GPU {index} cannot be used: {error}")
+        return None
+    name = _text(_quietly(nvml, nvml.nvmlDeviceGetName, handle) or "NVIDIA GPU")
+    memory = _quietly(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
+    capability = _quietly(nvml, nvml.nvmlDeviceGetCudaComputeCapability, handle)
+    uuid = _quietly(nvml, nvml.nvmlDeviceGetUUID, handle)
+    mig = _quietly(nvml, nvml.nvmlDeviceGetMigMode, handle)
+    if memory is None:
+        notes.append(f"GPU {index} ({name}) does not tell its memory")
+    if mig and mig[0]:
+        notes.append(_mig_note(f"GPU {index} ({name})"))
+    return Accelerator(
+        vendor=Vendor.NVIDIA,
+        index=index,
+        name=name,
+        total_bytes=int(memory.total) if memory is not None else 0,
+        free_bytes=int(memory.free) if memory is not None else 0,
+        driver=driver,
+        compute_capability=(int(capability[0]), int(capability[1])) if capability else None,
+        uuid=_text(uuid) if uuid else None,
+    )
+
+
+def _quietly(nvml: Any, ask: Any, *args: Any) -> Any:
+    """Return NVML's answer, or None where this device or driver has none."""
+    try:
+        return ask(*args)
+    except nvml.NVMLError:
+        return None
+
+
+def _mig_note(label: str) -> str:
+    return f"{label} is split by MIG: name one of its instances in CUDA_VISIBLE_DEVICES"
+
+
+def _known(cell: str) -> str | None:
+    text = cell.strip()
+    return None if not text or (text.startswith("[") and text.endswith("]")) else text
+
+
+def _mebibytes(cell: str | None) -> int:
+    match = re.match(r"[0-9]+", cell or "")
+    return int(match.group()) * MIB if match else 0
+
+
+def _capability(cell: str | None) -> tuple[int, int] | None:
+    match = re.fullmatch(r"([0-9]+)\.([0-9]+)", cell or "")
+    return (int(match.group(1)), int(match.group(2))) if match else None
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value

@@ -1,0 +1,320 @@
+"""Fetches one file into the hub's cache: ranged, parallel, resumable, verified.
+
+Why not huggingface_hub's own download: it cannot resume in a later process, takes a damaged
+byte silently, gives up on a reset, cannot be cancelled (measured, research/model-sources.md §1.4).
+
+1. Known by its etag and complete in the cache: nothing to do.
+2. Ask the source for the address, take the blob's lock (two pulls share one download).
+3. Workers fetch parts by Range. A 5xx, a closed or silent connection: again, from the byte
+   reached. An expired address: a new one. A server without Range: the file in one go.
+4. Verify the checksum, give the blob its name.
+
+The calling thread reports progress, saves the state and hashes while the workers run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import filelock
+import httpx2
+
+from vllama.errors import Offline, SourceError, VllamaError
+from vllama.models.hub_cache import HubRepo
+from vllama.models.partial import Closed, Part, Partial, saved_bytes
+from vllama.models.settings import ModelsSettings
+from vllama.models.sources.base import Location, Transient
+from vllama.models.types import PullEvent, SourceFile
+
+Progress = Callable[[PullEvent], None]
+
+_EMIT_EVERY_S = 0.06  # Ollama's rhythm
+_SAVE_EVERY_S = 1.0
+_TICK_S = 0.02
+_HASH_STEP = 16 * 1024 * 1024
+_LONGEST_PAUSE_S = 30.0
+_EXPIRED = frozenset({401, 403, 404, 410})  # what storages answer to an old signature
+
+
+class Cancelled(VllamaError):
+    """The caller cancelled a pull; what was fetched stays for the next one."""
+
+    status = 499
+
+
+class _Again(Exception):
+    """This attempt failed; another one may go well. `expired`: with a new address."""
+
+    def __init__(self, reason: str, *, expired: bool = False) -> None:
+        super().__init__(reason)
+        self.expired = expired
+
+
+class _NoRanges(Exception):
+    """The server sent something else than the range that was asked for."""
+
+
+def open_client(settings: ModelsSettings) -> httpx2.Client:
+    """Make the HTTP client of one pull; the caller closes it."""
+    timeout = httpx2.Timeout(settings.stall_timeout_s, connect=settings.request_timeout_s)
+    limits = httpx2.Limits(max_connections=settings.connections * 2)
+    return httpx2.Client(timeout=timeout, limits=limits, follow_redirects=True)
+
+
+class FileDownload:
+    """One file on its way into `repo`; any of the events `stops` ends it.
+
+    `locate` asks the source for the file's address, again when one has expired.
+    """
+
+    def __init__(
+        self,
+        file: SourceFile,
+        *,
+        repo: HubRepo,
+        locate: Callable[[], Location],
+        client: httpx2.Client,
+        settings: ModelsSettings,
+        progress: Progress,
+        stops: Sequence[threading.Event],
+    ) -> None:
+        self._file, self._repo, self._ask = file, repo, locate
+        self._client, self._settings, self._progress = client, settings, progress
+        self._ended = threading.Event()  # tells this file's own workers
+        self._stops = (*stops, self._ended)
+        self._lock = threading.Lock()
+        self._asking = threading.Lock()
+        self._sockets: dict[int, socket.socket] = {}
+        self._errors: list[Exception] = []
+        self._location: Location | None = None
+        self._ranges = True
+        self._emitted_at = 0.0
+
+    def run(self) -> str:
+        """Bring the file into the cache; return its etag.
+
+        Raises Cancelled, ChecksumMismatch, SourceError and its kind, OSError of the disk.
+        """
+        etag, size = self._file.etag, self._file.size_bytes
+        if etag is None or not self._repo.has_blob(etag, size):
+            location = self._locate(None)
+            etag, size = location.etag, location.size_bytes
+            with self._locked(location):
+                if not self._repo.has_blob(etag, size):
+                    self._transfer(location)
+        self._emit(etag, size, size, force=True)
+        return etag
+
+    def _locate(self, expired: Location | None) -> Location:
+        """Ask for the address, unless another worker has just got a newer one."""
+        with self._asking:
+            if self._location is not None and self._location is not expired:
+                return self._location
+            tries = 0
+            while True:
+                try:
+                    location = self._ask()
+                    break
+                except (Transient, Offline) as error:
+                    tries += 1
+                    if tries >= self._settings.attempts:
+                        raise
+                    self._pause(tries, str(error))
+            if expired is not None and expired.etag != location.etag:
+                raise SourceError(f"cannot fetch '{self._file.path}': it changed at the source")
+            self._location = location
+            return location
+
+    @contextmanager
+    def _locked(self, location: Location) -> Iterator[None]:
+        # the mode is huggingface_hub's: several users may share a cache
+        lock = filelock.FileLock(self._repo.lock(location.etag), mode=0o664)
+        while True:
+            self._check_stops()
+            try:
+                lock.acquire(timeout=0.1)
+                break
+            except filelock.Timeout:  # somebody else fetches it: show how far they are
+                done = saved_bytes(self._repo.blob(location.etag), location.size_bytes)
+                self._emit(location.etag, location.size_bytes, done)
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _transfer(self, location: Location) -> None:
+        partial = Partial(
+            self._repo.blob(location.etag),
+            etag=location.etag,
+            size_bytes=location.size_bytes,
+            part_bytes=self._settings.part_bytes,
+        )
+        with partial:
+            self._emit(location.etag, location.size_bytes, partial.done_bytes, force=True)
+            try:
+                self._run_workers(partial, location)
+            except _NoRanges:
+                self._ranges = False
+                partial.restart_whole()
+                self._run_workers(partial, location)
+            partial.finish(self._file.path, self._file.sha256)
+
+    def _run_workers(self, partial: Partial, location: Location) -> None:
+        self._ended.clear()
+        self._errors.clear()
+        count = min(self._settings.connections, partial.missing_parts)
+        # daemons: a thread that hangs in a DNS look-up must not keep the program alive
+        workers = [
+            threading.Thread(target=self._work, args=(partial,), daemon=True) for _ in range(count)
+        ]
+        for worker in workers:
+            worker.start()
+        try:
+            self._attend(partial, location, workers)
+        finally:
+            self._ended.set()
+            self._hang_up(workers)
+            self._ended.clear()
+        if self._errors:
+            raise self._errors[0]
+
+    def _attend(
+        self, partial: Partial, location: Location, workers: Sequence[threading.Thread]
+    ) -> None:
+        saved_at = time.monotonic()
+        while not self._ended.is_set() and any(worker.is_alive() for worker in workers):
+            self._check_stops()
+            if not partial.hash_ahead(_HASH_STEP):
+                self._ended.wait(_TICK_S)
+            self._emit(location.etag, location.size_bytes, partial.done_bytes)
+            if time.monotonic() - saved_at > _SAVE_EVERY_S:
+                partial.save()
+                saved_at = time.monotonic()
+
+    def _hang_up(self, workers: Sequence[threading.Thread]) -> None:
+        """End the workers: one that waits for bytes wakes when its connection is shut down."""
+        deadline = time.monotonic() + self._settings.request_timeout_s
+        while any(w.is_alive() for w in workers) and time.monotonic() < deadline:
+            with self._lock:
+                for connection in self._sockets.values():
+                    # through a duplicate: another thread's TLS object is not to be touched
+                    with (
+                        contextlib.suppress(OSError),
+                        socket.socket(fileno=os.dup(connection.fileno())) as twin,
+                    ):
+                        twin.shutdown(socket.SHUT_RDWR)
+            for worker in workers:
+                worker.join(0.05)
+
+    def _work(self, partial: Partial) -> None:
+        try:
+            while not self._ended.is_set() and (part := partial.claim()) is not None:
+                self._fetch_part(partial, part)
+        except (Closed, Cancelled):
+            pass
+        except Exception as error:  # the thread's boundary: `_run_workers` raises it
+            if not self._ended.is_set():
+                self._errors.append(error)
+                self._ended.set()
+
+    def _fetch_part(self, partial: Partial, part: Part) -> None:
+        tries = 0
+        while part.left:
+            reached, location = part.done, self._location
+            assert location is not None  # `run` asked for it
+            if not self._ranges:
+                part.done = 0
+            try:
+                self._stream(partial, part, location)
+            except (_Again, httpx2.TransportError) as error:
+                reason = str(error) or type(error).__name__
+                tries = 0 if part.done > reached else tries + 1
+                if tries >= self._settings.attempts:
+                    raise SourceError(
+                        f"cannot fetch '{self._file.path}': {reason}",
+                        hint="pull again: it goes on where it stopped",
+                    ) from error
+                self._pause(tries, reason)
+                if isinstance(error, _Again) and error.expired:
+                    self._locate(location)
+
+    def _stream(self, partial: Partial, part: Part, location: Location) -> None:
+        headers = {**location.headers, "Accept-Encoding": "identity"}
+        if self._ranges:
+            headers["Range"] = f"bytes={part.position}-{part.start + part.size - 1}"
+        with self._client.stream("GET", location.url, headers=headers) as response:
+            self._check_answer(response, part, location)
+            with self._registered(response):
+                for data in response.iter_raw():
+                    if self._ended.is_set():
+                        raise Cancelled("cannot go on: cancelled")
+                    partial.write(part, data)
+                    if not part.left:
+                        return
+        if part.left:
+            raise _Again("the connection was closed early")
+
+    def _check_answer(self, response: httpx2.Response, part: Part, location: Location) -> None:
+        status = response.status_code
+        if status == 206:
+            said = response.headers.get("content-range", "")
+            if not said.startswith(f"bytes {part.position}-"):
+                raise _NoRanges
+        elif status == 200:
+            if self._ranges and (part.position or part.size != location.size_bytes):
+                raise _NoRanges
+        elif status in _EXPIRED:
+            raise _Again(f"the storage answered {status}", expired=True)
+        elif status == 429 or status >= 500:
+            raise _Again(f"the storage answered {status}")
+        else:
+            raise SourceError(f"cannot fetch '{self._file.path}': the storage answered {status}")
+
+    @contextmanager
+    def _registered(self, response: httpx2.Response) -> Iterator[None]:
+        """Let `_hang_up` find the connection of a response while it is read."""
+        stream = response.extensions.get("network_stream")
+        connection = stream.get_extra_info("socket") if stream is not None else None
+        if connection is not None:
+            with self._lock:
+                self._sockets[id(response)] = connection
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._sockets.pop(id(response), None)
+
+    def _pause(self, tries: int, reason: str) -> None:
+        """Wait before try number `tries` + 1: nothing, then `backoff_s`, doubling."""
+        pause = self._settings.backoff_s * 2 ** (tries - 1) if tries else 0.0
+        until = time.monotonic() + min(pause, _LONGEST_PAUSE_S)
+        self._check_stops(reason)
+        while time.monotonic() < until:
+            time.sleep(min(_TICK_S, max(0.0, until - time.monotonic())))
+            self._check_stops(reason)
+
+    def _check_stops(self, reason: str = "") -> None:
+        if any(stop.is_set() for stop in self._stops):
+            raise Cancelled("cannot go on: cancelled", hint=reason or None)
+
+    def _emit(self, etag: str, total: int, done: int, *, force: bool = False) -> None:
+        now = time.monotonic()
+        if not force and now - self._emitted_at < _EMIT_EVERY_S:
+            return
+        self._emitted_at = now
+        kind = "sha1" if len(etag) == 40 else "sha256"
+        self._progress(
+            PullEvent(
+                status=f"pulling {etag[:12]}",
+                file=self._file.path,
+                digest=f"{kind}:{etag}",
+                total_bytes=total,
+                completed_bytes=done,
+            )
+        )

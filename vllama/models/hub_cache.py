@@ -1,0 +1,126 @@
+"""The layout of huggingface_hub's cache, shared with it, vLLM and llama.cpp's `-hf`.
+
+::
+
+    <cache>/.locks/models--org--name/<etag>.lock
+    <cache>/models--org--name/refs/main                       40-hex commit, no newline
+                              blobs/<etag>                    (or a link into <cache>/blobs/)
+                              snapshots/<commit>/<path>  ->  ../../blobs/<etag>
+
+Paths and links only: no network, no huggingface_hub.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+_PREFIX = "models--"
+_TAG = (
+    "Signature: 8a477f597d28d172789f06886806bc55\n# This file is a cache directory tag created by "
+    "huggingface_hub.\n# For information about cache directory tags, see:\n"
+    "#\thttps://bford.info/cachedir/\n"
+)
+
+
+class HubRepo:
+    """One model repository inside the cache."""
+
+    def __init__(self, cache_dir: Path, hub_id: str) -> None:
+        self.cache_dir = cache_dir
+        self.hub_id = hub_id
+        self._folder = _PREFIX + hub_id.replace("/", "--")
+        self.root = cache_dir / self._folder
+
+    def prepare(self) -> None:
+        """Create the folders; raises OSError."""
+        if not self.cache_dir.is_dir():
+            self.cache_dir.mkdir(parents=True, exist_ok=True)
+            (self.cache_dir / "CACHEDIR.TAG").write_text(_TAG)
+        (self.root / "blobs").mkdir(parents=True, exist_ok=True)
+        (self.cache_dir / ".locks" / self._folder).mkdir(parents=True, exist_ok=True)
+
+    def blob(self, etag: str) -> Path:
+        """Return where the content with this etag lies."""
+        return self.root / "blobs" / etag
+
+    def lock(self, etag: str) -> Path:
+        """Return the lock file of a blob: the one that huggingface_hub takes too."""
+        return self.cache_dir / ".locks" / self._folder / f"{etag}.lock"
+
+    def has_blob(self, etag: str, size_bytes: int) -> bool:
+        """Tell whether a blob is complete (it only gets its name when it is)."""
+        try:
+            return self.blob(etag).stat().st_size == size_bytes
+        except OSError:
+            return False
+
+    def snapshot(self, commit: str) -> Path:
+        """Return the folder of one commit's files."""
+        return self.root / "snapshots" / commit
+
+    def link(self, commit: str, path: str, etag: str) -> Path:
+        """Make a blob appear as `path` in a snapshot, by a relative link."""
+        place = self.snapshot(commit) / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        target = os.path.relpath(self.blob(etag), place.parent)
+        if place.is_symlink() and str(place.readlink()) == target:
+            return place
+        place.unlink(missing_ok=True)
+        place.symlink_to(target)
+        return place
+
+    def write_ref(self, branch: str, commit: str) -> None:
+        """Let a branch point at a commit, in one step."""
+        place = self.root / "refs" / branch
+        place.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=self.root, prefix=".ref-")
+        with os.fdopen(handle, "w") as file:
+            file.write(commit)
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(place)
+
+    def snapshots(self) -> list[Path]:
+        """Return the snapshots, those that a ref points at first (`main` before others)."""
+        refs = self._refs()
+        try:
+            folders = [p for p in (self.root / "snapshots").iterdir() if p.is_dir()]
+        except OSError:
+            return []
+
+        def rank(folder: Path) -> tuple[int, float]:
+            position = refs.index(folder.name) if folder.name in refs else len(refs)
+            return position, -folder.stat().st_mtime
+
+        return sorted(folders, key=rank)
+
+    def _refs(self) -> list[str]:
+        folder = self.root / "refs"
+        try:
+            files = [p for p in folder.rglob("*") if p.is_file()]
+            files.sort(key=lambda p: (p != folder / "main", str(p)))
+            return [p.read_text().strip() for p in files]
+        except (OSError, UnicodeDecodeError):
+            return []
+
+
+def repositories(cache_dir: Path) -> Iterator[HubRepo]:
+    """Iterate over the model repositories of a cache."""
+    try:
+        names = sorted(path.name for path in cache_dir.iterdir())
+    except OSError:
+        return
+    for name in names:
+        if name.startswith(_PREFIX):
+            yield HubRepo(cache_dir, name[len(_PREFIX) :].replace("--", "/"))
+
+
+def repository(cache_dir: Path, hub_id: str) -> HubRepo | None:
+    """Return a cached repository by its id in any case, or None."""
+    exact = HubRepo(cache_dir, hub_id)
+    if exact.root.is_dir():
+        return exact
+    wanted = hub_id.lower()
+    return next((r for r in repositories(cache_dir) if r.hub_id.lower() == wanted), None)

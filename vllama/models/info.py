@@ -1,0 +1,205 @@
+"""What a model says about itself: GGUF metadata → `ModelInfo`, and Ollama's views of it.
+
+Key names are those of docs/gguf.md; the views follow Ollama's `/api/show` (`details`,
+`model_info`; research/ollama-contract.md §1.6, §3.10, §3.11). Reads headers only.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from vllama.errors import BadModelFile
+from vllama.models.capabilities import template_capabilities
+from vllama.models.gguf import GgufHeader, LongArray, read_header
+from vllama.models.quant import file_type_name
+from vllama.models.safetensors import read_folder
+from vllama.models.types import Bundle, Capability, Format, ModelInfo
+
+_ARRAY_SHOWN = 5  # /api/show empties longer arrays unless `verbose`
+_BOS_BY_DEFAULT = frozenset({"llama3", "llama-v3", "llama-bpe", "tekken"})
+_HIDDEN = frozenset({"general.name", "tokenizer.chat_template"})
+
+
+def read_info(bundle: Bundle) -> ModelInfo:
+    """Read the headers of a bundle's files.
+
+    Raises BadModelFile for a file that is damaged, cut, or without weights.
+    """
+    if bundle.format is Format.SAFETENSORS:
+        return read_folder(bundle.path)
+    headers = [read_header(path) for path in bundle.files if path != bundle.projector]
+    projector = read_header(bundle.projector) if bundle.projector else None
+    info = info_from_headers(headers, projector=projector, quant=bundle.quant)
+    if info.parameter_count == 0:
+        raise BadModelFile(
+            f"cannot use '{bundle.path}': it holds no weights (a vocabulary only)",
+            hint="fetch the model itself",
+        )
+    return info
+
+
+def info_from_headers(
+    headers: Sequence[GgufHeader],
+    *,
+    projector: GgufHeader | None = None,
+    quant: str | None = None,
+) -> ModelInfo:
+    """Combine the headers of all shards; the first one carries the key/values."""
+    meta = headers[0].metadata
+    arch = _text(meta, "general.architecture") or "unknown"
+    heads = _ints(meta, f"{arch}.attention.head_count")
+    layers = _int(meta, f"{arch}.block_count")
+    embedding = _int(meta, f"{arch}.embedding_length")
+    head_count = max(heads, default=0) or None
+    width = embedding // head_count if embedding and head_count else None
+    template = _template(meta)
+    tensors = [tensor for header in headers for tensor in header.tensors]
+    bos, eos = headers[0].special_tokens.get("bos"), headers[0].special_tokens.get("eos")
+    return ModelInfo(
+        architecture=arch,
+        parameter_count=sum(tensor.elements for tensor in tensors),
+        quant=file_type_name(meta.get("general.file_type")) or quant or _most_common(headers),
+        context_length=_int(meta, f"{arch}.context_length"),
+        embedding_length=embedding,
+        block_count=layers,
+        head_count=head_count,
+        head_count_kv=_per_layer(_ints(meta, f"{arch}.attention.head_count_kv") or heads, layers),
+        key_length=_int(meta, f"{arch}.attention.key_length") or width,
+        value_length=_int(meta, f"{arch}.attention.value_length") or width,
+        sliding_window=_int(meta, f"{arch}.attention.sliding_window"),
+        vocab_size=_int(meta, f"{arch}.vocab_size") or _length(meta, "tokenizer.ggml.tokens"),
+        weights_bytes=sum(tensor.size_bytes or 0 for tensor in tensors),
+        chat_template=template,
+        bos_token=bos,
+        eos_token=eos,
+        adds_bos=_adds_bos(meta),
+        capabilities=_capabilities(meta, arch, template, projector),
+        license=_text(meta, "general.license"),
+        metadata=meta,
+        tensors=tuple((tensor.name, tensor.type_name, tensor.shape) for tensor in tensors),
+    )
+
+
+def _capabilities(
+    meta: Mapping[str, object],
+    arch: str,
+    template: str | None,
+    projector: GgufHeader | None,
+) -> frozenset[Capability]:
+    if f"{arch}.pooling_type" in meta:
+        return frozenset({Capability.EMBEDDING})
+    found = {Capability.COMPLETION, *template_capabilities(template, arch)}
+    if projector is not None:
+        # older projectors lack these keys and are all for images
+        if projector.metadata.get("clip.has_vision_encoder", True):
+            found.add(Capability.VISION)
+        if projector.metadata.get("clip.has_audio_encoder"):
+            found.add(Capability.AUDIO)
+    return frozenset(found)
+
+
+def parameter_size_text(count: int | None) -> str:
+    """Write a parameter count as Ollama does (format.HumanNumber): `134.52M`, `3.2B`, `7B`."""
+    if count is None:
+        return ""
+    for unit, letter, digits in ((10**9, "B", 1), (10**6, "M", 2)):
+        if count >= unit:
+            number = count / unit
+            shown = f"{number:.0f}" if number.is_integer() else f"{number:.{digits}f}"
+            return shown + letter
+    return f"{count / 1000:.0f}K" if count >= 1000 else str(count)
+
+
+def details(bundle: Bundle, info: ModelInfo) -> dict[str, object]:
+    """Return the object `details` of `/api/tags`, `/api/ps` and `/api/show`."""
+    view: dict[str, object] = {
+        "parent_model": "",
+        "format": bundle.format.value,
+        "family": info.architecture,
+        "families": [info.architecture],
+        "parameter_size": parameter_size_text(info.parameter_count),
+        "quantization_level": info.quant or bundle.quant or "unknown",
+    }
+    if info.context_length:
+        view["context_length"] = info.context_length
+    if info.embedding_length:
+        view["embedding_length"] = info.embedding_length
+    return view
+
+
+def model_info(info: ModelInfo, verbose: bool = False) -> dict[str, object]:
+    """Return the object `model_info` of `/api/show`.
+
+    `verbose` keeps long arrays; those that the reader skipped are read from the file now.
+    """
+    view: dict[str, object] = {}
+    for key, value in info.metadata.items():
+        if key in _HIDDEN:
+            continue
+        if isinstance(value, LongArray):
+            view[key] = value.load() if verbose else []
+        elif isinstance(value, list) and len(value) > _ARRAY_SHOWN and not verbose:
+            view[key] = []
+        else:
+            view[key] = value
+    if info.parameter_count is not None:
+        view["general.parameter_count"] = info.parameter_count
+    return view
+
+
+def _template(meta: Mapping[str, object]) -> str | None:
+    default = _text(meta, "tokenizer.chat_template")
+    if default is not None:
+        return default
+    names = meta.get("tokenizer.chat_templates")  # several templates, none of them the default
+    for name in names if isinstance(names, list) else []:
+        if template := _text(meta, f"tokenizer.chat_template.{name}"):
+            return template
+    return None
+
+
+def _adds_bos(meta: Mapping[str, object]) -> bool:
+    """Tell whether the tokenizer puts BOS first; the defaults are llama.cpp's (llama-vocab.cpp)."""
+    said = meta.get("tokenizer.ggml.add_bos_token")
+    if isinstance(said, bool):
+        return said
+    sentencepiece = meta.get("tokenizer.ggml.model") == "llama"
+    return sentencepiece or meta.get("tokenizer.ggml.pre") in _BOS_BY_DEFAULT
+
+
+def _most_common(headers: Sequence[GgufHeader]) -> str | None:
+    sizes: Counter[str] = Counter()
+    for header in headers:
+        for tensor in header.tensors:
+            sizes[tensor.type_name] += tensor.size_bytes or 0
+    return sizes.most_common(1)[0][0] if sizes else None
+
+
+def _text(meta: Mapping[str, object], key: str) -> str | None:
+    value = meta.get(key)
+    return value if isinstance(value, str) and value else None
+
+
+def _int(meta: Mapping[str, object], key: str) -> int | None:
+    values = _ints(meta, key)
+    return max(values) if values else None
+
+
+def _ints(meta: Mapping[str, object], key: str) -> tuple[int, ...]:
+    value = meta.get(key)
+    items = value if isinstance(value, list) else [value]
+    return tuple(i for i in items if isinstance(i, int) and not isinstance(i, bool))
+
+
+def _length(meta: Mapping[str, object], key: str) -> int | None:
+    value = meta.get(key)
+    if isinstance(value, LongArray):
+        return value.count
+    return len(value) if isinstance(value, list) else None
+
+
+def _per_layer(heads: tuple[int, ...], layers: int | None) -> tuple[int, ...] | None:
+    if not heads:
+        return None
+    return heads * layers if len(heads) == 1 and layers else heads

@@ -1,0 +1,94 @@
+"""Quantisation names: in file names, in tags, in `general.file_type`.
+
+Pure text and numbers. The grammar of names is gathered from the quantisers' repositories
+(research/peers.md §4.6); the numbers are llama.cpp's `enum llama_ftype` (include/llama.h).
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePosixPath
+
+_TOKEN = (
+    r"(?:IQ[1-4]_(?:XXS|XS|S|M|NL)|TQ[12]_0|Q1_0"
+    r"|Q[2-8]_(?:K(?:_(?:XXL|XL|XS|S|M|L))?|[01](?:_[48]_[48])?)"
+    r"|MXFP4(?:_MOE)?|NVFP4|BF16|FP?16|FP?32)"
+)
+_IN_NAME = re.compile(rf"(?<![A-Z0-9])(?:I1-)?((?:UD-)?{_TOKEN})(?![A-Z0-9])")
+
+# llama.cpp's preference when no tag is given (common/download.cpp), then the first file
+PREFERRED: tuple[str, ...] = ("Q4_K_M", "Q8_0")
+
+_FILE_TYPES: dict[int, str] = {
+    0: "F32",
+    1: "F16",
+    2: "Q4_0",
+    3: "Q4_1",
+    4: "Q4_1_F16",
+    7: "Q8_0",
+    8: "Q5_0",
+    9: "Q5_1",
+    10: "Q2_K",
+    11: "Q3_K_S",
+    12: "Q3_K_M",
+    13: "Q3_K_L",
+    14: "Q4_K_S",
+    15: "Q4_K_M",
+    16: "Q5_K_S",
+    17: "Q5_K_M",
+    18: "Q6_K",
+    19: "IQ2_XXS",
+    20: "IQ2_XS",
+    21: "Q2_K_S",
+    22: "IQ3_XS",
+    23: "IQ3_XXS",
+    24: "IQ1_S",
+    25: "IQ4_NL",
+    26: "IQ3_S",
+    27: "IQ3_M",
+    28: "IQ2_S",
+    29: "IQ2_M",
+    30: "IQ4_XS",
+    31: "IQ1_M",
+    32: "BF16",
+    33: "Q4_0_4_4",
+    34: "Q4_0_4_8",
+    35: "Q4_0_8_8",
+    36: "TQ1_0",
+    37: "TQ2_0",
+    38: "MXFP4",
+    39: "NVFP4",
+    40: "Q1_0",
+}
+_GUESSED = 1024  # LLAMA_FTYPE_GUESSED: a flag on top of the number
+
+
+def quant_of(path: str) -> str | None:
+    """Return the quantisation that a file's name (or else its folder's) carries, upper case.
+
+    The last token counts: `qwen-q8-distill-Q4_K_M.gguf` is Q4_K_M. A prefix `UD-` (unsloth's
+    dynamic quants) belongs to it, `i1-` (mradermacher's imatrix) does not.
+    """
+    parts = PurePosixPath(path.upper()).parts
+    for part in reversed(parts[-2:]):
+        found = _IN_NAME.findall(part)
+        if found:
+            return str(found[-1])
+    return None
+
+
+def quant_of_tag(tag: str) -> str | None:
+    """Return the quantisation that a whole tag names (`q4_k_m` → `Q4_K_M`), or None."""
+    match = _IN_NAME.fullmatch(tag.upper())
+    return match.group(1) if match else None
+
+
+def file_type_name(number: object) -> str | None:
+    """Name a `general.file_type`; None for numbers that are not known."""
+    return _FILE_TYPES.get(number & ~_GUESSED) if isinstance(number, int) else None
+
+
+def bit_width(quant: str | None) -> int:
+    """Return the bits per weight that a quantisation's name says, 16 where it says none."""
+    match = re.search(r"\d+", quant or "")
+    return int(match.group()) if match else 16

@@ -1,0 +1,269 @@
+"""Model names as people type them: the only place that takes a name apart.
+
+Grammar (Ollama, types/model/name.go; the hub forms are llama.cpp's and ours)::
+
+    name  = [scheme "://"] [host "/"] [namespace "/"] model [":" tag]
+    hub   = namespace "/" repo [":" quant]            two segments without a host
+          | ("hf.co" | "huggingface.co") "/" namespace "/" repo [":" quant]
+          | "hf://" namespace "/" repo [":" quant]
+    path  = "/…" | "./…" | "../…" | "~/…" | "file://…" | an existing file "….gguf"
+
+Limits: host 350, namespace 80 (no dot), model and tag 80 characters; hub repositories and tags
+(a tag may be a file's name) 96 and 255. White space around the name is ignored, case does not
+matter, the tag defaults to `latest`. Must not know stores or sources.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+
+from vllama.errors import InvalidModelRef
+from vllama.models.quant import quant_of_tag
+
+DEFAULT_HOST = "registry.ollama.ai"
+DEFAULT_NAMESPACE = "library"
+DEFAULT_TAG = "latest"
+HUB_HOST = "hf.co"
+HUB_HOSTS = frozenset({HUB_HOST, "huggingface.co", "www.huggingface.co", "www.hf.co"})
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_HUB_SCHEMES = frozenset({"hf", "huggingface"})
+_HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,349}")
+_NAMESPACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,79}")
+_MODEL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}")
+_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}")
+_REPO = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}")
+_HUB_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}")
+_WEB_PAGE = re.compile(r"([^/]+/[^/]+/[^/]+)/(?:tree|blob|resolve)/[^/]+(?:/(.*))?")
+_SHORT_TYPES = "write model[:tag], org/repo[:QUANT] or the path of a .gguf file"
+
+
+class Kind(StrEnum):
+    """What a name points at."""
+
+    PATH = "path"
+    LIBRARY = "library"
+    HUB = "hub"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRef:
+    """A parsed model name; make one with `ModelRef.parse`.
+
+    `model` is the repository's name for the hub and the display name's stem for a path.
+    `host` is None where the user gave none. `tag` is `latest` where none was given.
+    """
+
+    kind: Kind
+    text: str
+    model: str
+    tag: str = DEFAULT_TAG
+    namespace: str | None = None
+    host: str | None = None
+    path: Path | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> ModelRef:
+        """Parse what a user typed; raise InvalidModelRef.
+
+        Asks the file system only for one thing: whether a bare `x.gguf` is an existing file.
+        """
+        text = text.strip()
+        if not text or "\0" in text:
+            raise _invalid(_SHORT_TYPES)
+        if text.lower().startswith("file://"):
+            return cls.of_path(Path(text[7:]), text)
+        if text in {".", "..", "~"} or text.startswith(("/", "./", "../", "~/")):
+            return cls.of_path(Path(text), text)
+        if text.lower().endswith(".gguf") and _is_file(text):
+            return cls.of_path(Path(text), text)
+        return cls._of_name(text)
+
+    @classmethod
+    def of_path(cls, path: Path, text: str | None = None) -> ModelRef:
+        """Make the reference of a file or folder."""
+        try:
+            full = path.expanduser().absolute()
+        except RuntimeError as error:  # "~nobody/x": no such user
+            raise _invalid(f"check the path '{path}': {error}") from error
+        return cls(kind=Kind.PATH, text=text or str(path), model=path_stem(full), path=full)
+
+    @classmethod
+    def of_hub(cls, hub_id: str, tag: str = DEFAULT_TAG) -> ModelRef:
+        """Make the reference of a hub repository `org/repo` (or an old one without `org`)."""
+        namespace, _, repo = hub_id.rpartition("/")
+        if not namespace:  # the oldest repositories (`gpt2`) have none: named like a library's
+            return cls(kind=Kind.LIBRARY, text=f"{repo}:{tag}", model=repo, tag=tag)
+        name = f"{HUB_HOST}/{hub_id}:{tag}"
+        return cls(
+            kind=Kind.HUB, text=name, model=repo, tag=tag, namespace=namespace, host=HUB_HOST
+        )
+
+    @classmethod
+    def _of_name(cls, text: str) -> ModelRef:
+        scheme, rest = _split_scheme(text)
+        if "@" in rest:
+            raise _invalid("leave the @digest or @revision out and name a tag instead")
+        rest, file_tag = _strip_web_page(rest)
+        rest = rest.rstrip("/") if scheme else rest
+        name, tag = _split_tag(rest)
+        tag = file_tag or tag
+        segments = name.split("/")
+        if scheme in _HUB_SCHEMES:
+            segments = segments if segments[0].lower() in HUB_HOSTS else [HUB_HOST, *segments]
+        if segments[0].lower() in HUB_HOSTS or (len(segments) == 2 and scheme is None):
+            return cls._of_hub_segments(text, segments, tag)
+        return cls._of_library_segments(text, segments, tag)
+
+    @classmethod
+    def _of_hub_segments(cls, text: str, segments: list[str], tag: str) -> ModelRef:
+        host = HUB_HOST if len(segments) != 2 or segments[0].lower() in HUB_HOSTS else None
+        parts = segments[1:] if host else segments
+        if len(parts) != 2:
+            raise _invalid(
+                "name a hub model as hf.co/org/repo[:QUANT]; a single file of it by its "
+                "quantisation, such as :Q4_K_M"
+            )
+        namespace, repo = parts
+        _check(_NAMESPACE, namespace)
+        _check(_REPO, repo)
+        _check(_HUB_TAG, tag)
+        return cls(kind=Kind.HUB, text=text, model=repo, tag=tag, namespace=namespace, host=host)
+
+    @classmethod
+    def _of_library_segments(cls, text: str, segments: list[str], tag: str) -> ModelRef:
+        if len(segments) > 3:
+            raise _invalid(_SHORT_TYPES)
+        model = segments[-1]
+        namespace = segments[-2] if len(segments) > 1 else None
+        host = segments[0] if len(segments) > 2 else None
+        if host is not None:
+            _check(_HOST, host)
+        if namespace is not None:
+            _check(_NAMESPACE, namespace)
+        _check(_MODEL, model)
+        _check(_TAG, tag)
+        return cls(
+            kind=Kind.LIBRARY, text=text, model=model, tag=tag, namespace=namespace, host=host
+        )
+
+    @property
+    def has_tag(self) -> bool:
+        """Tell whether the tag says anything (`latest` is what is meant without a tag)."""
+        return self.tag.lower() != DEFAULT_TAG
+
+    @property
+    def hub_id(self) -> str | None:
+        """`org/repo` for hub names, in the case that was typed; else None."""
+        if self.kind is not Kind.HUB:
+            return None
+        return f"{self.namespace}/{self.model}"
+
+    @property
+    def canonical(self) -> str:
+        """The full name in lower case (a path keeps its case): equal for equal models."""
+        match self.kind:
+            case Kind.PATH:
+                return str(self.path)
+            case Kind.HUB:
+                return f"{HUB_HOST}/{self.hub_id}:{self.tag}".lower()
+            case Kind.LIBRARY:
+                return self._as_library().lower()
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        """All canonical names that this one may mean, best first.
+
+        `user/model` without a host is a hub repository, or a namespaced local name of Ollama's.
+        """
+        if self.kind is Kind.HUB and self.host is None:
+            return (self._as_library().lower(), self.canonical)
+        return (self.canonical,)
+
+    @property
+    def display(self) -> str:
+        """The shortest form, always with a tag: `smollm2:135m`, `hf.co/org/repo:Q4_K_M`."""
+        match self.kind:
+            case Kind.PATH:
+                return f"{self.model}:{DEFAULT_TAG}"
+            case Kind.HUB:
+                tag = self.tag.upper() if quant_of_tag(self.tag) else self.tag
+                tag = DEFAULT_TAG if not self.has_tag else tag
+                return f"{HUB_HOST}/{self.hub_id}:{tag}"
+            case Kind.LIBRARY:
+                host = self.host or DEFAULT_HOST
+                namespace = self.namespace or DEFAULT_NAMESPACE
+                if host.lower() != DEFAULT_HOST:
+                    return f"{host}/{namespace}/{self.model}:{self.tag}"
+                if namespace.lower() != DEFAULT_NAMESPACE:
+                    return f"{namespace}/{self.model}:{self.tag}"
+                return f"{self.model}:{self.tag}"
+
+    def _as_library(self) -> str:
+        host, namespace = self.host or DEFAULT_HOST, self.namespace or DEFAULT_NAMESPACE
+        return f"{host}/{namespace}/{self.model}:{self.tag}"
+
+    def means(self, name: str) -> bool:
+        """Tell whether a bundle's display `name` is what this reference asks for."""
+        try:
+            return ModelRef.parse(name).canonical in self.candidates
+        except InvalidModelRef:
+            return False
+
+    def with_tag(self, tag: str) -> ModelRef:
+        """Return the same hub or library name with another tag."""
+        return replace(self, tag=tag)
+
+
+def path_stem(path: Path) -> str:
+    """Return a file's or folder's name as a model name: lower case, odd characters as `-`."""
+    name = path.name or "root"
+    stem = name[: -len(".gguf")] if name.lower().endswith(".gguf") else name
+    stem = re.sub(r"[^a-z0-9_.-]+", "-", stem.lower()).lstrip("-.")
+    return stem[:80] or "model"
+
+
+def _split_scheme(text: str) -> tuple[str | None, str]:
+    match = _SCHEME.match(text)
+    if match is None:
+        return None, text
+    scheme = match.group(1).lower()
+    if scheme not in _HUB_SCHEMES | {"https", "http", "ollama"}:
+        raise _invalid(f"use hf:// or https:// instead of {scheme}://")
+    rest = text[match.end() :].split("?", 1)[0].split("#", 1)[0]
+    return (None if scheme == "ollama" else scheme), rest
+
+
+def _strip_web_page(rest: str) -> tuple[str, str | None]:
+    """Reduce an address copied from the hub's file browser to the repository and the file."""
+    match = _WEB_PAGE.fullmatch(rest)
+    if match is None or match.group(1).split("/")[0].lower() not in HUB_HOSTS:
+        return rest, None
+    file = match.group(2)
+    return match.group(1), file.rsplit("/", 1)[-1] if file else None
+
+
+def _split_tag(rest: str) -> tuple[str, str]:
+    slash, colon = rest.rfind("/"), rest.rfind(":")
+    if colon <= slash:  # no colon, or the one of host:port
+        return rest, DEFAULT_TAG
+    return rest[:colon], rest[colon + 1 :]
+
+
+def _is_file(text: str) -> bool:
+    try:
+        return Path(text).is_file()
+    except OSError:  # a name too long for the file system
+        return False
+
+
+def _check(pattern: re.Pattern[str], part: str) -> None:
+    if pattern.fullmatch(part) is None:
+        raise _invalid(f"check {part!r}: {_SHORT_TYPES}" if part else _SHORT_TYPES)
+
+
+def _invalid(hint: str) -> InvalidModelRef:
+    return InvalidModelRef("invalid model name", hint=hint)

@@ -1,0 +1,34 @@
+"""Settings of the package `models`: where models lie, how they are fetched.
+
+Filled by `config`; nothing here reads the environment.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelsSettings:
+    """Where models are looked for and how the hub is asked.
+
+    `hf_endpoint` None means https://huggingface.co. `hf_token` None lets huggingface_hub use the
+    login that `hf auth login` stored. `package_dirs` are the folders searched for models in
+    Python packages; None means `sys.path`. `connections` is the number of connections of one
+    pull. `stall_timeout_s` bounds the silence on a connection, `attempts` the tries in a row
+    without a new byte; the pause between them starts at `backoff_s` and doubles.
+    """
+
+    hf_cache_dir: Path
+    hf_endpoint: str | None = None
+    hf_token: str | None = None
+    offline: bool = False
+    folders: tuple[Path, ...] = ()
+    package_dirs: tuple[Path, ...] | None = None
+    connections: int = 4
+    part_bytes: int = 32 * 1024 * 1024
+    request_timeout_s: float = 10.0
+    stall_timeout_s: float = 30.0
+    attempts: int = 6
+    backoff_s: float = 1.0

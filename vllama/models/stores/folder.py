@@ -1,0 +1,132 @@
+"""Models named by their path, and folders full of GGUFs that the user told us about.
+
+Never writes or deletes there. Paths are grouped like a hub repository: shards together, the
+projector beside its model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from vllama.models.ref import Kind, ModelRef, path_stem
+from vllama.models.safetensors import weight_files
+from vllama.models.stores.base import manifest_digest, real_size
+from vllama.models.types import Bundle, Format
+from vllama.models.variants import (
+    GgufGroup,
+    choose_group,
+    group_ggufs,
+    shard_of,
+    shard_paths,
+    stem_of,
+)
+
+
+class FolderStore:
+    """GGUF files and safetensors folders outside any managed cache."""
+
+    name = "folder"
+
+    def __init__(self, folders: Sequence[Path] = ()) -> None:
+        self._folders = tuple(folders)
+
+    def list(self) -> list[Bundle]:
+        """Return the models in the folders that were named in the settings."""
+        bundles: dict[str, Bundle] = {}
+        for folder in self._folders:
+            for bundle in _models_in(folder):
+                bundles.setdefault(bundle.name, bundle)
+        return list(bundles.values())
+
+    def find(self, ref: ModelRef) -> Bundle | None:
+        """Return the model at a path, or the listed one of that name."""
+        if ref.kind is not Kind.PATH:
+            return next((b for b in self.list() if ref.means(b.name)), None)
+        assert ref.path is not None  # by kind
+        try:
+            return _at_path(ref.path)
+        except OSError:
+            return None
+
+    def keeps(self, bundle: Bundle) -> tuple[str, str]:
+        """Return why files that the user put somewhere are not deleted."""
+        return (
+            "it is your own file, not one that vllama fetched",
+            f"delete '{bundle.path}' yourself",
+        )
+
+
+def _at_path(path: Path) -> Bundle | None:
+    if path.is_file():
+        if path.suffix == ".safetensors" and (path.parent / "config.json").is_file():
+            return _safetensors(path.parent)
+        siblings = [p.name for p in path.parent.iterdir() if p.suffix.lower() == ".gguf"]
+        wanted = shard_paths(path.name)
+        for group in group_ggufs(siblings):
+            if group.paths == wanted:
+                return _gguf(path.parent, group)
+        if shard_of(path.name) is not None:
+            return None  # a part is missing
+        return _gguf(path.parent, GgufGroup(label=None, quant=None, paths=(path.name,)))
+    if not path.is_dir():
+        return None
+    if (path / "config.json").is_file() and weight_files(path):
+        return _safetensors(path)
+    chosen = choose_group(_groups(path), None)
+    return _gguf(path, chosen) if chosen else None
+
+
+def _models_in(folder: Path) -> list[Bundle]:
+    try:
+        groups = _groups(folder)
+        bundles = [_gguf(folder, group) for group in groups]
+        for config in sorted({*folder.glob("config.json"), *folder.glob("*/config.json")}):
+            if weight_files(config.parent):
+                bundles.append(_safetensors(config.parent))
+    except OSError:
+        return []
+    return bundles
+
+
+def _groups(folder: Path) -> tuple[GgufGroup, ...]:
+    files = (p for p in folder.rglob("*") if p.suffix.lower() == ".gguf" and p.is_file())
+    return group_ggufs(p.relative_to(folder).as_posix() for p in files)
+
+
+def _gguf(folder: Path, group: GgufGroup) -> Bundle:
+    files = tuple(folder / path for path in group.paths)
+    projector = folder / group.projector if group.projector else None
+    everything = (*files, projector) if projector else files
+    name = path_stem(Path(stem_of(group.paths[0]) if files[0].suffix else group.paths[0]))
+    return _bundle(Format.GGUF, f"{name}:latest", files[0], everything, group.quant, projector)
+
+
+def _safetensors(folder: Path) -> Bundle:
+    name = path_stem(folder)
+    files = tuple(sorted(p for p in folder.iterdir() if p.is_file()))
+    return _bundle(Format.SAFETENSORS, f"{name}:latest", folder, files, None, None)
+
+
+def _bundle(
+    format: Format,
+    name: str,
+    path: Path,
+    files: tuple[Path, ...],
+    quant: str | None,
+    projector: Path | None,
+) -> Bundle:
+    statuses = [(file, file.stat()) for file in files]
+    return Bundle(
+        name=name,
+        store=FolderStore.name,
+        format=format,
+        path=path,
+        files=files,
+        size_bytes=real_size(files),
+        # no checksum is known: the time stands in for the content
+        digest=manifest_digest((f.name, str(s.st_mtime_ns), s.st_size) for f, s in statuses),
+        modified_s=max(s.st_mtime for _, s in statuses),
+        quant=quant,
+        projector=projector,
+    )

@@ -1,0 +1,204 @@
+"""The hub's cache read in place: what vLLM, llama.cpp `-hf` or `hf download` fetched is ours too.
+
+Listing reads folders only and does not import huggingface_hub (0.2 s); deleting goes through
+its API, which alone knows the blobs that repositories share since 1.33 (`<cache>/blobs/`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from vllama.errors import VllamaError
+from vllama.models.hub_cache import HubRepo, repositories, repository
+from vllama.models.ref import Kind, ModelRef
+from vllama.models.safetensors import weight_files
+from vllama.models.stores.base import manifest_digest, real_size
+from vllama.models.types import Bundle, Format, Removed
+from vllama.models.variants import (
+    GgufGroup,
+    choose_group,
+    group_ggufs,
+    safetensors_files,
+    shard_paths,
+)
+
+
+class HfCacheStore:
+    """Models in a huggingface_hub cache folder (`HF_HUB_CACHE`)."""
+
+    name = "hub"
+
+    def __init__(self, cache_dir: Path) -> None:
+        self._cache_dir = cache_dir
+
+    def list(self) -> list[Bundle]:
+        """Return every complete model; of several revisions the one `main` points at."""
+        return [bundle for repo in repositories(self._cache_dir) for bundle in _bundles(repo)]
+
+    def in_repository(self, hub_id: str) -> tuple[Bundle, ...]:
+        """Return the complete models of one repository."""
+        return tuple(_bundles(HubRepo(self._cache_dir, hub_id)))
+
+    def find(self, ref: ModelRef) -> Bundle | None:
+        """Return the model; without a quantisation the preferred one among those here."""
+        if ref.kind is Kind.PATH:
+            return None
+        if ref.hub_id is None:  # an old repository without an organisation: `gpt2`
+            return next((b for b in self.list() if ref.means(b.name)), None)
+        repo = repository(self._cache_dir, ref.hub_id)
+        if repo is None:
+            return None
+        tag = ref.tag if ref.has_tag else None
+        for snapshot in repo.snapshots():
+            found = _choose(repo, snapshot, tag)
+            if found is not None:
+                return found
+        return None
+
+    def remove(self, bundle: Bundle) -> Removed:
+        """Delete one model; other quantisations and revisions that share files stay.
+
+        The bytes returned are those of the files that are really gone afterwards.
+        """
+        repo = HubRepo(self._cache_dir, bundle.hub_id or "")
+        before = _real_files(repo.root)
+        try:
+            self._delete(repo, bundle)
+        except OSError as error:
+            raise VllamaError(
+                f"cannot remove '{bundle.name}': {error.strerror or error}"
+            ) from error
+        freed = sum(size for path, size in before.items() if not path.exists())
+        return Removed(names=(bundle.name,), freed_bytes=freed)
+
+    def _delete(self, repo: HubRepo, bundle: Bundle) -> None:
+        from huggingface_hub import scan_cache_dir
+
+        others = [other for other in _bundles(repo) if other.name != bundle.name]
+        kept = {path for other in others for path in other.files}
+        doomed = {path for path in bundle.files if path not in kept}
+        # the same model under an older revision goes too, or it would come back in its place
+        insides = [_inside(repo, path) for path in doomed]
+        copies = {snapshot / inside for snapshot in repo.snapshots() for inside in insides}
+        root = repo.root.resolve()
+        places = {root / path.relative_to(repo.root) for path in (doomed | copies) - kept}
+        cache = scan_cache_dir(self._cache_dir)
+        repos = [cached for cached in cache.repos if cached.repo_path == root]
+        revisions = [revision for cached in repos for revision in cached.revisions]
+        files = [f for r in revisions for f in r.files if f.file_path in places]
+        if others:
+            cache.delete_files(*files).execute()
+        else:
+            cache.delete_revisions(*(r.commit_hash for r in revisions)).execute()
+
+
+def _inside(repo: HubRepo, path: Path) -> Path:
+    """Return a snapshot file's path inside its snapshot."""
+    return Path(*path.relative_to(repo.root / "snapshots").parts[1:])
+
+
+def _bundles(repo: HubRepo) -> list[Bundle]:
+    found: dict[str, Bundle] = {}
+    for snapshot in repo.snapshots():
+        for bundle in _in_snapshot(repo, snapshot):
+            found.setdefault(bundle.name, bundle)
+    return list(found.values())
+
+
+def _in_snapshot(repo: HubRepo, snapshot: Path) -> Iterator[Bundle]:
+    paths = _files(snapshot)
+    for group in group_ggufs(paths):
+        yield _gguf(repo, snapshot, group)
+    whole = _safetensors(repo, snapshot, paths)
+    if whole is not None:
+        yield whole
+
+
+def _choose(repo: HubRepo, snapshot: Path, tag: str | None) -> Bundle | None:
+    paths = _files(snapshot)
+    group = choose_group(group_ggufs(paths), tag)
+    if group is not None:
+        return _gguf(repo, snapshot, group)
+    return _safetensors(repo, snapshot, paths) if tag is None else None
+
+
+def _files(snapshot: Path) -> list[str]:
+    """List a snapshot's files by relative path; links whose blob is gone do not count."""
+    found: list[str] = []
+    for folder, _, names in os.walk(snapshot):
+        for name in names:
+            path = Path(folder, name)
+            if path.is_file():
+                found.append(path.relative_to(snapshot).as_posix())
+    return found
+
+
+def _gguf(repo: HubRepo, snapshot: Path, group: GgufGroup) -> Bundle:
+    files = [snapshot / path for path in group.paths]
+    projector = snapshot / group.projector if group.projector else None
+    everything = (*files, projector) if projector else tuple(files)
+    return _bundle(
+        repo, snapshot, Format.GGUF, group.label, files[0], everything, group.quant, projector
+    )
+
+
+def _safetensors(repo: HubRepo, snapshot: Path, paths: list[str]) -> Bundle | None:
+    wanted = safetensors_files(paths)
+    if not wanted:
+        return None
+    weights = weight_files(snapshot)
+    if not weights or not all(path.is_file() for path in weights) or _lacks_shards(weights):
+        return None
+    files = tuple(snapshot / path for path in wanted)
+    return _bundle(repo, snapshot, Format.SAFETENSORS, None, snapshot, files, None, None)
+
+
+def _lacks_shards(weights: tuple[Path, ...]) -> bool:
+    names = {path.name for path in weights}
+    return any(not names.issuperset(shard_paths(name)) for name in names)
+
+
+def _bundle(
+    repo: HubRepo,
+    snapshot: Path,
+    format: Format,
+    label: str | None,
+    path: Path,
+    files: tuple[Path, ...],
+    quant: str | None,
+    projector: Path | None,
+) -> Bundle:
+    tag = label or "latest"
+    lines = [
+        (file.relative_to(snapshot).as_posix(), _etag(file), file.stat().st_size) for file in files
+    ]
+    return Bundle(
+        name=ModelRef.of_hub(repo.hub_id, tag).display,
+        store=HfCacheStore.name,
+        format=format,
+        path=path,
+        files=files,
+        size_bytes=real_size(files),
+        digest=manifest_digest(lines),
+        modified_s=max(file.lstat().st_mtime for file in files),
+        quant=quant,
+        projector=projector,
+        hub_id=repo.hub_id,
+    )
+
+
+def _etag(file: Path) -> str:
+    """Return the blob's name, which is the content's checksum; "" for a plain copy."""
+    return file.readlink().name if file.is_symlink() else ""
+
+
+def _real_files(folder: Path) -> dict[Path, int]:
+    """Return the files that a repository's folder holds or links to, with their sizes."""
+    found: dict[Path, int] = {}
+    for path in folder.rglob("*"):
+        if path.is_file():
+            real = path.resolve()
+            found[real] = real.stat().st_size
+    return found

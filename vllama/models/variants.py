@@ -1,0 +1,169 @@
+"""Which files of a folder or repository make up one servable model.
+
+Pure: lists of relative paths in, groups out. Used for hub listings, the hub's cache and plain
+folders alike. The rules follow llama.cpp's `-hf` (common/download.cpp) for least surprise.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from vllama.models.quant import PREFERRED, bit_width, quant_of, quant_of_tag
+
+_SHARD = re.compile(r"(?P<stem>.*)-(?P<index>\d{5})-of-(?P<count>\d{5})(?P<suffix>\.[A-Za-z]+)")
+_NO_MODEL = ("mmproj", "imatrix", "-vocab")
+_DRAFTS = ("mtp-", "eagle3-", "dflash-", "dspark-")  # speculative decoding's helpers
+_LORA = re.compile(r"(?:^|[-_.])lora(?:[-_.]|$)")
+
+# what vLLM and transformers read; `consolidated*` and `original/*` would double the download
+_WANTED = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.tiktoken", "*.py")
+_UNWANTED = ("original/*", "consolidated*.safetensors", "onnx/*", "openvino/*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GgufGroup:
+    """One GGUF model: its shards in order, first first; `label` is its tag.
+
+    `label` is the quantisation, or the file's stem where two share one; None for the first file
+    whose name carries no quantisation (its tag is `latest`).
+    """
+
+    label: str | None
+    quant: str | None
+    paths: tuple[str, ...]
+    projector: str | None = None
+
+
+def shard_of(path: str) -> tuple[str, int, int] | None:
+    """Return (path without the number, index, count) of a shard's name, or None."""
+    match = _SHARD.fullmatch(path)
+    if match is None:
+        return None
+    stem = match.group("stem") + match.group("suffix")
+    return stem, int(match.group("index")), int(match.group("count"))
+
+
+def shard_paths(path: str) -> tuple[str, ...]:
+    """Return the names of all shards that belong to `path` (itself where it is no shard)."""
+    match = _SHARD.fullmatch(path)
+    if match is None:
+        return (path,)
+    stem, count, suffix = match.group("stem"), int(match.group("count")), match.group("suffix")
+    return tuple(f"{stem}-{i:05d}-of-{count:05d}{suffix}" for i in range(1, count + 1))
+
+
+def is_projector(path: str) -> bool:
+    """Tell whether a GGUF is a multimodal projector."""
+    name = PurePosixPath(path).name.lower()
+    return name.endswith(".gguf") and "mmproj" in name
+
+
+def is_gguf_model(path: str) -> bool:
+    """Tell whether a path names a GGUF that can be served (no projector, draft, adapter …)."""
+    name = PurePosixPath(path).name.lower()
+    if not name.endswith(".gguf") or name.startswith(_DRAFTS):
+        return False
+    return not any(word in name for word in _NO_MODEL) and _LORA.search(name[:-5]) is None
+
+
+def group_ggufs(paths: Iterable[str]) -> tuple[GgufGroup, ...]:
+    """Group GGUF files into complete models, in the order of their paths.
+
+    At one quantisation a single file comes before a split one. Shards with a part missing are
+    left out. Each group gets the projector that suits it best, if there is any.
+    """
+    present = sorted(set(paths))
+    known = set(present)
+    projectors = [path for path in present if is_projector(path)]
+    sets: list[tuple[str, ...]] = []
+    for path in present:
+        shard = shard_of(path)
+        if not is_gguf_model(path) or (shard is not None and shard[1] != 1):
+            continue
+        files = shard_paths(path)
+        if known.issuperset(files):
+            sets.append(files)
+    groups: list[GgufGroup] = []
+    labels: set[str | None] = set()
+    for files in sorted(sets, key=lambda files: len(files) > 1):
+        quant = quant_of(files[0])
+        label = quant if quant not in labels else stem_of(files[0])
+        labels.add(label)
+        projector = choose_projector(files[0], projectors)
+        groups.append(GgufGroup(label=label, quant=quant, paths=files, projector=projector))
+    return tuple(sorted(groups, key=lambda group: group.paths[0]))
+
+
+def stem_of(path: str) -> str:
+    """Return a file's name without folder, shard number and suffix."""
+    name = PurePosixPath(path).name
+    shard = shard_of(name)
+    return (shard[0] if shard else name)[: -len(".gguf")]
+
+
+def choose_group(groups: Sequence[GgufGroup], tag: str | None) -> GgufGroup | None:
+    """Choose as llama.cpp does: by tag, or without one Q4_K_M, then Q8_0, then the first.
+
+    A tag is a quantisation, a file's name, or a piece of a path followed by `-` or `.`; case
+    does not matter. With a tag there is no second choice: None.
+    """
+    if tag is None:
+        for quant in PREFERRED:
+            for group in groups:
+                if group.quant == quant:
+                    return group
+            found = _by_piece(groups, quant)
+            if found is not None:
+                return found
+        return groups[0] if groups else None
+    wanted = tag.lower()
+    quant_wanted = quant_of_tag(tag)
+    for group in groups:
+        names = {(group.label or "latest").lower(), stem_of(group.paths[0]).lower()}
+        names |= {PurePosixPath(path).name.lower() for path in group.paths}
+        if wanted in names or (quant_wanted is not None and group.label == quant_wanted):
+            return group
+    return _by_piece(groups, tag)
+
+
+def _by_piece(groups: Sequence[GgufGroup], piece: str) -> GgufGroup | None:
+    # anchored on the left too: F16 must not find BF16
+    pattern = re.compile(rf"(?<![a-z0-9]){re.escape(piece.lower())}[.-]")
+    return next((g for g in groups if pattern.search(g.paths[0].lower())), None)
+
+
+def choose_projector(model: str, projectors: Sequence[str]) -> str | None:
+    """Choose the projector with the deepest common folder, then the nearest bit width."""
+    bits = bit_width(quant_of(model))
+
+    def rank(projector: str) -> tuple[int, int, str]:
+        pairs = zip(
+            PurePosixPath(model).parent.parts, PurePosixPath(projector).parent.parts, strict=False
+        )
+        common = 0
+        for ours, theirs in pairs:
+            if ours != theirs:
+                break
+            common += 1
+        return -common, abs(bit_width(quant_of(projector)) - bits), projector
+
+    return min(projectors, key=rank, default=None)
+
+
+def safetensors_files(paths: Iterable[str]) -> tuple[str, ...]:
+    """Return the files to fetch for a safetensors model; empty where there is none.
+
+    The root folder's weights and everything small that a server may read.
+    """
+    wanted = tuple(
+        path
+        for path in sorted(paths)
+        if any(fnmatch.fnmatchcase(path, pattern) for pattern in _WANTED)
+        and not any(fnmatch.fnmatchcase(path, pattern) for pattern in _UNWANTED)
+    )
+    has_weights = any("/" not in path and path.endswith(".safetensors") for path in wanted)
+    return wanted if has_weights and "config.json" in wanted else ()

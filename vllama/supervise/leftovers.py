@@ -1,0 +1,137 @@
+"""What a dead supervisor left behind: run files, and the engines they name.
+
+On Linux the guard ends the engine when the supervisor dies; this is for the case that the guard
+was killed too, and for platforms where a guard cannot follow every descendant. A process is only
+touched if pid and start time are those in the file. Knows no event loop.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+
+from vllama.supervise import tree
+from vllama.supervise.logs import slug
+
+_TERM_S = 2.0
+_KILL_S = 5.0
+_SAME_START_S = 1.5  # start times are seen through the wall clock, which may be adjusted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """A process and not merely a pid: `started_s` is its start in Unix seconds."""
+
+    pid: int
+    started_s: float
+
+    @classmethod
+    def of(cls, proc: psutil.Process) -> Identity:
+        """Identify a living process; raises `psutil.Error` if it is gone."""
+        return cls(pid=proc.pid, started_s=proc.create_time())
+
+    def find(self) -> psutil.Process | None:
+        """Return that very process if it still runs."""
+        found = tree.process(self.pid)
+        if found is None or abs(found.create_time() - self.started_s) > _SAME_START_S:
+            return None
+        return found
+
+
+class RunFile:
+    """The file `<run_dir>/<engine pid>-<name>.json` of a running engine."""
+
+    def __init__(self, run_dir: Path, *, name: str, pid: int, argv: Sequence[str]) -> None:
+        self.path = run_dir / f"{pid}-{slug(name)}.json"
+        self._name = name
+        self._pid = pid
+        self._argv = list(argv[:3])
+
+    def write(self, known: Iterable[psutil.Process]) -> None:
+        """Write it; `known` are descendants to be ended too, whether or not the engine lives."""
+        engine, others = None, []
+        for proc in known:
+            try:
+                identity = asdict(Identity.of(proc))
+            except psutil.Error:
+                continue
+            if proc.pid == self._pid:
+                engine = identity
+            else:
+                others.append(identity)
+        record = {
+            "name": self._name,
+            "supervisor": asdict(Identity.of(psutil.Process())),
+            "engine": engine,
+            "descendants": others,
+            "argv": self._argv,
+        }
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        new = self.path.with_suffix(".new")
+        new.write_text(json.dumps(record))
+        new.replace(self.path)
+
+    def remove(self) -> None:
+        """Remove it, if it is there."""
+        self.path.unlink(missing_ok=True)
+
+
+def sweep(run_dir: Path) -> list[str]:
+    """End the engines whose supervisor is dead, remove their files; return the engines' names.
+
+    The files of a supervisor that lives are left alone. Blocks, up to seconds for each engine
+    that is slow to end. A file that does not parse is removed.
+    """
+    ended = []
+    for path in sorted(run_dir.glob("*.json")):
+        try:
+            record = json.loads(path.read_text())
+            supervisor = Identity(**record["supervisor"])
+            leader = [Identity(**record["engine"])] if record["engine"] else []
+            others = [Identity(**item) for item in record["descendants"]]
+            name = str(record["name"])
+        except FileNotFoundError:
+            continue
+        except (ValueError, KeyError, TypeError):
+            path.unlink(missing_ok=True)
+            continue
+        if supervisor.find() is not None:
+            continue
+        if _end(leader, others):
+            ended.append(name)
+        path.unlink(missing_ok=True)
+    return ended
+
+
+def _end(leader: list[Identity], others: list[Identity]) -> bool:
+    """TERM, then KILL all that is left of them; return whether there was anybody."""
+    roots = [proc for identity in [*leader, *others] if (proc := identity.find()) is not None]
+    procs = set(roots).union(*(tree.below(root) for root in roots)) if roots else set()
+    # Only a group whose leader is the engine itself is known to be ours.
+    group = next((item.pid for item in leader if item.find() is not None), None)
+    for number, limit_s in ((signal.SIGTERM, _TERM_S), (signal.SIGKILL, _KILL_S)):
+        left = [proc for proc in procs if tree.alive(proc)]
+        if not left:
+            break
+        if group is not None and _leads(group):
+            procs.update(tree.session(group))
+        for proc in procs:
+            try:
+                proc.send_signal(number)
+            except psutil.Error:
+                continue
+        psutil.wait_procs(procs, timeout=limit_s)
+    return bool(roots)
+
+
+def _leads(pid: int) -> bool:
+    try:
+        return os.getsid(pid) == pid
+    except OSError:
+        return False

@@ -1,0 +1,204 @@
+"""An engine's output: log files on disk, and the last lines in memory.
+
+Knows no process: it names files, prunes them, and reads one that somebody else appends to. The
+child writes to the file itself (O_APPEND), so that nothing here can block it; the file is capped
+by copying it aside and truncating it in place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import time
+import zlib
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+RING_LINES = 2000
+LINE_LIMIT_BYTES = 4096
+_READ_BYTES = 256 * 1024
+_BACKLOG_BYTES = 4 * 1024 * 1024
+
+_BREAK = re.compile(rb"[\r\n]+")
+_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+_ERROR = re.compile(r"Error|Exception")
+
+
+def slug(name: str) -> str:
+    """Return a file name for `name`: readable, and different for different names."""
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:80]
+    return plain if plain == name else f"{plain or 'x'}-{zlib.crc32(name.encode()):08x}"
+
+
+def open_log(log_dir: Path, name: str, *, attempt: int, now_s: float, keep: int = 5) -> Path:
+    """Create the log of one attempt, prune all but the newest `keep` of that name, return its path.
+
+    The path is `<log_dir>/<slug>/<UTC time>-<attempt>.log`. Raises `OSError`.
+    """
+    folder = log_dir / slug(name)
+    folder.mkdir(parents=True, exist_ok=True)
+    started = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now_s))
+    path = folder / f"{started}-{attempt:04d}.log"
+    path.touch(mode=0o600)
+    for old in sorted(folder.glob("*.log"))[:-keep]:
+        old.unlink(missing_ok=True)
+        _aside(old).unlink(missing_ok=True)
+    return path
+
+
+def _aside(path: Path) -> Path:
+    return path.with_name(path.name + ".1")
+
+
+class LineSplitter:
+    r"""Cut bytes into lines at \n and \r; pure.
+
+    Blank lines and terminal escapes are dropped, long lines cut, undecodable bytes replaced.
+    """
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    @property
+    def partial(self) -> str:
+        """The line that has not ended yet."""
+        return _text(self._rest)
+
+    def feed(self, data: bytes) -> list[str]:
+        """Return the lines that `data` completes."""
+        *whole, self._rest = _BREAK.split(self._rest + data)
+        if len(self._rest) > LINE_LIMIT_BYTES:
+            self._rest = self._rest[: LINE_LIMIT_BYTES + 1]  # longer than the limit: cut for good
+        return [text for line in whole if (text := _text(line))]
+
+    def flush(self) -> list[str]:
+        """Return the last line, if it did not end."""
+        return self.feed(b"\n")
+
+
+def _text(line: bytes) -> str:
+    text = line[:LINE_LIMIT_BYTES].decode("utf-8", "replace")
+    text = _ESCAPES.sub("", text).rstrip()
+    return f"{text} …" if len(line) > LINE_LIMIT_BYTES else text
+
+
+class LogRing:
+    """The newest lines of one attempt, and the first that names an error or exception."""
+
+    def __init__(self, limit: int = RING_LINES) -> None:
+        self._lines: deque[str] = deque(maxlen=limit)
+        self.first_error: str | None = None
+        self.total = 0
+
+    def append(self, line: str) -> None:
+        """Add a line; the oldest goes when the ring is full."""
+        self._lines.append(line)
+        self.total += 1
+        if self.first_error is None and _ERROR.search(line):
+            self.first_error = line
+
+    def tail(self, n: int) -> tuple[str, ...]:
+        """Return the last `n` lines, oldest first."""
+        return tuple(self._lines)[-n:] if n > 0 else ()
+
+
+class Tailer:
+    """Fill a ring from a growing file, by looking at its size every `interval_s`."""
+
+    def __init__(
+        self,
+        path: Path,
+        ring: LogRing,
+        *,
+        max_bytes: int = 8 * 1024 * 1024,
+        interval_s: float = 0.1,
+        on_line: Callable[[str], object] | None = None,
+    ) -> None:
+        self.path = path
+        self.ring = ring
+        self.interval_s = interval_s
+        self.read_bytes = 0
+        self._max_bytes = max_bytes
+        self._on_line = on_line
+        self._splitter = LineSplitter()
+        self._offset = 0
+        self._told = ""
+
+    def newest(self) -> str:
+        """Return the newest line, also one that has not ended (a progress bar)."""
+        return self._splitter.partial or next(iter(self.ring.tail(1)), "")
+
+    async def run(self) -> None:
+        """Read for ever; to be cancelled by its owner, who then calls `finish`."""
+        while True:
+            more = self.read()
+            if self._offset > self._max_bytes:
+                self._rotate()
+            await asyncio.sleep(0 if more else self.interval_s)
+
+    def read(self) -> bool:
+        """Take what was appended, up to a limit; return whether there may be more."""
+        size = _size(self.path)
+        if size < self._offset:  # somebody truncated it
+            self._offset = 0
+        if size - self._offset > _BACKLOG_BYTES:  # too much to be worth it: only the end
+            self.read_bytes += size - _READ_BYTES - self._offset
+            self._offset = size - _READ_BYTES
+        return self._take(self.path, size)
+
+    def finish(self) -> None:
+        """Take all that is left, the last line also if it did not end."""
+        while self.read():
+            pass
+        for line in self._splitter.flush():
+            self.ring.append(line)
+
+    def serving(self, interval_s: float) -> None:
+        """Look at the file less often from now on, and tell of no more lines."""
+        self.interval_s = interval_s
+        self._on_line = None
+
+    def _rotate(self) -> None:
+        copied = rotate(self.path)
+        while self._take(_aside(self.path), copied):  # what came since the last read
+            pass
+        self._offset = 0
+
+    def _take(self, path: Path, end: int) -> bool:
+        wanted = min(end - self._offset, _READ_BYTES)
+        if wanted <= 0:
+            return False
+        with path.open("rb") as file:
+            file.seek(self._offset)
+            data = file.read(wanted)
+        self._offset += len(data)
+        self.read_bytes += len(data)
+        for line in self._splitter.feed(data):
+            self.ring.append(line)
+        newest = self.newest()
+        if self._on_line is not None and newest and newest != self._told:
+            self._told = newest
+            self._on_line(newest)
+        return len(data) == _READ_BYTES
+
+
+def rotate(path: Path) -> int:
+    """Copy the log aside and truncate it in place; return how many bytes were copied.
+
+    What is written between the last read and the truncation is lost: microseconds' worth.
+    """
+    copied = 0
+    with path.open("rb") as source, _aside(path).open("wb") as target:
+        while data := source.read(_READ_BYTES):
+            copied += target.write(data)
+        os.truncate(path, 0)
+    return copied
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0

@@ -1,0 +1,113 @@
+"""Is it ready? One HTTP GET by bare streams, and the loop that polls until ready or stalled.
+
+Knows no process: what ends the wait early comes in as futures, progress as a function.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from enum import StrEnum
+from typing import Any
+
+from vllama.clock import Clock
+from vllama.supervise.spec import Endpoint, LaunchSpec
+
+_BODY_LIMIT_BYTES = 65536
+
+
+class Readiness(StrEnum):
+    """How a wait for readiness ended."""
+
+    READY = "ready"
+    STALLED = "stalled"
+    INTERRUPTED = "interrupted"
+
+
+async def http_status(
+    endpoint: Endpoint, path: str, *, timeout_s: float, api_key: str | None = None
+) -> int | None:
+    """GET `path` and return the status; None for no answer, a late one, or one that is not HTTP."""
+    head = f"GET {path} HTTP/1.1\r\nHost: {endpoint.host}:{endpoint.port}\r\n"
+    if api_key is not None:
+        head += f"Authorization: Bearer {api_key}\r\n"
+    request = f"{head}Accept: */*\r\nConnection: close\r\n\r\n".encode("latin-1")
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await _exchange(endpoint, request)
+    except (OSError, EOFError, ValueError, asyncio.LimitOverrunError):
+        return None  # TimeoutError is an OSError, IncompleteReadError an EOFError
+
+
+async def _exchange(endpoint: Endpoint, request: bytes) -> int:
+    reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
+    try:
+        writer.write(request)
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
+        version, code, *_ = head.split(None, 2)
+        if not version.startswith("http/1.") or not 100 <= int(code) <= 599:
+            raise ValueError(head)
+        _, found, after = head.partition("\r\ncontent-length:")
+        if found:  # read it, lest the server logs a reset
+            length = int(after.split("\r\n", 1)[0])
+            await reader.readexactly(min(length, _BODY_LIMIT_BYTES))
+        return int(code)
+    finally:
+        writer.close()
+
+
+async def check(spec: LaunchSpec) -> bool:
+    """Probe once: ready by its status and, if there is a `verify_path`, ours by its key."""
+    probe = spec.probe
+    status = await http_status(spec.endpoint, probe.path, timeout_s=probe.timeout_s)
+    if status not in probe.ready_statuses:
+        return False
+    if probe.verify_path is None:
+        return True
+    verified = await http_status(
+        spec.endpoint,
+        probe.verify_path,
+        timeout_s=probe.timeout_s,
+        api_key=spec.endpoint.api_key,
+    )
+    return verified == 200
+
+
+async def wait_ready(
+    spec: LaunchSpec,
+    *,
+    clock: Clock,
+    progress: Callable[[], object],
+    interrupts: Collection[asyncio.Future[Any]] = (),
+) -> Readiness:
+    """Poll until ready, stalled, or one of `interrupts` (child's exit, a stop) is done.
+
+    The deadline is a stall timeout: it starts anew whenever the value of `progress()` (or of
+    `spec.progress`) changed. An interrupt wins over an answer: after the child's exit it could
+    only be a stranger's.
+    """
+    polling = asyncio.ensure_future(_poll(spec, clock, progress))
+    try:
+        await asyncio.wait({polling, *interrupts}, return_when=asyncio.FIRST_COMPLETED)
+        if any(interrupt.done() for interrupt in interrupts):
+            return Readiness.INTERRUPTED
+        return polling.result()
+    finally:
+        polling.cancel()
+        await asyncio.gather(polling, return_exceptions=True)
+
+
+async def _poll(spec: LaunchSpec, clock: Clock, progress: Callable[[], object]) -> Readiness:
+    def mark() -> tuple[object, object]:
+        return progress(), spec.progress() if spec.progress is not None else None
+
+    seen, seen_at = mark(), clock.monotonic()
+    while True:
+        if await check(spec):
+            return Readiness.READY
+        now_mark, now = mark(), clock.monotonic()
+        if now_mark != seen:
+            seen, seen_at = now_mark, now
+        elif spec.stall_timeout_s is not None and now - seen_at >= spec.stall_timeout_s:
+            return Readiness.STALLED
+        await asyncio.sleep(spec.probe.interval_s)

@@ -1,0 +1,194 @@
+"""One child tree: started through the guard, awaited, ended completely.
+
+Knows no readiness, restart or record of what happened: that is `trial` and `supervisor`.
+`subprocess.Popen` is used, not the event loop's subprocess: asyncio's `wait()` returns only when
+every grandchild has closed the output (CPython 3.11), uvloop's blocks the loop while it spawns.
+One daemon thread per child spawns it, reads what the guard says and waits for the guard.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import psutil
+
+from vllama.errors import EngineStartFailed
+from vllama.supervise import shim, tree
+from vllama.supervise.guard import Command, Guard, GuardFailed
+from vllama.supervise.spec import Grace
+from vllama.supervise.waits import finish, in_thread, post
+
+_SPAWN_LIMIT_S = 30.0
+_TICK_S = 0.05
+
+
+class Child:
+    """A running tree: guard, engine and all below. Made by `spawn`.
+
+    `exited` is done, with the code as from `subprocess`, as soon as the engine itself has ended;
+    `gone` when the guard has cleared up what the engine left behind and has ended too.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.exited: asyncio.Future[int] = loop.create_future()
+        self.gone: asyncio.Future[None] = loop.create_future()
+        self.pid = 0
+        self.guard_pid = 0
+        self._loop = loop
+        self._spawned: asyncio.Future[None] = loop.create_future()
+        self._guard_ended = threading.Event()
+        self._known: set[psutil.Process] = set()
+
+    @classmethod
+    async def spawn(
+        cls,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        log_path: Path,
+        cwd: Path | None = None,
+        grace: Grace | None = None,
+    ) -> Child:
+        """Start `argv` with exactly `env`, its output appended to `log_path`.
+
+        Returns once it was executed. `grace` is what the guard gives the tree if this process dies,
+        or if the engine leaves somebody behind. Raises `EngineStartFailed` if it cannot be run.
+        """
+        child = cls(asyncio.get_running_loop())
+        command = Command(
+            argv=tuple(argv), env=dict(env), log_path=log_path, cwd=cwd, grace=grace or Grace()
+        )
+        attend = partial(child._attend, command)
+        threading.Thread(target=attend, name=f"child-{Path(argv[0]).name}", daemon=True).start()
+        try:
+            await asyncio.shield(child._spawned)
+        except EngineStartFailed:
+            await finish(child._until_gone())
+            raise
+        except asyncio.CancelledError:
+            await finish(child._abandon())
+            raise
+        return child
+
+    async def wait(self) -> int:
+        """Wait for the engine's own end and return its code (negative: signal)."""
+        return await asyncio.shield(self.exited)
+
+    async def terminate(self) -> None:
+        """Send SIGTERM to the engine's group and to every descendant outside of it."""
+        await in_thread("child-term", self._terminate)
+
+    async def kill_tree(self, limit_s: float) -> tuple[int, ...]:
+        """SIGKILL everything until nobody is left; return the pids that survived `limit_s`.
+
+        1. Remember the descendants, before the first signal.
+        2. The group of the engine, then all descendants known; the guard does the same to all
+           that it inherits. Again every 50 ms until the guard says by its end that nobody is left.
+        3. Past the limit the guard is killed as well.
+        4. Verify: whoever was remembered, or is in the engine's session, is killed or reported.
+
+        Also the verification after an end that was not asked for: then steps 1 to 3 do nothing.
+        """
+        return await in_thread("child-kill", partial(self._kill_tree, limit_s))
+
+    def remember(self) -> tuple[psutil.Process, ...]:
+        """Take a snapshot of the tree below the guard and return all that is known of it."""
+        if not self._guard_ended.is_set() and (guard := tree.process(self.guard_pid)) is not None:
+            self._known.update(tree.below(guard))
+        return tuple(self._known)
+
+    def rss_bytes(self) -> int:
+        """Return the resident memory of engine and descendants; blocks for milliseconds."""
+        guard = tree.process(self.guard_pid)
+        return tree.rss_bytes(tree.below(guard)) if guard is not None else 0
+
+    # --- in the loop ---------------------------------------------------------------------
+
+    async def _until_gone(self) -> None:
+        await asyncio.shield(self.gone)
+
+    async def _abandon(self) -> None:
+        """Clear up after a cancelled `spawn`: wait until it is there or failed, then kill."""
+        try:
+            await self._spawned
+        except EngineStartFailed:
+            pass
+        else:
+            await self.kill_tree(_SPAWN_LIMIT_S)
+        await self._until_gone()
+
+    def _on_spawned(self, failure: str | None) -> None:
+        if failure is None:
+            self._spawned.set_result(None)
+        else:
+            hint = "Check that the engine is installed and that its path is right."
+            self._spawned.set_exception(EngineStartFailed(failure, hint=hint))
+
+    def _on_exited(self, code: int) -> None:
+        if not self.exited.done():
+            self.exited.set_result(code)
+
+    def _on_gone(self, code: int) -> None:
+        self._on_exited(code)  # the guard was killed before it could say anything
+        if not self._spawned.done():
+            self._on_spawned("its guard could not be started")
+        self.gone.set_result(None)
+
+    # --- in the child's thread -------------------------------------------------------------
+
+    def _attend(self, command: Command) -> None:
+        """Spawn, read what the guard says, wait for it; tell the loop each time."""
+        code = shim.EXEC_FAILED
+        try:
+            with Guard(command) as guard:
+                self.guard_pid = guard.pid
+                self.pid = guard.read_pid(_SPAWN_LIMIT_S)
+                post(self._loop, partial(self._on_spawned, None))
+                if (ended := guard.read_exit()) is not None:
+                    post(self._loop, partial(self._on_exited, ended))
+                code = guard.wait()
+        except GuardFailed as failure:
+            post(self._loop, partial(self._on_spawned, str(failure)))
+        finally:
+            self._guard_ended.set()
+            post(self._loop, partial(self._on_gone, code))
+
+    # --- in threads of their own -------------------------------------------------------------
+
+    def _terminate(self) -> None:
+        if not self.exited.done():
+            tree.signal_tree(self.pid, self.remember(), signal.SIGTERM)
+
+    def _kill_tree(self, limit_s: float) -> tuple[int, ...]:
+        deadline = time.monotonic() + limit_s
+        while not self._guard_ended.is_set():
+            known = self.remember()  # 1
+            if not self.exited.done():
+                tree.signal_tree(self.pid, known, signal.SIGKILL)  # 2
+            late = time.monotonic() > deadline
+            _signal(self.guard_pid, signal.SIGKILL if late else signal.SIGUSR1)  # 3
+            self._guard_ended.wait(_TICK_S)
+            if late:
+                break
+        while True:
+            members = self._known.union(tree.session(self.pid))
+            left = [proc for proc in members if tree.alive(proc)]  # 4
+            if not left or time.monotonic() > deadline + 1.0:
+                return tuple(proc.pid for proc in left)
+            for proc in left:
+                _signal(proc.pid, signal.SIGKILL)
+            time.sleep(_TICK_S)
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):
+        pass

@@ -1,0 +1,271 @@
+"""The guard: a tiny program between supervisor and engine, so that no engine outlives either.
+
+Started as ``python -I -S shim.py --status-fd N --grace S [--second-term S] -- argv…`` with the
+read end of a pipe as stdin; the supervisor holds the write end and never writes. The supervisor's
+death, SIGKILL included, is the end of that pipe. Uses the standard library only, is a program and
+not imported by anything, and knows nothing of what it guards.
+
+The engine's environment comes encoded in one variable, so that neither the guard's Python is
+disturbed by it (LD_PRELOAD, PYTHONPATH) nor it by the guard's Python (PEP 538 sets LC_CTYPE).
+
+1. Become child subreaper (Linux): orphans of the engine are inherited by the guard.
+2. Fork the engine into a session of its own; PDEATHSIG ends it if the guard is SIGKILLed.
+3. Tell the supervisor: ``pid N`` on the status fd, or ``error TEXT`` and exit code 127.
+4. Wait for signals and for stdin. When the engine ends say ``exit CODE`` on the status fd.
+5. The end of stdin, SIGTERM, SIGINT, SIGHUP or the engine's end: SIGTERM to its group and to every
+   descendant, again after the second-term time (default: half of the grace), SIGKILL after the
+   grace (at once on SIGUSR1), repeated every 50 ms until nobody is left.
+6. Exit as the engine did: same code, or death by the same signal.
+"""
+
+import binascii
+import os
+import select
+import signal
+import sys
+import time
+
+ENV_VARIABLE = "VLLAMA_GUARD_ENV"
+EXEC_FAILED = 127
+TICK_S = 0.05
+STDIN = 0
+
+
+# --- what differs between platforms ---------------------------------------------------------
+
+LINUX = sys.platform.startswith("linux")
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def prctl(option: int, value: int) -> bool:
+    """Call Linux's prctl; elsewhere there is none and False is returned."""
+    if not LINUX:
+        return False
+    try:
+        import ctypes
+
+        return bool(ctypes.CDLL(None).prctl(option, value, 0, 0, 0) == 0)
+    except (ImportError, OSError, AttributeError):
+        return False
+
+
+def process_table() -> list[tuple[int, int, int]]:
+    """Return (pid, parent, group) of every process but zombies: Linux by /proc, else by ps."""
+    table: list[tuple[int, int, int]] = []
+    if LINUX:
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    stat = file.read()
+            except OSError:
+                continue
+            state, parent, group = stat[stat.rindex(b")") + 2 :].split(None, 3)[:3]
+            if state not in (b"Z", b"X"):
+                table.append((int(name), int(parent), int(group)))
+        return table
+    import subprocess
+
+    command = ["/bin/ps", "-A", "-o", "pid=,ppid=,pgid="]
+    output = subprocess.run(command, stdout=subprocess.PIPE, check=False).stdout
+    for line in output.splitlines():
+        pid, parent, group = line.split()
+        table.append((int(pid), int(parent), int(group)))
+    return table
+
+
+# --------------------------------------------------------------------------------------------
+
+
+def descendants() -> list[tuple[int, int]]:
+    """Return (pid, group) of everything below this process."""
+    children: dict[int, list[tuple[int, int]]] = {}
+    for pid, parent, group in process_table():
+        children.setdefault(parent, []).append((pid, group))
+    found: list[tuple[int, int]] = []
+    queue = [os.getpid()]
+    while queue:
+        below = children.pop(queue.pop(), [])
+        found += below
+        queue += [pid for pid, _ in below]
+    return found
+
+
+def send(pid: int, number: int) -> None:
+    """Signal a process (or a group, as -pid) that may have gone already."""
+    try:
+        os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+def start(argv: list[str], env: dict[bytes, bytes]) -> int:
+    """Fork and exec the engine; return its pid, raise OSError if it cannot be executed."""
+    guard = os.getpid()
+    error_r, error_w = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setsid()
+            if prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) and os.getppid() != guard:
+                os._exit(EXEC_FAILED)
+            signal.set_wakeup_fd(-1)
+            for number in range(1, signal.NSIG):
+                if signal.getsignal(number) not in (signal.SIG_DFL, None):
+                    signal.signal(number, signal.SIG_DFL)
+            os.dup2(os.open(os.devnull, os.O_RDONLY), STDIN)
+            os.execvpe(argv[0], argv, env)
+        except OSError as error:
+            os.write(error_w, b"%d" % (error.errno or 0))
+        finally:
+            os._exit(EXEC_FAILED)
+    os.close(error_w)
+    errno = os.read(error_r, 16)
+    os.close(error_r)
+    if errno:
+        os.waitpid(pid, 0)
+        raise OSError(int(errno), os.strerror(int(errno)))
+    return pid
+
+
+class Guard:
+    """Steps 4 and 5 of the module's docstring."""
+
+    def __init__(
+        self, *, engine: int, status_fd: int, wake_fd: int, grace_s: float, term_s: float
+    ) -> None:
+        self.engine = engine
+        self.status_fd = status_fd
+        self.wake_fd = wake_fd
+        self.grace_s = grace_s
+        self.term_s = term_s
+        self.code: int | None = None
+        self.ending_since: float | None = None
+        self.terms = 0
+        self.kill = False
+        self.watch_stdin = True
+
+    def run(self) -> int:
+        """Return the engine's code (negative: signal) when its whole tree is gone."""
+        while True:
+            nobody_left = self.reap()
+            if self.code is not None:
+                if nobody_left:
+                    return self.code
+                self.end()
+            if self.ending_since is not None:
+                self.signal_tree(time.monotonic() - self.ending_since)
+            self.wait()
+
+    def reap(self) -> bool:
+        """Collect who ended, tell of the engine's end; return whether nobody is left."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                break
+            if pid == 0:
+                return False
+            if pid == self.engine:
+                self.code = os.waitstatus_to_exitcode(status)
+                say(self.status_fd, f"exit {self.code}")
+        try:
+            os.killpg(self.engine, 0)  # where orphans are not ours to wait for
+        except OSError:
+            return True
+        return False
+
+    def end(self) -> None:
+        """Begin to end the tree."""
+        if self.ending_since is None:
+            self.ending_since = time.monotonic()
+
+    def signal_tree(self, elapsed_s: float) -> None:
+        """Send what is due: the group first, then every descendant outside of it."""
+        if self.kill or elapsed_s >= self.grace_s:
+            number = signal.SIGKILL
+        elif self.terms == 0 or (self.terms == 1 and elapsed_s >= self.term_s):
+            number = signal.SIGTERM
+            self.terms += 1
+        else:
+            return
+        below = descendants()
+        send(-self.engine, number)
+        for pid, group in below:
+            if group != self.engine:
+                send(pid, number)
+
+    def wait(self) -> None:
+        """Wait for a signal, the end of stdin or, while ending, the next tick."""
+        fds = [self.wake_fd, STDIN] if self.watch_stdin else [self.wake_fd]
+        timeout_s = None if self.ending_since is None else TICK_S
+        ready, _, _ = select.select(fds, [], [], timeout_s)
+        if STDIN in ready and not os.read(STDIN, 4096):
+            self.watch_stdin = False
+            self.end()
+        if self.wake_fd in ready:
+            signals = os.read(self.wake_fd, 4096)
+            if any(number != signal.SIGCHLD for number in signals):
+                self.end()
+            if signal.SIGUSR1 in signals:
+                self.kill = True
+
+
+def say(status_fd: int, line: str) -> None:
+    """Tell the supervisor, if it still lives."""
+    try:
+        os.write(status_fd, (line + "\n").encode("utf-8", "replace"))
+    except OSError:
+        pass
+
+
+def leave(code: int) -> None:
+    """Exit as the engine did."""
+    if code < 0:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if -code not in (signal.SIGKILL, signal.SIGSTOP):
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+        code = 128 - code
+    os._exit(code)
+
+
+def main(args: list[str]) -> None:
+    """Run the program; `args` are the command line's without its own name."""
+    split = args.index("--")
+    options = dict(zip(args[:split:2], args[1:split:2], strict=True))
+    argv = args[split + 1 :]
+    status_fd = int(options["--status-fd"])
+    grace_s = float(options["--grace"])
+    os.set_inheritable(status_fd, False)
+    pairs = binascii.a2b_base64(os.environ[ENV_VARIABLE]).split(b"\0")
+    env = dict(pair.split(b"=", 1) for pair in pairs if pair)
+
+    wake_r, wake_w = os.pipe()
+    os.set_blocking(wake_r, False)
+    os.set_blocking(wake_w, False)
+    signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
+    for name in ("SIGCHLD", "SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1"):
+        signal.signal(getattr(signal, name), lambda *_: None)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    try:
+        engine = start(argv, env)
+    except OSError as error:
+        say(status_fd, f"error '{argv[0]}' cannot be run: {error.strerror}")
+        os._exit(EXEC_FAILED)
+    say(status_fd, f"pid {engine}")
+    guard = Guard(
+        engine=engine,
+        status_fd=status_fd,
+        wake_fd=wake_r,
+        grace_s=grace_s,
+        term_s=float(options.get("--second-term", grace_s / 2)),
+    )
+    leave(guard.run())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

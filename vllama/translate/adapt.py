@@ -1,0 +1,294 @@
+"""An OpenAI client's own body, made fit for the engine behind.
+
+What an engine understands passes untouched. What would make it fail (engines-llamacpp §2: nulls,
+content parts, `developer`, `json_schema`, wrong types answer 500 there) is rewritten, or refused
+here with OpenAI's words. Absent `temperature` and `top_p` become 1.0 as in Ollama (contract §1.8);
+the other parameters come from Ollama's defaults or the model's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NoReturn
+
+from vllama.errors import BadRequest, CapabilityMissing
+from vllama.translate.adapt_messages import adapt_messages
+from vllama.translate.decoding import decode_object, encode_json, kind
+from vllama.translate.traits import Traits
+from vllama.translate.types import Sampling
+from vllama.translate.upstream import (
+    adapt_response_format,
+    clamp,
+    mask_seed,
+    parse_effort,
+    put_max_tokens,
+    put_model,
+    put_sampling,
+    put_think,
+)
+
+_NUMBERS = (
+    "temperature", "top_p", "min_p", "typical_p", "repeat_penalty", "presence_penalty",
+    "frequency_penalty",
+)  # fmt: skip
+_INTEGERS = ("top_k", "repeat_last_n")
+_COUNTS = ("n", "top_logprobs", "min_tokens")
+COMPLETION_MAX_TOKENS = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passage:
+    """What an OpenAI client wanted of the reply, while the engine always streams with usage.
+
+    `model` is the name that the client wrote; `upstream_model` the one the engine will say.
+    """
+
+    kind: Literal["chat", "completion"]
+    stream: bool
+    include_usage: bool
+    model: str
+    upstream_model: str
+    max_tokens: int | None = None
+    tools: bool = False
+
+
+def parse_openai(body: bytes) -> dict[str, Any]:
+    """Decode a `/v1` body: an object, top-level keys in lower case. Raises BadRequest."""
+    source = decode_object(body, "openai.Request", empty="EOF")
+    return {key.lower(): value for key, value in source.items()}
+
+
+def adapt_chat(
+    body: Mapping[str, Any], traits: Traits, *, model: str, defaults: Sampling | None = None
+) -> tuple[bytes, Passage]:
+    """Adapt `POST /v1/chat/completions`; `defaults` are the model's parameters.
+
+    Raises BadRequest, CapabilityMissing.
+    """
+    out = _without_nulls(body, traits)
+    out["messages"] = adapt_messages(out.get("messages"), traits, model)
+    include_usage = _include_usage(out)
+    tools = _tools(out)
+    effort = out.pop("reasoning_effort", None)
+    reasoning = out.pop("reasoning", None)
+    if isinstance(reasoning, Mapping) and reasoning.get("effort") is not None:
+        effort = reasoning["effort"]
+    limit = _max_tokens(out, defaults)
+    stream = _boolean(out, "stream")
+    _response_format(out, traits)
+    _parameters(out, traits, defaults)
+    if "logprobs" in out and not _boolean(out, "logprobs"):
+        out.pop("logprobs")
+        out.pop("top_logprobs", None)
+    _need_logprobs(out, traits, model)
+    put_model(out, traits, model)
+    put_max_tokens(out, limit, traits, default_is_small=False)
+    put_think(out, parse_effort(effort), traits)
+    passage = Passage(
+        kind="chat",
+        stream=stream,
+        include_usage=include_usage,
+        model=model,
+        upstream_model=out["model"],
+        max_tokens=out.get(traits.parameters.get("max_tokens", "max_tokens")),
+        tools=tools,
+    )
+    return encode_json(out), passage
+
+
+def adapt_completion(
+    body: Mapping[str, Any], traits: Traits, *, model: str, defaults: Sampling | None = None
+) -> tuple[bytes, Passage]:
+    """Adapt `POST /v1/completions`; without a limit OpenAI's default of 16 tokens is sent.
+
+    Raises BadRequest, CapabilityMissing.
+    """
+    out = _without_nulls(body, traits)
+    out["prompt"] = _prompt(out.get("prompt", ""), traits)
+    include_usage = _include_usage(out)
+    limit = _max_tokens(out, None)
+    if limit is None and "max_tokens" not in body:
+        limit = COMPLETION_MAX_TOKENS
+    stream = _boolean(out, "stream")
+    if "suffix" in out and not out["suffix"]:
+        out.pop("suffix")
+    out.pop("best_of", None)  # not possible in a stream; Ollama ignores it
+    _response_format(out, traits)
+    _parameters(out, traits, defaults)
+    logprobs = out.get("logprobs")
+    if logprobs is False or logprobs == 0:
+        out.pop("logprobs")
+    elif logprobs is True:
+        out["logprobs"] = 1
+    elif logprobs is not None:
+        out["logprobs"] = _integer("logprobs", logprobs)
+    _need_logprobs(out, traits, model)
+    put_model(out, traits, model)
+    put_max_tokens(out, limit, traits, default_is_small=True)
+    passage = Passage(
+        kind="completion",
+        stream=stream,
+        include_usage=include_usage,
+        model=model,
+        upstream_model=out["model"],
+        max_tokens=limit,
+    )
+    return encode_json(out), passage
+
+
+def parse_openai_embeddings(
+    body: bytes | Mapping[str, Any],
+) -> tuple[str, list[str], int, str]:
+    """Parse `POST /v1/embeddings`: model, inputs, dimensions (0: all), encoding (§1.9).
+
+    "" is an input as any other. Raises BadRequest.
+    """
+    data = parse_openai(body) if isinstance(body, bytes) else body
+    model = data.get("model")
+    if model is not None and not isinstance(model, str):
+        _refuse_type("model", "a string", model)
+    given = data.get("input")
+    match given:
+        case str():
+            inputs = [given]
+        case list() if given and all(isinstance(item, str) for item in given):
+            inputs = list(given)
+        case _:
+            raise BadRequest("invalid input")
+    dimensions = data.get("dimensions")
+    size = 0 if dimensions is None else _integer("dimensions", dimensions)
+    if size < 0:
+        raise BadRequest("Invalid value for 'dimensions': must be at least 1.")
+    encoding = data.get("encoding_format") or "float"
+    if encoding not in ("float", "base64"):
+        raise BadRequest(
+            f"Invalid value for 'encoding_format': '{str(encoding)[:80]}'. "
+            "Supported values are: 'float' and 'base64'."
+        )
+    return model or "", inputs, size, encoding
+
+
+def _without_nulls(body: Mapping[str, Any], traits: Traits) -> dict[str, Any]:
+    out = {name: value for name, value in body.items() if value is not None}
+    for name in traits.refused_fields:
+        if name in out:
+            raise BadRequest(f"Unrecognized request argument supplied: {name}")
+    return out
+
+
+def _include_usage(out: dict[str, Any]) -> bool:
+    options = out.pop("stream_options", None)
+    if options is None:
+        return False
+    if not isinstance(options, Mapping):
+        _refuse_type("stream_options", "an object", options)
+    return options.get("include_usage") is True
+
+
+def _tools(out: dict[str, Any]) -> bool:
+    """Drop an empty list (it means none) and what only makes sense with tools."""
+    tools = out.get("tools")
+    if tools is not None and not (
+        isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)
+    ):
+        _refuse_type("tools", "an array of objects", tools)
+    if not tools:
+        for name in ("tools", "tool_choice", "parallel_tool_calls"):
+            out.pop(name, None)
+    return bool(tools)
+
+
+def _max_tokens(out: dict[str, Any], defaults: Sampling | None) -> int | None:
+    """Take the limit out of the body; OpenAI's new name wins over the old one."""
+    old, new = out.pop("max_tokens", None), out.pop("max_completion_tokens", None)
+    if old is None and new is None:
+        return defaults.max_tokens if defaults else None
+    limit = _integer("max_tokens", old) if new is None else _integer("max_completion_tokens", new)
+    return None if limit < 0 else limit
+
+
+def _response_format(out: dict[str, Any], traits: Traits) -> None:
+    wanted = out.pop("response_format", None)
+    adapted = None if wanted is None else adapt_response_format(wanted, traits)
+    if adapted is not None:
+        out["response_format"] = adapted
+
+
+def _parameters(out: dict[str, Any], traits: Traits, defaults: Sampling | None) -> None:
+    """Check, rename and complete the sampling parameters."""
+    given: dict[str, Any] = {}
+    for name in (*_NUMBERS, *_INTEGERS):
+        # a client may know the engine's own name as well
+        for spelled in dict.fromkeys((name, traits.parameters.get(name, name))):
+            if spelled in out:
+                read = _integer if name in _INTEGERS else _number
+                given[name] = clamp(name, read(spelled, out.pop(spelled)))
+    seed = out.pop("seed", None)
+    stop = _stop(out.pop("stop", None))
+    for name in _COUNTS:
+        if name in out:
+            out[name] = max(0, _integer(name, out[name]))
+    bias = out.get("logit_bias")
+    if bias is not None and not isinstance(bias, Mapping):
+        _refuse_type("logit_bias", "an object", bias)
+    put_sampling(out, defaults or Sampling(), traits)
+    given = {"temperature": 1.0, "top_p": 1.0} | given
+    out.update((traits.parameters[n], v) for n, v in given.items() if n in traits.parameters)
+    if seed is not None and "seed" in traits.parameters:
+        masked = mask_seed(_integer("seed", seed), traits)
+        out.pop(traits.parameters["seed"], None)
+        if masked is not None:
+            out[traits.parameters["seed"]] = masked
+    if stop is not None and "stop" in traits.parameters:
+        out[traits.parameters["stop"]] = stop
+
+
+def _stop(value: object) -> list[str] | None:
+    if value is None or value == "" or value == []:
+        return None
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return value
+    return _refuse_type("stop", "a string or an array of strings", value)
+
+
+def _need_logprobs(out: Mapping[str, Any], traits: Traits, model: str) -> None:
+    if out.get("logprobs") and not traits.takes_logprobs:
+        raise CapabilityMissing(f'"{model}" does not support logprobs')
+
+
+def _prompt(value: object, traits: Traits) -> object:
+    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str):
+        return value[0]
+    if isinstance(value, str) or (traits.takes_prompt_lists and isinstance(value, list)):
+        return value
+    return _refuse_type("prompt", "a string", value)
+
+
+def _boolean(out: Mapping[str, Any], name: str) -> bool:
+    value = out.get(name, False)
+    if not isinstance(value, bool):
+        _refuse_type(name, "a boolean", value)
+    return value
+
+
+def _number(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        _refuse_type(name, "a decimal", value)
+    return value
+
+
+def _integer(name: str, value: object) -> int:
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        _refuse_type(name, "an integer", value)
+    return value
+
+
+def _refuse_type(name: str, wanted: str, value: object) -> NoReturn:
+    raise BadRequest(
+        f"Invalid type for '{name}': expected {wanted}, but got {kind(value)} instead."
+    )

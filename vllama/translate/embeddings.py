@@ -1,0 +1,133 @@
+"""Vectors: what engines answer, and the arithmetic that is left to the front.
+
+Sources: contract §1.4, §1.9; engines-llamacpp §5 (one vector a token from `llama_cpp.server`).
+Pure Python: a few hundred tokens of a few hundred numbers take milliseconds, numpy's import more.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import sys
+from array import array
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+
+from vllama.errors import UpstreamError
+from vllama.translate.traits import Traits, VectorStyle
+
+Vector: TypeAlias = list[float]
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int | None = None
+
+
+class _Item(msgspec.Struct):
+    embedding: msgspec.Raw
+    index: int | None = None
+
+
+class _Answer(msgspec.Struct):
+    data: list[_Item]
+    usage: _Usage | None = None
+
+
+_decode_answer = msgspec.json.Decoder(_Answer).decode
+_decode_flat = msgspec.json.Decoder(list[float]).decode
+_decode_nested = msgspec.json.Decoder(list[list[float]]).decode
+_decode_text = msgspec.json.Decoder(str).decode
+
+
+def decode_embeddings(body: bytes, traits: Traits) -> tuple[list[Vector], int]:
+    """Read an engine's `/v1/embeddings` answer: one vector an input, and the prompt's tokens.
+
+    Vectors of single tokens are pooled. Raises UpstreamError.
+    """
+    try:
+        answer = _decode_answer(body)
+        items = sorted(enumerate(answer.data), key=lambda pair: _order(*pair))
+        vectors = [_vector(bytes(item.embedding), traits) for _, item in items]
+    except (ValueError, RecursionError) as error:
+        raise UpstreamError("the engine's embeddings could not be read") from error
+    tokens = answer.usage.prompt_tokens if answer.usage else None
+    return vectors, tokens or 0
+
+
+def pool(per_token_vectors: Sequence[Sequence[float]]) -> Vector:
+    """Return the mean of the tokens' vectors, L2-normalised; [] for none."""
+    count = len(per_token_vectors)
+    if count == 0:
+        return []
+    return normalize([sum(column) / count for column in zip(*per_token_vectors, strict=True)])
+
+
+def normalize(vector: Sequence[float]) -> Vector:
+    """Return `vector` with length 1; one of zeros stays as it is."""
+    length = math.hypot(*vector)
+    if length == 0 or not math.isfinite(length):
+        return list(vector)
+    return [value / length for value in vector]
+
+
+def truncate_dimensions(vector: Sequence[float], dimensions: int) -> Vector:
+    """Keep the first `dimensions` numbers and normalise again (§1.4); 0 keeps all."""
+    if dimensions <= 0 or dimensions >= len(vector):
+        return list(vector)
+    return normalize(vector[:dimensions])
+
+
+def embeddings_reply(
+    model: str,
+    vectors: Sequence[Sequence[float]],
+    prompt_tokens: int,
+    encoding_format: str = "float",
+) -> bytes:
+    """Build the answer of `POST /v1/embeddings`; base64 is little-endian float32 (§1.9)."""
+    encoded: list[Any] = list(vectors)
+    if encoding_format == "base64":
+        encoded = [_base64(vector) for vector in vectors]
+    return msgspec.json.encode(
+        {
+            "object": "list",
+            "data": [
+                {"object": "embedding", "embedding": value, "index": number}
+                for number, value in enumerate(encoded)
+            ],
+            "model": model,
+            "usage": {"prompt_tokens": prompt_tokens, "total_tokens": prompt_tokens},
+        }
+    )
+
+
+def _order(position: int, item: _Item) -> int:
+    return position if item.index is None else item.index
+
+
+def _vector(raw: bytes, traits: Traits) -> Vector:
+    start = raw.lstrip()[:1]
+    if start == b'"':
+        return _from_base64(_decode_text(raw))
+    if traits.vector_style is VectorStyle.PER_TOKEN or raw.lstrip()[1:].lstrip()[:1] == b"[":
+        try:
+            return pool(_decode_nested(raw))
+        except msgspec.ValidationError:
+            pass  # a model with a pooling of its own, on an engine that seldom has one
+    return _decode_flat(raw)
+
+
+def _base64(vector: Sequence[float]) -> str:
+    numbers = array("f", vector)
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return base64.b64encode(numbers.tobytes()).decode()
+
+
+def _from_base64(text: str) -> Vector:
+    numbers = array("f")
+    numbers.frombytes(base64.b64decode(text, validate=True))
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers.tolist()

@@ -1,0 +1,111 @@
+"""Frames of streams: server-sent events in, NDJSON lines or events out.
+
+`SseReader` follows the EventSource rules as far as engines use them (HTML standard §9.2): fields
+`data` and, as llama.cpp once sent, `error`; comments (keep-alive pings) and other fields skipped.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from vllama.errors import UpstreamError
+
+MAX_EVENT_BYTES = 64 * 1024 * 1024
+DONE = b"[DONE]"
+
+_encode = msgspec.json.Encoder().encode
+
+
+class SseReader:
+    """Cuts a byte stream into the data of its events, wherever the reads were cut."""
+
+    __slots__ = ("_limit", "_parts", "_searched", "_size")
+
+    def __init__(self, *, limit_bytes: int = MAX_EVENT_BYTES) -> None:
+        self._parts: list[bytes] = []  # what came since the last complete event
+        self._size = 0
+        self._searched = b""  # the last three bytes, in which a separator may have begun
+        self._limit = limit_bytes
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """Return the data of the events that `chunk` completes, oldest first.
+
+        Raises UpstreamError when one event grows beyond the limit.
+        """
+        if self._parts:
+            seam = self._searched + chunk
+            if b"\n\n" not in seam and b"\n\r" not in seam and b"\r\r" not in seam:
+                return self._keep(chunk)
+            chunk = self._take() + chunk
+        if b"\r" in chunk:
+            return self._split_crlf(chunk)
+        *events, rest = chunk.split(b"\n\n")
+        if rest:
+            self._keep(rest)
+        out = []
+        for event in events:
+            if event.startswith(b"data: ") and b"\n" not in event:
+                out.append(event[6:])
+            else:
+                self._slow(event, out)
+        return out
+
+    def close(self) -> list[bytes]:
+        """Return the data of a last event that the stream's end completes, if there is one."""
+        if not self._parts:
+            return []
+        out: list[bytes] = []
+        self._slow(self._take().replace(b"\r\n", b"\n").replace(b"\r", b"\n"), out)
+        return out
+
+    def _split_crlf(self, chunk: bytes) -> list[bytes]:
+        """Split where lines end in CRLF (or CR); a CR at the very end may have an LF to come."""
+        held = b"\r" if chunk.endswith(b"\r") else b""
+        text = chunk[: len(chunk) - len(held)].replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        *events, rest = text.split(b"\n\n")
+        if rest or held:
+            self._keep(rest + held)
+        out: list[bytes] = []
+        for event in events:
+            self._slow(event, out)
+        return out
+
+    def _take(self) -> bytes:
+        whole = b"".join(self._parts)
+        self._parts.clear()
+        self._searched = b""
+        self._size = 0
+        return whole
+
+    def _keep(self, piece: bytes) -> list[bytes]:
+        self._parts.append(piece)
+        self._size += len(piece)
+        self._searched = (self._searched + piece)[-3:] if len(piece) < 3 else piece[-3:]
+        if self._size > self._limit:
+            raise UpstreamError("the engine sent an event without an end")
+        return []
+
+    @staticmethod
+    def _slow(event: bytes, out: list[bytes]) -> None:
+        lines = []
+        for line in event.split(b"\n"):
+            name, colon, value = line.partition(b":")
+            if not colon and name != b"data":
+                continue
+            value = value.removeprefix(b" ")
+            if name == b"data":
+                lines.append(value)
+            elif name == b"error":
+                out.append(b'{"error":%b}' % (value or b'""'))
+        if lines:
+            out.append(b"\n".join(lines))
+
+
+def ndjson(value: object) -> bytes:
+    """Encode one line of a stream of JSON objects."""
+    return _encode(value) + b"\n"
+
+
+def sse(payload: bytes) -> bytes:
+    """Frame one event of a single line."""
+    return b"data: %b\n\n" % payload

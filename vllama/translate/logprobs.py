@@ -1,0 +1,55 @@
+"""Log probabilities: OpenAI's two forms made into Ollama's (contract §1.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def ollama_logprobs(source: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    """Convert one choice's `logprobs`, of a chat or of a completion; [] for none."""
+    if not source:
+        return []
+    content = source.get("content")
+    if isinstance(content, list):
+        return [_entry(item) for item in content if isinstance(item, Mapping)]
+    tokens = source.get("tokens")
+    return _from_completion(source, tokens) if isinstance(tokens, list) else []
+
+
+def _entry(item: Mapping[str, Any]) -> dict[str, Any]:
+    out = _token(item.get("token"), item.get("logprob"), item.get("bytes"))
+    top = item.get("top_logprobs")
+    if isinstance(top, list) and top:
+        out["top_logprobs"] = [
+            _token(other.get("token"), other.get("logprob"), other.get("bytes"))
+            for other in top
+            if isinstance(other, Mapping)
+        ]
+    return out
+
+
+def _from_completion(source: Mapping[str, Any], tokens: list[Any]) -> list[dict[str, Any]]:
+    values = _padded(source.get("token_logprobs"), len(tokens))
+    tops = _padded(source.get("top_logprobs"), len(tokens))
+    out = []
+    for token, value, top in zip(tokens, values, tops, strict=True):
+        entry = _token(token, value, None)
+        if isinstance(top, Mapping) and top:
+            entry["top_logprobs"] = [_token(name, lp, None) for name, lp in top.items()]
+        out.append(entry)
+    return out
+
+
+def _token(token: object, logprob: object, raw: object) -> dict[str, Any]:
+    text = token if isinstance(token, str) else ""
+    known = isinstance(logprob, int | float) and abs(logprob) < 1e9
+    data = list(text.encode(errors="replace"))
+    if isinstance(raw, list) and all(isinstance(b, int) and 0 <= b < 256 for b in raw):
+        data = raw
+    return {"token": text, "logprob": logprob if known else 0.0, "bytes": data}
+
+
+def _padded(values: object, size: int) -> list[Any]:
+    given = values[:size] if isinstance(values, list) else []
+    return given + [None] * (size - len(given))

@@ -1,0 +1,269 @@
+"""Ollama's requests: bytes to frozen values, or BadRequest with Ollama's text.
+
+Sources: contract §1.2–1.4 (fields, types, defaults), §1.10 (texts), §2 (options' types are checked
+in `options`), §3.2 (keep_alive), §3.5 (think), §3.7 (images). An empty model name is left to the
+routes, which answer it differently.
+"""
+
+from __future__ import annotations
+
+import binascii
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from vllama.errors import BadRequest
+from vllama.translate.decoding import Fields, decode_object, fold, kind
+from vllama.translate.types import (
+    ChatRequest,
+    EmbedRequest,
+    Format,
+    GenerateRequest,
+    Message,
+    Think,
+    ToolCall,
+)
+from vllama.units import parse_keep_alive
+
+_COMMON = (
+    "model", "stream", "format", "keep_alive", "options", "think", "truncate", "shift",
+    "logprobs", "top_logprobs",
+)  # fmt: skip
+_CHAT = frozenset((*_COMMON, "messages", "tools"))
+_GENERATE = frozenset(
+    (*_COMMON, "prompt", "suffix", "system", "template", "context", "raw", "images")
+)
+_EMBED = frozenset(("model", "input", "truncate", "dimensions", "keep_alive", "options", "prompt"))
+_MESSAGE = frozenset(
+    ("role", "content", "thinking", "images", "tool_calls", "tool_name", "tool_call_id")
+)
+_TOOL_CALL = frozenset(("id", "function"))
+_FUNCTION = frozenset(("index", "name", "arguments"))
+
+_THINK_LEVELS = ("high", "medium", "low", "max")
+_NOT_BASE64 = re.compile(r"[^A-Za-z0-9+/=\r\n]")
+
+
+def parse_chat(body: bytes) -> ChatRequest:
+    """Parse the body of `POST /api/chat`. Raises BadRequest."""
+    fields = Fields(fold(decode_object(body, "api.ChatRequest"), _CHAT), "ChatRequest")
+    model = fields.text("model")
+    messages = fields.items("messages", "[]api.Message")
+    return ChatRequest(
+        model=model,
+        messages=tuple(_message(item) for item in messages if item is not None),
+        tools=tuple(_tool(item) for item in fields.items("tools", "api.Tools") if item is not None),
+        **_common(fields),
+    )
+
+
+def parse_generate(body: bytes) -> GenerateRequest:
+    """Parse the body of `POST /api/generate`. Raises BadRequest."""
+    fields = Fields(fold(decode_object(body, "api.GenerateRequest"), _GENERATE), "GenerateRequest")
+    request = GenerateRequest(
+        model=fields.text("model"),
+        prompt=fields.text("prompt"),
+        suffix=fields.text("suffix"),
+        system=fields.text("system") or None,
+        template=fields.text("template") or None,
+        context=tuple(_token(fields, item) for item in fields.items("context", "[]int")),
+        raw=fields.flag("raw", False),
+        images=_images(fields),
+        **_common(fields),
+    )
+    unload = not request.prompt and request.keep_alive == 0
+    if request.raw and not unload and (request.system or request.template or request.context):
+        raise BadRequest("raw mode does not support template, system, or context")
+    return request
+
+
+def parse_embed(body: bytes) -> EmbedRequest:
+    """Parse the body of `POST /api/embed`. Raises BadRequest."""
+    fields = Fields(fold(decode_object(body, "api.EmbedRequest"), _EMBED), "EmbedRequest")
+    dimensions = fields.integer("dimensions")
+    if dimensions < 0:
+        raise BadRequest("dimensions must not be negative")
+    given = fields.raw("input")
+    match given:
+        case None | "":
+            inputs: tuple[str, ...] = ()
+        case str():
+            inputs = (given,)
+        case list() if all(isinstance(item, str) for item in given):
+            inputs = tuple(given)
+        case _:
+            raise BadRequest("invalid input type")
+    return EmbedRequest(
+        model=fields.text("model"),
+        inputs=inputs,
+        truncate=fields.flag("truncate", True),
+        dimensions=dimensions,
+        keep_alive=_keep_alive(fields),
+        options=fields.mapping("options", "map[string]interface {}"),
+    )
+
+
+def parse_legacy_embed(body: bytes) -> EmbedRequest:
+    """Parse the body of `POST /api/embeddings`. Raises BadRequest."""
+    fields = Fields(fold(decode_object(body, "api.EmbeddingRequest"), _EMBED), "EmbeddingRequest")
+    prompt = fields.text("prompt")
+    return EmbedRequest(
+        model=fields.text("model"),
+        inputs=(prompt,) if prompt else (),
+        keep_alive=_keep_alive(fields),
+        options=fields.mapping("options", "map[string]interface {}"),
+        legacy=True,
+    )
+
+
+def parse_model_field(body: bytes, *, allow_name: bool = True) -> dict[str, Any]:
+    """Parse a show, pull, delete or copy style body: keys in lower case, nulls left out.
+
+    `model` is always there, "" when not given; with `allow_name` it may be called `name`
+    (ollama-js, litellm and ollmcp still do). The fields of these routes are checked for their
+    types, others are passed along. Raises BadRequest.
+    """
+    source = decode_object(body, "api.Request")
+    out = fold(source, frozenset(key.lower() for key in source))
+    fields = Fields(out, "Request")
+    for name in ("model", "name", "source", "destination", "system", "template"):
+        if name in out and not (name == "system" and isinstance(out[name], list)):
+            fields.text(name)
+    for name in ("stream", "insecure", "verbose"):
+        if name in out:
+            fields.flag(name, False)
+    fields.mapping("options", "map[string]interface {}")
+    out["model"] = out.get("model") or (out.get("name", "") if allow_name else "")
+    return out
+
+
+def _common(fields: Fields) -> dict[str, Any]:
+    top_logprobs = fields.integer("top_logprobs")
+    if not 0 <= top_logprobs <= 20:
+        raise BadRequest("top_logprobs must be between 0 and 20")
+    return {
+        "stream": fields.flag("stream", True),
+        "format": _format(fields.raw("format")),
+        "options": fields.mapping("options", "map[string]interface {}"),
+        "keep_alive": _keep_alive(fields),
+        "think": _think(fields.raw("think")),
+        "truncate": fields.flag("truncate", True),
+        "shift": fields.flag("shift", True),
+        "logprobs": fields.flag("logprobs", False),
+        "top_logprobs": top_logprobs,
+    }
+
+
+def _keep_alive(fields: Fields) -> float | None:
+    try:
+        return parse_keep_alive(fields.raw("keep_alive"))
+    except ValueError as error:
+        raise BadRequest(str(error)) from None
+
+
+def _think(value: object) -> Think:
+    match value:
+        case None | bool():
+            return value
+        case str() if value in _THINK_LEVELS:
+            return value
+        case str():
+            raise BadRequest(
+                f'invalid think value: "{value}" '
+                '(must be "high", "medium", "low", "max", true, or false)'
+            )
+        case _:
+            raise BadRequest(
+                'think must be a boolean or string ("high", "medium", "low", "max", true, or false)'
+            )
+
+
+def _format(value: object) -> Format:
+    match value:
+        case None | "":
+            return None
+        case "json":
+            return "json"
+        case dict():
+            return value
+        case str():
+            shown = f'"{value[:80]}"'
+        case _:
+            shown = kind(value)
+    raise BadRequest(f'invalid format: {shown}; expected "json" or a valid JSON Schema object')
+
+
+def _message(item: object) -> Message:
+    if not isinstance(item, dict):
+        raise BadRequest(
+            f"json: cannot unmarshal {kind(item)} into Go struct field "
+            "ChatRequest.messages of type api.Message"
+        )
+    fields = Fields(fold(item, _MESSAGE), "Message")
+    calls = fields.items("tool_calls", "[]api.ToolCall")
+    return Message(
+        role=fields.text("role").lower(),
+        content=fields.text("content"),
+        thinking=fields.text("thinking") or None,
+        images=_images(fields),
+        tool_calls=tuple(_tool_call(n, call) for n, call in enumerate(calls) if call is not None),
+        tool_name=fields.text("tool_name") or None,
+        tool_call_id=fields.text("tool_call_id") or None,
+    )
+
+
+def _tool_call(position: int, item: object) -> ToolCall:
+    if not isinstance(item, dict):
+        raise BadRequest(
+            f"json: cannot unmarshal {kind(item)} into Go struct field "
+            "Message.tool_calls of type api.ToolCall"
+        )
+    outer = Fields(fold(item, _TOOL_CALL), "ToolCall")
+    inner = fold(outer.mapping("function", "api.ToolCallFunction"), _FUNCTION)
+    fields = Fields(inner, "ToolCallFunction")
+    return ToolCall(
+        id=outer.text("id"),
+        name=fields.text("name"),
+        arguments=fields.mapping("arguments", "api.ToolCallFunctionArguments"),
+        index=fields.integer("index", position),
+    )
+
+
+def _tool(item: object) -> dict[str, object]:
+    if not isinstance(item, dict):
+        raise BadRequest(
+            f"json: cannot unmarshal {kind(item)} into Go struct field "
+            "ChatRequest.tools of type api.Tool"
+        )
+    fields = Fields(fold(item, frozenset(("type", "function"))), "Tool")
+    function: Mapping[str, object] = fields.mapping("function", "api.ToolFunction")
+    Fields(fold(function, frozenset(("name", "description"))), "ToolFunction").text("name")
+    return item
+
+
+def _token(fields: Fields, item: object) -> int:
+    if isinstance(item, bool) or not isinstance(item, int):
+        fields.refuse("context", item, "int")
+    return item
+
+
+def _images(fields: Fields) -> tuple[str, ...]:
+    """Check base64 as Go does on decoding: the standard alphabet, padded, no `data:` (§3.7)."""
+    images: list[str] = []
+    for item in fields.items("images", "[]api.ImageData"):
+        if item is None:
+            continue
+        if not isinstance(item, str):
+            fields.refuse("images", item, "api.ImageData")
+        text = item
+        wrong = _NOT_BASE64.search(text)
+        if wrong is not None:
+            raise BadRequest(f"illegal base64 data at input byte {wrong.start()}")
+        if "\n" in text or "\r" in text:
+            text = text.replace("\n", "").replace("\r", "")
+        try:
+            binascii.a2b_base64(text, strict_mode=True)
+        except binascii.Error:
+            raise BadRequest(f"illegal base64 data at input byte {len(text)}") from None
+        images.append(text)
+    return tuple(images)

@@ -1,0 +1,295 @@
+"""The work common to Ollama's chat and generate replies: an engine's stream taken apart and timed.
+
+Several events in one read give their lines in one `bytes`: one write (proxy-performance §1.4).
+Sources: contract §1.2–1.3 (shapes), §3.3 (numbers), §3.5 (thinking). All times are Unix
+nanoseconds and come as arguments.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from vllama.errors import EngineCrashed, VllamaError
+from vllama.translate.events import Choice, EngineUsage, Timings, check_finish, decode_event
+from vllama.translate.faults import ollama_error
+from vllama.translate.framing import DONE, SseReader
+from vllama.translate.logprobs import ollama_logprobs
+from vllama.translate.reply import CUT_SHORT
+from vllama.translate.thinking import ThinkSplitter
+from vllama.translate.toolcalls import CallCollector, CallScanner
+from vllama.translate.traits import Traits
+from vllama.translate.types import ToolCall, Usage
+from vllama.units import rfc3339_utc
+
+NDJSON = "application/x-ndjson"
+JSON = "application/json; charset=utf-8"
+
+_encode = msgspec.json.Encoder().encode
+
+
+class OllamaReply(ABC):
+    """A reply in the making. Steps of one event:
+
+    1. An error raises; what was translated before it in the same read is sent first.
+    2. The first choice's text and thinking are told apart, calls collected.
+    3. Its content becomes a line at once (stream) or waits (whole).
+    4. `finish_reason`, usage and timings are kept for the last object.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: str,
+        stream: bool,
+        started_ns: int,
+        loaded_ns: int,
+        sent_ns: int,
+        traits: Traits,
+        prompt_tokens: int | None = None,
+        max_tokens: int | None = None,
+        think: bool | None = None,
+        think_opened: bool = False,
+        tools: bool = False,
+    ) -> None:
+        """`think`: None the model cannot, True show its thinking, False split it off and hide it.
+
+        `think_opened`: the prompt ended inside the tag. `prompt_tokens` as counted before, used
+        when the engine does not say. `sent_ns` is when the request went to the engine.
+        """
+        self.content_type = NDJSON if stream else JSON
+        self.ended = False
+        self.first_token_ns: int | None = None
+        self.events = 0
+        self._model = model
+        self._stream = stream
+        self._started_ns, self._loaded_ns, self._sent_ns = started_ns, loaded_ns, sent_ns
+        self._prompt_tokens = prompt_tokens
+        bounded = max_tokens is not None and max_tokens < traits.context_length
+        self._max_tokens = max_tokens if bounded else None
+        self._hide_thinking = think is False
+        split = think is not None and not traits.splits_reasoning
+        self._splitter = ThinkSplitter(opened=think_opened) if split else None
+        self._scanner = CallScanner() if tools and not traits.parses_tools else None
+        self._collector = CallCollector()
+        self._plain = self._splitter is None and self._scanner is None
+        self._reader = SseReader()
+        self._head = b'{"model":%b,"created_at":"' % _encode(model)
+        self._second = -1
+        self._second_text = ""
+        self._texts: list[str] = []
+        self._thoughts: list[str] = []
+        self._logprobs: list[dict[str, Any]] = []
+        self._chunks = 0
+        self._last_ns = 0
+        self._finish_reason: str | None = None
+        self._usage: EngineUsage | None = None
+        self._timings: Timings | None = None
+        self._failure: VllamaError | None = None
+
+    @property
+    def text(self) -> str:
+        """The answer so far, without its thinking."""
+        return "".join(self._texts)
+
+    @property
+    def finish_reason(self) -> str | None:
+        """Why the engine stopped, in its own word; None before that."""
+        return self._finish_reason
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens so far: the engine's numbers, else those counted here."""
+        usage, timings = self._usage or EngineUsage(), self._timings or Timings()
+        prompt = usage.prompt_tokens
+        if prompt is None:
+            prompt = self._prompt_tokens
+        if prompt is None and timings.prompt_n is not None:
+            prompt = timings.prompt_n + (timings.cache_n or 0)
+        completion = usage.completion_tokens
+        if completion is None:
+            completion = timings.predicted_n
+        if completion is None:
+            full = self._finish_reason == "length" and self._max_tokens is not None
+            completion = self._max_tokens if full else self._chunks
+        return Usage(prompt_tokens=prompt or 0, completion_tokens=completion or 0)
+
+    def feed(self, chunk: bytes, now_ns: int) -> bytes:
+        """Take bytes of the engine's stream; return the lines they complete.
+
+        Raises UpstreamError or EngineCrashed for an error in the stream.
+        """
+        if self._failure is not None:
+            raise self._failure
+        lines: list[bytes] = []
+        try:
+            self._take(self._reader.feed(chunk), now_ns, lines)
+        except VllamaError as error:
+            if not lines:
+                raise
+            self._failure = error
+        return lines[0] if len(lines) == 1 else b"".join(lines)
+
+    def finish(self, now_ns: int) -> bytes:
+        """Return the last line, or the whole object.
+
+        Raises EngineCrashed when the stream ended without a `finish_reason`.
+        """
+        if self._failure is not None:
+            raise self._failure
+        lines: list[bytes] = []
+        self._take(self._reader.close(), now_ns, lines)
+        if self._finish_reason is None:
+            raise EngineCrashed(CUT_SHORT)
+        calls = self._flush(now_ns, lines)
+        if self._stream and calls:
+            lines.append(self._line(now_ns, self._body("", "", calls), []))
+        last = self._last(now_ns)
+        if self._stream:
+            lines.append(self._line(now_ns, self._body("", "", []), [], last))
+            return b"".join(lines)
+        body = self._body(self.text, "".join(self._thoughts), calls)
+        return self._line(now_ns, body, self._logprobs, last).rstrip(b"\n")
+
+    def fail(self, error: VllamaError) -> bytes:
+        """Return the line that ends a stream with an error (§1.0)."""
+        return ollama_error(error)[1] + b"\n"
+
+    def _take(self, payloads: list[bytes], now_ns: int, lines: list[bytes]) -> None:
+        for payload in payloads:
+            if payload == DONE:
+                self.ended = True
+                continue
+            event = decode_event(payload)
+            self.events += 1
+            if event.choices:
+                self._choice(event.choices[0], now_ns, lines)
+            if event.usage is not None:
+                self._usage = event.usage
+            if event.timings is not None:
+                self._timings = event.timings
+
+    def _choice(self, choice: Choice, now_ns: int, lines: list[bytes]) -> None:
+        delta = choice.delta
+        thinking: str | None
+        if delta is not None:
+            text = delta.content
+            thinking = delta.reasoning or delta.reasoning_content
+            if delta.tool_calls:
+                self._collector.add(delta.tool_calls)
+                self._count(now_ns)
+        else:
+            text, thinking = choice.text, None
+        if text or thinking:
+            self._count(now_ns)
+            if choice.logprobs is None and self._plain and not thinking:
+                assert text is not None
+                self._texts.append(text)
+                if self._stream:
+                    lines.append(self._content_line(self._stamp(now_ns), _encode(text)))
+            else:
+                self._add(text or "", thinking or "", choice, now_ns, lines)
+        reason = choice.finish_reason
+        if reason is not None:
+            check_finish(reason)
+            self._finish_reason = reason
+            self._last_ns = now_ns
+            self.ended = True
+
+    def _count(self, now_ns: int) -> None:
+        if self.first_token_ns is None:
+            self.first_token_ns = now_ns
+        self._last_ns = now_ns
+        self._chunks += 1
+
+    def _add(
+        self, text: str, thinking: str, choice: Choice, now_ns: int, lines: list[bytes]
+    ) -> None:
+        """Split, scan and keep one chunk's text; the slower way."""
+        if self._splitter is not None and text:
+            more, text = self._splitter.feed(text)
+            thinking += more
+        if self._scanner is not None and text:
+            text = self._scanner.feed(text)
+        self._logprobs.extend(ollama_logprobs(choice.logprobs))
+        self._emit(text, thinking, now_ns, lines)
+
+    def _emit(self, text: str, thinking: str, now_ns: int, lines: list[bytes]) -> None:
+        if self._hide_thinking:
+            thinking = ""
+        if text:
+            self._texts.append(text)
+        if thinking:
+            self._thoughts.append(thinking)
+        if self._stream and (text or thinking):
+            lines.append(self._line(now_ns, self._body(text, thinking, []), self._logprobs))
+            self._logprobs = []
+
+    def _flush(self, now_ns: int, lines: list[bytes]) -> list[ToolCall]:
+        """Give what was held back; return the calls."""
+        if self._splitter is not None:
+            thinking, text = self._splitter.finish()
+            if self._scanner is not None and text:
+                text = self._scanner.feed(text)
+            self._emit(text, thinking, now_ns, lines)
+        calls, text = self._collector.finish()
+        if self._scanner is not None:
+            found, rest = self._scanner.finish()
+            calls, text = calls + found, rest + text
+        self._emit(text, "", now_ns, lines)
+        return calls
+
+    def _stamp(self, now_ns: int) -> bytes:
+        """Write a time as RFC 3339; the seconds' text is kept, tokens come many a second."""
+        second, nanos = divmod(now_ns, 1_000_000_000)
+        if second != self._second:
+            self._second = second
+            self._second_text = rfc3339_utc(second * 1_000_000_000)[:19]
+        return b"%b.%09dZ" % (self._second_text.encode(), nanos)
+
+    def _line(
+        self,
+        now_ns: int,
+        body: dict[str, Any],
+        logprobs: Sequence[dict[str, Any]],
+        last: dict[str, Any] | None = None,
+    ) -> bytes:
+        value = {**body, "done": last is not None, **(last or {})}
+        if logprobs:
+            value["logprobs"] = list(logprobs)
+        return b'%b%b",%b\n' % (self._head, self._stamp(now_ns), _encode(value)[1:])
+
+    def _last(self, now_ns: int) -> dict[str, Any]:
+        """Return the fields of the last object; no duration is 0, since clients divide (§3.3)."""
+        usage, timings = self.usage, self._timings or Timings()
+        first_ns = self._last_ns if self.first_token_ns is None else self.first_token_ns
+        prompt_ns = first_ns - self._sent_ns
+        # all tokens in one read: the time before it is the best that is known
+        eval_ns = (self._last_ns - first_ns) or prompt_ns
+        if timings.prompt_ms is not None and timings.predicted_ms is not None:
+            prompt_ns = int(timings.prompt_ms * 1e6)
+            eval_ns = int(timings.predicted_ms * 1e6)
+        return {
+            "done_reason": "length" if self._finish_reason == "length" else "stop",
+            **self._extra(),
+            "total_duration": max(1, now_ns - self._started_ns),
+            "load_duration": max(1, self._loaded_ns - self._started_ns),
+            "prompt_eval_count": usage.prompt_tokens,
+            "prompt_eval_duration": max(1, prompt_ns),
+            "eval_count": usage.completion_tokens,
+            "eval_duration": max(1, eval_ns),
+        }
+
+    def _extra(self) -> dict[str, Any]:
+        return {}
+
+    @abstractmethod
+    def _content_line(self, stamp: bytes, text: bytes) -> bytes:
+        """Build the usual line by hand from JSON text: half the cost of encoding a dict."""
+
+    @abstractmethod
+    def _body(self, text: str, thinking: str, calls: Sequence[ToolCall]) -> dict[str, Any]:
+        """Return what the dialect puts between `created_at` and `done`."""

@@ -1,0 +1,192 @@
+"""Requests to an engine, in OpenAI's dialect as this engine speaks it.
+
+`chat_call`, `completion_call` and `embed_call` are built from our own values (Ollama's routes);
+`adapt_chat`, `adapt_completion` and `parse_openai_embeddings` (module `adapt`) take an OpenAI
+client's own body. The engine is always asked to stream. Sources: contract §2.1, §2.4;
+engines-llamacpp §2, §8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from vllama.errors import CapabilityMissing
+from vllama.translate.adapt import (
+    Passage,
+    adapt_chat,
+    adapt_completion,
+    parse_openai,
+    parse_openai_embeddings,
+)
+from vllama.translate.decoding import encode_json
+from vllama.translate.traits import Traits
+from vllama.translate.types import Call, Format, Message, Sampling, Think, ToolCall
+from vllama.translate.upstream import (
+    media_part,
+    put_max_tokens,
+    put_model,
+    put_sampling,
+    put_think,
+    response_format,
+)
+
+__all__ = [
+    "Passage",
+    "adapt_chat",
+    "adapt_completion",
+    "chat_call",
+    "completion_call",
+    "embed_call",
+    "parse_openai",
+    "parse_openai_embeddings",
+]
+
+CHAT_PATH = "/v1/chat/completions"
+COMPLETION_PATH = "/v1/completions"
+EMBEDDING_PATH = "/v1/embeddings"
+
+
+def chat_call(
+    messages: Sequence[Message],
+    sampling: Sampling,
+    traits: Traits,
+    *,
+    model: str,
+    format: Format = None,
+    tools: Sequence[Mapping[str, object]] = (),
+    think: Think = None,
+    logprobs: bool = False,
+    top_logprobs: int = 0,
+) -> Call:
+    """Build a chat request. Raises CapabilityMissing (images, log probabilities), BadRequest."""
+    body: dict[str, Any] = {"messages": _messages(messages, traits, model)}
+    put_model(body, traits, model)
+    put_sampling(body, sampling, traits)
+    put_max_tokens(body, sampling.max_tokens, traits, default_is_small=False)
+    wanted = response_format(format, traits)
+    if wanted is not None:
+        body["response_format"] = wanted
+    if tools:
+        body["tools"] = [_tool(tool) for tool in tools]
+    put_think(body, think, traits)
+    if logprobs or top_logprobs:
+        _need_logprobs(traits, model)
+        body["logprobs"] = True
+        if top_logprobs:
+            body["top_logprobs"] = top_logprobs
+    return Call(path=CHAT_PATH, body=encode_json(body))
+
+
+def completion_call(
+    prompt: str,
+    sampling: Sampling,
+    traits: Traits,
+    *,
+    model: str,
+    suffix: str | None = None,
+    format: Format = None,
+    logprobs: int = 0,
+) -> Call:
+    """Build a completion of a finished prompt; a limit is always sent, the default being 16.
+
+    Raises CapabilityMissing (log probabilities).
+    """
+    body: dict[str, Any] = {"prompt": prompt}
+    put_model(body, traits, model)
+    put_sampling(body, sampling, traits)
+    put_max_tokens(body, sampling.max_tokens, traits, default_is_small=True)
+    if suffix:
+        body["suffix"] = suffix
+    wanted = response_format(format, traits)
+    if wanted is not None:
+        body["response_format"] = wanted
+    if logprobs:
+        _need_logprobs(traits, model)
+        body["logprobs"] = logprobs
+    return Call(path=COMPLETION_PATH, body=encode_json(body))
+
+
+def embed_call(texts: str | Sequence[str], traits: Traits, *, model: str) -> Call:
+    """Build an embeddings request for one text or several."""
+    body = {
+        "model": traits.model_name or model,
+        "input": texts if isinstance(texts, str) else list(texts),
+        "encoding_format": "float",
+    }
+    return Call(path=EMBEDDING_PATH, body=encode_json(body))
+
+
+def _need_logprobs(traits: Traits, model: str) -> None:
+    if not traits.takes_logprobs:
+        raise CapabilityMissing(f'"{model}" does not support logprobs')
+
+
+def _tool(tool: Mapping[str, object]) -> dict[str, object]:
+    return {"type": "function"} | {name: v for name, v in tool.items() if v is not None}
+
+
+def _messages(messages: Sequence[Message], traits: Traits, model: str) -> list[dict[str, Any]]:
+    pending: list[tuple[str, str]] = []  # (id, name) of calls that wait for their result
+    out = []
+    for number, message in enumerate(messages):
+        item: dict[str, Any] = {"role": _role(message.role, traits), "content": message.content}
+        if message.images:
+            parts: list[dict[str, object]] = []
+            if message.content:
+                parts.append({"type": "text", "text": message.content})
+            parts.extend(media_part(image, traits, model) for image in message.images)
+            item["content"] = parts
+        if message.thinking and traits.reasoning_field and message.role == "assistant":
+            item[traits.reasoning_field] = message.thinking
+        if message.tool_calls:
+            ids = [call.id or f"call_{number}_{n}" for n, call in enumerate(message.tool_calls)]
+            item["tool_calls"] = [
+                _call(call, call_id) for call, call_id in zip(message.tool_calls, ids, strict=True)
+            ]
+            names = (call.name for call in message.tool_calls)
+            pending.extend(zip(ids, names, strict=True))
+        if message.role == "tool":
+            call_id, name = _answered(message, pending)
+            item["tool_call_id"] = call_id
+            if name:
+                item["name"] = name
+        out.append(item)
+    return out
+
+
+def _role(role: str, traits: Traits) -> str:
+    return "system" if role == "developer" and not traits.takes_developer_role else role
+
+
+def _call(call: ToolCall, call_id: str) -> dict[str, object]:
+    arguments = msgspec.json.encode(call.arguments).decode()
+    return {
+        "id": call_id,
+        "type": "function",
+        "function": {"name": call.name, "arguments": arguments},
+    }
+
+
+def _answered(message: Message, pending: list[tuple[str, str]]) -> tuple[str, str]:
+    """Find the call that a tool's message answers: by id, else by name, else the oldest.
+
+    Ollama's clients name the tool where OpenAI's engines want the call's id.
+    """
+    found = None
+    for entry in pending:
+        if message.tool_call_id is not None:
+            matches = entry[0] == message.tool_call_id
+        else:
+            matches = message.tool_name is None or entry[1] == message.tool_name
+        if matches:
+            found = entry
+            break
+    if found is None and message.tool_call_id is None and pending:
+        found = pending[0]
+    if found is None:
+        return message.tool_call_id or "call_0", message.tool_name or ""
+    pending.remove(found)
+    return found[0], message.tool_name or found[1]

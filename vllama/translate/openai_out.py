@@ -1,0 +1,287 @@
+"""An engine's streamed answer, for an OpenAI client.
+
+`PassThrough` relays events as they come, but for the model's name, the name of the reasoning field
+and the usage chunk; `Whole` collects them into one object, since the engine always streams. With
+`think` (the engine leaves `<think>` in the text) or tools that it does not parse, the text is
+rewritten on its way. Sources: contract §1.0, §1.8, §1.9.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from vllama.errors import EngineCrashed, VllamaError
+from vllama.translate.embeddings import (
+    decode_embeddings,
+    embeddings_reply,
+    normalize,
+    pool,
+    truncate_dimensions,
+)
+from vllama.translate.events import Chunk, check_finish, decode_chunk
+from vllama.translate.faults import openai_error, openai_error_object
+from vllama.translate.framing import DONE, SseReader, sse
+from vllama.translate.openai_in import Passage
+from vllama.translate.openai_rewrite import Rewriter
+from vllama.translate.openai_whole import ChoiceParts, whole_object
+from vllama.translate.reply import CUT_SHORT
+from vllama.translate.traits import Traits
+from vllama.translate.types import Usage
+
+__all__ = [
+    "PassThrough",
+    "Whole",
+    "decode_embeddings",
+    "embeddings_reply",
+    "normalize",
+    "pool",
+    "truncate_dimensions",
+]
+
+EVENT_STREAM = "text/event-stream"
+JSON = "application/json"
+
+_encode = msgspec.json.Encoder().encode
+
+
+class _Tap:
+    """What both replies watch in the stream: usage, ends, the first token, the whole text."""
+
+    def __init__(
+        self,
+        passage: Passage,
+        traits: Traits,
+        *,
+        prompt_tokens: int | None = None,
+        think: bool = False,
+        think_opened: bool = False,
+    ) -> None:
+        """`think`: the model may think; `think_opened`: the prompt ended inside the tag."""
+        self.content_type = JSON
+        self.ended = False
+        self.first_token_ns: int | None = None
+        self.events = 0
+        self._passage = passage
+        self._split = think and not traits.splits_reasoning
+        self._opened = think_opened
+        self._scan = passage.tools and not traits.parses_tools
+        self._prompt_tokens = prompt_tokens
+        self._reader = SseReader()
+        self._texts: list[str] = []
+        self._tokens = 0
+        self._unfinished: set[int] = set()
+        self._finish_reason: str | None = None
+        self._usage: dict[str, Any] | None = None
+        self._failure: VllamaError | None = None
+
+    @property
+    def text(self) -> str:
+        """The first choice's text as the engine gave it."""
+        return "".join(self._texts)
+
+    @property
+    def finish_reason(self) -> str | None:
+        """Why the engine stopped; None before that."""
+        return self._finish_reason
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens so far: the engine's numbers, else those counted here."""
+        given = self._usage or {}
+        prompt, completion = given.get("prompt_tokens"), given.get("completion_tokens")
+        if not isinstance(prompt, int):
+            prompt = self._prompt_tokens or 0
+        if not isinstance(completion, int):
+            limit = self._passage.max_tokens
+            full = self._finish_reason == "length" and limit is not None
+            completion = limit if full and limit is not None else self._tokens
+        return Usage(prompt_tokens=prompt, completion_tokens=completion)
+
+    def _watch(self, chunk: Chunk, now_ns: int) -> None:
+        """Take note of one event. Raises EngineCrashed when the engine says that it gave up."""
+        self.events += 1
+        if chunk.usage is not None:
+            self._usage = chunk.usage
+        for choice in chunk.choices or ():
+            delta = choice.delta
+            text = choice.text if delta is None else delta.content
+            if text or (
+                delta is not None
+                and (delta.reasoning or delta.reasoning_content or delta.tool_calls)
+            ):
+                if self.first_token_ns is None:
+                    self.first_token_ns = now_ns
+                self._tokens += 1
+                if text and choice.index == 0:
+                    self._texts.append(text)
+            self._unfinished.add(choice.index)
+            if choice.finish_reason is not None:
+                check_finish(choice.finish_reason)
+                self._unfinished.discard(choice.index)
+                self._finish_reason = choice.finish_reason
+                self.ended = not self._unfinished
+
+    def _check_complete(self) -> None:
+        if self._finish_reason is None or self._unfinished:
+            raise EngineCrashed(CUT_SHORT)
+
+    def _usage_object(self) -> dict[str, Any]:
+        usage = self.usage
+        return {
+            **(self._usage or {}),
+            "prompt_tokens": usage.prompt_tokens,
+            "completion_tokens": usage.completion_tokens,
+            "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        }
+
+
+class PassThrough(_Tap):
+    """A stream for a client that asked for one."""
+
+    def __init__(self, passage: Passage, traits: Traits, **options: Any) -> None:
+        super().__init__(passage, traits, **options)
+        self.content_type = EVENT_STREAM
+        rewrites = self._split or self._scan
+        self._rewriter = (
+            Rewriter(split=self._split, opened=self._opened, scan=self._scan) if rewrites else None
+        )
+        self._last: Chunk | None = None
+        self._usage_sent = False
+        self._closed = False
+
+    def feed(self, chunk: bytes, now_ns: int) -> bytes:
+        """Take bytes of the engine's stream; return the events for the client.
+
+        Raises UpstreamError or EngineCrashed for an error in the stream.
+        """
+        if self._failure is not None:
+            raise self._failure
+        out: list[bytes] = []
+        try:
+            self._take(self._reader.feed(chunk), now_ns, out)
+        except VllamaError as error:
+            if not out:
+                raise
+            self._failure = error
+        return b"".join(out)
+
+    def finish(self, now_ns: int) -> bytes:
+        """Return what is left: usage and `[DONE]` where the engine gave none.
+
+        Raises EngineCrashed when the stream ended without a `finish_reason`.
+        """
+        if self._failure is not None:
+            raise self._failure
+        out: list[bytes] = []
+        self._take(self._reader.close(), now_ns, out)
+        self._check_complete()
+        self._close(out)
+        return b"".join(out)
+
+    def fail(self, error: VllamaError) -> bytes:
+        """Return an error event and the end; Ollama's own cut without a word helps nobody."""
+        return sse(_encode(openai_error_object(error))) + sse(DONE)
+
+    def _take(self, payloads: list[bytes], now_ns: int, out: list[bytes]) -> None:
+        for payload in payloads:
+            if payload == DONE:
+                self.ended = True
+                if self._finish_reason is not None and not self._unfinished:
+                    self._close(out)
+                continue
+            chunk = decode_chunk(payload)
+            self._watch(chunk, now_ns)
+            if not chunk.choices and chunk.usage is not None:
+                if not self._passage.include_usage:
+                    continue
+                self._usage_sent = True
+            self._last = chunk
+            if self._rewriter is not None and chunk.choices:
+                rewritten = self._rewriter.rewrite(payload)
+                if rewritten is None:
+                    continue
+                payload = rewritten
+            out.append(b"data: %b\n\n" % self._renamed(payload, chunk))
+
+    def _renamed(self, payload: bytes, chunk: Chunk) -> bytes:
+        """Put the client's model name, and Ollama's name of the reasoning (§1.8)."""
+        model = chunk.model
+        if model is not None and model != self._passage.model:
+            theirs, ours = _encode(model), _encode(self._passage.model)
+            for colon in (b":", b": "):
+                payload = payload.replace(b'"model"' + colon + theirs, b'"model":' + ours, 1)
+        for choice in chunk.choices or ():
+            delta = choice.delta
+            if delta is not None and delta.reasoning_content and delta.reasoning is None:
+                payload = payload.replace(b'"reasoning_content":', b'"reasoning":')
+                break
+        return payload.replace(b"\n", b" ") if b"\n" in payload else payload
+
+    def _close(self, out: list[bytes]) -> None:
+        """Append the usage that was asked for, then the end; once."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._passage.include_usage and not self._usage_sent:
+            last = self._last or Chunk()
+            chat = self._passage.kind == "chat"
+            closing: dict[str, Any] = {
+                "id": last.id or "",
+                "object": "chat.completion.chunk" if chat else "text_completion",
+                "created": last.created or 0,
+                "model": self._passage.model,
+                "choices": [],
+                "usage": self._usage_object(),
+            }
+            out.append(sse(_encode(closing)))
+        out.append(sse(DONE))
+
+
+class Whole(_Tap):
+    """One object for a client that did not ask for a stream."""
+
+    def __init__(self, passage: Passage, traits: Traits, **options: Any) -> None:
+        super().__init__(passage, traits, **options)
+        self._first: Chunk | None = None
+        self._choices: dict[int, ChoiceParts] = {}
+
+    def feed(self, chunk: bytes, now_ns: int) -> bytes:
+        """Take bytes of the engine's stream; nothing is sent before the end.
+
+        Raises UpstreamError or EngineCrashed for an error in the stream.
+        """
+        self._take(self._reader.feed(chunk), now_ns)
+        return b""
+
+    def finish(self, now_ns: int) -> bytes:
+        """Return the object. Raises EngineCrashed when the answer is not complete."""
+        self._take(self._reader.close(), now_ns)
+        self._check_complete()
+        return whole_object(
+            self._passage,
+            self._first or Chunk(),
+            self._choices,
+            self._usage_object(),
+            now_ns,
+            split=self._split,
+            opened=self._opened,
+            scan=self._scan,
+        )
+
+    def fail(self, error: VllamaError) -> bytes:
+        """Return the error's body."""
+        return openai_error(error)[1]
+
+    def _take(self, payloads: list[bytes], now_ns: int) -> None:
+        for payload in payloads:
+            if payload == DONE:
+                self.ended = True
+                continue
+            chunk = decode_chunk(payload)
+            self._watch(chunk, now_ns)
+            if self._first is None and chunk.choices:
+                self._first = chunk
+            for choice in chunk.choices or ():
+                self._choices.setdefault(choice.index, ChoiceParts()).add(choice)

@@ -1,0 +1,67 @@
+"""Rewriting the chunks of an engine that leaves thinking and tool calls in the text.
+
+`<think>…</think>` becomes `reasoning`, a call found in the text becomes `tool_calls` with the
+finish reason of that name (contract §1.8, §3.5). Each choice has a state of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from vllama.translate.thinking import ThinkSplitter
+from vllama.translate.toolcalls import CallScanner, openai_calls
+
+
+class Rewriter:
+    """Rewrites chat chunks, one after the other."""
+
+    __slots__ = ("_opened", "_scan", "_scanners", "_split", "_splitters")
+
+    def __init__(self, *, split: bool, opened: bool, scan: bool) -> None:
+        self._split, self._opened, self._scan = split, opened, scan
+        self._splitters: dict[int, ThinkSplitter] = {}
+        self._scanners: dict[int, CallScanner] = {}
+
+    def rewrite(self, payload: bytes) -> bytes | None:
+        """Return the chunk to send instead, None if nothing of it is certain yet.
+
+        `payload` was decoded as a chunk before, so that its shape is known.
+        """
+        chunk: dict[str, Any] = msgspec.json.decode(payload)
+        worth = False
+        for choice in chunk["choices"]:
+            worth = self._choice(choice) or worth
+        return msgspec.json.encode(chunk) if worth else None
+
+    def _choice(self, choice: dict[str, Any]) -> bool:
+        """Rewrite in place; return whether something is left to say."""
+        delta = choice.get("delta")
+        if not isinstance(delta, dict):
+            return True
+        index = choice.get("index") or 0
+        given = delta.get("content")
+        text, thinking = given or "", ""
+        last = choice.get("finish_reason") is not None
+        if self._split:
+            splitter = self._splitters.setdefault(index, ThinkSplitter(opened=self._opened))
+            thinking, text = splitter.feed(text)
+            if last:
+                more_thinking, more_text = splitter.finish()
+                thinking, text = thinking + more_thinking, text + more_text
+        if self._scan:
+            scanner = self._scanners.setdefault(index, CallScanner())
+            text = scanner.feed(text)
+            if last:
+                calls, rest = scanner.finish()
+                text += rest
+                if calls:
+                    delta["tool_calls"] = openai_calls(calls)
+                    choice["finish_reason"] = "tool_calls"
+        if thinking:
+            delta["reasoning"] = thinking
+        if given is not None or text:
+            delta["content"] = text
+        others = any(value for name, value in delta.items() if name != "content")
+        return bool(text) or last or others or not given

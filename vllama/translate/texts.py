@@ -1,0 +1,28 @@
+"""Engines' error texts, made fit to show: no file paths, no stack, one line, not too long.
+
+(engines-llamacpp §2: a wrong type makes `llama_cpp.server` answer with pydantic's report, source
+paths and addresses included.)
+"""
+
+from __future__ import annotations
+
+import re
+
+MAX_CHARS = 2000
+
+_SOURCE_LINE = re.compile(r'\s*\bFile "[^"\n]*", line \d+(?:, in [^\s:,;]+)?')
+_PATH = re.compile(
+    r"(?<![\w:/.<])(?:[A-Za-z]:\\(?:[^\s\\:*?\"<>|']+\\)*|/(?:[\w.@+~-]+/)+)([\w.@+~-]+)"
+)
+_MORE = re.compile(r"\s*For further information visit https?://\S+")
+_SPACE = re.compile(r"\s+")
+
+
+def clean_text(text: str) -> str:
+    """Return an engine's message without source lines and directories, on one line."""
+    text = text[: 4 * MAX_CHARS]
+    text = _SOURCE_LINE.sub("", text)
+    text = _MORE.sub("", text)
+    text = _PATH.sub(r"\1", text)
+    text = _SPACE.sub(" ", text).strip()
+    return text if len(text) <= MAX_CHARS else text[: MAX_CHARS - 1] + "…"

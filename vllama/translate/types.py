@@ -1,0 +1,143 @@
+"""The values that the dialects meet in: what a client asked for, free of any engine's names.
+
+Every request type is frozen; parsing makes one, planning and translation only read it.
+Field names and defaults follow Ollama's API (contract §1.2–1.4, §2.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+Format: TypeAlias = Literal["json"] | dict[str, object] | None
+"""Constrained output: none, any JSON, or a JSON schema."""
+
+Think: TypeAlias = bool | str | None
+"""On, off, a level (`low`, `medium`, `high`, `max`) or the model's default."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How tokens are chosen; the defaults are Ollama's (§2.1).
+
+    `seed` -1 is random. `max_tokens` None is "no limit": the context bounds it.
+    """
+
+    temperature: float = 0.8
+    top_p: float = 0.9
+    top_k: int = 40
+    min_p: float = 0.0
+    typical_p: float = 1.0
+    repeat_penalty: float = 1.0
+    repeat_last_n: int = 64
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    seed: int = -1
+    stop: tuple[str, ...] = ()
+    max_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadOptions:
+    """What an engine must be started with (§2.2); None is "not given"."""
+
+    num_ctx: int | None = None
+    num_batch: int | None = None
+    num_gpu: int | None = None
+    main_gpu: int | None = None
+    num_thread: int | None = None
+    use_mmap: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """A call that a model asked for. `id` is "" when the client gave none."""
+
+    id: str = ""
+    name: str
+    arguments: dict[str, object] = field(default_factory=dict)
+    index: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One turn. `images` are base64 (images, or wav audio)."""
+
+    role: str
+    content: str = ""
+    thinking: str | None = None
+    images: tuple[str, ...] = ()
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_name: str | None = None
+    tool_call_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatRequest:
+    """`POST /api/chat`. `keep_alive` in seconds, `math.inf` for ever, None not given."""
+
+    model: str
+    messages: tuple[Message, ...] = ()
+    stream: bool = True
+    format: Format = None
+    options: Mapping[str, object] = field(default_factory=dict)
+    keep_alive: float | None = None
+    think: Think = None
+    tools: tuple[dict[str, object], ...] = ()
+    truncate: bool = True
+    shift: bool = True
+    logprobs: bool = False
+    top_logprobs: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerateRequest:
+    """`POST /api/generate`. `system` and `template` None: the model's own."""
+
+    model: str
+    prompt: str = ""
+    suffix: str = ""
+    system: str | None = None
+    template: str | None = None
+    context: tuple[int, ...] = ()
+    raw: bool = False
+    images: tuple[str, ...] = ()
+    stream: bool = True
+    format: Format = None
+    options: Mapping[str, object] = field(default_factory=dict)
+    keep_alive: float | None = None
+    think: Think = None
+    truncate: bool = True
+    shift: bool = True
+    logprobs: bool = False
+    top_logprobs: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbedRequest:
+    """`POST /api/embed`, or with `legacy` `POST /api/embeddings`. `dimensions` 0: all."""
+
+    model: str
+    inputs: tuple[str, ...] = ()
+    truncate: bool = True
+    dimensions: int = 0
+    keep_alive: float | None = None
+    options: Mapping[str, object] = field(default_factory=dict)
+    legacy: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Tokens that an answer took."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A request to an engine: always POST, always JSON."""
+
+    path: str
+    body: bytes

@@ -1,0 +1,189 @@
+"""Parts of a request body that go to an engine, spelled as its traits say.
+
+Used by `openai_in` (Ollama's dialect) and `adapt` (OpenAI's): parameters, schemas, thinking,
+images. Sources: contract §2.1, §2.4; engines-llamacpp §2 (what `llama_cpp.server` cannot take).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from vllama.errors import BadRequest, CapabilityMissing
+from vllama.translate.traits import SchemaStyle, Traits
+from vllama.translate.types import Format, Sampling, Think
+
+_INT32_MAX = 2**31 - 1
+
+LIMITS: Mapping[str, tuple[float, float]] = {
+    "temperature": (0.0, 1e6),
+    "top_p": (1e-6, 1.0),  # vLLM refuses 0; this is as greedy
+    "min_p": (0.0, 1.0),
+    "typical_p": (0.0, 1.0),
+    "presence_penalty": (-2.0, 2.0),
+    "frequency_penalty": (-2.0, 2.0),
+    "repeat_penalty": (1e-3, 1e6),
+}
+"""What the engines accept; Ollama accepts anything, so values are moved inside."""
+
+_SENT = (
+    "temperature", "top_p", "top_k", "min_p", "typical_p", "repeat_penalty", "repeat_last_n",
+    "presence_penalty", "frequency_penalty",
+)  # fmt: skip
+
+_SIGNATURES = (
+    ("iVBORw0KGgo", "image/png"),
+    ("/9j/", "image/jpeg"),
+    ("R0lGOD", "image/gif"),
+    ("Qk", "image/bmp"),
+)
+_LEVELS = {
+    "minimal": "low", "low": "low", "medium": "medium", "high": "high",
+    "max": "max", "xhigh": "max", "ultra": "max",
+}  # fmt: skip
+
+
+def put_model(body: dict[str, Any], traits: Traits, model: str) -> None:
+    """Set the name that the engine wants to hear, and streaming: a client that leaves must free it.
+
+    (engines-llamacpp §2: an answer that is not streamed runs to its end, whoever left.)
+    """
+    body["model"] = traits.model_name or model
+    body["stream"] = True
+    if traits.usage_in_stream:
+        body["stream_options"] = {"include_usage": True}
+
+
+def put_sampling(body: dict[str, Any], sampling: Sampling, traits: Traits) -> None:
+    """Send every parameter that the engine knows, under its name there, but `max_tokens`."""
+    for name in _SENT:
+        if name in traits.parameters:
+            body[traits.parameters[name]] = clamp(name, getattr(sampling, name))
+    seed = mask_seed(sampling.seed, traits)
+    if seed is not None and "seed" in traits.parameters:
+        body[traits.parameters["seed"]] = seed
+    if sampling.stop and "stop" in traits.parameters:
+        body[traits.parameters["stop"]] = list(sampling.stop)
+
+
+def put_max_tokens(
+    body: dict[str, Any], limit: int | None, traits: Traits, *, default_is_small: bool
+) -> None:
+    """Send a limit; with `default_is_small` (completions: 16) also when there is none."""
+    name = traits.parameters.get("max_tokens", "max_tokens")
+    if limit is not None and limit < traits.context_length:
+        body[name] = max(1, limit)
+    elif default_is_small:
+        body[name] = None if traits.takes_nulls else traits.context_length
+
+
+def clamp(name: str, value: float) -> float:
+    """Move a parameter's value into the range that engines accept."""
+    if name == "top_k":
+        return int(min(max(value, 0), _INT32_MAX))
+    if name == "repeat_last_n":
+        return int(min(max(value, -1), _INT32_MAX))
+    low, high = LIMITS[name]
+    return min(max(value, low), high)
+
+
+def mask_seed(seed: int, traits: Traits) -> int | None:
+    """Cut a seed to the engine's width (never its sign bit at 64); None for -1, random."""
+    return None if seed == -1 else seed & ((1 << min(traits.seed_bits, 63)) - 1)
+
+
+def response_format(wanted: Format, traits: Traits) -> dict[str, object] | None:
+    """Return the `response_format` of a format, None for free text."""
+    if wanted is None:
+        return None
+    if wanted == "json":
+        return {"type": "json_object"}
+    if traits.schema_style is SchemaStyle.JSON_OBJECT:
+        return {"type": "json_object", "schema": wanted}
+    return {"type": "json_schema", "json_schema": {"name": "response", "schema": wanted}}
+
+
+def adapt_response_format(value: object, traits: Traits) -> dict[str, object] | None:
+    """Turn OpenAI's `response_format` into the engine's form. Raises BadRequest."""
+    if not isinstance(value, dict):
+        raise BadRequest("Invalid type for 'response_format': expected an object.")
+    match value.get("type"):
+        case "text":
+            return None
+        case "json_object":
+            schema = value.get("schema")
+        case "json_schema":
+            inner = value.get("json_schema")
+            schema = inner.get("schema") if isinstance(inner, dict) else None
+            if not isinstance(schema, dict):
+                raise BadRequest("Missing required parameter: 'response_format.json_schema'.")
+            if traits.schema_style is SchemaStyle.OPENAI:
+                return value
+        case other:
+            raise BadRequest(
+                f"Invalid value: {str(other)[:80]!r}. Supported values are: "
+                "'json_object', 'json_schema', and 'text'."
+            )
+    return response_format(schema if isinstance(schema, dict) else "json", traits)
+
+
+def put_think(body: dict[str, Any], think: Think, traits: Traits) -> None:
+    """Switch thinking, where the engine's templates can be told (§2.4); a client's own kwargs win.
+
+    Families differ in the name of the switch, and templates ignore names they do not know.
+    """
+    if think is None:
+        return
+    level = think if isinstance(think, str) else None
+    if traits.takes_template_kwargs:
+        kwargs: dict[str, object] = {"enable_thinking": bool(think), "thinking": bool(think)}
+        if level is not None:
+            kwargs["reasoning_effort"] = level
+        own = body.get("chat_template_kwargs")
+        body["chat_template_kwargs"] = kwargs | (own if isinstance(own, dict) else {})
+    if traits.takes_reasoning_effort and level is not None:
+        body["reasoning_effort"] = level
+
+
+def parse_effort(value: object) -> Think:
+    """Map OpenAI's reasoning effort to `think` (§1.8). Raises BadRequest."""
+    if value is None:
+        return None
+    if value == "none":
+        return False
+    level = _LEVELS.get(value) if isinstance(value, str) else None
+    if level is None:
+        raise BadRequest(
+            f"invalid reasoning value: '{str(value)[:80]}' "
+            '(must be "high", "medium", "low", "max", or "none")'
+        )
+    return level
+
+
+def media_part(data: str, traits: Traits, model: str) -> dict[str, object]:
+    """Return the content part of one base64 image or wav.
+
+    Raises CapabilityMissing when the model takes none, BadRequest for an unknown kind of file.
+    """
+    if data.startswith("UklGR") and data[10:16] in ("BXQVZF", "V0FWRS"):
+        return audio_part(data, "wav", traits, model)
+    if not traits.takes_images:
+        raise CapabilityMissing(f'"{model}" does not support vision')
+    kind = _media_type(data)
+    if kind is None:
+        raise BadRequest("cannot read the image: not PNG, JPEG, WebP or GIF")
+    return {"type": "image_url", "image_url": {"url": f"data:{kind};base64,{data}"}}
+
+
+def audio_part(data: str, kind: str, traits: Traits, model: str) -> dict[str, object]:
+    """Return the content part of base64 audio. Raises CapabilityMissing."""
+    if not traits.takes_audio:
+        raise CapabilityMissing(f'"{model}" does not support audio')
+    return {"type": "input_audio", "input_audio": {"data": data, "format": kind}}
+
+
+def _media_type(data: str) -> str | None:
+    for prefix, kind in _SIGNATURES:
+        if data.startswith(prefix):
+            return kind
+    return "image/webp" if data.startswith("UklGR") else None
