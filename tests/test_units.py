@@ -179,6 +179,24 @@ def test_duration(seconds: float, text: str) -> None:
     assert units.format_duration(seconds) == text
 
 
+@pytest.mark.parametrize(
+    ("duration_ns", "text"),
+    [
+        (0, "0s"),
+        (7, "7ns"),
+        (1500, "1.5µs"),
+        (130_079_000, "130.079ms"),
+        (1_000_000_000, "1s"),
+        (4_232_710_706, "4.232710706s"),
+        (63_500_000_000, "1m3.5s"),
+        (3_600_000_000_000, "1h0m0s"),
+        (60_000_000_001, "1m0.000000001s"),
+    ],
+)
+def test_go_duration_text(duration_ns: int, text: str) -> None:
+    assert units.format_go_duration(duration_ns) == text
+
+
 def test_ago_and_until() -> None:
     assert units.format_ago(0.2) == "Less than a second ago"
     assert units.format_ago(21 * DAY) == "3 weeks ago"

@@ -158,6 +158,21 @@ def format_duration(seconds: float) -> str:
     return f"{int(seconds / 3600) // 24 // 365} years"
 
 
+def format_go_duration(duration_ns: int) -> str:
+    """Write a duration as Go prints it: `1m3.5s`, `130.079ms`, `0s`; not negative."""
+    if duration_ns < 1_000_000_000:
+        for scale, unit in ((1_000_000, "ms"), (1_000, "µs"), (1, "ns")):
+            if duration_ns >= scale:
+                return _trimmed_number(duration_ns, scale) + unit
+        return "0s"
+    minutes, rest_ns = divmod(duration_ns, 60_000_000_000)
+    hours, minutes = divmod(minutes, 60)
+    text = _trimmed_number(rest_ns, 1_000_000_000) + "s"
+    if hours:
+        return f"{hours}h{minutes}m{text}"
+    return f"{minutes}m{text}" if minutes else text
+
+
 def format_ago(seconds: float) -> str:
     """Humanise a time that lies `seconds` back; one in the future reads `… from now`."""
     return f"{format_duration(seconds)} ago" if seconds >= 0 else format_until(-seconds)
@@ -191,6 +206,12 @@ def parse_rfc3339(text: str) -> float:
     Raises ValueError.
     """
     return datetime.fromisoformat(re.sub(r"(\.[0-9]{6})[0-9]+", r"\1", text)).timestamp()
+
+
+def _trimmed_number(value: int, scale: int) -> str:
+    whole, rest = divmod(value, scale)
+    fraction = f"{rest:0{len(str(scale)) - 1}d}".rstrip("0") if rest else ""
+    return f"{whole}.{fraction}" if fraction else str(whole)
 
 
 def _go_quote(text: str) -> str:

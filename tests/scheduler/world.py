@@ -63,7 +63,7 @@ class GatedProcess:
             self.state = State.STOPPED
         self._over.set()
 
-    def rss_bytes(self):
+    def descendants_rss_bytes(self):
         return self.rss
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from datetime import datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeVar
 
@@ -21,7 +21,7 @@ from vllama.gateway.http import ClientGone, Request
 from vllama.gateway.upstream import ConnectionLost, Upstream
 from vllama.models.types import Bundle, ModelInfo
 from vllama.plan.types import Need
-from vllama.scheduler.scheduler import Lease
+from vllama.scheduler.instance import Lease
 from vllama.translate.faults import clean_engine_error
 from vllama.translate.prompt import ChatTemplate, fit_messages
 from vllama.translate.traits import Traits
@@ -68,9 +68,9 @@ async def leased(
     """
     scheduler = gateway.scheduler
     for pause_s in (*RETRY_PAUSES_S, None):
-        lease = scheduler.try_acquire(bundle, need, keep_alive_s) or await unless_gone(
-            request, scheduler.acquire(bundle, need, keep_alive_s)
-        )
+        lease = scheduler.try_acquire(bundle, need, keep_alive_s)
+        if lease is None:
+            lease = await unless_gone(request, scheduler.acquire(bundle, need, keep_alive_s))
         try:
             await use(lease, gateway.upstreams.to(lease.endpoint))
             return
@@ -190,7 +190,7 @@ class Prompt:
     ) -> str:
         assert self._template is not None
         plain = [replace(message, images=()) for message in messages]
-        return self._template.render(plain, tools=tools, now=datetime.now(), **kwargs)
+        return self._template.render(plain, tools=tools, now=time.time(), **kwargs)
 
     async def count(self, text: str) -> None:
         """Count a finished prompt."""

@@ -23,7 +23,7 @@ from vllama.gateway.relay import Relay
 from vllama.gateway.upstream import Upstream
 from vllama.models.types import Capability
 from vllama.plan.types import Need
-from vllama.scheduler.scheduler import Lease
+from vllama.scheduler.instance import Lease
 from vllama.translate.faults import clean_engine_error
 from vllama.translate.ollama_in import (
     parse_chat,

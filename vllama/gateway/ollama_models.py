@@ -54,7 +54,7 @@ def described(bundle: Bundle, info: ModelInfo | None) -> dict[str, object]:
         "model": bundle.name,
         "size": bundle.size_bytes,
         "digest": bundle.digest,
-        "details": details(bundle, info),
+        "details": details(bundle, info or ModelInfo(architecture="unknown")),
     }
 
 

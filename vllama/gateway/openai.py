@@ -20,13 +20,14 @@ from vllama.gateway.relay import Relay
 from vllama.gateway.upstream import Upstream
 from vllama.models.types import Bundle, Capability
 from vllama.plan.types import Need
-from vllama.scheduler.scheduler import Lease
+from vllama.scheduler.instance import Lease
 from vllama.translate.openai_in import (
     adapt_chat,
     adapt_completion,
     parse_openai,
     parse_openai_embeddings,
 )
+from vllama.translate.openai_messages import conversation
 from vllama.translate.openai_out import (
     PassThrough,
     Whole,
@@ -90,13 +91,15 @@ async def chat(gateway: Gateway, request: Request) -> None:
         traits = lease.traits
         data, passage = adapt_chat(body, traits, model=str(body["model"]), defaults=defaults)
         prompt = Prompt(entry.info, upstream, traits)
-        await prompt.fit(passage.messages, (), truncate=False, think=None)
+        if not traits.usage_in_stream:
+            messages, tools = conversation(data)
+            await prompt.fit(messages, tools, truncate=False, think=None)
         make = PassThrough if passage.stream else Whole
         reply = make(
             passage,
             traits,
             prompt_tokens=prompt.tokens,
-            can_think=Capability.THINKING in entry.info.capabilities,
+            think=Capability.THINKING in entry.info.capabilities,
             think_opened=opens_thinking(prompt.text),
         )
         relay = Relay(request, reply, whole=not passage.stream, headers={})

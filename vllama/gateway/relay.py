@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from typing import Any, Protocol
 
 from vllama.errors import VllamaError
-from vllama.gateway.http import ClientGone, Request, now_ns
+from vllama.gateway.http import ClientGone, Message, Request, now_ns
 from vllama.gateway.upstream import Connection, ConnectionLost, Upstream
 from vllama.translate.faults import clean_engine_error
 from vllama.translate.types import Call
@@ -55,16 +55,17 @@ class Rest:
         """Go on until the coroutine returns."""
         waiting_for = self._waiting_for
         while True:
+            thrown: BaseException | None = None
+            value: Any = None
             try:
                 value = yield waiting_for
             except BaseException as error:
-                step = self._coroutine.throw
-                argument: Any = error
-            else:
-                step = self._coroutine.send
-                argument = value
+                thrown = error
             try:
-                waiting_for = step(argument)
+                if thrown is None:
+                    waiting_for = self._coroutine.send(value)
+                else:
+                    waiting_for = self._coroutine.throw(thrown)
             except StopIteration:
                 return
 
@@ -168,10 +169,10 @@ class Relay:
         kind = self._reply.content_type.encode()
         return self._drive(self._request.head(200, kind, None, self._headers))
 
-    def _drive(self, message: dict[str, Any] | Any) -> bool:
+    def _drive(self, message: Message) -> bool:
         """Run `send()` by hand; True if it finished at once."""
         coroutine = self._request.send(message)
-        if not hasattr(coroutine, "send"):  # a server whose send() is no plain coroutine
+        if not isinstance(coroutine, Coroutine):  # a server whose send() is something else
             self._suspend(coroutine)
             return False
         try:

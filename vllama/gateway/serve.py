@@ -89,7 +89,7 @@ def make_server(app: App, *, drain_s: float) -> Server:
     """Return a server for `app`; run it with `serve(sockets=[listener])`."""
     return Server(
         uvicorn.Config(
-            app,  # type: ignore[arg-type]  # our message types are narrower
+            app,
             http="httptools",
             ws="none",
             lifespan="off",

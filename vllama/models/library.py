@@ -49,16 +49,6 @@ class Library:
         self._infos: OrderedDict[tuple[object, ...], ModelInfo] = OrderedDict()
         self._lock = threading.Lock()
 
-    @classmethod
-    def from_settings(cls, settings: ModelsSettings) -> Library:
-        """Build the library of this machine: packaged models, folders, the hub and its cache."""
-        stores: tuple[Store, ...] = (
-            PackagedStore(settings.package_dirs),
-            FolderStore(settings.folders),
-            HfCacheStore(settings.hf_cache_dir),
-        )
-        return cls(stores, HuggingFace(settings), settings)
-
     def list(self) -> list[Bundle]:
         """Return all models, the newest first; of one name the first store's."""
         bundles: dict[str, Bundle] = {}
@@ -92,12 +82,14 @@ class Library:
 
     def _advice(self, ref: ModelRef) -> str:
         """Say what can be done about a model that is not here: a near name, or a pull."""
-        names = [bundle.name for bundle in self.list()]
-        # compared without the common prefix, which would make all hub models look alike
-        keys = {name.removeprefix("hf.co/").lower(): name for name in names}
-        keys |= {key.removesuffix(":latest"): name for key, name in keys.items()}
-        wanted = ref.display.removeprefix("hf.co/").lower()
-        close = difflib.get_close_matches(wanted, keys, n=3, cutoff=0.7)
+        keys: dict[str, str] = {}
+        for bundle in self.list():
+            here = ModelRef.parse(bundle.name)
+            # without the tag and the organisation too: which of them is wrong is not known
+            for key in (f"{here.plain}:{here.tag}", here.plain, here.model):
+                keys.setdefault(key.lower(), bundle.name)
+        wanted = f"{ref.plain}:{ref.tag}" if ref.has_tag else ref.plain
+        close = difflib.get_close_matches(wanted.lower(), keys, n=3, cutoff=0.7)
         near = list(dict.fromkeys(keys[key] for key in close))
         if ref.kind is Kind.HUB or hub_alias(ref):
             pull = f"run: vllama pull {ref.text}"
@@ -184,6 +176,16 @@ class Library:
         if isinstance(store, ForeignStore):
             reason, hint = store.keeps(bundle)
         raise BadRequest(f"cannot remove '{bundle.name}': {reason}", hint=hint)
+
+
+def open_library(settings: ModelsSettings) -> Library:
+    """Build the library of this machine: packaged models, folders, the hub and its cache."""
+    stores: tuple[Store, ...] = (
+        PackagedStore(settings.package_dirs),
+        FolderStore(settings.folders),
+        HfCacheStore(settings.hf_cache_dir),
+    )
+    return Library(stores, HuggingFace(settings), settings)
 
 
 def choose_variant(repository: Repository, tag: str | None, formats: Sequence[Format]) -> Variant:

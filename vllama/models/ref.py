@@ -158,9 +158,12 @@ class ModelRef:
     @property
     def hub_id(self) -> str | None:
         """`org/repo` for hub names, in the case that was typed; else None."""
-        if self.kind is not Kind.HUB:
-            return None
-        return f"{self.namespace}/{self.model}"
+        return self.plain if self.kind is Kind.HUB else None
+
+    @property
+    def plain(self) -> str:
+        """The name without host and tag: `org/repo`, `smollm2`."""
+        return f"{self.namespace}/{self.model}" if self.namespace else self.model
 
     @property
     def canonical(self) -> str:
@@ -207,9 +210,12 @@ class ModelRef:
         return f"{host}/{namespace}/{self.model}:{self.tag}"
 
     def means(self, name: str) -> bool:
-        """Tell whether a bundle's display `name` is what this reference asks for."""
+        """Tell whether a bundle's display `name` is what this reference asks for.
+
+        Hub models are displayed with their host, so two segments are a namespaced local name.
+        """
         try:
-            return ModelRef.parse(name).canonical in self.candidates
+            return ModelRef.parse(name).candidates[0] in self.candidates
         except InvalidModelRef:
             return False
 

@@ -48,7 +48,7 @@ class Process(Protocol):
         """Stop the whole tree; returns when it is gone."""
         ...
 
-    def rss_bytes(self) -> int:
+    def descendants_rss_bytes(self) -> int:
         """Measured memory of its tree, 0 if unknown."""
         ...
 
@@ -141,7 +141,7 @@ class Instance:
     def memory_bytes(self) -> int:
         """Measured size of the process, or the plan's estimate before it is known."""
         estimate = self.plan.memory.total_bytes if self.plan else 0
-        measured = self.process.rss_bytes() if self.process and self.ready else 0
+        measured = self.process.descendants_rss_bytes() if self.process and self.ready else 0
         return max(measured, 0) or estimate
 
     def fits(self, need: Need) -> bool:

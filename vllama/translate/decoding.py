@@ -20,7 +20,7 @@ from vllama.errors import BadRequest
 MAX_DEPTH = 256
 """Nesting beyond this is refused: what is read here is encoded again, and rendered by jinja."""
 
-_BRACKETS_OR_STRING = re.compile(r'"(?:[^"\\]|\\.)*"?|[{}\[\]]', re.DOTALL)
+_BRACKETS_OR_STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[{}\[\]]', re.DOTALL)
 _LITERAL = re.compile(r"[tfn][a-z]*")
 _SPACE = re.compile(r"[ \t\r\n]*")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
@@ -60,12 +60,7 @@ def encode_json(value: object) -> bytes:
     """Encode compactly. Raises BadRequest for what cannot be (it came from the client)."""
     try:
         return msgspec.json.encode(value)
-    except OverflowError:  # an integer over 64 bits
-        try:
-            return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
-        except (ValueError, RecursionError) as error:
-            raise BadRequest(f"cannot encode the request: {error}") from None
-    except (ValueError, RecursionError) as error:
+    except (ValueError, OverflowError, RecursionError) as error:
         raise BadRequest(f"cannot encode the request: {error}") from None
 
 

@@ -38,6 +38,8 @@ _OVERFLOW_WORDS = (
 _VALIDATION = re.compile(r"validation errors?\b", re.IGNORECASE)
 _FIELD = re.compile(r"'loc': \(([^)]*)\)[^{}]*?'msg': (?:'([^']*)'|\"([^\"]*)\")")
 
+_CLIENT_FAULTS = (400, 404, 413, 415, 422)  # 404: the engine's own, not a missing model of ours
+
 _OPENAI_TYPES = {400: "invalid_request_error", 404: "not_found_error"}
 _ANTHROPIC_TYPES = {
     400: "invalid_request_error",
@@ -100,13 +102,7 @@ def clean_engine_error(status: int, body: bytes) -> VllamaError:
     if _VALIDATION.search(message):
         return BadRequest(_validation(message))
     text = clean_text(message)
-    if status in (
-        400,
-        404,
-        413,
-        415,
-        422,
-    ):  # a 404 here is an engine's, not a missing model of ours
+    if status in _CLIENT_FAULTS:
         return BadRequest(text or f"the engine refused the request with status {status}")
     if status == 501:
         return CapabilityMissing(text or "the engine does not support this request")

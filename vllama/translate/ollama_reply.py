@@ -180,7 +180,8 @@ class OllamaReply(ABC):
             thinking = delta.reasoning or delta.reasoning_content
             if delta.tool_calls:
                 self._collector.add(delta.tool_calls)
-                self._count(now_ns)
+                if not (text or thinking):
+                    self._count(now_ns)
         else:
             text, thinking = choice.text, None
         if text or thinking:

@@ -22,7 +22,7 @@ from vllama.translate.adapt import (
     parse_openai_embeddings,
 )
 from vllama.translate.decoding import encode_json
-from vllama.translate.traits import Traits
+from vllama.translate.traits import Traits, VectorStyle
 from vllama.translate.types import Call, Format, Message, Sampling, Think, ToolCall
 from vllama.translate.upstream import (
     media_part,
@@ -111,9 +111,14 @@ def completion_call(
 
 def embed_call(texts: str | Sequence[str], traits: Traits, *, model: str) -> Call:
     """Build an embeddings request for one text or several."""
+    given: str | list[str] = texts if isinstance(texts, str) else list(texts)
+    if (
+        traits.vector_style is VectorStyle.PER_TOKEN
+    ):  # no token, no vector: `llama_cpp.server` fails
+        given = (given or " ") if isinstance(given, str) else [text or " " for text in given]
     body = {
         "model": traits.model_name or model,
-        "input": texts if isinstance(texts, str) else list(texts),
+        "input": given,
         "encoding_format": "float",
     }
     return Call(path=EMBEDDING_PATH, body=encode_json(body))

@@ -1,9 +1,9 @@
 """An engine's streamed answer, for an OpenAI client.
 
-`PassThrough` relays events as they come, but for the model's name, the name of the reasoning field
-and the usage chunk; `Whole` collects them into one object, since the engine always streams. With
-`think` (the engine leaves `<think>` in the text) or tools that it does not parse, the text is
-rewritten on its way. Sources: contract §1.0, §1.8, §1.9.
+`PassThrough` relays events as they come, but for the model's name, the name of the reasoning field,
+the usage chunk and what `Rewriter` mends; `Whole` collects them into one object, since the engine
+always streams. With `think` (the engine leaves `<think>` in the text) or tools that it does not
+parse, the text is rewritten on its way. Sources: contract §1.0, §1.8, §1.9.
 """
 
 from __future__ import annotations
@@ -143,10 +143,7 @@ class PassThrough(_Tap):
     def __init__(self, passage: Passage, traits: Traits, **options: Any) -> None:
         super().__init__(passage, traits, **options)
         self.content_type = EVENT_STREAM
-        rewrites = self._split or self._scan
-        self._rewriter = (
-            Rewriter(split=self._split, opened=self._opened, scan=self._scan) if rewrites else None
-        )
+        self._rewriter = Rewriter(split=self._split, opened=self._opened, scan=self._scan)
         self._last: Chunk | None = None
         self._usage_sent = False
         self._closed = False
@@ -198,7 +195,7 @@ class PassThrough(_Tap):
                     continue
                 self._usage_sent = True
             self._last = chunk
-            if self._rewriter is not None and chunk.choices:
+            if chunk.choices and (self._rewriter.active or _has_calls(chunk)):
                 rewritten = self._rewriter.rewrite(payload)
                 if rewritten is None:
                     continue
@@ -237,6 +234,10 @@ class PassThrough(_Tap):
             }
             out.append(sse(_encode(closing)))
         out.append(sse(DONE))
+
+
+def _has_calls(chunk: Chunk) -> bool:
+    return any(choice.delta and choice.delta.tool_calls for choice in chunk.choices or ())
 
 
 class Whole(_Tap):

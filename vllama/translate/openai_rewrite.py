@@ -1,7 +1,8 @@
-"""Rewriting the chunks of an engine that leaves thinking and tool calls in the text.
+"""Rewriting the chunks of an engine whose stream is not what OpenAI's clients expect.
 
-`<think>…</think>` becomes `reasoning`, a call found in the text becomes `tool_calls` with the
-finish reason of that name (contract §1.8, §3.5). Each choice has a state of its own.
+`<think>…</think>` left in the text becomes `reasoning`, a call found there becomes `tool_calls`
+with the finish reason of that name (contract §1.8, §3.5). A tool's name and id repeated in every
+piece are said once: clients join the pieces (engines-llamacpp §2). Each choice has its own state.
 """
 
 from __future__ import annotations
@@ -17,10 +18,13 @@ from vllama.translate.toolcalls import CallScanner, openai_calls
 class Rewriter:
     """Rewrites chat chunks, one after the other."""
 
-    __slots__ = ("_opened", "_scan", "_scanners", "_split", "_splitters")
+    __slots__ = ("_named", "_opened", "_scan", "_scanners", "_split", "_splitters", "active")
 
     def __init__(self, *, split: bool, opened: bool, scan: bool) -> None:
+        self.active = split or scan
+        """Whether every chunk must be rewritten, not only those with tool calls."""
         self._split, self._opened, self._scan = split, opened, scan
+        self._named: set[tuple[int, object]] = set()
         self._splitters: dict[int, ThinkSplitter] = {}
         self._scanners: dict[int, CallScanner] = {}
 
@@ -41,6 +45,7 @@ class Rewriter:
         if not isinstance(delta, dict):
             return True
         index = choice.get("index") or 0
+        self._name_once(index, delta.get("tool_calls"))
         given = delta.get("content")
         text, thinking = given or "", ""
         last = choice.get("finish_reason") is not None
@@ -65,3 +70,15 @@ class Rewriter:
             delta["content"] = text
         others = any(value for name, value in delta.items() if name != "content")
         return bool(text) or last or others or not given
+
+    def _name_once(self, index: int, pieces: object) -> None:
+        for number, piece in enumerate(pieces if isinstance(pieces, list) else ()):
+            function = piece.get("function")
+            key = (index, piece.get("index", number))
+            if key in self._named:
+                piece.pop("id", None)
+                piece.pop("type", None)
+                if isinstance(function, dict):
+                    function.pop("name", None)
+            elif isinstance(function, dict) and function.get("name"):
+                self._named.add(key)

@@ -23,12 +23,13 @@ class _State(Enum):
 class ThinkSplitter:
     """Tells thinking from content, wherever the text is cut."""
 
-    __slots__ = ("_held", "_seen", "_state")
+    __slots__ = ("_held", "_may_reopen", "_seen", "_state")
 
     def __init__(self, *, opened: bool = False) -> None:
         self._state = _State.INSIDE if opened else _State.START
         self._held = ""
-        self._seen = not opened  # whether thinking text was given, or may not be: trims its start
+        self._may_reopen = opened  # the template opened the tag; some models do so again
+        self._seen = False  # whether thinking text was given; its start is trimmed
 
     def feed(self, text: str) -> tuple[str, str]:
         """Return (thinking, content) that are certain by now."""
@@ -41,7 +42,6 @@ class ThinkSplitter:
             stripped = held.lstrip()
             if stripped.startswith(OPEN):
                 self._state = _State.INSIDE
-                self._seen = False
                 held = stripped[len(OPEN) :]
             elif OPEN.startswith(stripped):  # also when it is empty
                 self._held = held
@@ -52,11 +52,12 @@ class ThinkSplitter:
         if self._state is _State.INSIDE:
             if not self._seen:
                 held = held.lstrip()
-                if held.startswith(OPEN):  # the template opened it and the model did so again
-                    held = held[len(OPEN) :].lstrip()
-                elif OPEN.startswith(held):
-                    self._held = held
-                    return "", ""
+                if self._may_reopen:
+                    if OPEN.startswith(held) and held != OPEN:
+                        self._held = held
+                        return "", ""
+                    self._may_reopen = False
+                    held = held.removeprefix(OPEN).lstrip()
             thinking, closed, rest = held.partition(CLOSE)
             if not closed:
                 keep = _overlap(held, CLOSE)

@@ -87,6 +87,8 @@ class HuggingFace:
                 hint="unset HF_HUB_OFFLINE, or use a model that is here already",
             )
         import huggingface_hub
+        import huggingface_hub.errors  # both are used as attributes of the package
+        import huggingface_hub.utils
         from huggingface_hub import constants
 
         # read at each request; otherwise it asks /api/agent-harnesses first, and a host where

@@ -1,0 +1,201 @@
+"""Commands about running models: ps and stop, and what the client makes of failures."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from tests.cli.conftest import Vllama
+from tests.cli.stub import Body, Reply, StubServer
+from vllama.cli.client import Client
+from vllama.cli.ps import processor, until
+from vllama.errors import BadRequest, Busy, ModelNotFound, ServerUnreachable, VllamaError
+from vllama.units import rfc3339_local
+
+
+def loaded(name: str, **more: object) -> Body:
+    model = {
+        "name": name,
+        "model": name,
+        "digest": "0123456789abcdef" * 4,
+        "size": 2_019_393_189,
+        "size_vram": 0,
+        "context_length": 4096,
+        "expires_at": rfc3339_local(time.time() + 299),
+    }
+    return model | more
+
+
+def test_ps(stub: StubServer, vllama: Vllama) -> None:
+    stub.on(
+        "GET /api/ps",
+        {
+            "models": [
+                loaded("smollm2:135m"),
+                loaded("big:latest", size_vram=2_019_393_189, state="ready"),
+                loaded("late:latest", state="starting"),
+            ]
+        },
+    )
+    done = vllama("ps")
+    assert done.returncode == 0
+    assert done.stdout.splitlines() == [
+        "NAME            ID              SIZE      PROCESSOR    CONTEXT    UNTIL",
+        "smollm2:135m    0123456789ab    2.0 GB    100% CPU     4096       4 minutes from now",
+        "big:latest      0123456789ab    2.0 GB    100% GPU     4096       4 minutes from now",
+        "late:latest     0123456789ab    2.0 GB    100% CPU     4096       Loading...",
+    ]
+    assert vllama("ps", "BIG").stdout.count("\n") == 2
+    assert [m["name"] for m in json.loads(vllama("ps", "--json", "sm").stdout)["models"]] == [
+        "smollm2:135m"
+    ]
+
+
+def test_ps_of_nothing(stub: StubServer, vllama: Vllama) -> None:
+    stub.on("GET /api/ps", {"models": []})
+    assert vllama("ps").stdout.split() == ["NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL"]
+    assert json.loads(vllama("ps", "--json").stdout) == {"models": []}
+
+
+@pytest.mark.parametrize(
+    ("size", "vram", "text"),
+    [
+        (100, 0, "100% CPU"),
+        (100, 100, "100% GPU"),
+        (100, 52, "48%/52% CPU/GPU"),
+        (1000, 995, "1%/99% CPU/GPU"),
+        (100, 200, "Unknown"),
+        (0, 0, "100% CPU"),
+    ],
+)
+def test_processor(size: int, vram: int, text: str) -> None:
+    assert processor(size, vram) == text
+
+
+@pytest.mark.parametrize(
+    ("model", "text"),
+    [
+        ({"expires_at": "1970-01-01T00:10:00Z"}, "10 minutes from now"),
+        ({"expires_at": "1969-12-31T23:59:00Z"}, "Stopping..."),
+        ({"expires_at": "2318-01-01T00:00:00.5+01:00"}, "Forever"),
+        ({}, "Never"),
+        ({"expires_at": "1970-01-01T00:10:00Z", "state": "ready"}, "10 minutes from now"),
+        ({"expires_at": "1970-01-01T00:10:00Z", "state": "failed"}, "Failed"),
+    ],
+)
+def test_until(model: Body, text: str) -> None:
+    assert until(model, 0.0) == text
+
+
+def test_stop(stub: StubServer, vllama: Vllama) -> None:
+    stub.on("POST /api/generate", {"done": True, "done_reason": "unload"})
+    done = vllama("stop", "smollm2")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert stub.bodies("POST /api/generate") == [{"model": "smollm2", "keep_alive": 0}]
+
+
+def test_stop_of_an_unknown_model(stub: StubServer, vllama: Vllama) -> None:
+    stub.fail("POST /api/generate", 404, "model 'nope' not found")
+    done = vllama("stop", "nope")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[0] == 'Error: couldn\'t find model "nope" to stop'
+
+
+@pytest.mark.parametrize("argv", [["ps"], ["stop", "m"], ["run", "m", "hello"]])
+def test_no_server(argv: list[str], vllama: Vllama) -> None:
+    done = vllama(*argv, OLLAMA_HOST="127.0.0.1:9")
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        "Error: could not connect to a vllama server at http://127.0.0.1:9",
+        "Hint: run 'vllama serve' to start it",
+    ]
+
+
+def test_a_proxy_of_the_environment_is_not_asked_for_this_machine(
+    stub: StubServer, vllama: Vllama
+) -> None:
+    stub.on("GET /api/ps", {"models": []})
+    assert (
+        vllama("ps", HTTP_PROXY="http://127.0.0.1:9", ALL_PROXY="http://127.0.0.1:9").returncode
+        == 0
+    )
+
+
+def test_warnings_of_the_settings(stub: StubServer, vllama: Vllama) -> None:
+    stub.on("GET /api/ps", {"models": []})
+    done = vllama("ps", VLLAMA_PROT="1")
+    assert done.returncode == 0
+    assert done.stderr == "Warning: VLLAMA_PROT is no setting; did you mean VLLAMA_PORT?\n"
+
+
+@pytest.mark.parametrize(
+    ("status", "content", "kind", "message"),
+    [
+        (404, b'{"error": "model \'x\' not found"}', ModelNotFound, "model 'x' not found"),
+        (400, b'{"error": "bad"}', BadRequest, "bad"),
+        (503, b'{"error": "server busy"}', Busy, "server busy"),
+        (500, b'{"error": {"message": "deep"}}', VllamaError, "deep"),
+        (500, b"<html>", VllamaError, "the server refused: <html>"),
+        (502, b"", VllamaError, "the server refused: status 502"),
+    ],
+)
+def test_refusals(
+    status: int, content: bytes, kind: type[VllamaError], message: str, stub: StubServer
+) -> None:
+    def handler(body: Body, reply: Reply) -> None:
+        reply.begin(status, "application/json")
+        reply.raw(content)
+
+    stub.routes["POST /x"] = handler
+    with Client(f"http://{stub.address}") as client, pytest.raises(VllamaError) as caught:
+        client.post("/x", {"model": "x"})
+    assert type(caught.value) is kind
+    assert caught.value.message == message
+
+
+def test_streams(stub: StubServer) -> None:
+    def handler(body: Body, reply: Reply) -> None:
+        reply.begin()
+        text = json.dumps({"text": "a\u2028b\x85c"}, ensure_ascii=False).encode()
+        for at in range(len(text)):
+            reply.raw(text[at : at + 1])
+        reply.raw(b"\n\n{}\n" + b'{"n": 3}')
+
+    stub.routes["POST /x"] = handler
+    with Client(f"http://{stub.address}") as client:
+        lines = list(client.stream("/x", {}))
+    assert lines == [{"text": "a\u2028b\x85c"}, {}, {"n": 3}]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'{"n": 1}\n{"error": "it broke"}\n', "it broke"),
+        (b'{"n": 1}\n<html>', "no Ollama API"),
+        (b"[1]\n", "no Ollama API"),
+    ],
+)
+def test_failures_in_a_stream(content: bytes, message: str, stub: StubServer) -> None:
+    def handler(body: Body, reply: Reply) -> None:
+        reply.begin()
+        reply.raw(content)
+
+    stub.routes["POST /x"] = handler
+    with Client(f"http://{stub.address}") as client, pytest.raises(VllamaError, match=message):
+        list(client.stream("/x", {}))
+
+
+def test_a_cut_answer_is_an_error(stub: StubServer) -> None:
+    def handler(body: Body, reply: Reply) -> None:
+        reply.raw(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{}\n")
+
+    stub.routes["GET /x"] = handler
+    with Client(f"http://{stub.address}") as client, pytest.raises(VllamaError, match="early"):
+        client.get("/x")
+
+
+def test_a_server_that_is_not_there() -> None:
+    with Client("http://127.0.0.1:9") as client, pytest.raises(ServerUnreachable):
+        client.get("/")

@@ -1,0 +1,86 @@
+"""An engine in one file: `engine.py` beside it, found by entry point like any other.
+
+Its switches come from a file beside the model: `NAME.gguf` is started with the arguments in
+`NAME.args` (one a line), read at every start, so that a test can change them for the next one.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from vllama.engines.base import FailurePattern, Installation, Mode, Overhead
+from vllama.engines.diagnose import diagnose
+from vllama.models.types import Format
+from vllama.supervise.spec import Grace, HttpProbe, LaunchSpec
+from vllama.translate.traits import Tokenizer, Traits, VectorStyle
+
+PROGRAM = Path(__file__).with_name("engine.py")
+
+
+@dataclass(frozen=True)
+class FakeEngine:
+    """Adapter of the fake engine."""
+
+    name: str = "fake"
+    aliases: tuple = ()
+    title: str = "fake engine"
+    formats: tuple = (Format.GGUF,)
+    modes: tuple = (Mode.CHAT, Mode.EMBED)
+    overhead: Overhead = Overhead(context_multiple=256)
+    failures: tuple = (
+        FailurePattern(
+            pattern="no such colour: (.+)", cause="the colour {0} is unknown", hint="paint it"
+        ),
+    )
+
+    def find(self):
+        """It is always here."""
+        return Installation(engine=self.name, version="1.0", python=Path(sys.executable))
+
+    def preference(self, platform):
+        """Best everywhere: only tests install it."""
+        return 1000, "this is a test"
+
+    def supports(self, platform, info):
+        """Take any model."""
+        return None
+
+    def launch(self, bundle, settings, installation, endpoint, environ):
+        """Start `engine.py` with the model's switches."""
+        switches = bundle.path.with_suffix(".args")
+        more = switches.read_text().split("\n") if switches.exists() else []
+        return LaunchSpec(
+            name=settings.alias,
+            argv=(
+                str(installation.python), str(PROGRAM), "--port", str(endpoint.port),
+                "--api-key", str(endpoint.api_key), "--model", settings.alias,
+                *(part for part in more if part),
+            ),
+            env={"PATH": environ.get("PATH", "")},
+            endpoint=endpoint,
+            probe=HttpProbe(path="/health", verify_path="/v1/models"),
+            grace=Grace(term_s=0.3, second_term_s=0.3, kill_s=3.0),
+            stall_timeout_s=settings.stall_timeout_s,
+            diagnose=diagnose(self.failures),
+        )  # fmt: skip
+
+    def traits(self, bundle, settings):
+        """Serial unless its name says otherwise."""
+        limit = 64 if "wide" in bundle.name else 1
+        names = ("temperature", "top_p", "top_k", "min_p", "seed", "stop", "max_tokens")
+        return Traits(
+            context_length=settings.context_length,
+            max_concurrency=limit,
+            parameters={name: name for name in names},
+            usage_in_stream="counts" in bundle.name,
+            vector_style=VectorStyle.PER_TOKEN,
+            embeds=settings.mode is Mode.EMBED,
+            tokenizer=Tokenizer(
+                tokenize_path="/extras/tokenize", detokenize_path="/extras/detokenize"
+            ),
+        )
+
+
+ENGINE = FakeEngine()

@@ -1,0 +1,17 @@
+"""One server for all tests of the gateway that do not need one of their own."""
+
+import pytest
+
+from tests.server import Server
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory):
+    """Return a running server with fake engines."""
+    with Server(tmp_path_factory.mktemp("gateway")) as running:
+        running.model("plain")
+        running.model("slow", "--token-interval", "0.02")
+        running.model("counts")
+        running.model("wide", "--token-interval", "0.005")
+        running.model("vectors", "--embed-per-token")
+        yield running

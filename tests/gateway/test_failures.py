@@ -1,0 +1,167 @@
+"""Engines that fail, and what a client is told; the next request works."""
+
+import json
+import signal
+
+import psutil
+import pytest
+
+from tests.gateway.test_ollama_chat import WORDS, open_stream, sse, until, user
+from tests.server import Server
+
+
+def whole(server, model):
+    return server.post("/api/chat", {"model": model, **user(), "stream": False})
+
+
+def test_an_engine_that_dies_in_mid_stream(server):
+    name = server.model("dies", "--die-after", "3")
+    lines = server.lines("/api/chat", {"model": name, **user()})
+    text = "".join(line.get("message", {}).get("content", "") for line in lines)
+    assert text.startswith("tok0 ")
+    assert set(lines[-1]) == {"error"}
+    assert not any(line.get("done") for line in lines)
+    server.model("dies")  # the next start is healthy
+    status, reply = whole(server, name)
+    assert (status, reply["message"]["content"]) == (200, WORDS)
+
+
+def test_an_engine_that_dies_under_a_whole_answer(server):
+    name = server.model("dies-whole", "--die-after", "3")
+    status, reply = whole(server, name)
+    assert status == 500
+    assert "engine" in reply["error"]
+    server.model("dies-whole")
+    assert whole(server, name)[0] == 200
+
+
+def test_openai_gets_an_error_event_and_the_end(server):
+    name = server.model("dies-openai", "--die-after", "3")
+    events = sse(server, "/v1/chat/completions", {"model": name, **user(), "stream": True})
+    assert "error" in events[-1]
+
+
+def test_a_killed_engine_is_back_for_the_next_request(server):
+    name = server.model("killed")
+    assert whole(server, name)[0] == 200
+    first = server.engine(name)
+    for _ in range(3):
+        process = server.engine(name)
+        process.send_signal(signal.SIGKILL)
+        status, reply = whole(server, name)
+        assert status == 200, reply
+    assert server.engine(name).pid != first.pid
+
+
+def test_a_reset_connection(server):
+    name = server.model("resets", "--reset-after", "2")
+    lines = server.lines("/api/chat", {"model": name, **user()})
+    assert "error" in lines[-1]
+    server.model("resets")
+
+
+def test_an_error_after_the_200_is_a_proper_status(server):
+    name = server.model("late-error", "--error-after-200")
+    status, reply = whole(server, name)
+    assert status >= 500
+    assert reply["error"]
+    status, _, _ = server.request("POST", "/api/chat", {"model": name, **user()})
+    assert status >= 500
+
+
+def test_an_empty_answer_is_an_error(server):
+    name = server.model("empty", "--empty-200")
+    status, reply = whole(server, name)
+    assert status >= 500
+    assert "before the answer was complete" in reply["error"]
+
+
+def test_an_engine_that_does_not_start_names_the_cause(server):
+    name = server.model(
+        "no-start", "--exit-before-ready", "--exit-code", "3", "--print", "no such colour: octarine"
+    )
+    status, reply = whole(server, name)
+    assert status == 500
+    assert "the colour octarine is unknown" in reply["error"]
+    assert "paint it" in reply["error"]
+    server.model("no-start")
+    assert whole(server, name)[0] == 200
+
+
+def test_a_damaged_file_is_told_before_an_engine_starts(server):
+    for name, data in (("text", b"hello world, this is no model"), ("nothing", b"")):
+        (server.models / f"{name}.gguf").write_bytes(data)
+    whole_file = (server.models / "plain.gguf").read_bytes()
+    (server.models / "cut.gguf").write_bytes(whole_file[: len(whole_file) // 2])
+    for name in ("text", "nothing", "cut"):
+        status, reply = whole(server, name)
+        assert status == 500, reply
+        assert reply["error"]
+        status, _ = server.post("/api/show", {"model": name})
+        assert status == 500
+    names = [row["name"] for row in server.get("/api/tags")["models"]]
+    assert "plain:latest" in names
+    for name in ("text", "nothing", "cut"):
+        (server.models / f"{name}.gguf").unlink()
+
+
+def test_the_queue_is_bounded(tmp_path):
+    with Server(tmp_path, "--max-queue", "0") as server:
+        server.model("m")
+        status, headers, data = server.request("POST", "/api/chat", {"model": "m", **user()})
+        assert status == 503
+        assert "server busy" in json.loads(data)["error"]
+        assert int(headers["retry-after"]) >= 1
+
+
+def test_a_stop_waits_for_the_running_answer_and_refuses_new_ones(tmp_path):
+    with Server(tmp_path) as server:
+        server.model("slow", "--token-interval", "0.05")
+        server.post("/api/chat", {"model": "slow"})
+        with server.open("/api/chat", {"model": "slow", **user("@tokens=20")}) as answer:
+            answer.readline()
+            server.process.send_signal(signal.SIGTERM)
+            lines = [json.loads(line) for line in answer.read().splitlines()]
+        assert lines[-1]["done"]
+        assert server.process.wait(timeout=20) == 0
+
+
+def test_a_second_signal_does_not_wait(tmp_path):
+    with Server(tmp_path, env={"VLLAMA_DRAIN_TIMEOUT": "600s"}) as server:
+        server.model("slow", "--token-interval", "0.1")
+        server.post("/api/chat", {"model": "slow"})
+        with server.open("/api/chat", {"model": "slow", **user("@tokens=9000")}) as answer:
+            answer.readline()
+            server.process.send_signal(signal.SIGINT)
+            until(lambda: not accepts(server))
+            server.process.send_signal(signal.SIGINT)
+            assert server.process.wait(timeout=30) == 0
+
+
+def accepts(server):
+    import socket
+
+    try:
+        socket.create_connection(("127.0.0.1", server.port), timeout=5).close()
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("when", ["loading", "serving"])
+def test_sigkill_leaves_no_engine(tmp_path, when):
+    with Server(tmp_path) as server:
+        switches = ["--spawn-child", "--spawn-setsid", "--spawn-daemon", "--ignore-term"]
+        if when == "loading":
+            switches += ["--ready-after", "60"]
+        server.model("m", *switches)
+        client = open_stream(server, "/api/chat", {"model": "m", **user("@tokens=3")})
+        if when == "serving":
+            assert client.recv(65536)
+        until(lambda: len(server.tree()) >= 4)
+        tree = server.tree()
+        server.process.kill()
+        server.process.wait()
+        _, alive = psutil.wait_procs(tree, timeout=10)
+        client.close()
+        assert not alive

@@ -1,0 +1,5 @@
+"""A stand-in for the Hugging Face hub: two local servers, faults on demand, a log of requests."""
+
+from tests.hub.server import Fault, Logged, StandInHub
+
+__all__ = ["Fault", "Logged", "StandInHub"]

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.hub import StandInHub
+from tests.tiny import write_tiny_gguf
+from vllama.models.settings import ModelsSettings
+from vllama.models.types import PullEvent
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny GGUF, to be read only."""
+    return write_tiny_gguf(tmp_path_factory.mktemp("tiny") / "tiny.gguf")
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandInHub]:
+    import huggingface_hub
+    from huggingface_hub import constants
+
+    # the developer's own login is not to be sent here
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_IMPLICIT_TOKEN", True)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    with StandInHub() as hub:
+        yield hub
+        huggingface_hub.close_session()  # it keeps connections to the servers open
+
+
+@pytest.fixture
+def settings(tmp_path: Path, hub: StandInHub) -> ModelsSettings:
+    """Settings for the stand-in hub with small parts and short waits."""
+    return ModelsSettings(
+        hf_cache_dir=tmp_path / "cache",
+        hf_endpoint=hub.url,
+        package_dirs=(),
+        part_bytes=64 * 1024,
+        stall_timeout_s=0.3,
+        request_timeout_s=5.0,
+        attempts=3,
+        backoff_s=0.01,
+    )
+
+
+class Events:
+    """Collects progress; `cancel_at` bytes sets the cancel event."""
+
+    def __init__(self) -> None:
+        self.all: list[PullEvent] = []
+        self.cancel = threading.Event()
+        self.cancel_at: int | None = None
+
+    def __call__(self, event: PullEvent) -> None:
+        self.all.append(event)
+        done = event.completed_bytes or 0
+        if self.cancel_at is not None and done >= self.cancel_at:
+            self.cancel.set()
+
+    @property
+    def statuses(self) -> list[str]:
+        """Statuses without repetitions."""
+        return list(dict.fromkeys(event.status for event in self.all))
+
+
+@pytest.fixture
+def events() -> Events:
+    return Events()
+
+
+@pytest.fixture
+def with_settings(settings: ModelsSettings) -> Callable[..., ModelsSettings]:
+    return lambda **changes: replace(settings, **changes)

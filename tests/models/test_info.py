@@ -1,0 +1,308 @@
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tiny import write_tiny_gguf
+from vllama.errors import BadModelFile
+from vllama.models.gguf import GgufHeader, LongArray, Tensor
+from vllama.models.info import (
+    details,
+    info_from_headers,
+    model_info,
+    parameter_size_text,
+    read_info,
+)
+from vllama.models.ref import ModelRef
+from vllama.models.stores.folder import FolderStore
+from vllama.models.types import Bundle, Capability, Format, ModelInfo
+
+
+def head(metadata: dict[str, object], *tensors: Tensor, **tokens: str) -> GgufHeader:
+    return GgufHeader(
+        version=3,
+        metadata={"general.architecture": "a", **metadata},
+        tensors=tensors or (tensor("t", 10),),
+        data_offset=0,
+        special_tokens=tokens,
+    )
+
+
+def tensor(name: str, *shape: int, type_name: str = "F16") -> Tensor:
+    size = 2
+    for length in shape:
+        size *= length
+    return Tensor(name=name, type_name=type_name, shape=shape, offset=0, size_bytes=size)
+
+
+def at(path: Path) -> Bundle:
+    bundle = FolderStore().find(ModelRef.of_path(path))
+    assert bundle is not None
+    return bundle
+
+
+def test_tiny(tiny: Path) -> None:
+    info = read_info(at(tiny))
+    assert replace(info, metadata={}, tensors=(), chat_template=None) == ModelInfo(
+        architecture="llama",
+        parameter_count=119_488,
+        quant="F16",
+        context_length=256,
+        embedding_length=64,
+        block_count=2,
+        head_count=2,
+        head_count_kv=(1, 1),
+        key_length=32,
+        value_length=32,
+        vocab_size=355,
+        weights_bytes=239_616,
+        bos_token="<s>",
+        eos_token="</s>",
+        adds_bos=True,
+    )
+    assert info.chat_template and info.chat_template.startswith("{% for m in messages %}")
+    assert info.tensors[0] == ("token_embd.weight", "F16", (64, 355))
+
+
+@pytest.mark.parametrize(
+    ("metadata", "expected"),
+    [
+        ({}, {"head_count_kv": None, "key_length": None, "quant": "F16", "vocab_size": None}),
+        ({"general.file_type": 15}, {"quant": "Q4_K_M"}),
+        ({"general.file_type": 15 | 1024}, {"quant": "Q4_K_M"}),
+        ({"general.file_type": 777}, {"quant": "F16"}),
+        (
+            {"a.block_count": 3, "a.attention.head_count": 8, "a.embedding_length": 512},
+            {"head_count_kv": (8, 8, 8), "key_length": 64, "value_length": 64},
+        ),
+        (
+            {
+                "a.block_count": 3,
+                "a.attention.head_count": [8, 4, 8],
+                "a.attention.head_count_kv": [2, 0, 2],
+                "a.attention.key_length": 128,
+                "a.attention.value_length": 96,
+                "a.attention.sliding_window": 512,
+            },
+            {
+                "head_count": 8,
+                "head_count_kv": (2, 0, 2),
+                "key_length": 128,
+                "value_length": 96,
+                "sliding_window": 512,
+            },
+        ),
+        ({"a.vocab_size": 7, "tokenizer.ggml.tokens": ["x"] * 9}, {"vocab_size": 7}),
+        (
+            {"tokenizer.ggml.tokens": LongArray(element_type=8, count=49152, offset=0)},
+            {"vocab_size": 49152},
+        ),
+        ({"tokenizer.ggml.model": "llama"}, {"adds_bos": True}),
+        ({"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "llama-bpe"}, {"adds_bos": True}),
+        ({"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "qwen2"}, {"adds_bos": False}),
+        (
+            {"tokenizer.ggml.model": "llama", "tokenizer.ggml.add_bos_token": False},
+            {"adds_bos": False},
+        ),
+        (
+            {"tokenizer.chat_templates": ["rag"], "tokenizer.chat_template.rag": "R"},
+            {"chat_template": "R"},
+        ),
+        ({"general.license": "apache-2.0"}, {"license": "apache-2.0"}),
+    ],
+)
+def test_metadata(metadata: dict[str, object], expected: dict[str, Any]) -> None:
+    info = info_from_headers([head(metadata)])
+    assert {key: getattr(info, key) for key in expected} == expected
+
+
+CHAT, EMBED = Capability.COMPLETION, Capability.EMBEDDING
+
+
+@pytest.mark.parametrize(
+    ("metadata", "projector", "capabilities"),
+    [
+        ({}, None, {CHAT}),
+        ({"a.pooling_type": 1}, None, {EMBED}),
+        ({"tokenizer.chat_template": "{% if tools %}…"}, None, {CHAT, Capability.TOOLS}),
+        ({"tokenizer.chat_template": "use toolset"}, None, {CHAT}),
+        ({"tokenizer.chat_template": "<think>"}, None, {CHAT, Capability.THINKING}),
+        ({"tokenizer.chat_template": "enable_thinking"}, None, {CHAT, Capability.THINKING}),
+        ({"general.architecture": "gpt-oss"}, None, {CHAT, Capability.THINKING}),
+        ({}, {}, {CHAT, Capability.VISION}),
+        (
+            {},
+            {"clip.has_vision_encoder": False, "clip.has_audio_encoder": True},
+            {CHAT, Capability.AUDIO},
+        ),
+    ],
+)
+def test_capabilities(
+    metadata: dict[str, object],
+    projector: dict[str, object] | None,
+    capabilities: set[Capability],
+) -> None:
+    eyes = head(projector) if projector is not None else None
+    assert info_from_headers([head(metadata)], projector=eyes).capabilities == capabilities
+
+
+def test_shards_are_summed() -> None:
+    info = info_from_headers([head({"a.block_count": 1}), head({}, tensor("u", 4, 5))])
+    assert info.parameter_count == 30
+    assert info.weights_bytes == 60
+    assert [name for name, _, _ in info.tensors] == ["t", "u"]
+
+
+def test_vocabulary_only_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "v.gguf"
+    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 0))
+    with pytest.raises(BadModelFile, match="no weights"):
+        read_info(at(path))
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (None, ""),
+        (0, "0"),
+        (999, "999"),
+        (1500, "2K"),
+        (134_515_008, "134.52M"),
+        (268_000_000, "268M"),
+        (3_212_749_888, "3.2B"),
+        (7_000_000_000, "7B"),
+        (70_553_706_496, "70.6B"),
+    ],
+)
+def test_parameter_size(count: int | None, text: str) -> None:
+    assert parameter_size_text(count) == text
+
+
+def test_details_and_model_info(tmp_path: Path) -> None:
+    path = write_tiny_gguf(
+        tmp_path / "tiny-f16.gguf", extra=lambda w: w.add_array("llama.layers", list(range(6)))
+    )
+    bundle = at(path)
+    info = read_info(bundle)
+    assert details(bundle, info) == {
+        "parent_model": "",
+        "format": "gguf",
+        "family": "llama",
+        "families": ["llama"],
+        "parameter_size": "119K",
+        "quantization_level": "F16",
+        "context_length": 256,
+        "embedding_length": 64,
+    }
+    short, long = model_info(info), model_info(info, verbose=True)
+    assert "general.name" not in short and "tokenizer.chat_template" not in short
+    assert short["general.parameter_count"] == 119_488
+    assert short["llama.layers"] == [] and long["llama.layers"] == list(range(6))
+    assert short["tokenizer.ggml.tokens"] == []
+    tokens = long["tokenizer.ggml.tokens"]
+    assert isinstance(tokens, list) and len(tokens) == 355
+    assert set(short) == set(long)
+    json.dumps(long)
+
+
+def safetensors(folder: Path, config: dict[str, Any], **files: dict[str, Any]) -> Path:
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    for name, tensors in files.items():
+        offset, entries = 0, {}
+        for key, (dtype, shape, size) in tensors.items():
+            entries[key] = {"dtype": dtype, "shape": shape, "data_offsets": [offset, offset + size]}
+            offset += size
+        raw = json.dumps({"__metadata__": {"format": "pt"}, **entries}).encode()
+        data = struct.pack("<Q", len(raw)) + raw + bytes(offset)
+        (folder / f"{name}.safetensors").write_bytes(data)
+    return folder
+
+
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "num_hidden_layers": 3,
+    "max_position_embeddings": 2048,
+    "vocab_size": 100,
+}
+
+
+def test_safetensors_folder(tmp_path: Path) -> None:
+    weights = {"a": ("BF16", [100, 64], 12800), "b": ("F32", [64], 256)}
+    folder = safetensors(tmp_path / "m", CONFIG, model=weights)
+    tokenizer = {
+        "chat_template": [{"name": "default", "template": "{{ tools }}"}],
+        "bos_token": {"content": "<s>"},
+        "eos_token": "</s>",
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer))
+    bundle = at(folder)
+    assert (bundle.format, bundle.path) == (Format.SAFETENSORS, folder)
+    info = read_info(bundle)
+    assert replace(info, metadata={}) == ModelInfo(
+        architecture="llama",
+        parameter_count=6464,
+        quant="BF16",
+        context_length=2048,
+        embedding_length=64,
+        block_count=3,
+        head_count=4,
+        head_count_kv=(2, 2, 2),
+        key_length=16,
+        value_length=16,
+        vocab_size=100,
+        weights_bytes=13056,
+        chat_template="{{ tools }}",
+        bos_token="<s>",
+        eos_token="</s>",
+        capabilities=frozenset({CHAT, Capability.TOOLS}),
+    )
+    assert model_info(info)["llama.context_length"] == 2048
+    assert details(bundle, info)["quantization_level"] == "BF16"
+
+
+def test_quantised_safetensors_count_packed_weights(tmp_path: Path) -> None:
+    config = {**CONFIG, "quantization_config": {"quant_method": "awq", "bits": 4}}
+    weights = {"a.qweight": ("I32", [8, 64], 2048)}
+    info = read_info(at(safetensors(tmp_path / "m", config, model=weights)))
+    assert (info.quant, info.parameter_count) == ("AWQ", 4096)
+
+
+def test_multimodal_and_embedding_configs(tmp_path: Path) -> None:
+    one = {"a": ("F16", [2], 4)}
+    vision = {"model_type": "x", "text_config": CONFIG, "vision_config": {}}
+    info = read_info(at(safetensors(tmp_path / "v", vision, model=one)))
+    assert info.capabilities == {CHAT, Capability.VISION}
+    assert (info.architecture, info.context_length) == ("x", 2048)
+    bert = {**CONFIG, "architectures": ["BertModel"], "model_type": "bert"}
+    info = read_info(at(safetensors(tmp_path / "b", bert, model=one)))
+    assert info.capabilities == {EMBED}
+
+
+def test_damaged_safetensors(tmp_path: Path) -> None:
+    folder = safetensors(tmp_path / "m", CONFIG, model={"a": ("F16", [50], 100)})
+    bundle = at(folder)
+    path = folder / "model.safetensors"
+    whole = path.read_bytes()
+    for content, says in [
+        (whole[:-30], "30 bytes of tensor data are missing"),
+        (whole[:20], "cut inside its header"),
+        (b"", "cut inside its header"),
+        (struct.pack("<Q", 2) + b"[]", "header is damaged"),
+        (struct.pack("<Q", 9) + b'{"a":{}} ', "header is damaged"),
+    ]:
+        path.write_bytes(content)
+        with pytest.raises(BadModelFile, match=says):
+            read_info(bundle)
+    (folder / "config.json").write_text("{")
+    with pytest.raises(BadModelFile, match="not readable JSON"):
+        read_info(bundle)

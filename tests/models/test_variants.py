@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import pytest
+
+from vllama.models.quant import bit_width, file_type_name, quant_of, quant_of_tag
+from vllama.models.variants import (
+    choose_group,
+    choose_projector,
+    group_ggufs,
+    is_gguf_model,
+    safetensors_files,
+    shard_paths,
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "quant"),
+    [
+        ("qwen2.5-7b-instruct-q4_k_m-00001-of-00002.gguf", "Q4_K_M"),
+        ("Model-Q4_K_M.gguf", "Q4_K_M"),
+        ("Model-UD-Q4_K_XL.gguf", "UD-Q4_K_XL"),
+        ("Model.Q4_K_M.gguf", "Q4_K_M"),
+        ("Model.i1-Q4_K_M.gguf", "Q4_K_M"),
+        ("Model.i1-IQ3_XXS.gguf", "IQ3_XXS"),
+        ("gemma-3-1b-it-qat-q4_0.gguf", "Q4_0"),
+        ("SmolLM2-135M-Instruct.Q4_1.gguf", "Q4_1"),
+        ("Model-Q4_0_4_8.gguf", "Q4_0_4_8"),
+        ("Model-Q6_K.gguf", "Q6_K"),
+        ("Model-Q8_0.gguf", "Q8_0"),
+        ("Model-TQ1_0.gguf", "TQ1_0"),
+        ("gpt-oss-20b-mxfp4.gguf", "MXFP4"),
+        ("Model-NVFP4.gguf", "NVFP4"),
+        ("Model-BF16.gguf", "BF16"),
+        ("Model-F16.gguf", "F16"),
+        ("model-fp16.gguf", "FP16"),
+        ("model_f32.gguf", "F32"),
+        ("q8_0-distill-Q4_K_S.gguf", "Q4_K_S"),
+        ("Q8_0/Model-00001-of-00003.gguf", "Q8_0"),
+        ("UD-IQ1_S/Model-UD-IQ1_S-00001-of-00003.gguf", "UD-IQ1_S"),
+        ("tiny.gguf", None),
+        ("Q4_0-models/deep/er/tiny.gguf", None),
+        ("MyQ4_0x.gguf", None),
+    ],
+)
+def test_quant_of_file_names(name: str, quant: str | None) -> None:
+    assert quant_of(name) == quant
+
+
+@pytest.mark.parametrize(
+    ("tag", "quant"),
+    [("q4_k_m", "Q4_K_M"), ("I1-Q4_K_M", "Q4_K_M"), ("7b", None), ("x-Q4_K_M", None)],
+)
+def test_quant_of_tag(tag: str, quant: str | None) -> None:
+    assert quant_of_tag(tag) == quant
+
+
+def test_file_types_match_llama_cpp() -> None:
+    gguf = pytest.importorskip("gguf")
+    for member in gguf.LlamaFileType:
+        if member is gguf.LlamaFileType.GUESSED:
+            continue
+        expected = member.name.removeprefix("ALL_").removeprefix("MOSTLY_").removesuffix("_MOE")
+        assert file_type_name(int(member)) == expected
+        assert file_type_name(int(member) | 1024) == expected
+    assert file_type_name(999) is None
+    assert file_type_name("15") is None
+
+
+def test_bit_width() -> None:
+    assert [bit_width(q) for q in ("Q4_K_M", "IQ3_S", "BF16", "F32", None)] == [4, 3, 16, 32, 16]
+
+
+@pytest.mark.parametrize(
+    ("name", "is_model"),
+    [
+        ("a.gguf", True),
+        ("A.GGUF", True),
+        ("ggml-model-Q4_0.gguf", True),
+        ("Flora-7b.gguf", True),
+        ("mmproj-F16.gguf", False),
+        ("model-mmproj.gguf", False),
+        ("a.imatrix.gguf", False),
+        ("mtp-a.gguf", False),
+        ("eagle3-a.gguf", False),
+        ("ggml-vocab-qwen2.gguf", False),
+        ("a-lora-f16.gguf", False),
+        ("a.gguf.part1of2", False),
+        ("a.bin", False),
+    ],
+)
+def test_what_is_a_model(name: str, is_model: bool) -> None:
+    assert is_gguf_model(name) is is_model
+
+
+REPO = [
+    "README.md",
+    "BF16/m-BF16-00001-of-00002.gguf",
+    "BF16/m-BF16-00002-of-00002.gguf",
+    "m-IQ4_XS.gguf",
+    "m-Q4_K_M.gguf",
+    "m-Q8_0.gguf",
+    "m-UD-Q4_K_XL.gguf",
+    "m-Q5_K_M-00001-of-00002.gguf",  # its second part is missing
+    "mmproj-BF16.gguf",
+    "mmproj-Q8_0.gguf",
+]
+
+
+def test_groups() -> None:
+    groups = {group.label: group for group in group_ggufs(REPO)}
+    assert list(groups) == ["BF16", "IQ4_XS", "Q4_K_M", "Q8_0", "UD-Q4_K_XL"]
+    assert len(groups["BF16"].paths) == 2
+    assert groups["BF16"].projector == "mmproj-BF16.gguf"
+    assert groups["Q8_0"].projector == "mmproj-Q8_0.gguf"
+
+
+def test_single_file_before_split_at_one_quant() -> None:
+    names = [*shard_paths("a-Q8_0-00001-of-00002.gguf"), "b-Q8_0.gguf"]
+    groups = group_ggufs(names)
+    assert {g.label: g.paths[0] for g in groups} == {
+        "a-Q8_0": "a-Q8_0-00001-of-00002.gguf",
+        "Q8_0": "b-Q8_0.gguf",
+    }
+
+
+@pytest.mark.parametrize(
+    ("tag", "label"),
+    [
+        (None, "Q4_K_M"),
+        ("q8_0", "Q8_0"),
+        ("Q8_0", "Q8_0"),
+        ("m-iq4_xs.gguf", "IQ4_XS"),
+        ("m-IQ4_XS", "IQ4_XS"),
+        ("UD-Q4_K_XL", "UD-Q4_K_XL"),
+        ("i1-q4_k_m", "Q4_K_M"),
+        ("F16", None),  # not BF16
+        ("bf16", "BF16"),
+        ("Q5_K_M", None),
+        ("7b", None),
+    ],
+)
+def test_choice_by_tag(tag: str | None, label: str | None) -> None:
+    chosen = choose_group(group_ggufs(REPO), tag)
+    assert (chosen.label if chosen else None) == label
+
+
+@pytest.mark.parametrize(
+    ("names", "first"),
+    [
+        (["a-Q2_K.gguf", "a-Q8_0.gguf"], "a-Q8_0.gguf"),
+        (["a-Q3_K_M.gguf", "a-Q6_K.gguf"], "a-Q3_K_M.gguf"),
+        (["a-Q8_0.gguf", "a-UD-Q4_K_M.gguf"], "a-UD-Q4_K_M.gguf"),
+        (["tiny.gguf"], "tiny.gguf"),
+        ([], None),
+    ],
+)
+def test_choice_without_a_tag(names: list[str], first: str | None) -> None:
+    chosen = choose_group(group_ggufs(names), None)
+    assert (chosen.paths[0] if chosen else None) == first
+
+
+def test_projector_nearest_folder_then_bits() -> None:
+    names = ["mmproj-F16.gguf", "q/mmproj-F16.gguf", "q/mmproj-Q8_0.gguf"]
+    assert choose_projector("q/m-Q4_K_M.gguf", names) == "q/mmproj-Q8_0.gguf"
+    assert choose_projector("m-F16.gguf", names) == "mmproj-F16.gguf"
+    assert choose_projector("m.gguf", []) is None
+
+
+def test_safetensors_file_set() -> None:
+    names = [
+        *("config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja", "README.md"),
+        *("original/consolidated.safetensors", "consolidated.safetensors", "pytorch_model.bin"),
+        *("onnx/config.json", "modeling_x.py", "1_Pooling/config.json", "x.gguf"),
+    ]
+    assert safetensors_files(names) == (
+        *("1_Pooling/config.json", "chat_template.jinja", "config.json", "model.safetensors"),
+        *("modeling_x.py", "tokenizer.json"),
+    )
+    assert safetensors_files(["model.safetensors"]) == ()
+    assert safetensors_files(["config.json", "unet/model.safetensors"]) == ()

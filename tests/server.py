@@ -1,0 +1,188 @@
+"""A real `vllama serve` as a process of its own, with a home of its own."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+FAKE = Path(__file__).parent / "fake_engine"
+LIMIT_S = 60.0
+
+
+class Server:
+    """A running server. Use it as a context manager; leaving checks that nothing is left."""
+
+    def __init__(self, home: Path, *arguments: str, fake: bool = True, env=None):
+        self.home = home
+        home.mkdir(parents=True, exist_ok=True)
+        self.models = home / "models"
+        self.models.mkdir(exist_ok=True)
+        keep = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
+        self.env = keep | {
+            "HOME": str(home),
+            "VLLAMA_DATA_DIR": str(home / "data"),
+            "VLLAMA_FOLDERS": str(self.models),
+            "HF_HOME": str(home / "hf"),
+            "PYTHONUNBUFFERED": "1",
+            **({"PYTHONPATH": str(FAKE)} if fake else {}),
+            **(env or {}),
+        }
+        self.arguments = arguments
+        self.process: subprocess.Popen[bytes] | None = None
+        self.log = home / "server.log"
+        self.port = 0
+
+    @property
+    def command(self) -> list[str]:
+        """Return the command line of the server."""
+        return [sys.executable, "-m", "vllama", "serve", "--port", "0", *self.arguments]
+
+    def __enter__(self) -> Server:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process is None:
+            return
+        tree = self.tree()
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(timeout=30)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                raise AssertionError(f"the server did not stop:\n{self.output}") from None
+        _, alive = psutil.wait_procs(tree, timeout=10)
+        for process in alive:
+            process.kill()
+        assert not alive, f"left behind: {alive}"
+
+    def start(self) -> None:
+        """Start it and wait until it says where it listens."""
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                self.command, env=self.env, stdout=log, stderr=subprocess.STDOUT
+            )
+        self.wait_for(r"http://[^\s]*:(\d+)")
+        found = re.search(r"http://[^\s]*:(\d+)", self.output)
+        assert found
+        self.port = int(found[1])
+
+    def wait_for(self, pattern: str, limit_s: float = LIMIT_S) -> str:
+        """Wait until `pattern` is in its output; return all output."""
+        assert self.process
+        deadline = time.monotonic() + limit_s
+        while not re.search(pattern, self.output):
+            ended = self.process.poll() is not None
+            if re.search(pattern, self.output):
+                break
+            assert not ended, f"it ended without {pattern!r}:\n{self.output}"
+            assert time.monotonic() < deadline, f"no {pattern!r} in:\n{self.output}"
+            time.sleep(0.01)
+        return self.output
+
+    @property
+    def output(self) -> str:
+        """All that it has printed."""
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+    def tree(self) -> list[psutil.Process]:
+        """Return the processes below the server, itself not included."""
+        assert self.process
+        try:
+            return psutil.Process(self.process.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
+
+    # -- HTTP ---------------------------------------------------------------------------------
+
+    @property
+    def url(self) -> str:
+        """Base URL."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @contextmanager
+    def open(self, path: str, body):
+        """POST and yield the answer as soon as its head is there."""
+        connection = self.connect()
+        try:
+            connection.request("POST", path, json.dumps(body))
+            with connection.getresponse() as answer:
+                yield answer
+        finally:
+            connection.close()
+
+    def connect(self) -> http.client.HTTPConnection:
+        """Return a connection."""
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT_S)
+
+    def request(self, method: str, path: str, body=None, headers=None):
+        """Return status, headers and body of one request."""
+        connection = self.connect()
+        try:
+            data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
+            connection.request(method, path, data, headers or {})
+            answer = connection.getresponse()
+            return answer.status, answer.headers, answer.read()
+        finally:
+            connection.close()
+
+    def get(self, path: str):
+        """Return the JSON of a GET that must succeed."""
+        status, _, body = self.request("GET", path)
+        assert status == 200, body
+        return json.loads(body)
+
+    def post(self, path: str, body) -> tuple[int, dict]:
+        """Return status and JSON of a POST."""
+        status, _, data = self.request("POST", path, body)
+        return status, json.loads(data) if data else {}
+
+    def lines(self, path: str, body) -> list[dict]:
+        """Return the NDJSON objects of a streamed POST."""
+        status, headers, data = self.request("POST", path, body)
+        assert status == 200, data
+        assert headers["content-type"] == "application/x-ndjson"
+        return [json.loads(line) for line in data.splitlines()]
+
+    # -- engines ------------------------------------------------------------------------------
+
+    def model(self, name: str, *switches: str) -> str:
+        """Make a model that the fake engine serves with `switches`; return its name."""
+        from tests.tiny import write_tiny_gguf
+
+        path = self.models / f"{name}.gguf"
+        if not path.exists():
+            write_tiny_gguf(path, n_ctx=4096)
+        path.with_suffix(".args").write_text("\n".join(switches))
+        return name
+
+    def engine(self, name: str) -> psutil.Process:
+        """Return the engine process of a loaded model."""
+        row = next(row for row in self.get("/api/ps")["models"] if row["name"].startswith(name))
+        return psutil.Process(row["pid"])
+
+    def stats(self, name: str) -> dict:
+        """Return what the fake engine of `name` has seen."""
+        arguments = self.engine(name).cmdline()
+        port = int(arguments[arguments.index("--port") + 1])
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=LIMIT_S)
+        try:
+            connection.request("GET", "/__stats")
+            return json.loads(connection.getresponse().read())
+        finally:
+            connection.close()
+
+    def sent(self, name: str) -> dict:
+        """Return the body of the last inference that the fake engine of `name` was asked for."""
+        return next(body for body in reversed(self.stats(name)["bodies"]) if "stream" in body)

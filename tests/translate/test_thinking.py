@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vllama.translate.thinking import ThinkSplitter, split_thinking
+
+CASES = [
+    # text, opened, thinking, content
+    ("<think>a</think>b", False, "a", "b"),
+    ("<think>\na b\n</think>\n\nc\nd", False, "a b", "c\nd"),
+    (" \n<think>a</think>b", False, "a", "b"),
+    ("plain", False, "", "plain"),
+    ("  plain", False, "", "  plain"),
+    ("", False, "", ""),
+    ("  ", False, "", "  "),
+    ("<thin", False, "", "<thin"),
+    ("<thinker>", False, "", "<thinker>"),
+    ("say <think>x</think>", False, "", "say <think>x</think>"),
+    ("<think></think>b", False, "", "b"),
+    ("<think>\n\n</think>\n\nb", False, "", "b"),
+    ("<think>never closed", False, "never closed", ""),
+    ("<think>never closed </thi", False, "never closed </thi", ""),
+    ("<think>a < b </t> c</think>d", False, "a < b </t> c", "d"),
+    ("<think>a</think>b</think>c<think>d", False, "a", "b</think>c<think>d"),
+    ("a</think>b", True, "a", "b"),
+    ("<think>a</think>b", True, "a", "b"),
+    ("\n<think>\na</think>b", True, "a", "b"),
+    ("never closed", True, "never closed", ""),
+    ("<thin", True, "<thin", ""),
+    ("", True, "", ""),
+    ("</think>b", True, "", "b"),
+]
+
+
+def pieces(text: str, seed: int) -> list[str]:
+    chance = random.Random(seed)
+    places = sorted(chance.randint(0, len(text)) for _ in range(chance.randint(0, 6)))
+    return [text[a:b] for a, b in zip([0, *places], [*places, len(text)], strict=True)]
+
+
+@pytest.mark.parametrize(("text", "opened", "thinking", "content"), CASES)
+def test_any_cut(text: str, opened: bool, thinking: str, content: str) -> None:
+    assert split_thinking(text, opened=opened) == (thinking, content)
+    for parts in (list(text), *(pieces(text, seed) for seed in range(30))):
+        splitter = ThinkSplitter(opened=opened)
+        got = [splitter.feed(part) for part in parts] + [splitter.finish()]
+        assert ("".join(t for t, _ in got), "".join(c for _, c in got)) == (thinking, content)
+
+
+def test_what_is_certain_comes_at_once() -> None:
+    splitter = ThinkSplitter()
+    assert splitter.feed("<think>one") == ("one", "")
+    assert splitter.feed(" two") == (" two", "")
+    assert splitter.feed("</think>three") == ("", "three")
+    assert splitter.feed(" four") == ("", " four")
+
+
+@given(
+    st.lists(st.sampled_from(["<think>", "</think>", "<", "th", " ", "\n", "x"]), max_size=12),
+    st.booleans(),
+    st.integers(0, 99),
+)
+def test_cut_never_matters(parts: list[str], opened: bool, seed: int) -> None:
+    text = "".join(parts)
+    splitter = ThinkSplitter(opened=opened)
+    got = [splitter.feed(part) for part in pieces(text, seed)] + [splitter.finish()]
+    assert ("".join(t for t, _ in got), "".join(c for _, c in got)) == split_thinking(
+        text, opened=opened
+    )

@@ -1,0 +1,140 @@
+"""HTTP client of the command line: talks to a running server, knows no model and no terminal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx2
+
+from vllama.config.address import is_loopback
+from vllama.errors import BadRequest, Busy, ModelNotFound, ServerUnreachable, VllamaError
+
+CONNECT_TIMEOUT_S = 5.0
+Reply = dict[str, Any]
+
+
+class Client:
+    """A connection to the server at `url`; to be used in a `with` statement.
+
+    An answer may take as long as a model takes to load, so only connecting has a time limit.
+    Every method raises ServerUnreachable where there is no server, and VllamaError with the
+    server's own text where it refuses.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        local = is_loopback(urlsplit(url).hostname or "")
+        self._http = httpx2.Client(
+            base_url=url,
+            timeout=httpx2.Timeout(None, connect=CONNECT_TIMEOUT_S),
+            # a proxy of the environment cannot reach this machine's own loopback
+            trust_env=not local,
+        )
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._http.close()
+
+    def get(self, path: str) -> Reply:
+        """Ask for an object."""
+        return self._one("GET", path, None)
+
+    def post(self, path: str, body: Mapping[str, object]) -> Reply:
+        """Send an object, wait for the whole answer."""
+        return self._one("POST", path, body)
+
+    def _one(self, method: str, path: str, body: Mapping[str, object] | None) -> Reply:
+        """Send a request; of an answer in several lines the last one counts."""
+        lines = list(self._lines(method, path, body))
+        return lines[-1] if lines else {}
+
+    def stream(self, path: str, body: Mapping[str, object]) -> Iterator[Reply]:
+        """Send an object, yield the lines of the answer as they come.
+
+        Closing the iterator closes the connection, which makes the server stop its work.
+        """
+        return self._lines("POST", path, body)
+
+    def _lines(self, method: str, path: str, body: Mapping[str, object] | None) -> Iterator[Reply]:
+        try:
+            with self._http.stream(method, path, json=body) as answer:
+                if answer.status_code >= 400:
+                    raise _refusal(answer.status_code, answer.read(), body)
+                for line in _split(answer.iter_bytes()):
+                    yield _object(line)
+        except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
+            raise ServerUnreachable(
+                f"could not connect to a vllama server at {self.url}",
+                hint="run 'vllama serve' to start it",
+            ) from error
+        except httpx2.HTTPError as error:
+            raise VllamaError(
+                f"the server at {self.url} ended the answer early",
+                hint="see whether it still runs: vllama ps",
+            ) from error
+        except httpx2.InvalidURL as error:
+            raise VllamaError(f'cannot use the address "{self.url}": {error}') from error
+
+
+def _split(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """Cut at line feeds only: JSON may hold other characters that end a line in Unicode."""
+    rest = b""
+    for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        yield from (line for line in lines if line.strip())
+    if rest.strip():
+        yield rest
+
+
+def _object(line: bytes) -> Reply:
+    """Read one line; the server reports a failure in the middle of a stream as such a line."""
+    try:
+        value = json.loads(line)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise VllamaError(
+            "the server's answer is no Ollama API",
+            hint="check OLLAMA_HOST, or the host and port in the config file",
+        )
+    if "error" in value:
+        raise VllamaError(_error_text(value["error"]))
+    return value
+
+
+def _refusal(status: int, content: bytes, body: Mapping[str, object] | None) -> VllamaError:
+    """Make the error of a status code, with the server's own words."""
+    try:
+        value = json.loads(content)
+    except ValueError:
+        value = None
+    if isinstance(value, dict) and "error" in value:
+        text = _error_text(value["error"])
+    else:
+        text = content.decode(errors="replace").strip()[:200] or f"status {status}"
+        text = f"the server refused: {text}"
+    match status:
+        case 404:
+            return ModelNotFound(str((body or {}).get("model", "")), message=text)
+        case 503:
+            return Busy(text)
+        case _ if status < 500:
+            return BadRequest(text)
+    return VllamaError(text)
+
+
+def _error_text(value: object) -> str:
+    if isinstance(value, dict):  # the shape of the OpenAI routes
+        value = value.get("message", value)
+    return str(value)

@@ -1,0 +1,206 @@
+"""The commands of a conversation: everything that begins with a slash."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from vllama.cli.output import say, show_error
+from vllama.cli.parameters import parse_parameter
+from vllama.cli.session import Session
+from vllama.cli.view import section_lines, sections
+
+HELP = """\
+Available commands:
+  /set            Change the settings of this conversation
+  /show           Show what the model is
+  /load <model>   Go on with another model
+  /list           List the models that the server has
+  /clear          Forget what was said
+  /bye, /exit     Leave
+  /?, /help       Show this; /? shortcuts for the keys
+
+Use \"\"\" to begin and end a message of several lines.
+"""
+SET_HELP = """\
+Available commands:
+  /set parameter <name> <value>   Set a parameter, such as temperature 0.2
+  /set system <text>              Set the system message
+  /set history, nohistory         Keep what is typed, or not
+  /set wordwrap, nowordwrap       Break lines between words, or not
+  /set format json, noformat      Ask for JSON, or not
+  /set verbose, quiet             Show times and rates, or not
+  /set think [level], nothink     Let the model think first, or not
+"""
+SHOW_HELP = """\
+Available commands:
+  /show info         Show what the model is
+  /show license      Show its licence
+  /show modelfile    Show a Modelfile
+  /show parameters   Show its parameters and those set here
+  /show system       Show the system message
+  /show template     Show the chat template
+"""
+SHORTCUTS = """\
+Ctrl + a, Ctrl + e   Go to the beginning, the end of the line
+Ctrl + k, Ctrl + u   Delete to the end, to the beginning of the line
+Ctrl + w             Delete the word before the cursor
+Ctrl + l             Clear the screen
+Ctrl + c             Stop the answer
+Ctrl + d             Leave
+Up, down, Ctrl + r   Go through, search what was typed before
+"""
+
+
+class Remembering(Protocol):
+    """What can keep a history."""
+
+    def remember(self, on: bool) -> None:
+        """Keep a history from now on, or none."""
+        ...
+
+
+class Commands:
+    """Does what a line with a slash says; knows the session and the keyboard's history."""
+
+    def __init__(self, session: Session, keyboard: Remembering) -> None:
+        self._session = session
+        self._keyboard = keyboard
+        self._table: dict[str, Callable[[Sequence[str], str], bool]] = {
+            "/set": self._set,
+            "/show": self._show,
+            "/load": self._load,
+            "/list": self._list,
+            "/ls": self._list,
+            "/clear": self._clear,
+            "/bye": lambda words, rest: True,
+            "/exit": lambda words, rest: True,
+            "/?": self._help,
+            "/help": self._help,
+        }
+
+    def is_path(self, text: str) -> bool:
+        """Tell whether a message begins with a file's path rather than a command."""
+        first = text.split(maxsplit=1)[0]
+        return first not in self._table and first.count("/") > 1
+
+    def do(self, text: str) -> bool:
+        """Carry out one command; True if it ends the conversation. Raises VllamaError."""
+        name, _, rest = text.strip().partition(" ")
+        handler = self._table.get(name)
+        if handler is None:
+            show_error(f"unknown command '{name}'", "type /? for help")
+            return False
+        return handler(_words(rest), rest.strip())
+
+    def _set(self, words: Sequence[str], rest: str) -> bool:
+        session = self._session
+        match words:
+            case ["parameter", name, *values]:
+                try:
+                    session.options[name] = parse_parameter(name, values)
+                except ValueError as error:
+                    show_error(str(error))
+                else:
+                    say(f"Set parameter '{name}' to '{', '.join(values)}'")
+            case ["system", *_]:
+                session.system = _unquoted(rest.removeprefix("system").strip())
+                say("Set system message.")
+            case ["history" | "nohistory" as choice]:
+                self._keyboard.remember(choice == "history")
+            case ["wordwrap" | "nowordwrap" as choice]:
+                session.wrap = choice == "wordwrap"
+                say(f"Set '{choice}' mode.")
+            case ["verbose" | "quiet" as choice]:
+                session.verbose = choice == "verbose"
+                say(f"Set '{choice}' mode.")
+            case ["format", "json"] | ["noformat"]:
+                session.format = "json" if words[0] == "format" else None
+                say("Set format to 'json' mode." if session.format else "Disabled format.")
+            case ["think"] | ["nothink"]:
+                session.think = words[0] == "think"
+                say(f"Set '{words[0]}' mode.")
+            case ["think", "low" | "medium" | "high" | "max" as level]:
+                session.think = level
+                say(f"Set 'think' mode to '{level}'.")
+            case _:
+                say(SET_HELP)
+        return False
+
+    def _show(self, words: Sequence[str], rest: str) -> bool:
+        match words:
+            case ["info"]:
+                for line in section_lines(sections(self._session.describe())):
+                    say(line)
+            case ["license" | "modelfile" | "template" as part]:
+                say(str(self._session.describe().get(part) or f"No {part} was specified.").strip())
+            case ["system"]:
+                text = self._session.system or self._session.describe().get("system")
+                say(str(text or "No system message was specified for this model."))
+            case ["parameters"]:
+                self._show_parameters()
+            case _:
+                say(SHOW_HELP)
+        return False
+
+    def _show_parameters(self) -> None:
+        text = str(self._session.describe().get("parameters") or "")
+        say("Model defined parameters:")
+        for line in text.splitlines() or ["No parameters were specified for this model."]:
+            say(f"  {line}")
+        if self._session.options:
+            say("User defined parameters:")
+            for name, value in sorted(self._session.options.items()):
+                say(f"  {name:<30} {value}")
+
+    def _load(self, words: Sequence[str], rest: str) -> bool:
+        if len(words) != 1:
+            say("Usage:\n  /load <model>")
+            return False
+        session, old = self._session, self._session.model
+        session.describe(words[0])
+        session.model = words[0]
+        try:
+            session.load()
+        except BaseException:
+            session.model = old
+            raise
+        session.messages.clear()
+        return False
+
+    def _list(self, words: Sequence[str], rest: str) -> bool:
+        models = self._session.client.get("/api/tags").get("models") or []
+        for model in models:
+            say(f"  {model.get('name', '')}")
+        return False
+
+    def _clear(self, words: Sequence[str], rest: str) -> bool:
+        self._session.messages.clear()
+        say("Cleared session context")
+        return False
+
+    def _help(self, words: Sequence[str], rest: str) -> bool:
+        texts = {
+            "set": SET_HELP,
+            "/set": SET_HELP,
+            "show": SHOW_HELP,
+            "/show": SHOW_HELP,
+            "shortcut": SHORTCUTS,
+            "shortcuts": SHORTCUTS,
+        }
+        say(texts.get(words[0] if words else "", HELP))
+        return False
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text, posix=os.name == "posix")
+    except ValueError:  # an apostrophe in a system message
+        return text.split()
+
+
+def _unquoted(text: str) -> str:
+    paired = len(text) > 1 and text[0] == text[-1] and text[0] in "\"'"
+    return text[1:-1] if paired else text

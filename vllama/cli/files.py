@@ -1,0 +1,46 @@
+"""Where the commands get their settings and the models on this disk from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vllama import config
+from vllama.cli.client import Client
+from vllama.cli.output import show_warning
+from vllama.config import Config
+
+if TYPE_CHECKING:
+    from vllama.models.library import Library
+    from vllama.models.types import Format
+
+
+def settings() -> Config:
+    """Read the settings of a command without flags of its own; warn of what is wrong in them."""
+    loaded = config.load({}, config.environ())
+    for note in loaded.notes:
+        show_warning(note)
+    return loaded
+
+
+def server(loaded: Config | None = None) -> Client:
+    """Return a client of the server that the settings name."""
+    return Client((loaded or settings()).url)
+
+
+def library(loaded: Config) -> Library:
+    """Open the models on this disk."""
+    config.prepare_environment()
+    from vllama.models.library import open_library
+
+    return open_library(config.models_settings(loaded))
+
+
+def wanted_formats(loaded: Config) -> tuple[Format, ...]:
+    """Return the formats that the engine of this machine reads, best first."""
+    from vllama.engines.registry import discover
+    from vllama.hardware.detect import detect
+    from vllama.plan.choose import preferred_formats
+    from vllama.plan.types import Facts
+
+    facts = Facts(platform=detect(), found=discover(), preferences=config.preferences(loaded))
+    return preferred_formats(facts)

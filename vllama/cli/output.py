@@ -1,0 +1,94 @@
+"""What the terminal shows: errors, tables, plain text; fancy on a terminal, plain when piped."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+COLUMN_GAP = "    "
+
+
+def is_terminal(stream: TextIO) -> bool:
+    """Tell whether a person looks at `stream`."""
+    return stream.isatty()
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Return a console that prints text as it is: no markup, no guessing of colours."""
+    from rich.console import Console
+
+    return Console(stderr=stderr, markup=False, highlight=False, emoji=False, soft_wrap=True)
+
+
+def say(text: str = "") -> None:
+    """Print a line of a command's result."""
+    print(text, flush=True)
+
+
+def say_aside(text: str) -> None:
+    """Print a line that is no result, on stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def show_error(message: str, hint: str | None = None) -> None:
+    """Print an error and, on a line of its own, what to do."""
+    _labelled("Error:", "bold red", message)
+    if hint:
+        _labelled("Hint:", "bold cyan", hint)
+
+
+def show_warning(message: str) -> None:
+    """Print a warning."""
+    _labelled("Warning:", "bold yellow", message)
+
+
+def _labelled(label: str, style: str, text: str) -> None:
+    if not is_terminal(sys.stderr):
+        say_aside(f"{label} {text}")
+        return
+    from rich.text import Text
+
+    console(stderr=True).print(Text.assemble((label, style), " ", text))
+
+
+def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table as Ollama does: aligned, four spaces apart, no borders."""
+    lines = table_lines(columns, rows)
+    if not is_terminal(sys.stdout):
+        for line in lines:
+            say(line)
+        return
+    out = console()
+    out.print(lines[0], style="bold")
+    for line in lines[1:]:
+        out.print(line)
+
+
+def table_lines(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Align the cells of a table, the header first."""
+    table = [tuple(columns), *(tuple(row) for row in rows)]
+    widths = [max(_width(row[i]) for row in table) for i in range(len(columns))]
+    return [
+        COLUMN_GAP.join(
+            cell + " " * (width - _width(cell)) for cell, width in zip(row, widths, strict=True)
+        ).rstrip()
+        for row in table
+    ]
+
+
+def show_json(value: object) -> None:
+    """Print a value for programs."""
+    say(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def _width(text: str) -> int:
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)

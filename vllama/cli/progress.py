@@ -1,0 +1,153 @@
+"""Progress of a download: bars on a terminal, a line now and then elsewhere; on stderr."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from vllama.cli.output import console, is_terminal, say_aside
+from vllama.models.types import PullEvent
+from vllama.units import format_bytes_decimal
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import TaskID
+
+QUIET_S = 10.0
+STEP_PERCENT = 10
+SUCCESS = "success"
+
+
+class PullDisplay:
+    """Shows the events of one pull; to be used in a `with` statement, from any thread."""
+
+    def __init__(self) -> None:
+        self._view: _Bars | _Lines = _Bars() if is_terminal(sys.stderr) else _Lines()
+
+    def __enter__(self) -> PullDisplay:
+        return self
+
+    def __call__(self, event: PullEvent) -> None:
+        """Show one event."""
+        self._view.show(event)
+
+    def close(self) -> None:
+        """End the display; what was reached stays on the screen."""
+        self._view.close()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def event_of(line: dict[str, object]) -> PullEvent:
+    """Read one progress object of `/api/pull`."""
+
+    def number(key: str) -> int | None:
+        value = line.get(key)
+        return value if isinstance(value, int) else None
+
+    digest = line.get("digest")
+    moving = isinstance(digest, str)
+    return PullEvent(
+        status=str(line.get("status", "")),
+        digest=str(digest).removeprefix("sha256:") if moving else None,
+        total_bytes=number("total"),
+        completed_bytes=number("completed") or (0 if moving else None),
+    )
+
+
+def label(event: PullEvent) -> str:
+    """Name the file that moves."""
+    return f"pulling {event.file}" if event.file else event.status
+
+
+class _Lines:
+    """Plain lines: every new status, and of a file the start, each tenth, and the end."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._last_status = ""
+        self._shown: dict[str, tuple[int, float]] = {}
+
+    def show(self, event: PullEvent) -> None:
+        if not event.total_bytes:
+            if event.status != self._last_status:
+                say_aside(event.status)
+            self._last_status = event.status
+            return
+        key = event.digest or event.file or event.status
+        done = event.completed_bytes or 0
+        percent = 100 * done // event.total_bytes
+        shown, when_s = self._shown.get(key, (-STEP_PERCENT, -QUIET_S))
+        step = percent // STEP_PERCENT > shown // STEP_PERCENT
+        if step or (percent > shown and self._clock() - when_s >= QUIET_S):
+            self._shown[key] = (percent, self._clock())
+            total = format_bytes_decimal(event.total_bytes)
+            say_aside(f"{label(event)}: {percent}% of {total}")
+
+    def close(self) -> None:
+        """Nothing is left to clear."""
+
+
+class _Bars:
+    """One bar a file with bytes, speed and time left, and below them what is going on."""
+
+    def __init__(self, out: Console | None = None) -> None:
+        from rich.console import Group
+        from rich.live import Live
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            Progress,
+            TaskProgressColumn,
+            TextColumn,
+            TimeRemainingColumn,
+            TransferSpeedColumn,
+        )
+        from rich.spinner import Spinner
+
+        self._bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            DownloadColumn(),
+            TransferSpeedColumn(),
+            TimeRemainingColumn(compact=True),
+        )
+        self._spinner = Spinner("dots", text="")
+        self._group = Group
+        self._tasks: dict[str, TaskID] = {}
+        self._live = Live(
+            Group(self._bars, self._spinner), console=out or console(stderr=True), transient=False
+        )
+        self._live.start()
+
+    def show(self, event: PullEvent) -> None:
+        if not event.total_bytes:
+            self._spinner.update(text=event.status)
+            if event.status == SUCCESS:
+                self._live.update(self._group(self._bars, SUCCESS))
+            return
+        key = event.digest or event.file or event.status
+        if key not in self._tasks:
+            self._tasks[key] = self._bars.add_task(label(event), total=event.total_bytes)
+        self._bars.update(
+            self._tasks[key], total=event.total_bytes, completed=event.completed_bytes or 0
+        )
+        self._spinner.update(text="")
+
+    def close(self) -> None:
+        self._live.update(self._group(self._bars, self._last_line()))
+        self._live.stop()
+
+    def _last_line(self) -> str:
+        text = str(self._spinner.text)
+        return text if text == SUCCESS else ""

@@ -1,0 +1,83 @@
+"""`vllama ps`: the models that are loaded."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Annotated
+
+import typer
+
+EXAMPLES = """\
+\b
+Examples:
+  vllama ps
+  vllama ps --json
+"""
+
+STATES = {
+    "starting": "Loading...",
+    "backoff": "Restarting...",
+    "failed": "Failed",
+    "stopping": "Stopping...",
+}
+
+
+def ps(
+    prefix: Annotated[
+        str | None, typer.Argument(metavar="PREFIX", help="Only models whose name starts so.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List the models that are loaded."""
+    from vllama.cli.files import server
+    from vllama.cli.output import show_json, show_table
+    from vllama.units import format_bytes_decimal
+
+    with server() as client:
+        models = client.get("/api/ps").get("models") or []
+    start = (prefix or "").lower()
+    found = [model for model in models if str(model.get("name", "")).lower().startswith(start)]
+    if as_json:
+        show_json({"models": found})
+        return
+    now_s = time.time()
+    show_table(
+        ("NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL"),
+        [
+            (
+                str(model.get("name", "")),
+                str(model.get("digest", ""))[:12],
+                format_bytes_decimal(int(model.get("size") or 0)),
+                processor(int(model.get("size") or 0), int(model.get("size_vram") or 0)),
+                str(model.get("context_length") or ""),
+                until(model, now_s),
+            )
+            for model in found
+        ],
+    )
+
+
+def processor(size_bytes: int, vram_bytes: int) -> str:
+    """Say where a model lies, as Ollama does."""
+    if vram_bytes == 0:
+        return "100% CPU"
+    if vram_bytes == size_bytes:
+        return "100% GPU"
+    if vram_bytes > size_bytes or size_bytes == 0:
+        return "Unknown"
+    cpu = int(100 * (size_bytes - vram_bytes) / size_bytes + 0.5)
+    return f"{cpu}%/{100 - cpu}% CPU/GPU"
+
+
+def until(model: Mapping[str, object], now_s: float) -> str:
+    """Say when a model goes; where the server tells a state other than ready, that."""
+    from vllama.units import format_until, parse_rfc3339
+
+    if state := STATES.get(str(model.get("state", ""))):
+        return state
+    try:
+        left_s = parse_rfc3339(str(model.get("expires_at", ""))) - now_s
+    except ValueError:
+        return "Never"
+    return "Stopping..." if left_s < 0 else format_until(left_s)

@@ -1,0 +1,72 @@
+"""`vllama pull`: download a model."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from vllama.cli.progress import PullDisplay
+    from vllama.config import Config
+
+EXAMPLES = """\
+\b
+Examples:
+  vllama pull Qwen/Qwen3-0.6B
+  vllama pull hf.co/bartowski/Llama-3.2-1B-Instruct-GGUF:Q4_K_M
+"""
+
+INTERRUPTED = 130
+STOP_LIMIT_S = 10.0
+
+
+def pull(
+    model: Annotated[
+        str,
+        typer.Argument(metavar="MODEL", help="org/repo[:QUANT], hf.co/org/repo[:QUANT] or name"),
+    ],
+    insecure: Annotated[
+        bool, typer.Option("--insecure", hidden=True, help="Taken for Ollama's sake; no effect.")
+    ] = False,
+) -> int:
+    """Download a model, or go on with a download that was stopped."""
+    from vllama.cli.files import settings
+    from vllama.cli.output import say_aside
+    from vllama.cli.progress import PullDisplay
+
+    loaded = settings()
+    with PullDisplay() as display:
+        whole = _pulled(loaded, model, display)
+    if whole:
+        return 0
+    say_aside(f"stopped; what is there is kept: run 'vllama pull {model}' again to go on")
+    return INTERRUPTED
+
+
+def _pulled(loaded: Config, model: str, display: PullDisplay) -> bool:
+    """Pull in a thread, so that Ctrl-C can end it in order; False if it was stopped so."""
+    from vllama.cli.files import library, wanted_formats
+
+    books = library(loaded)
+    cancel = threading.Event()
+    failure: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            books.pull(model, formats=wanted_formats(loaded), progress=display, cancel=cancel)
+        except BaseException as error:
+            failure.append(error)
+
+    thread = threading.Thread(target=work, name="pull", daemon=True)
+    thread.start()
+    try:
+        thread.join()
+    except KeyboardInterrupt:
+        cancel.set()
+        thread.join(STOP_LIMIT_S)
+        return False
+    if failure:
+        raise failure[0]
+    return True

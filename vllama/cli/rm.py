@@ -1,0 +1,58 @@
+"""`vllama rm`: remove models from this disk."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from vllama.config import Config
+
+EXAMPLES = """\
+\b
+Examples:
+  vllama rm smollm2:135m
+  vllama rm hf.co/org/repo:Q4_K_M org/other
+"""
+
+
+def rm(
+    models: Annotated[list[str], typer.Argument(metavar="MODEL", help="Names as in list.")],
+) -> int:
+    """Remove models, unloading them first."""
+    from vllama.cli.files import library, settings
+    from vllama.cli.output import say, show_error
+    from vllama.errors import VllamaError
+    from vllama.units import format_bytes_decimal
+
+    loaded = settings()
+    books = library(loaded)
+    status = 0
+    for model in models:
+        try:
+            books.find(model)  # a wrong name must not unload anything
+            _unload(loaded, model)
+            removed = books.remove(model)
+        except VllamaError as error:
+            show_error(error.message, error.hint)
+            status = status or error.exit_code
+            continue
+        say(f"deleted '{model}'")
+        others = [name for name in removed.names if name.lower() != model.lower()]
+        if len(removed.names) > 1 and others:
+            say(f"  also known as {', '.join(others)}")
+        say(f"  freed {format_bytes_decimal(removed.freed_bytes)}")
+    return status
+
+
+def _unload(loaded: Config, model: str) -> None:
+    """Ask a running server to let the model go; without one there is nothing to do."""
+    from vllama.cli.files import server
+    from vllama.errors import VllamaError
+
+    try:
+        with server(loaded) as client:
+            client.post("/api/generate", {"model": model, "keep_alive": 0})
+    except VllamaError:
+        pass

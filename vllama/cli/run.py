@@ -1,0 +1,162 @@
+"""`vllama run`: ask a model, once or in a conversation."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from typing import Annotated
+
+import typer
+
+EXAMPLES = """\
+\b
+Examples:
+  vllama run smollm2:135m
+  vllama run smollm2:135m "Why is the sky blue?"
+  cat report.txt | vllama run smollm2:135m "Summarise this:"
+  vllama run nomic-embed-text "a text to turn into a vector"
+"""
+
+LEVELS = ("low", "medium", "high", "max")
+
+
+def run(
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="Name of the model; it is pulled if need be.")
+    ],
+    prompt: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="PROMPT", help="The question; text on stdin comes before it."),
+    ] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Show times and rates.")] = False,
+    keep_alive: Annotated[
+        str | None,
+        typer.Option(
+            "--keepalive", metavar="DURATION", help="How long the model stays loaded (5m)."
+        ),
+    ] = None,
+    format_: Annotated[
+        str | None,
+        typer.Option(
+            "--format", metavar="FORM", help="Form of the answer: json, or a JSON schema."
+        ),
+    ] = None,
+    think: Annotated[
+        str | None,
+        typer.Option(
+            "--think",
+            metavar="LEVEL",
+            help="Think first, or not: --think, --think=false, --think=high.",
+        ),
+    ] = None,
+    hide_thinking: Annotated[
+        bool, typer.Option("--hidethinking", help="Do not show what it thinks.")
+    ] = False,
+    no_wrap: Annotated[
+        bool, typer.Option("--nowordwrap", help="Leave long lines as they are.")
+    ] = False,
+    truncate: Annotated[
+        bool | None, typer.Option(help="Embedding: cut a text that is too long.")
+    ] = None,
+    dimensions: Annotated[
+        int | None, typer.Option(metavar="N", help="Embedding: length of the vector.")
+    ] = None,
+    insecure: Annotated[bool, typer.Option("--insecure", hidden=True)] = False,
+) -> None:
+    """Ask a model: once with a prompt, else in a conversation."""
+    from vllama.cli.files import server, settings
+    from vllama.cli.output import is_terminal, say
+    from vllama.cli.session import Session
+
+    loaded = settings()
+    talks = is_terminal(sys.stdin) and is_terminal(sys.stdout) and not prompt
+    text = full_prompt(prompt or [], "" if is_terminal(sys.stdin) else read_stdin())
+    with server(loaded) as client:
+        session = Session(
+            client=client,
+            model=model,
+            keep_alive=parse_keep_alive_flag(keep_alive),
+            format=parse_format(format_),
+            think=parse_think(think),
+            hide_thinking=hide_thinking,
+            verbose=verbose,
+            wrap=not no_wrap,
+        )
+        shown = session.describe()
+        if "embedding" in (shown.get("capabilities") or []):
+            say(json.dumps(session.embed(text, truncate=truncate, dimensions=dimensions)))
+        elif talks:
+            from vllama.cli.repl import converse
+
+            session.load()
+            history = None if loaded.nohistory else loaded.data_dir / "history"
+            converse(session, history)
+        elif text:
+            session.generate(text)
+        else:
+            session.load()
+
+
+def read_stdin() -> str:
+    """Read all that is piped in, whatever its bytes are."""
+    return sys.stdin.buffer.read().decode(errors="replace")
+
+
+def full_prompt(words: list[str], piped: str) -> str:
+    """Put what came on stdin before the prompt, as Ollama does."""
+    return " ".join(part for part in (piped.strip(), " ".join(words)) if part)
+
+
+def parse_keep_alive_flag(text: str | None) -> object:
+    """Read `--keepalive`: a duration as it is, bare digits as seconds. Raises ConfigError."""
+    from vllama.errors import ConfigError
+    from vllama.units import parse_keep_alive
+
+    if text is None:
+        return None
+    try:
+        parse_keep_alive(text, bare_numbers=True)
+    except ValueError as error:
+        raise ConfigError(
+            f'cannot use keep_alive "{text}" from --keepalive: {error}',
+            hint="give a duration such as 10m, or -1 for ever",
+        ) from None
+    return int(text) if re.fullmatch(r"[+-]?[0-9]+", text) else text
+
+
+def parse_format(text: str | None) -> object:
+    """Read `--format`: `json` or a JSON schema. Raises ConfigError."""
+    from vllama.errors import ConfigError
+
+    if not text or text == "json":
+        return text or None
+    try:
+        schema = json.loads(text)
+    except ValueError:
+        schema = None
+    if not isinstance(schema, dict):
+        raise ConfigError(
+            f'cannot use format "{text}" from --format: neither json nor a JSON schema',
+            hint="""write --format json, or --format '{"type": "object", …}'""",
+        )
+    return schema
+
+
+def parse_think(text: str | None) -> bool | str | None:
+    """Read `--think`. Raises ConfigError."""
+    from vllama.errors import ConfigError
+
+    match (text or "").lower():
+        case "":
+            return None
+        case "true" | "yes" | "on" | "1":
+            return True
+        case "false" | "no" | "off" | "0":
+            return False
+        case level if level in LEVELS:
+            return level
+    raise ConfigError(
+        f'cannot use think "{text}" from --think: neither true nor false nor a level',
+        hint=f"write --think, --think=false or --think={'|'.join(LEVELS)}",
+    )

@@ -1,0 +1,89 @@
+"""`vllama show`: what a model on this disk is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from vllama.models.types import Bundle, ModelInfo
+
+EXAMPLES = """\
+\b
+Examples:
+  vllama show smollm2:135m
+  vllama show smollm2:135m --template
+  vllama show smollm2:135m --json
+"""
+
+
+def show(
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="Name as in list, or the path of a file.")
+    ],
+    license_: Annotated[bool, typer.Option("--license", help="Show the licence.")] = False,
+    modelfile: Annotated[bool, typer.Option(help="Show a Modelfile.")] = False,
+    parameters: Annotated[bool, typer.Option(help="Show the default parameters.")] = False,
+    template: Annotated[bool, typer.Option(help="Show the chat template.")] = False,
+    system: Annotated[bool, typer.Option(help="Show the system message.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Show metadata and tensors too.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show what a model is."""
+    from vllama.cli.files import library, settings
+    from vllama.cli.output import say, show_json
+    from vllama.cli.view import section_lines, sections
+    from vllama.errors import ConfigError
+
+    parts = {
+        "license": license_,
+        "modelfile": modelfile,
+        "parameters": parameters,
+        "template": template,
+        "system": system,
+    }
+    wanted = [name for name, given in parts.items() if given]
+    if len(wanted) > 1 or (wanted and as_json):
+        raise ConfigError(
+            "only one of --license, --modelfile, --parameters, --template, --system and --json "
+            "can be shown at a time"
+        )
+    books = library(settings())
+    bundle = books.find(model)
+    shown = describe(bundle, books.info(bundle), verbose=verbose)
+    if as_json:
+        show_json(shown)
+    elif wanted:
+        say(str(shown.get(wanted[0]) or "").rstrip("\n"))
+    else:
+        for line in section_lines(sections(shown, verbose=verbose)):
+            say(line)
+
+
+def describe(bundle: Bundle, info: ModelInfo, *, verbose: bool) -> dict[str, object]:
+    """Build what `/api/show` would answer, and the path."""
+    from vllama.models.info import details, model_info
+    from vllama.models.modelfile import modelfile_text, parameters_text
+    from vllama.models.types import Capability
+    from vllama.units import rfc3339_local
+
+    shown: dict[str, object] = {
+        "license": bundle.license or info.license or "",
+        "modelfile": modelfile_text(bundle, info),
+        "parameters": parameters_text(bundle.parameters),
+        "template": info.chat_template or "",
+        "system": bundle.system or "",
+        "details": details(bundle, info),
+        "model_info": model_info(info, verbose=verbose),
+        "capabilities": [str(item) for item in Capability if item in info.capabilities],
+        "modified_at": rfc3339_local(bundle.modified_s),
+        "path": str(bundle.path),
+    }
+    if verbose:
+        shown["tensors"] = [
+            {"name": name, "type": kind, "shape": list(shape)} for name, kind, shape in info.tensors
+        ]
+    return shown

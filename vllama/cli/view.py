@@ -1,0 +1,94 @@
+"""A model as text, from the shape of `/api/show`; pure. For `show` and for `/show` in a chat."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+HEAD_LINES = 2
+Row = tuple[str, ...]
+
+
+def sections(shown: Mapping[str, object], *, verbose: bool = False) -> list[tuple[str, list[Row]]]:
+    """Return the sections of a model's description, without the empty ones."""
+    found: list[tuple[str, list[Row]]] = [
+        ("Model", _model(shown)),
+        ("Capabilities", [(str(item),) for item in _list(shown.get("capabilities"))]),
+        ("Parameters", _parameters(str(shown.get("parameters") or ""))),
+    ]
+    if verbose:
+        info = _mapping(shown.get("model_info"))
+        found.append(("Metadata", [(key, _short(info[key])) for key in sorted(info)]))
+        found.append(("Tensors", [_tensor(item) for item in _list(shown.get("tensors"))]))
+    found.append(("System", _head(str(shown.get("system") or ""))))
+    found.append(("License", _head(str(shown.get("license") or ""))))
+    return [(title, rows) for title, rows in found if rows]
+
+
+def section_lines(found: Sequence[tuple[str, Sequence[Row]]]) -> list[str]:
+    """Lay the sections out as Ollama does: indented, columns four spaces apart."""
+    lines: list[str] = []
+    for title, rows in found:
+        columns = max(len(row) for row in rows)
+        widths = [max((len(r[i]) for r in rows if i < len(r)), default=0) for i in range(columns)]
+        lines.append(f"  {title}")
+        for row in rows:
+            cells = "    ".join(cell.ljust(widths[i]) for i, cell in enumerate(row))
+            lines.append(f"    {cells}".rstrip())
+        lines.append("")
+    return lines
+
+
+def _model(shown: Mapping[str, object]) -> list[Row]:
+    details = _mapping(shown.get("details"))
+    info = _mapping(shown.get("model_info"))
+    architecture = str(info.get("general.architecture") or details.get("family") or "")
+    rows = [
+        ("architecture", architecture),
+        ("parameters", details.get("parameter_size")),
+        ("context length", info.get(f"{architecture}.context_length")),
+        ("embedding length", info.get(f"{architecture}.embedding_length")),
+        ("quantization", details.get("quantization_level")),
+        ("format", details.get("format")),
+    ]
+    for index, key in ((2, "context_length"), (3, "embedding_length")):
+        if not rows[index][1]:
+            rows[index] = (rows[index][0], details.get(key))
+    return [(name, str(value)) for name, value in rows if value]
+
+
+def _parameters(text: str) -> list[Row]:
+    rows: list[Row] = []
+    for line in text.splitlines():
+        name, _, value = line.strip().partition(" ")
+        if name:
+            rows.append((name, value.strip()))
+    return rows
+
+
+def _tensor(item: object) -> Row:
+    tensor = _mapping(item)
+    return (
+        str(tensor.get("name", "")),
+        str(tensor.get("type", "")),
+        str(tensor.get("shape", "")),
+    )
+
+
+def _head(text: str) -> list[Row]:
+    """Take the first lines that say something."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    more = [("...",)] if len(lines) > HEAD_LINES else []
+    return [*((line,) for line in lines[:HEAD_LINES]), *more]
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _mapping(value: object) -> Mapping[str, object]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _list(value: object) -> list[object]:
+    return value if isinstance(value, list) else []

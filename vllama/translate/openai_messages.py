@@ -1,0 +1,51 @@
+"""An adapted OpenAI body's messages as our own values, to render and count them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from vllama.translate.types import Message, ToolCall
+
+
+def conversation(body: bytes) -> tuple[tuple[Message, ...], tuple[dict[str, object], ...]]:
+    """Return messages and tools of a body that `adapt_chat` has made; media parts are left out."""
+    decoded = msgspec.json.decode(body)
+    messages = tuple(_message(item) for item in decoded.get("messages", ()))
+    return messages, tuple(decoded.get("tools") or ())
+
+
+def _message(item: Mapping[str, Any]) -> Message:
+    content = item.get("content") or ""
+    if not isinstance(content, str):
+        content = "".join(part.get("text", "") for part in content if isinstance(part, Mapping))
+    return Message(
+        role=item["role"],
+        content=content,
+        tool_calls=_calls(item.get("tool_calls") or ()),
+        tool_name=item.get("name"),
+        tool_call_id=item.get("tool_call_id"),
+    )
+
+
+def _calls(calls: Sequence[Mapping[str, Any]]) -> tuple[ToolCall, ...]:
+    return tuple(
+        ToolCall(
+            id=call.get("id") or "",
+            name=call["function"]["name"],
+            arguments=_arguments(call["function"].get("arguments")),
+            index=number,
+        )
+        for number, call in enumerate(calls)
+    )
+
+
+def _arguments(value: object) -> dict[str, object]:
+    if isinstance(value, str):
+        try:
+            value = msgspec.json.decode(value)
+        except ValueError:
+            return {}
+    return value if isinstance(value, dict) else {}
