@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
 import os
 import signal
 import socket
@@ -115,7 +114,11 @@ class Daemon:
         self._catalog = Catalog(library, self._clock)
         self._upstreams = Upstreams()
         ports = Ports(
-            plan=self._plan, start=self._start, traits=self._traits, free_bytes=self._free_bytes
+            plan=self._plan,
+            start=self._start,
+            traits=self._traits,
+            free_bytes=self._free_bytes,
+            told=self._told,
         )
         gpus = len(facts.platform.accelerators)
         limits = Limits(
@@ -185,7 +188,6 @@ class Daemon:
             bundle = await self._fetched(name)
             lease = await self.scheduler.acquire(bundle, Need(), None)
             self.scheduler.release(lease)
-            self._ui.note(f"{bundle.name} is ready")
         except VllamaError as error:
             self._ui.error(error.message, error.hint)
             stop.code = error.exit_code
@@ -252,6 +254,13 @@ class Daemon:
             clock=self._clock,
             on_progress=lambda line: self._ui.loading(f"{plan.bundle.name}: {line}"),
         )
+
+    def _told(self, plan: Plan, error: VllamaError | None) -> None:
+        """End the display of a load; a failed one has told whoever asked for it."""
+        if error is None:
+            self._ui.note(f"{plan.bundle.name} is ready")
+        else:
+            self._ui.loading("")
 
     def _free_bytes(self, plan: Plan) -> int:
         """Return what is free now, less the reserve; a GPU is looked at afresh."""

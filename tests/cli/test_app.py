@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +15,7 @@ from vllama.cli.app import ALIASES, GROUPS, prepare, run
 COMMANDS = [name for _, commands in GROUPS for name, _, _ in commands]
 
 
-@pytest.mark.parametrize("argv", [["--version"], ["-v"], ["--version", "ps"]])
+@pytest.mark.parametrize("argv", [["--version"], ["--version", "ps"]])
 def test_version(argv: list[str], vllama: Vllama) -> None:
     done = vllama(*argv)
     assert (done.returncode, done.stdout) == (0, f"vllama version is {__version__}\n")
@@ -59,11 +60,20 @@ def test_help_of_a_command(
         (["serve", "--config", "/no/such.toml"], 'config file "/no/such.toml"', None),
     ],
 )
-def test_wrong_usage(argv: list[str], message: str, hint: str | None, vllama: Vllama) -> None:
-    done = vllama(*argv)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    first, *rest = done.stderr.splitlines()
+def test_wrong_usage(
+    argv: list[str],
+    message: str,
+    hint: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr("sys.stdin", (tmp_path / "empty").open("w+"))
+    assert run(argv) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    first, *rest = shown.err.splitlines()
     assert first.startswith("Error: ")
     assert message in first
     assert len(rest) <= 1

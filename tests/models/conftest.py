@@ -19,9 +19,17 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_gguf(tmp_path_factory.mktemp("tiny") / "tiny.gguf")
 
 
-@pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandInHub]:
+@pytest.fixture(scope="session")
+def hub_library() -> Iterator[None]:
+    """Closes what huggingface_hub's own client holds open, at the end (a new one is slow)."""
     import huggingface_hub
+
+    yield
+    huggingface_hub.close_session()
+
+
+@pytest.fixture
+def hub(hub_library: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandInHub]:
     from huggingface_hub import constants
 
     # the developer's own login is not to be sent here
@@ -29,7 +37,6 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandInHub]:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     with StandInHub() as hub:
         yield hub
-        huggingface_hub.close_session()  # it keeps connections to the servers open
 
 
 @pytest.fixture
@@ -40,7 +47,7 @@ def settings(tmp_path: Path, hub: StandInHub) -> ModelsSettings:
         hf_endpoint=hub.url,
         package_dirs=(),
         part_bytes=64 * 1024,
-        stall_timeout_s=0.3,
+        stall_timeout_s=10.0,
         request_timeout_s=5.0,
         attempts=3,
         backoff_s=0.01,

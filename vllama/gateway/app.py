@@ -57,9 +57,7 @@ ROUTES: Mapping[str, Mapping[str, Handler]] = {
     "/v1/completions": {"POST": openai.completions},
     "/v1/embeddings": {"POST": openai.embeddings},
 }
-PREFIXES: tuple[tuple[str, Mapping[str, Handler]], ...] = (
-    ("/v1/models/", {"GET": openai.model}),
-)
+PREFIXES: tuple[tuple[str, Mapping[str, Handler]], ...] = (("/v1/models/", {"GET": openai.model}),)
 
 
 class App:

@@ -88,7 +88,13 @@ def check(entry: Entry, model: str, what: str, think: Think) -> bool | None:
 
 
 async def loaded_only(
-    gateway: Gateway, request: Request, entry: Entry, model: str, kind: str, need: Need, keep: float | None
+    gateway: Gateway,
+    request: Request,
+    entry: Entry,
+    model: str,
+    kind: str,
+    need: Need,
+    keep: float | None,
 ) -> None:
     """Answer an empty prompt: load the model, say so in one plain object."""
 
@@ -386,4 +392,3 @@ async def fit_input(
     if not kept:
         raise ContextOverflow("input after truncation exceeds maximum context length")
     return await detokenize(upstream, traits, kept)
-

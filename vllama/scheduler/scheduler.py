@@ -51,12 +51,14 @@ class Ports:
 
     `plan` decides (may take a while); `start` makes a process that is not running yet;
     `traits` declares its behaviour; `free_bytes` measures the memory that plan would use.
+    `told` hears of the end of every load, with its error if it failed.
     """
 
     plan: Callable[[Bundle, Need], Awaitable[Plan]]
     start: Callable[[Plan], Process]
     traits: Callable[[Plan], Traits]
     free_bytes: Callable[[Plan], int]
+    told: Callable[[Plan, VllamaError | None], None] = lambda plan, error: None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -346,6 +348,8 @@ class Scheduler:
             except VllamaError as error:
                 log.warning("%s: %s", instance.key, error.sentence())
                 self._fail_queue(instance, error)
+                if instance.plan:
+                    self._ports.told(instance.plan, error)
             except Exception:
                 # boundary: one instance's bug must not end the others
                 log.exception("%s: unexpected error", instance.key)
@@ -430,7 +434,7 @@ class Scheduler:
                     if instance.queue or not instance.loaded:
                         try:
                             await process.ensure_ready()
-                            instance.loaded = True
+                            self._loaded(instance)
                         except EngineError as error:
                             self._note_failure(instance, error)
                             self._fail_queue(instance, error)
@@ -445,13 +449,20 @@ class Scheduler:
                 # the process is down before the instance is gone, whatever happens here
                 await asyncio.shield(process.stop())
 
+    def _loaded(self, instance: Instance) -> None:
+        """Note that it serves; tell of it the first time."""
+        if not instance.loaded and instance.plan:
+            instance.loaded = True
+            instance.last_used_s = self._clock.monotonic()
+            self._ports.told(instance.plan, None)
+
     def _note_failure(self, instance: Instance, error: EngineError) -> None:
         """Remember an engine that served and then used up its restarts."""
-        if (
-            not instance.loaded
-            or not instance.process
-            or instance.process.state is not State.FAILED
-        ):
+        if not instance.loaded:
+            if instance.plan:
+                self._ports.told(instance.plan, error)
+            return
+        if not instance.process or instance.process.state is not State.FAILED:
             return
         pause_s = self._limits.cool_down_s
         cooling = CoolingDown(error.message, retry_after_s=pause_s, hint=error.hint)

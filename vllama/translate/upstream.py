@@ -6,6 +6,7 @@ images. Sources: contract §2.1, §2.4; engines-llamacpp §2 (what `llama_cpp.se
 
 from __future__ import annotations
 
+import binascii
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,10 +33,9 @@ _SENT = (
 )  # fmt: skip
 
 _SIGNATURES = (
-    ("iVBORw0KGgo", "image/png"),
-    ("/9j/", "image/jpeg"),
-    ("R0lGOD", "image/gif"),
-    ("Qk", "image/bmp"),
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF8", "image/gif"),
 )
 _LEVELS = {
     "minimal": "low", "low": "low", "medium": "medium", "high": "high",
@@ -165,11 +165,11 @@ def media_part(data: str, traits: Traits, model: str) -> dict[str, object]:
 
     Raises CapabilityMissing when the model takes none, BadRequest for an unknown kind of file.
     """
-    if data.startswith("UklGR") and data[10:16] in ("BXQVZF", "V0FWRS"):
+    kind = _media_type(data)
+    if kind == "audio/wav":
         return audio_part(data, "wav", traits, model)
     if not traits.takes_images:
         raise CapabilityMissing(f'"{model}" does not support vision')
-    kind = _media_type(data)
     if kind is None:
         raise BadRequest("cannot read the image: not PNG, JPEG, WebP or GIF")
     return {"type": "image_url", "image_url": {"url": f"data:{kind};base64,{data}"}}
@@ -183,7 +183,11 @@ def audio_part(data: str, kind: str, traits: Traits, model: str) -> dict[str, ob
 
 
 def _media_type(data: str) -> str | None:
-    for prefix, kind in _SIGNATURES:
-        if data.startswith(prefix):
-            return kind
-    return "image/webp" if data.startswith("UklGR") else None
+    """Tell the kind of a base64 file by its first bytes."""
+    try:
+        head = binascii.a2b_base64(data[:24])
+    except binascii.Error:
+        return None
+    if head[:4] == b"RIFF":
+        return {b"WEBP": "image/webp", b"WAVE": "audio/wav"}.get(head[8:12])
+    return next((kind for prefix, kind in _SIGNATURES if head.startswith(prefix)), None)

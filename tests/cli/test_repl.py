@@ -1,0 +1,201 @@
+"""The conversation, on a pseudo-terminal."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.cli.stub import Body, Reply, StubServer, answer
+from tests.cli.terminal import Terminal
+
+Open = Callable[..., Terminal]
+CHAT = "POST /api/chat"
+PROMPT = ">>> "
+
+
+def ready(stub: StubServer, terminal: Open, *args: str, **env: str) -> Terminal:
+    stub.on("POST /api/generate", {"done": True, "done_reason": "load"})
+    screen = terminal("run", "m", *args, **env)
+    screen.expect(PROMPT)
+    return screen
+
+
+def ask(screen: Terminal, text: str, expected: str) -> None:
+    screen.type(text + "\r")
+    screen.expect(expected)
+    screen.expect(PROMPT)
+
+
+def test_a_conversation(stub: StubServer, terminal: Open, env: dict[str, str]) -> None:
+    stub.on(CHAT, *answer("First", " answer.", chat=True))
+    screen = ready(stub, terminal)
+    ask(screen, "one", "First answer.")
+    stub.on(CHAT, *answer("Second answer.", thinking="hm", chat=True))
+    ask(screen, "two", "Second answer.")
+    assert "Thinking..." in screen.screen
+    screen.type("\x04")
+    assert screen.finish() == 0
+    assert [message["content"] for message in stub.bodies(CHAT)[1]["messages"]] == [
+        "one",
+        "First answer.",
+        "two",
+    ]
+    history = Path(env["HOME"]) / ".local/share/vllama/history"
+    assert "+two" in history.read_text()
+
+
+def test_settings(stub: StubServer, terminal: Open) -> None:
+    stub.on(CHAT, *answer("ok", chat=True, eval_count=3, eval_duration=1_000_000_000))
+    screen = ready(stub, terminal)
+    ask(screen, "/set parameter temperature 0.2", "Set parameter 'temperature' to '0.2'")
+    ask(screen, "/set parameter temperature hot", "needs a number, not 'hot'")
+    ask(screen, '/set system "Be brief, don\'t chat"', "Set system message.")
+    ask(screen, "/set format json", "Set format to 'json' mode.")
+    ask(screen, "/set verbose", "Set 'verbose' mode.")
+    ask(screen, "/set nothink", "Set 'nothink' mode.")
+    ask(screen, "/set nonsense", "/set parameter <name> <value>")
+    ask(screen, "hello", "3.00 tokens/s")
+    body = stub.bodies(CHAT)[0]
+    assert body["options"] == {"temperature": 0.2}
+    assert body["messages"][0] == {"role": "system", "content": "Be brief, don't chat"}
+    assert (body["format"], body["think"]) == ("json", False)
+    ask(screen, "/show parameters", "temperature")
+    ask(screen, "/show system", "Be brief")
+    ask(screen, "/?", "Available commands:")
+    ask(screen, "/? shortcuts", "Ctrl + c")
+    ask(screen, "/nonsense", "unknown command '/nonsense'")
+    ask(screen, "/clear", "Cleared session context")
+    ask(screen, "again", "3.00 tokens/s")
+    assert len(stub.bodies(CHAT)[1]["messages"]) == 2
+    screen.type("/bye\r")
+    assert screen.finish() == 0
+
+
+def test_what_a_model_is(stub: StubServer, terminal: Open) -> None:
+    screen = ready(stub, terminal)
+    stub.on(
+        "POST /api/show",
+        {
+            "capabilities": ["completion", "tools"],
+            "details": {"family": "llama", "parameter_size": "134.52M"},
+            "license": "Apache-2.0",
+            "template": "{{ x }}",
+        },
+    )
+    ask(screen, "/show info", "134.52M")
+    ask(screen, "/show license", "Apache-2.0")
+    ask(screen, "/show template", "{{ x }}")
+    ask(screen, "/show modelfile", "No modelfile was specified")
+    ask(screen, "/show", "/show info")
+    stub.on("GET /api/tags", {"models": [{"name": "other:latest"}]})
+    ask(screen, "/list", "other:latest")
+    screen.type("/exit\r")
+    assert screen.finish() == 0
+
+
+def test_several_lines(stub: StubServer, terminal: Open) -> None:
+    stub.on(CHAT, *answer("ok", chat=True))
+    screen = ready(stub, terminal)
+    screen.type('"""first\r')
+    screen.expect("... ")
+    screen.type("second\r")
+    screen.expect("... ")
+    ask(screen, 'third"""', "ok")
+    assert stub.bodies(CHAT)[0]["messages"][0]["content"] == "first\nsecond\nthird"
+    ask(screen, '"""one line"""', "ok")
+    assert stub.bodies(CHAT)[1]["messages"][2]["content"] == "one line"
+    screen.type('/set system """a\r')
+    screen.expect("... ")
+    ask(screen, 'b"""', "Set system message.")
+    ask(screen, "/show system", "a\nb")
+
+
+def test_ctrl_c_stops_an_answer_only(stub: StubServer, terminal: Open) -> None:
+    left = threading.Event()
+
+    def endless(body: Body, reply: Reply) -> None:
+        reply.line({"message": {"role": "assistant", "content": "so far \n"}, "done": False})
+        reply.wait_for_leaving()
+        left.set()
+
+    stub.routes[CHAT] = endless
+    screen = ready(stub, terminal)
+    screen.type("go on\r")
+    screen.expect("so far")
+    screen.type("\x03")
+    assert left.wait(30)
+    screen.expect(PROMPT)
+    stub.on(CHAT, *answer("fine", chat=True))
+    ask(screen, "and now?", "fine")
+    assert [m["role"] for m in stub.bodies(CHAT)[1]["messages"]] == ["user", "assistant", "user"]
+    screen.type("\x03")
+    screen.expect("Use Ctrl + d or /bye to exit.")
+    screen.expect(PROMPT)
+    screen.type("\x04")
+    assert screen.finish() == 0
+
+
+def test_a_failed_answer_does_not_end_the_conversation(stub: StubServer, terminal: Open) -> None:
+    stub.on(CHAT, {"message": {"content": "half"}}, {"error": "the engine died"})
+    screen = ready(stub, terminal)
+    ask(screen, "lost", "the engine died")
+    stub.fail(CHAT, 503, "server busy")
+    ask(screen, "lost too", "server busy")
+    stub.on(CHAT, *answer("fine", chat=True))
+    ask(screen, "kept", "fine")
+    assert [m["content"] for m in stub.bodies(CHAT)[2]["messages"]] == ["kept"]
+
+
+def test_another_model(stub: StubServer, terminal: Open) -> None:
+    stub.on(CHAT, *answer("ok", chat=True))
+    screen = ready(stub, terminal)
+    ask(screen, "one", "ok")
+    screen.type("/load other\r")
+    screen.expect(PROMPT)
+    ask(screen, "two", "ok")
+    body = stub.bodies(CHAT)[1]
+    assert (body["model"], len(body["messages"])) == ("other", 1)
+    stub.fail("POST /api/generate", 500, "cannot load 'third': it is damaged")
+    ask(screen, "/load third", "it is damaged")
+    ask(screen, "three", "ok")
+    assert stub.bodies(CHAT)[2]["model"] == "other"
+
+
+def test_lines_are_broken_between_words(stub: StubServer, terminal: Open) -> None:
+    stub.on(CHAT, *answer(*(f"word{n:02} " for n in range(30)), chat=True))
+    screen = ready(stub, terminal)
+    ask(screen, "go", "word29")
+    shown = screen.screen
+    assert "word10\nword11" in shown
+    ask(screen, "/set nowordwrap", "Set 'nowordwrap' mode.")
+    ask(screen, "go", "word10 word11 word12")
+
+
+def test_no_history_is_kept_if_not_wanted(
+    stub: StubServer, terminal: Open, env: dict[str, str]
+) -> None:
+    stub.on(CHAT, *answer("ok", chat=True))
+    screen = ready(stub, terminal, OLLAMA_NOHISTORY="1")
+    ask(screen, "secret", "ok")
+    assert not (Path(env["HOME"]) / ".local/share/vllama/history").exists()
+
+
+def test_a_model_that_does_not_load(stub: StubServer, terminal: Open) -> None:
+    stub.fail("POST /api/generate", 500, "cannot load 'm': not enough memory")
+    screen = terminal("run", "m")
+    screen.expect("Error: cannot load 'm': not enough memory")
+    assert screen.finish() == 1
+
+
+def test_a_pull_on_a_terminal(stub: StubServer, terminal: Open) -> None:
+    stub.fail("POST /api/show", 404, "not found")
+    part = {"status": "pulling abababababab", "digest": "sha256:" + "ab" * 32, "total": 1000}
+    lines = [part | {"completed": n} for n in (250, 500, 1000)]
+    stub.on("POST /api/pull", {"status": "pulling manifest"}, *lines, {"status": "success"})
+    screen = terminal("run", "m", "q")
+    screen.expect("pulling abababababab")
+    screen.expect("100%")
+    screen.expect("success")
+    screen.expect("Error: not found")
+    assert screen.finish() == 1

@@ -1,0 +1,255 @@
+"""`vllama run`, once: what is asked, what is printed, what happens when it goes wrong."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from tests.cli.conftest import Vllama
+from tests.cli.stub import Body, Reply, StubServer, answer
+from vllama.cli.parameters import parse_parameter
+
+GENERATE = "POST /api/generate"
+MANIFEST = {"status": "pulling manifest"}
+DIGEST = "sha256:" + "ab" * 32
+
+
+def test_one_question(stub: StubServer, vllama: Vllama) -> None:
+    stub.on(GENERATE, *answer("Because", " of ", "Rayleigh\u2028."))
+    done = vllama("run", "m", "why", "is", "it?")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "Because of Rayleigh\u2028.\n", "")
+    assert stub.bodies(GENERATE) == [{"model": "m", "options": {}, "prompt": "why is it?"}]
+
+
+def test_stdin_comes_before_the_prompt(stub: StubServer, vllama: Vllama) -> None:
+    stub.on(GENERATE, *answer("ok"))
+    vllama("run", "m", "Sum it up:", stdin="a text\n")
+    vllama("run", "m", stdin="only this\n")
+    assert [b["prompt"] for b in stub.bodies(GENERATE)] == ["a text Sum it up:", "only this"]
+
+
+def test_stdin_that_is_no_text(stub: StubServer, env: dict[str, str]) -> None:
+    stub.on(GENERATE, *answer("ok"))
+    subprocess.run(
+        [sys.executable, "-m", "vllama", "run", "m"],
+        input=b"caf\xe9",
+        env=env,
+        timeout=50,
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+    assert stub.bodies(GENERATE)[0]["prompt"] == "caf\ufffd"
+
+
+def test_without_a_prompt_it_only_loads(stub: StubServer, vllama: Vllama) -> None:
+    stub.on(GENERATE, {"done": True, "done_reason": "load"})
+    done = vllama("run", "m")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert stub.bodies(GENERATE) == [{"model": "m", "options": {}}]
+
+
+def test_flags(stub: StubServer, vllama: Vllama) -> None:
+    stub.on(GENERATE, *answer("{}"))
+    vllama("run", "m", "--format", "json", "--keepalive", "-1", "--think", "q")
+    vllama("run", "m", "--format", '{"type": "object"}', "--keepalive", "1h", "--think=low", "q")
+    first, second = stub.bodies(GENERATE)
+    assert (first["format"], first["keep_alive"], first["think"]) == ("json", -1, True)
+    assert (second["format"], second["keep_alive"], second["think"]) == (
+        {"type": "object"},
+        "1h",
+        "low",
+    )
+
+
+def test_thinking(stub: StubServer, vllama: Vllama) -> None:
+    stub.on(GENERATE, *answer("42", thinking="hm, hm"))
+    assert vllama("run", "m", "q").stdout == "Thinking...\nhm, hm\n...done thinking.\n\n42\n"
+    assert vllama("run", "m", "--hidethinking", "q").stdout == "42\n"
+
+
+def test_verbose(stub: StubServer, vllama: Vllama) -> None:
+    numbers = {
+        "total_duration": 4_648_158_584,
+        "load_duration": 12_000_000,
+        "prompt_eval_count": 26,
+        "prompt_eval_duration": 130_000_000,
+        "eval_count": 50,
+        "eval_duration": 2_000_000_000,
+    }
+    stub.on(GENERATE, *answer("x", **numbers))
+    done = vllama("run", "m", "--verbose", "q")
+    assert done.stdout == "x\n"
+    assert done.stderr.splitlines() == [
+        "total duration:       4.648158584s",
+        "load duration:        12ms",
+        "prompt eval count:    26 token(s)",
+        "prompt eval duration: 130ms",
+        "prompt eval rate:     200.00 tokens/s",
+        "eval count:           50 token(s)",
+        "eval duration:        2s",
+        "eval rate:            25.00 tokens/s",
+    ]
+
+
+def test_long_lines_are_left_alone_when_piped(stub: StubServer, vllama: Vllama) -> None:
+    stub.on(GENERATE, *answer("word " * 100))
+    assert vllama("run", "m", "q").stdout == "word " * 100 + "\n"
+
+
+def test_an_unknown_model_is_pulled(stub: StubServer, vllama: Vllama) -> None:
+    stub.on(GENERATE, *answer("hello"))
+    here = threading.Event()
+
+    def show(body: Body, reply: Reply) -> None:
+        if here.is_set():
+            reply.line({"capabilities": ["completion"]})
+        else:
+            reply.error(404, "model 'org/repo' not found")
+
+    def pull(body: Body, reply: Reply) -> None:
+        here.set()
+        reply.line(MANIFEST)
+        for done in (0, 500_000, 1_000_000):
+            part = {"status": "pulling abababababab", "digest": DIGEST, "total": 1_000_000}
+            reply.line(part | ({"completed": done} if done else {}))
+        reply.line({"status": "success"})
+
+    stub.routes["POST /api/show"] = show
+    stub.routes["POST /api/pull"] = pull
+    done = vllama("run", "org/repo", "hi")
+    assert (done.returncode, done.stdout) == (0, "hello\n")
+    assert done.stderr.splitlines() == [
+        "pulling manifest",
+        "pulling abababababab: 0% of 1 MB",
+        "pulling abababababab: 50% of 1 MB",
+        "pulling abababababab: 100% of 1 MB",
+        "success",
+    ]
+    assert stub.bodies("POST /api/pull") == [{"model": "org/repo"}]
+
+
+def test_a_pull_that_fails(stub: StubServer, vllama: Vllama) -> None:
+    stub.fail("POST /api/show", 404, "model 'x' not found")
+    stub.on("POST /api/pull", MANIFEST, {"error": "cannot pull 'x': no such model; look for it"})
+    done = vllama("run", "x", "hi")
+    assert done.returncode == 1
+    assert "Error: cannot pull 'x': no such model; look for it" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("lines", "out", "message"),
+    [
+        ([*list(answer("part"))[:1], {"error": "the engine died"}], "part\n", "the engine died"),
+        (list(answer("part"))[:1], "part\n", "ended before it was complete"),
+        ([], "", "ended before it was complete"),
+    ],
+)
+def test_an_answer_that_fails_half_way(
+    lines: list[Body], out: str, message: str, stub: StubServer, vllama: Vllama
+) -> None:
+    stub.on(GENERATE, *lines)
+    done = vllama("run", "m", "q")
+    assert (done.returncode, done.stdout) == (1, out)
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_refused_question(stub: StubServer, vllama: Vllama) -> None:
+    stub.fail(GENERATE, 400, '"m" does not support thinking')
+    done = vllama("run", "m", "--think", "q")
+    assert done.returncode == 1
+    assert done.stderr == 'Error: "m" does not support thinking\n'
+
+
+def test_embedding_models_print_a_vector(stub: StubServer, vllama: Vllama) -> None:
+    stub.on("POST /api/show", {"capabilities": ["embedding"]})
+    stub.on("POST /api/embed", {"embeddings": [[0.25, -1.0]]})
+    done = vllama("run", "m", "--dimensions", "2", "--no-truncate", "a", "text")
+    assert json.loads(done.stdout) == [0.25, -1.0]
+    assert stub.bodies("POST /api/embed") == [
+        {"model": "m", "input": "a text", "options": {}, "truncate": False, "dimensions": 2}
+    ]
+    stub.on("POST /api/embed", {"embeddings": []})
+    assert vllama("run", "m").returncode == 1
+
+
+def test_ctrl_c_ends_the_request(stub: StubServer, env: dict[str, str]) -> None:
+    left = threading.Event()
+
+    def endless(body: Body, reply: Reply) -> None:
+        reply.line({"response": "first", "done": False})
+        reply.wait_for_leaving()
+        left.set()
+
+    stub.routes[GENERATE] = endless
+    with subprocess.Popen(
+        [sys.executable, "-m", "vllama", "run", "m", "q"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=env,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.read(5) == b"first"
+        process.send_signal(signal.SIGINT)
+        assert left.wait(30)
+        assert process.wait(30) == 130
+        assert process.stderr.read() == b""
+
+
+def test_a_reader_that_leaves_ends_the_request(stub: StubServer, env: dict[str, str]) -> None:
+    left = threading.Event()
+
+    def endless(body: Body, reply: Reply) -> None:
+        try:
+            while True:
+                reply.line({"response": "y\n" * 10_000, "done": False})
+        finally:
+            left.set()
+
+    stub.routes[GENERATE] = endless
+    done = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m vllama run m q </dev/null | head -n 1"],
+        env=env,
+        capture_output=True,
+        timeout=50,
+        check=False,
+    )
+    assert done.stdout == b"y\n"
+    assert done.stderr == b""
+    assert left.wait(30)
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "value"),
+    [
+        ("temperature", ["0.2"], 0.2),
+        ("num_ctx", ["4096"], 4096),
+        ("stop", ["'a b'", "c"], ["a b", "c"]),
+        ("use_mmap", ["False"], False),
+    ],
+)
+def test_parameters(name: str, values: list[str], value: object) -> None:
+    assert parse_parameter(name, values) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "message"),
+    [
+        ("heat", ["1"], "unknown parameter 'heat'"),
+        ("seed", [], "needs a value"),
+        ("seed", ["x"], "a whole number, not 'x'"),
+        ("top_p", ["x"], "a number, not 'x'"),
+        ("use_mmap", ["x"], "true or false"),
+        ("seed", ["1", "2"], "takes one value"),
+    ],
+)
+def test_wrong_parameters(name: str, values: list[str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse_parameter(name, values)
