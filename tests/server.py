@@ -157,14 +157,17 @@ class Server:
 
     # -- engines ------------------------------------------------------------------------------
 
-    def model(self, name: str, *switches: str) -> str:
-        """Make a model that the fake engine serves with `switches`; return its name."""
+    def model(self, name: str, *switches: str, once: bool = False) -> str:
+        """Make a model that the fake engine serves with `switches`; return its name.
+
+        `once`: only the first start has them.
+        """
         from tests.tiny import write_tiny_gguf
 
         path = self.models / f"{name}.gguf"
         if not path.exists():
             write_tiny_gguf(path, n_ctx=4096)
-        path.with_suffix(".args").write_text("\n".join(switches))
+        path.with_suffix(".once" if once else ".args").write_text("\n".join(switches))
         return name
 
     def engine(self, name: str) -> psutil.Process:

@@ -39,7 +39,8 @@ from vllama.models.types import Bundle
 from vllama.plan.choose import choose_engine, make_plan, preferred_formats
 from vllama.plan.types import Facts, Need, Plan
 from vllama.scheduler.instance import Process
-from vllama.scheduler.scheduler import Limits, Ports, Scheduler
+from vllama.scheduler.scheduler import Scheduler
+from vllama.scheduler.table import Limits, Ports
 from vllama.supervise.leftovers import sweep
 from vllama.supervise.spec import Endpoint, LaunchSpec, RestartPolicy
 from vllama.supervise.supervisor import SupervisedProcess
@@ -262,11 +263,12 @@ class Daemon:
         else:
             self._ui.loading("")
 
-    def _free_bytes(self, plan: Plan) -> int:
+    async def _free_bytes(self, plan: Plan) -> int:
         """Return what is free now, less the reserve; a GPU is looked at afresh."""
         reserve = self._facts.preferences.reserve_bytes
         if plan.memory.on_gpu:
-            return sum(gpu.free_bytes for gpu in detect().accelerators) - reserve
+            platform = await asyncio.to_thread(detect)
+            return sum(gpu.free_bytes for gpu in platform.accelerators) - reserve
         return free_ram_bytes() - reserve
 
 

@@ -88,6 +88,7 @@ class StubServer:
         """Answer a route with fixed lines."""
 
         def handler(body: Body, reply: Reply) -> None:
+            reply.begin()
             for line in lines:
                 reply.line(line)
 

@@ -1,7 +1,7 @@
 """An engine in one file: `engine.py` beside it, found by entry point like any other.
 
-Its switches come from a file beside the model: `NAME.gguf` is started with the arguments in
-`NAME.args` (one a line), read at every start, so that a test can change them for the next one.
+Its switches come from files beside the model, one a line: `NAME.gguf` is started with those in
+`NAME.args`, the first time with those in `NAME.once` too.
 """
 
 from __future__ import annotations
@@ -45,12 +45,16 @@ class FakeEngine:
 
     def supports(self, platform, info):
         """Take any model."""
-        return None
+        return
 
     def launch(self, bundle, settings, installation, endpoint, environ):
         """Start `engine.py` with the model's switches."""
-        switches = bundle.path.with_suffix(".args")
-        more = switches.read_text().split("\n") if switches.exists() else []
+        more: list[str] = []
+        for suffix in (".args", ".once"):
+            switches = bundle.path.with_suffix(suffix)
+            if switches.exists():
+                more += switches.read_text().split("\n")
+        bundle.path.with_suffix(".once").unlink(missing_ok=True)
         return LaunchSpec(
             name=settings.alias,
             argv=(

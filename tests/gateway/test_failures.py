@@ -15,28 +15,26 @@ def whole(server, model):
 
 
 def test_an_engine_that_dies_in_mid_stream(server):
-    name = server.model("dies", "--die-after", "3")
+    name = server.model("dies", "--die-after", "3", once=True)
     lines = server.lines("/api/chat", {"model": name, **user()})
     text = "".join(line.get("message", {}).get("content", "") for line in lines)
     assert text.startswith("tok0 ")
     assert set(lines[-1]) == {"error"}
     assert not any(line.get("done") for line in lines)
-    server.model("dies")  # the next start is healthy
     status, reply = whole(server, name)
     assert (status, reply["message"]["content"]) == (200, WORDS)
 
 
 def test_an_engine_that_dies_under_a_whole_answer(server):
-    name = server.model("dies-whole", "--die-after", "3")
+    name = server.model("dies-whole", "--die-after", "3", once=True)
     status, reply = whole(server, name)
     assert status == 500
     assert "engine" in reply["error"]
-    server.model("dies-whole")
     assert whole(server, name)[0] == 200
 
 
 def test_openai_gets_an_error_event_and_the_end(server):
-    name = server.model("dies-openai", "--die-after", "3")
+    name = server.model("dies-openai", "--die-after", "3", once=True)
     events = sse(server, "/v1/chat/completions", {"model": name, **user(), "stream": True})
     assert "error" in events[-1]
 
@@ -54,10 +52,9 @@ def test_a_killed_engine_is_back_for_the_next_request(server):
 
 
 def test_a_reset_connection(server):
-    name = server.model("resets", "--reset-after", "2")
+    name = server.model("resets", "--reset-after", "2", once=True)
     lines = server.lines("/api/chat", {"model": name, **user()})
     assert "error" in lines[-1]
-    server.model("resets")
 
 
 def test_an_error_after_the_200_is_a_proper_status(server):
@@ -78,13 +75,18 @@ def test_an_empty_answer_is_an_error(server):
 
 def test_an_engine_that_does_not_start_names_the_cause(server):
     name = server.model(
-        "no-start", "--exit-before-ready", "--exit-code", "3", "--print", "no such colour: octarine"
+        "no-start",
+        "--exit-before-ready",
+        "--exit-code",
+        "3",
+        "--print",
+        "no such colour: octarine",
+        once=True,
     )
     status, reply = whole(server, name)
     assert status == 500
     assert "the colour octarine is unknown" in reply["error"]
     assert "paint it" in reply["error"]
-    server.model("no-start")
     assert whole(server, name)[0] == 200
 
 

@@ -7,7 +7,8 @@ from tests.facts import INFO, MIB, bundle, facts
 from vllama.clock import ManualClock
 from vllama.errors import EngineCrashed, EngineStartFailed
 from vllama.plan.choose import make_plan
-from vllama.scheduler.scheduler import Limits, Ports, Scheduler
+from vllama.scheduler.scheduler import Scheduler
+from vllama.scheduler.table import Limits, Ports
 from vllama.supervise.spec import Endpoint, State
 from vllama.translate.traits import Traits
 
@@ -80,7 +81,7 @@ class World:
         self.auto_open = True
         self.plan_error = None
         ports = Ports(
-            plan=self.plan, start=self.start, traits=self.traits, free_bytes=lambda _: self.free
+            plan=self.plan, start=self.start, traits=self.traits, free_bytes=self.free_bytes
         )
         limits = Limits(
             keep_alive_s=keep_alive_s,
@@ -94,6 +95,9 @@ class World:
         if self.plan_error:
             raise self.plan_error
         return make_plan(facts(), wanted, INFO, need)
+
+    async def free_bytes(self, plan):
+        return self.free
 
     def start(self, plan):
         process = GatedProcess(plan, len(self.processes) + 1)

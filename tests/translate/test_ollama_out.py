@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (tables of exact texts)
 from __future__ import annotations
 
 import json
@@ -56,8 +57,8 @@ def last(reason: str = "stop", prompt: int = 0, count: int = 0) -> dict[str, Any
     }
 
 
-CALL = {"id": "chatcmpl-tool-a", "function": {"index": 0, "name": "weather", "arguments": {"city": "Paris"}}}  # fmt: skip  # noqa: E501
-NOW_CALL = {"id": "call_xm5bgbx2", "function": {"index": 1, "name": "now", "arguments": {}}}
+CALL = {"id": "chatcmpl-tool-a", "function": {"index": 0, "name": "weather", "arguments": {"city": "Paris"}}}  # fmt: skip
+NOW_CALL = {"id": "call_hoe7oc03", "function": {"index": 1, "name": "now", "arguments": {}}}
 LP = {
     "token": "I",
     "logprob": -2.2280375957489014,

@@ -14,9 +14,6 @@ The calling thread reports progress, saves the state and hashes while the worker
 
 from __future__ import annotations
 
-import contextlib
-import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +23,7 @@ import filelock
 import httpx2
 
 from vllama.errors import Offline, SourceError, VllamaError
+from vllama.models.connections import OpenConnections
 from vllama.models.hub_cache import HubRepo
 from vllama.models.partial import Closed, Part, Partial, saved_bytes
 from vllama.models.settings import ModelsSettings
@@ -38,6 +36,7 @@ _EMIT_EVERY_S = 0.06  # Ollama's rhythm
 _SAVE_EVERY_S = 1.0
 _TICK_S = 0.02
 _HASH_STEP = 16 * 1024 * 1024
+_LEAST_PART = 4 * 1024 * 1024
 _LONGEST_PAUSE_S = 30.0
 _EXPIRED = frozenset({401, 403, 404, 410})  # what storages answer to an old signature
 
@@ -67,6 +66,12 @@ def open_client(settings: ModelsSettings) -> httpx2.Client:
     return httpx2.Client(timeout=timeout, limits=limits, follow_redirects=True)
 
 
+def part_size(size_bytes: int, settings: ModelsSettings) -> int:
+    """Return the size of a file's parts: several a connection, so that none idles at the end."""
+    share = -(-size_bytes // (settings.connections * 4))
+    return min(max(share, _LEAST_PART), settings.part_bytes)
+
+
 class FileDownload:
     """One file on its way into `repo`; any of the events `stops` ends it.
 
@@ -88,9 +93,8 @@ class FileDownload:
         self._client, self._settings, self._progress = client, settings, progress
         self._ended = threading.Event()  # tells this file's own workers
         self._stops = (*stops, self._ended)
-        self._lock = threading.Lock()
         self._asking = threading.Lock()
-        self._sockets: dict[int, socket.socket] = {}
+        self._connections = OpenConnections()
         self._errors: list[Exception] = []
         self._location: Location | None = None
         self._ranges = True
@@ -153,7 +157,7 @@ class FileDownload:
             self._repo.blob(location.etag),
             etag=location.etag,
             size_bytes=location.size_bytes,
-            part_bytes=self._settings.part_bytes,
+            part_bytes=part_size(location.size_bytes, self._settings),
         )
         with partial:
             self._emit(location.etag, location.size_bytes, partial.done_bytes, force=True)
@@ -201,14 +205,7 @@ class FileDownload:
         """End the workers: one that waits for bytes wakes when its connection is shut down."""
         deadline = time.monotonic() + self._settings.request_timeout_s
         while any(w.is_alive() for w in workers) and time.monotonic() < deadline:
-            with self._lock:
-                for connection in self._sockets.values():
-                    # through a duplicate: another thread's TLS object is not to be touched
-                    with (
-                        contextlib.suppress(OSError),
-                        socket.socket(fileno=os.dup(connection.fileno())) as twin,
-                    ):
-                        twin.shutdown(socket.SHUT_RDWR)
+            self._connections.shut_down()
             for worker in workers:
                 worker.join(0.05)
 
@@ -250,7 +247,7 @@ class FileDownload:
             headers["Range"] = f"bytes={part.position}-{part.start + part.size - 1}"
         with self._client.stream("GET", location.url, headers=headers) as response:
             self._check_answer(response, part, location)
-            with self._registered(response):
+            with self._connections.watch(response.extensions):
                 for data in response.iter_raw():
                     if self._ended.is_set():
                         raise Cancelled("cannot go on: cancelled")
@@ -275,20 +272,6 @@ class FileDownload:
             raise _Again(f"the storage answered {status}")
         else:
             raise SourceError(f"cannot fetch '{self._file.path}': the storage answered {status}")
-
-    @contextmanager
-    def _registered(self, response: httpx2.Response) -> Iterator[None]:
-        """Let `_hang_up` find the connection of a response while it is read."""
-        stream = response.extensions.get("network_stream")
-        connection = stream.get_extra_info("socket") if stream is not None else None
-        if connection is not None:
-            with self._lock:
-                self._sockets[id(response)] = connection
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._sockets.pop(id(response), None)
 
     def _pause(self, tries: int, reason: str) -> None:
         """Wait before try number `tries` + 1: nothing, then `backoff_s`, doubling."""

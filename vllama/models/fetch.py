@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from vllama.errors import DiskFull, VllamaError
-from vllama.models.download import Cancelled, FileDownload, Progress, open_client
+from vllama.models.download import Cancelled, FileDownload, Progress, open_client, part_size
 from vllama.models.hub_cache import HubRepo
 from vllama.models.partial import saved_bytes
 from vllama.models.settings import ModelsSettings
@@ -114,7 +114,11 @@ class Fetcher:
                     failed.set()
                     raise
 
-            small = [f for f in variant.files if f.size_bytes <= settings.part_bytes]
+            small = [
+                file
+                for file in variant.files
+                if file.size_bytes <= part_size(file.size_bytes, settings)  # one connection each
+            ]
             done = _side_by_side(fetch, small, settings.connections, failed)
             return [done.get(file.path) or fetch(file) for file in variant.files]
 

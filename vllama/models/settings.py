@@ -16,8 +16,9 @@ class ModelsSettings:
     `hf_endpoint` None means https://huggingface.co. `hf_token` None lets huggingface_hub use the
     login that `hf auth login` stored. `package_dirs` are the folders searched for models in
     Python packages; None means `sys.path`. `connections` is the number of connections of one
-    pull. `stall_timeout_s` bounds the silence on a connection, `attempts` the tries in a row
-    without a new byte; the pause between them starts at `backoff_s` and doubles.
+    pull, `part_bytes` the largest range asked for at once. `stall_timeout_s` bounds the silence
+    on a connection, `attempts` the tries in a row without a new byte; the pause between them
+    starts at `backoff_s` and doubles.
     """
 
     hf_cache_dir: Path

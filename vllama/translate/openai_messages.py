@@ -46,6 +46,6 @@ def _arguments(value: object) -> dict[str, object]:
     if isinstance(value, str):
         try:
             value = msgspec.json.decode(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             return {}
     return value if isinstance(value, dict) else {}

@@ -60,7 +60,7 @@ class CallCollector:
         """Return the calls in OpenAI's form, arguments as the engine wrote them."""
         out: list[dict[str, object]] = []
         for position, (_, call) in enumerate(sorted(self._calls.items())):
-            raw = "".join(call.arguments)
+            raw = "".join(call.arguments) or "{}"
             if call.whole is not None:
                 raw = msgspec.json.encode(call.whole).decode()
             identity = call.id or call_id(call.name, raw, position)

@@ -1,0 +1,188 @@
+"""Commands about models on this disk: list, show, rm, pull, with real files and a stand-in hub."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Vllama
+from tests.cli.stub import StubServer
+from tests.cli.terminal import Terminal
+from tests.hub import Fault, StandInHub
+from tests.tiny import write_tiny_gguf
+
+HUB_NAME = "org/tiny-GGUF"
+NAME = "hf.co/org/tiny-GGUF:Q4_K_M"
+
+
+@pytest.fixture(scope="module")
+def gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_gguf(tmp_path_factory.mktemp("gguf") / "tiny-Q4_K_M.gguf")
+
+
+@pytest.fixture
+def hub(gguf: Path, env: dict[str, str]) -> Iterator[StandInHub]:
+    with StandInHub() as server:
+        server.add_repo(HUB_NAME, {gguf.name: gguf})
+        env["HF_ENDPOINT"] = server.url
+        yield server
+
+
+@pytest.fixture
+def folder(gguf: Path, tmp_path: Path, env: dict[str, str]) -> Path:
+    """A folder of the user's own with one model in it."""
+    models = tmp_path / "models"
+    models.mkdir()
+    (models / "mine.gguf").write_bytes(gguf.read_bytes())
+    os.utime(models / "mine.gguf", (0, 0))
+    env["VLLAMA_FOLDERS"] = str(models)
+    return models
+
+
+def test_list(folder: Path, vllama: Vllama) -> None:
+    done = vllama("list", "mine")
+    assert done.returncode == 0
+    header, row = done.stdout.splitlines()
+    assert header.split() == ["NAME", "ID", "SIZE", "MODIFIED"]
+    name, digest, size, *ago = row.split()
+    assert name == "mine:latest"
+    assert len(digest) == 12
+    assert size.isdigit()
+    assert ago[-2:] == ["years", "ago"]
+    assert header.index("ID") == row.index(digest)
+    (model,) = json.loads(vllama("ls", "MINE", "--json").stdout)["models"]
+    assert model["digest"].startswith(digest)
+    assert model["path"] == str(folder / "mine.gguf")
+    assert (model["format"], model["size"]) == ("gguf", (folder / "mine.gguf").stat().st_size)
+
+
+def test_list_of_nothing(vllama: Vllama) -> None:
+    assert vllama("list", "no-such").stdout.split() == ["NAME", "ID", "SIZE", "MODIFIED"]
+    assert json.loads(vllama("list", "no-such", "--json").stdout) == {"models": []}
+
+
+def test_show(folder: Path, vllama: Vllama) -> None:
+    done = vllama("show", "mine")
+    assert done.returncode == 0
+    lines = done.stdout.splitlines()
+    assert lines[0] == "  Model"
+    assert "    architecture        llama" in lines
+    assert "    context length      256" in lines
+    assert "  Capabilities" in lines
+    assert "Tensors" not in done.stdout
+    verbose = vllama("show", str(folder / "mine.gguf"), "-v").stdout
+    assert "  Tensors" in verbose
+    assert "token_embd.weight" in verbose
+    assert "assistant" in vllama("show", "mine", "--template").stdout
+    assert "FROM " in vllama("show", "mine", "--modelfile").stdout
+    assert vllama("show", "mine", "--system").stdout == "\n"
+    shown = json.loads(vllama("show", "mine", "--json").stdout)
+    assert shown["model_info"]["general.architecture"] == "llama"
+    assert shown["capabilities"] == ["completion"]
+
+
+def test_models_that_are_not_there(vllama: Vllama) -> None:
+    for argv in (["show", "nope"], ["rm", "nope"]):
+        done = vllama(*argv)
+        assert done.returncode == 1
+        assert done.stderr.startswith("Error: model 'nope:latest' not found\nHint: ")
+    done = vllama("show", "b@d")
+    assert done.returncode == 1
+    assert done.stderr.startswith("Error: invalid model name\nHint: ")
+
+
+def test_a_damaged_model(folder: Path, vllama: Vllama) -> None:
+    (folder / "broken.gguf").write_bytes((folder / "mine.gguf").read_bytes()[:1000])
+    done = vllama("show", "broken")
+    assert done.returncode == 1
+    assert done.stderr.startswith("Error: ")
+    assert "Traceback" not in done.stderr
+
+
+def test_pull_and_rm(hub: StandInHub, stub: StubServer, vllama: Vllama) -> None:
+    stub.on("POST /api/generate", {"done": True, "done_reason": "unload"})
+    pulled = vllama("pull", HUB_NAME)
+    assert (pulled.returncode, pulled.stdout) == (0, "")
+    lines = pulled.stderr.splitlines()
+    assert lines[0] == "pulling manifest"
+    assert any(line.startswith("pulling ") and "100% of" in line for line in lines)
+    assert lines[-1] == "success"
+    assert NAME in vllama("list", "hf.co").stdout
+    removed = vllama("rm", "nope", NAME)
+    assert removed.returncode == 1
+    assert removed.stdout.splitlines()[0] == f"deleted '{NAME}'"
+    assert "freed " in removed.stdout
+    assert "model 'nope:latest' not found" in removed.stderr
+    assert stub.bodies("POST /api/generate") == [{"model": NAME, "keep_alive": 0}]
+    assert NAME not in vllama("list", "hf.co").stdout
+
+
+def test_rm_without_a_server(hub: StandInHub, vllama: Vllama) -> None:
+    assert vllama("pull", HUB_NAME).returncode == 0
+    done = vllama("rm", NAME, OLLAMA_HOST="127.0.0.1:9")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_rm_of_somebody_elses_file(folder: Path, vllama: Vllama) -> None:
+    done = vllama("rm", "mine")
+    assert done.returncode == 1
+    assert done.stderr.startswith("Error: cannot remove 'mine:latest'")
+    assert (folder / "mine.gguf").exists()
+
+
+def test_pull_of_what_is_not_there(hub: StandInHub, vllama: Vllama) -> None:
+    done = vllama("pull", "org/nothing")
+    assert done.returncode == 1
+    assert "Error: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_pull_without_a_hub(vllama: Vllama) -> None:
+    done = vllama("pull", HUB_NAME)
+    assert done.returncode == 1
+    assert "Error: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_ctrl_c_leaves_what_is_there(hub: StandInHub, env: dict[str, str], vllama: Vllama) -> None:
+    hub.fault = lambda method, path, headers, server: (
+        Fault(stall_after=1000) if server == "cdn" and method == "GET" else None
+    )
+    with subprocess.Popen(
+        [sys.executable, "-m", "vllama", "pull", HUB_NAME],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=env,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        shown = ""
+        while " of " not in shown:
+            line = process.stderr.readline()
+            assert line, shown
+            shown += line
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+        shown = process.stderr.read()
+    assert shown.endswith(
+        f"stopped; what is there is kept: run 'vllama pull {HUB_NAME}' again to go on\n"
+    )
+    assert "Traceback" not in shown
+    assert "Error" not in shown
+    hub.fault = None
+    assert vllama("pull", HUB_NAME).returncode == 0
+
+
+def test_bars(hub: StandInHub, terminal: Callable[..., Terminal]) -> None:
+    screen = terminal("pull", HUB_NAME)
+    screen.expect("pulling ")
+    screen.expect("100%")
+    screen.expect("success")
+    assert screen.finish() == 0

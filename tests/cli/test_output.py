@@ -1,0 +1,194 @@
+"""What is shown, piece by piece: tables, wrap, sections, progress, the voice of the server, log."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+
+import pytest
+
+from vllama.cli.logs import set_up_logging
+from vllama.cli.output import show_error, table_lines
+from vllama.cli.progress import _Lines, event_of, label
+from vllama.cli.serve_ui import TerminalUi
+from vllama.cli.view import section_lines, sections
+from vllama.cli.wrap import WordWrap
+from vllama.daemon_ui import ServeUi
+from vllama.models.types import PullEvent
+
+Capture = pytest.CaptureFixture[str]
+
+
+def test_tables() -> None:
+    assert table_lines(("NAME", "ID"), [("模型", "1"), ("a", "22")]) == [
+        "NAME    ID",
+        "模型    1",
+        "a       22",
+    ]
+    assert table_lines(("NAME", "ID"), []) == ["NAME    ID"]
+
+
+def test_errors(capsys: Capture) -> None:
+    show_error("it [broke]", "mend it")
+    assert capsys.readouterr().err == "Error: it [broke]\nHint: mend it\n"
+
+
+def wrapped(pieces: list[str], width: int) -> str:
+    out: list[str] = []
+    wrap = WordWrap(out.append, width)
+    for piece in pieces:
+        wrap.feed(piece)
+    wrap.flush()
+    return "".join(out)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", ""),
+        ("one two three", "one two\nthree"),
+        ("one two\nthree four", "one two\nthree four"),
+        ("  - item", "  - item"),
+        ("averyveryverylongword x", "averyveryverylongword\nx"),
+        ("a\n\n\nb", "a\n\n\nb"),
+        ("ends with space ", "ends with\nspace "),
+        ("汉字汉字汉字汉字", "汉字汉字汉\n字汉字"),
+        ("tab\there", "tab\there"),
+    ],
+)
+def test_word_wrap(text: str, expected: str) -> None:
+    assert wrapped([text], 10) == expected
+    assert wrapped(list(text), 10) == expected
+    chance = random.Random(text)
+    for _ in range(20):
+        cuts = sorted(chance.choices(range(len(text) + 1), k=3))
+        pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+        assert wrapped(pieces, 10) == expected
+
+
+def test_sections() -> None:
+    shown = {
+        "details": {"family": "qwen3", "parameter_size": "0.6B", "context_length": 40960},
+        "model_info": {"general.architecture": "qwen3", "qwen3.embedding_length": 1024},
+        "capabilities": ["completion", "tools"],
+        "parameters": 'stop                           "<|im_end|>"\ntemperature  0.6',
+        "license": "\n\nApache License\n\n  Version 2.0\nmore",
+        "system": "",
+    }
+    assert section_lines(sections(shown)) == [
+        "  Model",
+        "    architecture        qwen3",
+        "    parameters          0.6B",
+        "    context length      40960",
+        "    embedding length    1024",
+        "",
+        "  Capabilities",
+        "    completion",
+        "    tools",
+        "",
+        "  Parameters",
+        '    stop           "<|im_end|>"',
+        "    temperature    0.6",
+        "",
+        "  License",
+        "    Apache License",
+        "    Version 2.0",
+        "    ...",
+        "",
+    ]
+    titles = [title for title, _ in sections(shown, verbose=True)]
+    assert "Metadata" in titles
+    assert sections({}) == []
+
+
+def test_progress_as_lines(capsys: Capture) -> None:
+    now_s = [0.0]
+    lines = _Lines(clock=lambda: now_s[0])
+    lines.show(PullEvent(status="pulling manifest"))
+    lines.show(PullEvent(status="pulling manifest"))
+
+    def moved(done: int) -> None:
+        lines.show(
+            PullEvent(status="pulling ab", file="m.gguf", total_bytes=1000, completed_bytes=done)
+        )
+
+    for done in (0, 10, 20, 100, 150):
+        moved(done)
+    now_s[0] += 11
+    moved(160)
+    moved(170)
+    moved(1000)
+    lines.show(PullEvent(status="success"))
+    assert capsys.readouterr().err.splitlines() == [
+        "pulling manifest",
+        "pulling m.gguf: 0% of 1 KB",
+        "pulling m.gguf: 10% of 1 KB",
+        "pulling m.gguf: 16% of 1 KB",
+        "pulling m.gguf: 100% of 1 KB",
+        "success",
+    ]
+
+
+def test_events_of_the_api() -> None:
+    event = event_of({"status": "pulling ab", "digest": "sha256:ab", "total": 7})
+    assert event == PullEvent(status="pulling ab", digest="ab", total_bytes=7, completed_bytes=0)
+    assert label(event) == "pulling ab"
+    assert event_of({"status": "success"}) == PullEvent(status="success")
+    assert event_of({}) == PullEvent(status="")
+
+
+def test_the_voice_of_the_server(capsys: Capture) -> None:
+    now_s = [0.0]
+    ui: ServeUi = TerminalUi(clock=lambda: now_s[0])
+    ui.note("a note")
+    ui.ready(["listening on http://127.0.0.1:1", "linux"])
+    for text in ("loading m", "1 of 9", "2 of 9"):
+        ui.loading(text)
+    now_s[0] += 3
+    ui.loading("3 of 9")
+    ui.loading("")
+    ui.pull(PullEvent(status="pulling manifest"))
+    ui.pull(PullEvent(status="success"))
+    ui.error("it broke", None)
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.splitlines() == [
+        "a note",
+        "listening on http://127.0.0.1:1",
+        "linux",
+        "loading m",
+        "3 of 9",
+        "pulling manifest",
+        "success",
+        "Error: it broke",
+    ]
+
+
+@pytest.fixture
+def clean_logging() -> object:
+    root, ours = logging.getLogger(), logging.getLogger("vllama")
+    before = (root.handlers[:], root.level, ours.level)
+    yield
+    root.handlers[:], level, our_level = before
+    root.setLevel(level)
+    ours.setLevel(our_level)
+
+
+@pytest.mark.usefixtures("clean_logging")
+def test_the_log(capsys: Capture) -> None:
+    set_up_logging(debug=False, log_format="text")
+    logging.getLogger("vllama.x").info("heard %d", 1)
+    logging.getLogger("vllama.x").debug("not heard")
+    logging.getLogger("other").info("not heard")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("INFO    vllama.x: heard 1")
+    set_up_logging(debug=True, log_format="json")
+    logging.getLogger("vllama.x").debug("heard %d", 2)
+    try:
+        raise ValueError("deep")
+    except ValueError:
+        logging.getLogger("other").exception("it broke")
+    first, second = (json.loads(line) for line in capsys.readouterr().err.splitlines())
+    assert (first["level"], first["logger"], first["message"]) == ("debug", "vllama.x", "heard 2")
+    assert "ValueError: deep" in second["traceback"]

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import base64
+import json
+import math
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.translate.test_openai_in import LCP, VLLM
+from vllama.errors import UpstreamError
+from vllama.translate.openai_out import (
+    decode_embeddings,
+    embeddings_reply,
+    normalize,
+    pool,
+    truncate_dimensions,
+)
+
+
+def answer(*vectors: object, tokens: int | None = 7) -> bytes:
+    data = [{"object": "embedding", "index": n, "embedding": v} for n, v in enumerate(vectors)]
+    usage = {} if tokens is None else {"usage": {"prompt_tokens": tokens, "total_tokens": tokens}}
+    return json.dumps({"object": "list", "data": data, "model": "m"} | usage).encode()
+
+
+def test_plain() -> None:
+    assert decode_embeddings(answer([1, 2.5], [3, 4]), VLLM) == ([[1.0, 2.5], [3.0, 4.0]], 7)
+    assert decode_embeddings(answer([1.0], tokens=None), VLLM) == ([[1.0]], 0)
+    assert decode_embeddings(answer([1.0]), LCP) == ([[1.0]], 7)
+    assert decode_embeddings(answer(), VLLM) == ([], 7)
+
+
+def test_vectors_of_tokens_are_pooled() -> None:
+    for traits in (LCP, VLLM):
+        vectors, _ = decode_embeddings(answer([[3, 0], [3, 8]], [[0, 2]]), traits)
+        assert vectors == [pytest.approx([0.6, 0.8]), pytest.approx([0, 1])]
+
+
+def test_base64_and_order() -> None:
+    text = base64.b64encode(struct.pack("<2f", 0.5, -2)).decode()
+    assert decode_embeddings(answer(text), VLLM)[0] == [[0.5, -2.0]]
+    swapped = b'{"data":[{"embedding":[2],"index":1},{"embedding":[1],"index":0}]}'
+    assert decode_embeddings(swapped, VLLM)[0] == [[1.0], [2.0]]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        answer("x"),
+        answer("%%"),
+        answer([[1], [1, 2]]),
+        answer(None),
+        answer(["a"]),
+    ],
+)
+def test_unreadable(body: bytes) -> None:
+    with pytest.raises(UpstreamError):
+        decode_embeddings(body, LCP)
+
+
+def test_arithmetic() -> None:
+    assert pool([]) == []
+    assert normalize([0.0, 0.0]) == [0.0, 0.0]
+    assert normalize([3.0, 4.0]) == [0.6, 0.8]
+    assert truncate_dimensions([3.0, 4.0, 5.0], 2) == [0.6, 0.8]
+    assert truncate_dimensions([3.0, 4.0], 0) == [3.0, 4.0]
+    assert truncate_dimensions([3.0, 4.0], 5) == [3.0, 4.0]
+
+
+@given(
+    st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=20).filter(lambda v: math.hypot(*v) > 1e-3)
+)
+def test_normalized_has_length_one(vector: list[float]) -> None:
+    assert math.hypot(*normalize(vector)) == pytest.approx(1)
+
+
+def test_reply() -> None:
+    assert json.loads(embeddings_reply("m", [[0.5, 1.0]], 3)) == {
+        "object": "list",
+        "data": [{"object": "embedding", "embedding": [0.5, 1.0], "index": 0}],
+        "model": "m",
+        "usage": {"prompt_tokens": 3, "total_tokens": 3},
+    }
+    encoded = json.loads(embeddings_reply("m", [[0.5, 1.0]], 3, "base64"))["data"][0]["embedding"]
+    assert struct.unpack("<2f", base64.b64decode(encoded)) == (0.5, 1.0)

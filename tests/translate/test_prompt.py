@@ -1,0 +1,163 @@
+# ruff: noqa: E501 (tables of exact texts)
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import datetime
+
+import pytest
+
+from vllama.errors import BadRequest
+from vllama.translate.prompt import ChatTemplate, chatml, fit_messages, opens_thinking
+from vllama.translate.types import Message, ToolCall
+
+USER = [Message(role="user", content="Hi <b>")]
+
+
+def render(source: str, **more: object) -> str:
+    return ChatTemplate(source, bos="<s>", eos="</s>").render(USER, **more)  # type: ignore[arg-type]
+
+
+def test_chatml() -> None:
+    messages = [Message(role="system", content="S"), *USER]
+    assert chatml().render(messages) == (
+        "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nHi <b><|im_end|>\n"
+        "<|im_start|>assistant\n"
+    )
+    assert chatml().render(USER, add_generation_prompt=False).endswith("<|im_end|>\n")
+
+
+@pytest.mark.parametrize(
+    ("source", "prompt"),
+    [
+        ("{{ bos_token }}{{ messages[0].content }}{{ eos_token }}", "<s>Hi <b></s>"),
+        ("{% if true %}\n  a\n    {% endif %}\nb", "  a\nb"),
+        ("{% for i in range(9) %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}", "01"),
+        ("{% generation %}a{{ bos_token }}{% endgeneration %}b", "a<s>b"),
+        ("{{ {'a': 'é<'} | tojson }}", '{"a": "é<"}'),
+        ("{{ {'b': 1, 'a': 2} | tojson(indent=2) }}", '{\n  "b": 1,\n  "a": 2\n}'),
+        ("{{ tools is none }}{{ documents is none }}", "TrueTrue"),
+        ("{{ strftime_now is defined }}", "False"),
+        ("{{ missing }}{{ missing is defined }}", "False"),
+        ("{{ messages[0].tool_calls is defined }}{{ messages[0]['name'] is defined }}", "FalseFalse"),
+        ("{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}", "1"),
+    ],
+)  # fmt: skip
+def test_as_transformers_renders(source: str, prompt: str) -> None:
+    assert render(source) == prompt
+
+
+def test_switches_tools_and_time() -> None:
+    assert render("{{ enable_thinking }}", enable_thinking=False) == "False"
+    assert render("{{ tools[0].function.name }}", tools=[{"function": {"name": "f"}}]) == "f"
+    now = 1_795_264_126.0
+    expected = datetime.fromtimestamp(now).strftime("%d %b %Y")
+    assert render("{{ strftime_now('%d %b %Y') }}", now=now) == expected
+
+
+def test_tool_messages() -> None:
+    template = ChatTemplate(
+        "{% for m in messages %}{{ m.role }}"
+        "{% for c in m.tool_calls or [] %}[{{ c.function.name }}{{ c.function.arguments | tojson }}]"
+        "{% endfor %}{{ m.tool_call_id }}{{ m.name }}{{ m.reasoning_content }};{% endfor %}"
+    )
+    call = ToolCall(id="c", name="f", arguments={"a": "ü"})
+    messages = [
+        Message(role="assistant", tool_calls=(call,), thinking="hm"),
+        Message(role="tool", content="r", tool_call_id="c", tool_name="f"),
+    ]
+    assert template.render(messages) == 'assistant[f{"a": "ü"}]hm;toolcf;'
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("{{ raise_exception('Roles must alternate') }}", "cannot render the chat template: Roles must alternate"),
+        ("{{ 1 / 0 }}", "cannot render the chat template: division by zero"),
+        ("{{ messages[5].content.x }}", "cannot render the chat template: "),
+        ("{{ 1 + 'a' }}", "cannot render the chat template: "),
+        ("{{ ().__class__.__bases__[0].__subclasses__() }}", "cannot render the chat template: access to attribute"),
+        ("{{ messages.append(1) }}", "cannot render the chat template: "),
+        ("{{ 'a' * 10000000000 }}", "cannot render the chat template: a repetition"),
+        ("{{ 10 ** 100000000 }}", "cannot render the chat template: a power"),
+        (
+            "{% for a in range(90000) %}{% for b in range(90000) %}{% endfor %}{% endfor %}",
+            "cannot render the chat template: the template's loops have no end",
+        ),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "cannot render the chat template: maximum recursion"),
+        ("{% include 'x' %}", "cannot render the chat template: "),
+    ],
+)  # fmt: skip
+def test_errors(source: str, text: str) -> None:
+    start = time.perf_counter()
+    with pytest.raises(BadRequest) as caught:
+        render(source)
+    assert caught.value.message.startswith(text)
+    assert time.perf_counter() - start < 5
+
+
+def test_endless_output() -> None:
+    source = "{% for a in range(99999) %}{{ messages[0].content }}{% endfor %}"
+    with pytest.raises(BadRequest, match="its output has no end"):
+        ChatTemplate(source).render([Message(role="user", content="x" * 10_000)])
+
+
+def test_not_a_template() -> None:
+    with pytest.raises(BadRequest, match="cannot read the model's chat template"):
+        ChatTemplate("{% if %}")
+
+
+def test_opens_thinking() -> None:
+    assert opens_thinking("<|im_start|>assistant\n<think>\n")
+    assert not opens_thinking("<think>\n\n</think>\n\n")
+
+
+def turns(text: str) -> list[Message]:
+    roles = {"s": "system", "u": "user", "a": "assistant", "t": "tool"}
+    return [Message(role=roles[c], content=f"{c}{n}") for n, c in enumerate(text)]
+
+
+@pytest.mark.parametrize(
+    ("conversation", "limit", "kept"),
+    [
+        ("suaua", 5, "0 1 2 3 4"),
+        ("suaua", 4, "0 3 4"),
+        ("suaua", 3, "0 3 4"),
+        ("suaua", 2, "0 4"),
+        ("suaua", 0, "0 4"),
+        ("uauau", 4, "2 3 4"),
+        ("uauau", 1, "4"),
+        ("usuau", 3, "1 4"),
+        ("suatatau", 4, "0 7"),
+        ("u", 0, "0"),
+        ("uauauauauauauauau", 6, "12 13 14 15 16"),
+        ("", 0, ""),
+    ],
+)
+def test_fit(conversation: str, limit: int, kept: str) -> None:
+    messages = turns(conversation)
+    calls = 0
+
+    def count(some: Sequence[Message]) -> int:
+        nonlocal calls
+        calls += 1
+        return len(some)
+
+    fitted, dropped = fit_messages(messages, count, limit)
+    assert " ".join(message.content[1:] for message in fitted) == kept
+    assert dropped == len(messages) - len(fitted)
+    assert calls <= 6
+
+
+def test_real_world_template() -> None:
+    """SmolLM2's template, from its tokenizer_config.json."""
+    source = (
+        "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
+        "{{ '<|im_start|>system\nYou are helpful<|im_end|>\n' }}{% endif %}"
+        "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}"
+        "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+    )
+    assert render(source) == (
+        "<|im_start|>system\nYou are helpful<|im_end|>\n<|im_start|>user\nHi <b><|im_end|>\n"
+        "<|im_start|>assistant\n"
+    )
