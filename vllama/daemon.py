@@ -34,6 +34,7 @@ from vllama.gateway.guards import Guards
 from vllama.gateway.serve import Server, bind, make_server
 from vllama.gateway.upstream import Upstreams
 from vllama.hardware.detect import describe, detect, free_ram_bytes
+from vllama.metrics import Metrics
 from vllama.models.library import Library, open_library
 from vllama.models.types import Bundle
 from vllama.plan.choose import choose_engine, make_plan, preferred_formats
@@ -135,6 +136,7 @@ class Daemon:
                 upstreams=self._upstreams,
                 facts=facts,
                 guards=Guards(origins=config.origins, loopback=is_loopback(config.host)),
+                metrics=Metrics(),
             )
         )
 

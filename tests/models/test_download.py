@@ -182,6 +182,31 @@ def test_resume_after_cancel(big: StandInHub, settings: ModelsSettings) -> None:
     assert len(blobs(settings)) == 1
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_cancel_at_any_moment_keeps_what_came(
+    big: StandInHub, settings: ModelsSettings, seed: int
+) -> None:
+    random = Random(seed)
+    big.fault = Once(Fault(cut_after=10_000), times=20)
+    events = Events()
+    timer = threading.Timer(random.uniform(0.02, 0.15), events.cancel.set)
+    timer.start()
+    try:
+        assert content(fetch(settings, events)) == BIG
+    except Cancelled:
+        done = max((event.completed_bytes or 0 for event in events.all), default=0)
+        sha = big.repos["o/r"].snapshots[big.repos["o/r"].refs["main"]]["m.gguf"].sha256
+        assert saved_bytes(HubRepo(settings.hf_cache_dir, "o/r").blob(sha), len(BIG)) >= done
+        assert content(fetch(settings)) == BIG
+    timer.join()
+
+
+def test_redirects_without_end(big: StandInHub, settings: ModelsSettings) -> None:
+    big.fault = Once(Fault(status=302, headers={"Location": "/around"}), times=-1)
+    with pytest.raises(SourceError, match="m.gguf"):
+        fetch(settings)
+
+
 def test_cancel_wakes_a_silent_connection(
     big: StandInHub, with_settings: Callable[..., ModelsSettings], events: Events
 ) -> None:

@@ -19,6 +19,7 @@ from vllama.gateway.catalog import Catalog
 from vllama.gateway.guards import Guards, cors_headers
 from vllama.gateway.http import ClientGone, Message, Receive, Request, Send, now_ns
 from vllama.gateway.upstream import Upstreams
+from vllama.metrics import Metrics
 from vllama.plan.types import Facts
 from vllama.scheduler.scheduler import Scheduler
 from vllama.translate.faults import anthropic_error, ollama_error, openai_error
@@ -35,12 +36,14 @@ class Gateway:
     upstreams: Upstreams
     facts: Facts
     guards: Guards
+    metrics: Metrics
 
 
 Handler: TypeAlias = Callable[[Gateway, Request], Awaitable[None]]
 
 ROUTES: Mapping[str, Mapping[str, Handler]] = {
     "/": {"GET": ollama_models.root, "HEAD": ollama_models.root},
+    "/metrics": {"GET": ollama_models.metrics},
     "/health": {"GET": ollama_models.health, "HEAD": ollama_models.health},
     "/api/version": {"GET": ollama_models.version, "HEAD": ollama_models.version},
     "/api/tags": {"GET": ollama_models.tags, "HEAD": ollama_models.tags},
@@ -86,6 +89,8 @@ class App:
             return
         await self._handle(request)
         took_s = (now_ns() - request.started_ns) / 1e9
+        route = request.path if request.path in ROUTES else "other"
+        self._gateway.metrics.request(route, request.status, took_s)
         log.info("%s %s %s %.3fs", request.method, request.path, request.status or "-", took_s)
 
     async def _handle(self, request: Request) -> None:

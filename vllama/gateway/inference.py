@@ -18,6 +18,7 @@ import msgspec
 
 from vllama.errors import BadRequest, ContextOverflow, VllamaError
 from vllama.gateway.http import ClientGone, Request
+from vllama.gateway.relay import Relay
 from vllama.gateway.upstream import ConnectionLost, Upstream
 from vllama.models.types import Bundle, ModelInfo
 from vllama.plan.types import Need
@@ -80,6 +81,23 @@ async def leased(
         finally:
             scheduler.release(lease)
         await asyncio.sleep(pause_s)
+
+
+async def relayed(
+    gateway: Gateway,
+    request: Request,
+    bundle: Bundle,
+    relay: Relay,
+    upstream: Upstream,
+    call: Call,
+    before_finish: Callable[[], Awaitable[None]] | None = None,
+) -> None:
+    """Run a relay and count its tokens, also those of an answer that nobody waited for."""
+    try:
+        await relay.run(upstream, call, before_finish)
+    finally:
+        usage = relay.reply.usage
+        gateway.metrics.tokens(bundle.name, usage.prompt_tokens, usage.completion_tokens)
 
 
 async def fetch_json(upstream: Upstream, path: str, body: object) -> dict[str, object]:

@@ -17,6 +17,7 @@ from vllama.gateway.inference import (
     Prompt,
     detokenize,
     leased,
+    relayed,
     tokenize,
 )
 from vllama.gateway.relay import Relay
@@ -132,7 +133,7 @@ async def chat(gateway: Gateway, request: Request) -> None:
     messages = with_system(asked.messages, entry.bundle.system)
 
     async def use(lease: Lease, upstream: Upstream) -> None:
-        await relay_chat(request, entry, asked, messages, sampling, shown, lease, upstream)
+        await relay_chat(gateway, request, entry, asked, messages, sampling, shown, lease, upstream)
 
     await leased(gateway, request, entry.bundle, need, asked.keep_alive, use)
 
@@ -145,6 +146,7 @@ def with_system(messages: Sequence[Message], system: str | None) -> Sequence[Mes
 
 
 async def relay_chat(
+    gateway: Gateway,
     request: Request,
     entry: Entry,
     asked: ChatRequest,
@@ -184,7 +186,8 @@ async def relay_chat(
         tools=bool(asked.tools),
     )
     headers = {DROPPED_HEADER: str(prompt.dropped)} if prompt.dropped else {}
-    await Relay(request, reply, whole=not asked.stream, headers=headers).run(upstream, call)
+    relay = Relay(request, reply, whole=not asked.stream, headers=headers)
+    await relayed(gateway, request, entry.bundle, relay, upstream, call)
 
 
 def opens_thinking(prompt: str | None) -> bool:
@@ -216,12 +219,13 @@ async def generate(gateway: Gateway, request: Request) -> None:
         )
 
     async def use(lease: Lease, upstream: Upstream) -> None:
-        await relay_generate(request, entry, asked, sampling, shown, lease, upstream)
+        await relay_generate(gateway, request, entry, asked, sampling, shown, lease, upstream)
 
     await leased(gateway, request, entry.bundle, need, asked.keep_alive, use)
 
 
 async def relay_generate(
+    gateway: Gateway,
     request: Request,
     entry: Entry,
     asked: GenerateRequest,
@@ -254,7 +258,7 @@ async def relay_generate(
 
     headers = {DROPPED_HEADER: str(prompt.dropped)} if prompt.dropped else {}
     relay = Relay(request, reply, whole=not asked.stream, headers=headers)
-    await relay.run(upstream, call, before_finish=context)
+    await relayed(gateway, request, entry.bundle, relay, upstream, call, context)
 
 
 async def generate_call(

@@ -14,6 +14,7 @@ import msgspec
 from vllama import __version__
 from vllama.errors import BadRequest, ModelNotFound, VllamaError
 from vllama.gateway.http import ClientGone, Request
+from vllama.metrics import CONTENT_TYPE
 from vllama.models.info import details, model_info
 from vllama.models.modelfile import modelfile_text, parameters_text
 from vllama.models.types import Bundle, Capability, ModelInfo, PullEvent
@@ -45,6 +46,13 @@ async def version(gateway: Gateway, request: Request) -> None:
 async def health(gateway: Gateway, request: Request) -> None:
     """Answer load balancers."""
     await request.json(200, {"status": "ok"})
+
+
+async def metrics(gateway: Gateway, request: Request) -> None:
+    """Give the counters to Prometheus."""
+    views = gateway.scheduler.views()
+    text = gateway.metrics.text(loaded=len(views), queued=sum(view.queued for view in views))
+    await request.respond(200, text, CONTENT_TYPE.encode())
 
 
 def described(bundle: Bundle, info: ModelInfo | None) -> dict[str, object]:

@@ -14,7 +14,7 @@ from vllama.engines.base import Mode
 from vllama.errors import BadRequest, CapabilityMissing, ModelNotFound
 from vllama.gateway.catalog import Entry
 from vllama.gateway.http import Request
-from vllama.gateway.inference import Prompt, leased
+from vllama.gateway.inference import Prompt, leased, relayed
 from vllama.gateway.ollama_chat import embed_all, opens_thinking
 from vllama.gateway.relay import Relay
 from vllama.gateway.upstream import Upstream
@@ -103,7 +103,8 @@ async def chat(gateway: Gateway, request: Request) -> None:
             think_opened=opens_thinking(prompt.text),
         )
         relay = Relay(request, reply, whole=not passage.stream, headers={})
-        await relay.run(upstream, Call(path=CHAT_PATH, body=data))
+        call = Call(path=CHAT_PATH, body=data)
+        await relayed(gateway, request, entry.bundle, relay, upstream, call)
 
     await leased(gateway, request, entry.bundle, need, None, use)
 
@@ -127,7 +128,8 @@ async def completions(gateway: Gateway, request: Request) -> None:
         make = PassThrough if passage.stream else Whole
         reply = make(passage, traits, prompt_tokens=prompt.tokens)
         relay = Relay(request, reply, whole=not passage.stream, headers={})
-        await relay.run(upstream, Call(path=COMPLETION_PATH, body=data))
+        call = Call(path=COMPLETION_PATH, body=data)
+        await relayed(gateway, request, entry.bundle, relay, upstream, call)
 
     await leased(gateway, request, entry.bundle, need, None, use)
 

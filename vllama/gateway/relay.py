@@ -20,7 +20,7 @@ from vllama.errors import VllamaError
 from vllama.gateway.http import ClientGone, Message, Request, now_ns
 from vllama.gateway.upstream import Connection, ConnectionLost, Upstream
 from vllama.translate.faults import clean_engine_error
-from vllama.translate.types import Call
+from vllama.translate.types import Call, Usage
 
 MAX_ERROR_BYTES = 64 * 1024
 
@@ -30,6 +30,11 @@ class Reply(Protocol):
 
     content_type: str
     ended: bool
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens so far."""
+        ...
 
     def feed(self, chunk: bytes, now_ns: int) -> bytes:
         """Take upstream bytes, return the client's; b"" if there is nothing to say yet."""
@@ -77,7 +82,7 @@ class Relay:
         self, request: Request, reply: Reply, *, whole: bool, headers: Mapping[str, str]
     ) -> None:
         self._request = request
-        self._reply = reply
+        self.reply = reply
         self._whole = whole
         self._headers = headers
         self._connection: Connection | None = None
@@ -132,7 +137,7 @@ class Relay:
         if self._error is not None:
             return
         try:
-            out = self._reply.feed(data, now_ns())
+            out = self.reply.feed(data, now_ns())
         except VllamaError as error:
             self._error = error
             self._wake.set()
@@ -147,7 +152,7 @@ class Relay:
 
     def on_lost(self, error: ConnectionLost) -> None:
         """Note the loss of the engine; an answer that was complete by then is fine."""
-        if not self._reply.ended:
+        if not self.reply.ended:
             self._error = error
         self._ended = True
         self._wake.set()
@@ -166,7 +171,7 @@ class Relay:
 
     def _start(self) -> bool:
         """Send the head; False if that suspended."""
-        kind = self._reply.content_type.encode()
+        kind = self.reply.content_type.encode()
         return self._drive(self._request.head(200, kind, None, self._headers))
 
     def _drive(self, message: Message) -> bool:
@@ -221,18 +226,18 @@ class Relay:
             try:
                 if before_finish:
                     await before_finish()
-                last = self._reply.finish(now_ns())
+                last = self.reply.finish(now_ns())
             except VllamaError as failure:
                 error = failure
         if error is not None:
             if not self._request.status:
                 raise error
-            last = self._reply.fail(error)
+            last = self.reply.fail(error)
         if self._whole:
-            kind = self._reply.content_type.encode()
+            kind = self.reply.content_type.encode()
             await self._request.respond(200, last, kind, self._headers)
             return
         if not self._request.status:
-            kind = self._reply.content_type.encode()
+            kind = self.reply.content_type.encode()
             await self._request.send(self._request.head(200, kind, None, self._headers))
         await self._request.send({"type": "http.response.body", "body": last})

@@ -92,7 +92,7 @@ class FileDownload:
         self._file, self._repo, self._ask = file, repo, locate
         self._client, self._settings, self._progress = client, settings, progress
         self._ended = threading.Event()  # tells this file's own workers
-        self._stops = (*stops, self._ended)
+        self._stops = tuple(stops)
         self._asking = threading.Lock()
         self._connections = OpenConnections()
         self._errors: list[Exception] = []
@@ -187,6 +187,7 @@ class FileDownload:
             self._ended.clear()
         if self._errors:
             raise self._errors[0]
+        self._check_stops()  # workers may have seen it first, and left their parts unfinished
 
     def _attend(
         self, partial: Partial, location: Location, workers: Sequence[threading.Thread]
@@ -240,6 +241,8 @@ class FileDownload:
                 self._pause(tries, reason)
                 if isinstance(error, _Again) and error.expired:
                     self._locate(location)
+            except (httpx2.RequestError, httpx2.InvalidURL) as error:  # redirects without end …
+                raise SourceError(f"cannot fetch '{self._file.path}': {error}") from error
 
     def _stream(self, partial: Partial, part: Part, location: Location) -> None:
         headers = {**location.headers, "Accept-Encoding": "identity"}
@@ -277,10 +280,12 @@ class FileDownload:
         """Wait before try number `tries` + 1: nothing, then `backoff_s`, doubling."""
         pause = self._settings.backoff_s * 2 ** (tries - 1) if tries else 0.0
         until = time.monotonic() + min(pause, _LONGEST_PAUSE_S)
-        self._check_stops(reason)
-        while time.monotonic() < until:
-            time.sleep(min(_TICK_S, max(0.0, until - time.monotonic())))
+        while True:
             self._check_stops(reason)
+            if self._ended.wait(min(_TICK_S, max(0.0, until - time.monotonic()))):
+                raise Cancelled("cannot go on: another connection failed", hint=reason)
+            if time.monotonic() >= until:
+                return
 
     def _check_stops(self, reason: str = "") -> None:
         if any(stop.is_set() for stop in self._stops):

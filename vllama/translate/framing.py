@@ -32,7 +32,16 @@ class SseReader:
 
         Raises UpstreamError when one event grows beyond the limit.
         """
-        if self._parts:
+        end = len(chunk) - 2
+        if not self._parts:
+            if (  # the usual read: one whole event of one line
+                chunk.find(b"\n") == end
+                and chunk.startswith(b"data: ")
+                and chunk.endswith(b"\n\n")
+                and b"\r" not in chunk
+            ):
+                return [chunk[6:end]]
+        else:
             seam = self._searched + chunk
             if b"\n\n" not in seam and b"\n\r" not in seam and b"\r\r" not in seam:
                 return self._keep(chunk)
