@@ -38,12 +38,12 @@ def show(*command: str) -> None:
     sys.stdout.flush()
 
 
-def wait_loaded(server: subprocess.Popen[bytes], url: str) -> None:
+def wait_loaded(server: subprocess.Popen[bytes], url: str, log: Path) -> None:
     """Wait until the model is loaded, or the server has ended."""
     deadline = time.monotonic() + READY_LIMIT_S
     while time.monotonic() < deadline:
         if server.poll() is not None:
-            sys.exit(f"the server ended with exit code {server.returncode}")
+            sys.exit(f"{log.read_text()}\nthe server ended with exit code {server.returncode}")
         try:
             with urllib.request.urlopen(f"{url}/api/ps", timeout=2) as answer:
                 if b'"state":"ready"' in answer.read():
@@ -65,9 +65,14 @@ def main() -> int:
         if not name.startswith(("OLLAMA_", "VLLAMA_"))
     } | {"OLLAMA_HOST": f"127.0.0.1:{port}", "VLLAMA_DATA_DIR": str(home)}
     show("vllama", "serve", "--model", MODEL)
-    server = subprocess.Popen([*VLLAMA, "serve", "--model", MODEL], env=env)
+    log = home / "serve.log"
+    with log.open("wb") as output:
+        server = subprocess.Popen(
+            [*VLLAMA, "serve", "--model", MODEL], env=env, stdout=output, stderr=output
+        )
     try:
-        wait_loaded(server, f"http://127.0.0.1:{port}")
+        wait_loaded(server, f"http://127.0.0.1:{port}", log)
+        print(log.read_text(), end="")
         show("vllama", "run", MODEL, f'"{QUESTION}"')
         subprocess.run([*VLLAMA, "run", MODEL, QUESTION], env=env, check=True)
         show("vllama", "ps")

@@ -231,7 +231,7 @@ class Daemon:
     async def _plan(self, bundle: Bundle, need: Need) -> Plan:
         info = await asyncio.to_thread(self._library.info, bundle)
         plan = make_plan(self._facts, bundle, info, need)
-        self._ui.loading(f"loading {bundle.name}: {'; '.join(plan.reasons)}")
+        self._ui.loading(f"loading {bundle.name}")
         return plan
 
     def _engine(self, plan: Plan) -> Engine:

@@ -155,21 +155,25 @@ def test_ctrl_c_leaves_what_is_there(hub: StandInHub, env: dict[str, str], vllam
     hub.fault = lambda method, path, headers, server: (
         Fault(stall_after=1000) if server == "cdn" and method == "GET" else None
     )
-    with subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-m", "vllama", "pull", HUB_NAME],
-        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=env,
         text=True,
-    ) as process:
-        assert process.stderr is not None
+    )
+    assert process.stderr is not None
+    with process.stderr:
         shown = ""
-        while " of " not in shown:
-            line = process.stderr.readline()
-            assert line, shown
-            shown += line
-        process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 130
+        try:
+            while " of " not in shown:
+                line = process.stderr.readline()
+                assert line, shown
+                shown += line
+            process.send_signal(signal.SIGINT)
+            assert process.wait(30) == 130
+        finally:
+            process.kill()
+            process.wait()
         shown = process.stderr.read()
     assert shown.endswith(
         f"stopped; what is there is kept: run 'vllama pull {HUB_NAME}' again to go on\n"

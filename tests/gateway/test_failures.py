@@ -46,6 +46,7 @@ def test_a_killed_engine_is_back_for_the_next_request(server):
     for _ in range(3):
         process = server.engine(name)
         process.send_signal(signal.SIGKILL)
+        process.wait(timeout=10)
         status, reply = whole(server, name)
         assert status == 200, reply
     assert server.engine(name).pid != first.pid

@@ -51,6 +51,8 @@ def _pulled(loaded: Config, model: str, display: PullDisplay) -> bool:
 
     books = library(loaded)
     cancel = threading.Event()
+    # not Thread.join: on 3.11 one that Ctrl-C interrupts takes the thread for ended (bpo-45274)
+    ended = threading.Event()
     failure: list[BaseException] = []
 
     def work() -> None:
@@ -58,14 +60,15 @@ def _pulled(loaded: Config, model: str, display: PullDisplay) -> bool:
             books.pull(model, formats=wanted_formats(loaded), progress=display, cancel=cancel)
         except BaseException as error:
             failure.append(error)
+        finally:
+            ended.set()
 
-    thread = threading.Thread(target=work, name="pull", daemon=True)
-    thread.start()
+    threading.Thread(target=work, name="pull", daemon=True).start()
     try:
-        thread.join()
+        ended.wait()
     except KeyboardInterrupt:
         cancel.set()
-        thread.join(STOP_LIMIT_S)
+        ended.wait(STOP_LIMIT_S)
         return False
     if failure:
         raise failure[0]

@@ -91,7 +91,11 @@ class App:
         took_s = (now_ns() - request.started_ns) / 1e9
         route = request.path if request.path in ROUTES else "other"
         self._gateway.metrics.request(route, request.status, took_s)
-        log.info("%s %s %s %.3fs", request.method, request.path, request.status or "-", took_s)
+        level = logging.DEBUG if request.method in ("GET", "HEAD") else logging.INFO
+        status = request.status or "-"
+        log.log(
+            level, "%s %s %s %.3fs %s", request.method, request.path, status, took_s, request.id
+        )
 
     async def _handle(self, request: Request) -> None:
         """Find the handler and run it; the one place where a request's errors end."""

@@ -101,8 +101,14 @@ async def relayed(
 
 
 async def fetch_json(upstream: Upstream, path: str, body: object) -> dict[str, object]:
-    """POST JSON to an engine and return its JSON object. Raises UpstreamError and kin."""
-    answer = await upstream.fetch(Call(path=path, body=msgspec.json.encode(body)))
+    """POST JSON to a route without effects and return its JSON object.
+
+    Raises UpstreamError and kin; a lost connection counts as unsent, since asking again is safe.
+    """
+    try:
+        answer = await upstream.fetch(Call(path=path, body=msgspec.json.encode(body)))
+    except ConnectionLost as error:
+        raise ConnectionLost(error.message, unsent=True) from error
     if answer.status != 200:
         raise clean_engine_error(answer.status, answer.body)
     value = msgspec.json.decode(answer.body)

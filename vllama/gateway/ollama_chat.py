@@ -32,7 +32,13 @@ from vllama.translate.ollama_in import (
     parse_generate,
     parse_legacy_embed,
 )
-from vllama.translate.ollama_out import ChatReply, GenerateReply, embed_reply, load_reply
+from vllama.translate.ollama_out import (
+    ChatReply,
+    GenerateReply,
+    embed_reply,
+    legacy_embed_reply,
+    load_reply,
+)
 from vllama.translate.openai_in import chat_call, completion_call, embed_call
 from vllama.translate.openai_out import (
     decode_embeddings,
@@ -40,6 +46,7 @@ from vllama.translate.openai_out import (
     truncate_dimensions,
 )
 from vllama.translate.options import resolve_options
+from vllama.translate.prompt import opens_thinking
 from vllama.translate.traits import Traits
 from vllama.translate.types import (
     Call,
@@ -182,17 +189,12 @@ async def relay_chat(
         prompt_tokens=prompt.tokens,
         max_tokens=sampling.max_tokens,
         think=shown,
-        think_opened=opens_thinking(prompt.text),
+        think_opened=opens_thinking(prompt.text or ""),
         tools=bool(asked.tools),
     )
     headers = {DROPPED_HEADER: str(prompt.dropped)} if prompt.dropped else {}
     relay = Relay(request, reply, whole=not asked.stream, headers=headers)
     await relayed(gateway, request, entry.bundle, relay, upstream, call)
-
-
-def opens_thinking(prompt: str | None) -> bool:
-    """Return True if the rendered prompt ends inside the thinking tag, as some templates do."""
-    return prompt is not None and prompt.rstrip().endswith("<think>")
 
 
 async def generate(gateway: Gateway, request: Request) -> None:
@@ -249,7 +251,7 @@ async def relay_generate(
         prompt_tokens=prompt.tokens,
         max_tokens=sampling.max_tokens,
         think=shown if not asked.raw else None,
-        think_opened=opens_thinking(prompt.text),
+        think_opened=opens_thinking(prompt.text or ""),
     )
 
     async def context() -> None:
@@ -341,7 +343,7 @@ async def embedded(gateway: Gateway, request: Request, entry: Entry, asked: Embe
         if asked.dimensions:
             vectors = [truncate_dimensions(vector, asked.dimensions) for vector in vectors]
         if asked.legacy:
-            await request.json(200, {"embedding": vectors[0] if vectors else []})
+            await request.respond(200, legacy_embed_reply(vectors[0] if vectors else []))
             return
         body = embed_reply(
             asked.model,

@@ -15,7 +15,7 @@ from vllama.errors import BadRequest, CapabilityMissing, ModelNotFound
 from vllama.gateway.catalog import Entry
 from vllama.gateway.http import Request
 from vllama.gateway.inference import Prompt, leased, relayed
-from vllama.gateway.ollama_chat import embed_all, opens_thinking
+from vllama.gateway.ollama_chat import embed_all
 from vllama.gateway.relay import Relay
 from vllama.gateway.upstream import Upstream
 from vllama.models.types import Bundle, Capability
@@ -35,6 +35,7 @@ from vllama.translate.openai_out import (
     truncate_dimensions,
 )
 from vllama.translate.options import resolve_options
+from vllama.translate.prompt import opens_thinking
 from vllama.translate.types import Call
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ async def chat(gateway: Gateway, request: Request) -> None:
             traits,
             prompt_tokens=prompt.tokens,
             think=Capability.THINKING in entry.info.capabilities,
-            think_opened=opens_thinking(prompt.text),
+            think_opened=opens_thinking(prompt.text or ""),
         )
         relay = Relay(request, reply, whole=not passage.stream, headers={})
         call = Call(path=CHAT_PATH, body=data)

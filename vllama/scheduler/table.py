@@ -143,7 +143,7 @@ class Table:
         """Take it out of the table; its own task stops it when the last request has gone."""
         if instance.retiring:
             return
-        log.info("unload %s: %s", instance.key, why)
+        log.info("unload %s: %s", instance.plan.bundle.name if instance.plan else instance.key, why)
         instance.retiring = True
         self.leaving.add(instance)
         if self.instances.get(instance.key) is instance:

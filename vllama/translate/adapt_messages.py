@@ -1,7 +1,7 @@
 """The `messages` of an OpenAI client, made fit for the engine behind.
 
 Sources: contract §1.8 (what Ollama takes: text, images as data URIs, audio), engines-llamacpp §2
-(what `llama_cpp.server` cannot take: parts, null content, `developer`).
+(what llama.cpp's Python server cannot take: parts, null content, `developer`).
 """
 
 from __future__ import annotations

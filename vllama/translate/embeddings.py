@@ -1,6 +1,6 @@
 """Vectors: what engines answer, and the arithmetic that is left to the front.
 
-Sources: contract §1.4, §1.9; engines-llamacpp §5 (one vector a token from `llama_cpp.server`).
+Sources: contract §1.4, §1.9; engines-llamacpp §5 (one vector a token from llama.cpp's Python server).
 Pure Python: a few hundred tokens of a few hundred numbers take milliseconds, numpy's import more.
 """
 

@@ -93,7 +93,7 @@ def anthropic_error(error: VllamaError, *, request_id: str = "") -> tuple[int, b
 def clean_engine_error(status: int, body: bytes) -> VllamaError:
     """Turn an engine's error reply into ours: what the client did wrong is a BadRequest.
 
-    A 5xx that reports a validation is the client's fault as well (`llama_cpp.server`).
+    A 5xx that reports a validation is the client's fault as well (llama.cpp's Python server).
     """
     kind, message, counts = _read(body)
     lowered = message.lower()

@@ -114,7 +114,7 @@ def embed_call(texts: str | Sequence[str], traits: Traits, *, model: str) -> Cal
     given: str | list[str] = texts if isinstance(texts, str) else list(texts)
     if (
         traits.vector_style is VectorStyle.PER_TOKEN
-    ):  # no token, no vector: `llama_cpp.server` fails
+    ):  # no token, no vector: llama.cpp's Python server fails
         given = (given or " ") if isinstance(given, str) else [text or " " for text in given]
     body = {
         "model": traits.model_name or model,

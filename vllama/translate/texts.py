@@ -1,6 +1,6 @@
 """Engines' error texts, made fit to show: no file paths, no stack, one line, not too long.
 
-(engines-llamacpp §2: a wrong type makes `llama_cpp.server` answer with pydantic's report, source
+(engines-llamacpp §2: a wrong type makes llama.cpp's Python server answer with pydantic's report, source
 paths and addresses included.)
 """
 
