@@ -18,7 +18,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import uvloop
 
@@ -35,7 +35,10 @@ from vllama.gateway.serve import Server, bind, make_server
 from vllama.gateway.upstream import Upstreams
 from vllama.hardware.detect import describe, detect, free_ram_bytes
 from vllama.metrics import Metrics
+from vllama.models.aliases import hub_alias
 from vllama.models.library import Library, open_library
+from vllama.models.ref import Kind, ModelRef
+from vllama.models.settings import ModelsSettings
 from vllama.models.types import Bundle
 from vllama.plan.choose import choose_engine, make_plan, preferred_formats
 from vllama.plan.types import Facts, Need, Plan
@@ -64,7 +67,8 @@ def serve(config: Config, ui: ServeUi) -> int:
         check_engine(facts)
         for line in sweep(config.run_dir):
             ui.note(line)
-        library = open_library(models_settings(config))
+        library = open_library(with_preload(models_settings(config), config.model))
+        check_model(library, config.model)
         daemon = Daemon(config, facts, library, ui)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(daemon.run(listener))
@@ -79,6 +83,29 @@ def look_around(config: Config) -> Facts:
         return Facts(
             platform=platform.result(), found=found.result(), preferences=preferences(config)
         )
+
+
+def with_preload(settings: ModelsSettings, name: str | None) -> ModelsSettings:
+    """Let a model that was named by its path be listed too, so that clients find it."""
+    ref = ModelRef.parse(name) if name else None
+    if ref is None or ref.path is None:
+        return settings
+    return replace(settings, folders=(*settings.folders, ref.path))
+
+
+def check_model(library: Library, name: str | None) -> None:
+    """Raise what is wrong with the model to load, as far as this disk can tell.
+
+    Only a name that can be downloaded may be missing.
+    """
+    if not name:
+        return
+    ref = ModelRef.parse(name)
+    try:
+        library.info(library.find(name))
+    except ModelNotFound:
+        if ref.kind is not Kind.HUB and hub_alias(ref) is None:
+            raise
 
 
 def check_engine(facts: Facts) -> None:
@@ -113,7 +140,8 @@ class Daemon:
         self._ui = ui
         self._clock = RealClock()
         self._environ = environ()
-        self._catalog = Catalog(library, self._clock)
+        loopback = is_loopback(config.host)
+        self._catalog = Catalog(library, self._clock, paths=loopback)
         self._upstreams = Upstreams()
         ports = Ports(
             plan=self._plan,
@@ -135,7 +163,7 @@ class Daemon:
                 scheduler=self.scheduler,
                 upstreams=self._upstreams,
                 facts=facts,
-                guards=Guards(origins=config.origins, loopback=is_loopback(config.host)),
+                guards=Guards(origins=config.origins, loopback=loopback),
                 metrics=Metrics(),
             )
         )

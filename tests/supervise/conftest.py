@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import signal
 import sys
@@ -123,6 +124,14 @@ class Lab:
             run_dir=self.run_dir,
             on_progress=self.progress.append,
         )
+
+    def until_seen(self, text: str) -> Callable[[], object]:
+        """Return a `LaunchSpec.progress` that goes on until `text` was printed.
+
+        So a slow machine that takes long to start Python is not taken for a stall.
+        """
+        count = itertools.count()
+        return lambda: None if any(text in line for line in self.progress) else next(count)
 
     def pids(self) -> dict[str, int]:
         """Return the newest pid of every kind that engines wrote down."""

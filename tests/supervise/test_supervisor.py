@@ -111,9 +111,8 @@ def test_stall_kills_the_tree_and_tells_the_last_line(lab: Lab) -> None:
         with pytest.raises(EngineStartFailed, match="no progress .*loading weights"):
             await proc.ensure_ready()
 
-    proc = lab.process(
-        *("--ready-after", "600", "--print", "loading weights", *KIN), stall_timeout_s=0.5
-    )
+    flags = ("--ready-after", "600", "--print", "loading weights", *KIN)
+    proc = lab.process(*flags, stall_timeout_s=0.2, progress=lab.until_seen("loading weights"))
     lab.play(proc, script)
     assert proc.state is State.FAILED
     (attempt,) = proc.attempts
@@ -136,7 +135,8 @@ def test_progress_extends_the_stall_timeout(lab: Lab) -> None:
         await proc.ensure_ready()
 
     talk = ("--chatter-interval", "0.02", "--chatter-cr")
-    lab.play(lab.process("--ready-after", "3", *talk, stall_timeout_s=1.5), script)
+    seen = lab.until_seen("loading")
+    lab.play(lab.process("--ready-after", "3", *talk, stall_timeout_s=1.5, progress=seen), script)
     assert any(line.startswith("loading step") for line in lab.progress)
 
 

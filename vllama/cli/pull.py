@@ -20,6 +20,7 @@ Examples:
 
 INTERRUPTED = 130
 STOP_LIMIT_S = 10.0
+SIGNAL_CHECK_S = 0.2
 
 
 def pull(
@@ -51,7 +52,8 @@ def _pulled(loaded: Config, model: str, display: PullDisplay) -> bool:
 
     books = library(loaded)
     cancel = threading.Event()
-    # not Thread.join: on 3.11 one that Ctrl-C interrupts takes the thread for ended (bpo-45274)
+    # not Thread.join: on 3.11 one that Ctrl-C interrupts takes the thread for ended (bpo-45274);
+    # nor a wait without end: a signal that another thread was given would not wake it
     ended = threading.Event()
     failure: list[BaseException] = []
 
@@ -65,7 +67,8 @@ def _pulled(loaded: Config, model: str, display: PullDisplay) -> bool:
 
     threading.Thread(target=work, name="pull", daemon=True).start()
     try:
-        ended.wait()
+        while not ended.wait(SIGNAL_CHECK_S):
+            pass
     except KeyboardInterrupt:
         cancel.set()
         ended.wait(STOP_LIMIT_S)

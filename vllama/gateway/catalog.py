@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from vllama.clock import Clock
 from vllama.errors import ModelNotFound, VllamaError
 from vllama.models.library import Library
+from vllama.models.ref import Kind, ModelRef
 from vllama.models.types import Bundle, ModelInfo
 
 KEEP_S = 2.0
@@ -29,8 +30,10 @@ class Entry:
 class Catalog:
     """A short memory before the library."""
 
-    def __init__(self, library: Library, clock: Clock) -> None:
+    def __init__(self, library: Library, clock: Clock, *, paths: bool) -> None:
+        """`paths`: clients may name any file by its path, else only models that are listed."""
         self.library = library
+        self._paths = paths
         self._clock = clock
         self._kept: dict[str, tuple[float, Entry]] = {}
 
@@ -49,7 +52,7 @@ class Catalog:
 
     async def bundle(self, name: str) -> Bundle:
         """Return where `name` lies, even if its file is damaged."""
-        return await asyncio.to_thread(self.library.find, name)
+        return await asyncio.to_thread(self._find, name)
 
     async def all(self) -> list[tuple[Bundle, ModelInfo | None]]:
         """Return all models, newest first; damaged ones without metadata."""
@@ -60,8 +63,22 @@ class Catalog:
         self._kept.clear()
 
     def _look_up(self, name: str) -> Entry:
-        bundle = self.library.find(name)
+        bundle = self._find(name)
         return Entry(bundle, self.library.info(bundle))
+
+    def _find(self, name: str) -> Bundle:
+        """Return a bundle; a path from afar must be that of a listed model.
+
+        Otherwise anybody who reaches the server could ask which files exist.
+        """
+        ref = ModelRef.parse(name)
+        if ref.kind is Kind.PATH and not self._paths:
+            known = {bundle.path: bundle for bundle in self.library.list()}
+            path = ref.path.expanduser().resolve() if ref.path else None
+            if path not in known:
+                raise ModelNotFound(name, hint="start the server with --model PATH")
+            return known[path]
+        return self.library.find(name)
 
     def _all(self) -> list[tuple[Bundle, ModelInfo | None]]:
         rows: list[tuple[Bundle, ModelInfo | None]] = []

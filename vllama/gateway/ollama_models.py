@@ -128,7 +128,8 @@ async def show(gateway: Gateway, request: Request) -> None:
     except ModelNotFound as error:
         raise ModelNotFound(name, message=f"model '{name}' not found") from error
     bundle, info = entry.bundle, entry.info
-    metadata = model_info(info, verbose=body.get("verbose") is True)
+    # the long arrays are read from the file again
+    metadata = await asyncio.to_thread(model_info, info, verbose=body.get("verbose") is True)
     if request.header(b"user-agent").startswith("GitHubCopilotChat/"):
         metadata["general.basename"] = name  # the value that Copilot shows
     reply: dict[str, object] = {
@@ -169,7 +170,7 @@ def pull_line(event: PullEvent) -> dict[str, object]:
     """Return Ollama's progress object; `completed` is left out while it is 0."""
     line: dict[str, object] = {"status": event.status}
     if event.digest:
-        line["digest"] = f"sha256:{event.digest}"
+        line["digest"] = event.digest
         line["total"] = event.total_bytes or 0
         if event.completed_bytes:
             line["completed"] = event.completed_bytes

@@ -1,6 +1,7 @@
 """Vectors: what engines answer, and the arithmetic that is left to the front.
 
-Sources: contract §1.4, §1.9; engines-llamacpp §5 (one vector a token from llama.cpp's Python server).
+Sources: contract §1.4, §1.9; engines-llamacpp §5 (llama.cpp's Python server
+gives one vector a token).
 Pure Python: a few hundred tokens of a few hundred numbers take milliseconds, numpy's import more.
 """
 

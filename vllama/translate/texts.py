@@ -1,7 +1,7 @@
 """Engines' error texts, made fit to show: no file paths, no stack, one line, not too long.
 
-(engines-llamacpp §2: a wrong type makes llama.cpp's Python server answer with pydantic's report, source
-paths and addresses included.)
+(engines-llamacpp §2: to a wrong type llama.cpp's Python server answers with pydantic's report,
+source paths and addresses included.)
 """
 
 from __future__ import annotations

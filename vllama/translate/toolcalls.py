@@ -1,8 +1,8 @@
 """Tool calls in answers: pieces of a stream made whole, or found in the text.
 
 `CallCollector` joins OpenAI's deltas. `CallScanner` is for engines that pass tools to the template
-and leave the answer as text (llama.cpp's Python server, engines-llamacpp §2): it finds what the common
-families write: `<tool_call>{…}</tool_call>` (Hermes, Qwen), `[TOOL_CALLS][…]` (Mistral),
+and leave the answer as text (llama.cpp's Python server): it finds what the common families
+ write: `<tool_call>{…}</tool_call>` (Hermes, Qwen), `[TOOL_CALLS][…]` (Mistral),
 `<|python_tag|>{…}` or a bare `{"name": …}` (Llama 3). What does not parse stays text, always.
 """
 

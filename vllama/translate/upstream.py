@@ -1,7 +1,8 @@
 """Parts of a request body that go to an engine, spelled as its traits say.
 
 Used by `openai_in` (Ollama's dialect) and `adapt` (OpenAI's): parameters, schemas, thinking,
-images. Sources: contract §2.1, §2.4; engines-llamacpp §2 (what llama.cpp's Python server cannot take).
+images. Sources: contract §2.1, §2.4; engines-llamacpp §2 (what llama.cpp's Python
+server cannot take).
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class FolderStore:
         self._folders = tuple(folders)
 
     def list(self) -> list[Bundle]:
-        """Return the models in the folders that were named in the settings."""
+        """Return the models in the folders, and the files, that were named in the settings."""
         bundles: dict[str, Bundle] = {}
         for folder in self._folders:
             for bundle in _models_in(folder):
@@ -79,6 +79,9 @@ def _at_path(path: Path) -> Bundle | None:
 
 def _models_in(folder: Path) -> list[Bundle]:
     try:
+        if folder.is_file():
+            bundle = _at_path(folder)
+            return [bundle] if bundle else []
         groups = _groups(folder)
         bundles = [_gguf(folder, group) for group in groups]
         for config in sorted({*folder.glob("config.json"), *folder.glob("*/config.json")}):
