@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,9 +12,12 @@ import pytest
 
 from tests.cli.stub import StubServer
 from tests.cli.terminal import Terminal
+from vllama.cli.app import run
 
 Result = subprocess.CompletedProcess[str]
 Vllama = Callable[..., Result]
+SILENT = {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+"""What `config.prepare_environment` sets: restored by the fixture only if it was set before."""
 
 
 @pytest.fixture
@@ -41,21 +44,30 @@ def env(tmp_path: Path, stub: StubServer) -> dict[str, str]:
 
 
 @pytest.fixture
-def vllama(env: dict[str, str]) -> Vllama:
-    """Run a command in a process of its own, its output piped."""
+def vllama(env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Vllama:
+    """Run a command in this process, its input and output piped."""
 
-    def run(*args: str, stdin: str | None = None, **more: str) -> Result:
-        return subprocess.run(
-            [sys.executable, "-m", "vllama", *args],
-            input=stdin or "",
-            env=env | more,
-            text=True,
-            capture_output=True,
-            timeout=50,
-            check=False,
-        )
+    def command(*args: str, stdin: str = "", **more: str) -> Result:
+        streams = {name: io.TextIOWrapper(io.BytesIO(), "utf-8") for name in ("stdout", "stderr")}
+        with monkeypatch.context() as patch:
+            for name in list(os.environ):
+                patch.delenv(name)
+            for name, value in (env | SILENT | more).items():
+                patch.setenv(name, value)
+            patch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin.encode()), "utf-8"))
+            for name, stream in streams.items():
+                patch.setattr(f"sys.{name}", stream)
+            status = run(args)
+        shown = {name: _text(stream) for name, stream in streams.items()}
+        return Result(args, status, shown["stdout"], shown["stderr"])
 
-    return run
+    return command
+
+
+def _text(stream: io.TextIOWrapper) -> str:
+    stream.flush()
+    stream.seek(0)
+    return stream.read()
 
 
 @pytest.fixture

@@ -69,7 +69,6 @@ def test_wrong_usage(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr("sys.stdin", (tmp_path / "empty").open("w+"))
     assert run(argv) == 2
     shown = capsys.readouterr()
     assert shown.out == ""

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from vllama.clock import RealClock
+from vllama.clock import Clock, RealClock
 from vllama.supervise.spec import Endpoint, Grace, HttpProbe, LaunchSpec, RestartPolicy
 from vllama.supervise.supervisor import SupervisedProcess
 
@@ -51,14 +51,18 @@ def eventually(condition: Callable[[], Any]) -> Any:
 async def until(condition: Callable[[], Any]) -> Any:
     """Wait in a loop until `condition` is true and return its value."""
     async with asyncio.timeout(LIMIT_S):
-        while not (value := condition()):
+        while not (value := condition()):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     return value
 
 
 @pytest.fixture(autouse=True)
-def nothing_left(tmp_path: Path) -> Iterator[None]:
+def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fail the test if a process that it started is still there; end it."""
+    if "tmp_path" not in request.fixturenames:  # then it has nothing to mark a process by
+        yield
+        return
+    tmp_path: Path = request.getfixturevalue("tmp_path")
     yield
     left = survivors(tmp_path)
     for proc in left:
@@ -105,6 +109,7 @@ class Lab:
         *flags: str,
         launch: Callable[[Endpoint, int], LaunchSpec] | None = None,
         policy: RestartPolicy | None = None,
+        clock: Clock | None = None,
         **changes: Any,
     ) -> SupervisedProcess:
         """Return a supervised fake engine; `launch` gets the number of the attempt as well."""
@@ -120,9 +125,9 @@ class Lab:
             launch=make,
             policy=policy or RestartPolicy(delays_s=(0.0, 0.0, 0.0)),
             log_dir=self.folder / "logs",
-            clock=RealClock(),
+            clock=clock or RealClock(),
             run_dir=self.run_dir,
-            on_progress=self.progress.append,
+            on_progress=self.on_progress,
         )
 
     def until_seen(self, text: str) -> Callable[[], object]:
@@ -132,6 +137,10 @@ class Lab:
         """
         count = itertools.count()
         return lambda: None if any(text in line for line in self.progress) else next(count)
+
+    def on_progress(self, line: str) -> None:
+        """Keep a line of progress."""
+        self.progress.append(line)
 
     def pids(self) -> dict[str, int]:
         """Return the newest pid of every kind that engines wrote down."""

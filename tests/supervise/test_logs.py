@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -38,7 +40,7 @@ def test_splitter_whole_and_in_any_cut(data: bytes, lines: list[str]) -> None:
     for _ in range(20):
         at = sorted(random_.sample(range(len(data) + 1), k=min(3, len(data))))
         edges = [0, *at, len(data)]
-        cuts.append([data[a:b] for a, b in zip(edges, edges[1:], strict=False)])
+        cuts.append([data[a:b] for a, b in pairwise(edges)])
     for parts in cuts:
         splitter = LineSplitter()
         seen = [line for part in parts for line in splitter.feed(part)]
@@ -125,6 +127,9 @@ def test_rotation_caps_the_file_and_loses_no_line(tmp_path: Path) -> None:
     path = tmp_path / "log"
     ring = LogRing()
 
+    def ring_has(total: int) -> bool:
+        return ring.total == total
+
     async def main() -> None:
         tailer = Tailer(path, ring, max_bytes=10_000, interval_s=0.001)
         running = asyncio.ensure_future(tailer.run())
@@ -132,7 +137,7 @@ def test_rotation_caps_the_file_and_loses_no_line(tmp_path: Path) -> None:
             for number in range(200):
                 child.write(b"%05d %s\n" % (number, b"x" * 200))
                 if number % 10 == 9:
-                    await until(lambda n=number: ring.total == n + 1)
+                    await until(partial(ring_has, number + 1))
         await until(lambda: path.stat().st_size <= 10_000)
         running.cancel()
         await asyncio.wait({running})

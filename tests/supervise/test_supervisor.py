@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from tests.supervise.conftest import LIMIT_S, Lab, until
+from vllama.clock import ManualClock
 from vllama.errors import Busy, CoolingDown, EngineCrashed, EngineMissing, EngineStartFailed
 from vllama.supervise.probe import http_status
 from vllama.supervise.spec import (
@@ -108,7 +109,7 @@ def test_early_exit_fails_at_once_with_last_lines_and_cause(lab: Lab) -> None:
 
 def test_stall_kills_the_tree_and_tells_the_last_line(lab: Lab) -> None:
     async def script(proc: SupervisedProcess) -> None:
-        with pytest.raises(EngineStartFailed, match="no progress .*loading weights"):
+        with pytest.raises(EngineStartFailed, match=r"no progress .*loading weights"):
             await proc.ensure_ready()
 
     flags = ("--ready-after", "600", "--print", "loading weights", *KIN)
@@ -125,19 +126,23 @@ def test_hanging_health_is_a_stall(lab: Lab) -> None:
         with pytest.raises(EngineStartFailed, match="no progress"):
             await proc.ensure_ready()
 
-    spec_changes = {"stall_timeout_s": 0.3, "probe": lab.probe(timeout_s=0.2)}
-    lab.play(lab.process("--hang-health", **spec_changes), script)
+    lab.play(
+        lab.process("--hang-health", stall_timeout_s=0.3, probe=lab.probe(timeout_s=0.2)), script
+    )
 
 
 def test_progress_extends_the_stall_timeout(lab: Lab) -> None:
-    # It takes several times the stall timeout, but prints all the time.
+    # Every line takes nine tenths of the stall timeout.
+    clock = ManualClock()
+    lab.on_progress = lambda line: (lab.progress.append(line), clock.advance(9.0))  # type: ignore
+
     async def script(proc: SupervisedProcess) -> None:
         await proc.ensure_ready()
 
     talk = ("--chatter-interval", "0.02", "--chatter-cr")
-    seen = lab.until_seen("loading")
-    lab.play(lab.process("--ready-after", "3", *talk, stall_timeout_s=1.5, progress=seen), script)
-    assert any(line.startswith("loading step") for line in lab.progress)
+    proc = lab.process("--ready-after", "0.5", *talk, stall_timeout_s=10.0, clock=clock)
+    lab.play(proc, script)
+    assert sum(line.startswith("loading step") for line in lab.progress) > 1
 
 
 def test_progress_function_extends_the_stall_timeout(lab: Lab) -> None:
@@ -146,7 +151,7 @@ def test_progress_function_extends_the_stall_timeout(lab: Lab) -> None:
 
     count = iter(range(10**9))
     lab.play(
-        lab.process("--ready-after", "0.8", stall_timeout_s=0.2, progress=lambda: next(count)),
+        lab.process("--ready-after", "0.4", stall_timeout_s=0.1, progress=lambda: next(count)),
         script,
     )
 
@@ -262,8 +267,8 @@ def test_a_stranger_on_the_port_is_not_taken_for_the_engine(lab: Lab) -> None:
     # The stranger answers 200 to anything without looking at the key's value, but not as ours.
     def launch(endpoint: Endpoint, attempt: int) -> LaunchSpec:
         other = Endpoint(port=endpoint.port, api_key="another key")
-        spec = lab.spec(other, stall_timeout_s=1.0)
-        return lab.spec(endpoint, argv=spec.argv, stall_timeout_s=1.0)
+        spec = lab.spec(other, stall_timeout_s=0.5)
+        return lab.spec(endpoint, argv=spec.argv, stall_timeout_s=0.5)
 
     async def script(proc: SupervisedProcess) -> None:
         with pytest.raises(EngineStartFailed, match="no progress"):
@@ -403,7 +408,7 @@ def test_a_killed_guard_is_a_crash_too_and_leaves_nothing(lab: Lab) -> None:
     async def script(proc: SupervisedProcess) -> None:
         first = await proc.ensure_ready()
         await until(lambda: len(lab.pids()) == 4)
-        await until(lambda: any("descendants" in p.read_text() for p in lab.run_dir.glob("*.json")))
+        proc.descendants_rss_bytes()  # takes a snapshot of them as well
         old = [psutil.Process(pid) for pid in lab.pids().values()]
         guard = psutil.Process(proc.pid).parent()
         assert guard is not None

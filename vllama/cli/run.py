@@ -70,8 +70,6 @@ def run(
     from vllama.cli.session import Session
 
     loaded = settings()
-    talks = is_terminal(sys.stdin) and is_terminal(sys.stdout) and not prompt
-    text = full_prompt(prompt or [], "" if is_terminal(sys.stdin) else read_stdin())
     with server(loaded) as client:
         session = Session(
             client=client,
@@ -83,6 +81,8 @@ def run(
             verbose=verbose,
             wrap=not no_wrap,
         )
+        talks = is_terminal(sys.stdin) and is_terminal(sys.stdout) and not prompt
+        text = full_prompt(prompt or [], "" if is_terminal(sys.stdin) else read_stdin())
         shown = session.describe()
         if "embedding" in (shown.get("capabilities") or []):
             say(json.dumps(session.embed(text, truncate=truncate, dimensions=dimensions)))

@@ -13,13 +13,14 @@ import msgspec
 
 from vllama import __version__
 from vllama.errors import BadRequest, ModelNotFound, VllamaError
-from vllama.gateway.http import ClientGone, Request
+from vllama.gateway.http import Request
+from vllama.gateway.inference import unless_gone
 from vllama.metrics import CONTENT_TYPE
 from vllama.models.info import details, model_info
 from vllama.models.modelfile import modelfile_text, parameters_text
+from vllama.models.ref import ModelRef
 from vllama.models.types import Bundle, Capability, ModelInfo, PullEvent
 from vllama.plan.choose import preferred_formats
-from vllama.translate.faults import ollama_error
 from vllama.translate.ollama_in import parse_model_field
 from vllama.units import rfc3339_local
 
@@ -181,59 +182,47 @@ async def pull(gateway: Gateway, request: Request) -> None:
     """Download a model, with progress as NDJSON; a client that leaves stops it."""
     body = parse_model_field(await request.body())
     name = named(body)
+    ModelRef.parse(name)  # a bad name is a status, not a line of the stream
     stream = body.get("stream") is not False
-    queue: asyncio.Queue[PullEvent | VllamaError | None] = asyncio.Queue()
+    events: asyncio.Queue[PullEvent | None] = asyncio.Queue()
     loop, cancel = asyncio.get_running_loop(), threading.Event()
-
-    def report(event: PullEvent) -> None:
-        loop.call_soon_threadsafe(queue.put_nowait, event)
-
-    async def work() -> None:
-        try:
-            await asyncio.to_thread(
-                gateway.catalog.library.pull,
-                name,
-                formats=preferred_formats(gateway.facts),
-                progress=report,
-                cancel=cancel,
-            )
-            queue.put_nowait(None)
-        except VllamaError as error:
-            queue.put_nowait(error)
-        finally:
-            gateway.catalog.forget()
-
-    async def answer() -> None:
-        error: VllamaError | None = None
-        while (item := await queue.get()) is not None:
-            if isinstance(item, VllamaError):
-                error = item
-                break
-            if stream:
-                await send_line(request, pull_line(item))
-        if stream:
-            if error:
-                await send_line(request, msgspec.json.decode(ollama_error(error)[1]))
-            await request.send({"type": "http.response.body", "body": b""})
-        elif error:
-            raise error
-        else:
+    download = asyncio.ensure_future(
+        asyncio.to_thread(
+            gateway.catalog.library.pull,
+            name,
+            formats=preferred_formats(gateway.facts),
+            progress=lambda event: void(loop.call_soon_threadsafe(events.put_nowait, event)),
+            cancel=cancel,
+        )
+    )
+    download.add_done_callback(lambda _: events.put_nowait(None))
+    try:
+        await unless_gone(request, pull_lines(request, events, stream=stream))
+        download.result()
+    except VllamaError as error:
+        reply = {"error": error.sentence()}
+        if not stream:
+            await request.json(error.status, reply)
+            return
+        await send_line(request, reply)
+    else:
+        if not stream:
             await request.json(200, {"status": "success"})
+            return
+    finally:
+        cancel.set()
+        await asyncio.wait({download})
+        gateway.catalog.forget()
+    await request.send({"type": "http.response.body", "body": b""})
 
-    async with asyncio.TaskGroup() as group:
-        worker = group.create_task(work())
-        answering = group.create_task(answer())
-        leaving = group.create_task(request.gone())
-        try:
-            await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            cancel.set()
-            leaving.cancel()
-            if not answering.done():
-                answering.cancel()
-            await asyncio.wait({worker})
-    if answering.cancelled():
-        raise ClientGone
+
+async def pull_lines(
+    request: Request, events: asyncio.Queue[PullEvent | None], *, stream: bool
+) -> None:
+    """Send the progress of a download until it ends."""
+    while (event := await events.get()) is not None:
+        if stream:
+            await send_line(request, pull_line(event))
 
 
 async def send_line(request: Request, value: object) -> None:
@@ -242,3 +231,7 @@ async def send_line(request: Request, value: object) -> None:
         await request.send(request.head(200, NDJSON, None))
     line = msgspec.json.encode(value) + b"\n"
     await request.send({"type": "http.response.body", "body": line, "more_body": True})
+
+
+def void(_: object) -> None:
+    """Drop a value."""

@@ -19,7 +19,6 @@ import psutil
 from vllama.supervise import tree
 from vllama.supervise.logs import slug
 
-_TERM_S = 2.0
 _KILL_S = 5.0
 _SAME_START_S = 1.5  # start times are seen through the wall clock, which may be adjusted
 
@@ -82,11 +81,12 @@ class RunFile:
         self.path.unlink(missing_ok=True)
 
 
-def sweep(run_dir: Path) -> list[str]:
+def sweep(run_dir: Path, *, term_s: float = 2.0) -> list[str]:
     """End the engines whose supervisor is dead, remove their files; return the engines' names.
 
     The files of a supervisor that lives are left alone. Blocks, up to seconds for each engine
-    that is slow to end. A file that does not parse is removed.
+    that is slow to end: `term_s` is what it has before SIGKILL. A file that does not parse is
+    removed.
     """
     ended = []
     for path in sorted(run_dir.glob("*.json")):
@@ -103,19 +103,19 @@ def sweep(run_dir: Path) -> list[str]:
             continue
         if supervisor.find() is not None:
             continue
-        if _end(leader, others):
+        if _end(leader, others, term_s):
             ended.append(name)
         path.unlink(missing_ok=True)
     return ended
 
 
-def _end(leader: list[Identity], others: list[Identity]) -> bool:
+def _end(leader: list[Identity], others: list[Identity], term_s: float) -> bool:
     """TERM, then KILL all that is left of them; return whether there was anybody."""
     roots = [proc for identity in [*leader, *others] if (proc := identity.find()) is not None]
     procs = set(roots).union(*(tree.below(root) for root in roots)) if roots else set()
     # Only a group whose leader is the engine itself is known to be ours.
     group = next((item.pid for item in leader if item.find() is not None), None)
-    for number, limit_s in ((signal.SIGTERM, _TERM_S), (signal.SIGKILL, _KILL_S)):
+    for number, limit_s in ((signal.SIGTERM, term_s), (signal.SIGKILL, _KILL_S)):
         left = [proc for proc in procs if tree.alive(proc)]
         if not left:
             break

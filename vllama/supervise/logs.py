@@ -29,7 +29,7 @@ _ERROR = re.compile(r"Error|Exception")
 def slug(name: str) -> str:
     """Return a file name for `name`: readable, and different for different names."""
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:80]
-    return plain if plain == name else f"{plain or 'x'}-{zlib.crc32(name.encode()):08x}"
+    return plain if plain and plain == name else f"{plain or 'x'}-{zlib.crc32(name.encode()):08x}"
 
 
 def open_log(log_dir: Path, name: str, *, attempt: int, now_s: float, keep: int = 5) -> Path:

@@ -45,6 +45,7 @@ class Child:
         self._spawned: asyncio.Future[None] = loop.create_future()
         self._guard_ended = threading.Event()
         self._known: set[psutil.Process] = set()
+        self._known_lock = threading.Lock()  # threads take snapshots too; held for microseconds
 
     @classmethod
     async def spawn(
@@ -100,14 +101,15 @@ class Child:
 
     def remember(self) -> tuple[psutil.Process, ...]:
         """Take a snapshot of the tree below the guard and return all that is known of it."""
-        if not self._guard_ended.is_set() and (guard := tree.process(self.guard_pid)) is not None:
-            self._known.update(tree.below(guard))
-        return tuple(self._known)
+        below = self._below()
+        with self._known_lock:
+            old = self._known.difference(below)
+            self._known = {*below, *(proc for proc in old if tree.alive(proc))}
+            return tuple(self._known)
 
     def rss_bytes(self) -> int:
         """Return the resident memory of engine and descendants; blocks for milliseconds."""
-        guard = tree.process(self.guard_pid)
-        return tree.rss_bytes(tree.below(guard)) if guard is not None else 0
+        return tree.rss_bytes(self.remember())
 
     # --- in the loop ---------------------------------------------------------------------
 
@@ -162,6 +164,10 @@ class Child:
 
     # --- in threads of their own -------------------------------------------------------------
 
+    def _below(self) -> list[psutil.Process]:
+        guard = None if self._guard_ended.is_set() else tree.process(self.guard_pid)
+        return tree.below(guard) if guard is not None else []
+
     def _terminate(self) -> None:
         if not self.exited.done():
             tree.signal_tree(self.pid, self.remember(), signal.SIGTERM)
@@ -178,7 +184,7 @@ class Child:
             if late:
                 break
         while True:
-            members = self._known.union(tree.session(self.pid))
+            members = {*self.remember(), *tree.session(self.pid)}
             left = [proc for proc in members if tree.alive(proc)]  # 4
             if not left or time.monotonic() > deadline + 1.0:
                 return tuple(proc.pid for proc in left)

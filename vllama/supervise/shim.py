@@ -77,16 +77,16 @@ def process_table() -> list[tuple[int, int, int]]:
 # --------------------------------------------------------------------------------------------
 
 
-def descendants() -> list[tuple[int, int]]:
+def descendants(table: list[tuple[int, int, int]]) -> set[tuple[int, int]]:
     """Return (pid, group) of everything below this process."""
     children: dict[int, list[tuple[int, int]]] = {}
-    for pid, parent, group in process_table():
+    for pid, parent, group in table:
         children.setdefault(parent, []).append((pid, group))
-    found: list[tuple[int, int]] = []
+    found: set[tuple[int, int]] = set()
     queue = [os.getpid()]
     while queue:
         below = children.pop(queue.pop(), [])
-        found += below
+        found.update(below)
         queue += [pid for pid, _ in below]
     return found
 
@@ -132,8 +132,17 @@ class Guard:
     """Steps 4 and 5 of the module's docstring."""
 
     def __init__(
-        self, *, engine: int, status_fd: int, wake_fd: int, grace_s: float, term_s: float
+        self,
+        *,
+        engine: int,
+        subreaper: bool,
+        status_fd: int,
+        wake_fd: int,
+        grace_s: float,
+        term_s: float,
     ) -> None:
+        self.subreaper = subreaper
+        self.known: set[tuple[int, int]] = set()  # as found before an orphan's parent ended
         self.engine = engine
         self.status_fd = status_fd
         self.wake_fd = wake_fd
@@ -169,10 +178,12 @@ class Guard:
             if pid == self.engine:
                 self.code = os.waitstatus_to_exitcode(status)
                 say(self.status_fd, f"exit {self.code}")
-        try:
-            os.killpg(self.engine, 0)  # where orphans are not ours to wait for
-        except OSError:
+        if self.subreaper:
             return True
+        try:
+            os.killpg(self.engine, 0)  # orphans are not ours to wait for
+        except OSError:
+            return not self.known.intersection((p, g) for p, _, g in process_table())
         return False
 
     def end(self) -> None:
@@ -189,9 +200,10 @@ class Guard:
             self.terms += 1
         else:
             return
-        below = descendants()
+        table = process_table()
+        self.known = descendants(table) | self.known.intersection((p, g) for p, _, g in table)
         send(-self.engine, number)
-        for pid, group in below:
+        for pid, group in self.known:
             if group != self.engine:
                 send(pid, number)
 
@@ -250,7 +262,7 @@ def main(args: list[str]) -> None:
     for name in ("SIGCHLD", "SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1"):
         signal.signal(getattr(signal, name), lambda *_: None)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    subreaper = prctl(_PR_SET_CHILD_SUBREAPER, 1)
     try:
         engine = start(argv, env)
     except OSError as error:
@@ -259,6 +271,7 @@ def main(args: list[str]) -> None:
     say(status_fd, f"pid {engine}")
     guard = Guard(
         engine=engine,
+        subreaper=subreaper,
         status_fd=status_fd,
         wake_fd=wake_r,
         grace_s=grace_s,

@@ -1,0 +1,105 @@
+"""`/api/pull`, `/api/delete` and `serve --model` of a hub name, against the stand-in hub."""
+
+import json
+
+import pytest
+
+from tests.gateway.test_ollama_chat import open_stream, until, user
+from tests.hub import Fault, StandInHub
+from tests.server import Server
+from tests.tiny import write_tiny_gguf
+
+NAME = "hf.co/test/Tiny-GGUF:Q8_0"
+
+
+@pytest.fixture
+def hub(tmp_path):
+    folder = tmp_path / "repo"
+    folder.mkdir()
+    write_tiny_gguf(folder / "Tiny-Q8_0.gguf", n_ctx=4096)
+    with StandInHub() as running:
+        running.add_repo("test/Tiny-GGUF", folder)
+        running.add_repo("test/Gated-GGUF", folder, gated="manual")
+        yield running
+
+
+@pytest.fixture
+def server(hub, tmp_path):
+    with Server(tmp_path / "home", env={"HF_ENDPOINT": hub.url}) as running:
+        yield running
+
+
+def test_pull_then_use_then_delete(server):
+    assert server.post("/api/show", {"model": "test/Tiny-GGUF"})[0] == 404
+    lines = server.lines("/api/pull", {"model": "hf.co/test/tiny-gguf"})
+    assert lines[0] == {"status": "pulling manifest"}
+    assert lines[-1] == {"status": "success"}
+    moving = [line for line in lines if "digest" in line]
+    assert moving[-1]["completed"] == moving[-1]["total"]
+    digest = moving[-1]["digest"].removeprefix("sha256:")
+    assert len(digest) == 64
+    assert moving[-1]["status"] == f"pulling {digest[:12]}"
+    for name in ("hf.co/test/Tiny-GGUF", "test/tiny-gguf:q8_0", NAME):
+        status, reply = server.post("/api/chat", {"model": name, **user(), "stream": False})
+        assert (status, reply["model"]) == (200, name)
+    assert NAME in [row["name"] for row in server.get("/api/tags")["models"]]
+    assert server.post("/api/pull", {"name": NAME, "stream": False}) == (200, {"status": "success"})
+    assert server.request("DELETE", "/api/delete", {"name": NAME})[0] == 200
+    assert NAME not in [row["name"] for row in server.get("/api/tags")["models"]]
+    until(lambda: not server.get("/api/ps")["models"])
+
+
+def test_what_cannot_be_pulled_is_told_in_the_stream(server):
+    for name, words in (
+        ("hf.co/test/nope", "no such repository"),
+        ("hf.co/test/Gated-GGUF", "HF_TOKEN"),
+        ("hf.co/test/Tiny-GGUF:Q2_K", "Q8_0"),
+        ("nothing", "hub"),
+    ):
+        lines = server.lines("/api/pull", {"model": name})
+        assert words in lines[-1]["error"], lines[-1]
+        status, reply = server.post("/api/pull", {"model": name, "stream": False})
+        assert status >= 400
+        assert words in reply["error"]
+
+
+def test_a_client_that_leaves_stops_the_download(server, hub):
+    hub.fault = lambda method, path, headers, origin: (
+        Fault(bytes_per_s=20_000) if origin == "cdn" else None
+    )
+    client = open_stream(server, "/api/pull", {"model": NAME})
+    data = b""
+    while b"digest" not in data:
+        data += client.recv(65536)
+    client.close()
+    hub.fault = None
+    lines = server.lines("/api/pull", {"model": NAME})
+    assert lines[-1] == {"status": "success"}
+
+
+def test_serve_downloads_the_model_it_is_given(hub, tmp_path):
+    home = tmp_path / "home"
+    env = {"HF_ENDPOINT": hub.url}
+    with Server(home, "--model", "test/Tiny-GGUF", env=env) as server:
+        server.wait_for("is ready")
+        assert server.get("/api/ps")["models"][0]["name"] == NAME
+        assert "success" in server.output
+
+
+def test_a_cached_model_is_used_in_place_and_offline(hub, tmp_path):
+    home = tmp_path / "home"
+    with Server(home, env={"HF_ENDPOINT": hub.url}) as server:
+        server.lines("/api/pull", {"model": NAME})
+        requests = len(hub.log)
+    env = {"HF_ENDPOINT": hub.url, "HF_HUB_OFFLINE": "1"}
+    with Server(home, "--model", "test/Tiny-GGUF", env=env) as server:
+        server.wait_for("is ready")
+    assert len(hub.log) == requests
+    listed = [path.name for path in (home / "hf" / "hub").iterdir()]
+    assert "models--test--Tiny-GGUF" in listed
+
+
+def test_errors_are_json(server):
+    status, _, data = server.request("POST", "/api/pull", {"model": "a b"})
+    assert status == 400
+    assert json.loads(data)["error"].startswith("invalid model name")
