@@ -5,6 +5,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMPS := .venv/stamps
 ALIVE := $(PYTHON) scripts/alive.py
+# many tests wait for processes, so one more worker than the two cores pays
+PARALLEL := -n 3 --dist worksteal
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .PHONY: demo test test-fast check fix bench clean
@@ -14,10 +16,11 @@ demo: $(STAMPS)/engine $(STAMPS)/model
 	$(BIN)/python scripts/demo.py
 
 test: $(STAMPS)/dev $(STAMPS)/engine $(STAMPS)/model
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m "not slow" $(PARALLEL)
+	$(BIN)/python -m pytest -m slow
 
 test-fast: $(STAMPS)/dev
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" $(PARALLEL)
 
 check: $(STAMPS)/dev
 	$(BIN)/ruff format --check .

@@ -24,6 +24,7 @@ import uvloop
 
 from vllama.clock import RealClock
 from vllama.config import Config, environ, models_settings, preferences
+from vllama.config.address import is_loopback
 from vllama.daemon_ui import ServeUi
 from vllama.engines.base import Engine
 from vllama.engines.registry import discover
@@ -266,7 +267,15 @@ class Daemon:
         return self._facts.found.engines[plan.engine]
 
     def _traits(self, plan: Plan) -> Traits:
-        return self._engine(plan).traits(plan.bundle, plan.settings)
+        engine = self._engine(plan)
+        traits = engine.traits(plan.bundle, plan.settings)
+        wanted = plan.settings.parallel or 0
+        if wanted > traits.max_concurrency:
+            self._ui.note(
+                f"{engine.title} takes {traits.max_concurrency} request at a time, not {wanted}: "
+                "the others wait in order"
+            )
+        return traits
 
     def _start(self, plan: Plan) -> Process:
         engine = self._engine(plan)
@@ -304,11 +313,6 @@ class Daemon:
 
 def void(_: object) -> None:
     """Drop a value."""
-
-
-def is_loopback(host: str) -> bool:
-    """Return True if only this machine can reach a server on `host`."""
-    return host in ("localhost", "::1") or host.startswith("127.")
 
 
 @contextlib.contextmanager

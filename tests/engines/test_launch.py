@@ -75,6 +75,18 @@ def test_readiness_does_not_wait_for_the_lock_of_the_model():
     assert probe.ready_statuses == {404}
 
 
+def test_the_kv_cache_may_be_quantised():
+    argv = launch(LLAMA_CPP, PYTHON, kv_cache_type="q8_0").argv
+    assert (flags(argv)["--type_k"], flags(argv)["--type_v"]) == ("8", "8")
+
+
+def test_parallel_requests_where_the_engine_can():
+    settings = Settings(mode=Mode.CHAT, alias="m", context_length=512, parallel=4)
+    assert VLLM.traits(bundle(), settings).max_concurrency == 4
+    assert LLAMA_CPP.traits(bundle(), settings).max_concurrency == 1
+    assert flags(launch(VLLM, PROGRAM, parallel=4).argv)["--max-num-seqs"] == "4"
+
+
 def test_log_probabilities_need_the_logits_of_all_tokens():
     assert flags(launch(LLAMA_CPP, PYTHON, logprobs=True).argv)["--logits_all"] == "true"
     assert LLAMA_CPP.traits(

@@ -2,7 +2,8 @@
 
 A single file with nothing but the standard library: ``python tests/fake_engine/engine.py --port
 8000``. Its answer is "tok0 tok1 …", 8 tokens long; directives in the last user message change
-that: ``@tokens=50 @delay=0.01``. ``--help`` lists the faults; ``GET /__stats`` tells what it saw.
+that: ``@tokens=50 @delay=0.01``. ``--help`` lists the faults; ``GET /__stats`` tells what it saw,
+``GET /__exit`` ends it (with --exit-code) at once.
 """
 
 from __future__ import annotations
@@ -136,16 +137,15 @@ def main() -> None:
     if options.exit_before_ready:
         sys.stdout.flush()
         os._exit(options.exit_code or 0)
-    if options.exit_after is not None:
-        threading.Timer(options.exit_after, lambda: os._exit(options.exit_code or 0)).start()
     if server is None:
         server = Server(options)
-        server.ready = True
-        print(f"serving on {options.host}:{options.port}", flush=True)
-        server.serve_forever()
-    else:
-        server.ready = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+    server.ready = True
+    print(f"serving on {options.host}:{options.port}", flush=True)
+    if options.exit_after is None:
         threading.Event().wait()
+    time.sleep(options.exit_after)
+    os._exit(options.exit_code or 0)
 
 
 # --- serving --------------------------------------------------------------------------------
@@ -203,6 +203,8 @@ class Handler(BaseHTTPRequestHandler):
             with self.server.lock:
                 stats = {**self.server.counts, "bodies": list(self.server.bodies)}
             self.answer(200, stats)
+        elif path == "/__exit":
+            os._exit(options.exit_code or 0)
         elif not self.server.ready:
             self.answer(503, {"error": {"message": "Loading model", "code": 503}})
         elif path == "/health":

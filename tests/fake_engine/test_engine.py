@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +25,23 @@ class Client:
     def __init__(self, port: int) -> None:
         self.port = port
 
+    @contextmanager
     def request(
         self, path: str, body: Any = None, key: str | None = None
-    ) -> http.client.HTTPResponse:
-        """Send a request and return the answer, not read yet."""
+    ) -> Iterator[http.client.HTTPResponse]:
+        """Send a request and give the answer, not read yet; close the connection."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         data = None if body is None else json.dumps(body)
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        connection.request("POST" if data is not None else "GET", path, data, headers)
-        return connection.getresponse()
+        with closing(connection):
+            connection.request("POST" if data is not None else "GET", path, data, headers)
+            with connection.getresponse() as response:
+                yield response
+
+    def status(self, path: str, body: Any = None, key: str | None = None) -> int:
+        """Return the status of an answer."""
+        with self.request(path, body, key) as response:
+            return response.status
 
     def json(self, path: str, body: Any = None) -> Any:
         """Return the JSON of an answer."""
@@ -66,7 +74,7 @@ def running(*flags: str) -> Iterator[Client]:
 
 def answers(client: Client) -> bool:
     try:
-        return bool(client.request("/__stats").status)
+        return client.status("/__stats") == 200
     except OSError:
         return False
 
@@ -136,9 +144,8 @@ def test_embeddings_and_tokens(client: Client) -> None:
 
 def test_a_client_that_leaves_is_counted(client: Client) -> None:
     before = client.json("/__stats")["gone"]
-    response = client.request(CHAT, chat("@tokens=100000 @delay=0.001", stream=True))
-    assert response.readline()
-    response.close()
+    with client.request(CHAT, chat("@tokens=100000 @delay=0.001", stream=True)) as response:
+        assert response.readline()
     eventually(lambda: client.json("/__stats")["gone"] == before + 1)
     eventually(lambda: client.json("/__stats")["active"] == 0)
 
@@ -151,18 +158,18 @@ def test_stats_keep_the_bodies(client: Client) -> None:
 
 
 def test_bad_requests(client: Client) -> None:
-    assert client.request("/nothing").status == 404
-    assert client.request("/nothing", {}).status == 404
+    assert client.status("/nothing") == 404
+    assert client.status("/nothing", {}) == 404
 
 
 def test_keys() -> None:
     with running("--api-key", "k") as client:
-        assert client.request("/health").status == 200
-        assert client.request("/__stats").status == 200
+        assert client.status("/health") == 200
+        assert client.status("/__stats") == 200
         for path, body in (("/v1/models", None), (CHAT, chat())):
-            assert client.request(path, body).status == 401
-            assert client.request(path, body, "wrong").status == 401
-            assert client.request(path, body, "k").status == 200
+            assert client.status(path, body) == 401
+            assert client.status(path, body, "wrong") == 401
+            assert client.status(path, body, "k") == 200
 
 
 def test_faults_after_the_200() -> None:
@@ -176,23 +183,22 @@ def test_faults_after_the_200() -> None:
 @pytest.mark.parametrize("flag", ["--reset-after", "--die-after"])
 def test_faults_in_the_stream(flag: str) -> None:
     with running(flag, "2") as client:
-        response = client.request(CHAT, chat(stream=True))
-        with pytest.raises((http.client.IncompleteRead, ConnectionResetError)) as broken:
+        with (
+            client.request(CHAT, chat(stream=True)) as response,
+            pytest.raises((http.client.IncompleteRead, ConnectionResetError)) as broken,
+        ):
             response.read()
-        response.close()
         if isinstance(broken.value, http.client.IncompleteRead):
             assert b"tok2" not in broken.value.partial
 
 
 def test_stall_concurrency_and_no_usage() -> None:
     with running("--stall-after", "1", "--max-concurrency", "1") as client:
-        first = client.request(CHAT, chat(stream=True))
-        assert first.read(9)
-        eventually(lambda: client.json("/__stats")["active"] == 1)
-        first.close()
-        second = client.request(CHAT, chat(stream=True))  # gets its slot when the first is gone
-        assert second.status == 200
-        second.close()
+        with client.request(CHAT, chat(stream=True)) as first:
+            assert first.read(9)
+            eventually(lambda: client.json("/__stats")["active"] == 1)
+        with client.request(CHAT, chat(stream=True)) as second:  # its slot was the first's
+            assert second.status == 200
     with running("--no-usage", "--embed-per-token") as client:
         events = client.events(chat(stream_options={"include_usage": True}))
         assert all("usage" not in event for event in events[:-1])

@@ -12,20 +12,21 @@ from tests.tiny import write_tiny_gguf
 NAME = "hf.co/test/Tiny-GGUF:Q8_0"
 
 
-@pytest.fixture
-def hub(tmp_path):
-    folder = tmp_path / "repo"
-    folder.mkdir()
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("repo")
     write_tiny_gguf(folder / "Tiny-Q8_0.gguf", n_ctx=4096)
     with StandInHub() as running:
         running.add_repo("test/Tiny-GGUF", folder)
+        write_tiny_gguf(folder / "Tiny-Q4_0.gguf", n_ctx=4096, seed=1)
+        running.add_repo("test/Slow-GGUF", folder)
         running.add_repo("test/Gated-GGUF", folder, gated="manual")
         yield running
 
 
-@pytest.fixture
-def server(hub, tmp_path):
-    with Server(tmp_path / "home", env={"HF_ENDPOINT": hub.url}) as running:
+@pytest.fixture(scope="module")
+def server(hub, tmp_path_factory):
+    with Server(tmp_path_factory.mktemp("home"), env={"HF_ENDPOINT": hub.url}) as running:
         yield running
 
 
@@ -67,13 +68,14 @@ def test_a_client_that_leaves_stops_the_download(server, hub):
     hub.fault = lambda method, path, headers, origin: (
         Fault(bytes_per_s=20_000) if origin == "cdn" else None
     )
-    client = open_stream(server, "/api/pull", {"model": NAME})
+    slow = "hf.co/test/Slow-GGUF:Q4_0"
+    client = open_stream(server, "/api/pull", {"model": slow})
     data = b""
     while b"digest" not in data:
         data += client.recv(65536)
     client.close()
     hub.fault = None
-    lines = server.lines("/api/pull", {"model": NAME})
+    lines = server.lines("/api/pull", {"model": slow})
     assert lines[-1] == {"status": "success"}
 
 

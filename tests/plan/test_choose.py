@@ -83,9 +83,12 @@ def test_downloads_prefer_what_the_engine_reads(platform, installed, first):
         (None, None, CPU, 4096),  # Ollama's lowest tier
         (None, None, H100, 8192),  # the highest tier, clamped to what the model was trained for
         (None, 2048, CPU, 2048),
-        (1024, 2048, CPU, 1024),
+        (1024, 2048, CPU, 2048),  # a request never lowers it
+        (512, None, CPU, 4096),
+        (512, None, H100, 4096),
+        (5000, None, H100, 5120),
         (100_000, None, CPU, 8192),
-        (777, None, CPU, 1024),  # rounded up to a multiple of 256
+        (None, 777, CPU, 1024),  # rounded up to a multiple of 256
     ],
 )
 def test_the_context(need, preferred, platform, context):

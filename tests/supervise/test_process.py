@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import binascii
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -13,8 +15,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.supervise.conftest import ENV, LIMIT_S, SHORT, Lab, until
+from tests.supervise.conftest import ENV, LIMIT_S, SHORT, Lab, eventually, until
 from vllama.errors import EngineStartFailed
+from vllama.supervise import shim
 from vllama.supervise.process import Child
 from vllama.supervise.spec import Grace
 
@@ -274,3 +277,35 @@ def test_sigkill_of_the_guard_ends_the_engine(lab: Lab) -> None:
         assert not [p for p in kin if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
 
     play(main)
+
+
+def test_without_linux_the_guard_ends_group_and_sessions(lab: Lab) -> None:
+    # What macOS has: no subreaper, no PDEATHSIG, no /proc. Only a daemon's orphan is out of reach.
+    if not Path("/bin/ps").exists():
+        pytest.skip("needs /bin/ps")
+    folder = Path(shim.__file__).parent
+    code = f"""if True:
+        import sys
+        sys.path.append({str(folder)!r})
+        import shim
+        shim.LINUX = False
+        shim.main(sys.argv[1:])"""
+    status_r, status_w = os.pipe()
+    pairs = b"\0".join(os.fsencode(f"{name}={value}") for name, value in ENV.items())
+    argv = lab.argv("--spawn-child", "--spawn-setsid", "--ignore-term")
+    options = ["--status-fd", str(status_w), "--grace", "0.1", "--"]
+    with subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", code, *options, *argv],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        env={shim.ENV_VARIABLE: binascii.b2a_base64(pairs).decode()},
+        pass_fds=(status_w,),
+    ) as guard:
+        os.close(status_w)
+        with os.fdopen(status_r) as status:
+            eventually(lambda: len(lab.pids()) == 3)
+            assert guard.stdin is not None
+            guard.stdin.close()  # the supervisor's death
+            assert status.read() == f"pid {lab.pids()['engine']}\nexit -9\n"
+        assert guard.wait(timeout=LIMIT_S) == -signal.SIGKILL
+    assert not lab.survivors()

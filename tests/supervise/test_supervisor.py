@@ -167,11 +167,11 @@ def test_503_until_ready(lab: Lab) -> None:
 @pytest.mark.parametrize("code", ["0", "7"])
 def test_a_crash_while_ready_restarts_on_a_new_port(lab: Lab, code: str) -> None:
     def launch(endpoint: Endpoint, attempt: int) -> LaunchSpec:
-        flags = ("--exit-after", "0.1", "--exit-code", code) if attempt == 1 else ()
-        return lab.spec(endpoint, "--spawn-setsid", *flags)
+        return lab.spec(endpoint, "--spawn-setsid", "--exit-code", code)
 
     async def script(proc: SupervisedProcess) -> None:
         first = await proc.ensure_ready()
+        assert await http_status(first, "/__exit", timeout_s=LIMIT_S) is None
         await proc.wait_not_ready(first)
         assert proc.state is not State.READY or proc.endpoint != first
         second = await proc.ensure_ready()

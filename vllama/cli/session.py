@@ -125,10 +125,10 @@ class Session:
                     waiting.over()
                     message = line.get("message") or {}
                     text = str(message.get("content") or line.get("response") or "")
+                    if text and kept is not None:
+                        kept.append(text)  # before it is shown: Ctrl-C may come right after
                     printer.thinking(str(message.get("thinking") or line.get("thinking") or ""))
                     printer.content(text)
-                    if text and kept is not None:
-                        kept.append(text)
                     if line.get("done"):
                         last = line
             finally:

@@ -93,6 +93,8 @@ def preferences(config: Config) -> Preferences:
         gpu_layers=config.gpu_layers,
         threads=config.threads,
         flash_attention=config.flash_attention,
+        kv_cache_type=config.kv_cache_type,
+        parallel=config.num_parallel or None,
         stall_timeout_s=config.load_timeout_s,
         extra_args=config.engine_args,
         reserve_bytes=max(defaults.reserve_bytes, config.gpu_overhead_bytes),

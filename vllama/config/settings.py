@@ -60,7 +60,6 @@ class Config:
     flash_attention: bool | None = None
     kv_cache_type: str | None = None
     gpu_overhead_bytes: int = 0
-    engine_python: Path | None = None
     engine_args: tuple[str, ...] = ()
     folders: tuple[Path, ...] = ()
     models_dir: Path = field(default_factory=lambda: Path.home() / ".ollama" / "models")

@@ -145,12 +145,6 @@ SETTINGS: tuple[Setting, ...] = (
         foreign="OLLAMA_GPU_OVERHEAD",
     ),
     Setting(
-        "engine_python",
-        parse.path,
-        "Python in whose environment engines are looked for",
-        "~/engines/bin/python",
-    ),
-    Setting(
         "engine_args",
         parse.each(str, parse.by_shell),
         "further arguments for the engine, as after --",
@@ -167,7 +161,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "models_dir",
         parse.path,
-        "Ollama's own store of models",
+        "Ollama's own store of models (not read yet)",
         "~/.ollama/models",
         foreign="OLLAMA_MODELS",
     ),

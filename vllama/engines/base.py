@@ -51,7 +51,11 @@ class Missing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How to launch, decided by the planner. Context in tokens; `gpu_layers` -1 means all."""
+    """How to launch, decided by the planner.
+
+    Context in tokens; `gpu_layers` -1 means all. `kv_cache_type` is f16, q8_0 or q4_0, None the
+    engine's own. `parallel` is how many requests at once the user wants at most.
+    """
 
     mode: Mode
     alias: str
@@ -60,6 +64,8 @@ class Settings:
     threads: int = 1
     batch_threads: int = 1
     flash_attention: bool = True
+    kv_cache_type: str | None = None
+    parallel: int | None = None
     logprobs: bool = False
     stall_timeout_s: float | None = 300.0
     extra_args: tuple[str, ...] = ()

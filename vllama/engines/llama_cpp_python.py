@@ -53,6 +53,9 @@ PARAMETERS = {
     )
 }
 
+# numbers of ggml's types (enum ggml_type in ggml.h)
+KV_TYPES = {"f16": 1, "q4_0": 2, "q8_0": 8}
+
 FAILURES = (
     FailurePattern(
         pattern=r"unknown model architecture: '([^']*)'",
@@ -173,6 +176,8 @@ class LlamaCppPython:
             "interrupt_requests": False,
             "verbose": True,
         }
+        if settings.kv_cache_type in KV_TYPES:
+            flags["type_k"] = flags["type_v"] = KV_TYPES[settings.kv_cache_type]
         if endpoint.api_key:
             flags["api_key"] = endpoint.api_key
         argv = [str(installation.python), "-P", "-m", "llama_cpp.server"]

@@ -131,6 +131,8 @@ class Vllm:
             "--max-model-len",
             str(settings.context_length),
         ]
+        if settings.parallel:
+            argv += ["--max-num-seqs", str(settings.parallel)]
         if settings.mode is Mode.EMBED:
             argv += ["--runner", "pooling"]
         # the key goes by the environment, where `ps` does not show it
@@ -153,7 +155,7 @@ class Vllm:
         """Declare vLLM's own OpenAI server."""
         return Traits(
             context_length=settings.context_length,
-            max_concurrency=256,
+            max_concurrency=settings.parallel or 256,
             model_name=settings.alias,
             parameters=PARAMETERS,
             parses_tools=False,

@@ -106,6 +106,20 @@ def layers(facts: Facts, choice: Choice, need: Need) -> tuple[int, str | None]:
     return -1, f"all layers on {where}"
 
 
+def wanted_context(facts: Facts, need: Need) -> tuple[int, bool]:
+    """Return the context to load with, and whether somebody asked for that much.
+
+    A request can only raise it: one that wants less is served by more, and a model loaded with
+    a tiny context would be loaded again for everybody else.
+    """
+    automatic = default_context(gpu_bytes(facts.platform))
+    own = facts.preferences.context_length
+    if not need.context_length:
+        return own or automatic, bool(own)
+    floor = own or min(automatic, default_context(0))
+    return max(need.context_length, floor), bool(own) or need.context_length >= floor
+
+
 def make_plan(facts: Facts, bundle: Bundle, info: ModelInfo, need: Need) -> Plan:
     """Decide how `bundle` is served here.
 
@@ -125,8 +139,7 @@ def make_plan(facts: Facts, bundle: Bundle, info: ModelInfo, need: Need) -> Plan
     if why:
         reasons.append(why)
 
-    asked = need.context_length or facts.preferences.context_length
-    wanted = asked or default_context(gpu_bytes(facts.platform))
+    wanted, asked = wanted_context(facts, need)
     if info.context_length and wanted > info.context_length:
         wanted = info.context_length
         reasons.append(f"context clamped to the {wanted} tokens the model was trained for")
@@ -159,6 +172,8 @@ def make_plan(facts: Facts, bundle: Bundle, info: ModelInfo, need: Need) -> Plan
             threads=threads or max(1, cores - 1),
             batch_threads=threads or max(1, cores),
             flash_attention=prefs.flash_attention is not False and need.mode is Mode.CHAT,
+            kv_cache_type=prefs.kv_cache_type,
+            parallel=prefs.parallel,
             logprobs=need.logprobs,
             stall_timeout_s=prefs.stall_timeout_s,
             extra_args=prefs.extra_args,

@@ -18,6 +18,8 @@ class Preferences:
     gpu_layers: int | None = None
     threads: int | None = None
     flash_attention: bool | None = None
+    kv_cache_type: str | None = None
+    parallel: int | None = None
     stall_timeout_s: float | None = 300.0
     extra_args: tuple[str, ...] = ()
     reserve_bytes: int = 512 * 1024 * 1024

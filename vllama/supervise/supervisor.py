@@ -28,7 +28,6 @@ from vllama.supervise.spec import (
     LaunchSpec,
     RestartPolicy,
     State,
-    plain_diagnosis,
 )
 from vllama.supervise.trial import KILL_AT_ONCE, Trial
 from vllama.supervise.waits import finish
@@ -270,7 +269,7 @@ class SupervisedProcess:
     def _judge(self, trial: Trial, *, stalled: bool) -> bool:
         """Record an unasked end and decide whether to start again (step 3)."""
         ended = self._exit(trial, stalled=stalled)
-        diagnosis = plain_diagnosis(ended) if stalled else trial.spec.diagnose(ended)
+        diagnosis = trial.spec.diagnose(ended)
         self._history.ended(ended, diagnosis)
         start_s, ready_s = self._history.durations()
         delay_s = None
