@@ -15,7 +15,7 @@ Made by `scripts/configuration.py` from the table in `vllama/config`; do not edi
 
 A flag wins over a variable, a variable over the config file (TOML: `key = value`), which lies in
 the platform's config folder (`~/.config/vllama/config.toml` on Linux) or where `--config` or
-`VLLAMA_CONFIG` says. A `VLLAMA_*` variable wins over Ollama's. Wrong flags, `VLLAMA_*` variables and
+`VLLAMA_CONFIG` says. A `VLLAMA_*` variable wins over Ollama's. Wrong flags, own variables and
 config values are errors; wrong `OLLAMA_*` variables are noted and left out, as Ollama does.
 
 | key in the file | flag | variables | default | meaning |

@@ -251,13 +251,15 @@ def test_many_clients_on_a_wide_engine(server):
 
 
 def test_a_slow_reader_gets_every_line(server):
-    count = 3000
+    server.post("/api/chat", {"model": "plain"})
+    before, count = server.stats("plain")["tokens"], 20_000
     body = {"model": "plain", **user(f"@tokens={count} @delay=0")}
     client = open_stream(server, "/api/chat", body)
-    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    data = b""
+    # nothing is read until much more is under way than one write holds
+    until(lambda: server.stats("plain")["tokens"] - before > 5000)
+    data = bytearray()
     while b'"done":true' not in data[-3000:]:
-        part = client.recv(2048)
+        part = client.recv(1 << 20)
         assert part
         data += part
     client.close()

@@ -311,6 +311,7 @@ def test_missing_body(parse: Callable[[bytes], object]) -> None:
         parse(b"")
 
 
+@pytest.mark.slow
 def test_a_hundred_megabytes() -> None:
     image = "A" * (96 << 20)
     start = time.perf_counter()
