@@ -17,17 +17,15 @@ import signal
 import socket
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import uvloop
 
 from vllama.clock import RealClock
-from vllama.config import Config, environ, models_settings, preferences
+from vllama.config import Config, environ, models_settings
 from vllama.config.address import is_loopback
 from vllama.daemon_ui import ServeUi
 from vllama.engines.base import Engine
-from vllama.engines.registry import discover
 from vllama.errors import ModelNotFound, NoPlan, VllamaError
 from vllama.gateway.app import App, Gateway
 from vllama.gateway.catalog import Catalog
@@ -36,13 +34,11 @@ from vllama.gateway.serve import Server, bind, make_server
 from vllama.gateway.upstream import Upstreams
 from vllama.hardware.detect import describe, detect, free_ram_bytes
 from vllama.metrics import Metrics
-from vllama.models.aliases import hub_alias
 from vllama.models.library import Library, open_library
-from vllama.models.ref import Kind, ModelRef
-from vllama.models.settings import ModelsSettings
 from vllama.models.types import Bundle
 from vllama.plan.choose import choose_engine, make_plan, preferred_formats
 from vllama.plan.types import Facts, Need, Plan
+from vllama.preflight import check_engine, check_model, look_around, with_preload
 from vllama.scheduler.instance import Process
 from vllama.scheduler.scheduler import Scheduler
 from vllama.scheduler.table import Limits, Ports
@@ -75,43 +71,6 @@ def serve(config: Config, ui: ServeUi) -> int:
             return runner.run(daemon.run(listener))
     finally:
         listener.close()
-
-
-def look_around(config: Config) -> Facts:
-    """Detect hardware and engines, in parallel."""
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        platform, found = pool.submit(detect), pool.submit(discover)
-        return Facts(
-            platform=platform.result(), found=found.result(), preferences=preferences(config)
-        )
-
-
-def with_preload(settings: ModelsSettings, name: str | None) -> ModelsSettings:
-    """Let a model that was named by its path be listed too, so that clients find it."""
-    ref = ModelRef.parse(name) if name else None
-    if ref is None or ref.path is None:
-        return settings
-    return replace(settings, folders=(*settings.folders, ref.path))
-
-
-def check_model(library: Library, name: str | None) -> None:
-    """Raise what is wrong with the model to load, as far as this disk can tell.
-
-    Only a name that can be downloaded may be missing.
-    """
-    if not name:
-        return
-    ref = ModelRef.parse(name)
-    try:
-        library.info(library.find(name))
-    except ModelNotFound:
-        if ref.kind is not Kind.HUB and hub_alias(ref) is None:
-            raise
-
-
-def check_engine(facts: Facts) -> None:
-    """Raise NoPlan if an engine named by the user, or every engine, is missing."""
-    choose_engine(facts)
 
 
 @dataclass(slots=True)

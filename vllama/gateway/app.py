@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from vllama.errors import Busy, VllamaError
-from vllama.gateway import ollama_chat, ollama_models, openai
+from vllama.gateway import embedding, ollama_chat, ollama_generate, ollama_models, openai
 from vllama.gateway.catalog import Catalog
 from vllama.gateway.guards import Guards, cors_headers
 from vllama.gateway.http import ClientGone, Message, Receive, Request, Send, now_ns
@@ -52,9 +52,9 @@ ROUTES: Mapping[str, Mapping[str, Handler]] = {
     "/api/pull": {"POST": ollama_models.pull},
     "/api/delete": {"DELETE": ollama_models.delete},
     "/api/chat": {"POST": ollama_chat.chat},
-    "/api/generate": {"POST": ollama_chat.generate},
-    "/api/embed": {"POST": ollama_chat.embed},
-    "/api/embeddings": {"POST": ollama_chat.legacy_embed},
+    "/api/generate": {"POST": ollama_generate.generate},
+    "/api/embed": {"POST": embedding.embed},
+    "/api/embeddings": {"POST": embedding.legacy_embed},
     "/v1/models": {"GET": openai.models},
     "/v1/chat/completions": {"POST": openai.chat},
     "/v1/completions": {"POST": openai.completions},

@@ -13,9 +13,9 @@ from urllib.parse import unquote
 from vllama.engines.base import Mode
 from vllama.errors import BadRequest, CapabilityMissing, ModelNotFound
 from vllama.gateway.catalog import Entry
+from vllama.gateway.embedding import embed_all
 from vllama.gateway.http import Request
 from vllama.gateway.inference import Prompt, leased, relayed
-from vllama.gateway.ollama_chat import embed_all
 from vllama.gateway.relay import Relay
 from vllama.gateway.upstream import Upstream
 from vllama.models.types import Bundle, Capability
