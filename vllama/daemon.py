@@ -25,7 +25,7 @@ from vllama.clock import RealClock
 from vllama.config import Config, environ, models_settings
 from vllama.config.address import is_loopback
 from vllama.daemon_ui import ServeUi
-from vllama.engines.base import Engine
+from vllama.engines.base import Attachable, Engine
 from vllama.errors import ModelNotFound, NoPlan, VllamaError
 from vllama.gateway.app import App, Gateway
 from vllama.gateway.catalog import Catalog
@@ -42,6 +42,7 @@ from vllama.preflight import check_engine, check_model, look_around, with_preloa
 from vllama.scheduler.instance import Process
 from vllama.scheduler.scheduler import Scheduler
 from vllama.scheduler.table import Limits, Ports
+from vllama.supervise.attached import AttachedProcess
 from vllama.supervise.leftovers import sweep
 from vllama.supervise.spec import Endpoint, LaunchSpec, RestartPolicy
 from vllama.supervise.supervisor import SupervisedProcess
@@ -238,6 +239,8 @@ class Daemon:
 
     def _start(self, plan: Plan) -> Process:
         engine = self._engine(plan)
+        if isinstance(engine, Attachable):
+            return AttachedProcess(plan.bundle.name, *engine.attach())
 
         def launch(endpoint: Endpoint) -> LaunchSpec:
             return engine.launch(

@@ -19,8 +19,9 @@ from vllama.plan.types import Facts
 
 def look_around(config: Config) -> Facts:
     """Detect hardware and engines, in parallel."""
+    options = {"upstreams": config.upstreams, "upstream_key": config.upstream_key}
     with ThreadPoolExecutor(max_workers=2) as pool:
-        platform, found = pool.submit(detect), pool.submit(discover)
+        platform, found = pool.submit(detect), pool.submit(discover, None, options)
         return Facts(
             platform=platform.result(), found=found.result(), preferences=preferences(config)
         )

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.facts import INFO, bundle
-from vllama.engines.base import Installation, Mode, Settings
+from vllama.engines.base import Attachable, Installation, Mode, Settings
 from vllama.engines.environment import child_environment
+from vllama.engines.external import ENGINE as EXTERNAL
 from vllama.engines.llama_cpp_python import ENGINE as LLAMA_CPP
 from vllama.engines.registry import discover, engine_named, load_engines
 from vllama.engines.vllm import ENGINE as VLLM
@@ -175,6 +176,8 @@ def test_every_engine_declares_what_the_core_reads():
         assert engine.title
         assert set(engine.formats) <= set(Format)
         assert engine.supports is not None
+        if isinstance(engine, Attachable):
+            continue
         installation = PROGRAM if engine is VLLM else PYTHON
         spec = launch(engine, installation)
         assert str(ENDPOINT.port) in spec.argv
@@ -188,7 +191,7 @@ def test_discovery_says_why_an_engine_is_missing():
         assert (name in found.installations) != (name in found.missing)
     for missing in found.missing.values():
         assert missing.reason
-        assert "pip install" in missing.hint
+        assert missing.hint
 
 
 def test_a_vocabulary_without_weights_is_refused():
@@ -198,3 +201,25 @@ def test_a_vocabulary_without_weights_is_refused():
 
     assert LLAMA_CPP.supports(CPU, INFO) is None
     assert "no weights" in str(LLAMA_CPP.supports(CPU, replace(INFO, weights_bytes=0)))
+
+
+@pytest.mark.parametrize(
+    ("url", "endpoint"),
+    [
+        ("http://h:8000", Endpoint(host="h", port=8000, api_key="k")),
+        ("http://h:8000/v1/", Endpoint(host="h", port=8000, api_key="k")),
+        ("h:1", Endpoint(host="h", port=1, api_key="k")),
+        (
+            "https://h/api/v1",
+            Endpoint(scheme="https", host="h", port=443, prefix="/api", api_key="k"),
+        ),
+    ],
+)
+def test_an_upstreams_address(url, endpoint):
+    assert EXTERNAL.configured({"upstreams": (url,), "upstream_key": "k"}).endpoints == (endpoint,)
+
+
+@pytest.mark.parametrize("url", ["ftp://h", "http://", "http://h:99999"])
+def test_what_is_no_address_of_an_upstream(url):
+    with pytest.raises(ConfigError, match="cannot use upstream"):
+        EXTERNAL.configured({"upstreams": (url,)})

@@ -48,6 +48,13 @@ class GatedProcess:
         self._gate.set()
         self._over.set()
 
+    @property
+    def endpoints(self):
+        return (self.endpoint,) if self.endpoint else ()
+
+    def suspect(self, endpoint):
+        self.suspected = endpoint
+
     async def run(self):
         self.state = State.STARTING if self.state is State.STOPPED else self.state
         await self._over.wait()

@@ -68,6 +68,15 @@ def serve(
             metavar="DURATION", help="How long a load may make no progress; 0: for ever. [5m]"
         ),
     ] = None,
+    upstream: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="URL", help="A running OpenAI server to put this API before; may be repeated."
+        ),
+    ] = None,
+    upstream_key: Annotated[
+        str | None, typer.Option(metavar="KEY", help="Key that the upstreams want.")
+    ] = None,
     debug: Annotated[bool, typer.Option("--debug", help="Log more.")] = False,
     config_file: Annotated[
         Path | None, typer.Option("--config", metavar="FILE", help="Config file to use.")
@@ -94,6 +103,8 @@ def serve(
         "max_loaded_models": max_loaded_models,
         "max_queue": max_queue,
         "load_timeout_s": load_timeout,
+        "upstreams": upstream or None,
+        "upstream_key": upstream_key,
         "debug": True if debug else config.UNSET,
         "log_format": log_format,
         "engine_args": context.obj or config.UNSET,

@@ -74,6 +74,8 @@ def models_settings(config: Config) -> ModelsSettings:
 
     return ModelsSettings(
         hf_cache_dir=config.hf_cache_dir,
+        upstreams=config.upstreams,
+        upstream_key=config.upstream_key,
         hf_endpoint=config.hf_endpoint,
         hf_token=config.hf_token,
         offline=config.hf_offline,

@@ -57,6 +57,8 @@ class Config:
     max_loaded_models: int = 0
     max_queue: int = 512
     origins: tuple[str, ...] = ()
+    upstreams: tuple[str, ...] = ()
+    upstream_key: str | None = field(default=None, repr=False)
     flash_attention: bool | None = None
     kv_cache_type: str | None = None
     gpu_overhead_bytes: int = 0

@@ -116,6 +116,15 @@ SETTINGS: tuple[Setting, ...] = (
         "OLLAMA_MAX_QUEUE",
     ),
     Setting(
+        "upstreams",
+        parse.each(parse.plain, parse.by_comma),
+        "running OpenAI servers to put this API in front of",
+        "http://127.0.0.1:8000",
+        "--upstream",
+        many=True,
+    ),
+    Setting("upstream_key", parse.plain, "key that the upstreams want", "sk-…", "--upstream-key"),
+    Setting(
         "origins",
         parse.each(parse.plain, parse.by_comma),
         "further origins that browsers may call from",

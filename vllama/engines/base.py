@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from vllama.hardware.types import Platform
 from vllama.models.types import Bundle, Format, ModelInfo
@@ -134,6 +134,24 @@ class Engine(Protocol):
 
     def traits(self, bundle: Bundle, settings: Settings) -> Traits:
         """Declare what a process launched like this takes and gives."""
+        ...
+
+
+@runtime_checkable
+class Configurable(Protocol):
+    """An engine that settings make a different one of."""
+
+    def configured(self, options: Mapping[str, object]) -> Engine:
+        """Return the engine for these settings."""
+        ...
+
+
+@runtime_checkable
+class Attachable(Protocol):
+    """An engine whose servers run already: watched, never started or stopped."""
+
+    def attach(self) -> tuple[tuple[Endpoint, ...], str]:
+        """Return where they are, and the path that tells whether one answers."""
         ...
 
 

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import entry_points
 from typing import cast
 
-from vllama.engines.base import Engine, Found, Installation, Missing
+from vllama.engines.base import Configurable, Engine, Found, Installation, Missing
 from vllama.errors import ConfigError
 
 GROUP = "vllama.engines"
@@ -23,9 +23,14 @@ def load_engines() -> dict[str, Engine]:
     return engines
 
 
-def discover(engines: Mapping[str, Engine] | None = None) -> Found:
-    """Look for all engines in parallel."""
+def discover(
+    engines: Mapping[str, Engine] | None = None, options: Mapping[str, object] | None = None
+) -> Found:
+    """Look for all engines in parallel; `options` are settings that some of them want."""
     known = load_engines() if engines is None else dict(engines)
+    for name, engine in known.items():
+        if isinstance(engine, Configurable):
+            known[name] = engine.configured(options or {})
     installations: dict[str, Installation] = {}
     missing: dict[str, Missing] = {}
     with ThreadPoolExecutor(max_workers=max(1, len(known))) as pool:

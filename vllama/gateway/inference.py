@@ -76,6 +76,7 @@ async def leased(
             await use(lease, gateway.upstreams.to(lease.endpoint))
             return
         except ConnectionLost as error:
+            scheduler.suspect(lease)
             if not error.unsent or request.status or pause_s is None:
                 raise
         finally:

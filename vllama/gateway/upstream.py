@@ -220,7 +220,10 @@ class Upstream:
         try:
             async with asyncio.timeout(CONNECT_LIMIT_S):
                 _, connection = await loop.create_connection(
-                    lambda: Connection(self), where.host, where.port
+                    lambda: Connection(self),
+                    where.host,
+                    where.port,
+                    ssl=True if where.scheme == "https" else None,
                 )
         except (OSError, TimeoutError) as error:
             raise ConnectionLost(
@@ -233,7 +236,7 @@ class Upstream:
         where = self.endpoint
         auth = f"authorization: Bearer {where.api_key}\r\n" if where.api_key else ""
         head = (
-            f"POST {call.path} HTTP/1.1\r\nhost: {where.host}:{where.port}\r\n{auth}"
+            f"POST {where.prefix}{call.path} HTTP/1.1\r\nhost: {where.host}:{where.port}\r\n{auth}"
             f"content-type: application/json\r\ncontent-length: {len(call.body)}\r\n\r\n"
         )
         return head.encode("latin-1") + call.body

@@ -25,6 +25,7 @@ from vllama.models.stores.base import ForeignStore, RemovingStore, Store
 from vllama.models.stores.folder import FolderStore
 from vllama.models.stores.hf_cache import HfCacheStore
 from vllama.models.stores.packaged import PackagedStore
+from vllama.models.stores.upstream import UpstreamStore
 from vllama.models.types import Bundle, Format, ModelInfo, PullEvent, Removed, Variant
 from vllama.models.variants import GgufGroup, choose_group
 
@@ -99,6 +100,8 @@ class Library:
 
     def info(self, bundle: Bundle) -> ModelInfo:
         """Read a model's own metadata, once for each state of its files; raise BadModelFile."""
+        if bundle.info is not None:
+            return bundle.info
         key = _state(bundle)
         with self._lock:
             if key in self._infos:
@@ -185,6 +188,8 @@ def open_library(settings: ModelsSettings) -> Library:
         FolderStore(settings.folders),
         HfCacheStore(settings.hf_cache_dir),
     )
+    if settings.upstreams:
+        stores = (UpstreamStore(settings.upstreams, settings.upstream_key), *stores)
     return Library(stores, HuggingFace(settings), settings)
 
 

@@ -22,6 +22,8 @@ class ModelsSettings:
     """
 
     hf_cache_dir: Path
+    upstreams: tuple[str, ...] = ()
+    upstream_key: str | None = None
     hf_endpoint: str | None = None
     hf_token: str | None = None
     offline: bool = False

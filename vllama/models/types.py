@@ -16,6 +16,7 @@ class Format(StrEnum):
 
     GGUF = "gguf"
     SAFETENSORS = "safetensors"
+    REMOTE = "remote"  # files that another server holds
 
 
 class Capability(StrEnum):
@@ -98,6 +99,7 @@ class Bundle:
     `hf.co/org/repo:Q4_K_M`). `path` is what an engine is given: the GGUF file (first shard) or
     the folder of safetensors. `digest` is 64 hex digits, stable for one model and different
     between models. `modified_s` is Unix time. `parameters` are the model's own default options.
+    `info` is set by stores that know it without files.
     `key` tells whether two names are one model: equal keys share one engine process.
     """
 
@@ -115,6 +117,7 @@ class Bundle:
     system: str | None = None
     license: str | None = None
     hub_id: str | None = None
+    info: ModelInfo | None = None
 
     @property
     def key(self) -> str:

@@ -11,6 +11,8 @@ from vllama.plan.fit import default_context, estimate, largest_context, round_up
 from vllama.plan.types import Choice, Facts, Memory, Need, Plan
 
 GIB = 1024**3
+UNKNOWN_CONTEXT = 131_072
+FETCHED = (Format.GGUF, Format.SAFETENSORS)
 
 
 def ranked(facts: Facts) -> list[tuple[Engine, int, str]]:
@@ -85,7 +87,7 @@ def preferred_formats(facts: Facts) -> tuple[Format, ...]:
     except NoPlan:
         return (Format.GGUF,)
     first = facts.found.engines[choice.engine].formats
-    return (*first, *(other for other in Format if other not in first))
+    return (*first, *(item for item in FETCHED if item not in first))
 
 
 def gpu_bytes(platform: Platform) -> int:
@@ -139,7 +141,10 @@ def make_plan(facts: Facts, bundle: Bundle, info: ModelInfo, need: Need) -> Plan
     if why:
         reasons.append(why)
 
-    wanted, asked = wanted_context(facts, need)
+    if bundle.format is Format.REMOTE:  # it runs already, with the context it has
+        wanted, asked = info.context_length or UNKNOWN_CONTEXT, False
+    else:
+        wanted, asked = wanted_context(facts, need)
     if info.context_length and wanted > info.context_length:
         wanted = info.context_length
         reasons.append(f"context clamped to the {wanted} tokens the model was trained for")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -34,6 +34,15 @@ class Process(Protocol):
     @property
     def endpoint(self) -> Endpoint | None:
         """Where the current start listens; changes with every restart."""
+        ...
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """All places where it can be reached; more than one only for servers elsewhere."""
+        ...
+
+    def suspect(self, endpoint: Endpoint) -> None:
+        """Hear that `endpoint` could not be reached."""
         ...
 
     async def run(self) -> None:
@@ -105,6 +114,7 @@ class Instance:
     replaces: Instance | None = None
     retiring: bool = False
     leases: int = 0
+    busy_at: Counter[Endpoint] = field(default_factory=Counter)
     queue: deque[Waiter] = field(default_factory=deque)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     idle: asyncio.Event = field(default_factory=asyncio.Event)

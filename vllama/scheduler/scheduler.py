@@ -106,9 +106,12 @@ class Scheduler:
 
     def release(self, lease: Lease) -> None:
         """Give a lease back; the timer of keep-alive starts when the last one is back."""
-        if not lease.released:
-            lease.released = True
-            self._table.give_back(lease.instance)
+        self._table.release(lease)
+
+    def suspect(self, lease: Lease) -> None:
+        """Hear that the endpoint of `lease` could not be reached."""
+        if lease.instance.process:
+            lease.instance.process.suspect(lease.endpoint)
 
     def unload(self, bundle: Bundle) -> bool:
         """Stop all instances of `bundle` as soon as they are idle; False if there is none."""

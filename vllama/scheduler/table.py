@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -107,10 +108,26 @@ class Table:
     def lease(self, instance: Instance) -> Lease:
         """Return the handle of a request that was counted in. Raises EngineCrashed."""
         process, traits = instance.process, instance.traits
-        if process is None or process.endpoint is None or traits is None:
+        endpoints = process.endpoints if process else ()
+        if not endpoints or traits is None:
             self.give_back(instance)
             raise EngineCrashed(f"cannot serve '{instance.key.model}': the engine has just ended")
-        return Lease(instance, process.endpoint, traits)
+        # the first of those with the fewest requests
+        endpoint = min(endpoints, key=instance.busy_at.__getitem__)
+        if len(endpoints) > 1:
+            instance.busy_at[endpoint] += 1
+        return Lease(instance, endpoint, traits)
+
+    def release(self, lease: Lease) -> None:
+        """Count the request of a lease out, once."""
+        if lease.released:
+            return
+        lease.released = True
+        busy = lease.instance.busy_at
+        if busy:
+            busy[lease.endpoint] -= 1
+            busy += Counter()  # drops what is not positive
+        self.give_back(lease.instance)
 
     def give_back(self, instance: Instance) -> None:
         """Count a request out; the last one out starts the timer of keep-alive."""

@@ -28,7 +28,7 @@ async def http_status(
     endpoint: Endpoint, path: str, *, timeout_s: float, api_key: str | None = None
 ) -> int | None:
     """GET `path` and return the status; None for no answer, a late one, or one that is not HTTP."""
-    head = f"GET {path} HTTP/1.1\r\nHost: {endpoint.host}:{endpoint.port}\r\n"
+    head = f"GET {endpoint.prefix}{path} HTTP/1.1\r\nHost: {endpoint.host}:{endpoint.port}\r\n"
     if api_key is not None:
         head += f"Authorization: Bearer {api_key}\r\n"
     request = f"{head}Accept: */*\r\nConnection: close\r\n\r\n".encode("latin-1")
@@ -40,7 +40,9 @@ async def http_status(
 
 
 async def _exchange(endpoint: Endpoint, request: bytes) -> int:
-    reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
+    reader, writer = await asyncio.open_connection(
+        endpoint.host, endpoint.port, ssl=True if endpoint.scheme == "https" else None
+    )
     try:
         writer.write(request)
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()

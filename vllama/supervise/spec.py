@@ -24,16 +24,22 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """Where a process listens, and the key it wants as a bearer token (None: none)."""
+    """Where a process listens, and the key it wants as a bearer token (None: none).
 
+    `prefix` stands before every path; only servers that we did not start have one.
+    """
+
+    scheme: str = "http"
     host: str = "127.0.0.1"
     port: int
     api_key: str | None = None
+    prefix: str = ""
 
     @property
     def url(self) -> str:
         """Base URL without a trailing slash."""
-        return f"http://{self.host}:{self.port}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}:{self.port}{self.prefix}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

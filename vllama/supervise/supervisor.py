@@ -94,6 +94,14 @@ class SupervisedProcess:
         return self._endpoint
 
     @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """Where it serves, as a set of one or none."""
+        return (self._endpoint,) if self._endpoint else ()
+
+    def suspect(self, endpoint: Endpoint) -> None:
+        """Hear that it could not be reached; its exit tells more and is watched anyway."""
+
+    @property
     def pid(self) -> int | None:
         """The engine's pid, None if there is none."""
         return self._trial.child.pid if self._trial is not None else None

@@ -1,0 +1,135 @@
+"""Servers that already run: anything that speaks OpenAI's API, fronted and never started.
+
+How users go beyond one machine: a vLLM or Ray Serve cluster, SGLang, llama-server, LM Studio.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from urllib.parse import urlsplit
+
+from vllama.engines.base import (
+    FailurePattern,
+    Installation,
+    Missing,
+    Mode,
+    Overhead,
+    Settings,
+)
+from vllama.errors import ConfigError
+from vllama.hardware.types import Platform
+from vllama.models.types import Bundle, Format, ModelInfo
+from vllama.supervise.spec import Endpoint, LaunchSpec
+from vllama.translate.traits import Traits
+
+PARAMETERS = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "repeat_penalty": "repetition_penalty",
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+    "seed": "seed",
+    "stop": "stop",
+    "max_tokens": "max_tokens",
+}
+# llama.cpp's server spells this one as we do; both ignore names that they do not know
+LLAMA_SERVER = PARAMETERS | {"repeat_penalty": "repeat_penalty"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class External:
+    """Adapter of servers elsewhere; `endpoints` come from the settings."""
+
+    name: str = "external"
+    aliases: tuple[str, ...] = ("upstream",)
+    title: str = "external server"
+    formats: tuple[Format, ...] = (Format.REMOTE,)
+    modes: tuple[Mode, ...] = (Mode.CHAT, Mode.EMBED)
+    overhead: Overhead = Overhead()
+    failures: tuple[FailurePattern, ...] = ()
+    endpoints: tuple[Endpoint, ...] = ()
+
+    def configured(self, options: Mapping[str, object]) -> External:
+        """Return it with the endpoints of the settings `upstreams` and `upstream_key`."""
+        urls = options.get("upstreams") or ()
+        key = options.get("upstream_key")
+        assert isinstance(urls, tuple)
+        secret = key if isinstance(key, str) else None
+        return replace(self, endpoints=tuple(endpoint_of(str(url), secret) for url in urls))
+
+    def find(self) -> Installation | Missing:
+        """It is here if there is an upstream."""
+        if not self.endpoints:
+            return Missing(
+                engine=self.name,
+                reason="no upstream is given",
+                hint="name a running server with --upstream http://host:port",
+            )
+        where = ", ".join(endpoint.url for endpoint in self.endpoints)
+        return Installation(engine=self.name, version=f"at {where}", offloads=True)
+
+    def preference(self, platform: Platform) -> tuple[int, str]:
+        """Only for the models that it lists, but first where it is given."""
+        return (200, "it already runs") if self.endpoints else (0, "no upstream is given")
+
+    def supports(self, platform: Platform, info: ModelInfo) -> str | None:
+        """What it lists it serves."""
+        return None
+
+    def attach(self) -> tuple[tuple[Endpoint, ...], str]:
+        """Return its endpoints and the path that tells whether one answers."""
+        return self.endpoints, "/v1/models"
+
+    def launch(
+        self,
+        bundle: Bundle,
+        settings: Settings,
+        installation: Installation,
+        endpoint: Endpoint,
+        environ: Mapping[str, str],
+    ) -> LaunchSpec:
+        """Refuse: there is nothing to start."""
+        raise ConfigError("cannot start an external server: it is only attached to")
+
+    def traits(self, bundle: Bundle, settings: Settings) -> Traits:
+        """Expect a complete OpenAI server."""
+        info = bundle.info
+        llama = info is not None and info.architecture == "llamacpp"
+        return Traits(
+            context_length=settings.context_length,
+            max_concurrency=settings.parallel or 4096,
+            model_name=bundle.hub_id,
+            parameters=LLAMA_SERVER if llama else PARAMETERS,
+            takes_images=True,
+            takes_prompt_lists=True,
+            takes_template_kwargs=True,
+            embeds=True,
+        )
+
+
+def endpoint_of(url: str, key: str | None) -> Endpoint:
+    """Parse `http://host:port[/prefix][/v1]`. Raises ConfigError."""
+    text = url if "://" in url else f"http://{url}"
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError as error:
+        raise ConfigError(f"cannot use upstream '{url}': {error}") from error
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigError(
+            f"cannot use upstream '{url}': not an http address",
+            hint="write http://host:port or https://host/prefix",
+        )
+    return Endpoint(
+        scheme=parts.scheme,
+        host=parts.hostname,
+        port=port or (443 if parts.scheme == "https" else 80),
+        prefix=parts.path.rstrip("/").removesuffix("/v1"),
+        api_key=key,
+    )
+
+
+ENGINE = External()

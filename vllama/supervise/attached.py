@@ -1,0 +1,112 @@
+"""A server that somebody else started: watched, never started or stopped.
+
+Looks to its owner like a supervised process, so that the scheduler need not know the
+difference. Several endpoints serve the same; one that fails is left out until it answers again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from vllama.errors import CoolingDown
+from vllama.supervise.probe import http_status
+from vllama.supervise.spec import Attempt, Endpoint, Grace, State
+
+PROBE_TIMEOUT_S = 3.0
+RETRY_S = 1.0
+
+
+class AttachedProcess:
+    """Endpoints elsewhere; `path` is asked to tell whether one answers (any status below 500)."""
+
+    def __init__(self, name: str, endpoints: tuple[Endpoint, ...], path: str) -> None:
+        self._name = name
+        self._all = endpoints
+        self._path = path
+        self._up: tuple[Endpoint, ...] = ()
+        self._state = State.STOPPED
+        self._stop = asyncio.Event()
+        self._look = asyncio.Event()
+        self._looked = asyncio.Event()
+
+    @property
+    def state(self) -> State:
+        """Ready while one endpoint answers."""
+        return self._state
+
+    @property
+    def attempts(self) -> tuple[Attempt, ...]:
+        """Nothing is ever started."""
+        return ()
+
+    @property
+    def pid(self) -> int | None:
+        """It is not our process."""
+        return None
+
+    @property
+    def endpoint(self) -> Endpoint | None:
+        """The first that answers."""
+        return self._up[0] if self._up else None
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """All that answer."""
+        return self._up
+
+    async def run(self) -> None:
+        """Look at all endpoints at first and whenever one failed, until stopped."""
+        self._state = State.STARTING
+        while not self._stop.is_set():
+            await self._probe_all()
+            self._looked.set()
+            down = len(self._up) < len(self._all)
+            try:
+                async with asyncio.timeout(RETRY_S if down else None):
+                    await self._look.wait()
+            except TimeoutError:
+                pass
+            self._look.clear()
+        self._state = State.STOPPED
+
+    async def ensure_ready(self) -> Endpoint:
+        """Return an endpoint that answers; raise CoolingDown if there is none."""
+        if not self._up:
+            self._looked.clear()
+            self._look.set()
+            await self._looked.wait()
+        if not self._up:
+            where = ", ".join(endpoint.url for endpoint in self._all)
+            raise CoolingDown(
+                f"cannot reach '{self._name}' at {where}",
+                retry_after_s=RETRY_S,
+                hint="start that server, or correct --upstream",
+            )
+        return self._up[0]
+
+    def suspect(self, endpoint: Endpoint) -> None:
+        """Leave `endpoint` out until it answers a probe again."""
+        self._up = tuple(item for item in self._up if item != endpoint)
+        self._state = State.READY if self._up else State.STARTING
+        self._look.set()
+
+    async def stop(self, grace: Grace | None = None) -> None:
+        """Stop looking; the server goes on."""
+        self._stop.set()
+        self._look.set()
+
+    def descendants_rss_bytes(self) -> int:
+        """Its memory is not ours to measure."""
+        return 0
+
+    async def _probe_all(self) -> None:
+        answers = await asyncio.gather(
+            *(http_status(item, self._path, timeout_s=PROBE_TIMEOUT_S, api_key=item.api_key)
+              for item in self._all)
+        )  # fmt: skip
+        self._up = tuple(
+            item
+            for item, status in zip(self._all, answers, strict=True)
+            if status is not None and status < 500
+        )
+        self._state = State.READY if self._up else State.STARTING
