@@ -163,6 +163,7 @@ class Daemon:
             self._ui.note("stopping with requests still running")
         drained.cancel()
         hurried.cancel()
+        self._upstreams.stopping()
         keeper.cancel()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STOP_LIMIT_S):

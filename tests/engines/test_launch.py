@@ -12,9 +12,10 @@ from vllama.engines.external import ENGINE as EXTERNAL
 from vllama.engines.llama_cpp_python import ENGINE as LLAMA_CPP
 from vllama.engines.registry import discover, engine_named, load_engines
 from vllama.engines.vllm import ENGINE as VLLM
-from vllama.errors import ConfigError
+from vllama.errors import BadRequest, ConfigError
 from vllama.models.types import Format
 from vllama.supervise.spec import Endpoint
+from vllama.translate.upstream import engine_role
 
 ENDPOINT = Endpoint(port=4321, api_key="secret")
 PYTHON = Installation(engine="e", version="1", python=Path("/env/bin/python"))
@@ -116,6 +117,14 @@ def test_vllm_embeds_with_the_pooling_runner():
     assert argv[argv.index("--runner") + 1] == "pooling"
 
 
+def test_only_roles_that_the_engine_takes():
+    traits = LLAMA_CPP.traits(bundle(), Settings(mode=Mode.CHAT, alias="m", context_length=512))
+    assert engine_role("developer", traits) == "system"
+    for role in ("wizard", ""):
+        with pytest.raises(BadRequest, match="use system, user, assistant or tool"):
+            engine_role(role, traits)
+
+
 def test_launch_is_pure():
     assert launch(LLAMA_CPP, PYTHON).argv == launch(LLAMA_CPP, PYTHON).argv
 
@@ -168,7 +177,7 @@ def test_an_engine_has_the_names_that_people_type(name):
 def test_an_unknown_engine_lists_the_known_ones():
     with pytest.raises(ConfigError) as caught:
         engine_named([LLAMA_CPP, VLLM], "tgi")
-    assert "llama-cpp-python, vllm" in str(caught.value.hint)
+    assert "llama.cpp, vllm" in str(caught.value.hint)
 
 
 def test_every_engine_declares_what_the_core_reads():

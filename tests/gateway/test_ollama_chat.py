@@ -347,3 +347,16 @@ def test_openai_errors_have_their_own_shape(server, body):
     status, _, data = server.request("POST", "/v1/chat/completions", body)
     assert status == 400
     assert set(json.loads(data)["error"]) >= {"message", "type"}
+
+
+@pytest.mark.parametrize("tokens", [[10**8], [-1], [5, 10**6]])
+def test_tokens_of_another_model_are_refused_before_an_engine_sees_them(server, tokens):
+    server.post("/api/chat", {"model": "plain"})
+    requests = server.stats("plain")["requests"]
+    body = {"model": "plain", "prompt": "x", "context": tokens, "stream": False}
+    status, reply = server.post("/api/generate", body)
+    assert (status, reply["error"]) == (
+        400,
+        "cannot use 'context': it holds tokens of another model",
+    )
+    assert server.stats("plain")["requests"] == requests

@@ -109,6 +109,14 @@ def test_a_model_that_is_a_users_own_file_is_not_deleted(server):
     assert b"error" in data
 
 
+@pytest.mark.parametrize("name", ["/etc/passwd", "/", "/etc", "//"])
+def test_files_that_are_no_models_tell_nothing(server, name):
+    status, _, data = server.request("POST", "/api/show", {"model": name})
+    assert status in (400, 404, 500)
+    assert b"root" not in data
+    assert server.request("POST", "/api/pull", {"model": name})[0] == 400
+
+
 def test_unknown_paths_and_methods(server):
     assert server.request("GET", "/nope")[0] == 404
     assert server.request("GET", "/nope")[2] == b"404 page not found"
@@ -145,6 +153,8 @@ def test_local_pages_may_call(server, origin):
     assert status == 204
     assert "POST" in headers["access-control-allow-methods"]
     assert "Authorization" in headers["access-control-allow-headers"]
+    # a browser refuses an answer that says it twice
+    assert headers.get_all("access-control-allow-origin") == [origin]
 
 
 def test_other_pages_may_not(server):

@@ -61,7 +61,7 @@ def test_agrees_with_the_gguf_package(tiny: Path) -> None:
         (b"", "the file is empty"),
         (b"GG", "cut or damaged inside its header"),
         (b"GGUF", "cut or damaged inside its header"),
-        (b"# A model card\n", "it is not a GGUF file (it begins with b'# A model card"),
+        (b"# A model card\n", "it is not a GGUF file"),
         (b"version https://git-lfs", "it is not a GGUF file"),
         (b"GGUF" + struct.pack("<IQQ", 1, 0, 0), "version 1 is not supported"),
         (b"GGUF" + struct.pack("<IQQ", 9, 0, 0), "version 9 is not supported"),

@@ -27,9 +27,9 @@ def test_a_header_without_heads_gives_nothing_rather_than_an_error():
 
 
 def test_compute_buffer_is_a_batch_of_logits():
-    memory = estimate(INFO, 8192, Overhead(), logprobs=False, on_gpu=False)
+    memory = estimate(INFO, 8192, Overhead(), every_row=False, on_gpu=False)
     assert memory.compute_bytes == 96 * MIB
-    every = estimate(INFO, 8192, Overhead(), logprobs=True, on_gpu=False)
+    every = estimate(INFO, 8192, Overhead(), every_row=True, on_gpu=False)
     assert every.compute_bytes == 8192 * 49152 * 4
 
 

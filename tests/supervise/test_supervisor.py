@@ -191,7 +191,7 @@ def test_the_budget_used_up_is_a_failure_for_good(lab: Lab) -> None:
             kill_engine(proc)
             await proc.wait_not_ready(endpoint)
         for _ in range(2):
-            with pytest.raises(EngineCrashed, match="cannot start fake: ended by signal 9"):
+            with pytest.raises(EngineCrashed, match="cannot keep fake running: ended by signal 9"):
                 await proc.ensure_ready()
         assert len(proc.attempts) == 3
 
@@ -210,7 +210,7 @@ def test_a_long_backoff_answers_at_once_and_stop_ends_it(lab: Lab) -> None:
         with pytest.raises(CoolingDown) as cooling:
             await proc.ensure_ready()
         assert 2.5 < cooling.value.retry_after_s <= 500
-        assert cooling.value.message == "cannot start fake: ended by signal 9"
+        assert cooling.value.message == "cannot keep fake running: ended by signal 9"
 
     proc = lab.process(policy=RestartPolicy(delays_s=(500.0,)))
     lab.play(proc, script)

@@ -18,8 +18,8 @@ from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
 from vllama import __version__
+from vllama.cli import cp, create, ps, pull, rm, serve, show, stop
 from vllama.cli import list as list_command
-from vllama.cli import ps, pull, rm, serve, show, stop
 from vllama.cli import run as run_command
 from vllama.cli.output import say, show_error
 from vllama.errors import VllamaError
@@ -48,6 +48,8 @@ GROUPS: tuple[tuple[str, tuple[tuple[str, Callable[..., object], str], ...]], ..
             ("pull", pull.pull, pull.EXAMPLES),
             ("list", list_command.list_models, list_command.EXAMPLES),
             ("show", show.show, show.EXAMPLES),
+            ("create", create.create, create.EXAMPLES),
+            ("cp", cp.cp, cp.EXAMPLES),
             ("rm", rm.rm, rm.EXAMPLES),
         ),
     ),
@@ -138,6 +140,9 @@ def run(argv: Sequence[str]) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         return _reader_gone()
+    except OSError as error:
+        show_error(f"cannot write: {error.strerror or error}")
+        return 1
     except SystemExit as error:  # typer's own way with a broken pipe
         _reader_gone()
         return error.code if isinstance(error.code, int) else 1

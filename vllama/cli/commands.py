@@ -17,6 +17,7 @@ Available commands:
   /set            Change the settings of this conversation
   /show           Show what the model is
   /load <model>   Go on with another model
+  /save <model>   Keep this conversation as a model
   /list           List the models that the server has
   /clear          Forget what was said
   /bye, /exit     Leave
@@ -72,6 +73,7 @@ class Commands:
             "/set": self._set,
             "/show": self._show,
             "/load": self._load,
+            "/save": self._save,
             "/list": self._list,
             "/ls": self._list,
             "/clear": self._clear,
@@ -168,6 +170,24 @@ class Commands:
             session.model = old
             raise
         session.messages.clear()
+        return False
+
+    def _save(self, words: Sequence[str], rest: str) -> bool:
+        """Keep the settings and what was said as a model on top of this one."""
+        if len(words) != 1:
+            say("Usage:\n  /save <model>")
+            return False
+        session = self._session
+        body: dict[str, object] = {"model": words[0], "from": session.model}
+        for key, value in (
+            ("parameters", session.options),
+            ("system", session.system),
+            ("messages", session.messages),
+        ):
+            if value:
+                body[key] = value
+        session.client.post("/api/create", body | {"stream": False})
+        say(f"Created new model '{words[0]}'")
         return False
 
     def _list(self, words: Sequence[str], rest: str) -> bool:

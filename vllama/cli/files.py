@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from vllama import config
 from vllama.cli.client import Client
-from vllama.cli.output import show_warning
+from vllama.cli.output import say_aside, show_warning
 from vllama.config import Config
+from vllama.config.address import is_loopback
 
 if TYPE_CHECKING:
     from vllama.models.library import Library
@@ -28,7 +29,9 @@ def server(loaded: Config | None = None) -> Client:
 
 
 def library(loaded: Config) -> Library:
-    """Open the models on this disk."""
+    """Open the models on this disk; say so if the server is meant to be elsewhere."""
+    if not is_loopback(loaded.host) and loaded.host not in ("0.0.0.0", "::"):
+        say_aside(f"these are the models of this machine, not of {loaded.url}")
     config.prepare_environment()
     from vllama.models.library import open_library
 

@@ -74,7 +74,7 @@ def describe(bundle: Bundle, info: ModelInfo, *, verbose: bool) -> dict[str, obj
         "license": bundle.license or info.license or "",
         "modelfile": modelfile_text(bundle, info),
         "parameters": parameters_text(bundle.parameters),
-        "template": info.chat_template or "",
+        "template": bundle.template or info.chat_template or "",
         "system": bundle.system or "",
         "details": details(bundle, info),
         "model_info": model_info(info, verbose=verbose),

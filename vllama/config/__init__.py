@@ -74,6 +74,7 @@ def models_settings(config: Config) -> ModelsSettings:
 
     return ModelsSettings(
         hf_cache_dir=config.hf_cache_dir,
+        data_dir=config.data_dir,
         upstreams=config.upstreams,
         upstream_key=config.upstream_key,
         hf_endpoint=config.hf_endpoint,

@@ -218,6 +218,7 @@ class LlamaCppPython:
             takes_nulls=False,
             takes_images=False,
             takes_logprobs=settings.logprobs,
+            roles=frozenset({"system", "user", "assistant", "tool"}),
             schema_style=SchemaStyle.JSON_OBJECT,
             vector_style=VectorStyle.PER_TOKEN,
             embeds=settings.mode is Mode.EMBED,

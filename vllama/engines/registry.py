@@ -51,7 +51,7 @@ def engine_named(engines: Iterable[Engine], wanted: str) -> Engine:
     for engine in known:
         if folded in (engine.name.casefold(), *(alias.casefold() for alias in engine.aliases)):
             return engine
-    names = ", ".join(sorted(engine.name for engine in known))
+    names = ", ".join(sorted((*engine.aliases, engine.name)[0] for engine in known))
     raise ConfigError(
         f"cannot use engine '{wanted}': no such engine", hint=f"choose one of {names}"
     )

@@ -14,7 +14,18 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from vllama.errors import Busy, VllamaError
-from vllama.gateway import embedding, ollama_chat, ollama_generate, ollama_models, openai
+from vllama.gateway import (
+    anthropic,
+    embedding,
+    ollama_chat,
+    ollama_cloud,
+    ollama_create,
+    ollama_generate,
+    ollama_models,
+    openai,
+    responses,
+    tokens,
+)
 from vllama.gateway.catalog import Catalog
 from vllama.gateway.guards import Guards, cors_headers
 from vllama.gateway.http import ClientGone, Message, Receive, Request, Send, now_ns
@@ -51,6 +62,17 @@ ROUTES: Mapping[str, Mapping[str, Handler]] = {
     "/api/show": {"POST": ollama_models.show},
     "/api/pull": {"POST": ollama_models.pull},
     "/api/delete": {"DELETE": ollama_models.delete},
+    "/api/create": {"POST": ollama_create.create},
+    "/api/copy": {"POST": ollama_create.copy},
+    "/api/push": {"POST": ollama_cloud.push},
+    "/api/status": {"GET": ollama_cloud.status},
+    "/api/me": {"POST": ollama_cloud.me},
+    "/api/signout": {"POST": ollama_cloud.sign_out},
+    "/api/experimental/web_search": {"POST": ollama_cloud.web_search},
+    "/api/experimental/web_fetch": {"POST": ollama_cloud.web_fetch},
+    "/api/experimental/model-recommendations": {"GET": ollama_cloud.recommendations},
+    "/api/tokenize": {"POST": tokens.tokenize},
+    "/api/detokenize": {"POST": tokens.detokenize},
     "/api/chat": {"POST": ollama_chat.chat},
     "/api/generate": {"POST": ollama_generate.generate},
     "/api/embed": {"POST": embedding.embed},
@@ -59,8 +81,19 @@ ROUTES: Mapping[str, Mapping[str, Handler]] = {
     "/v1/chat/completions": {"POST": openai.chat},
     "/v1/completions": {"POST": openai.completions},
     "/v1/embeddings": {"POST": openai.embeddings},
+    "/v1/responses": {"POST": responses.responses},
+    "/v1/messages": {"POST": anthropic.messages},
+    "/v1/messages/count_tokens": {"POST": anthropic.count_tokens},
+    "/v1/rerank": {"POST": tokens.rerank},
 }
-PREFIXES: tuple[tuple[str, Mapping[str, Handler]], ...] = (("/v1/models/", {"GET": openai.model}),)
+PREFIXES: tuple[tuple[str, Mapping[str, Handler]], ...] = (
+    ("/v1/models/", {"GET": openai.model}),
+    (
+        "/api/blobs/",
+        {"HEAD": ollama_create.blob_exists, "POST": ollama_create.upload_blob},
+    ),
+    ("/api/user/keys/", {"DELETE": ollama_cloud.sign_out}),
+)
 
 
 class App:
@@ -83,10 +116,11 @@ class App:
             await self._forbid(request, origin, host)
             return
         if origin:
-            request.send = _with_headers(send, cors_headers(origin, preflight=False))
-        if request.method == "OPTIONS" and origin:
-            await request.respond(204, b"", headers=cors_headers(origin, preflight=True))
-            return
+            preflight = request.method == "OPTIONS"
+            request.send = _with_headers(send, cors_headers(origin, preflight=preflight))
+            if preflight:
+                await request.respond(204, b"")
+                return
         await self._handle(request)
         took_s = (now_ns() - request.started_ns) / 1e9
         route = request.path if request.path in ROUTES else "other"
@@ -166,6 +200,7 @@ class App:
             text = f"origin '{origin}' is not allowed; add it to OLLAMA_ORIGINS"
         else:
             text = f"host '{host}' is not allowed; use localhost, or --host to listen elsewhere"
+        log.warning("%s %s 403: %s", request.method, request.path, text)
         await request.json(403, {"error": text})
 
 

@@ -75,6 +75,7 @@ class Request:
                 raise BodyTooLarge(f"cannot read the request: its body exceeds {limit_bytes} bytes")
             parts.append(part)
             if not message.get("more_body"):
+                self.started_ns = now_ns()  # a slow upload is not our work
                 return b"".join(parts)
 
     async def gone(self) -> None:

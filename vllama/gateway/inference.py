@@ -102,14 +102,8 @@ async def relayed(
 
 
 async def fetch_json(upstream: Upstream, path: str, body: object) -> dict[str, object]:
-    """POST JSON to a route without effects and return its JSON object.
-
-    Raises UpstreamError and kin; a lost connection counts as unsent, since asking again is safe.
-    """
-    try:
-        answer = await upstream.fetch(Call(path=path, body=msgspec.json.encode(body)))
-    except ConnectionLost as error:
-        raise ConnectionLost(error.message, unsent=True) from error
+    """POST JSON to an engine and return its JSON object. Raises UpstreamError and kin."""
+    answer = await upstream.fetch(Call(path=path, body=msgspec.json.encode(body)))
     if answer.status != 200:
         raise clean_engine_error(answer.status, answer.body)
     value = msgspec.json.decode(answer.body)
@@ -126,7 +120,11 @@ async def tokenize(upstream: Upstream, traits: Traits, text: str) -> list[int] |
     body = {route.input_field: text}
     if traits.model_name:
         body["model"] = traits.model_name
-    tokens = (await fetch_json(upstream, route.tokenize_path, body)).get("tokens")
+    try:
+        tokens = (await fetch_json(upstream, route.tokenize_path, body)).get("tokens")
+    except ConnectionLost as error:
+        # splitting a text cannot have ended the engine: asking the next one is safe
+        raise ConnectionLost(error.message, unsent=True) from error
     return tokens if isinstance(tokens, list) else None
 
 

@@ -63,7 +63,7 @@ async def chat(gateway: Gateway, request: Request) -> None:
     if not asked.messages:
         await loaded_only(gateway, request, entry, asked.model, "chat", need, asked.keep_alive)
         return
-    messages = with_system(asked.messages, entry.bundle.system)
+    messages = with_system(asked.messages, entry.bundle.system, entry.bundle.messages)
 
     async def use(lease: Lease, upstream: Upstream) -> None:
         await relay_chat(gateway, request, entry, asked, messages, sampling, shown, lease, upstream)

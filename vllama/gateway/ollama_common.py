@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from vllama.engines.base import Mode
@@ -86,8 +86,26 @@ async def unloaded(gateway: Gateway, request: Request, entry: Entry, model: str,
     await request.respond(200, reply)
 
 
-def with_system(messages: Sequence[Message], system: str | None) -> Sequence[Message]:
-    """Put the model's own system prompt first, unless the conversation brings one."""
+def with_system(
+    messages: Sequence[Message],
+    system: str | None,
+    own: Sequence[Mapping[str, object]] = (),
+) -> Sequence[Message]:
+    """Put what the model brings before the conversation: its MESSAGEs (`own`), then its SYSTEM.
+
+    The system prompt is left out if the conversation itself begins with one (contract §3.4).
+    """
+    turns = (*(own_message(item) for item in own), *messages)
     if not system or (messages and messages[0].role == "system"):
-        return messages
-    return (Message(role="system", content=system), *messages)
+        return turns
+    return (Message(role="system", content=system), *turns)
+
+
+def own_message(item: Mapping[str, object]) -> Message:
+    """Return a message that a model brings."""
+    images = item.get("images")
+    return Message(
+        role=str(item.get("role", "user")),
+        content=str(item.get("content", "")),
+        images=tuple(map(str, images)) if isinstance(images, list) else (),
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from vllama.engines.base import Mode
@@ -114,6 +115,12 @@ async def relay_generate(
     await relayed(gateway, request, entry.bundle, relay, upstream, call, context)
 
 
+def check_tokens(tokens: Sequence[int], vocab_size: int | None) -> None:
+    """Refuse tokens that the model does not have: an engine might die of them."""
+    if any(token < 0 or (vocab_size is not None and token >= vocab_size) for token in tokens):
+        raise BadRequest("cannot use 'context': it holds tokens of another model")
+
+
 async def generate_call(
     entry: Entry,
     asked: GenerateRequest,
@@ -127,10 +134,11 @@ async def generate_call(
     logprobs = max(1, asked.top_logprobs) if asked.logprobs or asked.top_logprobs else 0
     system = asked.system if asked.system is not None else entry.bundle.system
     turn = (Message(role="user", content=asked.prompt, images=asked.images),)
-    messages = with_system(turn, system)
+    messages = with_system(turn, system, () if asked.context else entry.bundle.messages)
     if asked.raw or asked.suffix:
         await prompt.count(asked.prompt)
     elif asked.context:
+        check_tokens(asked.context, entry.info.vocab_size)
         before = await detokenize(upstream, traits, asked.context)
         await prompt.fit(messages, (), truncate=False, think=shown)
         await prompt.count(before + (prompt.text or asked.prompt))

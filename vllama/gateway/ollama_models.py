@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from vllama import __version__
-from vllama.errors import BadRequest, ModelNotFound, VllamaError
+from vllama.errors import BadRequest, InvalidModelRef, ModelNotFound, VllamaError
 from vllama.gateway.http import Request
 from vllama.gateway.inference import unless_gone
 from vllama.metrics import CONTENT_TYPE
+from vllama.models.cloud import CloudDisabled
 from vllama.models.info import details, model_info
 from vllama.models.modelfile import modelfile_text, parameters_text
-from vllama.models.ref import ModelRef
+from vllama.models.ref import Kind, ModelRef
 from vllama.models.types import Bundle, Capability, ModelInfo, PullEvent
 from vllama.plan.choose import preferred_formats
 from vllama.translate.ollama_in import parse_model_field
@@ -128,6 +129,8 @@ async def show(gateway: Gateway, request: Request) -> None:
         entry = await gateway.catalog.find(name)
     except ModelNotFound as error:
         raise ModelNotFound(name, message=f"model '{name}' not found") from error
+    except CloudDisabled as error:
+        raise CloudDisabled("remote model details are unavailable") from error
     bundle, info = entry.bundle, entry.info
     # the long arrays are read from the file again
     metadata = await asyncio.to_thread(model_info, info, verbose=body.get("verbose") is True)
@@ -136,7 +139,7 @@ async def show(gateway: Gateway, request: Request) -> None:
     reply: dict[str, object] = {
         "modelfile": modelfile_text(bundle, info),
         "parameters": parameters_text(bundle.parameters),
-        "template": info.chat_template or "",
+        "template": bundle.template or info.chat_template or "",
         "details": details(bundle, info),
         "model_info": metadata,
         "capabilities": capability_list(info),
@@ -144,6 +147,8 @@ async def show(gateway: Gateway, request: Request) -> None:
     }
     if bundle.system:
         reply["system"] = bundle.system
+    if bundle.messages:
+        reply["messages"] = list(bundle.messages)
     if text := bundle.license or info.license:
         reply["license"] = text
     if body.get("verbose") is True:
@@ -161,7 +166,9 @@ async def delete(gateway: Gateway, request: Request) -> None:
         bundle = await gateway.catalog.bundle(name)
     except ModelNotFound as error:
         raise ModelNotFound(name, message=f"model '{name}' not found") from error
-    gateway.scheduler.unload(bundle)
+    models = await asyncio.to_thread(gateway.catalog.library.list)
+    if not any(other.key == bundle.key and other.name != bundle.name for other in models):
+        gateway.scheduler.unload(bundle)  # no other name needs the engine
     await asyncio.to_thread(gateway.catalog.library.remove, name)
     gateway.catalog.forget()
     await request.respond(200, b"")
@@ -182,7 +189,9 @@ async def pull(gateway: Gateway, request: Request) -> None:
     """Download a model, with progress as NDJSON; a client that leaves stops it."""
     body = parse_model_field(await request.body())
     name = named(body)
-    ModelRef.parse(name)  # a bad name is a status, not a line of the stream
+    # a bad name is a status, not a line of the stream
+    if ModelRef.parse(name).kind is Kind.PATH:
+        raise InvalidModelRef("invalid model name", hint="a path cannot be pulled")
     stream = body.get("stream") is not False
     events: asyncio.Queue[PullEvent | None] = asyncio.Queue()
     loop, cancel = asyncio.get_running_loop(), threading.Event()

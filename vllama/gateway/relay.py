@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
+from types import CoroutineType
 from typing import Any, Protocol
 
 from vllama.errors import VllamaError
@@ -177,7 +178,7 @@ class Relay:
     def _drive(self, message: Message) -> bool:
         """Run `send()` by hand; True if it finished at once."""
         coroutine = self._request.send(message)
-        if not isinstance(coroutine, Coroutine):  # a server whose send() is something else
+        if type(coroutine) is not CoroutineType:  # a server whose send() is something else
             self._suspend(coroutine)
             return False
         try:

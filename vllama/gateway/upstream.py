@@ -20,6 +20,7 @@ from vllama.translate.types import Call
 
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
 CONNECT_LIMIT_S = 5.0
+AGAIN = "try again: the engine is restarted if it has ended"
 
 
 class ConnectionLost(EngineCrashed):
@@ -30,8 +31,8 @@ class ConnectionLost(EngineCrashed):
     ended an engine must not be sent to the next one.
     """
 
-    def __init__(self, message: str, *, unsent: bool) -> None:
-        super().__init__(message, hint="try again: the engine is restarted if it has ended")
+    def __init__(self, message: str, *, unsent: bool, hint: str | None = AGAIN) -> None:
+        super().__init__(message, hint=hint)
         self.unsent = unsent
 
 
@@ -147,7 +148,7 @@ class Connection(asyncio.Protocol):
         sink, unsent = self._sink, self._reused and not self._answered
         self.abort()
         if sink is not None:
-            sink.on_lost(ConnectionLost(f"cannot go on: {reason}", unsent=unsent))
+            sink.on_lost(self._pool.lost(reason, unsent=unsent))
 
     # -- httptools ----------------------------------------------------------------------------
 
@@ -208,6 +209,13 @@ class Upstream:
         self.endpoint = endpoint
         self.idle: list[Connection] = []
         self.live = 0
+        self.stopping = False
+
+    def lost(self, reason: str, *, unsent: bool) -> ConnectionLost:
+        """Return the error of a lost connection; when we are stopping, that is the reason."""
+        if self.stopping:
+            return ConnectionLost("cannot go on: the server is stopping", unsent=False, hint=None)
+        return ConnectionLost(f"cannot go on: {reason}", unsent=unsent)
 
     async def connect(self) -> Connection:
         """Return an idle connection or a new one. Raises ConnectionLost."""
@@ -278,6 +286,11 @@ class Upstreams:
         for endpoint, pool in list(self._pools.items()):
             if not pool.live:
                 del self._pools[endpoint]
+
+    def stopping(self) -> None:
+        """Note that engines are about to be stopped, for the errors of those still answering."""
+        for pool in self._pools.values():
+            pool.stopping = True
 
     def close(self) -> None:
         """Cut everything that is idle."""

@@ -12,8 +12,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from vllama.errors import BadRequest, ModelNotFound, NoPlan, Offline
+from vllama.errors import BadRequest, ModelNotFound, NoPlan, Offline, VllamaError
 from vllama.models.aliases import hub_alias
+from vllama.models.cloud import CloudDisabled, is_cloud
 from vllama.models.download import Progress
 from vllama.models.fetch import Fetcher, free_bytes
 from vllama.models.info import read_info
@@ -24,6 +25,7 @@ from vllama.models.sources.hf import HuggingFace
 from vllama.models.stores.base import ForeignStore, RemovingStore, Store
 from vllama.models.stores.folder import FolderStore
 from vllama.models.stores.hf_cache import HfCacheStore
+from vllama.models.stores.local import LocalStore, check_base
 from vllama.models.stores.packaged import PackagedStore
 from vllama.models.stores.upstream import UpstreamStore
 from vllama.models.types import Bundle, Format, ModelInfo, PullEvent, Removed, Variant
@@ -58,12 +60,22 @@ class Library:
                 bundles.setdefault(bundle.name.lower(), bundle)
         return sorted(bundles.values(), key=lambda b: (-b.modified_s, b.name))
 
+    @property
+    def local(self) -> LocalStore:
+        """The store of the models created here. Raises VllamaError if there is none."""
+        for store in self._stores:
+            if isinstance(store, LocalStore):
+                return store
+        raise VllamaError("cannot keep models: no data folder is set")
+
     def find(self, name: str) -> Bundle:
         """Return the model called `name`; raise InvalidModelRef or ModelNotFound."""
         ref = ModelRef.parse(name)
         bundle = self._find(ref)
         if bundle is not None:
             return bundle
+        if is_cloud(ref):
+            raise CloudDisabled
         if ref.kind is Kind.PATH:
             raise ModelNotFound(
                 name,
@@ -102,6 +114,7 @@ class Library:
         """Read a model's own metadata, once for each state of its files; raise BadModelFile."""
         if bundle.info is not None:
             return bundle.info
+        check_base(bundle)
         key = _state(bundle)
         with self._lock:
             if key in self._infos:
@@ -134,6 +147,8 @@ class Library:
         if here is not None and (hub is None or here.store != HfCacheStore.name):
             progress(PullEvent(status="success"))
             return here
+        if is_cloud(ref):
+            raise CloudDisabled
         if hub is None or hub.hub_id is None:
             return self._unpullable(ref)
         try:
@@ -190,6 +205,8 @@ def open_library(settings: ModelsSettings) -> Library:
     )
     if settings.upstreams:
         stores = (UpstreamStore(settings.upstreams, settings.upstream_key), *stores)
+    if settings.data_dir is not None:
+        stores = (LocalStore(settings.data_dir, stores), *stores)
     return Library(stores, HuggingFace(settings), settings)
 
 

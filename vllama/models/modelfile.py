@@ -1,21 +1,150 @@
-"""Modelfile text from a model's settings (contract §1.6, §4.4)."""
+"""Modelfiles: text → instructions, and a model's settings → text (contract §1.6, §4.4). Pure.
+
+The grammar is Ollama's (parser/parser.go)::
+
+    line  = "#" anything | KEYWORD value | "PARAMETER" name value | "MESSAGE" role value
+    value = rest of the line | text in quotes | text in triple quotes
+
+Keywords in any case, white space around a value is ignored. A quoted text ends at the first line
+end that closes its quotes, so it may have several lines, and quotes inside its lines; there are no
+escapes. One thing cannot be written so: a text with triple quotes at the end of an inner line.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
+from vllama.errors import BadRequest
+from vllama.models.parameters import LISTS, OBSOLETE, parse_parameter
 from vllama.models.types import Bundle, ModelInfo
 
 NAME_WIDTH = 30
+ROLES = ("system", "user", "assistant")
+KEYWORDS = (
+    "from", "parameter", "template", "system", "adapter", "license", "message", "requires",
+    "renderer", "parser", "draft",
+)  # fmt: skip
+UNUSED = ("requires", "renderer", "parser", "draft")
+"""Taken, but without effect here."""
+_WORD = re.compile(r"\s*(\S+)(?:\s+|$)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Modelfile:
+    """What a Modelfile says. `sources` are the FROM lines; `unused` what has no effect here."""
+
+    sources: tuple[str, ...]
+    parameters: Mapping[str, object] = field(default_factory=dict)
+    system: str | None = None
+    template: str | None = None
+    messages: tuple[Mapping[str, object], ...] = ()
+    license: str | None = None
+    adapters: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
+
+
+def parse_modelfile(text: str) -> Modelfile:
+    """Read a Modelfile. Raises BadRequest that names the line."""
+    found: dict[str, list[str]] = {keyword: [] for keyword in KEYWORDS}
+    parameters: dict[str, object] = {}
+    messages: list[Mapping[str, object]] = []
+    unused: dict[str, None] = {}
+    for number, keyword, word, value in _instructions(text):
+        if not value and keyword in ("from", "adapter"):
+            raise _wrong(number, f"{keyword.upper()} needs a value")
+        match keyword:
+            case "parameter" if word in OBSOLETE:
+                unused[f"PARAMETER {word}"] = None
+            case "parameter":
+                _add_parameter(parameters, number, word, value)
+            case "message":
+                messages.append({"role": word, "content": value})
+            case _:
+                found[keyword].append(value)
+                if keyword in UNUSED:
+                    unused[keyword.upper()] = None
+    if not found["from"]:
+        raise BadRequest(
+            "cannot use the Modelfile: it has no FROM line",
+            hint="name the model that it builds on: FROM smollm2:135m",
+        )
+    return Modelfile(
+        sources=tuple(found["from"]),
+        parameters=parameters,
+        system=found["system"][-1] if found["system"] else None,
+        template=found["template"][-1] if found["template"] else None,
+        messages=tuple(messages),
+        license="\n\n".join(found["license"]) if found["license"] else None,
+        adapters=tuple(found["adapter"]),
+        unused=tuple(unused),
+    )
+
+
+def _instructions(text: str) -> Iterator[tuple[int, str, str, str]]:
+    """Yield line number, keyword, parameter's name or message's role ("" else), and value."""
+    lines = text.removeprefix("\ufeff").split("\n")
+    at = 0
+    while at < len(lines):
+        first, at = at, at + 1
+        line = lines[first].strip()
+        if not line or line.startswith("#"):
+            continue
+        keyword, rest = _split_word(lines[first])
+        keyword, word = keyword.lower(), ""
+        if keyword not in KEYWORDS:
+            known = ", ".join(name.upper() for name in KEYWORDS)
+            raise _wrong(first, f"unknown instruction '{keyword[:40]}'; known are {known}")
+        if keyword in ("parameter", "message"):
+            word, rest = _split_word(rest)
+            word = word.lower()
+            if keyword == "message" and word not in ROLES:
+                raise _wrong(first, f"MESSAGE needs a role: {', '.join(ROLES)}")
+            if not word or not rest.strip():
+                raise _wrong(first, f"{keyword.upper()} needs a name and a value")
+        while (value := _unquoted(rest.strip())) is None:
+            if at == len(lines):
+                raise _wrong(first, "its quotes are not closed")
+            rest, at = f"{rest}\n{lines[at]}", at + 1
+        yield first, keyword, word, value
+
+
+def _split_word(text: str) -> tuple[str, str]:
+    match = _WORD.match(text)
+    return (match[1], text[match.end() :]) if match else ("", "")
+
+
+def _unquoted(text: str) -> str | None:
+    """Take the quotes off; None if they are not closed yet."""
+    for quotes in ('"""', '"'):
+        if text.startswith(quotes):
+            closed = len(text) >= 2 * len(quotes) and text.endswith(quotes)
+            return text[len(quotes) : -len(quotes)] if closed else None
+    return text
+
+
+def _add_parameter(parameters: dict[str, object], number: int, name: str, value: str) -> None:
+    """Add a value; a list grows by one."""
+    if name in LISTS:
+        before = parameters.get(name)
+        parameters[name] = [*(before if isinstance(before, list) else ()), value]
+        return
+    try:
+        parameters[name] = parse_parameter(name, [value])
+    except ValueError as error:
+        raise _wrong(number, str(error)) from None
+
+
+def _wrong(index: int, reason: str) -> BadRequest:
+    return BadRequest(f"cannot use the Modelfile: line {index + 1}: {reason}")
 
 
 def parameters_text(parameters: Mapping[str, object]) -> str:
     """Return one line a value, the name padded, strings quoted; lists give several lines."""
-    lines = []
-    for name, value in sorted(parameters.items()):
-        values = value if isinstance(value, list | tuple) else [value]
-        lines += [f"{name:<{NAME_WIDTH}} {_quoted(item)}" for item in values]
-    return "\n".join(lines)
+    return "\n".join(
+        f"{name:<{NAME_WIDTH}} {_shown(value)}" for name, value in _each_value(parameters)
+    )
 
 
 def modelfile_text(bundle: Bundle, info: ModelInfo) -> str:
@@ -24,19 +153,41 @@ def modelfile_text(bundle: Bundle, info: ModelInfo) -> str:
         "# Modelfile made by vllama",
         f"# To build on this model, use: FROM {bundle.name}",
         "",
-        f"FROM {bundle.path}",
+        f"FROM {bundle.base or bundle.path}",
     ]
-    if info.chat_template:
-        lines.append(f'TEMPLATE """{info.chat_template}"""')
+    if not bundle.base and bundle.projector:
+        lines.append(f"FROM {bundle.projector}")
+    lines += [f"ADAPTER {path}" for path in bundle.adapters]
+    if template := bundle.template or info.chat_template:
+        lines.append(f"TEMPLATE {_block(template)}")
     if bundle.system:
-        lines.append(f'SYSTEM """{bundle.system}"""')
-    for name, value in sorted(bundle.parameters.items()):
-        values = value if isinstance(value, list | tuple) else [value]
-        lines += [f"PARAMETER {name} {_quoted(item)}" for item in values]
+        lines.append(f"SYSTEM {_block(bundle.system)}")
+    for name, value in _each_value(bundle.parameters):
+        text = _quoted(value) if isinstance(value, str) else _shown(value)
+        lines.append(f"PARAMETER {name} {text}")
+    for message in bundle.messages:
+        lines.append(f"MESSAGE {message['role']} {_block(str(message['content']))}")
+    if bundle.license:
+        lines.append(f"LICENSE {_block(bundle.license)}")
     return "\n".join(lines) + "\n"
 
 
-def _quoted(value: object) -> str:
+def _each_value(parameters: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+    for name, value in sorted(parameters.items()):
+        for item in value if isinstance(value, list | tuple) else [value]:
+            yield name, item
+
+
+def _block(text: str) -> str:
+    return f'"""{text}"""'
+
+
+def _quoted(text: str) -> str:
+    return _block(text) if '"' in text or "\n" in text else f'"{text}"'
+
+
+def _shown(value: object) -> str:
+    """Write a value for `/api/show`: strings as Go quotes them."""
     if isinstance(value, str):
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
     return str(value).lower() if isinstance(value, bool) else str(value)

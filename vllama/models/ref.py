@@ -105,6 +105,7 @@ class ModelRef:
     @classmethod
     def _of_name(cls, text: str) -> ModelRef:
         scheme, rest = _split_scheme(text)
+        rest = _strip_origin(rest)
         if "@" in rest:
             raise _invalid("leave the @digest or @revision out and name a tag instead")
         rest, file_tag = _strip_web_page(rest)
@@ -250,6 +251,14 @@ def _strip_web_page(rest: str) -> tuple[str, str | None]:
         return rest, None
     file = match.group(2)
     return match.group(1), file.rsplit("/", 1)[-1] if file else None
+
+
+def _strip_origin(rest: str) -> str:
+    """Take off `:local`, which says that a model is not in the cloud (`:cloud` stays)."""
+    origins = [part.lower() for part in rest.split(":")[1:]]
+    if "local" in origins and "cloud" in origins:
+        raise InvalidModelRef("use either :local or :cloud, not both")
+    return rest[: -len(":local")] if origins[-1:] == ["local"] else rest
 
 
 def _split_tag(rest: str) -> tuple[str, str]:

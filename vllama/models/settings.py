@@ -13,6 +13,7 @@ from pathlib import Path
 class ModelsSettings:
     """Where models are looked for and how the hub is asked.
 
+    `data_dir` is where vllama's own models and uploaded files lie; None: it keeps none.
     `hf_endpoint` None means https://huggingface.co. `hf_token` None lets huggingface_hub use the
     login that `hf auth login` stored. `package_dirs` are the folders searched for models in
     Python packages; None means `sys.path`. `connections` is the number of connections of one
@@ -22,6 +23,7 @@ class ModelsSettings:
     """
 
     hf_cache_dir: Path
+    data_dir: Path | None = None
     upstreams: tuple[str, ...] = ()
     upstream_key: str | None = None
     hf_endpoint: str | None = None

@@ -100,6 +100,8 @@ class Bundle:
     the folder of safetensors. `digest` is 64 hex digits, stable for one model and different
     between models. `modified_s` is Unix time. `parameters` are the model's own default options.
     `info` is set by stores that know it without files.
+    `messages` (role, content) and `system` come before a conversation, `template` is text only.
+    `base` is the name of the model that a created one was made from.
     `key` tells whether two names are one model: equal keys share one engine process.
     """
 
@@ -117,12 +119,16 @@ class Bundle:
     system: str | None = None
     license: str | None = None
     hub_id: str | None = None
+    base: str | None = None
+    template: str | None = None
+    messages: tuple[Mapping[str, object], ...] = ()
+    adapters: tuple[Path, ...] = ()
     info: ModelInfo | None = None
 
     @property
     def key(self) -> str:
         """Identity for sharing one engine process."""
-        return str(self.path)
+        return "+".join(str(path) for path in (self.path, *self.adapters))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

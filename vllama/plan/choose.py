@@ -155,7 +155,9 @@ def make_plan(facts: Facts, bundle: Bundle, info: ModelInfo, need: Need) -> Plan
         if fitting is not None and fitting < context:
             reasons.append(f"context lowered from {context} to {fitting} tokens to fit into memory")
             context = fitting
-    memory = estimate(info, context, engine.overhead, logprobs=need.logprobs, on_gpu=on_gpu)
+    # an embedding process evaluates its whole context in one batch
+    every = need.logprobs or need.mode is Mode.EMBED
+    memory = estimate(info, context, engine.overhead, every_row=every, on_gpu=on_gpu)
     refuse_if_too_large(bundle, memory, context, available)
     reasons.append(
         f"context {context} tokens; about {memory.total_bytes / GIB:.1f} GiB of "

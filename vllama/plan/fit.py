@@ -45,10 +45,10 @@ def kv_bytes(info: ModelInfo, context_length: int) -> int:
 
 
 def estimate(
-    info: ModelInfo, context_length: int, overhead: Overhead, *, logprobs: bool, on_gpu: bool
+    info: ModelInfo, context_length: int, overhead: Overhead, *, every_row: bool, on_gpu: bool
 ) -> Memory:
-    """Estimate what one process takes; with `logprobs` it keeps logits of every position."""
-    rows = context_length if logprobs else overhead.logits_rows
+    """Estimate what one process takes; with `every_row` it keeps logits of every position."""
+    rows = context_length if every_row else overhead.logits_rows
     return Memory(
         weights_bytes=info.weights_bytes,
         kv_bytes=kv_bytes(info, context_length),
@@ -67,7 +67,7 @@ def largest_context(
     """
     context = wanted
     while True:
-        memory = estimate(info, context, overhead, logprobs=False, on_gpu=on_gpu)
+        memory = estimate(info, context, overhead, every_row=False, on_gpu=on_gpu)
         if memory.total_bytes <= available_bytes:
             return context
         if context <= MIN_AUTO_CONTEXT:

@@ -7,6 +7,7 @@ Knows no model, engine or dialect: what to start comes as a function of an endpo
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import secrets
 from collections.abc import Callable
@@ -220,7 +221,9 @@ class SupervisedProcess:
         except VllamaError as error:
             self._fail(Diagnosis(cause=error.message, hint=error.hint))
         except OSError as error:
-            self._fail(Diagnosis(cause=str(error)))
+            where = error.filename or self._log_dir
+            hint = "free some space there" if error.errno == errno.ENOSPC else None
+            self._fail(Diagnosis(cause=f"cannot write '{where}': {error.strerror}", hint=hint))
         return False
 
     async def _begin(self, port: PortReservation) -> Trial:
@@ -311,7 +314,9 @@ class SupervisedProcess:
 
     def _why(self) -> str:
         diagnosis = self._history.diagnosis
-        return f"cannot start {self.name}: {diagnosis.cause if diagnosis else 'unknown cause'}"
+        verb = "keep" if self._history.ever_ready else "start"
+        cause = diagnosis.cause if diagnosis else "unknown cause"
+        return f"cannot {verb} {self.name}{' running' if verb == 'keep' else ''}: {cause}"
 
     def _failure(self) -> EngineCrashed | EngineStartFailed:
         diagnosis = self._history.diagnosis

@@ -13,7 +13,7 @@ from typing import Any
 from vllama.errors import BadRequest, CapabilityMissing
 from vllama.translate.decoding import encode_json, kind
 from vllama.translate.traits import Traits
-from vllama.translate.upstream import audio_part
+from vllama.translate.upstream import audio_part, engine_role
 
 _DATA_URI = re.compile(r"data:(?:image/(?:jpeg|jpg|png|webp|gif))?;base64,", re.IGNORECASE)
 
@@ -35,7 +35,7 @@ def _message(number: int, item: object, traits: Traits, model: str) -> dict[str,
     role = message.get("role")
     if not isinstance(role, str) or not role:
         raise BadRequest(f"Missing required parameter: '{where}.role'.")
-    message["role"] = _role(role.lower(), traits)
+    message["role"] = engine_role(role.lower(), traits)
     if not message.get("tool_calls"):
         message.pop("tool_calls", None)
     else:
@@ -52,10 +52,6 @@ def _message(number: int, item: object, traits: Traits, model: str) -> dict[str,
         )
     _reasoning(message, traits)
     return message
-
-
-def _role(role: str, traits: Traits) -> str:
-    return "system" if role == "developer" and not traits.takes_developer_role else role
 
 
 def _reasoning(message: dict[str, Any], traits: Traits) -> None:

@@ -41,7 +41,10 @@ class Delta(msgspec.Struct):
 
 
 class Choice(msgspec.Struct):
-    """One choice of a chunk; `text` in completions, `message` in answers that are whole."""
+    """One choice of a chunk; `text` in completions, `message` in answers that are whole.
+
+    `stop_reason` is vLLM's: the stop sequence, or a token's number.
+    """
 
     index: int = 0
     delta: Delta | None = None
@@ -49,6 +52,7 @@ class Choice(msgspec.Struct):
     text: str | None = None
     finish_reason: str | None = None
     logprobs: dict[str, Any] | None = None
+    stop_reason: Any = None
 
 
 class EngineUsage(msgspec.Struct):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -29,6 +30,12 @@ NDJSON = "application/x-ndjson"
 JSON = "application/json; charset=utf-8"
 
 _encode = msgspec.json.Encoder().encode
+
+
+@lru_cache(maxsize=4)
+def _second_text(second: int) -> bytes:
+    """Write a Unix second; all streams of one moment share it."""
+    return rfc3339_utc(second * 1_000_000_000)[:19].encode()
 
 
 class OllamaReply(ABC):
@@ -79,7 +86,7 @@ class OllamaReply(ABC):
         self._reader = SseReader()
         self._head = b'{"model":%b,"created_at":"' % _encode(model)
         self._second = -1
-        self._second_text = ""
+        self._second_text = b""
         self._texts: list[str] = []
         self._thoughts: list[str] = []
         self._logprobs: list[dict[str, Any]] = []
@@ -165,6 +172,28 @@ class OllamaReply(ABC):
                 continue
             event = decode_event(payload)
             self.events += 1
+            if self._plain and event.choices and event.usage is None:
+                choice = event.choices[0]
+                delta = choice.delta
+                # the usual token: text and nothing else; written out, since calls cost most here
+                if (
+                    delta is not None
+                    and delta.content
+                    and choice.finish_reason is None
+                    and choice.logprobs is None
+                    and delta.reasoning is None
+                    and delta.reasoning_content is None
+                    and delta.tool_calls is None
+                ):
+                    if self.first_token_ns is None:
+                        self.first_token_ns = now_ns
+                    self._last_ns = now_ns
+                    self._chunks += 1
+                    self._texts.append(delta.content)
+                    if self._stream:
+                        line = self._content_line(self._stamp(now_ns), _encode(delta.content))
+                        lines.append(line)
+                    continue
             if event.choices:
                 self._choice(event.choices[0], now_ns, lines)
             if event.usage is not None:
@@ -248,8 +277,8 @@ class OllamaReply(ABC):
         second, nanos = divmod(now_ns, 1_000_000_000)
         if second != self._second:
             self._second = second
-            self._second_text = rfc3339_utc(second * 1_000_000_000)[:19]
-        return b"%b.%09dZ" % (self._second_text.encode(), nanos)
+            self._second_text = _second_text(second)
+        return b"%b.%09dZ" % (self._second_text, nanos)
 
     def _line(
         self,

@@ -25,6 +25,7 @@ from vllama.translate.decoding import encode_json
 from vllama.translate.traits import Traits, VectorStyle
 from vllama.translate.types import Call, Format, Message, Sampling, Think, ToolCall
 from vllama.translate.upstream import (
+    engine_role,
     media_part,
     put_max_tokens,
     put_model,
@@ -137,7 +138,8 @@ def _messages(messages: Sequence[Message], traits: Traits, model: str) -> list[d
     pending: list[tuple[str, str]] = []  # (id, name) of calls that wait for their result
     out = []
     for number, message in enumerate(messages):
-        item: dict[str, Any] = {"role": _role(message.role, traits), "content": message.content}
+        role = engine_role(message.role, traits)
+        item: dict[str, Any] = {"role": role, "content": message.content}
         if message.images:
             parts: list[dict[str, object]] = []
             if message.content:
@@ -160,10 +162,6 @@ def _messages(messages: Sequence[Message], traits: Traits, model: str) -> list[d
                 item["name"] = name
         out.append(item)
     return out
-
-
-def _role(role: str, traits: Traits) -> str:
-    return "system" if role == "developer" and not traits.takes_developer_role else role
 
 
 def _call(call: ToolCall, call_id: str) -> dict[str, object]:

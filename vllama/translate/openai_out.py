@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from vllama.errors import EngineCrashed, VllamaError
+from vllama.errors import VllamaError
 from vllama.translate.embeddings import (
     decode_embeddings,
     embeddings_reply,
@@ -20,15 +20,14 @@ from vllama.translate.embeddings import (
     pool,
     truncate_dimensions,
 )
-from vllama.translate.events import Chunk, check_finish, decode_chunk
+from vllama.translate.events import Chunk, decode_chunk
 from vllama.translate.faults import openai_error, openai_error_object
-from vllama.translate.framing import DONE, SseReader, sse
+from vllama.translate.framing import DONE, sse
 from vllama.translate.openai_in import Passage
 from vllama.translate.openai_rewrite import Rewriter
 from vllama.translate.openai_whole import ChoiceParts, whole_object
-from vllama.translate.reply import CUT_SHORT
+from vllama.translate.reply import EVENT_STREAM, Tap
 from vllama.translate.traits import Traits
-from vllama.translate.types import Usage
 
 __all__ = [
     "PassThrough",
@@ -40,104 +39,10 @@ __all__ = [
     "truncate_dimensions",
 ]
 
-EVENT_STREAM = "text/event-stream"
-JSON = "application/json"
-
 _encode = msgspec.json.Encoder().encode
 
 
-class _Tap:
-    """What both replies watch in the stream: usage, ends, the first token, the whole text."""
-
-    def __init__(
-        self,
-        passage: Passage,
-        traits: Traits,
-        *,
-        prompt_tokens: int | None = None,
-        think: bool = False,
-        think_opened: bool = False,
-    ) -> None:
-        """`think`: the model may think; `think_opened`: the prompt ended inside the tag."""
-        self.content_type = JSON
-        self.ended = False
-        self.first_token_ns: int | None = None
-        self.events = 0
-        self._passage = passage
-        self._split = think and not traits.splits_reasoning
-        self._opened = think_opened
-        self._scan = passage.tools and not traits.parses_tools
-        self._prompt_tokens = prompt_tokens
-        self._reader = SseReader()
-        self._texts: list[str] = []
-        self._tokens = 0
-        self._unfinished: set[int] = set()
-        self._finish_reason: str | None = None
-        self._usage: dict[str, Any] | None = None
-        self._failure: VllamaError | None = None
-
-    @property
-    def text(self) -> str:
-        """The first choice's text as the engine gave it."""
-        return "".join(self._texts)
-
-    @property
-    def finish_reason(self) -> str | None:
-        """Why the engine stopped; None before that."""
-        return self._finish_reason
-
-    @property
-    def usage(self) -> Usage:
-        """Tokens so far: the engine's numbers, else those counted here."""
-        given = self._usage or {}
-        prompt, completion = given.get("prompt_tokens"), given.get("completion_tokens")
-        if not isinstance(prompt, int):
-            prompt = self._prompt_tokens or 0
-        if not isinstance(completion, int):
-            limit = self._passage.max_tokens
-            full = self._finish_reason == "length" and limit is not None
-            completion = limit if full and limit is not None else self._tokens
-        return Usage(prompt_tokens=prompt, completion_tokens=completion)
-
-    def _watch(self, chunk: Chunk, now_ns: int) -> None:
-        """Take note of one event. Raises EngineCrashed when the engine says that it gave up."""
-        self.events += 1
-        if chunk.usage is not None:
-            self._usage = chunk.usage
-        for choice in chunk.choices or ():
-            delta = choice.delta
-            text = choice.text if delta is None else delta.content
-            if text or (
-                delta is not None
-                and (delta.reasoning or delta.reasoning_content or delta.tool_calls)
-            ):
-                if self.first_token_ns is None:
-                    self.first_token_ns = now_ns
-                self._tokens += 1
-                if text and choice.index == 0:
-                    self._texts.append(text)
-            self._unfinished.add(choice.index)
-            if choice.finish_reason is not None:
-                check_finish(choice.finish_reason)
-                self._unfinished.discard(choice.index)
-                self._finish_reason = choice.finish_reason
-                self.ended = not self._unfinished
-
-    def _check_complete(self) -> None:
-        if self._finish_reason is None or self._unfinished:
-            raise EngineCrashed(CUT_SHORT)
-
-    def _usage_object(self) -> dict[str, Any]:
-        usage = self.usage
-        return {
-            **(self._usage or {}),
-            "prompt_tokens": usage.prompt_tokens,
-            "completion_tokens": usage.completion_tokens,
-            "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-        }
-
-
-class PassThrough(_Tap):
+class PassThrough(Tap):
     """A stream for a client that asked for one."""
 
     def __init__(self, passage: Passage, traits: Traits, **options: Any) -> None:
@@ -148,32 +53,13 @@ class PassThrough(_Tap):
         self._usage_sent = False
         self._closed = False
 
-    def feed(self, chunk: bytes, now_ns: int) -> bytes:
-        """Take bytes of the engine's stream; return the events for the client.
-
-        Raises UpstreamError or EngineCrashed for an error in the stream.
-        """
-        if self._failure is not None:
-            raise self._failure
-        out: list[bytes] = []
-        try:
-            self._take(self._reader.feed(chunk), now_ns, out)
-        except VllamaError as error:
-            if not out:
-                raise
-            self._failure = error
-        return b"".join(out)
-
     def finish(self, now_ns: int) -> bytes:
         """Return what is left: usage and `[DONE]` where the engine gave none.
 
         Raises EngineCrashed when the stream ended without a `finish_reason`.
         """
-        if self._failure is not None:
-            raise self._failure
         out: list[bytes] = []
-        self._take(self._reader.close(), now_ns, out)
-        self._check_complete()
+        self._take_rest(now_ns, out)
         self._close(out)
         return b"".join(out)
 
@@ -240,7 +126,7 @@ def _has_calls(chunk: Chunk) -> bool:
     return any(choice.delta and choice.delta.tool_calls for choice in chunk.choices or ())
 
 
-class Whole(_Tap):
+class Whole(Tap):
     """One object for a client that did not ask for a stream."""
 
     def __init__(self, passage: Passage, traits: Traits, **options: Any) -> None:
@@ -248,18 +134,9 @@ class Whole(_Tap):
         self._first: Chunk | None = None
         self._choices: dict[int, ChoiceParts] = {}
 
-    def feed(self, chunk: bytes, now_ns: int) -> bytes:
-        """Take bytes of the engine's stream; nothing is sent before the end.
-
-        Raises UpstreamError or EngineCrashed for an error in the stream.
-        """
-        self._take(self._reader.feed(chunk), now_ns)
-        return b""
-
     def finish(self, now_ns: int) -> bytes:
         """Return the object. Raises EngineCrashed when the answer is not complete."""
-        self._take(self._reader.close(), now_ns)
-        self._check_complete()
+        self._take_rest(now_ns, [])
         return whole_object(
             self._passage,
             self._first or Chunk(),
@@ -275,7 +152,8 @@ class Whole(_Tap):
         """Return the error's body."""
         return openai_error(error)[1]
 
-    def _take(self, payloads: list[bytes], now_ns: int) -> None:
+    def _take(self, payloads: list[bytes], now_ns: int, out: list[bytes]) -> None:
+        """Collect; nothing is sent before the end."""
         for payload in payloads:
             if payload == DONE:
                 self.ended = True

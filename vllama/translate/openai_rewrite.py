@@ -13,20 +13,53 @@ import msgspec
 
 from vllama.translate.thinking import ThinkSplitter
 from vllama.translate.toolcalls import CallScanner, openai_calls
+from vllama.translate.types import ToolCall
+
+
+class Sifter:
+    """Tells thinking, text and tool calls apart where the engine leaves all in one text."""
+
+    __slots__ = ("_scanner", "_splitter", "active")
+
+    def __init__(self, *, split: bool, opened: bool, scan: bool) -> None:
+        """`split`: look for `<think>`, which the prompt has `opened` or not; `scan`: for calls."""
+        self.active = split or scan
+        self._splitter = ThinkSplitter(opened=opened) if split else None
+        self._scanner = CallScanner() if scan else None
+
+    def feed(self, text: str) -> tuple[str, str]:
+        """Return (thinking, text) that are certain by now."""
+        thinking = ""
+        if self._splitter is not None:
+            thinking, text = self._splitter.feed(text)
+        if self._scanner is not None:
+            text = self._scanner.feed(text)
+        return thinking, text
+
+    def finish(self) -> tuple[str, str, list[ToolCall]]:
+        """Return what was held back: thinking, text and the calls."""
+        thinking, text = "", ""
+        calls: list[ToolCall] = []
+        if self._splitter is not None:
+            thinking, text = self._splitter.finish()
+        if self._scanner is not None:
+            text = self._scanner.feed(text)
+            calls, rest = self._scanner.finish()
+            text += rest
+        return thinking, text, calls
 
 
 class Rewriter:
     """Rewrites chat chunks, one after the other."""
 
-    __slots__ = ("_named", "_opened", "_scan", "_scanners", "_split", "_splitters", "active")
+    __slots__ = ("_named", "_opened", "_scan", "_sifters", "_split", "active")
 
     def __init__(self, *, split: bool, opened: bool, scan: bool) -> None:
         self.active = split or scan
         """Whether every chunk must be rewritten, not only those with tool calls."""
         self._split, self._opened, self._scan = split, opened, scan
         self._named: set[tuple[int, object]] = set()
-        self._splitters: dict[int, ThinkSplitter] = {}
-        self._scanners: dict[int, CallScanner] = {}
+        self._sifters: dict[int, Sifter] = {}
 
     def rewrite(self, payload: bytes) -> bytes | None:
         """Return the chunk to send instead, None if nothing of it is certain yet.
@@ -47,23 +80,18 @@ class Rewriter:
         index = choice.get("index") or 0
         self._name_once(index, delta.get("tool_calls"))
         given = delta.get("content")
-        text, thinking = given or "", ""
         last = choice.get("finish_reason") is not None
-        if self._split:
-            splitter = self._splitters.setdefault(index, ThinkSplitter(opened=self._opened))
-            thinking, text = splitter.feed(text)
-            if last:
-                more_thinking, more_text = splitter.finish()
-                thinking, text = thinking + more_thinking, text + more_text
-        if self._scan:
-            scanner = self._scanners.setdefault(index, CallScanner())
-            text = scanner.feed(text)
-            if last:
-                calls, rest = scanner.finish()
-                text += rest
-                if calls:
-                    delta["tool_calls"] = openai_calls(calls)
-                    choice["finish_reason"] = "tool_calls"
+        sifter = self._sifters.get(index)
+        if sifter is None:
+            sifter = Sifter(split=self._split, opened=self._opened, scan=self._scan)
+            self._sifters[index] = sifter
+        thinking, text = sifter.feed(given or "")
+        if last:
+            more_thinking, more_text, calls = sifter.finish()
+            thinking, text = thinking + more_thinking, text + more_text
+            if calls:
+                delta["tool_calls"] = openai_calls(calls)
+                choice["finish_reason"] = "tool_calls"
         if thinking:
             delta["reasoning"] = thinking
         if given is not None or text:

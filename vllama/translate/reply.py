@@ -1,13 +1,20 @@
-"""What the relay needs of a translator of replies, whatever the dialect."""
+"""What the relay needs of a translator of replies, and what every one watches in the stream."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from abc import ABC, abstractmethod
+from typing import Any, Protocol
 
-from vllama.errors import VllamaError
+from vllama.errors import EngineCrashed, VllamaError
+from vllama.translate.adapt import Passage
+from vllama.translate.events import Chunk, check_finish
+from vllama.translate.framing import SseReader
+from vllama.translate.traits import Traits
 from vllama.translate.types import Usage
 
 CUT_SHORT = "the engine ended the stream before the answer was complete"
+EVENT_STREAM = "text/event-stream"
+JSON = "application/json"
 
 
 class Reply(Protocol):
@@ -38,3 +45,119 @@ class Reply(Protocol):
     def fail(self, error: VllamaError) -> bytes:
         """Return how the dialect reports `error` inside a stream that has begun."""
         ...
+
+
+class Tap(ABC):
+    """What replies watch in the stream: usage, ends, the first token, the whole text."""
+
+    def __init__(
+        self,
+        passage: Passage,
+        traits: Traits,
+        *,
+        prompt_tokens: int | None = None,
+        think: bool = False,
+        think_opened: bool = False,
+    ) -> None:
+        """`think`: the model may think; `think_opened`: the prompt ended inside the tag."""
+        self.content_type = JSON
+        self.ended = False
+        self.first_token_ns: int | None = None
+        self.events = 0
+        self._passage = passage
+        self._split = think and not traits.splits_reasoning
+        self._opened = think_opened
+        self._scan = passage.tools and not traits.parses_tools
+        self._prompt_tokens = prompt_tokens
+        self._reader = SseReader()
+        self._texts: list[str] = []
+        self._tokens = 0
+        self._unfinished: set[int] = set()
+        self._finish_reason: str | None = None
+        self._usage: dict[str, Any] | None = None
+        self._failure: VllamaError | None = None
+
+    @property
+    def text(self) -> str:
+        """The first choice's text as the engine gave it."""
+        return "".join(self._texts)
+
+    @property
+    def finish_reason(self) -> str | None:
+        """Why the engine stopped; None before that."""
+        return self._finish_reason
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens so far: the engine's numbers, else those counted here."""
+        given = self._usage or {}
+        prompt, completion = given.get("prompt_tokens"), given.get("completion_tokens")
+        if not isinstance(prompt, int):
+            prompt = self._prompt_tokens or 0
+        if not isinstance(completion, int):
+            limit = self._passage.max_tokens
+            full = self._finish_reason == "length" and limit is not None
+            completion = limit if full and limit is not None else self._tokens
+        return Usage(prompt_tokens=prompt, completion_tokens=completion)
+
+    def feed(self, chunk: bytes, now_ns: int) -> bytes:
+        """Take bytes of the engine's stream; return what they are to the client.
+
+        Raises UpstreamError or EngineCrashed for an error in the stream, but first returns what
+        came before it in the same read.
+        """
+        if self._failure is not None:
+            raise self._failure
+        out: list[bytes] = []
+        try:
+            self._take(self._reader.feed(chunk), now_ns, out)
+        except VllamaError as error:
+            if not out:
+                raise
+            self._failure = error
+        return b"".join(out)
+
+    @abstractmethod
+    def _take(self, payloads: list[bytes], now_ns: int, out: list[bytes]) -> None:
+        """Take whole events; append what can be sent."""
+
+    def _take_rest(self, now_ns: int, out: list[bytes]) -> None:
+        """Take what the stream's end completes. Raises EngineCrashed if the answer is not whole."""
+        if self._failure is not None:
+            raise self._failure
+        self._take(self._reader.close(), now_ns, out)
+        if self._finish_reason is None or self._unfinished:
+            raise EngineCrashed(CUT_SHORT)
+
+    def _watch(self, chunk: Chunk, now_ns: int) -> None:
+        """Take note of one event. Raises EngineCrashed when the engine says that it gave up."""
+        self.events += 1
+        if chunk.usage is not None:
+            self._usage = chunk.usage
+        for choice in chunk.choices or ():
+            delta = choice.delta
+            text = choice.text if delta is None else delta.content
+            if text or (
+                delta is not None
+                and (delta.reasoning or delta.reasoning_content or delta.tool_calls)
+            ):
+                if self.first_token_ns is None:
+                    self.first_token_ns = now_ns
+                self._tokens += 1
+                if text and choice.index == 0:
+                    self._texts.append(text)
+            self._unfinished.add(choice.index)
+            if choice.finish_reason is not None:
+                check_finish(choice.finish_reason)
+                self._unfinished.discard(choice.index)
+                self._finish_reason = choice.finish_reason
+                self.ended = not self._unfinished
+
+    def _usage_object(self) -> dict[str, Any]:
+        usage = self.usage
+        return {
+            **(self._usage or {}),
+            "prompt_tokens": usage.prompt_tokens,
+            "completion_tokens": usage.completion_tokens,
+            "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        }

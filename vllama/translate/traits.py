@@ -45,8 +45,9 @@ class Traits:
     `context_length` is tokens per request. `reasoning_field` is the name under which an earlier
     turn's thinking is replayed in a message; None: not at all. `takes_template_kwargs`: a body may
     carry `chat_template_kwargs` (how thinking is switched); `takes_reasoning_effort`: it may carry
-    `reasoning_effort`. A client may not send any of `refused_fields` through `/v1`: llama.cpp's
-    Python server dies of a bad `grammar` (signal 11).
+    `reasoning_effort`. `roles` are those of messages that it takes, None: any. A client may not
+    send any of `refused_fields` through `/v1`: llama.cpp's Python server dies of a bad `grammar`
+    (signal 11).
     """
 
     context_length: int
@@ -73,4 +74,5 @@ class Traits:
     takes_template_kwargs: bool = False
     takes_reasoning_effort: bool = False
     reasoning_field: str | None = None
+    roles: frozenset[str] | None = None
     refused_fields: frozenset[str] = frozenset({"grammar"})

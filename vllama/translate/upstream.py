@@ -44,6 +44,18 @@ _LEVELS = {
 }  # fmt: skip
 
 
+def engine_role(role: str, traits: Traits) -> str:
+    """Return a message's role as the engine takes it. Raises BadRequest for one that it refuses."""
+    known = "system" if role == "developer" and not traits.takes_developer_role else role
+    if traits.roles is not None and known not in traits.roles:
+        raise BadRequest(
+            f"invalid role '{role[:40]}': use system, user, assistant or tool"
+            if role
+            else "a message has no role: use system, user, assistant or tool"
+        )
+    return known
+
+
 def put_model(body: dict[str, Any], traits: Traits, model: str) -> None:
     """Set the name that the engine wants to hear, and streaming: a client that leaves must free it.
 

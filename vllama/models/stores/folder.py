@@ -73,7 +73,7 @@ def _at_path(path: Path) -> Bundle | None:
         return None
     if (path / "config.json").is_file() and weight_files(path):
         return _safetensors(path)
-    chosen = choose_group(_groups(path), None)
+    chosen = choose_group(_groups(path, deep=False), None)
     return _gguf(path, chosen) if chosen else None
 
 
@@ -92,8 +92,10 @@ def _models_in(folder: Path) -> list[Bundle]:
     return bundles
 
 
-def _groups(folder: Path) -> tuple[GgufGroup, ...]:
-    files = (p for p in folder.rglob("*") if p.suffix.lower() == ".gguf" and p.is_file())
+def _groups(folder: Path, *, deep: bool = True) -> tuple[GgufGroup, ...]:
+    # a folder from the settings is searched to its depth; one that a client names is not: "/"
+    found = folder.rglob("*") if deep else folder.glob("*")
+    files = (p for p in found if p.suffix.lower() == ".gguf" and p.is_file())
     return group_ggufs(p.relative_to(folder).as_posix() for p in files)
 
 

@@ -1,0 +1,157 @@
+"""`/v1/responses` over a real socket, with the official client where it can."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+
+import openai
+import pytest
+
+from tests.gateway.test_ollama_chat import WORDS
+from vllama.errors import BadRequest
+from vllama.gateway.http import BodyTooLarge
+from vllama.gateway.responses import UnknownEncoding, decompress
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+TOOL = {"type": "function", "name": "weather", "parameters": {"type": "object"}, "strict": False}
+
+
+@pytest.fixture
+def client(server):
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0) as client:
+        yield client
+
+
+def test_a_whole_response(server, client):
+    response = client.responses.create(
+        model="plain", input="hello", instructions="be kind", temperature=0.5
+    )
+    assert response.output_text == WORDS
+    assert (response.status, response.model, response.temperature) == ("completed", "plain", 0.5)
+    assert response.instructions == "be kind"
+    assert response.usage.input_tokens == len("system: be kind\nuser: hello\nassistant: ")
+    assert response.usage.output_tokens == 8
+    sent = server.sent("plain")
+    assert sent["messages"][0] == {"role": "system", "content": "be kind"}
+    assert (sent["temperature"], sent["top_p"]) == (0.5, 0.9)
+
+
+def test_a_stream(server, client):
+    with client.responses.stream(model="plain", input="hello") as stream:
+        text = "".join(e.delta for e in stream if e.type == "response.output_text.delta")
+        final = stream.get_final_response()
+    assert text == final.output_text == WORDS
+    assert server.sent("plain")["temperature"] == 1.0
+    events = list(
+        client.responses.create(model="counts", input="hello", stream=True, max_output_tokens=16)
+    )
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert [events[0].type, events[1].type, events[-1].type] == [
+        "response.created", "response.in_progress", "response.completed",
+    ]  # fmt: skip
+    assert events[-1].response.usage.total_tokens == 9
+    cut = client.responses.create(model="plain", input="hello", max_output_tokens=3)
+    assert cut.status == "incomplete"
+    assert cut.incomplete_details.reason == "max_output_tokens"
+
+
+def test_items_and_tools(server, client):
+    response = client.responses.create(
+        model="plain",
+        input=[
+            {"role": "developer", "content": "d"},
+            {"role": "user", "content": [{"type": "input_text", "text": "hello"}]},
+            {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "c1", "output": "rain"},
+        ],
+        tools=[TOOL, {"type": "web_search"}],
+        tool_choice="required",
+    )
+    assert response.output_text == WORDS
+    sent = server.sent("plain")
+    assert [turn["role"] for turn in sent["messages"]] == [
+        "developer", "user", "assistant", "tool",
+    ]  # fmt: skip
+    assert sent["tool_choice"]["function"]["name"] == "weather"
+    assert response.tools[1].type == "web_search"
+
+
+def test_the_oldest_turns_may_be_dropped(server, client):
+    turns = [{"role": "user", "content": "old" * 800}, {"role": "assistant", "content": "x" * 2000},
+             {"role": "user", "content": "new"}]  # fmt: skip
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.responses.create(model="plain", input=turns)
+    assert caught.value.code == "context_length_exceeded"
+    body = {"model": "plain", "input": turns, "truncation": "auto"}
+    status, headers, data = server.request("POST", "/v1/responses", body)
+    assert status == 200
+    assert headers["x-vllama-truncated"] == "2"
+    assert json.loads(data)["truncation"] == "auto"
+    assert server.sent("plain")["messages"] == [{"role": "user", "content": "new"}]
+
+
+@pytest.mark.parametrize("pack", [zstd.compress, gzip.compress])
+def test_compressed_bodies(server, pack):
+    body = pack(json.dumps({"model": "plain", "input": "hello"}).encode())
+    encoding = "gzip" if pack is gzip.compress else "zstd"
+    status, _, data = server.request("POST", "/v1/responses", body, {"content-encoding": encoding})
+    assert status == 200
+    assert json.loads(data)["output"][0]["content"][0]["text"] == WORDS
+
+
+@pytest.mark.parametrize(("name", "pack"), [("zstd", zstd.compress), ("gzip", gzip.compress)])
+def test_decompression_is_bounded(name, pack):
+    assert decompress(pack(b"x" * 1000), name.upper(), 1000) == b"x" * 1000
+    with pytest.raises(BodyTooLarge):
+        decompress(pack(b"x" * 1001), name, 1000)
+    with pytest.raises(BodyTooLarge):
+        decompress(pack(bytes(5_000_000)), name, 1000)
+    for broken in (b"", pack(b"hello" * 100)[:-3], b"nonsense"):
+        with pytest.raises(BadRequest):
+            decompress(broken, name, 1000)
+
+
+def test_frames_in_a_row_and_other_encodings():
+    assert decompress(zstd.compress(b"a") + zstd.compress(b"b"), "zstd") == b"ab"
+    assert decompress(b"x", "") == decompress(b"x", "identity") == b"x"
+    with pytest.raises(UnknownEncoding):
+        decompress(b"x", "br")
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "kind", "text"),
+    [
+        (b"", 400, "invalid_request_error", "EOF"),
+        (b"[]", 400, "invalid_request_error", "cannot unmarshal"),
+        ({"input": "x"}, 400, "invalid_request_error", "you must provide a model parameter"),
+        ({"model": "plain"}, 400, "invalid_request_error", "'input'"),
+        ({"model": "nobody", "input": "x"}, 404, "not_found_error", "model 'nobody' not found"),
+        (
+            {"model": "plain", "input": [{"type": "x"}]},
+            400,
+            "invalid_request_error",
+            "unknown input item type",
+        ),
+    ],
+)
+def test_errors_have_openais_shape(server, body, status, kind, text):
+    got, _, data = server.request("POST", "/v1/responses", body)
+    error = json.loads(data)["error"]
+    assert (got, error["type"]) == (status, kind)
+    assert text in error["message"]
+
+
+def test_failures(server, client):
+    name = server.model("responses-dies", "--die-after", "3", once=True)
+    events = list(client.responses.create(model=name, input="hello", stream=True))
+    assert events[-1].type == "response.failed"
+    assert events[-1].response.error.code == "server_error"
+    late = server.model("responses-late", "--error-after-200")
+    with pytest.raises(openai.InternalServerError):
+        client.responses.create(model=late, input="hello", stream=True)

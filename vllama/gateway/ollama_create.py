@@ -1,0 +1,240 @@
+"""Making models over the Ollama API: create, copy, blobs (contract §1.5, §1.7).
+
+What is wrong with a request is a status; only what happens after the first line of the stream (a
+base that has to be pulled) is told inside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vllama.errors import BadRequest, InvalidModelRef, ModelNotFound, VllamaError
+from vllama.gateway.http import ClientGone, Request
+from vllama.gateway.inference import unless_gone
+from vllama.gateway.ollama_models import named, pull_line, send_line, void
+from vllama.models.cloud import CloudDisabled
+from vllama.models.create import Recipe, created_name, from_files
+from vllama.models.create import copy as copy_model
+from vllama.models.create import create as create_model
+from vllama.models.parameters import KNOWN, LISTS
+from vllama.models.ref import Kind, ModelRef
+from vllama.models.types import Bundle, PullEvent
+from vllama.plan.choose import preferred_formats
+from vllama.translate.decoding import Fields
+from vllama.translate.ollama_in import parse_model_field
+from vllama.translate.options import resolve_options
+
+if TYPE_CHECKING:
+    from vllama.gateway.app import Gateway
+
+BLOBS = "/api/blobs/"
+PIECE_BYTES = 1024 * 1024
+ROLES = ("system", "user", "assistant", "tool")
+UNUSED = ("renderer", "parser", "requires", "draft_files", "draft_quantize", "info")
+SUCCESS = "success"
+
+
+class Lines:
+    """The progress of one request: NDJSON, or with `stream` false only the end."""
+
+    def __init__(self, request: Request, *, stream: bool) -> None:
+        self._request = request
+        self._stream = stream
+
+    async def send(self, value: object) -> None:
+        """Send a line, if lines are wanted."""
+        if self._stream:
+            await send_line(self._request, value)
+
+    async def end(self, error: VllamaError | None = None) -> None:
+        """End the answer. An error becomes a line, or is raised if nothing was sent yet."""
+        if error is not None and not self._request.status:
+            raise error
+        if error is not None:
+            await send_line(self._request, {"error": error.sentence()})
+        elif not self._stream:
+            await self._request.json(200, {"status": SUCCESS})
+            return
+        await self._request.send({"type": "http.response.body", "body": b""})
+
+
+async def create(gateway: Gateway, request: Request) -> None:
+    """Serve `POST /api/create`."""
+    body = parse_model_field(await request.body())
+    fields = Fields(body, "CreateRequest")
+    name = created_name(named(body))
+    settings = recipe_settings(fields)
+    source, files = fields.text("from"), fields.mapping("files", "map[string]string")
+    if fields.text("remote_host"):
+        raise CloudDisabled
+    if not source and not files:
+        raise BadRequest("neither 'from' or 'files' was specified")
+    lines = Lines(request, stream=body.get("stream") is not False)
+    try:
+        if source:
+            base = await base_of(gateway, request, source, lines)
+        else:
+            base = await asyncio.to_thread(uploaded, gateway, files)
+        recipe = Recipe(name=name, base=base, **settings)
+        told: list[str] = []
+        await asyncio.to_thread(create_model, gateway.catalog.library, recipe, told.append)
+        for status in told:
+            await lines.send({"status": status})
+    except VllamaError as error:
+        await lines.end(error)
+    else:
+        await lines.end()
+    finally:
+        gateway.catalog.forget()
+
+
+def recipe_settings(fields: Fields) -> dict[str, Any]:
+    """Return what a body says beside name and base, as the fields of `Recipe`."""
+    parameters, unknown = known_parameters(fields.mapping("parameters", "map[string]interface {}"))
+    unused = [name for name in UNUSED if fields.raw(name)]
+    notes = [f"leaving out {', '.join(unused)}: not used here"] if unused else []
+    if unknown:
+        notes.append(f"leaving out unknown parameters: {', '.join(unknown)}")
+    messages = fields.items("messages", "[]api.Message")
+    return {
+        "parameters": parameters,
+        "system": fields.text("system") or None,
+        "template": fields.text("template") or None,
+        "messages": tuple(message_of(fields, item) for item in messages) or None,
+        "license": license_of(fields),
+        "adapters": tuple(map(Path, fields.mapping("adapters", "map[string]string"))),
+        "quantize": fields.text("quantize") or fields.text("quantization") or None,
+        "notes": tuple(notes),
+    }
+
+
+def known_parameters(given: Mapping[str, object]) -> tuple[dict[str, object], list[str]]:
+    """Split parameters into those that have an effect, and the names of the others.
+
+    Raises BadRequest for a value of the wrong type.
+    """
+    known = {name: value for name, value in given.items() if name in KNOWN and value is not None}
+    resolve_options(known, {})
+    for name in LISTS & known.keys():
+        value = known[name]
+        known[name] = [value] if isinstance(value, str) else value
+    unknown = [name for name, value in given.items() if name not in KNOWN and value is not None]
+    return known, sorted(unknown)
+
+
+def message_of(fields: Fields, item: object) -> dict[str, object]:
+    """Return a message's role, text and images. Raises BadRequest."""
+    if not isinstance(item, dict):
+        fields.refuse("messages", item, "api.Message")
+    role, content, images = item.get("role"), item.get("content") or "", item.get("images") or []
+    if role not in ROLES or not isinstance(content, str):
+        raise BadRequest(f"message role must be one of {', '.join(ROLES)}, and content a string")
+    if not isinstance(images, list) or not all(isinstance(image, str) for image in images):
+        fields.refuse("images", images, "[]api.ImageData")
+    return {"role": role, "content": content} | ({"images": images} if images else {})
+
+
+def license_of(fields: Fields) -> str | None:
+    """Return one text; a list has several."""
+    value = fields.raw("license")
+    texts = value if isinstance(value, list) else [value]
+    if not all(isinstance(text, str) for text in texts if text is not None):
+        fields.refuse("license", value, "string")
+    return "\n\n".join(str(text) for text in texts if text) or None
+
+
+async def base_of(gateway: Gateway, request: Request, name: str, lines: Lines) -> Bundle:
+    """Return the model to build on; pull it if it is not here."""
+    try:
+        return await gateway.catalog.bundle(name)
+    except ModelNotFound:
+        if ModelRef.parse(name).kind is Kind.PATH:
+            raise
+    events: asyncio.Queue[PullEvent | None] = asyncio.Queue()
+    loop, cancel = asyncio.get_running_loop(), threading.Event()
+    download = asyncio.ensure_future(
+        asyncio.to_thread(
+            gateway.catalog.library.pull,
+            name,
+            formats=preferred_formats(gateway.facts),
+            progress=lambda event: void(loop.call_soon_threadsafe(events.put_nowait, event)),
+            cancel=cancel,
+        )
+    )
+    download.add_done_callback(lambda _: events.put_nowait(None))
+
+    async def told() -> None:
+        while (event := await events.get()) is not None:
+            if event.status != SUCCESS:  # the end of the pull is not that of the whole
+                await lines.send(pull_line(event))
+
+    try:
+        await unless_gone(request, told())
+        return download.result()
+    finally:
+        cancel.set()
+        await asyncio.wait({download})
+
+
+def uploaded(gateway: Gateway, files: Mapping[str, object]) -> Bundle:
+    """Return the model that uploaded files are. Raises BadRequest. Blocking."""
+    blobs = gateway.catalog.library.local.blobs
+    found = []
+    for name, digest in files.items():
+        if not isinstance(digest, str):
+            raise BadRequest("invalid digest format")
+        if not blobs.has(digest):
+            raise BadRequest(f"blob {digest} not found", hint="upload it to /api/blobs first")
+        found.append((name, blobs.path(digest)))
+    return from_files(found)
+
+
+async def copy(gateway: Gateway, request: Request) -> None:
+    """Serve `POST /api/copy`."""
+    body = parse_model_field(await request.body())
+    source, destination = str(body.get("source", "")), str(body.get("destination", ""))
+    with contextlib.suppress(InvalidModelRef):
+        if ModelRef.parse(source).kind is Kind.PATH:  # from afar, only that of a listed model
+            await gateway.catalog.bundle(source)
+    await asyncio.to_thread(copy_model, gateway.catalog.library, source, destination)
+    gateway.catalog.forget()
+    await request.respond(200, b"")
+
+
+async def blob_exists(gateway: Gateway, request: Request) -> None:
+    """Serve `HEAD /api/blobs/sha256:…`."""
+    blobs = gateway.catalog.library.local.blobs
+    here = await asyncio.to_thread(blobs.has, request.path.removeprefix(BLOBS))
+    await request.respond(200 if here else 404, b"")
+
+
+async def upload_blob(gateway: Gateway, request: Request) -> None:
+    """Serve `POST /api/blobs/sha256:…`: store the body as it comes, verified."""
+    blobs, digest = gateway.catalog.library.local.blobs, request.path.removeprefix(BLOBS)
+    if await asyncio.to_thread(blobs.has, digest):
+        await request.respond(200, b"")
+        return
+    length = request.header(b"content-length")
+    announced = int(length) if length.isdigit() else None
+    writer = await asyncio.to_thread(blobs.writer, digest, announced)
+    try:
+        piece = bytearray()
+        more = True
+        while more:
+            message = await request.receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            piece += message.get("body", b"")
+            more = bool(message.get("more_body"))
+            if len(piece) >= PIECE_BYTES or not more:
+                await asyncio.to_thread(writer.write, bytes(piece))
+                piece.clear()
+        await asyncio.to_thread(writer.finish)
+    finally:
+        writer.discard()
+    await request.respond(201, b"")

@@ -1,0 +1,144 @@
+"""Files that clients upload, by their checksum: `<data_dir>/blobs/sha256-<64 hex digits>`.
+
+The layout and the answers are Ollama's (contract §1.5, §7.1). A file has its final name only when
+it is whole and its checksum is right. Blocking; safe from many threads and processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import re
+import tempfile
+import time
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from vllama.errors import BadRequest, DiskFull, VllamaError
+from vllama.models.fetch import free_bytes
+from vllama.units import format_bytes_decimal
+
+ORPHAN_S = 3600.0
+"""A blob that nothing refers to is kept that long: its model may be about to be created."""
+ABANDONED_S = 24 * 3600.0
+RESERVE_BYTES = 256 * 1024 * 1024
+_LOOK_EVERY_BYTES = 64 * 1024 * 1024
+_DIGEST = re.compile(r"sha256[:-]([0-9a-fA-F]{64})")
+
+
+class BlobStore:
+    """The uploaded files in `folder`."""
+
+    def __init__(self, folder: Path, *, free_space: Callable[[Path], int] = free_bytes) -> None:
+        self.folder = folder
+        self._free_space = free_space
+
+    def path(self, digest: str) -> Path:
+        """Return where the blob of `sha256:…` lies, or would. Raises BadRequest."""
+        match = _DIGEST.fullmatch(digest)
+        if match is None:
+            raise BadRequest("invalid digest format")
+        return self.folder / f"sha256-{match[1].lower()}"
+
+    def has(self, digest: str) -> bool:
+        """Tell whether the blob is here; it counts as new again. Raises BadRequest."""
+        try:
+            os.utime(self.path(digest))
+        except OSError:
+            return False
+        return True
+
+    def writer(self, digest: str, size_bytes: int | None) -> BlobWriter:
+        """Begin an upload; `size_bytes` as announced. Raises BadRequest, DiskFull."""
+        path = self.path(digest)
+        self._check_room(size_bytes or 0)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._sweep()
+            return BlobWriter(path, self._check_room)
+        except OSError as error:
+            raise _write_error(path, error) from error
+
+    def prune(self, used: Collection[Path], doomed: Collection[Path] = ()) -> int:
+        """Delete blobs that are not `used`: the `doomed` ones, and old ones. Return the bytes."""
+        freed = 0
+        for path in self.folder.glob("sha256-*"):
+            if path in used:
+                continue
+            with contextlib.suppress(OSError):
+                status = path.stat()
+                if path in doomed or time.time() - status.st_mtime > ORPHAN_S:
+                    path.unlink()
+                    freed += status.st_size
+        return freed
+
+    def _check_room(self, wanted_bytes: int) -> None:
+        free = self._free_space(self.folder)
+        if wanted_bytes + RESERVE_BYTES > free:
+            needs = f"{format_bytes_decimal(wanted_bytes)} are" if wanted_bytes else "more is"
+            raise DiskFull(
+                f"cannot store the file: {needs} needed and "
+                f"{format_bytes_decimal(free)} are free at {self.folder}",
+                hint="remove models with vllama rm",
+            )
+
+    def _sweep(self) -> None:
+        """Delete what a server that was killed has left of its uploads."""
+        for path in self.folder.glob(".upload-*"):
+            with contextlib.suppress(OSError):
+                if time.time() - path.stat().st_mtime > ABANDONED_S:
+                    path.unlink()
+
+
+class BlobWriter:
+    """One upload: `write` pieces, then `finish`; `discard` at any time, also after `finish`."""
+
+    def __init__(self, path: Path, check_room: Callable[[int], None]) -> None:
+        self._path = path
+        self._check_room = check_room
+        self._unchecked = 0
+        self._hash = hashlib.sha256()
+        handle, name = tempfile.mkstemp(prefix=".upload-", dir=path.parent)
+        self._file = os.fdopen(handle, "wb", buffering=0)
+        self._temporary = Path(name)
+
+    def write(self, data: bytes) -> None:
+        """Append a piece. Raises DiskFull."""
+        self._unchecked += len(data)
+        if self._unchecked >= _LOOK_EVERY_BYTES:  # the size is not always announced
+            self._unchecked = 0
+            self._check_room(0)
+        self._hash.update(data)
+        try:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        except OSError as error:
+            raise _write_error(self._path, error) from error
+
+    def finish(self) -> None:
+        """Verify the checksum and give the file its name. Raises BadRequest."""
+        found = f"sha256-{self._hash.hexdigest()}"
+        if found != self._path.name:
+            raise BadRequest(
+                f"digest mismatch, expected {self._path.name.replace('-', ':')}, "
+                f"got {found.replace('-', ':')}"
+            )
+        try:
+            self._file.close()
+            self._temporary.chmod(0o644)
+            self._temporary.replace(self._path)
+        except OSError as error:
+            raise _write_error(self._path, error) from error
+
+    def discard(self) -> None:
+        """Leave nothing behind, unless it was finished."""
+        self._file.close()
+        self._temporary.unlink(missing_ok=True)
+
+
+def _write_error(path: Path, error: OSError) -> VllamaError:
+    text = f"cannot write '{path}': {error.strerror or error}"
+    return DiskFull(text) if error.errno == errno.ENOSPC else VllamaError(text)

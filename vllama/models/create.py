@@ -1,0 +1,231 @@
+"""Make a model of one's own: a name with defaults, on top of a model or of uploaded files.
+
+`create`: 1. resolve the name; 2. read the base's metadata, which proves that it can be used;
+3. merge the settings over the base's; 4. write. Knows stores through `Library` only. Blocking.
+Facts: contract §1.7 (fields, statuses), §4.4; what replaces what is Ollama's server/create.go.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import msgspec
+
+from vllama.errors import BadModelFile, BadRequest, ModelNotFound, VllamaError
+from vllama.models.cloud import is_cloud
+from vllama.models.gguf import GgufHeader, read_header
+from vllama.models.library import Library
+from vllama.models.quant import quant_of
+from vllama.models.ref import HUB_HOST, Kind, ModelRef
+from vllama.models.stores.base import real_size
+from vllama.models.stores.local import LocalStore
+from vllama.models.types import Bundle, Format, ModelInfo
+
+Tell = Callable[[str], None]
+QUANTS = ("F32", "F16", "BF16", "Q4_K_S", "Q4_K_M", "Q8_0")
+"""What Ollama can quantise to (§1.7)."""
+MAX_TAG = 80
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """What a new model is made of; None leaves what the base has.
+
+    `parameters` are merged over the base's, everything else replaces it. `notes` are told to the
+    user, one status each.
+    """
+
+    name: str
+    base: Bundle
+    parameters: Mapping[str, object] = field(default_factory=dict)
+    system: str | None = None
+    template: str | None = None
+    messages: tuple[Mapping[str, object], ...] | None = None
+    license: str | None = None
+    adapters: tuple[Path, ...] = ()
+    quantize: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+def create(library: Library, recipe: Recipe, tell: Tell = lambda status: None) -> Bundle:
+    """Create a model, or replace the one of that name. Raises BadRequest, VllamaError."""
+    name = created_name(recipe.name)
+    base = recipe.base
+    try:
+        info = library.info(base)
+    except BadModelFile as error:
+        raise BadRequest(error.message, hint=error.hint) from error
+    check_quant(info, base, recipe.quantize)
+    if recipe.adapters:  # to take them and leave them out would be a lie
+        raise BadRequest(
+            f"cannot create '{name}' with an adapter: no engine is started with one yet",
+            hint="merge it into the model first: llama-export-lora",
+        )
+    template = recipe.template if recipe.template is not None else base.template
+    if template == info.chat_template:
+        template = None  # what `show --modelfile` gave: the model's own
+    bundle = replace(
+        base,
+        name=name,
+        base=_base_name(library, base),
+        parameters={**base.parameters, **recipe.parameters},
+        system=recipe.system if recipe.system is not None else base.system,
+        template=template,
+        messages=recipe.messages if recipe.messages is not None else base.messages,
+        license=recipe.license if recipe.license is not None else base.license,
+    )
+    _tell_layers(bundle, base, tell)
+    for note in recipe.notes:
+        tell(note)
+    if template and template != base.template:
+        tell("keeping the template as text: the engine uses the one in the model's file")
+    tell("writing manifest")
+    kept = library.local.write(bundle)
+    tell("success")
+    return kept
+
+
+def copy(library: Library, source: str, destination: str) -> Bundle:
+    """Give a model a second name. Raises ModelNotFound, BadRequest."""
+    try:
+        ModelRef.parse(source)
+    except BadRequest:
+        raise BadRequest(f'source "{source}" is invalid') from None
+    try:
+        name = created_name(destination)
+    except BadRequest as error:
+        raise BadRequest(f'destination "{destination}" is invalid', hint=error.hint) from None
+    try:
+        bundle = library.find(source)
+    except ModelNotFound as error:
+        raise ModelNotFound(
+            source, message=f'model "{source}" not found', hint=error.hint
+        ) from None
+    if bundle.name.lower() == name.lower():
+        return bundle
+    return library.local.write(replace(bundle, name=name, base=_base_name(library, bundle)))
+
+
+def created_name(text: str) -> str:
+    """Return the display form of a name for a new model.
+
+    Raises BadRequest for what is no name of a local model: paths, the hub's and cloud names.
+    """
+    try:
+        ref = ModelRef.parse(text)
+    except BadRequest:
+        raise BadRequest("invalid model name", hint="write name[:tag]") from None
+    taken = ref.kind is Kind.PATH or ref.host == HUB_HOST or is_cloud(ref)
+    if taken or len(ref.tag) > MAX_TAG:
+        raise BadRequest(
+            "invalid model name", hint="write name[:tag]: paths, hub and cloud names are taken"
+        )
+    # two segments look like a hub repository, but here they are a namespace and a name
+    return replace(ref, kind=Kind.LIBRARY).display
+
+
+def from_files(files: Iterable[tuple[str, Path]]) -> Bundle:
+    """Return the model that GGUF files are: (name as uploaded, where it lies). Raises BadRequest.
+
+    One file is the model; one more may be its projector.
+    """
+    models: list[tuple[str, Path]] = []
+    projectors: list[Path] = []
+    for name, path in files:
+        header = _header(name, path)
+        if _is_projector(header):
+            projectors.append(path)
+        elif header.metadata.get("general.type") == "adapter":
+            raise BadRequest(f"cannot use '{name}': it is an adapter", hint="name it as one")
+        elif header.metadata.get("split.count", 0) not in (0, 1):
+            raise BadRequest(
+                f"cannot use '{name}': it is one part of a split model",
+                hint="merge the parts first: llama-gguf-split --merge",
+            )
+        else:
+            models.append((name, path))
+    if len(models) != 1 or len(projectors) > 1:
+        raise BadRequest(
+            f"cannot make a model of {len(models)} model files and {len(projectors)} projectors",
+            hint="give one GGUF file, and its projector if it has one",
+        )
+    (name, path), projector = models[0], projectors[0] if projectors else None
+    everything = (path, projector) if projector else (path,)
+    return Bundle(
+        name=Path(name).name,
+        store=LocalStore.name,
+        format=Format.GGUF,
+        path=path,
+        files=everything,
+        size_bytes=real_size(everything),
+        digest=path.name.removeprefix("sha256-"),
+        modified_s=path.stat().st_mtime,
+        quant=quant_of(name),
+        projector=projector,
+    )
+
+
+def with_projector(bundle: Bundle, path: Path) -> Bundle:
+    """Add a second FROM line to a model: a projector in a file. Raises BadRequest."""
+    if not _is_projector(_header(path.name, path)):
+        raise BadRequest(f"cannot use '{path}' beside '{bundle.name}': it is no projector")
+    files = tuple(file for file in bundle.files if file != bundle.projector)
+    return replace(bundle, projector=path, files=(*files, path))
+
+
+def check_quant(info: ModelInfo, base: Bundle, wanted: str | None) -> None:
+    """Refuse to quantise: a model has what its file has. Raises BadRequest."""
+    if not wanted:
+        return
+    has = info.quant or base.quant or "unknown"
+    if wanted.upper() not in QUANTS:
+        raise BadRequest(
+            f'unsupported quantization "{wanted}"', hint=f"known are {', '.join(QUANTS)}"
+        )
+    if wanted.upper() != has.upper():
+        raise BadRequest(
+            f"cannot quantize from {has} to {wanted.upper()}: vllama does not convert models",
+            hint=f"pull it in that form: vllama pull hf.co/org/repo:{wanted.upper()}",
+        )
+
+
+def _base_name(library: Library, bundle: Bundle) -> str | None:
+    """Return the name by which the files can be found again; None if there is none."""
+    if bundle.store == LocalStore.name:
+        return bundle.base
+    try:  # a file that was named by its path has a name of its own, but nobody else knows it
+        return bundle.name if library.find(bundle.name).path == bundle.path else None
+    except VllamaError:
+        return None
+
+
+def _header(name: str, path: Path) -> GgufHeader:
+    try:
+        return read_header(path)
+    except BadModelFile as error:
+        raise BadRequest(
+            f"cannot use '{name}': {error.message}", hint="only GGUF files can be used so"
+        ) from error
+
+
+def _is_projector(header: GgufHeader) -> bool:
+    meta = header.metadata
+    return meta.get("general.type") == "mmproj" or meta.get("general.architecture") == "clip"
+
+
+def _tell_layers(bundle: Bundle, base: Bundle, tell: Tell) -> None:
+    """Say, in Ollama's words, what is new and what is there."""
+    tell(f"using existing layer sha256:{base.digest}")
+    for own, old in (
+        (bundle.template, base.template),
+        (bundle.system, base.system),
+        (bundle.parameters, base.parameters),
+        (bundle.messages, base.messages),
+        (bundle.license, base.license),
+    ):
+        if own:
+            digest = hashlib.sha256(msgspec.json.encode(own)).hexdigest()
+            tell(f"{'using existing' if own == old else 'creating new'} layer sha256:{digest}")

@@ -1,0 +1,268 @@
+"""vllama's own names: created and copied models, each a small JSON file that points at its base.
+
+Layout below the data folder::
+
+    models/<host>/<namespace>/<model>/<tag>.json     lower case; the name as typed stands inside
+    blobs/sha256-<hex>                               uploaded files (see `blobs`)
+
+A base's files are never copied. A base that moved to another path (a newer revision in the hub's
+cache) is found again by its name. Paths below the data folder are written relative to it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+from filelock import FileLock, Timeout
+
+from vllama.errors import BadModelFile, BadRequest, InvalidModelRef, VllamaError
+from vllama.models.blobs import BlobStore
+from vllama.models.fetch import free_bytes
+from vllama.models.ref import Kind, ModelRef
+from vllama.models.stores.base import Store, real_size
+from vllama.models.stores.record import Base, Record
+from vllama.models.types import Bundle, Removed
+
+LOCK_LIMIT_S = 30.0
+
+
+class LocalStore:
+    """The models created or copied on this machine; `bases` are the stores they stand on."""
+
+    name = "created"
+
+    def __init__(
+        self,
+        data_dir: Path,
+        bases: Sequence[Store] = (),
+        *,
+        free_space: Callable[[Path], int] = free_bytes,
+    ) -> None:
+        self._root = data_dir
+        self._folder = data_dir / "models"
+        self._bases = tuple(bases)
+        self.blobs = BlobStore(data_dir / "blobs", free_space=free_space)
+
+    def list(self) -> list[Bundle]:
+        """Return every model, also those whose base is gone: they can be removed."""
+        found = (self._load(path) for path in sorted(self._folder.rglob("*.json")))
+        return [bundle for bundle in found if bundle is not None]
+
+    def find(self, ref: ModelRef) -> Bundle | None:
+        """Return the model of that name, in any case."""
+        if ref.kind is Kind.PATH:
+            return None
+        found = (self._load(self._file(name)) for name in ref.candidates)
+        return next((bundle for bundle in found if bundle is not None), None)
+
+    def write(self, bundle: Bundle) -> Bundle:
+        """Keep `bundle` under its name, in the place of another of that name; return it as kept.
+
+        A name that is there already keeps its spelling. Raises BadRequest, VllamaError.
+        """
+        path = self._file(ModelRef.parse(bundle.name).candidates[0])
+        with self._locked():
+            old = self._load(path)
+            self._check_blobs(bundle)
+            record = self._record(bundle if old is None else replace(bundle, name=old.name))
+            try:
+                _write(path, msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n")
+            except OSError as error:
+                raise VllamaError(f"cannot write '{path}': {error.strerror or error}") from error
+            self._prune(old)
+            kept = self._load(path)
+        assert kept is not None  # just written, under the lock
+        return kept
+
+    def remove(self, bundle: Bundle) -> Removed:
+        """Delete our file and the uploads that only it used; the base stays."""
+        path = self._file(ModelRef.parse(bundle.name).candidates[0])
+        with self._locked():
+            try:
+                freed = path.stat().st_size
+                path.unlink()
+            except FileNotFoundError:
+                freed = 0
+            except OSError as error:
+                raise VllamaError(
+                    f"cannot remove '{bundle.name}': {error.strerror or error}"
+                ) from error
+            _remove_empty(path.parent, self._folder)
+            freed += self._prune(bundle)
+        return Removed(names=(bundle.name,), freed_bytes=freed)
+
+    # -- files --------------------------------------------------------------------------------
+
+    def _file(self, canonical: str) -> Path:
+        name, _, tag = canonical.rpartition(":")
+        return self._folder.joinpath(*name.split("/")) / f"{tag}.json"
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Keep other threads and processes from writing."""
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(self._folder / ".lock", timeout=LOCK_LIMIT_S)
+            lock.acquire()
+        except (OSError, Timeout) as error:
+            reason = "another program holds it" if isinstance(error, Timeout) else error.strerror
+            raise VllamaError(
+                f"cannot write '{self._folder}': {reason}",
+                hint="set VLLAMA_DATA_DIR to a folder that can be written",
+            ) from error
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _check_blobs(self, bundle: Bundle) -> None:
+        for path in _paths(bundle):
+            if path.parent == self.blobs.folder and not path.is_file():
+                raise BadRequest(
+                    f"blob {path.name.replace('-', ':')} not found", hint="upload the file again"
+                )
+
+    def _prune(self, old: Bundle | None) -> int:
+        """Delete the blobs that nothing uses any more, first of all those of `old`."""
+        used: set[Path] = set()
+        for path in self._folder.rglob("*.json"):
+            bundle = self._load(path)
+            if bundle is None:
+                return 0  # what it uses is not known
+            used.update(_paths(bundle))
+        return self.blobs.prune(used, _paths(old) if old else ())
+
+    # -- JSON ---------------------------------------------------------------------------------
+
+    def _record(self, bundle: Bundle) -> Record:
+        def text(path: Path) -> str:
+            inside = path.is_relative_to(self._root)
+            return str(path.relative_to(self._root) if inside else path)
+
+        own = set(bundle.adapters)
+        return Record(
+            name=bundle.name,
+            base=Base(
+                format=bundle.format,
+                path=text(bundle.path),
+                files=[text(file) for file in bundle.files if file not in own],
+                name=bundle.base,
+                projector=text(bundle.projector) if bundle.projector else None,
+                quant=bundle.quant,
+                hub_id=bundle.hub_id,
+            ),
+            parameters=dict(bundle.parameters),
+            system=bundle.system,
+            template=bundle.template,
+            messages=[dict(message) for message in bundle.messages],
+            license=bundle.license,
+            adapters=[text(path) for path in bundle.adapters],
+        )
+
+    def _load(self, path: Path) -> Bundle | None:
+        """Read one file; None if it is not there or damaged."""
+        try:
+            content = path.read_bytes()
+            modified_s = path.stat().st_mtime
+            record = msgspec.json.decode(content, type=Record)
+        except (OSError, ValueError):  # ValueError: msgspec's own
+            return None
+        base = self._base(record.base)
+        adapters = tuple(self._root / text for text in record.adapters)
+        files = (*base.files, *adapters)
+        return replace(
+            base,
+            name=record.name,
+            store=self.name,
+            files=files,
+            size_bytes=_size(files) or base.size_bytes,
+            digest=hashlib.sha256(content).hexdigest(),
+            modified_s=modified_s,
+            parameters=record.parameters,
+            system=record.system,
+            template=record.template,
+            messages=tuple(record.messages),
+            license=record.license,
+            base=record.base.name,
+            adapters=adapters,
+        )
+
+    def _base(self, base: Base) -> Bundle:
+        files = tuple(self._root / text for text in base.files)
+        if base.name and not (files and all(file.exists() for file in files)):
+            found = self._named(base.name)
+            if found is not None and found.format is base.format:
+                return found
+        return Bundle(
+            name=base.name or "",
+            store=self.name,
+            format=base.format,
+            path=self._root / base.path,
+            files=files,
+            size_bytes=0,
+            digest="",
+            modified_s=0.0,
+            quant=base.quant,
+            projector=self._root / base.projector if base.projector else None,
+            hub_id=base.hub_id,
+        )
+
+    def _named(self, name: str) -> Bundle | None:
+        try:
+            ref = ModelRef.parse(name)
+        except InvalidModelRef:  # a server elsewhere may use any name
+            return None
+        return next((b for store in self._bases if (b := store.find(ref))), None)
+
+
+def check_base(bundle: Bundle) -> None:
+    """Raise BadModelFile if the files of a created model are gone."""
+    if bundle.store != LocalStore.name or (bundle.files and all(f.exists() for f in bundle.files)):
+        return
+    shown = f"'{bundle.base}'" if bundle.base else f"the file '{bundle.path}'"
+    again = f"pull its base again: vllama pull {bundle.base}, or " if bundle.base else ""
+    raise BadModelFile(
+        f"cannot use '{bundle.name}': {shown}, which it was made from, is gone",
+        hint=f"{again}remove it: vllama rm {bundle.name}",
+    )
+
+
+def _paths(bundle: Bundle) -> set[Path]:
+    return {bundle.path, *bundle.files, *bundle.adapters}
+
+
+def _size(files: Sequence[Path]) -> int:
+    try:
+        return real_size(files)
+    except OSError:
+        return 0
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=".", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        Path(name).chmod(0o644)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _remove_empty(folder: Path, top: Path) -> None:
+    while folder != top and folder.is_relative_to(top):
+        try:
+            folder.rmdir()
+        except OSError:  # not empty
+            return
+        folder = folder.parent
