@@ -315,3 +315,24 @@ def test_two_uploads_of_one_blob(server):
     assert set(answers) <= {200, 201}
     assert blobs(server) == [digest_of(content).replace(":", "-")]
     (server.home / "data" / "blobs" / blobs(server)[0]).unlink()
+
+
+def test_openai_clients_get_what_a_created_model_brings(server: Server) -> None:
+    base = server.model("brings-base")
+    server.post("/api/chat", {"model": base})
+    body = {
+        "model": "brings",
+        "from": base,
+        "system": "be brief",
+        "messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}],
+        "stream": False,
+    }
+    assert server.post("/api/create", body)[0] == 200
+    ask = {"model": "brings", "messages": [{"role": "user", "content": "c"}]}
+    assert server.post("/v1/chat/completions", ask)[0] == 200
+    sent = [message["content"] for message in server.sent(base)["messages"]]
+    assert sent == ["be brief", "a", "b", "c"]
+    ask["messages"].insert(0, {"role": "system", "content": "own"})
+    assert server.post("/v1/chat/completions", ask)[0] == 200
+    sent = [message["content"] for message in server.sent(base)["messages"]]
+    assert sent == ["a", "b", "own", "c"]

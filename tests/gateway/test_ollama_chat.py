@@ -152,6 +152,12 @@ def test_old_turns_are_dropped_and_a_header_says_so(server):
     assert json.loads(data)["prompt_eval_count"] < 4096
     body = {"model": "plain", "messages": turns, "stream": False, "truncate": False}
     assert server.post("/api/chat", body)[0] == 400
+    status, headers, _ = server.request(
+        "POST", "/v1/chat/completions", {"model": "plain", "messages": turns}
+    )
+    assert (status, int(headers["x-vllama-truncated"]) > 0) == (200, True)
+    sent = server.sent("plain")["messages"]
+    assert (sent[0]["content"], sent[-1]["content"]) == ("rules", "last")
 
 
 @pytest.mark.parametrize("path", ["/api/chat", "/api/generate"])

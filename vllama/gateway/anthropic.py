@@ -19,9 +19,9 @@ from vllama.engines.base import Mode
 from vllama.errors import CapabilityMissing, ContextOverflow
 from vllama.gateway.catalog import Entry
 from vllama.gateway.http import Message, Request, Send
-from vllama.gateway.inference import Prompt, leased, relayed
-from vllama.gateway.ollama_common import DROPPED_HEADER, need_of
-from vllama.gateway.openai import CHAT_PATH, model_of
+from vllama.gateway.inference import Prompt, dropped_header, leased, relayed
+from vllama.gateway.ollama_common import need_of
+from vllama.gateway.openai import CHAT_PATH, model_of, with_own
 from vllama.gateway.relay import Relay
 from vllama.gateway.upstream import Upstream
 from vllama.models.types import Capability
@@ -30,7 +30,7 @@ from vllama.translate.adapt import adapt_chat
 from vllama.translate.anthropic_blocks import BlockReply
 from vllama.translate.anthropic_in import parse_messages
 from vllama.translate.anthropic_out import MessagesReply, estimate_tokens
-from vllama.translate.openai_messages import conversation
+from vllama.translate.openai_messages import conversation, keep_messages
 from vllama.translate.options import resolve_options
 from vllama.translate.prompt import opens_thinking
 from vllama.translate.types import Call
@@ -107,15 +107,13 @@ async def chat_model(gateway: Gateway, name: str) -> Entry:
 
 
 def prepared(entry: Entry, chat: dict[str, Any]) -> dict[str, Any]:
-    """Complete a chat request with what belongs to the model: its system prompt, its sampling.
+    """Complete a chat request with what belongs to the model: its own turns, its sampling.
 
     What the model cannot do about thinking is left out in silence (contract §1.9).
     """
     defaults, _ = resolve_options(entry.bundle.parameters, {})
     out = {"temperature": defaults.temperature, "top_p": defaults.top_p, **chat}
-    if entry.bundle.system and chat["messages"][0]["role"] not in ("system", "developer"):
-        first = {"role": "system", "content": entry.bundle.system}
-        out["messages"] = [first, *chat["messages"]]
+    out = with_own(out, entry.bundle)
     if Capability.THINKING not in entry.info.capabilities:
         out.pop("reasoning_effort", None)
     return out
@@ -149,13 +147,8 @@ async def relay_blocks(
             turns, tools = conversation(data)
             kept = await prompt.fit(turns, tools, truncate=truncate, think=shown)
             if prompt.dropped:
-                headers[DROPPED_HEADER] = str(prompt.dropped)
-                staying = {id(turn) for turn in kept}
-                pairs = zip(chat["messages"], turns, strict=True)
-                short = [message for message, turn in pairs if id(turn) in staying]
-                data, passage = adapt_chat(
-                    chat | {"messages": short}, traits, model=model, defaults=defaults
-                )
+                data = keep_messages(data, turns, kept)
+        headers |= dropped_header(prompt)
         reply = make(
             passage,
             traits,

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+DROPPED_HEADER = "x-vllama-truncated"
 # a killed engine is noticed within some 20 ms; the pauses leave it time to be
 RETRY_PAUSES_S = (0.05, 0.2, 0.5)
 
@@ -156,6 +157,11 @@ def template_of(info: ModelInfo) -> ChatTemplate | None:
     if not info.chat_template:
         return None
     return compiled(info.chat_template, info.bos_token or "", info.eos_token or "")
+
+
+def dropped_header(prompt: Prompt) -> dict[str, str]:
+    """Return the header that says how many messages were cut, which Ollama does in silence."""
+    return {DROPPED_HEADER: str(prompt.dropped)} if prompt.dropped else {}
 
 
 class Prompt:

@@ -11,11 +11,11 @@ from vllama.gateway.catalog import Entry
 from vllama.gateway.http import Request, now_ns
 from vllama.gateway.inference import (
     Prompt,
+    dropped_header,
     leased,
     relayed,
 )
 from vllama.gateway.ollama_common import (
-    DROPPED_HEADER,
     check,
     found,
     loaded_only,
@@ -111,6 +111,5 @@ async def relay_chat(
         think_opened=opens_thinking(prompt.text or ""),
         tools=bool(asked.tools),
     )
-    headers = {DROPPED_HEADER: str(prompt.dropped)} if prompt.dropped else {}
-    relay = Relay(request, reply, whole=not asked.stream, headers=headers)
+    relay = Relay(request, reply, whole=not asked.stream, headers=dropped_header(prompt))
     await relayed(gateway, request, entry.bundle, relay, upstream, call)

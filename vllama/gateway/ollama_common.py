@@ -28,8 +28,6 @@ from vllama.translate.types import (
 if TYPE_CHECKING:
     from vllama.gateway.app import Gateway
 
-DROPPED_HEADER = "x-vllama-truncated"
-
 
 async def found(gateway: Gateway, name: str, text: str = "model '{}' not found") -> Entry:
     """Return the model, or raise ModelNotFound in the words of the route."""

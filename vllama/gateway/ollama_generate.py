@@ -12,11 +12,11 @@ from vllama.gateway.http import Request, now_ns
 from vllama.gateway.inference import (
     Prompt,
     detokenize,
+    dropped_header,
     leased,
     relayed,
 )
 from vllama.gateway.ollama_common import (
-    DROPPED_HEADER,
     check,
     found,
     loaded_only,
@@ -110,8 +110,7 @@ async def relay_generate(
         if not asked.raw:
             reply.context = await prompt.context(reply.text)
 
-    headers = {DROPPED_HEADER: str(prompt.dropped)} if prompt.dropped else {}
-    relay = Relay(request, reply, whole=not asked.stream, headers=headers)
+    relay = Relay(request, reply, whole=not asked.stream, headers=dropped_header(prompt))
     await relayed(gateway, request, entry.bundle, relay, upstream, call, context)
 
 

@@ -7,7 +7,7 @@ always asked to stream, so that a client who leaves stops the generation.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from vllama.engines.base import Mode
@@ -15,7 +15,7 @@ from vllama.errors import BadRequest, CapabilityMissing, ModelNotFound
 from vllama.gateway.catalog import Entry
 from vllama.gateway.embedding import embed_all
 from vllama.gateway.http import Request
-from vllama.gateway.inference import Prompt, leased, relayed
+from vllama.gateway.inference import Prompt, dropped_header, leased, relayed
 from vllama.gateway.relay import Relay
 from vllama.gateway.upstream import Upstream
 from vllama.models.types import Bundle, Capability
@@ -27,7 +27,7 @@ from vllama.translate.openai_in import (
     parse_openai,
     parse_openai_embeddings,
 )
-from vllama.translate.openai_messages import conversation
+from vllama.translate.openai_messages import conversation, keep_messages
 from vllama.translate.openai_out import (
     PassThrough,
     Whole,
@@ -87,6 +87,7 @@ async def chat(gateway: Gateway, request: Request) -> None:
         raise CapabilityMissing(f'"{body["model"]}" does not support chat')
     defaults, load = resolve_options(entry.bundle.parameters, {})
     need = Need(mode=Mode.CHAT, context_length=load.num_ctx, logprobs=bool(body.get("logprobs")))
+    body = with_own(body, entry.bundle)
 
     async def use(lease: Lease, upstream: Upstream) -> None:
         traits = lease.traits
@@ -94,7 +95,9 @@ async def chat(gateway: Gateway, request: Request) -> None:
         prompt = Prompt(entry.info, upstream, traits)
         if not traits.usage_in_stream:
             messages, tools = conversation(data)
-            await prompt.fit(messages, tools, truncate=False, think=None)
+            kept = await prompt.fit(messages, tools, truncate=True, think=None)
+            if prompt.dropped:
+                data = keep_messages(data, messages, kept)
         make = PassThrough if passage.stream else Whole
         reply = make(
             passage,
@@ -103,11 +106,24 @@ async def chat(gateway: Gateway, request: Request) -> None:
             think=Capability.THINKING in entry.info.capabilities,
             think_opened=opens_thinking(prompt.text or ""),
         )
-        relay = Relay(request, reply, whole=not passage.stream, headers={})
+        relay = Relay(request, reply, whole=not passage.stream, headers=dropped_header(prompt))
         call = Call(path=CHAT_PATH, body=data)
         await relayed(gateway, request, entry.bundle, relay, upstream, call)
 
     await leased(gateway, request, entry.bundle, need, None, use)
+
+
+def with_own(body: dict[str, Any], bundle: Bundle) -> dict[str, Any]:
+    """Put the model's own SYSTEM and MESSAGEs before the conversation, as on Ollama's routes."""
+    messages = body.get("messages")
+    if not isinstance(messages, list) or not messages or not (bundle.system or bundle.messages):
+        return body
+    own: list[object] = [dict(item) for item in bundle.messages]
+    first = messages[0]
+    brings_one = isinstance(first, dict) and first.get("role") in ("system", "developer")
+    if bundle.system and not brings_one:
+        own.insert(0, {"role": "system", "content": bundle.system})
+    return body | {"messages": [*own, *messages]}
 
 
 async def completions(gateway: Gateway, request: Request) -> None:

@@ -17,6 +17,18 @@ def conversation(body: bytes) -> tuple[tuple[Message, ...], tuple[dict[str, obje
     return messages, tuple(decoded.get("tools") or ())
 
 
+def keep_messages(body: bytes, messages: Sequence[Message], kept: Sequence[Message]) -> bytes:
+    """Return the body with only those of its messages that are among `kept`, by identity."""
+    wanted = {id(message) for message in kept}
+    decoded = msgspec.json.decode(body)
+    decoded["messages"] = [
+        item
+        for item, message in zip(decoded["messages"], messages, strict=True)
+        if id(message) in wanted
+    ]
+    return msgspec.json.encode(decoded)
+
+
 def _message(item: Mapping[str, Any]) -> Message:
     content = item.get("content") or ""
     if not isinstance(content, str):
