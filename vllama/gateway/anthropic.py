@@ -27,9 +27,9 @@ from vllama.gateway.upstream import Upstream
 from vllama.models.types import Capability
 from vllama.scheduler.instance import Lease
 from vllama.translate.adapt import adapt_chat
-from vllama.translate.anthropic_blocks import BlockReply
 from vllama.translate.anthropic_in import parse_messages
 from vllama.translate.anthropic_out import MessagesReply, estimate_tokens
+from vllama.translate.blocks import BlockReply
 from vllama.translate.openai_messages import conversation, keep_messages
 from vllama.translate.options import resolve_options
 from vllama.translate.prompt import opens_thinking

@@ -16,7 +16,7 @@ import msgspec
 
 from vllama.errors import VllamaError
 from vllama.translate.adapt import Passage
-from vllama.translate.anthropic_blocks import Block, BlockKind, BlockReply
+from vllama.translate.blocks import Block, BlockKind, BlockReply
 from vllama.translate.events import FunctionDelta, ToolDelta
 from vllama.translate.faults import anthropic_error
 from vllama.translate.toolcalls import CallCollector

@@ -14,7 +14,7 @@ import msgspec
 
 from vllama.errors import ContextOverflow, VllamaError
 from vllama.translate.adapt import Passage
-from vllama.translate.anthropic_blocks import Block, BlockKind, BlockReply
+from vllama.translate.blocks import Block, BlockKind, BlockReply
 from vllama.translate.faults import openai_error, openai_error_object
 from vllama.translate.traits import Traits
 
