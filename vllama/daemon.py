@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -51,6 +52,7 @@ from vllama.translate.traits import Traits
 log = logging.getLogger(__name__)
 
 STOP_LIMIT_S = 20.0
+GC_THRESHOLDS = (50_000, 20, 20)
 LOADED_PER_GPU = 3
 
 
@@ -140,6 +142,10 @@ class Daemon:
                 keeper = group.create_task(self.scheduler.run(), name="scheduler")
                 http = group.create_task(server.serve(sockets=[listener]), name="http")
                 self._ui.ready(self._ready_lines(listener))
+                # what is here stays: collecting it again and again costs latency under load
+                gc.collect()
+                gc.freeze()
+                gc.set_threshold(*GC_THRESHOLDS)
                 preload = group.create_task(self._preload(stop), name="preload")
                 await stop.asked.wait()
                 preload.cancel()

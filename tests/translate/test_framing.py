@@ -17,7 +17,7 @@ CASES = [
     (b": ping - 2026\n\ndata: one\n\n:\n\n", [b"one"]),
     (b": ping\ndata: one\n\n", [b"one"]),
     (b"event: message\nid: 4\nretry: 5\ndata: one\n\n", [b"one"]),
-    (b"data: one\ndata: two\n\n", [b"one\ntwo"]),
+    (b"data: one\ndata: two\n\n", [b"one two"]),
     (b"data\n\n", [b""]),
     (b"data: \n\n", [b""]),
     (b"data: one\n\n\n\ndata: two\n\n", [b"one", b"two"]),

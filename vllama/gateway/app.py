@@ -183,7 +183,8 @@ class App:
             await request.send({"type": "http.response.body", "body": b""})
             return
         if request.path.startswith("/v1/messages"):
-            status, body = anthropic_error(error)
+            id_ = f"req_{anthropic.seed_of(request)}"
+            status, body = anthropic_error(error, request_id=id_)
         elif request.path.startswith("/v1/"):
             status, body = openai_error(error)
         else:

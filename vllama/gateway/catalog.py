@@ -1,7 +1,8 @@
 """From a client's name to a bundle and its metadata, quickly.
 
-A look-up in the library reads folders; a warm request must not wait for that, so an answer is
-kept for a moment and dropped when a pull or a removal changes the library.
+A look-up in the library reads folders; a warm request must not wait for that. So an answer is kept
+for a moment, one that is older is still given while it is looked up again, and requests that ask
+for one name at the same time share a look-up. A pull or a removal drops all answers.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from vllama.models.ref import Kind, ModelRef
 from vllama.models.types import Bundle, ModelInfo
 
 KEEP_S = 2.0
+STALE_S = 30.0
 MAX_KEPT = 1024
 
 
@@ -36,19 +38,48 @@ class Catalog:
         self._paths = paths
         self._clock = clock
         self._kept: dict[str, tuple[float, Entry]] = {}
+        self._pending: dict[str, asyncio.Task[Entry]] = {}
 
     async def find(self, name: str) -> Entry:
         """Return the model called `name`. Raises ModelNotFound, InvalidModelRef, BadModelFile."""
         kept = self._kept.get(name)
-        if kept and kept[0] > self._clock.monotonic():
-            return kept[1]
+        if kept:
+            age_s = self._clock.monotonic() - kept[0]
+            if age_s < KEEP_S:
+                return kept[1]
+            if age_s < STALE_S:
+                self._look_again(name)
+                return kept[1]
         if not name:
             raise ModelNotFound(name)
-        entry = await asyncio.to_thread(self._look_up, name)
+        # a caller that leaves must not take the others' look-up along
+        return await asyncio.shield(self._look_again(name))
+
+    def _look_again(self, name: str) -> asyncio.Task[Entry]:
+        """Return the look-up of `name` that is under way, starting it if there is none."""
+        task = self._pending.get(name)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._refresh(name))
+            self._pending[name] = task
+            task.add_done_callback(lambda done: self._looked(name, done))
+        return task
+
+    async def _refresh(self, name: str) -> Entry:
+        return await asyncio.to_thread(self._look_up, name)
+
+    def _looked(self, name: str, task: asyncio.Task[Entry]) -> None:
+        """Keep the answer of a look-up, unless the library has changed meanwhile."""
+        if self._pending.get(name) is not task:
+            if not task.cancelled():
+                task.exception()  # nobody may be waiting for it
+            return
+        del self._pending[name]
+        if task.cancelled() or task.exception() is not None:
+            self._kept.pop(name, None)
+            return
         if len(self._kept) >= MAX_KEPT:
             self._kept.clear()
-        self._kept[name] = (self._clock.monotonic() + KEEP_S, entry)
-        return entry
+        self._kept[name] = (self._clock.monotonic(), task.result())
 
     async def bundle(self, name: str) -> Bundle:
         """Return where `name` lies, even if its file is damaged."""
@@ -59,8 +90,9 @@ class Catalog:
         return await asyncio.to_thread(self._all)
 
     def forget(self) -> None:
-        """Drop what is kept: the library has changed."""
+        """Drop what is kept or on its way: the library has changed."""
         self._kept.clear()
+        self._pending.clear()
 
     def _look_up(self, name: str) -> Entry:
         bundle = self._find(name)

@@ -16,14 +16,14 @@ from vllama.errors import EngineCrashed, UpstreamError
 from vllama.translate.texts import clean_text
 
 
-class FunctionDelta(msgspec.Struct):
+class FunctionDelta(msgspec.Struct, gc=False):
     """A piece of a call's function."""
 
     name: str | None = None
     arguments: Any = None  # a string by the book; some engines give the object
 
 
-class ToolDelta(msgspec.Struct):
+class ToolDelta(msgspec.Struct, gc=False):
     """A piece of a tool call."""
 
     index: int | None = None
@@ -31,7 +31,7 @@ class ToolDelta(msgspec.Struct):
     function: FunctionDelta | None = None
 
 
-class Delta(msgspec.Struct):
+class Delta(msgspec.Struct, gc=False):
     """What one chunk adds to a message."""
 
     content: str | None = None
@@ -40,7 +40,7 @@ class Delta(msgspec.Struct):
     tool_calls: list[ToolDelta] | None = None
 
 
-class Choice(msgspec.Struct):
+class Choice(msgspec.Struct, gc=False):
     """One choice of a chunk; `text` in completions, `message` in answers that are whole.
 
     `stop_reason` is vLLM's: the stop sequence, or a token's number.
@@ -55,14 +55,14 @@ class Choice(msgspec.Struct):
     stop_reason: Any = None
 
 
-class EngineUsage(msgspec.Struct):
+class EngineUsage(msgspec.Struct, gc=False):
     """OpenAI's usage object."""
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
 
 
-class Timings(msgspec.Struct):
+class Timings(msgspec.Struct, gc=False):
     """llama-server's own measurements, in its last chunk (engines-llamacpp §3)."""
 
     prompt_n: int | None = None
@@ -72,7 +72,7 @@ class Timings(msgspec.Struct):
     predicted_ms: float | None = None
 
 
-class Event(msgspec.Struct):
+class Event(msgspec.Struct, gc=False):
     """One event of the stream."""
 
     choices: list[Choice] | None = None
@@ -84,7 +84,7 @@ class Event(msgspec.Struct):
     detail: Any = None
 
 
-class Chunk(msgspec.Struct):
+class Chunk(msgspec.Struct, gc=False):
     """One event of the stream with the fields that a pass-through needs."""
 
     choices: list[Choice] | None = None

@@ -107,7 +107,8 @@ class SseReader:
             elif name == b"error":
                 out.append(b'{"error":%b}' % (value or b'""'))
         if lines:
-            out.append(b"\n".join(lines))
+            # by the book a line feed; in JSON both are white space, and this one needs no escaping
+            out.append(b" ".join(lines))
 
 
 def ndjson(value: object) -> bytes:

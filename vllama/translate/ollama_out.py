@@ -36,12 +36,7 @@ _encode = msgspec.json.Encoder().encode
 class ChatReply(OllamaReply):
     """`POST /api/chat`. Tool calls come whole in one chunk before the last."""
 
-    def _content_line(self, stamp: bytes, text: bytes) -> bytes:
-        return b'%b%b","message":{"role":"assistant","content":%b},"done":false}\n' % (
-            self._head,
-            stamp,
-            text,
-        )
+    _usual = b'%b%09dZ","message":{"role":"assistant","content":%b},"done":false}\n'
 
     def _body(self, text: str, thinking: str, calls: Sequence[ToolCall]) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": text}
@@ -63,8 +58,7 @@ class GenerateReply(OllamaReply):
         self.context: Sequence[int] | None = None
         self._raw = raw
 
-    def _content_line(self, stamp: bytes, text: bytes) -> bytes:
-        return b'%b%b","response":%b,"done":false}\n' % (self._head, stamp, text)
+    _usual = b'%b%09dZ","response":%b,"done":false}\n'
 
     def _body(self, text: str, thinking: str, calls: Sequence[ToolCall]) -> dict[str, Any]:
         body: dict[str, Any] = {"response": text}

@@ -47,6 +47,7 @@ class PassThrough(Tap):
 
     def __init__(self, passage: Passage, traits: Traits, **options: Any) -> None:
         super().__init__(passage, traits, **options)
+        self._as_is = False
         self.content_type = EVENT_STREAM
         self._rewriter = Rewriter(split=self._split, opened=self._opened, scan=self._scan)
         self._last: Chunk | None = None
@@ -75,12 +76,22 @@ class PassThrough(Tap):
                     self._close(out)
                 continue
             chunk = decode_chunk(payload)
+            if self._as_is and is_plain(chunk):
+                self.events += 1
+                self._tokens += 1
+                out.append(b"data: %b\n\n" % payload)
+                continue
             self._watch(chunk, now_ns)
             if not chunk.choices and chunk.usage is not None:
                 if not self._passage.include_usage:
                     continue
                 self._usage_sent = True
             self._last = chunk
+            self._as_is = (
+                not self._rewriter.active
+                and self.first_token_ns is not None
+                and chunk.model == self._passage.model
+            )
             if chunk.choices and (self._rewriter.active or _has_calls(chunk)):
                 rewritten = self._rewriter.rewrite(payload)
                 if rewritten is None:
@@ -100,7 +111,7 @@ class PassThrough(Tap):
             if delta is not None and delta.reasoning_content and delta.reasoning is None:
                 payload = payload.replace(b'"reasoning_content":', b'"reasoning":')
                 break
-        return payload.replace(b"\n", b" ") if b"\n" in payload else payload
+        return payload
 
     def _close(self, out: list[bytes]) -> None:
         """Append the usage that was asked for, then the end; once."""
@@ -120,6 +131,23 @@ class PassThrough(Tap):
             }
             out.append(sse(_encode(closing)))
         out.append(sse(DONE))
+
+
+def is_plain(chunk: Chunk) -> bool:
+    """Tell whether an event is the usual token: text of the only choice and nothing else."""
+    choices = chunk.choices
+    if not choices or len(choices) > 1 or chunk.usage is not None:
+        return False
+    choice = choices[0]
+    delta = choice.delta
+    return (
+        delta is not None
+        and choice.finish_reason is None
+        and choice.index == 0
+        and delta.content is not None
+        and delta.tool_calls is None
+        and delta.reasoning_content is None
+    )
 
 
 def _has_calls(chunk: Chunk) -> bool:

@@ -25,11 +25,6 @@ class Reply(Protocol):
     first_token_ns: int | None
 
     @property
-    def text(self) -> str:
-        """The answer so far, without its thinking."""
-        ...
-
-    @property
     def usage(self) -> Usage:
         """Tokens so far, as the engine says or as counted."""
         ...
@@ -70,17 +65,11 @@ class Tap(ABC):
         self._scan = passage.tools and not traits.parses_tools
         self._prompt_tokens = prompt_tokens
         self._reader = SseReader()
-        self._texts: list[str] = []
         self._tokens = 0
         self._unfinished: set[int] = set()
         self._finish_reason: str | None = None
         self._usage: dict[str, Any] | None = None
         self._failure: VllamaError | None = None
-
-    @property
-    def text(self) -> str:
-        """The first choice's text as the engine gave it."""
-        return "".join(self._texts)
 
     @property
     def finish_reason(self) -> str | None:
@@ -144,8 +133,6 @@ class Tap(ABC):
                 if self.first_token_ns is None:
                     self.first_token_ns = now_ns
                 self._tokens += 1
-                if text and choice.index == 0:
-                    self._texts.append(text)
             self._unfinished.add(choice.index)
             if choice.finish_reason is not None:
                 check_finish(choice.finish_reason)
