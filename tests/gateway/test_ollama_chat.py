@@ -366,3 +366,14 @@ def test_tokens_of_another_model_are_refused_before_an_engine_sees_them(server, 
         "cannot use 'context': it holds tokens of another model",
     )
     assert server.stats("plain")["requests"] == requests
+
+
+@pytest.mark.parametrize("path", ["/api/embed", "/v1/embeddings"])
+def test_one_who_leaves_ends_a_long_list_of_embeddings(server, path):
+    name = server.model("vectors-slow", "--embed-per-token")
+    server.post("/api/embed", {"model": name, "input": "x"})
+    client = open_stream(server, path, {"model": name, "input": ["some text"] * 20_000})
+    until(lambda: any(row["requests"] for row in server.get("/api/ps")["models"]))
+    client.close()
+    until(lambda: not any(row["requests"] for row in server.get("/api/ps")["models"]))
+    assert server.stats(name)["requests"] < 20_000

@@ -14,6 +14,7 @@ from vllama.gateway.inference import (
     detokenize,
     leased,
     tokenize,
+    unless_gone,
 )
 from vllama.gateway.ollama_common import (
     found,
@@ -71,7 +72,7 @@ async def embedded(gateway: Gateway, request: Request, entry: Entry, asked: Embe
 
     async def use(lease: Lease, upstream: Upstream) -> None:
         loaded_ns = now_ns()
-        vectors, tokens = await embed_all(
+        work = embed_all(
             upstream,
             lease.traits,
             asked.inputs,
@@ -79,6 +80,7 @@ async def embedded(gateway: Gateway, request: Request, entry: Entry, asked: Embe
             truncate=asked.truncate,
             limit=min(load.num_ctx or math.inf, lease.traits.context_length),
         )
+        vectors, tokens = await unless_gone(request, work)
         if asked.dimensions:
             vectors = [truncate_dimensions(vector, asked.dimensions) for vector in vectors]
         if asked.legacy:

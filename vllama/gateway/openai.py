@@ -15,7 +15,7 @@ from vllama.errors import BadRequest, CapabilityMissing, ModelNotFound
 from vllama.gateway.catalog import Entry
 from vllama.gateway.embedding import embed_all
 from vllama.gateway.http import Request
-from vllama.gateway.inference import Prompt, dropped_header, leased, relayed
+from vllama.gateway.inference import Prompt, dropped_header, leased, relayed, unless_gone
 from vllama.gateway.relay import Relay
 from vllama.gateway.upstream import Upstream
 from vllama.models.types import Bundle, Capability
@@ -159,7 +159,7 @@ async def embeddings(gateway: Gateway, request: Request) -> None:
     need = replace(Need(mode=Mode.EMBED), context_length=load.num_ctx)
 
     async def use(lease: Lease, upstream: Upstream) -> None:
-        vectors, tokens = await embed_all(
+        work = embed_all(
             upstream,
             lease.traits,
             inputs,
@@ -167,6 +167,7 @@ async def embeddings(gateway: Gateway, request: Request) -> None:
             truncate=True,
             limit=lease.traits.context_length,
         )
+        vectors, tokens = await unless_gone(request, work)
         if dimensions:
             vectors = [truncate_dimensions(vector, dimensions) for vector in vectors]
         await request.respond(200, embeddings_reply(name, vectors, tokens, encoding))
