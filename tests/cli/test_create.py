@@ -14,6 +14,9 @@ from tests.cli.stub import StubServer, answer
 from tests.cli.terminal import Terminal
 from tests.tiny import write_tiny_gguf
 
+# real processes, one after another: not for every save
+pytestmark = pytest.mark.slow
+
 NOBODY = "127.0.0.1:9"
 
 

@@ -6,8 +6,13 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.cli.stub import Body, Reply, StubServer, answer
 from tests.cli.terminal import Terminal
+
+# real processes, one after another: not for every save
+pytestmark = pytest.mark.slow
 
 Open = Callable[..., Terminal]
 CHAT = "POST /api/chat"

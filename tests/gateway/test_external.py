@@ -10,6 +10,9 @@ import pytest
 from tests.gateway.test_ollama_chat import WORDS, sse, until, user
 from tests.server import FAKE, Server
 
+# real processes, one after another: not for every save
+pytestmark = pytest.mark.slow
+
 
 class Elsewhere:
     """A fake engine that the test starts, as somebody else would."""

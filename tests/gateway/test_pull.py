@@ -9,6 +9,9 @@ from tests.hub import Fault, StandInHub
 from tests.server import Server
 from tests.tiny import write_tiny_gguf
 
+# real processes, one after another: not for every save
+pytestmark = pytest.mark.slow
+
 NAME = "hf.co/test/Tiny-GGUF:Q8_0"
 
 
