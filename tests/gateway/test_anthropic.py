@@ -9,6 +9,9 @@ import pytest
 
 from tests.gateway.test_ollama_chat import WORDS
 
+# real processes, one after another: not for every save
+pytestmark = pytest.mark.slow
+
 HI = [{"role": "user", "content": "hello"}]
 TOOL = {"name": "weather", "input_schema": {"type": "object"}}
 

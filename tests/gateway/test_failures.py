@@ -9,6 +9,9 @@ import pytest
 from tests.gateway.test_ollama_chat import WORDS, open_stream, sse, until, user
 from tests.server import Server
 
+# real processes, one after another: not for every save
+pytestmark = pytest.mark.slow
+
 
 def whole(server, model):
     return server.post("/api/chat", {"model": model, **user(), "stream": False})

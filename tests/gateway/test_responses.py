@@ -14,6 +14,9 @@ from vllama.errors import BadRequest
 from vllama.gateway.http import BodyTooLarge
 from vllama.gateway.responses import UnknownEncoding, decompress
 
+# real processes, one after another: not for every save
+pytestmark = pytest.mark.slow
+
 if sys.version_info >= (3, 14):
     from compression import zstd
 else:
