@@ -24,7 +24,7 @@ from vllama.translate.faults import (
     openai_error,
 )
 
-LCP_TYPE = rb"""{"error":{"message":"1 validation error:\n  {'type': 'float_parsing', 'loc': ('body', 'temperature'), 'msg': 'Input should be a valid number, unable to parse string as a number', 'input': 'x'}\n\n  File \"/work/main/.venv/lib/python3.11/site-packages/llama_cpp/server/app.py\", line 376, in create_chat_completion\n    POST /v1/chat/completions","type":"internal_server_error","param":null,"code":null}}"""
+LCP_TYPE = rb"""{"error":{"message":"1 validation error:\n  {'type': 'float_parsing', 'loc': ('body', 'temperature'), 'msg': 'Input should be a valid number, unable to parse string as a number', 'input': 'x'}\n\n  File \"/opt/engine/lib/python3.11/site-packages/llama_cpp/server/app.py\", line 376, in create_chat_completion\n    POST /v1/chat/completions","type":"internal_server_error","param":null,"code":null}}"""
 LCP_OVER = b"""{"error":{"message":"This model's maximum context length is 512 tokens, however you requested 717 tokens (701 in your prompt; 16 for the completion). Please reduce your prompt; or completion length.","type":"invalid_request_error","param":"messages","code":"context_length_exceeded"}}"""
 NATIVE_OVER = b'{"error":{"code":400,"message":"the request exceeds the available context size, try increasing it","type":"exceed_context_size_error","n_prompt_tokens":831,"n_ctx":256}}'
 
