@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vllama.errors import BadRequest, InvalidModelRef, ModelNotFound, VllamaError
 from vllama.gateway.http import ClientGone, Request
-from vllama.gateway.inference import unless_gone
-from vllama.gateway.ollama_models import named, pull_line, send_line, void
+from vllama.gateway.ollama_models import named, pull_line, send_line
+from vllama.gateway.pulling import pulled
 from vllama.models.cloud import CloudDisabled
 from vllama.models.create import Recipe, created_name, from_files
 from vllama.models.create import copy as copy_model
@@ -24,7 +23,6 @@ from vllama.models.create import create as create_model
 from vllama.models.parameters import KNOWN, LISTS
 from vllama.models.ref import Kind, ModelRef
 from vllama.models.types import Bundle, PullEvent
-from vllama.plan.choose import preferred_formats
 from vllama.translate.decoding import Fields
 from vllama.translate.ollama_in import parse_model_field
 from vllama.translate.options import resolve_options
@@ -155,30 +153,12 @@ async def base_of(gateway: Gateway, request: Request, name: str, lines: Lines) -
     except ModelNotFound:
         if ModelRef.parse(name).kind is Kind.PATH:
             raise
-    events: asyncio.Queue[PullEvent | None] = asyncio.Queue()
-    loop, cancel = asyncio.get_running_loop(), threading.Event()
-    download = asyncio.ensure_future(
-        asyncio.to_thread(
-            gateway.catalog.library.pull,
-            name,
-            formats=preferred_formats(gateway.facts),
-            progress=lambda event: void(loop.call_soon_threadsafe(events.put_nowait, event)),
-            cancel=cancel,
-        )
-    )
-    download.add_done_callback(lambda _: events.put_nowait(None))
 
-    async def told() -> None:
-        while (event := await events.get()) is not None:
-            if event.status != SUCCESS:  # the end of the pull is not that of the whole
-                await lines.send(pull_line(event))
+    async def tell(event: PullEvent) -> None:
+        if event.status != SUCCESS:  # the end of the pull is not that of the whole
+            await lines.send(pull_line(event))
 
-    try:
-        await unless_gone(request, told())
-        return download.result()
-    finally:
-        cancel.set()
-        await asyncio.wait({download})
+    return await pulled(gateway, request, name, tell)
 
 
 def uploaded(gateway: Gateway, files: Mapping[str, object]) -> Bundle:

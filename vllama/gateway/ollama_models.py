@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import threading
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -14,14 +13,13 @@ import msgspec
 from vllama import __version__
 from vllama.errors import BadRequest, InvalidModelRef, ModelNotFound, VllamaError
 from vllama.gateway.http import Request
-from vllama.gateway.inference import unless_gone
+from vllama.gateway.pulling import pulled
 from vllama.metrics import CONTENT_TYPE
 from vllama.models.cloud import CloudDisabled
 from vllama.models.info import details, model_info
 from vllama.models.modelfile import modelfile_text, parameters_text
 from vllama.models.ref import Kind, ModelRef
 from vllama.models.types import Bundle, Capability, ModelInfo, PullEvent
-from vllama.plan.choose import preferred_formats
 from vllama.translate.ollama_in import parse_model_field
 from vllama.units import rfc3339_local
 
@@ -193,21 +191,13 @@ async def pull(gateway: Gateway, request: Request) -> None:
     if ModelRef.parse(name).kind is Kind.PATH:
         raise InvalidModelRef("invalid model name", hint="a path cannot be pulled")
     stream = body.get("stream") is not False
-    events: asyncio.Queue[PullEvent | None] = asyncio.Queue()
-    loop, cancel = asyncio.get_running_loop(), threading.Event()
-    download = asyncio.ensure_future(
-        asyncio.to_thread(
-            gateway.catalog.library.pull,
-            name,
-            formats=preferred_formats(gateway.facts),
-            progress=lambda event: void(loop.call_soon_threadsafe(events.put_nowait, event)),
-            cancel=cancel,
-        )
-    )
-    download.add_done_callback(lambda _: events.put_nowait(None))
+
+    async def tell(event: PullEvent) -> None:
+        if stream:
+            await send_line(request, pull_line(event))
+
     try:
-        await unless_gone(request, pull_lines(request, events, stream=stream))
-        download.result()
+        await pulled(gateway, request, name, tell)
     except VllamaError as error:
         reply = {"error": error.sentence()}
         if not stream:
@@ -218,20 +208,7 @@ async def pull(gateway: Gateway, request: Request) -> None:
         if not stream:
             await request.json(200, {"status": "success"})
             return
-    finally:
-        cancel.set()
-        await asyncio.wait({download})
-        gateway.catalog.forget()
     await request.send({"type": "http.response.body", "body": b""})
-
-
-async def pull_lines(
-    request: Request, events: asyncio.Queue[PullEvent | None], *, stream: bool
-) -> None:
-    """Send the progress of a download until it ends."""
-    while (event := await events.get()) is not None:
-        if stream:
-            await send_line(request, pull_line(event))
 
 
 async def send_line(request: Request, value: object) -> None:
@@ -240,7 +217,3 @@ async def send_line(request: Request, value: object) -> None:
         await request.send(request.head(200, NDJSON, None))
     line = msgspec.json.encode(value) + b"\n"
     await request.send({"type": "http.response.body", "body": line, "more_body": True})
-
-
-def void(_: object) -> None:
-    """Drop a value."""

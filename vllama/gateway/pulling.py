@@ -1,0 +1,52 @@
+"""A download that a request waits for: progress on the way, an end when the client leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from vllama.gateway.http import Request
+from vllama.gateway.inference import unless_gone
+from vllama.models.types import Bundle, PullEvent
+from vllama.plan.choose import preferred_formats
+
+if TYPE_CHECKING:
+    from vllama.gateway.app import Gateway
+
+
+async def pulled(
+    gateway: Gateway, request: Request, name: str, tell: Callable[[PullEvent], Awaitable[None]]
+) -> Bundle:
+    """Download `name`, await `tell` for each step, and return the model.
+
+    Raises ClientGone, and what the library raises.
+    """
+    events: asyncio.Queue[PullEvent | None] = asyncio.Queue()
+    loop, cancel = asyncio.get_running_loop(), threading.Event()
+
+    def report(event: PullEvent) -> None:
+        loop.call_soon_threadsafe(events.put_nowait, event)
+
+    async def tell_all() -> None:
+        while (event := await events.get()) is not None:
+            await tell(event)
+
+    download = asyncio.ensure_future(
+        asyncio.to_thread(
+            gateway.catalog.library.pull,
+            name,
+            formats=preferred_formats(gateway.facts),
+            progress=report,
+            cancel=cancel,
+        )
+    )
+    download.add_done_callback(lambda _: events.put_nowait(None))
+    try:
+        await unless_gone(request, tell_all())
+        return download.result()
+    finally:
+        cancel.set()
+        await asyncio.wait({download})
+        gateway.catalog.forget()
