@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -62,14 +63,17 @@ class HubRepo:
         return self.root / "snapshots" / commit
 
     def link(self, commit: str, path: str, etag: str) -> Path:
-        """Make a blob appear as `path` in a snapshot, by a relative link."""
+        """Make a blob appear as `path` in a snapshot, by a relative link.
+
+        In one step, as a second pull may do the same now and a reader must always find a file.
+        """
         place = self.snapshot(commit) / path
         place.parent.mkdir(parents=True, exist_ok=True)
         target = os.path.relpath(self.blob(etag), place.parent)
-        if place.is_symlink() and str(place.readlink()) == target:
-            return place
-        place.unlink(missing_ok=True)
-        place.symlink_to(target)
+        if not (place.is_symlink() and str(place.readlink()) == target):
+            temporary = self.root / f".link-{uuid.uuid4().hex}"
+            temporary.symlink_to(target)
+            temporary.replace(place)
         return place
 
     def write_ref(self, branch: str, commit: str) -> None:
