@@ -5,8 +5,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMPS := .venv/stamps
 ALIVE := $(PYTHON) scripts/alive.py
-# one worker a core; each has servers of its own
-PARALLEL := -n 2 --dist worksteal
+# three workers on two cores: many tests wait for a process or a socket; each has servers of its own
+PARALLEL := -n 3 --dist worksteal
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .PHONY: demo test test-fast check fix bench clean

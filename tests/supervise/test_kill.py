@@ -15,6 +15,7 @@ from tests.supervise.conftest import Lab, eventually
 HOST = Path(__file__).with_name("host.py")
 ROOT = Path(__file__).parents[2]
 KIN = ("--spawn-child", "--spawn-setsid", "--spawn-daemon", "--hold-output")
+pytestmark = pytest.mark.slow
 KINDS = {"engine", "child", "setsid", "daemon", "output"}
 
 
