@@ -1,51 +1,101 @@
-"""Counters and histograms in Prometheus' form; written by the gateway, read by no decision."""
+"""Counters and histograms, and their Prometheus form; read by no decision.
+
+Counting is plain arithmetic, because it happens with every request; the library that knows the
+format is only imported when somebody asks for it.
+"""
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SECONDS = (0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
 
 class Metrics:
-    """The numbers of one server; each has its own registry, so two may live in one process."""
+    """The numbers of one server."""
 
     def __init__(self) -> None:
-        self._registry = CollectorRegistry()
-        self._requests = Counter(
-            "vllama_requests", "Requests answered.", ("route", "status"), registry=self._registry
-        )
-        self._seconds = Histogram(
-            "vllama_request_seconds",
-            "Time from a request's head to the end of its answer.",
-            ("route",),
-            buckets=SECONDS,
-            registry=self._registry,
-        )
-        self._tokens = Counter(
-            "vllama_tokens", "Tokens by kind: prompt or completion.", ("model", "kind"),
-            registry=self._registry,
-        )  # fmt: skip
-        self._loaded = Gauge(
-            "vllama_models_loaded", "Models that have a process.", registry=self._registry
-        )
-        self._queued = Gauge(
-            "vllama_requests_queued", "Requests that wait for a slot.", registry=self._registry
-        )
+        self._requests: Counter[tuple[str, int]] = Counter()
+        # per route: one count a bucket, and one for what is longer than the last
+        self._buckets: defaultdict[str, list[int]] = defaultdict(lambda: [0] * (len(SECONDS) + 1))
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._tokens: Counter[tuple[str, str]] = Counter()
 
     def request(self, route: str, status: int, seconds: float) -> None:
         """Count one answer; `route` must be from the route table, so that labels stay few."""
-        self._requests.labels(route, str(status)).inc()
-        self._seconds.labels(route).observe(seconds)
+        self._requests[route, status] += 1
+        self._buckets[route][bisect_left(SECONDS, seconds)] += 1
+        self._seconds[route] += seconds
 
     def tokens(self, model: str, prompt: int, completion: int) -> None:
         """Count the tokens of one answer; `model` is the display name of a local model."""
-        self._tokens.labels(model, "prompt").inc(prompt)
-        self._tokens.labels(model, "completion").inc(completion)
+        self._tokens[model, "prompt"] += prompt
+        self._tokens[model, "completion"] += completion
 
     def text(self, *, loaded: int, queued: int) -> bytes:
         """Return everything in Prometheus' text form."""
-        self._loaded.set(loaded)
-        self._queued.set(queued)
-        return generate_latest(self._registry)
+        from prometheus_client.exposition import generate_latest
+        from prometheus_client.registry import CollectorRegistry
+
+        registry = CollectorRegistry()
+        registry.register(_Collector(self._families(loaded, queued)))
+        return generate_latest(registry)
+
+    def _families(self, loaded: int, queued: int) -> Iterator[Metric]:
+        from prometheus_client.core import (
+            CounterMetricFamily,
+            GaugeMetricFamily,
+            HistogramMetricFamily,
+        )
+
+        requests = CounterMetricFamily(
+            "vllama_requests", "Requests answered.", labels=("route", "status")
+        )
+        for (route, status), count in self._requests.items():
+            requests.add_metric((route, str(status)), count)
+        yield requests
+        seconds = HistogramMetricFamily(
+            "vllama_request_seconds",
+            "Time from a request's head to the end of its answer.",
+            labels=("route",),
+        )
+        for route, counts in self._buckets.items():
+            total, rows = 0, []
+            for bound, count in zip((*map(str, map(float, SECONDS)), "+Inf"), counts, strict=True):
+                total += count
+                rows.append((bound, total))
+            seconds.add_metric((route,), rows, self._seconds[route])
+        yield seconds
+        tokens = CounterMetricFamily(
+            "vllama_tokens", "Tokens by kind: prompt or completion.", labels=("model", "kind")
+        )
+        for (model, kind), count in self._tokens.items():
+            tokens.add_metric((model, kind), count)
+        yield tokens
+        yield GaugeMetricFamily(
+            "vllama_models_loaded", "Models that have a process.", value=loaded
+        )
+        yield GaugeMetricFamily(
+            "vllama_requests_queued", "Requests that wait for a slot.", value=queued
+        )
+
+
+class _Collector:
+    """What a registry asks for the numbers."""
+
+    def __init__(self, families: Iterator[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterator[Metric]:
+        return self._families
+
+    def describe(self) -> tuple[Metric, ...]:
+        """Say nothing beforehand, or registering would collect."""
+        return ()

@@ -44,7 +44,8 @@ class Scheduler:
                 while True:
                     table.expire()
                     table.changed.clear()
-                    wait_s = table.next_deadline_s() - self._clock.monotonic()
+                    table.next_look_s = table.next_deadline_s()
+                    wait_s = table.next_look_s - self._clock.monotonic()
                     try:
                         async with asyncio.timeout(None if math.isinf(wait_s) else max(wait_s, 0)):
                             await table.changed.wait()

@@ -83,6 +83,7 @@ class Table:
         self.leaving: set[Instance] = set()
         self.failures: dict[Key, Failure] = {}
         self.changed = asyncio.Event()
+        self.next_look_s = math.inf  # when the housekeeper will look again by itself
 
     def all(self) -> list[Instance]:
         """Return every instance that has not ended."""
@@ -133,10 +134,13 @@ class Table:
         """Count a request out; the last one out starts the timer of keep-alive."""
         instance.leases -= 1
         instance.last_used_s = self.clock.monotonic()
-        instance.wake.set()
+        # waking tasks costs more than all else here: only those that have something to do
+        if instance.queue or instance.retiring:
+            instance.wake.set()
         if not instance.leases:
             instance.idle.set()
-        self.changed.set()
+        if instance.deadline_s < self.next_look_s:
+            self.changed.set()
 
     def serve_queue(self, instance: Instance) -> None:
         """Hand free slots to the waiting requests, first come first served."""

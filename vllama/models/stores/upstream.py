@@ -33,6 +33,7 @@ class UpstreamStore:
         self._headers = {"authorization": f"Bearer {key}"} if key else {}
         self._lock = threading.Lock()
         self._kept: tuple[float, list[Bundle]] = (0.0, [])
+        self._client: httpx2.Client | None = None
 
     def list(self) -> list[Bundle]:
         """Return the models of all servers that answer; one model on several is one."""
@@ -64,8 +65,12 @@ class UpstreamStore:
         return "it lies on another server", "remove it there"
 
     def _models(self, url: str) -> Sequence[Mapping[str, Any]]:
+        if self._client is None:
+            # certificates are read from disk for 20 ms: once, and only where there is TLS
+            tls = any(url.startswith("https:") for url in self._urls)
+            self._client = httpx2.Client(verify=tls, headers=self._headers, timeout=TIMEOUT_S)
         try:
-            answer = httpx2.get(f"{url}/v1/models", headers=self._headers, timeout=TIMEOUT_S)
+            answer = self._client.get(f"{url}/v1/models")
             rows = answer.raise_for_status().json()["data"] or []
         except (httpx2.HTTPError, ValueError, KeyError, TypeError):
             return ()
