@@ -180,6 +180,8 @@ class Daemon:
 
     async def _preload(self, stop: Stop) -> None:
         """Get and load the model that was asked for; if that fails, the server ends."""
+        if self._config.upstreams:
+            await self._catalog.all()  # asks them now: the first client need not wait for that
         name = self._config.model
         if not name:
             return

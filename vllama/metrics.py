@@ -79,9 +79,7 @@ class Metrics:
         for (model, kind), count in self._tokens.items():
             tokens.add_metric((model, kind), count)
         yield tokens
-        yield GaugeMetricFamily(
-            "vllama_models_loaded", "Models that have a process.", value=loaded
-        )
+        yield GaugeMetricFamily("vllama_models_loaded", "Models that have a process.", value=loaded)
         yield GaugeMetricFamily(
             "vllama_requests_queued", "Requests that wait for a slot.", value=queued
         )

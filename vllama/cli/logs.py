@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 def set_up_logging(*, debug: bool, log_format: str) -> None:
     """Send the log to stderr: our own from INFO (DEBUG) on, others' warnings (INFO)."""
     # what no line of ours shows need not be looked up with every request (logging's HOWTO)
-    logging._srcfile = None  # type: ignore[attr-defined]
+    logging._srcfile = None
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     handler = _Stderr()
     handler.setFormatter(_Json() if log_format == "json" else _Text())
@@ -27,8 +27,7 @@ class _Stderr(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            sys.stderr.write(self.format(record) + "\n")
-            sys.stderr.flush()
+            sys.stderr.write(self.format(record) + "\n")  # is flushed with the line
         except (OSError, ValueError):  # the reader is gone; nothing is left to tell it
             pass
 

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from vllama.errors import BadRequest
+from vllama.gateway.direct import hold_head
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -107,6 +108,8 @@ class Request:
         headers: Mapping[str, str] | None = None,
     ) -> None:
         """Send a whole answer; to HEAD only its head."""
+        if self.method != "HEAD":
+            hold_head(self.send)
         await self.send(self.head(status, content_type, len(body), headers))
         shown = b"" if self.method == "HEAD" else body
         await self.send({"type": "http.response.body", "body": shown})

@@ -6,8 +6,9 @@ status and body of the dialect; after it the dialect's in-stream error is sent a
 ends. A client that leaves cuts the engine's connection, which stops the generation.
 
 Bytes are pushed: `on_data` runs in the upstream's callback, translates what one read brought
-and drives `send()` by hand. uvicorn's `send()` suspends only while its client is not reading;
-then the upstream is paused and this coroutine finishes the send.
+and writes it, past ASGI where that is possible, else by driving `send()` by hand. uvicorn's
+`send()` suspends only while its client is not reading; then the upstream is paused and this
+coroutine finishes the send.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from types import CoroutineType
 from typing import Any, Protocol
 
 from vllama.errors import VllamaError
+from vllama.gateway.direct import Writer, chunk_writer, hold_head
 from vllama.gateway.http import ClientGone, Message, Request, now_ns
 from vllama.gateway.upstream import Connection, ConnectionLost, Upstream
 from vllama.translate.faults import clean_engine_error
@@ -93,8 +95,10 @@ class Relay:
         self._error: VllamaError | None = None
         self._ended = False
         self._gone = False
+        self._writer: Writer | None = None
         self._rest: Awaitable[None] | None = None
         self._behind: list[bytes] = []
+        self._tail = b""
 
     async def run(
         self,
@@ -131,20 +135,33 @@ class Relay:
 
     def on_data(self, data: bytes) -> None:
         """Translate one read and push it on."""
+        out = self._translated(data)
+        if out:
+            writer = self._writer
+            if writer is None or self._rest is not None or not writer(out):
+                self._push(out)
+
+    def on_last(self, data: bytes) -> None:
+        """Translate the last read, and keep it for `_end` to send together with what follows."""
+        out = self._translated(data)
+        if self._rest is None:
+            self._tail = out
+        elif out:
+            self._behind.append(out)
+
+    def _translated(self, data: bytes) -> bytes:
         if self._status != 200:
             if len(self._error_body) < MAX_ERROR_BYTES:
                 self._error_body += data
-            return
+            return b""
         if self._error is not None:
-            return
+            return b""
         try:
-            out = self.reply.feed(data, now_ns())
+            return self.reply.feed(data, now_ns())
         except VllamaError as error:
             self._error = error
             self._wake.set()
-            return
-        if out:
-            self._push(out)
+            return b""
 
     def on_end(self) -> None:
         """Note the end of the engine's answer."""
@@ -158,6 +175,13 @@ class Relay:
         self._ended = True
         self._wake.set()
 
+    def cut(self) -> None:
+        """End the engine's answer here: its reply has all that it wants."""
+        self._ended = True
+        if self._connection:
+            self._connection.abort()
+        self._wake.set()
+
     # -- to the client ------------------------------------------------------------------------
 
     def _push(self, out: bytes) -> None:
@@ -168,11 +192,13 @@ class Relay:
         if not self._request.status and not self._start():
             self._behind.append(out)
             return
-        self._drive({"type": "http.response.body", "body": out, "more_body": True})
+        if self._drive({"type": "http.response.body", "body": out, "more_body": True}):
+            self._writer = chunk_writer(self._request.send)
 
     def _start(self) -> bool:
         """Send the head; False if that suspended."""
         kind = self.reply.content_type.encode()
+        hold_head(self._request.send)
         return self._drive(self._request.head(200, kind, None, self._headers))
 
     def _drive(self, message: Message) -> bool:
@@ -221,6 +247,10 @@ class Relay:
         """Send the last bytes, or the error in the way that the commit point demands."""
         error = self._error
         last = b""
+        if self._tail and before_finish:
+            self._push(self._tail)
+            self._tail = b""
+            await self._catch_up()
         if error is None and self._status != 200:
             error = clean_engine_error(self._status, self._error_body)
         if error is None:
@@ -231,7 +261,7 @@ class Relay:
             except VllamaError as failure:
                 error = failure
         if error is not None:
-            if not self._request.status:
+            if not self._request.status and not self._tail:
                 raise error
             last = self.reply.fail(error)
         if self._whole:
@@ -240,5 +270,6 @@ class Relay:
             return
         if not self._request.status:
             kind = self.reply.content_type.encode()
+            hold_head(self._request.send)
             await self._request.send(self._request.head(200, kind, None, self._headers))
-        await self._request.send({"type": "http.response.body", "body": last})
+        await self._request.send({"type": "http.response.body", "body": self._tail + last})

@@ -22,6 +22,8 @@ from vllama.translate.traits import Traits
 
 log = logging.getLogger(__name__)
 
+BUSY_LOOK_S = 1.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
@@ -185,8 +187,19 @@ class Table:
                 self.retire(instance, "its keep-alive is over")
 
     def next_deadline_s(self) -> float:
-        """Return the monotonic time of the next unload, infinite if none is due."""
-        return min((item.deadline_s for item in self.instances.values()), default=math.inf)
+        """Return the monotonic time to look at the deadlines again, infinite for never.
+
+        A busy instance counts as if it were released now: its release then seldom has to wake
+        the housekeeper (`give_back`).
+        """
+        now_s = self.clock.monotonic()
+        return min(
+            (
+                now_s + max(item.keep_alive_s, BUSY_LOOK_S) if item.busy else item.deadline_s
+                for item in self.instances.values()
+            ),
+            default=math.inf,
+        )
 
     def cool_down(self, key: Key, error: VllamaError) -> None:
         """Remember an engine that served and then used up its restarts."""

@@ -127,6 +127,28 @@ def decode_chunk(payload: bytes) -> Chunk:
     return chunk
 
 
+def plain_text(event: Event | Chunk) -> str | None:
+    """Return the text of the usual event: text of the only choice and nothing else; else None."""
+    choices = event.choices
+    if not choices or len(choices) > 1 or event.usage is not None:
+        return None
+    if type(event) is Event and event.timings is not None:
+        return None
+    choice = choices[0]
+    delta = choice.delta
+    if (
+        choice.finish_reason is not None
+        or choice.logprobs is not None
+        or choice.message is not None
+    ):
+        return None
+    if delta is None:
+        return choice.text or None
+    if delta.reasoning or delta.reasoning_content or delta.tool_calls:
+        return None
+    return delta.content or None
+
+
 def check_error(event: Event | Chunk) -> None:
     """Raise UpstreamError if an event is an engine's error report."""
     if event.error is not None:

@@ -27,6 +27,11 @@ class SseReader:
         self._searched = b""  # the last three bytes, in which a separator may have begun
         self._limit = limit_bytes
 
+    @property
+    def pending(self) -> bool:
+        """Whether an event has begun whose end has not come."""
+        return bool(self._parts)
+
     def feed(self, chunk: bytes) -> list[bytes]:
         """Return the data of the events that `chunk` completes, oldest first.
 

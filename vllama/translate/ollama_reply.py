@@ -15,7 +15,14 @@ from typing import Any
 import msgspec
 
 from vllama.errors import EngineCrashed, VllamaError
-from vllama.translate.events import Choice, EngineUsage, Timings, check_finish, decode_event
+from vllama.translate.events import (
+    Choice,
+    EngineUsage,
+    Timings,
+    check_finish,
+    decode_event,
+    plain_text,
+)
 from vllama.translate.faults import ollama_error
 from vllama.translate.framing import DONE, SseReader
 from vllama.translate.logprobs import ollama_logprobs
@@ -24,6 +31,7 @@ from vllama.translate.thinking import ThinkSplitter
 from vllama.translate.toolcalls import CallCollector, CallScanner
 from vllama.translate.traits import Traits
 from vllama.translate.types import ToolCall, Usage
+from vllama.translate.usual import Usual
 from vllama.units import rfc3339_utc
 
 NDJSON = "application/x-ndjson"
@@ -89,6 +97,8 @@ class OllamaReply(ABC):
         self._collector = CallCollector()
         self._plain = self._splitter is None and self._scanner is None
         self._reader = SseReader()
+        self._usual_read = Usual()
+        self._learnable = False
         self._head = b'{"model":%b,"created_at":"' % _encode(model)
         self._second = -1
         self._line_head = b""
@@ -134,15 +144,29 @@ class OllamaReply(ABC):
 
         Raises UpstreamError or EngineCrashed for an error in the stream.
         """
+        text = self._usual_read.match(chunk)
+        if text is not None:
+            self._last_ns = now_ns
+            self.events += 1
+            self._chunks += 1
+            self._texts.append(text.decode())
+            return self._content_line(now_ns, b'"%b"' % text) if self._stream else b""
         if self._failure is not None:
             raise self._failure
         lines: list[bytes] = []
+        self._learnable = self._plain
         try:
-            self._take(self._reader.feed(chunk), now_ns, lines)
+            payloads = self._reader.feed(chunk)
+            self._take(payloads, now_ns, lines)
         except VllamaError as error:
             if not lines:
                 raise
             self._failure = error
+            self._usual_read.forget()
+        if self._reader.pending:
+            self._usual_read.forget()
+        elif self._learnable and len(payloads) == 1:
+            self._usual_read.learn(chunk, self._texts[-1])
         return lines[0] if len(lines) == 1 else b"".join(lines)
 
     def finish(self, now_ns: int) -> bytes:
@@ -174,30 +198,18 @@ class OllamaReply(ABC):
         for payload in payloads:
             if payload == DONE:
                 self.ended = True
+                self._learnable = False
                 continue
             event = decode_event(payload)
             self.events += 1
-            if self._plain and event.choices and event.usage is None:
-                choice = event.choices[0]
-                delta = choice.delta
-                # the usual token: text and nothing else; written out, since calls cost most here
-                if (
-                    delta is not None
-                    and delta.content
-                    and choice.finish_reason is None
-                    and choice.logprobs is None
-                    and delta.reasoning is None
-                    and delta.reasoning_content is None
-                    and delta.tool_calls is None
-                ):
-                    if self.first_token_ns is None:
-                        self.first_token_ns = now_ns
-                    self._last_ns = now_ns
-                    self._chunks += 1
-                    self._texts.append(delta.content)
-                    if self._stream:
-                        lines.append(self._content_line(now_ns, _encode(delta.content)))
-                    continue
+            text = plain_text(event) if self._plain else None
+            if text is not None:
+                self._count(now_ns)
+                self._texts.append(text)
+                if self._stream:
+                    lines.append(self._content_line(now_ns, _encode(text)))
+                continue
+            self._learnable = False
             if event.choices:
                 self._choice(event.choices[0], now_ns, lines)
             if event.usage is not None:

@@ -20,7 +20,7 @@ from vllama.translate.embeddings import (
     pool,
     truncate_dimensions,
 )
-from vllama.translate.events import Chunk, decode_chunk
+from vllama.translate.events import Chunk, decode_chunk, plain_text
 from vllama.translate.faults import openai_error, openai_error_object
 from vllama.translate.framing import DONE, sse
 from vllama.translate.openai_in import Passage
@@ -28,6 +28,7 @@ from vllama.translate.openai_rewrite import Rewriter
 from vllama.translate.openai_whole import ChoiceParts, whole_object
 from vllama.translate.reply import EVENT_STREAM, Tap
 from vllama.translate.traits import Traits
+from vllama.translate.usual import Usual, surroundings
 
 __all__ = [
     "PassThrough",
@@ -47,12 +48,32 @@ class PassThrough(Tap):
 
     def __init__(self, passage: Passage, traits: Traits, **options: Any) -> None:
         super().__init__(passage, traits, **options)
-        self._as_is = False
         self.content_type = EVENT_STREAM
+        self._usual_read = Usual()
+        self._around = (b"", b"")  # what stands around the text in what the client gets
+        self._plain: list[str] = []  # the texts of the plain events of this read
         self._rewriter = Rewriter(split=self._split, opened=self._opened, scan=self._scan)
         self._last: Chunk | None = None
         self._usage_sent = False
         self._closed = False
+
+    def feed(self, chunk: bytes, now_ns: int) -> bytes:
+        """Take bytes of the engine's stream; return what they are to the client."""
+        text = self._usual_read.match(chunk)
+        if text is not None:
+            self.events += 1
+            self._tokens += 1
+            return b"%b%b%b" % (self._around[0], text, self._around[1])
+        self._plain.clear()
+        events = self.events
+        out = super().feed(chunk, now_ns)
+        if self._reader.pending or self._failure is not None:
+            self._usual_read.forget()
+        elif self._plain and self.events == events + 1:
+            around = surroundings(out, self._plain[0])
+            if around is not None and self._usual_read.learn(chunk, self._plain[0]):
+                self._around = around
+        return out
 
     def finish(self, now_ns: int) -> bytes:
         """Return what is left: usage and `[DONE]` where the engine gave none.
@@ -76,22 +97,14 @@ class PassThrough(Tap):
                     self._close(out)
                 continue
             chunk = decode_chunk(payload)
-            if self._as_is and is_plain(chunk):
-                self.events += 1
-                self._tokens += 1
-                out.append(b"data: %b\n\n" % payload)
-                continue
             self._watch(chunk, now_ns)
             if not chunk.choices and chunk.usage is not None:
                 if not self._passage.include_usage:
                     continue
                 self._usage_sent = True
             self._last = chunk
-            self._as_is = (
-                not self._rewriter.active
-                and self.first_token_ns is not None
-                and chunk.model == self._passage.model
-            )
+            if not self._rewriter.active and (text := plain_text(chunk)) is not None:
+                self._plain.append(text)
             if chunk.choices and (self._rewriter.active or _has_calls(chunk)):
                 rewritten = self._rewriter.rewrite(payload)
                 if rewritten is None:
@@ -131,23 +144,6 @@ class PassThrough(Tap):
             }
             out.append(sse(_encode(closing)))
         out.append(sse(DONE))
-
-
-def is_plain(chunk: Chunk) -> bool:
-    """Tell whether an event is the usual token: text of the only choice and nothing else."""
-    choices = chunk.choices
-    if not choices or len(choices) > 1 or chunk.usage is not None:
-        return False
-    choice = choices[0]
-    delta = choice.delta
-    return (
-        delta is not None
-        and choice.finish_reason is None
-        and choice.index == 0
-        and delta.content is not None
-        and delta.tool_calls is None
-        and delta.reasoning_content is None
-    )
 
 
 def _has_calls(chunk: Chunk) -> bool:

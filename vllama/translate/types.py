@@ -137,7 +137,8 @@ class Usage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """A request to an engine: always POST, always JSON."""
+    """A request to an engine: always POST, JSON unless it says otherwise."""
 
     path: str
     body: bytes
+    content_type: str = "application/json"

@@ -9,10 +9,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path, PurePosixPath
 from typing import Any
+from urllib.parse import urlsplit
 
-import httpx2
+import msgspec
 
 from vllama.models.ref import ModelRef
 from vllama.models.stores.base import manifest_digest
@@ -33,7 +36,6 @@ class UpstreamStore:
         self._headers = {"authorization": f"Bearer {key}"} if key else {}
         self._lock = threading.Lock()
         self._kept: tuple[float, list[Bundle]] = (0.0, [])
-        self._client: httpx2.Client | None = None
 
     def list(self) -> list[Bundle]:
         """Return the models of all servers that answer; one model on several is one."""
@@ -65,14 +67,16 @@ class UpstreamStore:
         return "it lies on another server", "remove it there"
 
     def _models(self, url: str) -> Sequence[Mapping[str, Any]]:
-        if self._client is None:
-            # certificates are read from disk for 20 ms: once, and only where there is TLS
-            tls = any(url.startswith("https:") for url in self._urls)
-            self._client = httpx2.Client(verify=tls, headers=self._headers, timeout=TIMEOUT_S)
+        # the standard library's client: it is asked while streams run, and this one is cheap
+        where = urlsplit(url)
+        kind = HTTPSConnection if where.scheme == "https" else HTTPConnection
         try:
-            answer = self._client.get(f"{url}/v1/models")
-            rows = answer.raise_for_status().json()["data"] or []
-        except (httpx2.HTTPError, ValueError, KeyError, TypeError):
+            with closing(kind(where.netloc, timeout=TIMEOUT_S)) as connection:
+                connection.request("GET", f"{where.path}/v1/models", headers=self._headers)
+                answer = connection.getresponse()
+                rows = msgspec.json.decode(answer.read())["data"] if answer.status == 200 else ()
+            rows = rows or ()
+        except (OSError, HTTPException, ValueError, KeyError, TypeError):
             return ()
         return [row for row in rows if isinstance(row, dict) and isinstance(row.get("id"), str)]
 

@@ -1,0 +1,64 @@
+"""The usual read: one event that differs from the one before in its text only.
+
+Most of a stream looks like that. Once an event was decoded and found to be a plain token, all that
+stands before its text and all that stands after it are kept; a read that begins and ends the same
+way, with a text between that has neither quote nor backslash, must decode to the same but for the
+text, so that it need not be decoded (half the cost of a token).
+"""
+
+from __future__ import annotations
+
+_KEYS = (b'"content":"', b'"content": "', b'"text":"', b'"text": "')
+_TRIES = 3
+
+
+class Usual:
+    """What precedes and what follows the text of a stream's plain events."""
+
+    __slots__ = ("_head", "_head_size", "_tail", "_tail_size", "_tries")
+
+    def __init__(self) -> None:
+        self._head = self._tail = b""  # no read is matched while `_tail` is empty
+        self._head_size = self._tail_size = 0
+        self._tries = _TRIES
+
+    def match(self, read: bytes) -> bytes | None:
+        """Return the text of a usual read, as JSON without its quotes; None for any other."""
+        if not (self._tail and read.endswith(self._tail) and read.startswith(self._head)):
+            return None
+        text = read[self._head_size : -self._tail_size]
+        if not text or b'"' in text or b"\\" in text:
+            return None
+        self._tries = _TRIES
+        return text
+
+    def learn(self, read: bytes, text: str) -> bool:
+        """Keep the surroundings of `text` in a read that holds one plain event and nothing else.
+
+        Gives up on a stream whose events differ in more than the text.
+        """
+        self.forget()
+        if not self._tries:
+            return False
+        self._tries -= 1
+        around = surroundings(read, text)
+        if around is None or not read.endswith(b"\n\n"):
+            return False
+        self._head, self._tail = around
+        self._head_size, self._tail_size = len(self._head), len(self._tail)
+        return True
+
+    def forget(self) -> None:
+        """Match nothing until something is learnt again, as an event is now in two reads."""
+        self._head = self._tail = b""
+
+
+def surroundings(read: bytes, text: str) -> tuple[bytes, bytes] | None:
+    """Return what stands before and after `text` in a plain event; None if that is not certain."""
+    value = text.encode()
+    for key in _KEYS:
+        start = read.find(key) + len(key)
+        end = start + len(value)
+        if read.count(key) == 1 and read.startswith(value, start) and read.startswith(b'"', end):
+            return read[:start], read[end:]
+    return None
