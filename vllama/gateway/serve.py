@@ -9,10 +9,11 @@ from collections.abc import Iterator
 
 import uvicorn
 
+from vllama import early
+from vllama.early import BACKLOG
 from vllama.errors import ConfigError, PortTaken
 from vllama.gateway.app import App
 
-BACKLOG = 2048
 PROBE_LIMIT_S = 1.0
 
 
@@ -22,6 +23,11 @@ def bind(host: str, port: int) -> socket.socket:
     Raises PortTaken, which tells whether it is another Ollama, and ConfigError for an address
     that is not ours.
     """
+    descriptor = early.take(host, port)
+    if descriptor is not None:
+        listener = socket.socket(fileno=descriptor)
+        listener.setblocking(False)
+        return listener
     try:
         family, kind, proto, _, where = socket.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
