@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from vllama.errors import BadRequest, DiskFull, VllamaError
-from vllama.models.fetch import free_bytes
+from vllama.models.disk import free_bytes
 from vllama.units import format_bytes_decimal
 
 ORPHAN_S = 3600.0

@@ -28,9 +28,7 @@ from vllama.models.hub_cache import HubRepo
 from vllama.models.partial import Closed, Part, Partial, saved_bytes
 from vllama.models.settings import ModelsSettings
 from vllama.models.sources.base import Location, Transient
-from vllama.models.types import PullEvent, SourceFile
-
-Progress = Callable[[PullEvent], None]
+from vllama.models.types import Progress, PullEvent, SourceFile
 
 _EMIT_EVERY_S = 0.06  # Ollama's rhythm
 _SAVE_EVERY_S = 1.0

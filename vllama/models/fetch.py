@@ -7,7 +7,6 @@ branch's ref: a snapshot that can be seen is complete. Blocking; call it in a th
 from __future__ import annotations
 
 import errno
-import shutil
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,22 +15,16 @@ from functools import partial
 from pathlib import Path
 
 from vllama.errors import DiskFull, VllamaError
-from vllama.models.download import Cancelled, FileDownload, Progress, open_client, part_size
+from vllama.models.disk import free_bytes
+from vllama.models.download import Cancelled, FileDownload, open_client, part_size
 from vllama.models.hub_cache import HubRepo
 from vllama.models.partial import saved_bytes
 from vllama.models.settings import ModelsSettings
 from vllama.models.sources.base import Repository, Source
-from vllama.models.types import PullEvent, SourceFile, Variant
+from vllama.models.types import Progress, PullEvent, SourceFile, Variant
 from vllama.units import format_bytes_decimal
 
 _LARGER = "remove models (vllama rm), or set HF_HUB_CACHE to a folder on a larger disk"
-
-
-def free_bytes(path: Path) -> int:
-    """Return the free space on the file system where `path` is or will be."""
-    while not path.exists():
-        path = path.parent
-    return shutil.disk_usage(path).free
 
 
 class Fetcher:

@@ -15,20 +15,26 @@ from pathlib import Path
 from vllama.errors import BadRequest, ModelNotFound, NoPlan, Offline, VllamaError
 from vllama.models.aliases import hub_alias
 from vllama.models.cloud import CloudDisabled, is_cloud
-from vllama.models.download import Progress
-from vllama.models.fetch import Fetcher, free_bytes
+from vllama.models.disk import free_bytes
 from vllama.models.info import read_info
 from vllama.models.ref import Kind, ModelRef
 from vllama.models.settings import ModelsSettings
 from vllama.models.sources.base import Repository, Source
-from vllama.models.sources.hf import HuggingFace
 from vllama.models.stores.base import ForeignStore, RemovingStore, Store
 from vllama.models.stores.folder import FolderStore
 from vllama.models.stores.hf_cache import HfCacheStore
 from vllama.models.stores.local import LocalStore, check_base
 from vllama.models.stores.packaged import PackagedStore
 from vllama.models.stores.upstream import UpstreamStore
-from vllama.models.types import Bundle, Format, ModelInfo, PullEvent, Removed, Variant
+from vllama.models.types import (
+    Bundle,
+    Format,
+    ModelInfo,
+    Progress,
+    PullEvent,
+    Removed,
+    Variant,
+)
 from vllama.models.variants import GgufGroup, choose_group
 
 ALL_FORMATS = (Format.GGUF, Format.SAFETENSORS)
@@ -37,18 +43,18 @@ _NAMES_SHOWN = 8
 
 
 class Library:
-    """The models in `stores` (asked in that order) and at `source`."""
+    """The models in `stores` (asked in that order) and at the source that `open_source` makes."""
 
     def __init__(
         self,
         stores: Sequence[Store],
-        source: Source,
+        open_source: Callable[[], Source],
         settings: ModelsSettings,
         *,
         free_space: Callable[[Path], int] = free_bytes,
     ) -> None:
-        self._stores, self._source, self._settings = tuple(stores), source, settings
-        self._fetcher = Fetcher(source, settings, free_space=free_space)
+        self._stores, self._settings = tuple(stores), settings
+        self._open_source, self._free_space = open_source, free_space
         self._infos: OrderedDict[tuple[object, ...], ModelInfo] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -151,15 +157,19 @@ class Library:
             raise CloudDisabled
         if hub is None or hub.hub_id is None:
             return self._unpullable(ref)
+        from vllama.models.fetch import Fetcher  # with its HTTP client: only a pull pays for it
+
+        source = self._open_source()
         try:
-            repository = self._source.resolve(hub.hub_id)
+            repository = source.resolve(hub.hub_id)
         except Offline:
             if here is None:
                 raise
             progress(PullEvent(status="success"))  # what is here is complete, if maybe not newest
             return here
         variant = choose_variant(repository, hub.tag if hub.has_tag else None, formats)
-        self._fetcher.fetch(repository, variant, progress, cancel or threading.Event())
+        fetcher = Fetcher(source, self._settings, free_space=self._free_space)
+        fetcher.fetch(repository, variant, progress, cancel or threading.Event())
         bundle = self._fetched(repository, variant)
         progress(PullEvent(status="success"))
         return bundle
@@ -207,7 +217,13 @@ def open_library(settings: ModelsSettings) -> Library:
         stores = (UpstreamStore(settings.upstreams, settings.upstream_key), *stores)
     if settings.data_dir is not None:
         stores = (LocalStore(settings.data_dir, stores), *stores)
-    return Library(stores, HuggingFace(settings), settings)
+
+    def open_source() -> Source:
+        from vllama.models.sources.hf import HuggingFace
+
+        return HuggingFace(settings)
+
+    return Library(stores, open_source, settings)
 
 
 def choose_variant(repository: Repository, tag: str | None, formats: Sequence[Format]) -> Variant:

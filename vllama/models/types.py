@@ -5,7 +5,7 @@ The only part of `models` that `engines` may import.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -65,7 +65,8 @@ class ModelInfo:
 
     `metadata` holds the raw key/values under their GGUF names (arrays as lists), for `/api/show`.
     `key_length`/`value_length` are per attention head, in elements.
-    `weights_bytes` is the size of all tensors.
+    `weights_bytes` is the size of all tensors. `fim_tokens` are the texts before a prompt, before
+    what comes after the gap, and before what fills it.
     """
 
     architecture: str
@@ -84,6 +85,7 @@ class ModelInfo:
     chat_template: str | None = None
     bos_token: str | None = None
     eos_token: str | None = None
+    fim_tokens: tuple[str, str, str] | None = None
     adds_bos: bool = False
     capabilities: frozenset[Capability] = frozenset({Capability.COMPLETION})
     license: str | None = None
@@ -100,7 +102,8 @@ class Bundle:
     the folder of safetensors. `digest` is 64 hex digits, stable for one model and different
     between models. `modified_s` is Unix time. `parameters` are the model's own default options.
     `info` is set by stores that know it without files.
-    `messages` (role, content) and `system` come before a conversation, `template` is text only.
+    `messages` (role, content) and `system` come before a conversation; `template` (Go's, as in a
+    Modelfile) makes the prompts in the place of the one in the model's file.
     `base` is the name of the model that a created one was made from.
     `key` tells whether two names are one model: equal keys share one engine process.
     """
@@ -144,6 +147,9 @@ class PullEvent:
     digest: str | None = None
     total_bytes: int | None = None
     completed_bytes: int | None = None
+
+
+Progress = Callable[[PullEvent], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ from filelock import FileLock, Timeout
 
 from vllama.errors import BadModelFile, BadRequest, InvalidModelRef, VllamaError
 from vllama.models.blobs import BlobStore
-from vllama.models.fetch import free_bytes
+from vllama.models.disk import free_bytes
 from vllama.models.ref import Kind, ModelRef
 from vllama.models.stores.base import Store, real_size
 from vllama.models.stores.record import Base, Record
