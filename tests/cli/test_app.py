@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -9,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Vllama
+from tests.cli.stub import StubServer
 from vllama import __version__
-from vllama.cli.app import ALIASES, GROUPS, prepare, run
+from vllama.cli.app import prepare, run
+from vllama.cli.table import ALIASES, COMMANDS, GROUPS, HIDDEN
 
-COMMANDS = [name for _, commands in GROUPS for name, _, _ in commands]
+SHOWN = [name for _, rows in GROUPS for name, _, _ in rows]
 
 
 @pytest.mark.parametrize("argv", [["--version"], ["--version", "ps"]])
@@ -21,14 +24,25 @@ def test_version(argv: list[str], vllama: Vllama) -> None:
     assert (done.returncode, done.stdout) == (0, f"vllama version is {__version__}\n")
 
 
-@pytest.mark.parametrize("argv", [[], ["--help"], ["-h"]])
+@pytest.mark.parametrize("argv", [[], ["--help"], ["-h"], ["help"]])
 def test_help(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(argv) == 0
     text = capsys.readouterr().out
-    for name in COMMANDS:
+    for name in SHOWN:
         assert f"\n  {name} " in text
     assert "Examples:" in text
-    assert "\n  ls" not in text
+    for name in (*ALIASES, *(name for name, _, _ in HIDDEN)):
+        assert f"\n  {name} " not in text
+    assert max(map(len, text.splitlines())) <= 100
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "line"), [row for _, rows in (*GROUPS, ("", HIDDEN)) for row in rows]
+)
+def test_the_help_page_says_what_the_commands_say(name: str, place: str, line: str) -> None:
+    module, _, function = place.partition(":")
+    command = getattr(importlib.import_module(f"vllama.cli.{module}"), function)
+    assert command.__doc__.splitlines()[0] == line
 
 
 @pytest.mark.parametrize("command", [*COMMANDS, *ALIASES])
@@ -40,6 +54,8 @@ def test_help_of_a_command(
     text = capsys.readouterr().out
     assert text.startswith(f"Usage: vllama {command} ")
     assert "Example" in text
+    for odd in ("[default: no-", "[default: None", "{MODEL}", "<str>", "<path>", "[required]"):
+        assert odd not in text
 
 
 @pytest.mark.parametrize(
@@ -88,6 +104,13 @@ def test_wrong_usage(
         (["run", "m", "--think=high"], ["run", "m", "--think=high"], ()),
         (["run", "m", "--", "--think"], ["run", "m", "--", "--think"], ()),
         (["help"], ["--help"], ()),
+        (["help", "run", "x"], ["run", "--help"], ()),
+        (["launch", "pi", "-y", "--", "-p", "x"], ["launch", "pi", "-y"], ("-p", "x")),
+        (["run", "m", "--verbose=true", "x"], ["run", "m", "--verbose", "x"], ()),
+        (["run", "m", "--verbose=false", "x"], ["run", "m", "x"], ()),
+        (["run", "m", "--truncate=false"], ["run", "m", "--no-truncate"], ()),
+        (["run", "m", "--truncate=0.5"], ["run", "m", "--truncate=0.5"], ()),
+        (["run", "m", "--format=true"], ["run", "m", "--format=true"], ()),
     ],
 )
 def test_prepared_arguments(argv: list[str], args: list[str], engine_args: tuple[str, ...]) -> None:
@@ -110,7 +133,11 @@ def test_version_imports_nothing_heavy() -> None:
     assert not heavy & imported("--version")
 
 
-@pytest.mark.parametrize("argv", [["--help"], ["serve", "--help"]])
+def test_the_help_page_imports_less_still() -> None:
+    assert not {"typer", "rich", "json", "platformdirs", "difflib"} & imported("--help")
+
+
+@pytest.mark.parametrize("argv", [["serve", "--help"], ["launch", "--help"], ["ps", "--help"]])
 def test_help_imports_nothing_heavy(argv: list[str]) -> None:
     heavy = {
         "huggingface_hub",
@@ -123,6 +150,8 @@ def test_help_imports_nothing_heavy(argv: list[str]) -> None:
         "rich.console",
         "vllama.daemon",
         "vllama.models.library",
+        "vllama.integrations.registry",
+        "tomlkit",
     }
     assert not heavy & imported(*argv)
 
@@ -136,3 +165,59 @@ def test_a_broken_pipe_is_quiet(env: dict[str, str]) -> None:
         check=False,
     )
     assert done.stderr == b""
+
+
+@pytest.mark.parametrize("name", ["signin", "login"])
+def test_signing_in_is_not_needed(name: str, vllama: Vllama) -> None:
+    done = vllama(name)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "needs no account" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["signout", "logout"])
+def test_signing_out(name: str, vllama: Vllama) -> None:
+    done = vllama(name)
+    assert (done.returncode, done.stdout) == (0, "You are not signed in to ollama.com.\n")
+
+
+def test_push_says_what_the_server_says(stub: StubServer, vllama: Vllama) -> None:
+    refusal = "cannot push 'm': you are not signed in"
+    stub.on("POST /api/push", {"status": "retrieving manifest"}, {"error": refusal})
+    done = vllama("push", "m", "--insecure")
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"Error: {refusal}\n")
+    assert stub.bodies("POST /api/push") == [{"model": "m"}]
+    stub.fail("POST /api/push", 404, "model 'x' not found")
+    assert vllama("push", "x").stderr == "Error: model 'x' not found\n"
+
+
+def complete(vllama: Vllama, line: str, **env: str) -> list[str]:
+    words = line.split(" ")
+    asked = {"_VLLAMA_COMPLETE": "complete_bash", "COMP_CWORD": str(len(words) - 1)}
+    return vllama(COMP_WORDS=line, **asked, **env).stdout.split()
+
+
+def test_completion(stub: StubServer, vllama: Vllama) -> None:
+    stub.on(
+        "GET /api/tags",
+        {"models": [{"name": "smollm2:135m"}, {"name": "smol:latest"}, {"name": "x:1"}]},
+    )
+    assert set(complete(vllama, "vllama l")) == {"launch", "list"}
+    assert complete(vllama, "vllama run smo") == ["smollm2:135m", "smol:latest"]
+    assert complete(vllama, "vllama launch codex --model smoll") == ["smollm2:135m"]
+    assert set(complete(vllama, "vllama launch c")) == {"claude", "codex", "copilot"}
+    assert complete(vllama, "vllama rm smoll", OLLAMA_HOST="127.0.0.1:9") == []
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts(shell: str, vllama: Vllama, tmp_path: Path) -> None:
+    done = vllama("completion", shell)
+    assert done.returncode == 0
+    assert f"_VLLAMA_COMPLETE=complete_{shell}" in done.stdout
+    if shell == "bash":
+        subprocess.run(["bash", "-n"], input=done.stdout, text=True, check=True, timeout=50)
+
+
+def test_completion_of_a_shell_that_is_none(vllama: Vllama) -> None:
+    done = vllama("completion", "tcsh")
+    assert done.returncode == 2
+    assert done.stderr.endswith("Hint: use one of bash, zsh, fish\n")

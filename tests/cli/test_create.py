@@ -88,7 +88,8 @@ def test_files_are_relative_to_the_modelfile(
         ("FROM ./nope.gguf", "cannot find a model at"),
         ("FROM org/nope", "Error: "),
         ("FROM mine\nFROM mine", "cannot use 'mine'"),
-        ("FROM mine\nADAPTER ./a.gguf", "cannot create 'made:latest' with an adapter"),
+        ("FROM mine\nADAPTER ./a.gguf", "cannot use the adapter '"),
+        ("FROM mine\nTEMPLATE {{ .Prompt", "cannot use the template: line 1: the action"),
     ],
 )
 def test_what_cannot_be_created(

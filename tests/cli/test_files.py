@@ -117,8 +117,8 @@ def test_pull_and_rm(hub: StandInHub, stub: StubServer, vllama: Vllama) -> None:
     assert NAME in vllama("list", "hf.co").stdout
     removed = vllama("rm", "nope", NAME)
     assert removed.returncode == 1
-    assert removed.stdout.splitlines()[0] == f"deleted '{NAME}'"
-    assert "freed " in removed.stdout
+    assert removed.stdout == f"deleted '{NAME}'\n"
+    assert "freed " in removed.stderr
     assert "model 'nope:latest' not found" in removed.stderr
     assert stub.bodies("POST /api/generate") == [{"model": NAME, "keep_alive": 0}]
     assert NAME not in vllama("list", "hf.co").stdout
@@ -127,7 +127,18 @@ def test_pull_and_rm(hub: StandInHub, stub: StubServer, vllama: Vllama) -> None:
 def test_rm_without_a_server(hub: StandInHub, vllama: Vllama) -> None:
     assert vllama("pull", HUB_NAME).returncode == 0
     done = vllama("rm", NAME, OLLAMA_HOST="127.0.0.1:9")
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stdout) == (0, f"deleted '{NAME}'\n")
+    assert done.stderr.startswith("  freed ")
+
+
+def test_rm_of_a_copy_leaves_the_engine_to_the_other_name(
+    folder: Path, stub: StubServer, vllama: Vllama
+) -> None:
+    stub.on("POST /api/generate", {"done": True, "done_reason": "unload"})
+    assert vllama("cp", "mine", "copy").stdout == "copied 'mine' to 'copy'\n"
+    assert vllama("rm", "copy").stdout == "deleted 'copy'\n"
+    assert stub.bodies("POST /api/generate") == []
+    assert "mine:latest" in vllama("list").stdout
 
 
 def test_rm_of_somebody_elses_file(folder: Path, vllama: Vllama) -> None:

@@ -97,6 +97,25 @@ def test_sections() -> None:
         "    ...",
         "",
     ]
+    seeing = shown | {
+        "requires": "0.19.0",
+        "projector_info": {
+            "general.architecture": "clip",
+            "general.parameter_count": 411_000_000,
+            "clip.vision.embedding_length": 1024,
+            "clip.vision.projection_dim": 2560,
+        },
+    }
+    lines = section_lines(sections(seeing))
+    assert lines[5] == "    requires            0.19.0"
+    assert lines[11:17] == [
+        "  Projector",
+        "    architecture        clip",
+        "    parameters          411M",
+        "    embedding length    1024",
+        "    dimensions          2560",
+        "",
+    ]
     titles = [title for title, _ in sections(shown, verbose=True)]
     assert "Metadata" in titles
     assert sections({}) == []

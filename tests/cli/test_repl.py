@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -59,7 +61,12 @@ def test_settings(stub: StubServer, terminal: Open) -> None:
     ask(screen, "/set format json", "Set format to 'json' mode.")
     ask(screen, "/set verbose", "Set 'verbose' mode.")
     ask(screen, "/set nothink", "Set 'nothink' mode.")
-    ask(screen, "/set nonsense", "/set parameter <name> <value>")
+    ask(screen, "/set", "/set parameter <name> <value>")
+    ask(screen, "/set nonsense", "Unknown command '/set nonsense'. Type /? for help")
+    ask(screen, "/set parameter", "/set parameter num_ctx <int>")
+    ask(screen, "/set parameter seed", "/set parameter num_ctx <int>")
+    ask(screen, "/set format xml", "Invalid or missing format.")
+    ask(screen, "/set system", "/set parameter <name> <value>")
     ask(screen, "hello", "3.00 tokens/s")
     body = stub.bodies(CHAT)[0]
     assert body["options"] == {"temperature": 0.2}
@@ -68,8 +75,9 @@ def test_settings(stub: StubServer, terminal: Open) -> None:
     ask(screen, "/show parameters", "temperature")
     ask(screen, "/show system", "Be brief")
     ask(screen, "/?", "Available commands:")
-    ask(screen, "/? shortcuts", "Ctrl + c")
-    ask(screen, "/nonsense", "unknown command '/nonsense'")
+    ask(screen, "/? shortcuts", "Ctrl + g")
+    ask(screen, "/? set", "/set history, nohistory")
+    ask(screen, "/nonsense", "Unknown command '/nonsense'. Type /? for help")
     ask(screen, "/clear", "Cleared session context")
     ask(screen, "again", "3.00 tokens/s")
     assert len(stub.bodies(CHAT)[1]["messages"]) == 2
@@ -91,10 +99,14 @@ def test_what_a_model_is(stub: StubServer, terminal: Open) -> None:
     ask(screen, "/show info", "134.52M")
     ask(screen, "/show license", "Apache-2.0")
     ask(screen, "/show template", "{{ x }}")
-    ask(screen, "/show modelfile", "No modelfile was specified")
+    ask(screen, "/show modelfile", "No modelfile was specified for this model.")
+    ask(screen, "/show system", "No system message was specified for this model.")
+    ask(screen, "/show parameters", "No additional parameters were specified for this model.")
+    ask(screen, "/show nonsense", "Unknown command '/show nonsense'. Type /? for help")
     ask(screen, "/show", "/show info")
-    stub.on("GET /api/tags", {"models": [{"name": "other:latest"}]})
-    ask(screen, "/list", "other:latest")
+    stub.on("GET /api/tags", {"models": [{"name": "other:latest", "digest": "ab" * 32}]})
+    ask(screen, "/list", "MODIFIED")
+    assert "other:latest    abababababab" in screen.screen
     screen.type("/exit\r")
     assert screen.finish() == 0
 
@@ -103,17 +115,82 @@ def test_several_lines(stub: StubServer, terminal: Open) -> None:
     stub.on(CHAT, *answer("ok", chat=True))
     screen = ready(stub, terminal)
     screen.type('"""first\r')
-    screen.expect("... ")
+    screen.expect("...")
     screen.type("second\r")
-    screen.expect("... ")
+    screen.expect("...")
     ask(screen, 'third"""', "ok")
     assert stub.bodies(CHAT)[0]["messages"][0]["content"] == "first\nsecond\nthird"
     ask(screen, '"""one line"""', "ok")
     assert stub.bodies(CHAT)[1]["messages"][2]["content"] == "one line"
     screen.type('/set system """a\r')
-    screen.expect("... ")
+    screen.expect("...")
     ask(screen, 'b"""', "Set system message.")
     ask(screen, "/show system", "a\nb")
+
+
+def test_a_block_comes_back_whole(stub: StubServer, terminal: Open, env: dict[str, str]) -> None:
+    stub.on(CHAT, *answer("ok", chat=True))
+    screen = ready(stub, terminal)
+    screen.type('"""first\r')
+    screen.expect("...")
+    ask(screen, 'second"""', "ok")
+    ask(screen, "\x1b[A", "ok")
+    asked = [body["messages"][-1]["content"] for body in stub.bodies(CHAT)]
+    assert asked == ["first\nsecond"] * 2
+    screen.type("/bye\r")
+    assert screen.finish() == 0
+    again = ready(stub, terminal)
+    ask(again, "\x1b[A\x1b[A", "ok")  # over /bye, from the file
+    assert stub.bodies(CHAT)[2]["messages"][-1]["content"] == "first\nsecond"
+
+
+EDITOR = "import sys, pathlib; f = pathlib.Path(sys.argv[1]); f.write_text(f.read_text() + {!r})"
+
+
+def test_writing_in_an_editor(stub: StubServer, terminal: Open, tmp_path: Path) -> None:
+    stub.on(CHAT, *answer("ok", chat=True))
+    script = tmp_path / "my editor.py"
+    script.write_text(EDITOR.format(" more\nlines\n"))
+    screen = ready(stub, terminal, EDITOR="/no/such", VISUAL=f"{sys.executable} '{script}'")
+    screen.type("so far")
+    screen.expect("so far")
+    screen.type("\x07")
+    screen.expect("lines")
+    ask(screen, "", "ok")
+    assert stub.bodies(CHAT)[0]["messages"] == [{"role": "user", "content": "so far more\nlines"}]
+
+
+def test_an_editor_that_is_not_there(stub: StubServer, terminal: Open) -> None:
+    stub.on(CHAT, *answer("ok", chat=True))
+    screen = ready(stub, terminal, OLLAMA_EDITOR="/no/such")
+    screen.type("kept")
+    screen.expect("kept")
+    screen.type("\x07")
+    screen.expect("cannot start the editor '/no/such'")
+    screen.expect("kept")
+    ask(screen, "", "ok")
+    assert stub.bodies(CHAT)[0]["messages"][0]["content"] == "kept"
+
+
+def test_images(stub: StubServer, terminal: Open, tmp_path: Path) -> None:
+    stub.on(CHAT, *answer("ok", chat=True))
+    picture = tmp_path / "a cat.png"
+    picture.write_bytes(b"\x89PNG\r\n\x1a\n...")
+    stub.on("POST /api/show", {"capabilities": ["completion", "vision"]})
+    screen = ready(stub, terminal)
+    ask(screen, "/?", ".webp images")
+    ask(screen, f"what is '{picture}'?", "Added image")
+    message = stub.bodies(CHAT)[0]["messages"][0]
+    assert message["content"] == "what is ?"
+    assert base64.b64decode(message["images"][0]) == picture.read_bytes()
+    (tmp_path / "b.png").write_text("text")
+    ask(screen, f"{tmp_path}/b.png", "it is no PNG, JPEG or WebP")
+    stub.on("POST /api/show", {"capabilities": ["completion"]})
+    ask(screen, "/load blind", "Loading model 'blind'")
+    ask(screen, f"what is '{picture}'?", "ok")
+    assert stub.bodies(CHAT)[1]["messages"] == [
+        {"role": "user", "content": f"what is '{picture}'?"}
+    ]
 
 
 def test_ctrl_c_stops_an_answer_only(stub: StubServer, terminal: Open) -> None:
@@ -134,6 +211,11 @@ def test_ctrl_c_stops_an_answer_only(stub: StubServer, terminal: Open) -> None:
     stub.on(CHAT, *answer("fine", chat=True))
     ask(screen, "and now?", "fine")
     assert [m["role"] for m in stub.bodies(CHAT)[1]["messages"]] == ["user", "assistant", "user"]
+    screen.type("half a line")
+    screen.expect("half a line")
+    screen.type("\x03")
+    screen.expect(PROMPT)
+    assert "Use Ctrl" not in screen.screen
     screen.type("\x03")
     screen.expect("Use Ctrl + d or /bye to exit.")
     screen.expect(PROMPT)
@@ -161,6 +243,10 @@ def test_another_model(stub: StubServer, terminal: Open) -> None:
     ask(screen, "two", "ok")
     body = stub.bodies(CHAT)[1]
     assert (body["model"], len(body["messages"])) == ("other", 1)
+    stub.fail("POST /api/show", 404, "model 'nope' not found")
+    ask(screen, "/load nope", "Couldn't find model 'nope'")
+    stub.on("POST /api/show", {"capabilities": ["completion"]})
+    ask(screen, "/load", "/load <model>")
     stub.fail("POST /api/generate", 500, "cannot load 'third': it is damaged")
     ask(screen, "/load third", "it is damaged")
     ask(screen, "three", "ok")

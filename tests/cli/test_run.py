@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Vllama
 from tests.cli.stub import Body, Reply, StubServer, answer
+from vllama.cli import repl
 from vllama.cli.parameters import parse_parameter
 
 GENERATE = "POST /api/generate"
@@ -164,6 +167,53 @@ def test_a_refused_question(stub: StubServer, vllama: Vllama) -> None:
     done = vllama("run", "m", "--think", "q")
     assert done.returncode == 1
     assert done.stderr == 'Error: "m" does not support thinking\n'
+
+
+def test_images(stub: StubServer, vllama: Vllama, tmp_path: Path) -> None:
+    stub.on(GENERATE, *answer("a cat"))
+    picture = tmp_path / "cat.png"
+    picture.write_bytes(b"\x89PNG\r\n\x1a\n...")
+    vllama("run", "m", f"what is {picture}")
+    stub.on("POST /api/show", {"capabilities": ["completion", "vision"]})
+    done = vllama("run", "m", "what is", str(picture), stdin="look")
+    assert (done.returncode, done.stdout) == (0, "a cat\n")
+    assert done.stderr == f"Added image '{picture}'\n"
+    blind, seeing = stub.bodies(GENERATE)
+    assert (blind["prompt"], "images" in blind) == (f"what is {picture}", False)
+    assert seeing["prompt"] == "look what is"
+    assert [base64.b64decode(image) for image in seeing["images"]] == [picture.read_bytes()]
+    picture.write_text("no image")
+    done = vllama("run", "m", str(picture))
+    assert done.returncode == 1
+    assert "it is no PNG, JPEG or WebP" in done.stderr
+    assert len(stub.bodies(GENERATE)) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "is_open", "message"),
+    [
+        ("hello", False, "hello"),
+        ('"""', True, ""),
+        ('"""one\ntwo', True, "one\ntwo"),
+        ('"""one\ntwo"""', False, "one\ntwo"),
+        ('"""\none\n"""', False, "one"),
+        ('  """one"""', False, "one"),
+        ('"""a "quoted" b"""', False, 'a "quoted" b'),
+        ('what is """ in Python?', False, 'what is """ in Python?'),
+        ('/set system """a\nb', True, "/set system a\nb"),
+        ('/set  system """a\nb"""', False, "/set  system a\nb"),
+        ('/set system "a"', False, '/set system "a"'),
+    ],
+)
+def test_blocks(text: str, is_open: bool, message: str) -> None:
+    assert repl.is_open(text) is is_open
+    assert repl.without_quotes(text) == message
+
+
+def test_switches_with_a_value(stub: StubServer, vllama: Vllama) -> None:
+    stub.on(GENERATE, *answer("x", thinking="hm", eval_count=1, eval_duration=1))
+    assert vllama("run", "m", "--verbose=false", "--hidethinking=true", "q").stderr == ""
+    assert "eval count" in vllama("run", "m", "--verbose=true", "q").stderr
 
 
 def test_embedding_models_print_a_vector(stub: StubServer, vllama: Vllama) -> None:

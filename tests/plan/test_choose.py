@@ -1,6 +1,7 @@
 """Which engine, which context, and the reasons, from recorded platforms."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -170,3 +171,29 @@ def test_the_plan_says_why():
 def test_embedding_is_a_mode_of_its_own():
     settings = make_plan(facts(CPU), bundle(), INFO, Need(mode=Mode.EMBED)).settings
     assert settings.mode is Mode.EMBED
+
+
+def adapted(number: int):
+    return bundle(adapters=tuple(Path(f"/models/{n}.gguf") for n in range(number)))
+
+
+def test_adapters_that_the_engine_takes():
+    plan = make_plan(facts(CPU), adapted(1), INFO, Need())
+    assert plan.bundle.adapters == (Path("/models/0.gguf"),)
+
+
+@pytest.mark.parametrize(
+    ("platform", "installed", "made", "says"),
+    [
+        (CPU, (LLAMA_CPP_HERE,), adapted(2), "it has 2 adapters, and the engine takes 1 only"),
+        (
+            H100,
+            BOTH,
+            replace(adapted(1), format=Format.SAFETENSORS),
+            "it has 1 adapters, and the engine takes none",
+        ),
+    ],
+)
+def test_adapters_that_it_does_not_take(platform, installed, made, says):
+    with pytest.raises(NoPlan, match=says):
+        make_plan(facts(platform, installed), made, INFO, Need())

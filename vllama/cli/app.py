@@ -1,134 +1,113 @@
-"""The command table and the boundary of the command line: arguments in, exit code out.
+"""The boundary of the command line: arguments in, exit code out.
 
-Every command's module is light; what is heavy is imported inside the commands.
+Light: only what a command needs is imported, typer included (the help page needs none of it).
 """
 
 from __future__ import annotations
 
 import contextlib
-import difflib
 import io
 import os
 import sys
-from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import typer
-from typer.core import TyperGroup
-from typer.exceptions import TyperException
+from vllama.cli.table import ALIASES, COMMANDS, INTRODUCTION, help_page
 
-from vllama import __version__
-from vllama.cli import cp, create, ps, pull, rm, serve, show, stop
-from vllama.cli import list as list_command
-from vllama.cli import run as run_command
-from vllama.cli.output import say, show_error
-from vllama.errors import VllamaError
+if TYPE_CHECKING:
+    import typer
 
 INTERRUPTED = 130
 USAGE = 2
-
-GROUPS: tuple[tuple[str, tuple[tuple[str, Callable[..., object], str], ...]], ...] = (
-    (
-        "Serve and ask",
-        (
-            ("serve", serve.serve, serve.EXAMPLES),
-            ("run", run_command.run, run_command.EXAMPLES),
-        ),
-    ),
-    (
-        "Running models",
-        (
-            ("ps", ps.ps, ps.EXAMPLES),
-            ("stop", stop.stop, stop.EXAMPLES),
-        ),
-    ),
-    (
-        "Models on this disk",
-        (
-            ("pull", pull.pull, pull.EXAMPLES),
-            ("list", list_command.list_models, list_command.EXAMPLES),
-            ("show", show.show, show.EXAMPLES),
-            ("create", create.create, create.EXAMPLES),
-            ("cp", cp.cp, cp.EXAMPLES),
-            ("rm", rm.rm, rm.EXAMPLES),
-        ),
-    ),
+HELP_FLAGS = ("-h", "--help")
+REST = ("serve", "launch")
+"""The commands that hand what comes after -- to another program."""
+SWITCHES = (
+    *("verbose", "hidethinking", "nowordwrap", "truncate", "insecure", "experimental"),
+    *("license", "modelfile", "parameters", "system", "template", "config", "restore", "yes"),
 )
-ALIASES = {"ls": "list", "start": "serve"}
-
-EXAMPLES = """\
-Examples:
-  vllama serve --model smollm2:135m      start the server and load a model
-  vllama run smollm2:135m "Why?"         ask it, from another terminal
-  vllama pull Qwen/Qwen3-0.6B            download a model of the Hugging Face hub
-  vllama list                            see what is there
-
-'vllama COMMAND --help' tells more about a command. The server is found at OLLAMA_HOST.
-"""
+"""Flags without a value that may be written with one, `--verbose=false`, as Ollama's can."""
 
 
-class Group(TyperGroup):
-    """Shows the commands by what they are for, and guesses what an unknown one was meant to be."""
+def build(names: Sequence[str]) -> typer.Typer:
+    """Build the command table of these commands."""
+    from importlib import import_module
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write one section a group, then the examples."""
-        for title, commands in GROUPS:
-            with formatter.section(title):
-                formatter.write_dl(
-                    [(name, self.commands[name].get_short_help_str(70)) for name, _, _ in commands]
-                )
-        formatter.write("\n" + EXAMPLES)
+    import typer
 
+    from vllama.cli.plain import PlainCommand
 
-def version(wanted: bool) -> None:
-    """Print the version and leave."""
-    if wanted:
-        say(f"vllama version is {__version__}")
-        raise typer.Exit
-
-
-def main(
-    context: typer.Context,
-    version: Annotated[
-        bool,
-        typer.Option("--version", "-v", callback=version, is_eager=True, help="Show the version."),
-    ] = False,
-) -> None:
-    """Serve language models with the vendors' own servers, behind the API of Ollama."""
-    if context.invoked_subcommand is None:
-        say(context.get_help())
-
-
-def build() -> typer.Typer:
-    """Build the command table."""
     app = typer.Typer(
-        cls=Group,
         suggest_commands=False,
         add_completion=False,
         rich_markup_mode=None,
-        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+        help=INTRODUCTION,
+        context_settings={"help_option_names": list(HELP_FLAGS), "max_content_width": 100},
     )
-    app.callback(invoke_without_command=True)(main)
-    handlers = {}
-    for _, commands in GROUPS:
-        for name, handler, examples in commands:
-            handlers[name] = (handler, examples)
-            app.command(name, epilog=examples)(handler)
-    for alias, name in ALIASES.items():
-        app.command(alias, epilog=handlers[name][1], hidden=True)(handlers[name][0])
+    app.callback(invoke_without_command=True)(_main)
+    for name in names:
+        module, _, function = COMMANDS[ALIASES.get(name, name)].partition(":")
+        place = import_module(f"vllama.cli.{module}")
+        examples = getattr(place, "EXAMPLES", None)
+        register = app.command(name, cls=PlainCommand, epilog=examples, hidden=name in ALIASES)
+        register(getattr(place, function))
     return app
+
+
+def _main() -> None:
+    """Nothing is done before a command."""
 
 
 def run(argv: Sequence[str]) -> int:
     """Run one command and return its exit code; prints the error if there is one."""
-    args, engine_args = prepare(list(argv))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # half a character must not end an answer
             stream.reconfigure(errors="replace")
     try:
-        command = typer.main.get_command(build())
-        status = command.main(args=args, prog_name="vllama", standalone_mode=False, obj=engine_args)
+        status = _light(list(argv))
+        if status is None:
+            status = _run(*prepare(list(argv)))
         sys.stdout.flush()
+        return status
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        return _reader_gone()
+    except OSError as error:
+        from vllama.cli.output import show_error
+
+        show_error(f"cannot write: {error.strerror or error}")
+        return 1
+
+
+def _light(argv: list[str]) -> int | None:
+    """Do what needs no command: version, help page, completion. None if it is something else."""
+    if argv[:1] in (["--version"], ["-v"]):
+        from vllama import __version__
+
+        sys.stdout.write(f"vllama version is {__version__}\n")
+        return 0
+    if not argv:
+        from vllama.cli import completion
+
+        if completion.is_asked():
+            return completion.answer(build([*COMMANDS, *ALIASES]))
+    if not argv or argv == ["help"] or argv[0] in HELP_FLAGS:
+        sys.stdout.write(help_page())
+        return 0
+    return None
+
+
+def _run(args: list[str], rest: tuple[str, ...]) -> int:
+    import typer
+    from typer.exceptions import TyperException
+
+    from vllama.cli.output import show_error
+    from vllama.errors import VllamaError
+
+    try:
+        command = typer.main.get_command(build([args[0]] if _known(args[0]) else []))
+        status = command.main(args=args, prog_name="vllama", standalone_mode=False, obj=rest)
     except TyperException as error:
         problem = error.format_message().rstrip(".")
         show_error(problem, _usage_hint(args, problem))
@@ -136,13 +115,8 @@ def run(argv: Sequence[str]) -> int:
     except VllamaError as error:
         show_error(error.message, error.hint)
         return error.exit_code
-    except (KeyboardInterrupt, typer.Abort):
+    except typer.Abort:
         return INTERRUPTED
-    except BrokenPipeError:
-        return _reader_gone()
-    except OSError as error:
-        show_error(f"cannot write: {error.strerror or error}")
-        return 1
     except SystemExit as error:  # typer's own way with a broken pipe
         _reader_gone()
         return error.code if isinstance(error.code, int) else 1
@@ -150,30 +124,46 @@ def run(argv: Sequence[str]) -> int:
 
 
 def prepare(args: list[str]) -> tuple[list[str], tuple[str, ...]]:
-    """Bring arguments into the form that the parser takes; cut off those for the engine.
+    """Bring arguments into the form that the parser takes; cut off those for another program.
 
-    `help X` is `X --help`, `--think` alone is `--think=true`, as in Ollama.
+    `help X` is `X --help`, `--think` alone is `--think=true`, `--verbose=false` is nothing, as in
+    Ollama.
     """
-    engine_args: tuple[str, ...] = ()
+    rest: tuple[str, ...] = ()
     if args[:1] == ["help"]:
         args = [*args[1:2], "--help"]
-    if args[:1] and ALIASES.get(args[0], args[0]) == "serve" and "--" in args:
+    if args[:1] and ALIASES.get(args[0], args[0]) in REST and "--" in args:
         cut = args.index("--")
-        args, engine_args = args[:cut], tuple(args[cut + 1 :])
+        args, rest = args[:cut], tuple(args[cut + 1 :])
     end = args.index("--") if "--" in args else len(args)
-    args = ["--think=true" if a == "--think" and i < end else a for i, a in enumerate(args)]
-    return args, engine_args
+    return [new for arg in args[:end] for new in _switch(arg)] + args[end:], rest
+
+
+def _switch(arg: str) -> list[str]:
+    if arg == "--think":
+        return ["--think=true"]
+    name, _, value = arg.removeprefix("--").partition("=")
+    if not arg.startswith("--") or name not in SWITCHES or value not in ("true", "false"):
+        return [arg]
+    if value == "true":
+        return [f"--{name}"]
+    return ["--no-truncate"] if name == "truncate" else []
+
+
+def _known(name: str) -> bool:
+    return name in COMMANDS or name in ALIASES
 
 
 def _usage_hint(args: Sequence[str], problem: str) -> str:
     """Say what was meant: the nearest command, or where the help is."""
-    known = [name for _, commands in GROUPS for name, _, _ in commands]
     named = next((a for a in args if not a.startswith("-")), "")
     if ALIASES.get(named, named) == "serve" and "unexpected" in problem:
         return "name the model with --model; arguments for the engine go after --"
-    if named in known or named in ALIASES:
+    if _known(named):
         return f"see 'vllama {named} --help'"
-    nearest = difflib.get_close_matches(named, [*known, *ALIASES], n=1)
+    import difflib
+
+    nearest = difflib.get_close_matches(named, [*COMMANDS, *ALIASES], n=1)
     return f"did you mean 'vllama {nearest[0]}'?" if nearest else "see 'vllama --help'"
 
 

@@ -20,17 +20,18 @@ Reply = dict[str, Any]
 class Client:
     """A connection to the server at `url`; to be used in a `with` statement.
 
-    An answer may take as long as a model takes to load, so only connecting has a time limit.
+    An answer may take as long as a model takes to load, so only connecting has a time limit
+    (`limit_s` sets one for everything).
     Every method raises ServerUnreachable where there is no server, and VllamaError with the
     server's own text where it refuses.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, limit_s: float | None = None) -> None:
         self.url = url
         local = is_loopback(urlsplit(url).hostname or "")
         self._http = httpx2.Client(
             base_url=url,
-            timeout=httpx2.Timeout(None, connect=CONNECT_TIMEOUT_S),
+            timeout=httpx2.Timeout(limit_s, connect=min(CONNECT_TIMEOUT_S, limit_s or 60)),
             # a proxy of the environment cannot reach this machine's own loopback
             trust_env=not local,
         )

@@ -7,52 +7,17 @@ import shlex
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from vllama.cli.output import say, show_error
+from vllama.cli.images import names_image
+from vllama.cli.list import COLUMNS as LIST_COLUMNS
+from vllama.cli.list import model_rows
+from vllama.cli.output import say, show_error, show_table
 from vllama.cli.parameters import parse_parameter
+from vllama.cli.repl_help import HELP, IMAGES, PARAMETER_HELP, SET_HELP, SHORTCUTS, SHOW_HELP
 from vllama.cli.session import Session
 from vllama.cli.view import section_lines, sections
+from vllama.errors import ModelNotFound
 
-HELP = """\
-Available commands:
-  /set            Change the settings of this conversation
-  /show           Show what the model is
-  /load <model>   Go on with another model
-  /save <model>   Keep this conversation as a model
-  /list           List the models that the server has
-  /clear          Forget what was said
-  /bye, /exit     Leave
-  /?, /help       Show this; /? shortcuts for the keys
-
-Use \"\"\" to begin and end a message of several lines.
-"""
-SET_HELP = """\
-Available commands:
-  /set parameter <name> <value>   Set a parameter, such as temperature 0.2
-  /set system <text>              Set the system message
-  /set history, nohistory         Keep what is typed, or not
-  /set wordwrap, nowordwrap       Break lines between words, or not
-  /set format json, noformat      Ask for JSON, or not
-  /set verbose, quiet             Show times and rates, or not
-  /set think [level], nothink     Let the model think first, or not
-"""
-SHOW_HELP = """\
-Available commands:
-  /show info         Show what the model is
-  /show license      Show its licence
-  /show modelfile    Show a Modelfile
-  /show parameters   Show its parameters and those set here
-  /show system       Show the system message
-  /show template     Show the chat template
-"""
-SHORTCUTS = """\
-Ctrl + a, Ctrl + e   Go to the beginning, the end of the line
-Ctrl + k, Ctrl + u   Delete to the end, to the beginning of the line
-Ctrl + w             Delete the word before the cursor
-Ctrl + l             Clear the screen
-Ctrl + c             Stop the answer
-Ctrl + d             Leave
-Up, down, Ctrl + r   Go through, search what was typed before
-"""
+PART_NAMES = {"template": "prompt template"}
 
 
 class Remembering(Protocol):
@@ -86,20 +51,24 @@ class Commands:
     def is_path(self, text: str) -> bool:
         """Tell whether a message begins with a file's path rather than a command."""
         first = text.split(maxsplit=1)[0]
-        return first not in self._table and first.count("/") > 1
+        if first in self._table:
+            return False
+        return first.count("/") > 1 or (self._session.sees and names_image(text))
 
     def do(self, text: str) -> bool:
         """Carry out one command; True if it ends the conversation. Raises VllamaError."""
         name, _, rest = text.strip().partition(" ")
         handler = self._table.get(name)
         if handler is None:
-            show_error(f"unknown command '{name}'", "type /? for help")
+            say(f"Unknown command '{name}'. Type /? for help")
             return False
         return handler(_words(rest), rest.strip())
 
     def _set(self, words: Sequence[str], rest: str) -> bool:
         session = self._session
         match words:
+            case ["parameter"] | ["parameter", _]:
+                say(PARAMETER_HELP)
             case ["parameter", name, *values]:
                 try:
                     session.options[name] = parse_parameter(name, values)
@@ -107,7 +76,7 @@ class Commands:
                     show_error(str(error))
                 else:
                     say(f"Set parameter '{name}' to '{', '.join(values)}'")
-            case ["system", *_]:
+            case ["system", _, *_]:
                 session.system = _unquoted(rest.removeprefix("system").strip())
                 say("Set system message.")
             case ["history" | "nohistory" as choice]:
@@ -127,8 +96,12 @@ class Commands:
             case ["think", "low" | "medium" | "high" | "max" as level]:
                 session.think = level
                 say(f"Set 'think' mode to '{level}'.")
-            case _:
+            case ["format", *_]:
+                say("Invalid or missing format. For 'json' mode use '/set format json'")
+            case [] | ["system"]:
                 say(SET_HELP)
+            case _:
+                say(f"Unknown command '/set {words[0]}'. Type /? for help")
         return False
 
     def _show(self, words: Sequence[str], rest: str) -> bool:
@@ -137,20 +110,25 @@ class Commands:
                 for line in section_lines(sections(self._session.describe())):
                     say(line)
             case ["license" | "modelfile" | "template" as part]:
-                say(str(self._session.describe().get(part) or f"No {part} was specified.").strip())
+                none = f"No {PART_NAMES.get(part, part)} was specified for this model."
+                say(str(self._session.describe().get(part) or none).strip())
             case ["system"]:
                 text = self._session.system or self._session.describe().get("system")
                 say(str(text or "No system message was specified for this model."))
             case ["parameters"]:
                 self._show_parameters()
-            case _:
+            case []:
                 say(SHOW_HELP)
+            case _:
+                say(f"Unknown command '/show {words[0]}'. Type /? for help")
         return False
 
     def _show_parameters(self) -> None:
         text = str(self._session.describe().get("parameters") or "")
         say("Model defined parameters:")
-        for line in text.splitlines() or ["No parameters were specified for this model."]:
+        for line in text.splitlines() or [
+            "No additional parameters were specified for this model."
+        ]:
             say(f"  {line}")
         if self._session.options:
             say("User defined parameters:")
@@ -161,15 +139,19 @@ class Commands:
         if len(words) != 1:
             say("Usage:\n  /load <model>")
             return False
-        session, old = self._session, self._session.model
-        session.describe(words[0])
+        session, old = self._session, (self._session.model, self._session.sees)
+        say(f"Loading model '{words[0]}'")
         session.model = words[0]
         try:
+            session.describe()
             session.load()
-        except BaseException:
-            session.model = old
-            raise
-        session.messages.clear()
+        except BaseException as error:
+            session.model, session.sees = old
+            if not isinstance(error, ModelNotFound):
+                raise
+            say(f"Couldn't find model '{words[0]}'")
+        else:
+            session.messages.clear()
         return False
 
     def _save(self, words: Sequence[str], rest: str) -> bool:
@@ -192,8 +174,8 @@ class Commands:
 
     def _list(self, words: Sequence[str], rest: str) -> bool:
         models = self._session.client.get("/api/tags").get("models") or []
-        for model in models:
-            say(f"  {model.get('name', '')}")
+        start = words[0].lower() if words else ""
+        show_table(LIST_COLUMNS, model_rows(models, start))
         return False
 
     def _clear(self, words: Sequence[str], rest: str) -> bool:
@@ -210,7 +192,8 @@ class Commands:
             "shortcut": SHORTCUTS,
             "shortcuts": SHORTCUTS,
         }
-        say(texts.get(words[0] if words else "", HELP))
+        more = IMAGES if self._session.sees and not words else ""
+        say(texts.get(words[0] if words else "", HELP) + more)
         return False
 
 

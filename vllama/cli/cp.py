@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from vllama.cli.completion import model_names
+
 EXAMPLES = """\
 \b
 Examples:
@@ -14,7 +16,9 @@ Examples:
 
 
 def cp(
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help="Name as in list.")],
+    source: Annotated[
+        str, typer.Argument(metavar="SOURCE", help="Name as in list.", autocompletion=model_names)
+    ],
     destination: Annotated[str, typer.Argument(metavar="DESTINATION", help="The new name.")],
 ) -> None:
     """Give a model a second name; the files are shared."""

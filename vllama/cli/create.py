@@ -27,12 +27,25 @@ INTERRUPTED = 130
 def create(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="The new model's name.")],
     file: Annotated[
-        Path, typer.Option("--file", "-f", help="The Modelfile; - reads it from stdin.")
+        Path,
+        typer.Option(
+            "--file",
+            "-f",
+            metavar="FILE",
+            show_default=False,
+            help="The Modelfile; - reads it from stdin. [Modelfile]",
+        ),
     ] = DEFAULT_FILE,
     quantize: Annotated[
         str | None,
-        typer.Option("--quantize", "-q", help="Check that the model has this quantization."),
+        typer.Option(
+            "--quantize",
+            "-q",
+            metavar="QUANT",
+            help="Check that the model has this quantization.",
+        ),
     ] = None,
+    experimental: Annotated[bool, typer.Option("--experimental", hidden=True)] = False,
 ) -> int:
     """Create a model: a base, with defaults of its own."""
     from vllama.cli.files import library, settings

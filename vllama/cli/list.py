@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
     from vllama.models.types import Bundle
+
+COLUMNS = ("NAME", "ID", "SIZE", "MODIFIED")
 
 EXAMPLES = """\
 \b
@@ -28,27 +31,40 @@ def list_models(
     """List the models on this machine."""
     from vllama.cli.files import library, settings
     from vllama.cli.output import show_json, show_table
-    from vllama.units import format_ago, format_bytes_decimal
 
+    found = sorted(library(settings()).list(), key=lambda bundle: -bundle.modified_s)
     start = (prefix or "").lower()
-    found = [b for b in library(settings()).list() if b.name.lower().startswith(start)]
-    found.sort(key=lambda bundle: -bundle.modified_s)
     if as_json:
-        show_json({"models": [_entry(bundle) for bundle in found]})
-        return
+        entries = [_entry(bundle) for bundle in found if bundle.name.lower().startswith(start)]
+        show_json({"models": entries})
+    else:
+        show_table(COLUMNS, model_rows([_entry(bundle) for bundle in found], start))
+
+
+def model_rows(models: Sequence[Mapping[str, object]], start: str = "") -> list[tuple[str, ...]]:
+    """Return the rows of a table from entries as in `/api/tags`, of names that begin so."""
+    from vllama.units import format_bytes_decimal
+
     now_s = time.time()
-    show_table(
-        ("NAME", "ID", "SIZE", "MODIFIED"),
-        [
-            (
-                bundle.name,
-                bundle.digest[:12],
-                format_bytes_decimal(bundle.size_bytes),
-                format_ago(max(0.0, now_s - bundle.modified_s)),
-            )
-            for bundle in found
-        ],
-    )
+    return [
+        (
+            name,
+            str(model.get("digest", ""))[:12],
+            format_bytes_decimal(int(str(model.get("size") or 0))),
+            _ago(str(model.get("modified_at", "")), now_s),
+        )
+        for model in models
+        if (name := str(model.get("name", ""))).lower().startswith(start)
+    ]
+
+
+def _ago(stamp: str, now_s: float) -> str:
+    from vllama.units import format_ago, parse_rfc3339
+
+    try:
+        return format_ago(max(0.0, now_s - parse_rfc3339(stamp)))
+    except ValueError:  # another server than ours may leave it out
+        return ""
 
 
 def _entry(bundle: Bundle) -> dict[str, object]:

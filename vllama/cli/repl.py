@@ -1,22 +1,27 @@
-"""The prompt of `vllama run`: reads lines, tells commands from messages."""
+"""The prompt of `vllama run`: reads messages, tells commands from them."""
 
 from __future__ import annotations
 
 import contextlib
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vllama import config
 from vllama.cli.commands import Commands
+from vllama.cli.editor import edit
 from vllama.cli.output import say, show_error
 from vllama.cli.session import Session
 from vllama.errors import VllamaError
 
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession
+    from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
 PROMPT, MORE = ">>> ", "... "
 QUOTES = '"""'
 PLACEHOLDER = "Send a message (/? for help)"
+_BLOCK = re.compile(r'(\s*|/set\s+system\s+)"""(.*)', re.DOTALL)
 
 
 def converse(session: Session, history: Path | None) -> None:
@@ -30,7 +35,8 @@ def converse(session: Session, history: Path | None) -> None:
         try:
             text = keyboard.read()
         except KeyboardInterrupt:
-            say("\nUse Ctrl + d or /bye to exit.")
+            if not keyboard.typed:
+                say("\nUse Ctrl + d or /bye to exit.")
             continue
         except EOFError:
             say()
@@ -50,8 +56,22 @@ def converse(session: Session, history: Path | None) -> None:
             show_error(error.message, error.hint)
 
 
+def is_open(text: str) -> bool:
+    """Tell whether a block in triple quotes has begun and not ended."""
+    block = _BLOCK.match(text)
+    return block is not None and QUOTES not in block.group(2)
+
+
+def without_quotes(text: str) -> str:
+    """Return a message as it is meant: the quotes around a block are no part of it."""
+    block = _BLOCK.match(text)
+    if block is None:
+        return text
+    return block.group(1).lstrip() + block.group(2).partition(QUOTES)[0].strip("\n")
+
+
 class Keyboard:
-    """Reads messages, which may have several lines between triple quotes."""
+    """Reads messages; one with several lines, between triple quotes, is one entry in history."""
 
     def __init__(self, history: Path | None) -> None:
         self._path = history
@@ -60,19 +80,12 @@ class Keyboard:
 
     def read(self) -> str:
         """Return the next message. Raises EOFError (Ctrl-D) and KeyboardInterrupt (Ctrl-C)."""
-        from prompt_toolkit.formatted_text import FormattedText
+        return without_quotes(self._session.prompt())
 
-        grey = FormattedText([("ansibrightblack", PLACEHOLDER)])
-        return self._whole(self._session.prompt(PROMPT, placeholder=grey))
-
-    def _whole(self, first: str) -> str:
-        """Read on until the triple quotes are closed; they are not part of the message."""
-        before, quotes, text = first.partition(QUOTES)
-        if not quotes or (before.strip() and not before.startswith("/set ")):
-            return first
-        while QUOTES not in text:
-            text += "\n" + self._session.prompt(MORE)
-        return before + text[: text.index(QUOTES)].strip("\n")
+    @property
+    def typed(self) -> str:
+        """What stood on the line when it was left by Ctrl-C."""
+        return self._session.default_buffer.text
 
     def remember(self, on: bool) -> None:
         """Keep a history of what is typed from now on, or none."""
@@ -81,11 +94,46 @@ class Keyboard:
 
     def _make(self) -> PromptSession[str]:
         from prompt_toolkit import PromptSession
-        from prompt_toolkit.history import FileHistory, InMemoryHistory
+        from prompt_toolkit.filters import Condition
+        from prompt_toolkit.formatted_text import FormattedText
+        from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 
+        history: History = InMemoryHistory()
         if self._path is not None and self._remembers:
             with contextlib.suppress(OSError):
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 self._path.touch(mode=0o600)
-                return PromptSession(history=FileHistory(str(self._path)))
-        return PromptSession(history=InMemoryHistory())
+                history = FileHistory(str(self._path))
+        return PromptSession(
+            PROMPT,
+            history=history,
+            placeholder=FormattedText([("ansibrightblack", PLACEHOLDER)]),
+            multiline=Condition(lambda: is_open(self._session.default_buffer.text)),
+            prompt_continuation=MORE,
+            key_bindings=_keys(),
+        )
+
+
+def _keys() -> KeyBindings:
+    from prompt_toolkit.key_binding import KeyBindings
+
+    keys = KeyBindings()
+
+    @keys.add("c-g")
+    def _edit(event: KeyPressEvent) -> None:
+        """Go on writing in the user's editor."""
+        from prompt_toolkit.application import run_in_terminal
+
+        def work() -> None:
+            try:
+                text = edit(buffer.text, config.environ())
+            except VllamaError as error:
+                show_error(error.message, error.hint)
+            else:
+                buffer.text = text
+                buffer.cursor_position = len(text)
+
+        buffer = event.current_buffer
+        run_in_terminal(work)
+
+    return keys

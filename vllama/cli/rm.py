@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from vllama.cli.completion import model_names
+
 if TYPE_CHECKING:
     from vllama.config import Config
 
@@ -18,11 +20,14 @@ Examples:
 
 
 def rm(
-    models: Annotated[list[str], typer.Argument(metavar="MODEL", help="Names as in list.")],
+    models: Annotated[
+        list[str],
+        typer.Argument(metavar="MODEL", help="Names as in list.", autocompletion=model_names),
+    ],
 ) -> int:
     """Remove models, unloading them first."""
     from vllama.cli.files import library, settings
-    from vllama.cli.output import say, show_error
+    from vllama.cli.output import say, say_aside, show_error
     from vllama.errors import VllamaError
     from vllama.units import format_bytes_decimal
 
@@ -31,8 +36,12 @@ def rm(
     status = 0
     for model in models:
         try:
-            books.find(model)  # a wrong name must not unload anything
-            _unload(loaded, model)
+            bundle = books.find(model)  # a wrong name must not unload anything
+            alone = not any(
+                other.key == bundle.key and other.name != bundle.name for other in books.list()
+            )
+            if alone:  # else the engine serves the model under another name
+                _unload(loaded, model)
             removed = books.remove(model)
         except VllamaError as error:
             show_error(error.message, error.hint)
@@ -41,8 +50,8 @@ def rm(
         say(f"deleted '{model}'")
         others = [name for name in removed.names if name.lower() != model.lower()]
         if len(removed.names) > 1 and others:
-            say(f"  also known as {', '.join(others)}")
-        say(f"  freed {format_bytes_decimal(removed.freed_bytes)}")
+            say_aside(f"  also known as {', '.join(others)}")
+        say_aside(f"  freed {format_bytes_decimal(removed.freed_bytes)}")
     return status
 
 

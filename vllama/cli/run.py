@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from vllama.cli.completion import model_names
+
 EXAMPLES = """\
 \b
 Examples:
@@ -23,7 +25,12 @@ LEVELS = ("low", "medium", "high", "max")
 
 def run(
     model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="Name of the model; it is pulled if need be.")
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="Name of the model; it is pulled if need be.",
+            autocompletion=model_names,
+        ),
     ],
     prompt: Annotated[
         list[str] | None,
@@ -83,7 +90,7 @@ def run(
         )
         talks = is_terminal(sys.stdin) and is_terminal(sys.stdout) and not prompt
         text = full_prompt(prompt or [], "" if is_terminal(sys.stdin) else read_stdin())
-        shown = session.describe()
+        shown = session.describe_or_pull()
         if "embedding" in (shown.get("capabilities") or []):
             say(json.dumps(session.embed(text, truncate=truncate, dimensions=dimensions)))
         elif talks:

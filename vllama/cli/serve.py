@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from vllama.cli.completion import model_names
+
 EXAMPLES = """\
 \b
 Examples:
@@ -24,7 +26,13 @@ def serve(
     context: typer.Context,
     model: Annotated[
         str | None,
-        typer.Option("--model", "-m", metavar="NAME", help="Model to load at the start."),
+        typer.Option(
+            "--model",
+            "-m",
+            metavar="NAME",
+            help="Model to load at the start.",
+            autocompletion=model_names,
+        ),
     ] = None,
     engine: Annotated[
         str | None,

@@ -9,13 +9,18 @@ from typing import Any
 
 from vllama.cli.answer import AnswerPrinter, Waiting, show_numbers
 from vllama.cli.client import Client, Reply
+from vllama.cli.images import take_images
+from vllama.cli.output import say_aside
 from vllama.cli.progress import PullDisplay, event_of
 from vllama.errors import ModelNotFound, VllamaError
 
 
 @dataclass(slots=True, kw_only=True)
 class Session:
-    """Settings and history of one conversation; the user changes them as it goes."""
+    """Settings and history of one conversation; the user changes them as it goes.
+
+    `sees` says that the model takes images: only then paths in a message are looked for.
+    """
 
     client: Client
     model: str
@@ -25,24 +30,24 @@ class Session:
     hide_thinking: bool = False
     verbose: bool = False
     wrap: bool = True
+    sees: bool = False
     system: str = ""
     options: dict[str, object] = field(default_factory=dict)
     messages: list[dict[str, Any]] = field(default_factory=list)
 
-    def describe(self, model: str | None = None, *, verbose: bool = False) -> Reply:
-        """Ask what the model is; a model that is not here is pulled first."""
-        name = model or self.model
-        request: dict[str, object] = {"model": name, "verbose": verbose}
-        try:
-            return self.client.post("/api/show", request)
-        except ModelNotFound:
-            self._pull(name)
-        return self.client.post("/api/show", request)
+    def describe(self) -> Reply:
+        """Ask what the model is."""
+        shown = self.client.post("/api/show", {"model": self.model})
+        self.sees = "vision" in (shown.get("capabilities") or [])
+        return shown
 
-    def _pull(self, model: str) -> None:
-        with PullDisplay() as display:
-            for line in self.client.stream("/api/pull", {"model": model}):
-                display(event_of(line))
+    def describe_or_pull(self) -> Reply:
+        """Ask what the model is; one that is not here is pulled first."""
+        try:
+            return self.describe()
+        except ModelNotFound:
+            pull_through(self.client, self.model)
+        return self.describe()
 
     def load(self) -> None:
         """Load the model, and wait until it is ready."""
@@ -53,8 +58,11 @@ class Session:
             waiting.over()
 
     def generate(self, prompt: str) -> None:
-        """Answer one prompt on stdout."""
-        body = self._common() | {"prompt": prompt}
+        """Answer one prompt on stdout. Images that it names go with it."""
+        text, images = self._with_images(prompt)
+        body = self._common() | {"prompt": text}
+        if images:
+            body["images"] = images
         if self.system:
             body["system"] = self.system
         self._answer("/api/generate", body)
@@ -62,10 +70,14 @@ class Session:
     def chat(self, text: str) -> None:
         """Answer the next message on stdout; both become part of the history.
 
-        A message whose answer failed is taken back; of an answer that was stopped by Ctrl-C the
-        part that came stays. Raises KeyboardInterrupt then.
+        Images that it names go with it. A message whose answer failed is taken back; of an answer
+        that was stopped by Ctrl-C the part that came stays. Raises KeyboardInterrupt then.
         """
-        self.messages.append({"role": "user", "content": text})
+        content, images = self._with_images(text)
+        message: dict[str, Any] = {"role": "user", "content": content}
+        if images:
+            message["images"] = images
+        self.messages.append(message)
         system = [{"role": "system", "content": self.system}] if self.system else []
         body = self._common() | {"messages": [*system, *self.messages]}
         answer: list[str] = []
@@ -81,6 +93,14 @@ class Session:
                 self.messages.pop()
             raise
         self._keep(answer)
+
+    def _with_images(self, text: str) -> tuple[str, list[str]]:
+        if not self.sees:
+            return text, []
+        text, images = take_images(text)
+        for path, _ in images:
+            say_aside(f"Added image '{path}'")
+        return text, [content for _, content in images]
 
     def _keep(self, answer: list[str]) -> None:
         self.messages.append({"role": "assistant", "content": "".join(answer)})
@@ -140,6 +160,13 @@ class Session:
             )
         if self.verbose:
             show_numbers(last)
+
+
+def pull_through(client: Client, model: str) -> None:
+    """Have the server pull a model, and show how far it is."""
+    with PullDisplay() as display:
+        for line in client.stream("/api/pull", {"model": model}):
+            display(event_of(line))
 
 
 @contextlib.contextmanager

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from vllama.cli.completion import model_names
+
 if TYPE_CHECKING:
     from vllama.models.types import Bundle, ModelInfo
 
@@ -20,13 +22,20 @@ Examples:
 
 def show(
     model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="Name as in list, or the path of a file.")
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="Name as in list, or the path of a file.",
+            autocompletion=model_names,
+        ),
     ],
     license_: Annotated[bool, typer.Option("--license", help="Show the licence.")] = False,
-    modelfile: Annotated[bool, typer.Option(help="Show a Modelfile.")] = False,
-    parameters: Annotated[bool, typer.Option(help="Show the default parameters.")] = False,
-    template: Annotated[bool, typer.Option(help="Show the chat template.")] = False,
-    system: Annotated[bool, typer.Option(help="Show the system message.")] = False,
+    modelfile: Annotated[bool, typer.Option("--modelfile", help="Show a Modelfile.")] = False,
+    parameters: Annotated[
+        bool, typer.Option("--parameters", help="Show the default parameters.")
+    ] = False,
+    template: Annotated[bool, typer.Option("--template", help="Show the chat template.")] = False,
+    system: Annotated[bool, typer.Option("--system", help="Show the system message.")] = False,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Show metadata and tensors too.")
     ] = False,
@@ -65,7 +74,7 @@ def show(
 
 def describe(bundle: Bundle, info: ModelInfo, *, verbose: bool) -> dict[str, object]:
     """Build what `/api/show` would answer, and the path."""
-    from vllama.models.info import details, model_info
+    from vllama.models.info import details, model_info, projector_info
     from vllama.models.modelfile import modelfile_text, parameters_text
     from vllama.models.types import Capability
     from vllama.units import rfc3339_local
@@ -82,6 +91,8 @@ def describe(bundle: Bundle, info: ModelInfo, *, verbose: bool) -> dict[str, obj
         "modified_at": rfc3339_local(bundle.modified_s),
         "path": str(bundle.path),
     }
+    if bundle.projector is not None:
+        shown["projector_info"] = projector_info(bundle.projector)
     if verbose:
         shown["tensors"] = [
             {"name": name, "type": kind, "shape": list(shape)} for name, kind, shape in info.tensors

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from vllama.cli.completion import model_names
+
 EXAMPLES = """\
 \b
 Example:
@@ -14,7 +16,12 @@ Example:
 
 
 def stop(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="Name of the model, as in ps.")],
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL", help="Name of the model, as in ps.", autocompletion=model_names
+        ),
+    ],
 ) -> None:
     """Unload a model; the server goes on."""
     from vllama.cli.files import server

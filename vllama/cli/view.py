@@ -13,6 +13,7 @@ def sections(shown: Mapping[str, object], *, verbose: bool = False) -> list[tupl
     found: list[tuple[str, list[Row]]] = [
         ("Model", _model(shown)),
         ("Capabilities", [(str(item),) for item in _list(shown.get("capabilities"))]),
+        ("Projector", _projector(_mapping(shown.get("projector_info")))),
         ("Parameters", _parameters(str(shown.get("parameters") or ""))),
     ]
     if verbose:
@@ -48,12 +49,29 @@ def _model(shown: Mapping[str, object]) -> list[Row]:
         ("context length", info.get(f"{architecture}.context_length")),
         ("embedding length", info.get(f"{architecture}.embedding_length")),
         ("quantization", details.get("quantization_level")),
-        ("format", details.get("format")),
+        ("requires", shown.get("requires")),
     ]
     for index, key in ((2, "context_length"), (3, "embedding_length")):
         if not rows[index][1]:
             rows[index] = (rows[index][0], details.get(key))
     return [(name, str(value)) for name, value in rows if value]
+
+
+def _projector(info: Mapping[str, object]) -> list[Row]:
+    """Describe what reads images for the model, from the metadata of its file."""
+    rows = [
+        ("architecture", info.get("general.architecture")),
+        ("parameters", _count(info.get("general.parameter_count"))),
+        ("embedding length", info.get("clip.vision.embedding_length")),
+        ("dimensions", info.get("clip.vision.projection_dim")),
+    ]
+    return [(name, str(value)) for name, value in rows if value]
+
+
+def _count(value: object) -> str:
+    from vllama.models.info import parameter_size_text
+
+    return parameter_size_text(value) if isinstance(value, int) else ""
 
 
 def _parameters(text: str) -> list[Row]:

@@ -1,0 +1,292 @@
+"""`vllama launch`: what is asked, written, started and put back."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Vllama
+from tests.cli.stub import StubServer
+from tests.cli.terminal import Terminal
+
+MODELS = [
+    {"name": "vectors:latest", "capabilities": ["embedding"]},
+    {"name": "smollm2:135m", "capabilities": ["completion"]},
+    {"name": "qwen3:8b", "capabilities": ["completion", "tools"]},
+]
+SHOWN = {
+    "capabilities": ["completion", "tools"],
+    "model_info": {"general.architecture": "qwen3", "qwen3.context_length": 40960},
+}
+TOOL = """\
+#!{python}
+import json, os, pathlib, sys
+start = {{"args": sys.argv[1:], "env": dict(os.environ)}}
+pathlib.Path({out!r}).write_text(json.dumps(start))
+sys.exit(7)
+"""
+
+
+@pytest.fixture
+def home(stub: StubServer, env: dict[str, str]) -> Path:
+    """A home without tools, and a server with models."""
+    stub.on("GET /api/tags", {"models": MODELS})
+    stub.on("GET /api/ps", {"models": []})
+    stub.on("POST /api/show", SHOWN)
+    env["PATH"] = "/usr/bin:/bin"
+    return Path(env["HOME"])
+
+
+@pytest.fixture
+def started(home: Path, tmp_path: Path, env: dict[str, str]) -> Callable[[str], Path]:
+    """Install a tool that writes down how it was started."""
+
+    def install(name: str) -> Path:
+        out, program = tmp_path / "started.json", tmp_path / "bin" / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(TOOL.format(python=sys.executable, out=str(out)))
+        program.chmod(0o755)
+        env["PATH"] = f"{program.parent}:{env['PATH']}"
+        return out
+
+    return install
+
+
+def run_process(env: dict[str, str], *args: str) -> subprocess.CompletedProcess[str]:
+    """Run in a process of its own: a tool that is started takes its place."""
+    return subprocess.run(
+        [sys.executable, "-m", "vllama", "launch", *args],
+        env=env,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+
+
+def files(home: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(home)): path.read_bytes()
+        for path in home.rglob("*")
+        if path.is_file() and ".local" not in path.parts
+    }
+
+
+def test_what_there_is(home: Path, vllama: Vllama) -> None:
+    header, *rows = vllama("launch").stdout.splitlines()
+    assert header.split() == ["NAME", "TOOL", "INSTALLED", "SETTINGS"]
+    assert {row.split()[0] for row in rows} >= {"claude", "codex", "opencode", "vscode"}
+    assert all(row.split()[-2:] == ["no", "-"] for row in rows)
+    assert vllama("launch", "zed", "-m", "m", "--config", "-y").returncode == 0
+    (row,) = (row for row in vllama("launch").stdout.splitlines() if row.startswith("zed"))
+    assert row.split() == ["zed", "Zed", "no", "written"]
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "before"),
+    [
+        ("claude", ".claude/settings.json", b'{\n\t"theme": "dark"\n}'),
+        ("codex", ".codex/vllama.config.toml", b"# mine\nmodel = 'x' # x\n"),
+        ("opencode", ".config/opencode/opencode.json", b"{} // mine \xc3\xa4"),
+        ("vscode", ".config/Code/User/chatLanguageModels.json", b"[]"),
+        ("zed", ".config/zed/settings.json", b'\xef\xbb\xbf{\r\n  "theme": "One",\r\n}\r\n'),
+    ],
+)
+@pytest.mark.parametrize("there", [True, False])
+def test_settings_are_written_and_put_back(
+    name: str, path: str, before: bytes, there: bool, home: Path, vllama: Vllama
+) -> None:
+    if there:
+        (home / path).parent.mkdir(parents=True)
+        (home / path).write_bytes(before)
+    original = files(home)
+    done = vllama("launch", name, "--model", "qwen3:8b", "--config", "--yes")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert f"{'change' if there else 'create'} {home / path}\n" in done.stderr
+    assert "\n  +" in done.stderr
+    after = files(home)
+    assert list(after) == [path]
+    assert after != original
+    again = vllama("launch", name, "--model", "qwen3:8b", "--config")
+    assert (again.returncode, files(home)) == (0, after)
+    assert "the settings are written already" in again.stderr
+    assert vllama("launch", name, "--model", "other", "--config", "-y").returncode == 0
+    assert vllama("launch", name, "--restore", "-y").returncode == 0
+    assert files(home) == original
+    assert [p.name for p in home.iterdir() if p.name != ".local"] == (
+        [Path(path).parts[0]] if there else []
+    )
+    nothing = vllama("launch", name, "--restore")
+    assert (nothing.returncode, files(home)) == (0, original)
+    assert nothing.stderr.startswith("nothing of ")
+
+
+def test_settings_that_cannot_be_read_are_left_alone(home: Path, vllama: Vllama) -> None:
+    path = home / ".claude" / "settings.json"
+    path.parent.mkdir()
+    path.write_text('{"env": ')
+    done = vllama("launch", "claude", "-m", "m", "--config", "-y")
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        f"Error: cannot change '{path}': line 1, column 9: a value is missing",
+        "Hint: mend it, or move it away; nothing was changed",
+    ]
+    assert files(home) == {".claude/settings.json": b'{"env": '}
+
+
+def test_somebody_elses_changes_are_not_lost(home: Path, vllama: Vllama) -> None:
+    path = home / ".claude" / "settings.json"
+    vllama("launch", "claude", "-m", "m", "--config", "-y")
+    path.write_text('{"theirs": 1}')
+    assert "changed since" in vllama("launch").stdout
+    done = vllama("launch", "claude", "--restore", "-y")
+    assert "Warning: somebody else changed this since" in done.stderr
+    (line,) = (line for line in done.stderr.splitlines() if "is kept in " in line)
+    assert Path(line.partition("is kept in ")[2]).read_text() == '{"theirs": 1}'
+    assert not path.exists()
+
+
+def test_a_session_of_claude_changes_no_file(
+    home: Path, started: Callable[[str], Path], env: dict[str, str]
+) -> None:
+    out = started("claude")
+    done = run_process(env, "claude", "--model", "qwen3:8b", "--", "-p", "hi there")
+    assert (done.returncode, done.stdout, done.stderr) == (7, "", "")
+    start = json.loads(out.read_text())
+    flag, settings, *rest = start["args"]
+    assert (flag, rest) == ("--settings", ["--model", "qwen3:8b", "-p", "hi there"])
+    url = f"http://{env['OLLAMA_HOST']}"
+    assert json.loads(settings)["env"]["ANTHROPIC_BASE_URL"] == url
+    assert start["env"]["ANTHROPIC_BASE_URL"] == url
+    assert start["env"]["HOME"] == env["HOME"]
+    assert files(home) == {}
+
+
+def test_codex_is_started_with_a_profile(
+    home: Path, started: Callable[[str], Path], env: dict[str, str]
+) -> None:
+    out = started("codex")
+    done = run_process(env, "codex", "--model", "qwen3:8b", "--yes")
+    assert done.returncode == 7
+    assert json.loads(out.read_text())["args"] == ["--profile", "vllama", "--model", "qwen3:8b"]
+    assert list(files(home)) == [".codex/vllama.config.toml"]
+    assert "model_context_window = 40960" in (home / ".codex/vllama.config.toml").read_text()
+
+
+def test_a_tool_that_is_not_installed(home: Path, vllama: Vllama) -> None:
+    done = vllama("launch", "aider", "-m", "qwen3:8b")
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        "Error: cannot start aider: it is not installed",
+        "Hint: to install it: pip install aider-install, then aider-install",
+    ]
+
+
+def test_settings_of_the_environment(home: Path, vllama: Vllama, env: dict[str, str]) -> None:
+    done = vllama("launch", "goose", "-m", "it's", "--config")
+    assert done.stdout.splitlines() == [
+        "export GOOSE_PROVIDER=ollama",
+        """export GOOSE_MODEL='it'"'"'s'""",
+        f"export OLLAMA_HOST=http://{env['OLLAMA_HOST']}",
+    ]
+    assert files(home) == {}
+
+
+@pytest.mark.parametrize(
+    ("args", "message", "status"),
+    [
+        (["launch", "codex"], "a model is missing", 2),
+        (["launch", "codex", "-m", "m", "--config"], "cannot ask", 2),
+        (["launch", "codx"], "unknown integration: codx", 1),
+        (["launch", "--restore"], "a tool is missing", 2),
+        (["launch", "codex", "--config", "--restore"], "only one of", 2),
+    ],
+)
+def test_what_is_refused(
+    args: list[str], message: str, status: int, home: Path, vllama: Vllama
+) -> None:
+    done = vllama(*args)
+    assert (done.returncode, done.stdout, files(home)) == (status, "", {})
+    assert message in done.stderr
+
+
+def test_a_model_that_only_makes_vectors(home: Path, stub: StubServer, vllama: Vllama) -> None:
+    stub.on("POST /api/show", {"capabilities": ["embedding"]})
+    done = vllama("launch", "codex", "-m", "vectors", "-y")
+    assert done.returncode == 2
+    assert "cannot use 'vectors' with Codex: it only makes vectors" in done.stderr
+
+
+def test_warnings(home: Path, stub: StubServer, vllama: Vllama) -> None:
+    stub.on("POST /api/show", SHOWN | {"capabilities": ["completion"]})
+    stub.on(
+        "GET /api/ps", {"models": [{"name": "M:latest"}, {"name": "m", "context_length": 4096}]}
+    )
+    done = vllama("launch", "goose", "-m", "m", "--config")
+    assert "Warning: 'm' does not call tools; goose can only talk with it\n" in done.stderr
+    assert "Warning: 'm' has a context of 4096 tokens; goose works well from 32768 on\n" in (
+        done.stderr
+    )
+
+
+def test_a_model_that_is_not_here_is_pulled(home: Path, stub: StubServer, vllama: Vllama) -> None:
+    def show(body: dict[str, object], reply: object) -> None:
+        assert hasattr(reply, "error")
+        if stub.bodies("POST /api/pull"):
+            reply.line(SHOWN)  # type: ignore[attr-defined]
+        else:
+            reply.error(404, "model 'new' not found")
+
+    stub.routes["POST /api/show"] = show
+    stub.on("POST /api/pull", {"status": "success"})
+    refused = vllama("launch", "zed", "-m", "new", "--config")
+    assert (refused.returncode, stub.bodies("POST /api/pull")) == (1, [])
+    assert refused.stderr.startswith("Error: model 'new' not found")
+    assert vllama("launch", "zed", "-m", "new", "--config", "-y").returncode == 0
+    assert stub.bodies("POST /api/pull") == [{"model": "new"}]
+
+
+def test_without_a_server(home: Path, vllama: Vllama) -> None:
+    nowhere = {"OLLAMA_HOST": "127.0.0.1:9"}
+    done = vllama("launch", "zed", "-m", "m", "-y", **nowhere)
+    assert (done.returncode, files(home)) == (1, {})
+    assert "could not connect to a vllama server" in done.stderr
+    done = vllama("launch", "zed", "-m", "m", "-y", "--config", **nowhere)
+    assert done.returncode == 0
+    assert "Warning: no server at http://127.0.0.1:9" in done.stderr
+    assert list(files(home)) == [".config/zed/settings.json"]
+
+
+@pytest.mark.slow
+def test_a_model_is_chosen_and_the_change_agreed(
+    home: Path, terminal: Callable[..., Terminal]
+) -> None:
+    screen = terminal("launch", "zed", "--config")
+    screen.expect("1  smollm2:135m")
+    screen.expect("2  qwen3:8b")
+    assert "vectors" not in screen.screen
+    screen.type("9\r")
+    screen.expect("type a number from 1 to 2")
+    screen.type("2\r")
+    screen.expect("Write this? [Y/n]")
+    assert files(home) == {}
+    screen.type("n\r")
+    screen.expect("nothing was changed")
+    assert screen.finish() == 1
+    assert files(home) == {}
+    screen = terminal("launch", "zed", "--config", "-m", "qwen3:8b")
+    screen.expect("Write this? [Y/n]")
+    screen.type("\r")
+    screen.expect("written;")
+    assert screen.finish() == 0
+    screen = terminal("launch", "zed", "--restore")
+    screen.expect("Put back what was there? [Y/n]")
+    screen.type("\x03")
+    assert screen.finish() == 130
+    assert list(files(home)) == [".config/zed/settings.json"]

@@ -1,0 +1,30 @@
+"""Writing a message in the user's own editor."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from vllama.errors import VllamaError
+
+VARIABLES = ("OLLAMA_EDITOR", "VISUAL", "EDITOR")
+DEFAULT = "vi"
+
+
+def edit(text: str, environ: Mapping[str, str]) -> str:
+    """Return `text` as the user left it in the editor. Raises VllamaError."""
+    named = next((environ[name] for name in VARIABLES if environ.get(name, "").strip()), DEFAULT)
+    hint = "name an editor in VISUAL or EDITOR"
+    with tempfile.TemporaryDirectory(prefix="vllama-") as folder:
+        file = Path(folder) / "prompt.txt"  # a name that editors know what to do with
+        file.write_text(text)
+        try:
+            done = subprocess.run([*shlex.split(named), str(file)], check=False)
+        except (OSError, ValueError) as error:  # ValueError: a quote that is not closed
+            raise VllamaError(f"cannot start the editor '{named}': {error}", hint=hint) from error
+        if done.returncode:
+            raise VllamaError(f"the editor '{named}' ended with {done.returncode}", hint=hint)
+        return file.read_text(errors="replace").rstrip("\n")

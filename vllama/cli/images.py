@@ -1,0 +1,88 @@
+"""Images named in a prompt: their paths are taken out of the text, their bytes go beside it."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from vllama.errors import VllamaError
+
+MAX_BYTES = 100 * 1024 * 1024
+_ENDING = r"\.(?:png|jpe?g|webp)"
+_END = re.compile(_ENDING + r"(?![\w.-]*\w)", re.IGNORECASE)
+_QUOTED = re.compile(rf"""(["'])([^"'\n]+{_ENDING})\1""", re.IGNORECASE)
+_START = re.compile(r"(?<![\w.~/\\])(?:~/|\.{0,2}/|[A-Za-z]:[\\/]|(?=[\w.-]+/))")
+_ESCAPED = re.compile(r"\\(.)")
+_KINDS = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff")
+
+
+def take_images(text: str) -> tuple[str, list[tuple[Path, str]]]:
+    """Return the text without the paths of images, and the images: path and base64.
+
+    A path is absolute, or relative with a slash in it, with its blanks as they are, escaped, or
+    all of it in quotes. What names no file stays text. Raises VllamaError for a file that is no
+    image, or too big (100 MB, Ollama's limit).
+    """
+    images: list[tuple[Path, str]] = []
+    kept, at = [], 0
+    for start, end, path in _found(text):
+        kept.append(text[at:start])
+        images.append((path, base64.b64encode(_read(path)).decode()))
+        at = end
+    return "".join([*kept, text[at:]]).strip(), images
+
+
+def names_image(text: str) -> bool:
+    """Tell whether a text begins with the path of an image that is there."""
+    return any(start == 0 for start, _, _ in _found(text))
+
+
+def _found(text: str) -> Iterator[tuple[int, int, Path]]:
+    """Yield where a path that names a file begins and ends, from left to right."""
+    at = 0
+    while at < len(text):
+        quoted, bare = _QUOTED.search(text, at), _START.search(text, at)
+        if quoted and (bare is None or quoted.start() <= bare.start()):
+            if path := _file(quoted.group(2)):
+                yield quoted.start(), quoted.end(), path
+                at = quoted.end()
+            else:
+                at = quoted.start() + 1
+        elif bare:
+            at = bare.start() + 1
+            for ending in _END.finditer(text, bare.end()):
+                name = text[bare.start() : ending.end()]
+                if "\n" in name:
+                    break
+                if path := _file(_ESCAPED.sub(r"\1", name)) or _file(name):
+                    yield bare.start(), ending.end(), path
+                    at = ending.end()
+                    break
+        else:
+            return
+
+
+def _file(name: str) -> Path | None:
+    try:
+        path = Path(name).expanduser()
+        return path if path.is_file() else None
+    except (OSError, ValueError, RuntimeError):  # too long, a NUL, no such home
+        return None
+
+
+def _read(path: Path) -> bytes:
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise VllamaError(f"cannot use the image '{path}': it is larger than 100 MB")
+        content = path.read_bytes()
+    except OSError as error:
+        reason = error.strerror or error
+        raise VllamaError(f"cannot read the image '{path}': {reason}") from error
+    if not content.startswith(_KINDS) and not (content[:4] == b"RIFF" and content[8:12] == b"WEBP"):
+        raise VllamaError(
+            f"cannot use the image '{path}': it is no PNG, JPEG or WebP",
+            hint="convert it, or name it without its ending",
+        )
+    return content

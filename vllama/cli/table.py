@@ -1,0 +1,77 @@
+"""The commands: name, where it is, one line about it; and the help page made of them.
+
+Light on purpose: `vllama --help` imports this and nothing else, a command its own module only.
+"""
+
+from __future__ import annotations
+
+GROUPS = (
+    (
+        "Serve and ask",
+        (
+            ("serve", "serve:serve", "Run the server, and load a model at once if one is named."),
+            ("run", "run:run", "Ask a model: once with a prompt, else in a conversation."),
+            ("launch", "launch:launch", "Set up a tool to use this server, and start it."),
+        ),
+    ),
+    (
+        "Running models",
+        (
+            ("ps", "ps:ps", "List the models that are loaded."),
+            ("stop", "stop:stop", "Unload a model; the server goes on."),
+        ),
+    ),
+    (
+        "Models on this disk",
+        (
+            ("pull", "pull:pull", "Download a model, or go on with a download that was stopped."),
+            ("list", "list:list_models", "List the models on this machine."),
+            ("show", "show:show", "Show what a model is."),
+            ("create", "create:create", "Create a model: a base, with defaults of its own."),
+            ("cp", "cp:cp", "Give a model a second name; the files are shared."),
+            ("rm", "rm:rm", "Remove models, unloading them first."),
+        ),
+    ),
+)
+HIDDEN = (
+    ("push", "account:push", "Upload a model: not possible from here."),
+    ("signin", "account:signin", "Sign in to ollama.com: not needed here."),
+    ("signout", "account:signout", "Sign out of ollama.com."),
+    ("completion", "completion:completion", "Print a script that completes commands in a shell."),
+)
+ALIASES = {"ls": "list", "start": "serve", "login": "signin", "logout": "signout"}
+
+COMMANDS = {name: place for _, rows in (*GROUPS, ("", HIDDEN)) for name, place, _ in rows}
+
+INTRODUCTION = "Serve language models with the vendors' own servers, behind the API of Ollama."
+HELP = f"""\
+Usage: vllama [OPTIONS] COMMAND [ARGS]...
+
+  {INTRODUCTION}
+
+Options:
+  -v, --version  Show the version.
+  -h, --help     Show this message and exit.
+
+"""
+EXAMPLES = """\
+Examples:
+  vllama serve --model smollm2:135m      start the server and load a model
+  vllama run smollm2:135m "Why?"         ask it, from another terminal
+  vllama pull Qwen/Qwen3-0.6B            download a model of the Hugging Face hub
+  vllama launch codex                    use a coding agent with a model of your own
+  vllama list                            see what is there
+
+'vllama COMMAND --help' tells more about a command. The server is found at OLLAMA_HOST.
+'vllama completion bash' (zsh, fish) prints what makes the shell complete commands and models.
+"""
+
+
+def help_page() -> str:
+    """Return what `vllama --help` prints."""
+    sections = []
+    for title, rows in GROUPS:
+        width = max(len(name) for name, _, _ in rows)
+        lines = [f"  {name.ljust(width)}  {line}\n" for name, _, line in rows]
+        sections.append(f"{title}:\n{''.join(lines)}\n")
+    return HELP + "".join(sections) + EXAMPLES
