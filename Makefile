@@ -33,6 +33,10 @@ fix: $(STAMPS)/dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# goals and numbers: BENCHMARKS.md; QUICK=1 for three minutes, ARGS="--only … --scenario …"
+bench: $(STAMPS)/package
+	$(BIN)/python -m bench.run $(if $(QUICK),--quick) $(if $(PEER_PYTHON),--python $(PEER_PYTHON)) $(ARGS)
+
 clean:
 	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 

@@ -157,16 +157,18 @@ class Server:
 
     # -- engines ------------------------------------------------------------------------------
 
-    def model(self, name: str, *switches: str, once: bool = False) -> str:
+    def model(
+        self, name: str, *switches: str, once: bool = False, template: str | None = None
+    ) -> str:
         """Make a model that the fake engine serves with `switches`; return its name.
 
-        `once`: only the first start has them.
+        `once`: only the first start has them. `template` None: the usual one.
         """
-        from tests.tiny import write_tiny_gguf
+        from tests.tiny import TEMPLATE, write_tiny_gguf
 
         path = self.models / f"{name}.gguf"
         if not path.exists():
-            write_tiny_gguf(path, n_ctx=4096)
+            write_tiny_gguf(path, n_ctx=4096, template=template or TEMPLATE)
         path.with_suffix(".once" if once else ".args").write_text("\n".join(switches))
         return name
 

@@ -5,7 +5,7 @@ From research: model-sources.md §4.3. Needs the development packages gguf and n
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +28,22 @@ def write_tiny_gguf(
     template: str | None = TEMPLATE,
     seed: int = 0,
     extra: Callable[[Any], None] | None = None,
+    tokens: Sequence[str] = (),
 ) -> Path:
-    """Write the model to `path`; `extra` may add key/values to the `gguf.GGUFWriter`."""
+    """Write the model to `path`; `extra` may add key/values to the `gguf.GGUFWriter`.
+
+    `tokens` are control tokens that it has besides.
+    """
     import gguf
     import numpy as np
 
     random = np.random.default_rng(seed)
     writer = gguf.GGUFWriter(path, "llama")
+    special = list(tokens)
     tokens = ["<unk>", "<s>", "</s>"] + [f"<0x{i:02X}>" for i in range(256)]
     tokens += ["▁"] + [chr(c) for c in range(32, 127)]
     words = len(tokens) - 259
+    tokens += special
     writer.add_name(name)
     writer.add_context_length(n_ctx)
     writer.add_embedding_length(n_embd)
@@ -52,8 +58,9 @@ def write_tiny_gguf(
     writer.add_tokenizer_model("llama")
     writer.add_tokenizer_pre("default")
     writer.add_token_list(tokens)
-    writer.add_token_scores([0.0] * 259 + [-float(i) for i in range(words)])
-    writer.add_token_types([2, 3, 3] + [6] * 256 + [1] * words)
+    scores = [0.0] * 259 + [-float(i) for i in range(words)] + [0.0] * len(special)
+    writer.add_token_scores(scores)
+    writer.add_token_types([2, 3, 3] + [6] * 256 + [1] * words + [3] * len(special))
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
     writer.add_unk_token_id(0)
@@ -84,6 +91,36 @@ def write_tiny_gguf(
             writer.add_tensor(f"blk.{layer}.{part}.weight", weights(*shape))
         writer.add_tensor(f"blk.{layer}.attn_norm.weight", ones)
         writer.add_tensor(f"blk.{layer}.ffn_norm.weight", ones)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def write_tiny_lora(
+    path: Path,
+    *,
+    n_embd: int = 64,
+    tensor: str = "blk.0.attn_q.weight",
+    arch: str = "llama",
+    scale: float = 0.5,
+    parts: Sequence[str] = ("lora_a", "lora_b"),
+    kind: str = "lora",
+) -> Path:
+    """Write a LoRA adapter of rank 4 for a square tensor of a model with `n_embd`."""
+    import gguf
+    import numpy as np
+
+    random = np.random.default_rng(0)
+    writer = gguf.GGUFWriter(path, arch)
+    writer.add_type("adapter")
+    writer.add_string("adapter.type", kind)
+    writer.add_float32("adapter.lora.alpha", 8.0)
+    shapes = {"lora_a": (4, n_embd), "lora_b": (n_embd, 4)}
+    for part in parts:
+        weights = (random.standard_normal(shapes[part]) * scale).astype(np.float32)
+        writer.add_tensor(f"{tensor}.{part}", weights)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

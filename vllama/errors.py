@@ -74,7 +74,10 @@ class CapabilityMissing(BadRequest):
 
 
 class ContextOverflow(BadRequest):
-    """The prompt is longer than the context and may not be cut."""
+    """The prompt is longer than the context and may not be cut; both in tokens, None: unknown."""
+
+    tokens: int | None = None
+    limit: int | None = None
 
 
 class ModelNotFound(VllamaError):

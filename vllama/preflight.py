@@ -9,7 +9,6 @@ from vllama.config import Config, preferences
 from vllama.engines.registry import discover
 from vllama.errors import ModelNotFound
 from vllama.hardware.detect import detect
-from vllama.models.aliases import hub_alias
 from vllama.models.library import Library
 from vllama.models.ref import Kind, ModelRef
 from vllama.models.settings import ModelsSettings
@@ -38,7 +37,7 @@ def check_model(library: Library, name: str | None) -> None:
     try:
         library.info(library.find(name))
     except ModelNotFound:
-        if ref.kind is not Kind.HUB and hub_alias(ref) is None:
+        if ref.kind is not Kind.HUB and library.alias(ref) is None:
             raise
 
 

@@ -39,6 +39,16 @@ RECORDED = [
         True,
     ),
     (["ValueError: Failed to create llama_context"], 1, "do not fit into memory", False),
+    (
+        [
+            "llama_adapter_lora_init_from_file_ptr: failed to apply lora adapter: tensor "
+            "'blk.0.attn_q.weight' has incorrect shape (hint: maybe wrong base model?)",
+            "set_adapters_lora: adapters = 0x7fd20447e260",
+        ],
+        -11,
+        "cannot use the model's adapter",
+        False,
+    ),
     (["ModuleNotFoundError: No module named 'sse_starlette'"], 1, "sse_starlette", False),
     (["something else"], 7, "exit code 7: something else", False),
     ([], -9, "out of memory", False),

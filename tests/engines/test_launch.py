@@ -56,6 +56,14 @@ def test_every_default_that_matters_is_passed():
     }
 
 
+def test_one_adapter_is_passed():
+    made = bundle(adapters=(Path("/models/a.gguf"),))
+    settings = Settings(mode=Mode.CHAT, alias="m:latest", context_length=4096)
+    argv = LLAMA_CPP.launch(made, settings, PYTHON, ENDPOINT, {}).argv
+    assert flags(argv)["--lora_path"] == "/models/a.gguf"
+    assert LLAMA_CPP.max_adapters == 1
+
+
 def test_an_embedding_process_evaluates_its_whole_context_in_one_batch():
     got = flags(launch(LLAMA_CPP, PYTHON, mode=Mode.EMBED).argv)
     assert got["--embedding"] == "true"

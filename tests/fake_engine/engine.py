@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import base64
+import email
 import hashlib
 import itertools
 import json
@@ -60,6 +61,9 @@ def parse(args: list[str] | None = None) -> argparse.Namespace:
     kids.add_argument("--pids", metavar="FILE", help="append 'KIND PID' of itself and children")
     flow = p.add_argument_group("streams")
     flow.add_argument("--token-interval", type=float, default=0.0, metavar="S")
+    flow.add_argument(
+        "--say", type=json.loads, metavar="JSON", help="this text, three letters each"
+    )
     flow.add_argument("--max-concurrency", type=int, default=0, metavar="N")
     flow.add_argument("--no-usage", action="store_true")
     flow.add_argument("--stall-after", type=int, metavar="N", help="say no more after N tokens")
@@ -227,6 +231,7 @@ class Handler(BaseHTTPRequestHandler):
             "/v1/chat/completions": self.complete,
             "/v1/completions": self.complete,
             "/v1/embeddings": self.embed,
+            "/v1/rerank": self.rerank,
             "/extras/tokenize": self.tokenize,
             "/extras/tokenize/count": self.tokenize,
             "/extras/detokenize": self.tokenize,
@@ -235,6 +240,8 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(503, {"error": {"message": "Loading model", "code": 503}})
         elif not self.authorized():
             self.answer(401, error("invalid api key", 401))
+        elif path == "/v1/audio/transcriptions":
+            self.transcribe(raw)
         elif path not in routes:
             self.answer(404, error(f"no such path {path}", 404))
         else:
@@ -283,7 +290,8 @@ class Handler(BaseHTTPRequestHandler):
         chat = path == "/v1/chat/completions"
         prompt = prompt_text(body, chat)
         found = dict(re.findall(r"@(tokens|delay)=([0-9.]+)", last_user(body, chat)))
-        total = int(found.get("tokens", DEFAULT_TOKENS))
+        said = options.say or ""
+        total = int(found.get("tokens", -(-len(said) // 3) or DEFAULT_TOKENS))
         delay_s = float(found.get("delay", options.token_interval))
         limit = body.get("max_completion_tokens") or body.get("max_tokens")
         reason = "length" if limit is not None and limit <= total else "stop"
@@ -349,7 +357,9 @@ class Handler(BaseHTTPRequestHandler):
             if delay_s:
                 time.sleep(delay_s)
             self.fault(number)
-            yield choice({"content": f"tok{number} "})
+            said = self.server.options.say
+            text = f"tok{number} " if said is None else said[3 * number : 3 * number + 3]
+            yield choice({"content": text})
             self.server.count(tokens=1)
         self.fault(tokens)
         yield choice({}, reason)
@@ -408,6 +418,39 @@ class Handler(BaseHTTPRequestHandler):
         usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
         model = self.server.options.model
         self.answer(200, {"object": "list", "data": data, "model": model, "usage": usage})
+
+    def rerank(self, path: str, body: dict[str, Any]) -> None:
+        """Answer with the documents that share most words with the query first."""
+        wanted = set(body["query"].split())
+        scores = [len(wanted & set(document.split())) for document in body["documents"]]
+        order = sorted(range(len(scores)), key=lambda n: (-scores[n], n))
+        results = [
+            {
+                "index": number,
+                "relevance_score": scores[number] / len(wanted),
+                "document": {"text": body["documents"][number]},
+            }
+            for number in order[: body.get("top_n")]
+        ]
+        self.answer(200, {"id": "rerank-1", "model": body["model"], "results": results})
+
+    def transcribe(self, raw: bytes) -> None:
+        """Answer with what was sent, as a transcript: fields as text, the file as its size."""
+        head = f"content-type: {self.headers['Content-Type']}\r\n\r\n".encode()
+        form = email.message_from_bytes(head + raw)
+        words = {}
+        for part in form.get_payload():
+            data = part.get_payload(decode=True)
+            name = part.get_param("name", header="content-disposition")
+            words[name] = f"{len(data)} bytes" if part.get_filename() else data.decode()
+        if words.get("response_format") == "text":
+            data = json.dumps(words).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+        else:
+            self.answer(200, {"text": json.dumps(words)})
 
     def tokenize(self, path: str, body: dict[str, Any]) -> None:
         """Answer the three /extras paths; a token is a Unicode code point."""

@@ -14,7 +14,7 @@ from vllama.engines.base import FailurePattern, Installation, Mode, Overhead
 from vllama.engines.diagnose import diagnose
 from vllama.models.types import Format
 from vllama.supervise.spec import Grace, HttpProbe, LaunchSpec
-from vllama.translate.traits import Tokenizer, Traits, VectorStyle
+from vllama.translate.traits import SchemaStyle, Tokenizer, Traits, VectorStyle
 
 PROGRAM = Path(__file__).with_name("engine.py")
 
@@ -73,14 +73,22 @@ class FakeEngine:
     def traits(self, bundle, settings):
         """Serial unless its name says otherwise."""
         limit = 64 if "wide" in bundle.name else 1
+        bare = "bare" in bundle.name  # leaves tools and thinking to the front
         names = ("temperature", "top_p", "top_k", "min_p", "seed", "stop", "max_tokens")
         return Traits(
             context_length=settings.context_length,
             max_concurrency=limit,
             parameters={name: name for name in names},
             usage_in_stream="counts" in bundle.name,
+            parses_tools=not bare,
+            splits_reasoning=not bare,
+            completes_chats=bare,
+            schema_style=SchemaStyle.JSON_OBJECT if bare else SchemaStyle.OPENAI,
             vector_style=VectorStyle.PER_TOKEN,
             embeds=settings.mode is Mode.EMBED,
+            takes_audio="hears" in bundle.name,
+            rerank_path="/v1/rerank" if "ranks" in bundle.name else None,
+            transcription_path="/v1/audio/transcriptions" if "writes" in bundle.name else None,
             tokenizer=Tokenizer(
                 tokenize_path="/extras/tokenize", detokenize_path="/extras/detokenize"
             ),

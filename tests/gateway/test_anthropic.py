@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 
 import anthropic
 import pytest
 
-from tests.gateway.test_ollama_chat import WORDS
+from tests.gateway.test_ollama_chat import WORDS, until
 
 # real processes, one after another: not for every save
 pytestmark = pytest.mark.slow
@@ -35,7 +36,7 @@ def test_a_whole_message(server, client):
     assert message.usage.output_tokens == 8
     sent = server.sent("plain")
     assert sent["messages"] == [{"role": "system", "content": "be kind"}, *HI]
-    assert (sent["stop"], sent["max_tokens"], sent["temperature"]) == (["zzz"], 100, 0.8)
+    assert (sent["max_tokens"], sent["temperature"]) == (100, 0.8)
 
 
 def test_a_stream(server, client):
@@ -51,6 +52,62 @@ def test_a_stream(server, client):
     assert events[0].message.usage.input_tokens == len("user: hello\nassistant: ")
     assert events[-2].delta.stop_reason == "max_tokens"
     assert events[-2].usage.output_tokens == 3
+
+
+def test_a_stop_sequence_is_named(server, client):
+    """The fake engine heeds none, as little as it tells: what ends the answer is the front."""
+    asked = ask(stop_sequences=["zzz", "tok3"])
+    message = client.messages.create(**asked)
+    assert message.content[0].text == "tok0 tok1 tok2 "
+    assert (message.stop_reason, message.stop_sequence) == ("stop_sequence", "tok3")
+    assert "stop" not in server.sent("plain")
+    with client.messages.stream(**asked) as stream:
+        assert "".join(stream.text_stream) == "tok0 tok1 tok2 "
+        final = stream.get_final_message()
+    assert (final.stop_reason, final.stop_sequence) == ("stop_sequence", "tok3")
+
+
+def test_the_engine_is_free_once_a_stop_sequence_is_met(server, client):
+    before = server.stats("slow")["gone"] if loaded(server, "slow") else 0
+    long = [{"role": "user", "content": "@tokens=2000"}]
+    message = client.messages.create(**ask(model="slow", messages=long, stop_sequences=["tok5 "],
+                                           max_tokens=3000))  # fmt: skip
+    assert message.content[0].text == "tok0 tok1 tok2 tok3 tok4 "
+    assert message.usage.output_tokens == 6
+    until(lambda: server.stats("slow")["gone"] == before + 1)
+    assert server.stats("slow")["tokens"] < 1000
+    counted = client.messages.create(**ask(model="counts", stop_sequences=["tok1"]))
+    assert counted.stop_sequence == "tok1" and counted.usage.input_tokens > 0
+
+
+def loaded(server, name):
+    return any(row["name"].startswith(name) for row in server.get("/api/ps")["models"])
+
+
+def test_a_prompt_too_long_has_anthropics_words(server, client):
+    long = [{"role": "user", "content": "old" * 2000}, {"role": "assistant", "content": "yes"},
+            {"role": "user", "content": "new"}]  # fmt: skip
+    with pytest.raises(anthropic.BadRequestError) as caught:
+        client.messages.create(**ask(messages=long))
+    error = caught.value.body["error"]
+    assert error["type"] == "invalid_request_error"
+    assert re.match(r"prompt is too long: 60\d\d tokens > 4096 maximum", error["message"])
+    assert client.messages.count_tokens(model="plain", messages=long).input_tokens > 6000
+    # cut instead, where that is asked for
+    for more, header in (({"truncate": True}, {}), ({}, {"x-vllama-truncate": "true"})):
+        status, headers, _ = server.request(
+            "POST", "/v1/messages", ask(messages=long, **more), header
+        )
+        assert (status, headers["x-vllama-truncated"]) == (200, "2")
+        assert server.sent("plain")["messages"] == [{"role": "user", "content": "new"}]
+
+
+def test_ollamas_own_fields(server):
+    more = {"options": {"top_k": 7, "temperature": 0.2}, "keep_alive": "7m", "think": False}
+    status, _, _ = server.request("POST", "/v1/messages", ask(**more))
+    sent = server.sent("plain")
+    assert (status, sent["top_k"], sent["temperature"]) == (200, 7, 0.2)
+    assert not {"options", "keep_alive", "think"} & set(sent)
 
 
 def test_an_engine_that_counts_by_itself(server, client):

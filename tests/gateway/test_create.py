@@ -15,6 +15,8 @@ from tests.hub import StandInHub
 from tests.server import Server
 from tests.tiny import TEMPLATE, write_tiny_gguf
 
+SAID = "{{ range .Messages }}{{ .Content }};{{ end }}"
+
 
 @pytest.fixture
 def client(server):
@@ -44,7 +46,7 @@ def test_the_life_of_a_created_model(server, client):
             "Pirate",
             from_="sea",
             system="You are a pirate.",
-            template="{{ .Prompt }}",
+            template=SAID,
             license=["A", "B"],
             parameters={"temperature": 0.25, "stop": ["x"], "num_ctx": 1024},
             messages=[{"role": "user", "content": "who?"}, {"role": "assistant", "content": "me"}],
@@ -59,7 +61,7 @@ def test_the_life_of_a_created_model(server, client):
     assert rows["Pirate:latest"].details.format == "gguf"
     _, shown = server.post("/api/show", {"model": "PIRATE"})
     assert shown["system"] == "You are a pirate."
-    assert shown["template"] == "{{ .Prompt }}"
+    assert shown["template"] == SAID
     assert shown["license"] == "A\n\nB"
     assert shown["messages"][1] == {"role": "assistant", "content": "me"}
     assert shown["parameters"].splitlines()[-1].split() == ["temperature", "0.25"]
@@ -68,14 +70,12 @@ def test_the_life_of_a_created_model(server, client):
     assert reply.message.content
     body = server.sent("sea")
     assert body["temperature"] == 0.25
-    assert [m["content"] for m in body["messages"]] == ["You are a pirate.", "who?", "me", "hello"]
+    assert body["prompt"] == "You are a pirate.;who?;me;hello;"
     own = [{"role": "system", "content": "no"}, {"role": "user", "content": "hello"}]
     client.chat("pirate", own)
-    contents = [m["content"] for m in server.sent("sea")["messages"]]
-    assert contents == ["who?", "me", "no", "hello"]
+    assert server.sent("sea")["prompt"] == "who?;me;no;hello;"
     client.generate("pirate", "hello", system="other")
-    contents = [m["content"] for m in server.sent("sea")["messages"]]
-    assert contents == ["other", "who?", "me", "hello"]
+    assert server.sent("sea")["prompt"] == "other;who?;me;hello;"
     client.copy("pirate", "team/second")
     assert "team/second:latest" in names(server)
     client.delete("Pirate:LATEST")
@@ -117,7 +117,7 @@ def test_show_modelfile_makes_the_same_model(server, client):
         parameters=order.parameters,
     )
     first, second = (client.show(name) for name in ("first", "second"))
-    assert first.modelfile.splitlines()[2:] == second.modelfile.splitlines()[2:]
+    assert first.modelfile.splitlines()[3:] == second.modelfile.splitlines()[3:]
     assert first.parameters == second.parameters
     for name in ("first", "second"):
         client.delete(name)
@@ -154,8 +154,9 @@ def test_from_an_uploaded_file(server, client, tmp_path):
         ({"model": "x", "from": "plain", "quantize": "Q4_K_M"}, 400,
          "cannot quantize from F16 to Q4_K_M"),
         ({"model": "x", "from": "plain", "quantize": "Q"}, 400, 'unsupported quantization "Q"'),
-        ({"model": "x", "from": "plain", "adapters": {"a": "sha256:0"}}, 400, "cannot create 'x:"),
-        ({"model": "x", "from": "/etc/passwd"}, 400, "cannot use '/etc/passwd': it is not"),
+        ({"model": "x", "from": "plain", "adapters": {"a": "sha256:0"}}, 400, "invalid digest"),
+        ({"model": "x", "from": "plain", "template": "{{ .A"}, 400, "cannot use the template: li"),
+        ({"model": "x", "from": "/etc/passwd"}, 400, "invalid model name"),
         ({"model": "x", "from": "/no/such.gguf"}, 404, "cannot find a model at '/no/such.gguf'"),
         ({"model": "x", "from": "m:cloud"}, 403, "ollama cloud is disabled: remote model is"),
         ({"model": "x", "from": "plain", "remote_host": "h"}, 403, "ollama cloud is disabled"),
@@ -174,13 +175,11 @@ def test_what_cannot_be_created_is_a_status(server, body, status, text):
 def test_what_has_no_effect_is_told(server):
     lines = server.lines(
         "/api/create",
-        {"model": "odd", "from": "plain", "renderer": "r", "parameters": {"numa": True},
-         "template": "{{ .Prompt }}"},
+        {"model": "odd", "from": "plain", "renderer": "r", "parameters": {"numa": True}},
     )  # fmt: skip
     said = [line["status"] for line in lines]
     assert "leaving out renderer: not used here" in said
     assert "leaving out unknown parameters: numa" in said
-    assert any(line.startswith("keeping the template as text") for line in said)
     server.request("DELETE", "/api/delete", {"model": "odd"})
 
 

@@ -60,8 +60,54 @@ def test_a_stream(server, client):
     ]  # fmt: skip
     assert events[-1].response.usage.total_tokens == 9
     cut = client.responses.create(model="plain", input="hello", max_output_tokens=3)
-    assert cut.status == "incomplete"
+    assert cut.status == "completed"  # as Ollama: the client's own stream knows no other good end
     assert cut.incomplete_details.reason == "max_output_tokens"
+
+
+def test_the_clients_stream_takes_a_cut_answer(client):
+    asked = {"model": "plain", "input": "hello", "max_output_tokens": 3}
+    with client.responses.stream(**asked) as stream:
+        kinds = [event.type for event in stream]
+        final = stream.get_final_response()
+    assert kinds[-1] == "response.completed"
+    assert (final.output_text, final.status) == ("tok0 tok1 tok2 ", "completed")
+    assert final.incomplete_details.reason == "max_output_tokens"
+
+
+def test_what_is_echoed(server, client):
+    response = client.responses.create(
+        model="plain", input="hello", metadata={"a": "b"}, store=True, truncation="auto",
+        service_tier="auto", prompt_cache_key="k", user="me", max_output_tokens=50,
+    )  # fmt: skip
+    assert response.metadata == {"a": "b"} and response.truncation == "auto"
+    assert response.to_dict()["store"] is False  # nothing is kept
+    assert (response.prompt_cache_key, response.user) == ("k", "me")
+    assert (response.max_output_tokens, response.previous_response_id) == (50, None)
+
+
+@pytest.mark.parametrize("name", ["previous_response_id", "conversation"])
+def test_nothing_is_kept_between_requests(client, name):
+    raw = client.responses.with_raw_response.create(
+        model="plain", input="hello", **{name: "resp_1"}
+    )
+    assert raw.headers["x-vllama-ignored"] == name
+    assert raw.parse().output_text == WORDS
+
+
+def test_pictures_and_reasoning_come_back(server, client):
+    pixel = "data:image/png;base64,iVBORw0KGgo="
+    turns = [
+        {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "hm"},
+        {"type": "message", "role": "assistant",
+         "content": [{"type": "output_text", "text": "yes", "annotations": []}]},
+        {"role": "user", "content": [{"type": "input_text", "text": "and?"}]},
+    ]  # fmt: skip
+    response = client.responses.create(model="plain", input=turns)
+    assert response.output_text == WORDS
+    assert [turn["content"] for turn in server.sent("plain")["messages"]] == ["yes", "and?"]
+    seen = [{"role": "user", "content": [{"type": "input_image", "image_url": pixel}]}]
+    with pytest.raises(openai.BadRequestError, match="does not support vision"):
+        client.responses.create(model="plain", input=seen)
 
 
 def test_items_and_tools(server, client):
@@ -95,6 +141,7 @@ def test_the_oldest_turns_may_be_dropped(server, client):
     status, headers, data = server.request("POST", "/v1/responses", body)
     assert status == 200
     assert headers["x-vllama-truncated"] == "2"
+    assert headers["x-vllama-truncated-tokens"] == str(2400 + 2000 + len("user: \nassistant: \n"))
     assert json.loads(data)["truncation"] == "auto"
     assert server.sent("plain")["messages"] == [{"role": "user", "content": "new"}]
 

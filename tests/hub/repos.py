@@ -75,6 +75,7 @@ class HubRepo:
     id: str
     gated: str | bool = False
     private: bool = False
+    disabled: bool = False
     tags: tuple[str, ...] = ()
     downloads: int = 0
     likes: int = 0
@@ -110,7 +111,7 @@ class HubRepo:
         whole = self.listed() | {
             "author": self.id.split("/")[0],
             "sha": commit,
-            "disabled": False,
+            "disabled": self.disabled,
             "siblings": siblings,
             "usedStorage": sum(file.size for file in files.values()),
             **self.extra,

@@ -6,6 +6,7 @@ Answers were taken from huggingface_hub's and llama.cpp's client code and from k
 
 from __future__ import annotations
 
+import hashlib
 import json
 import socket
 import struct
@@ -58,6 +59,7 @@ class StandInHub:
 
     def __init__(self, *, port: int = 0, page: int = 1000) -> None:
         self.repos: dict[str, HubRepo] = {}
+        self.renamed: dict[str, str] = {}  # old id → new one
         self.tokens: dict[str, set[str]] = {}
         self.page = page
         self.log: list[Logged] = []
@@ -239,6 +241,11 @@ class _Handler(BaseHTTPRequestHandler):
     def answer(self, status: int, value: Any, headers: Mapping[str, str] | None = None) -> None:
         body = json.dumps(value).encode()
         own = {"Content-Type": "application/json; charset=utf-8", **(headers or {})}
+        if status == 200:  # as the hub's API does: a weak one, of the body
+            own["ETag"] = f'W/"{len(body):x}-{hashlib.sha1(body).hexdigest()}"'
+            if self.headers.get("if-none-match") == own["ETag"]:
+                self.head(304, own, 0)
+                return
         self.head(status, own, len(body))
         if self.command != "HEAD":
             self.wfile.write(body)
@@ -368,10 +375,16 @@ class _Hub(_Handler):
         may = repo is not None and (
             not repo.private or repo_id in self.hub.tokens.get(self.token or "", ())
         )
+        if repo is not None and may and repo.disabled and not self.route.startswith("/api/"):
+            message = "Access to this resource is disabled."
+            self.answer(403, {"error": message}, {"X-Error-Message": message})
+            return None
         if repo is not None and may:
             return repo
-        for own in self.hub.repos:
-            if own.lower() == repo_id.lower() and own != repo_id:
+        for own in [self.hub.renamed.get(repo_id), *self.hub.repos]:
+            if own is None or own == repo_id:
+                continue
+            if own == self.hub.renamed.get(repo_id) or own.lower() == repo_id.lower():
                 place = self.path.replace(repo_id, own, 1)
                 self.answer(307, {"error": "moved"}, {"Location": place})
                 return None

@@ -171,8 +171,8 @@ def test_resume_after_cancel(big: StandInHub, settings: ModelsSettings) -> None:
     assert HfCacheStore(settings.hf_cache_dir).list() == []
     names = blobs(settings)
     assert [name[64:] for name in names] == [".vllama-partial", ".vllama-partial.json"]
-    blob = HubRepo(settings.hf_cache_dir, "o/r").blob(names[0][:64])
-    saved = saved_bytes(blob, len(BIG))
+    partial = HubRepo(settings.hf_cache_dir, "o/r").partial(names[0][:64])
+    saved = saved_bytes(partial, len(BIG))
     assert 300_000 <= saved < len(BIG)
     big.fault = None
     before, events = big.sent("cdn"), Events()
@@ -196,7 +196,7 @@ def test_cancel_at_any_moment_keeps_what_came(
     except Cancelled:
         done = max((event.completed_bytes or 0 for event in events.all), default=0)
         sha = big.repos["o/r"].snapshots[big.repos["o/r"].refs["main"]]["m.gguf"].sha256
-        assert saved_bytes(HubRepo(settings.hf_cache_dir, "o/r").blob(sha), len(BIG)) >= done
+        assert saved_bytes(HubRepo(settings.hf_cache_dir, "o/r").partial(sha), len(BIG)) >= done
         assert content(fetch(settings)) == BIG
     timer.join()
 
@@ -231,7 +231,7 @@ def test_resume_survives_other_part_sizes_and_junk(
     state = next((settings.hf_cache_dir).rglob("*.json"))
     for junk in ("", "[]", '{"size": 5}', json.dumps({"size": len(BIG), "part_bytes": 0})):
         state.write_text(junk)
-        assert saved_bytes(state.with_suffix("").with_suffix(""), len(BIG)) == 0
+        assert saved_bytes(state.with_suffix(""), len(BIG)) == 0
     assert content(fetch(with_settings(part_bytes=300_000))) == BIG
 
 

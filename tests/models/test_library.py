@@ -18,7 +18,8 @@ from vllama.errors import (
     NoPlan,
     Offline,
 )
-from vllama.models.library import Library, choose_variant, open_library
+from vllama.models.library import Library, open_library
+from vllama.models.resolve_choice import choose_variant
 from vllama.models.settings import ModelsSettings
 from vllama.models.sources.base import Repository
 from vllama.models.types import Format, Variant
@@ -109,8 +110,11 @@ def test_alias_of_a_library_name(
 ) -> None:
     hub.add_repo("HuggingFaceTB/SmolLM2-135M-Instruct-GGUF", models)
     pulled = library.pull("smollm2:135m", progress=events)
-    assert pulled.name == "hf.co/HuggingFaceTB/SmolLM2-135M-Instruct-GGUF:Q4_K_M"
+    assert pulled.name == "smollm2:135m"
     assert library.find("SmolLM2:135m") == pulled
+    own = library.find("hf.co/HuggingFaceTB/SmolLM2-135M-Instruct-GGUF:Q4_K_M")
+    assert (own.path, own.name[:6]) == (pulled.path, "hf.co/")
+    assert [b.name for b in library.list()] == ["smollm2:135m"]
     with pytest.raises(ModelNotFound) as caught:
         library.find("smollm2:360m")
     assert "vllama pull smollm2:360m" in str(caught.value.hint)

@@ -120,7 +120,7 @@ def test_copies(library: Library):
     made = make(library, "one", system="a")
     second = copy(library, "ONE", "team/two:v1")
     assert (second.name, second.system, second.path) == ("team/two:v1", "a", made.path)
-    assert second.digest != made.digest
+    assert second.digest == made.digest  # clients group the names of one model by it
     assert library.find("Team/Two:V1") == second
     assert copy(library, "tiny", "three").base == "tiny:latest"
     assert copy(library, "one", "ONE").name == "one:latest"
@@ -215,11 +215,6 @@ def test_quantisation_is_checked_only(library: Library, quant: str, says: str | 
         make(library, "mine", quantize=quant)
     with pytest.raises(ModelNotFound):
         library.find("mine")
-
-
-def test_adapters_are_not_left_out_in_silence(library: Library):
-    with pytest.raises(BadRequest, match="adapter"):
-        make(library, "mine", adapters=(Path("/a.gguf"),))
 
 
 def test_damaged_files_of_ours_hide_nothing_else(library: Library, home: Path):

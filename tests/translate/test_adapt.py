@@ -15,8 +15,8 @@ from vllama.translate.openai_in import (
     adapt_chat,
     adapt_completion,
     parse_openai,
-    parse_openai_embeddings,
 )
+from vllama.translate.toolcalls import Toolset
 from vllama.translate.traits import Traits
 from vllama.translate.types import Sampling
 
@@ -72,7 +72,7 @@ def test_what_the_client_wanted() -> None:
         model="m",
         upstream_model="engine",
         max_tokens=9,
-        tools=True,
+        tools=Toolset(schemas={"f": {}}),
     )
 
 
@@ -331,37 +331,6 @@ def test_completion_more() -> None:
         completion(LCP, prompt=["a", "b"])
     with pytest.raises(CapabilityMissing):
         completion(LCP, logprobs=1)
-
-
-@pytest.mark.parametrize(
-    ("fields", "result"),
-    [
-        ({"model": "m", "input": "a"}, ("m", ["a"], 0, "float")),
-        ({"model": "m", "input": ""}, ("m", [""], 0, "float")),
-        ({"input": ["a", "b"], "dimensions": 3}, ("", ["a", "b"], 3, "float")),
-        ({"input": "a", "encoding_format": "base64"}, ("", ["a"], 0, "base64")),
-        ({"Input": "a", "encoding_format": None}, ("", ["a"], 0, "float")),
-    ],
-)
-def test_embeddings(fields: dict[str, Any], result: object) -> None:
-    assert parse_openai_embeddings(json.dumps(fields).encode()) == result
-
-
-@pytest.mark.parametrize(
-    ("fields", "text"),
-    [
-        ({"model": "m"}, "invalid input"),
-        ({"input": []}, "invalid input"),
-        ({"input": [1, 2]}, "invalid input"),
-        ({"input": "a", "encoding_format": "hex"}, "Invalid value for 'encoding_format': 'hex'."),
-        ({"input": "a", "dimensions": "x"}, "Invalid type for 'dimensions'"),
-        ({"input": "a", "dimensions": -1}, "Invalid value for 'dimensions'"),
-    ],
-)
-def test_embeddings_errors(fields: dict[str, Any], text: str) -> None:
-    with pytest.raises(BadRequest) as caught:
-        parse_openai_embeddings(json.dumps(fields).encode())
-    assert caught.value.message.startswith(text)
 
 
 def test_parse_openai() -> None:

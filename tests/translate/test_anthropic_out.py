@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import httpx2
@@ -10,9 +11,9 @@ from anthropic import Anthropic
 from tests.translate import transcripts as streams
 from tests.translate.cuts import run, ways
 from tests.translate.test_openai_in import LCP, VLLM
-from vllama.errors import EngineCrashed, UpstreamError
+from vllama.errors import ContextOverflow, EngineCrashed, UpstreamError
 from vllama.translate.adapt import Passage
-from vllama.translate.anthropic_out import MessagesReply
+from vllama.translate.anthropic_out import MessagesReply, too_long
 from vllama.translate.traits import Traits
 from vllama.translate.types import Usage
 
@@ -230,13 +231,52 @@ def piece(index: int, arguments: str = "", name: str | None = None) -> dict[str,
 
 
 def test_a_stop_sequence_that_the_engine_names() -> None:
+    tells = replace(VLLM, names_stop=True)
     data = chunk({"content": "one"}) + chunk({}, "stop", stop_reason="END")
-    got = events(run(reply(stop=("END",)), [data]))
+    got = events(run(reply(tells, stop=("END",)), [data]))
     assert got[-2]["delta"] == {"stop_reason": "stop_sequence", "stop_sequence": "END"}
     for stop_reason in (151645, None, "other"):
         data = chunk({"content": "one"}) + chunk({}, "stop", stop_reason=stop_reason)
-        got = events(run(reply(stop=("END",)), [data]))
+        got = events(run(reply(tells, stop=("END",)), [data]))
         assert got[-2]["delta"] == {"stop_reason": "end_turn", "stop_sequence": None}
+
+
+def test_a_stop_sequence_found_by_the_front() -> None:
+    before = chunk({"content": "one E"}) + chunk({"content": "N"})
+    data = before + chunk({"content": "D two"}) + chunk({"content": "three"}) + chunk({}, "stop")
+    for reads in ways(data):
+        for stream in (True, False):
+            calls: list[int] = []
+            made = reply(stop=("END",), stream=stream, prompt_tokens=7)
+            made.enough = lambda calls=calls: calls.append(1)
+            out = run(made, reads)
+            got = message(out) if stream else json.loads(out)
+            assert got["content"] == [{"type": "text", "text": "one "}]
+            assert (got["stop_reason"], got["stop_sequence"]) == ("stop_sequence", "END")
+            assert got["usage"]["output_tokens"] == 3 and got["usage"]["input_tokens"] == 7
+            assert calls == [1] and made.ended
+    cut = before + chunk({"content": "D"})[:30]  # the engine is cut off as soon as it is found
+    for data, text in ((before + chunk({"content": "D"}), "one "), (cut, None)):
+        if text is None:
+            with pytest.raises((EngineCrashed, UpstreamError)):
+                run(reply(stop=("END",)), [data])
+        else:
+            got = message(run(reply(stop=("END",)), [data, b"data: {half"]))
+            assert got["content"][0]["text"] == text
+    not_met = before + chunk({}, "stop")
+    for reads in ways(not_met):
+        got = message(run(reply(stop=("END",)), reads))
+        assert got["content"][0]["text"] == "one EN" and got["stop_reason"] == "end_turn"
+    at_once = chunk({"content": "END"}) + chunk({}, "stop")
+    got = message(run(reply(stop=("END",)), [at_once]))
+    assert got["content"] == [] and got["stop_sequence"] == "END"
+
+
+def test_a_prompt_that_is_too_long() -> None:
+    error = ContextOverflow("it is long", hint="shorten it")
+    assert too_long(error).sentence() == "prompt is too long: it is long; shorten it"
+    error.tokens, error.limit = 900, 800
+    assert too_long(error).message == "prompt is too long: 900 tokens > 800 maximum"
 
 
 def test_calls_whose_pieces_are_mixed() -> None:

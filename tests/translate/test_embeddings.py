@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.translate.test_openai_in import LCP, VLLM
-from vllama.errors import UpstreamError
+from vllama.errors import BadRequest, UpstreamError
+from vllama.translate.embeddings import parse_embeddings
 from vllama.translate.openai_out import (
     decode_embeddings,
     embeddings_reply,
@@ -89,3 +90,50 @@ def test_reply() -> None:
     }
     encoded = json.loads(embeddings_reply("m", [[0.5, 1.0]], 3, "base64"))["data"][0]["embedding"]
     assert struct.unpack("<2f", base64.b64decode(encoded)) == (0.5, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("body", "inputs"),
+    [
+        ({"input": "a"}, ("a",)),
+        ({"input": ""}, ("",)),
+        ({"input": ["a", ""]}, ("a", "")),
+        ({"input": [1, 2]}, ([1, 2],)),
+        ({"input": [[1], [2, 3]]}, ([1], [2, 3])),
+    ],
+)
+def test_inputs(body: dict[str, object], inputs: tuple[object, ...]) -> None:
+    asked = parse_embeddings({"model": "m", **body})
+    assert (asked.model, asked.inputs) == ("m", inputs)
+    assert (asked.dimensions, asked.encoding) == (0, "float")
+
+
+def test_form() -> None:
+    asked = parse_embeddings({"input": "a", "dimensions": 3.0, "encoding_format": "BASE64"})
+    assert (asked.dimensions, asked.encoding) == (3, "base64")
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ({}, "invalid input"),
+        ({"input": []}, "invalid input"),
+        ({"input": [[]]}, "invalid input"),
+        ({"input": ["a", 1]}, "invalid input"),
+        ({"input": [True]}, "invalid input"),
+        ({"input": [1.5]}, "invalid input"),
+        ({"input": {"a": 1}}, "invalid input"),
+        (
+            {"input": "a", "encoding_format": "hex"},
+            "Invalid value for 'encoding_format' = hex. Supported values: ['float', 'base64'].",
+        ),
+        ({"input": "a", "encoding_format": 5}, "Invalid value for 'encoding_format' = 5."),
+        ({"input": "a", "dimensions": "x"}, "Invalid type for 'dimensions'"),
+        ({"input": "a", "dimensions": True}, "Invalid type for 'dimensions'"),
+        ({"input": "a", "dimensions": -1}, "Invalid value for 'dimensions'"),
+    ],
+)
+def test_inputs_refused(body: dict[str, object], text: str) -> None:
+    with pytest.raises(BadRequest) as caught:
+        parse_embeddings(body)
+    assert caught.value.message.startswith(text)

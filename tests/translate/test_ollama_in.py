@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from vllama.errors import BadRequest
 from vllama.translate.ollama_in import (
+    check_raw,
     parse_chat,
     parse_embed,
     parse_generate,
@@ -140,11 +141,11 @@ CHAT_ERRORS = [
     ),
     (
         {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
-        "json: cannot unmarshal array into Go struct field Message.content of type string",
+        "json: cannot unmarshal array into Go struct field ChatRequest.messages.content of type string",
     ),
     (
         {"messages": [{"tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}]},
-        "json: cannot unmarshal string into Go struct field ToolCallFunction.arguments"
+        "json: cannot unmarshal string into Go struct field ChatRequest.messages.tool_calls.function.arguments"
         " of type api.ToolCallFunctionArguments",
     ),
     ({"stream": "yes"}, "json: cannot unmarshal string into Go struct field ChatRequest.stream of type bool"),
@@ -227,9 +228,11 @@ RAW = "raw mode does not support template, system, or context"
 @pytest.mark.parametrize(
     ("fields", "text"),
     [
-        ({"raw": True, "prompt": "p", "system": "s"}, RAW),
-        ({"raw": True, "prompt": "p", "template": "s"}, RAW),
-        ({"raw": True, "prompt": "p", "context": [1]}, RAW),
+        (
+            {"_debug_render_only": 1},
+            "json: cannot unmarshal number into Go struct field "
+            "GenerateRequest._debug_render_only of type bool",
+        ),
         (
             {"context": [1.5]},
             "json: cannot unmarshal number into Go struct field GenerateRequest.context of type int",
@@ -246,8 +249,22 @@ def test_generate_errors(fields: dict[str, object], text: str) -> None:
     assert caught.value.message == text
 
 
-def test_unload_comes_before_the_raw_check() -> None:
-    assert parse_generate(body(model="m", raw=True, system="s", keep_alive=0)).raw
+@pytest.mark.parametrize("field", [{"system": "s"}, {"template": "t"}, {"context": [1]}, {}])
+def test_what_raw_excludes(field: dict[str, object]) -> None:
+    check_raw(parse_generate(body(model="m", prompt="p", **field)))
+    raw = parse_generate(body(model="m", prompt="p", raw=True, **field))
+    if not field:
+        check_raw(raw)
+        return
+    with pytest.raises(BadRequest) as caught:
+        check_raw(raw)
+    assert caught.value.message == RAW
+
+
+def test_only_the_prompt_may_be_asked_for() -> None:
+    assert parse_generate(body(model="m", _debug_render_only=True)).debug_render_only
+    assert parse_chat(body(model="m", _debug_render_only=True)).debug_render_only
+    assert not parse_chat(body(model="m", _debug_render_only=None)).debug_render_only
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,11 @@ def test_format() -> None:
     [
         (None, None, None),
         (True, {"enable_thinking": True, "thinking": True}, None),
-        (False, {"enable_thinking": False, "thinking": False}, None),
+        (
+            False,
+            {"enable_thinking": False, "thinking": False, "reasoning_effort": "low"},
+            None,
+        ),
         ("low", {"enable_thinking": True, "thinking": True, "reasoning_effort": "low"}, "low"),
     ],
 )

@@ -45,9 +45,10 @@ def test_parameters() -> None:
         instructions="be kind", stream=True, temperature=0.2, top_p=0.5, max_output_tokens=7.0,
         reasoning={"effort": "low", "summary": "auto"}, truncation="auto", store=True,
         include=["reasoning.encrypted_content"], metadata={"a": "b"}, service_tier="auto",
-        prompt_cache_key="x", previous_response_id="resp_1", conversation=None, user="me",
+        prompt_cache_key="x", previous_response_id=None, conversation=None, user="me",
+        background=True, presence_penalty=0.5,
     )  # fmt: skip
-    assert asked.stream and asked.truncate and asked.ignored == ("previous_response_id",)
+    assert asked.stream and asked.truncate and asked.ignored == ("background",)
     assert asked.chat["messages"][0] == {"role": "system", "content": "be kind"}
     assert asked.chat["reasoning_effort"] == "low"
     sent = json.loads(adapt_chat(asked.chat, VLLM, model="m")[0])
@@ -57,6 +58,24 @@ def test_parameters() -> None:
     assert (echo["instructions"], echo["temperature"], echo["top_p"]) == ("be kind", 0.2, 0.5)
     assert echo["metadata"] == {"a": "b"} and echo["reasoning"]["effort"] == "low"
     assert echo["store"] is False and echo["previous_response_id"] is None
+    assert (echo["background"], echo["presence_penalty"]) == (True, 0.5)
+    assert (echo["frequency_penalty"], echo["service_tier"]) == (0, "default")
+    assert (echo["truncation"], echo["prompt_cache_key"], echo["user"]) == ("auto", "x", "me")
+
+
+@pytest.mark.parametrize("name", ["previous_response_id", "conversation"])
+def test_what_was_kept_elsewhere_is_ignored_but_said(name: str) -> None:
+    asked = parse(**{name: "resp_1"})
+    assert list(asked.ignored) == [name] and asked.echo["previous_response_id"] is None
+
+
+def test_ollamas_own_fields() -> None:
+    asked = parse(options={"temperature": 0.1, "num_ctx": 512}, keep_alive="1m", think=False)
+    assert asked.chat["temperature"] == 0.1 and asked.chat["reasoning_effort"] == "none"
+    assert asked.extras.options["num_ctx"] == 512 and asked.extras.keep_alive == 60
+    asked = parse(think="high", reasoning={"effort": "low"}, temperature=0.7,
+                  options={"temperature": 0.1})  # fmt: skip
+    assert asked.chat["temperature"] == 0.7 and asked.chat["reasoning_effort"] == "low"
 
 
 def test_messages() -> None:

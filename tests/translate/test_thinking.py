@@ -33,6 +33,50 @@ CASES = [
     ("<thin", True, "<thin", ""),
     ("", True, "", ""),
     ("</think>b", True, "", "b"),
+    ("<thought>a</thought>b", False, "a", "b"),
+    ("<seed:think>a </think> b</seed:think>c", False, "a </think> b", "c"),
+    ("[THINK]a[/THINK]b", False, "a", "b"),
+    ("a[/THINK]b", True, "a", "b"),
+    ("◁think▷a◁/think▷b", False, "a", "b"),
+    ("<|START_THINKING|>a<|END_THINKING|>b", False, "a", "b"),
+    ("<|channel>thought\na\n<channel|>b", False, "a", "b"),
+    ("Here is my thought process:\na\nHere is my response:\nb", False, "a", "b"),
+    ("Here is my answer: b", False, "", "Here is my answer: b"),
+    ("Here is my", False, "", "Here is my"),
+    # gpt-oss: as llama.cpp gives it, without the tokens that end a message
+    (
+        "<|channel|>analysis<|message|>Think é.<|start|>assistant<|channel|>final<|message|>Hi!",
+        False,
+        "Think é.",
+        "Hi!",
+    ),
+    (
+        "<|channel|>analysis<|message|>One<|end|><|start|>assistant<|channel|>analysis<|message|>"
+        "Two<|end|><|start|>assistant<|channel|>final<|message|>a < b <| c<|return|>",
+        False,
+        "One\nTwo",
+        "a < b <| c",
+    ),
+    (
+        "<|channel|>analysis<|message|>T<|end|><|start|>assistant<|channel|>commentary<|message|>"
+        "I look.<|end|><|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json"
+        '<|message|>{"a": 1}<|call|>',
+        False,
+        "T",
+        'I look.<|channel|>commentary to=functions.f<|message|>{"a": 1}<|call|>',
+    ),
+    (
+        '<|start|>assistant to=functions.f<|channel|>commentary json<|message|>{"a": 1}',
+        False,
+        "",
+        '<|channel|>commentary to=functions.f<|message|>{"a": 1}',
+    ),
+    ("<|channel|>analysis<|message|>cut of", False, "cut of", ""),
+    ("<|channel|>final<|message|>cut <|en", False, "", "cut <|en"),
+    ("<|channel|>anal", False, "", ""),
+    ("<|channel|>analysis<|message|>T<|start|>assistant<|chan", False, "T", ""),
+    ("<|channel|>a question without end", False, "", "a question without end"),
+    ("<|channel|>" + "x" * 500, False, "", "x" * 500),
 ]
 
 
@@ -60,7 +104,31 @@ def test_what_is_certain_comes_at_once() -> None:
 
 
 @given(
-    st.lists(st.sampled_from(["<think>", "</think>", "<", "th", " ", "\n", "x"]), max_size=12),
+    st.lists(
+        st.sampled_from(
+            [
+                "<think>",
+                "</think>",
+                "<",
+                "th",
+                " ",
+                "\n",
+                "x",
+                "[THINK]",
+                "[/THINK]",
+                "<|channel|>",
+                "<|message|>",
+                "<|start|>",
+                "<|end|>",
+                "analysis",
+                "final",
+                "to=f",
+                "|>",
+                "<|",
+            ]
+        ),
+        max_size=12,
+    ),
     st.booleans(),
     st.integers(0, 99),
 )
@@ -71,3 +139,8 @@ def test_cut_never_matters(parts: list[str], opened: bool, seed: int) -> None:
     assert ("".join(t for t, _ in got), "".join(c for _, c in got)) == split_thinking(
         text, opened=opened
     )
+
+
+def test_a_call_that_nobody_reads_is_text_without_tags() -> None:
+    text = '<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a": 1}<|call|>'
+    assert split_thinking(text, calls=False) == ("", '{"a": 1}')

@@ -29,7 +29,7 @@ def pull(
         typer.Argument(metavar="MODEL", help="org/repo[:QUANT], hf.co/org/repo[:QUANT] or name"),
     ],
     insecure: Annotated[
-        bool, typer.Option("--insecure", hidden=True, help="Taken for Ollama's sake; no effect.")
+        bool, typer.Option("--insecure", hidden=True, help="Allow plain http to a registry.")
     ] = False,
 ) -> int:
     """Download a model, or go on with a download that was stopped."""
@@ -39,14 +39,14 @@ def pull(
 
     loaded = settings()
     with PullDisplay() as display:
-        whole = _pulled(loaded, model, display)
+        whole = _pulled(loaded, model, display, insecure)
     if whole:
         return 0
     say_aside(f"stopped; what is there is kept: run 'vllama pull {model}' again to go on")
     return INTERRUPTED
 
 
-def _pulled(loaded: Config, model: str, display: PullDisplay) -> bool:
+def _pulled(loaded: Config, model: str, display: PullDisplay, insecure: bool) -> bool:
     """Pull in a thread, so that Ctrl-C can end it in order; False if it was stopped so."""
     from vllama.cli.files import library, wanted_formats
 
@@ -59,7 +59,13 @@ def _pulled(loaded: Config, model: str, display: PullDisplay) -> bool:
 
     def work() -> None:
         try:
-            books.pull(model, formats=wanted_formats(loaded), progress=display, cancel=cancel)
+            books.pull(
+                model,
+                formats=wanted_formats(loaded),
+                progress=display,
+                cancel=cancel,
+                insecure=insecure,
+            )
         except BaseException as error:
             failure.append(error)
         finally:

@@ -24,6 +24,10 @@ def rm(
         list[str],
         typer.Argument(metavar="MODEL", help="Names as in list.", autocompletion=model_names),
     ],
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Also models in Ollama's store that Ollama itself pulled."),
+    ] = False,
 ) -> int:
     """Remove models, unloading them first."""
     from vllama.cli.files import library, settings
@@ -36,13 +40,15 @@ def rm(
     status = 0
     for model in models:
         try:
-            bundle = books.find(model)  # a wrong name must not unload anything
+            # neither a wrong name nor a refusal may unload anything
+            bundle = books.find(model)
+            books.check_removable(model, force=force)
             alone = not any(
                 other.key == bundle.key and other.name != bundle.name for other in books.list()
             )
             if alone:  # else the engine serves the model under another name
                 _unload(loaded, model)
-            removed = books.remove(model)
+            removed = books.remove(model, force=force)
         except VllamaError as error:
             show_error(error.message, error.hint)
             status = status or error.exit_code

@@ -13,7 +13,15 @@ from dataclasses import MISSING
 from typing import TYPE_CHECKING
 
 from vllama.config.load import as_text, default_file, load
-from vllama.config.settings import UNSET, Config, Unset, default
+from vllama.config.settings import (
+    OLLAMA_SERVICE_DIR,
+    UNSET,
+    Config,
+    Unset,
+    default,
+    default_lmstudio_dirs,
+    default_models_dir,
+)
 from vllama.config.table import SETTINGS, Setting
 
 if TYPE_CHECKING:
@@ -72,6 +80,8 @@ def models_settings(config: Config) -> ModelsSettings:
     """Build the slice of `models`."""
     from vllama.models.settings import ModelsSettings
 
+    usual = config.models_dir == default_models_dir()
+    lmstudio = config.lmstudio_dir
     return ModelsSettings(
         hf_cache_dir=config.hf_cache_dir,
         data_dir=config.data_dir,
@@ -80,7 +90,11 @@ def models_settings(config: Config) -> ModelsSettings:
         hf_endpoint=config.hf_endpoint,
         hf_token=config.hf_token,
         offline=config.hf_offline,
+        aliases=dict(config.aliases),
         folders=config.folders,
+        ollama_dirs=(config.models_dir, OLLAMA_SERVICE_DIR) if usual else (config.models_dir,),
+        ollama_registry=config.ollama_registry,
+        lmstudio_dirs=(lmstudio,) if lmstudio else default_lmstudio_dirs(),
         connections=config.download_connections,
     )
 

@@ -167,7 +167,9 @@ def _parse(setting: Setting, source: _Given) -> Any:
                 raise ValueError("a list cannot be given here")
             return setting.parse([as_text(item) for item in value])
         if isinstance(value, dict):
-            raise ValueError("a table cannot be given here")
+            if not setting.table:
+                raise ValueError("a table cannot be given here")
+            return setting.parse([f"{name}={as_text(item)}" for name, item in value.items()])
         return setting.parse(as_text(value))
     except ValueError as error:
         if setting.field == "hf_token":

@@ -107,6 +107,20 @@ def each(parse: Parser[T], split: Parser[list[str]]) -> Callable[[str | Sequence
     return parse_all
 
 
+def aliases(value: str | Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """Take `name=model, other=model`, or the lines of a table written so.
+
+    Both sides are checked by whoever uses them: this package does not know models' names.
+    """
+    pairs: list[tuple[str, str]] = []
+    for item in by_comma(value) if isinstance(value, str) else value:
+        name, sign, model = (part.strip() for part in item.partition("="))
+        if not (name and sign and model):
+            raise ValueError("not of the form name=model")
+        pairs.append((name, model))
+    return tuple(pairs)
+
+
 def by_comma(text: str) -> list[str]:
     """Split `a, b`; empty items are dropped."""
     return [item.strip() for item in text.split(",") if item.strip()]

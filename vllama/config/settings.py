@@ -12,6 +12,8 @@ import platformdirs
 from vllama.config import address
 
 APP = "vllama"
+OLLAMA_SERVICE_DIR = Path("/usr/share/ollama/.ollama/models")
+"""Where Ollama keeps models when its installer has made it a service of Linux."""
 
 
 class Unset(Enum):
@@ -31,6 +33,23 @@ def default_data_dir() -> Path:
 def default_hf_home() -> Path:
     """Return where huggingface_hub keeps its cache and token."""
     return Path.home() / ".cache" / "huggingface"
+
+
+def default_models_dir() -> Path:
+    """Return where Ollama keeps a user's models."""
+    return Path.home() / ".ollama" / "models"
+
+
+def default_lmstudio_dirs() -> tuple[Path, ...]:
+    """Return where LM Studio keeps models: the home folder that it notes, today's, the old one."""
+    homes: list[Path] = []
+    try:
+        noted = (Path.home() / ".lmstudio-home-pointer").read_text().strip()
+        homes += [Path(noted)] if noted else []
+    except (OSError, UnicodeDecodeError):
+        pass
+    homes += [Path.home() / ".lmstudio", Path.home() / ".cache" / "lm-studio"]
+    return tuple(dict.fromkeys(home / "models" for home in homes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +83,10 @@ class Config:
     gpu_overhead_bytes: int = 0
     engine_args: tuple[str, ...] = ()
     folders: tuple[Path, ...] = ()
-    models_dir: Path = field(default_factory=lambda: Path.home() / ".ollama" / "models")
+    aliases: tuple[tuple[str, str], ...] = ()
+    models_dir: Path = field(default_factory=default_models_dir)
+    ollama_registry: str | None = None
+    lmstudio_dir: Path | None = None
     hf_cache_dir: Path = field(default_factory=lambda: default_hf_home() / "hub")
     hf_endpoint: str | None = None
     hf_token: str | None = field(default=None, repr=False)

@@ -18,7 +18,7 @@ class Setting:
     """One row: a field of `Config`, its parser, help, an example, and its names elsewhere.
 
     `foreign` is the variable of Ollama (or of the Hugging Face hub) that means the same.
-    A row with `many` takes a list in the config file.
+    A row with `many` takes a list in the config file, one with `table` a table of its own.
     """
 
     field: str
@@ -28,6 +28,7 @@ class Setting:
     flag: str | None = None
     foreign: str | None = None
     many: bool = False
+    table: bool = False
 
     @property
     def key(self) -> str:
@@ -168,11 +169,30 @@ SETTINGS: tuple[Setting, ...] = (
         many=True,
     ),
     Setting(
+        "aliases",
+        parse.aliases,
+        "names of your own for models of the hub, or other models for Ollama's names",
+        "mine=hf.co/org/repo:Q4_K_M",
+        table=True,
+    ),
+    Setting(
         "models_dir",
         parse.path,
-        "Ollama's own store of models (not read yet)",
+        "Ollama's own store of models, read in place and pulled into",
         "~/.ollama/models",
         foreign="OLLAMA_MODELS",
+    ),
+    Setting(
+        "ollama_registry",
+        parse.plain,
+        "registry of Ollama's kind to take library names from, instead of the hub",
+        "https://registry.example",
+    ),
+    Setting(
+        "lmstudio_dir",
+        parse.path,
+        "LM Studio's folder of models, read in place",
+        "~/.lmstudio/models",
     ),
     Setting(
         "hf_cache_dir",

@@ -89,13 +89,15 @@ class FailurePattern:
 class Overhead:
     """Memory constants of an engine.
 
-    `fixed_bytes`: the process without a model. `logits_rows`: rows of float32 logits it keeps.
-    `context_multiple`: the context is rounded up to a multiple of this.
+    `fixed_bytes`: the process without a model. `logits_rows`: rows of float32 logits it keeps
+    (llama.cpp's micro-batch). `context_multiple`: the context is rounded up to a multiple of this.
+    `whole_windows`: layers with a sliding window get a cache for the whole context all the same.
     """
 
     fixed_bytes: int = 0
     logits_rows: int = 512
     context_multiple: int = 1
+    whole_windows: bool = True
 
 
 class Engine(Protocol):
@@ -144,6 +146,13 @@ class Configurable(Protocol):
     def configured(self, options: Mapping[str, object]) -> Engine:
         """Return the engine for these settings."""
         ...
+
+
+@runtime_checkable
+class Adapting(Protocol):
+    """An engine that can be started with LoRA adapters; one without this takes none."""
+
+    max_adapters: int
 
 
 @runtime_checkable

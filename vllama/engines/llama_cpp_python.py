@@ -27,6 +27,7 @@ from vllama.engines.base import (
 )
 from vllama.engines.diagnose import diagnose
 from vllama.engines.environment import child_environment
+from vllama.engines.ollama_layouts import only_for_ollama
 from vllama.hardware.types import Platform, Vendor
 from vllama.models.types import Bundle, Format, ModelInfo
 from vllama.supervise.spec import Endpoint, Grace, HttpProbe, LaunchSpec
@@ -89,9 +90,22 @@ FAILURES = (
         hint="use a smaller context (--ctx) or a smaller model",
     ),
     FailurePattern(
+        pattern=r"failed to apply lora adapter: (.+)"
+        r"|Failed to (?:initialize|set) LoRA adapter from lora path",
+        cause="it cannot use the model's adapter",
+        hint="create the model again, with an adapter that was trained on it",
+    ),
+    FailurePattern(
         pattern=r"No module named '?([\w.]+)'?",
         cause="its installation is incomplete: the module {0} is missing",
         hint=INSTALL,
+    ),
+    FailurePattern(
+        pattern=r"error loading model: (.*(?:wrong number of tensors|missing tensor|key not found"
+        r"|wrong shape).*)",
+        cause="it cannot load the model: {0}",
+        hint="a file that was made for Ollama's own engine does not load here: pull the same "
+        "model from the hub (vllama pull hf.co/org/repo)",
     ),
     FailurePattern(pattern=r"error loading model: (.+)", cause="it cannot load the model: {0}"),
     FailurePattern(pattern=r"gguf_init_from_\w+: (.+)", cause="it cannot read the model: {0}"),
@@ -110,6 +124,7 @@ class LlamaCppPython:
     modes: tuple[Mode, ...] = (Mode.CHAT, Mode.EMBED)
     overhead: Overhead = Overhead(fixed_bytes=150 * MIB, logits_rows=512, context_multiple=256)
     failures: tuple[FailurePattern, ...] = FAILURES
+    max_adapters: int = 1
 
     def find(self) -> Installation | Missing:
         """Look for the package in this environment, without importing it."""
@@ -140,10 +155,10 @@ class LlamaCppPython:
         return 50, "runs on any CPU"
 
     def supports(self, platform: Platform, info: ModelInfo) -> str | None:
-        """Refuse what has a vocabulary but no weights."""
+        """Refuse what has a vocabulary but no weights, and what only Ollama's loader reads."""
         if info.weights_bytes == 0:
             return "the file has no weights (a vocabulary only)"
-        return None
+        return only_for_ollama(info)
 
     def launch(
         self,
@@ -178,6 +193,8 @@ class LlamaCppPython:
         }
         if settings.kv_cache_type in KV_TYPES:
             flags["type_k"] = flags["type_v"] = KV_TYPES[settings.kv_cache_type]
+        if bundle.adapters:
+            flags["lora_path"] = bundle.adapters[0]
         if endpoint.api_key:
             flags["api_key"] = endpoint.api_key
         argv = [str(installation.python), "-P", "-m", "llama_cpp.server"]
@@ -223,9 +240,13 @@ class LlamaCppPython:
             vector_style=VectorStyle.PER_TOKEN,
             embeds=settings.mode is Mode.EMBED,
             tokenizer=Tokenizer(
-                tokenize_path="/extras/tokenize", detokenize_path="/extras/detokenize"
+                tokenize_path="/extras/tokenize",
+                detokenize_path="/extras/detokenize",
+                drops_control=True,
             ),
             seed_bits=32,
+            completes_chats=True,
+            formats_completions=False,
         )
 
 

@@ -162,6 +162,15 @@ class Vllm:
             splits_reasoning=False,
             takes_images=bundle.projector is not None,
             embeds=settings.mode is Mode.EMBED,
+            takes_n=True,
+            takes_template_kwargs=True,
+            # tools reach the template also with "none", and any other choice wants a parser
+            silent_tool_choice="none",
+            names_stop=True,
+            # pooling servers score; others answer 404, which is told to the client
+            rerank_path="/v1/rerank",
+            transcription_path="/v1/audio/transcriptions",
+            translation_path="/v1/audio/translations",
             tokenizer=Tokenizer(
                 tokenize_path="/tokenize",
                 detokenize_path="/detokenize",

@@ -7,7 +7,6 @@ every dialect that becomes a chat request in OpenAI's form.
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -19,30 +18,26 @@ from vllama.engines.base import Mode
 from vllama.errors import CapabilityMissing, ContextOverflow
 from vllama.gateway.catalog import Entry
 from vllama.gateway.http import Message, Request, Send
-from vllama.gateway.inference import Prompt, dropped_header, leased, relayed
+from vllama.gateway.inference import dropped_header, leased, relayed
 from vllama.gateway.ollama_common import need_of
-from vllama.gateway.openai import CHAT_PATH, model_of, with_own
+from vllama.gateway.openai import ignored_header, may_truncate, model_of
 from vllama.gateway.relay import Relay
+from vllama.gateway.turns import turn_of, with_own
 from vllama.gateway.upstream import Upstream
 from vllama.models.types import Capability
 from vllama.scheduler.instance import Lease
-from vllama.translate.adapt import adapt_chat
 from vllama.translate.anthropic_in import parse_messages
-from vllama.translate.anthropic_out import MessagesReply, estimate_tokens
+from vllama.translate.anthropic_out import MessagesReply, estimate_tokens, too_long
 from vllama.translate.blocks import BlockReply
-from vllama.translate.openai_messages import conversation, keep_messages
+from vllama.translate.extras import Extras
+from vllama.translate.openai_messages import conversation
 from vllama.translate.options import resolve_options
-from vllama.translate.prompt import opens_thinking
-from vllama.translate.types import Call
+from vllama.translate.types import Sampling
 
 if TYPE_CHECKING:
     from vllama.gateway.app import Gateway
 
-IGNORED_HEADER = "x-vllama-ignored"
 ESTIMATED_HEADER = "x-vllama-estimated"
-MAX_NAMED = 10
-
-_UNSAFE = re.compile(r"[^A-Za-z0-9_.\[\]-]")
 
 
 async def messages(gateway: Gateway, request: Request) -> None:
@@ -50,7 +45,7 @@ async def messages(gateway: Gateway, request: Request) -> None:
     identity = _identify(request)
     asked = parse_messages(await request.body())
     entry = await chat_model(gateway, asked.model)
-    chat = prepared(entry, asked.chat)
+    chat = prepared(entry, asked.chat, asked.extras)
     make = partial(
         MessagesReply,
         seed=seed_of(request),
@@ -60,9 +55,18 @@ async def messages(gateway: Gateway, request: Request) -> None:
         hide_thinking=asked.hide_thinking,
     )
     try:
-        await relay_blocks(gateway, request, entry, chat, make, ignored=asked.ignored)
-    except ContextOverflow as error:  # the words at which Claude Code makes its context smaller
-        raise ContextOverflow(f"prompt is too long: {error.message}", hint=error.hint) from error
+        await relay_blocks(
+            gateway,
+            request,
+            entry,
+            chat,
+            make,
+            extras=asked.extras,
+            truncate=may_truncate(request, asked.extras, default=False),
+            ignored=asked.ignored,
+        )
+    except ContextOverflow as error:
+        raise too_long(error) from error
 
 
 async def count_tokens(gateway: Gateway, request: Request) -> None:
@@ -73,26 +77,29 @@ async def count_tokens(gateway: Gateway, request: Request) -> None:
     _identify(request)
     asked = parse_messages(await request.body(), count_only=True)
     entry = await chat_model(gateway, asked.model)
-    chat = prepared(entry, asked.chat)
-    need = need_of(resolve_options(entry.bundle.parameters, {})[1], Mode.CHAT)
+    chat = prepared(entry, asked.chat, asked.extras)
+    _, load = resolve_options(entry.bundle.parameters, asked.extras.options)
 
     async def use(lease: Lease, upstream: Upstream) -> None:
-        data, _ = adapt_chat(chat, lease.traits, model=asked.model)
-        turns, tools = conversation(data)
         # also where the engine would count by itself, but only while it answers
-        prompt = Prompt(entry.info, upstream, replace(lease.traits, usage_in_stream=False))
+        traits = replace(lease.traits, usage_in_stream=False)
+        sampling = Sampling()
         try:
-            await prompt.fit(turns, tools, truncate=False, think=None)
-        except ContextOverflow:
-            pass  # its size is what was asked for
-        if prompt.tokens is None:
-            await prompt.count("\n".join(turn.content for turn in turns))
-        headers = {} if prompt.tokens is not None else {ESTIMATED_HEADER: "true"}
-        tokens = estimate_tokens(chat) if prompt.tokens is None else prompt.tokens
-        body = msgspec.json.encode({"input_tokens": tokens})
+            turn = await turn_of(entry, chat, upstream, traits, defaults=sampling, truncate=False)
+            tokens = turn.prompt.tokens
+            if tokens is None and not turn.prompt.finished:  # no template: the text is most of it
+                texts = (item.content for item in conversation(turn.call.body)[0])
+                await turn.prompt.count("\n".join(texts))
+                tokens = turn.prompt.tokens
+        except ContextOverflow as error:
+            tokens = error.tokens  # its size is what was asked for
+        headers = {ESTIMATED_HEADER: "true"} if tokens is None else {}
+        count = estimate_tokens(chat) if tokens is None else tokens
+        body = msgspec.json.encode({"input_tokens": count})
         await request.respond(200, body, headers=headers)
 
-    await leased(gateway, request, entry.bundle, need, None, use)
+    need = need_of(load, Mode.CHAT)
+    await leased(gateway, request, entry.bundle, need, asked.extras.keep_alive, use)
 
 
 # -- for every dialect of this kind -----------------------------------------------------------
@@ -106,12 +113,12 @@ async def chat_model(gateway: Gateway, name: str) -> Entry:
     return entry
 
 
-def prepared(entry: Entry, chat: dict[str, Any]) -> dict[str, Any]:
+def prepared(entry: Entry, chat: dict[str, Any], extras: Extras) -> dict[str, Any]:
     """Complete a chat request with what belongs to the model: its own turns, its sampling.
 
     What the model cannot do about thinking is left out in silence (contract §1.9).
     """
-    defaults, _ = resolve_options(entry.bundle.parameters, {})
+    defaults, _ = resolve_options(entry.bundle.parameters, extras.options)
     out = {"temperature": defaults.temperature, "top_p": defaults.top_p, **chat}
     out = with_own(out, entry.bundle)
     if Capability.THINKING not in entry.info.capabilities:
@@ -126,6 +133,7 @@ async def relay_blocks(
     chat: dict[str, Any],
     make: Callable[..., BlockReply],
     *,
+    extras: Extras,
     truncate: bool = False,
     ignored: Sequence[str] = (),
 ) -> None:
@@ -133,39 +141,24 @@ async def relay_blocks(
 
     `truncate`: the oldest turns may be dropped, if the front counts for the engine.
     """
-    defaults, load = resolve_options(entry.bundle.parameters, {})
-    thinks = Capability.THINKING in entry.info.capabilities
-    shown = False if chat.get("reasoning_effort") == "none" else None
-    model = str(chat["model"])
+    defaults, load = resolve_options(entry.bundle.parameters, extras.options)
 
     async def use(lease: Lease, upstream: Upstream) -> None:
         traits = lease.traits
-        data, passage = adapt_chat(chat, traits, model=model, defaults=defaults)
-        prompt = Prompt(entry.info, upstream, traits)
-        headers = {IGNORED_HEADER: _names(ignored)} if ignored else {}
-        if not traits.usage_in_stream:
-            turns, tools = conversation(data)
-            kept = await prompt.fit(turns, tools, truncate=truncate, think=shown)
-            if prompt.dropped:
-                data = keep_messages(data, turns, kept)
-        headers |= dropped_header(prompt)
-        reply = make(
-            passage,
-            traits,
-            prompt_tokens=prompt.tokens,
-            think=thinks,
-            think_opened=opens_thinking(prompt.text or ""),
-        )
-        relay = Relay(request, reply, whole=not passage.stream, headers=headers)
-        call = Call(path=CHAT_PATH, body=data)
-        await relayed(gateway, request, entry.bundle, relay, upstream, call)
+        body, sampling = chat, defaults
+        if chat.get("stop") and not traits.names_stop:  # the reply looks for them
+            body = {name: value for name, value in chat.items() if name != "stop"}
+            sampling = replace(defaults, stop=())
+        turn = await turn_of(entry, body, upstream, traits, defaults=sampling, truncate=truncate)
+        headers = ignored_header(ignored) | dropped_header(turn.prompt)
+        reply, made = turn.reply(make)
+        relay = Relay(request, reply, whole=not turn.passage.stream, headers=headers)
+        if isinstance(made, MessagesReply):
+            made.enough = relay.cut
+        await relayed(gateway, request, entry.bundle, relay, upstream, turn.call)
 
-    await leased(gateway, request, entry.bundle, need_of(load, Mode.CHAT), None, use)
-
-
-def _names(ignored: Sequence[str]) -> str:
-    """Return a header's text of what clients wrote: a few names, nothing that could end a line."""
-    return ", ".join(_UNSAFE.sub("_", name) for name in ignored[:MAX_NAMED])
+    need = need_of(load, Mode.CHAT)
+    await leased(gateway, request, entry.bundle, need, extras.keep_alive, use)
 
 
 def seed_of(request: Request) -> str:

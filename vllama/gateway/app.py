@@ -16,6 +16,8 @@ from typing import Any, TypeAlias
 from vllama.errors import Busy, VllamaError
 from vllama.gateway import (
     anthropic,
+    audio,
+    completions,
     embedding,
     ollama_chat,
     ollama_cloud,
@@ -79,12 +81,14 @@ ROUTES: Mapping[str, Mapping[str, Handler]] = {
     "/api/embeddings": {"POST": embedding.legacy_embed},
     "/v1/models": {"GET": openai.models},
     "/v1/chat/completions": {"POST": openai.chat},
-    "/v1/completions": {"POST": openai.completions},
+    "/v1/completions": {"POST": completions.completions},
     "/v1/embeddings": {"POST": openai.embeddings},
     "/v1/responses": {"POST": responses.responses},
     "/v1/messages": {"POST": anthropic.messages},
     "/v1/messages/count_tokens": {"POST": anthropic.count_tokens},
     "/v1/rerank": {"POST": tokens.rerank},
+    "/v1/audio/transcriptions": {"POST": audio.transcriptions},
+    "/v1/audio/translations": {"POST": audio.translations},
 }
 PREFIXES: tuple[tuple[str, Mapping[str, Handler]], ...] = (
     ("/v1/models/", {"GET": openai.model}),
@@ -165,7 +169,9 @@ class App:
             await request.text(404, "404 page not found")
             return None
         if request.method not in methods:
-            await request.text(405, "405 method not allowed")
+            text = b"405 method not allowed"
+            allow = {"allow": ", ".join(methods)}
+            await request.respond(405, text, b"text/plain; charset=utf-8", allow)
             return None
         return methods[request.method]
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from pathlib import Path
 
 from vllama.clock import Clock
-from vllama.errors import ModelNotFound, VllamaError
+from vllama.errors import InvalidModelRef, ModelNotFound, VllamaError
 from vllama.models.library import Library
 from vllama.models.ref import Kind, ModelRef
 from vllama.models.types import Bundle, ModelInfo
@@ -27,6 +28,26 @@ class Entry:
 
     bundle: Bundle
     info: ModelInfo
+
+    @property
+    def full_name(self) -> str:
+        """The name with its host, as Ollama writes it in what a model cannot do."""
+        name = self.bundle.name
+        if name.count("/") >= 2:
+            return name
+        return f"registry.ollama.ai/{name if '/' in name else f'library/{name}'}"
+
+
+def _is_model_path(name: str, path: Path | None) -> bool:
+    """Tell whether a path can be meant: whole, and of a GGUF or a folder with a model.
+
+    Others are no names at all, so that nobody can ask which files exist. A relative one would be
+    looked for in the server's folder, which is not the client's.
+    """
+    if path is None or not name.strip().startswith(("/", "~")):
+        return False
+    path = path.expanduser()
+    return path.suffix.lower() == ".gguf" or (path / "config.json").is_file()
 
 
 class Catalog:
@@ -104,6 +125,8 @@ class Catalog:
         Otherwise anybody who reaches the server could ask which files exist.
         """
         ref = ModelRef.parse(name)
+        if ref.kind is Kind.PATH and not _is_model_path(name, ref.path):
+            raise InvalidModelRef("invalid model name")
         if ref.kind is Kind.PATH and not self._paths:
             known = {bundle.path: bundle for bundle in self.library.list()}
             path = ref.path.expanduser().resolve() if ref.path else None

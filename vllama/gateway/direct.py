@@ -58,6 +58,40 @@ def hold_head(send: object) -> None:
         cycle.transport = _HeldHead(cycle, transport)
 
 
+def end_with_connection(send: object) -> None:
+    """Let the body of the answer that `send` is about to begin end where the connection does.
+
+    For HTTP/1.0, which knows no chunks (uvicorn sends them all the same). Nothing is changed if the
+    server is not known.
+    """
+    cycle: Any = getattr(send, "__self__", None)
+    if (
+        getattr(cycle, "response_started", None) is False
+        and getattr(cycle, "chunked_encoding", False) is None
+        and hasattr(cycle, "expected_content_length")
+    ):
+        cycle.chunked_encoding = cycle.keep_alive = False
+        cycle.expected_content_length = _Endless()
+
+
+class _Endless:
+    """A number of bytes still to come that is never too small and never wrong."""
+
+    def __lt__(self, other: object) -> bool:
+        """Be no less than anything."""
+        return False
+
+    def __sub__(self, other: object) -> _Endless:
+        """Stay what it is."""
+        return self
+
+    def __eq__(self, other: object) -> bool:
+        """Be equal to what is left at the end: nothing."""
+        return True
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 class _HeldHead:
     """A transport that keeps its first write until the second, then takes itself away."""
 

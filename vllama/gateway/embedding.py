@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from vllama.engines.base import Mode
@@ -11,6 +12,8 @@ from vllama.errors import BadRequest, ContextOverflow, ModelNotFound
 from vllama.gateway.catalog import Entry
 from vllama.gateway.http import Request, now_ns
 from vllama.gateway.inference import (
+    DROPPED_HEADER,
+    DROPPED_TOKENS_HEADER,
     detokenize,
     leased,
     tokenize,
@@ -22,6 +25,7 @@ from vllama.gateway.ollama_common import (
 )
 from vllama.gateway.upstream import Upstream
 from vllama.scheduler.instance import Lease
+from vllama.translate.embeddings import Input
 from vllama.translate.faults import clean_engine_error
 from vllama.translate.ollama_in import (
     parse_embed,
@@ -78,64 +82,105 @@ async def embedded(gateway: Gateway, request: Request, entry: Entry, asked: Embe
             asked.inputs,
             model=asked.model,
             truncate=asked.truncate,
-            limit=min(load.num_ctx or math.inf, lease.traits.context_length),
+            limit=min(
+                math.inf if load.num_ctx is None else load.num_ctx, lease.traits.context_length
+            ),
         )
-        vectors, tokens = await unless_gone(request, work)
+        made = await unless_gone(request, work)
+        vectors = made.vectors
         if asked.dimensions:
             vectors = [truncate_dimensions(vector, asked.dimensions) for vector in vectors]
         if asked.legacy:
-            await request.respond(200, legacy_embed_reply(vectors[0] if vectors else []))
+            body = legacy_embed_reply(vectors[0] if vectors else [])
+            await request.respond(200, body, headers=made.headers)
             return
         body = embed_reply(
             asked.model,
             vectors,
             total_ns=now_ns() - request.started_ns,
             load_ns=loaded_ns - request.started_ns,
-            prompt_tokens=tokens,
+            prompt_tokens=made.tokens,
         )
-        await request.respond(200, body)
+        await request.respond(200, body, headers=made.headers)
 
     await leased(gateway, request, entry.bundle, need, asked.keep_alive, use)
+
+
+@dataclass(slots=True, kw_only=True)
+class Made:
+    """Vectors, the sum of their inputs' tokens, and how many inputs and tokens were cut off."""
+
+    vectors: list[list[float]] = field(default_factory=list)
+    tokens: int = 0
+    cut: int = 0
+    cut_tokens: int = 0
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Headers that tell of what was cut, as those of a conversation do."""
+        if not self.cut:
+            return {}
+        return {DROPPED_HEADER: str(self.cut), DROPPED_TOKENS_HEADER: str(self.cut_tokens)}
 
 
 async def embed_all(
     upstream: Upstream,
     traits: Traits,
-    inputs: Sequence[str],
+    inputs: Sequence[Input],
     *,
     model: str,
     truncate: bool,
     limit: float,
-) -> tuple[list[list[float]], int]:
-    """Return one normalised vector an input, and the sum of their tokens.
+) -> Made:
+    """Make one normalised vector an input. Raises ContextOverflow, BadRequest.
 
     One call an input: engines that give a vector a token would make a huge answer of a batch.
     """
-    vectors: list[list[float]] = []
-    total = 0
-    for text in inputs:
-        fitted = await fit_input(upstream, traits, text, truncate=truncate, limit=limit)
+    made = Made()
+    for given in inputs:
+        text = given if isinstance(given, str) else await text_of(upstream, traits, given)
+        fitted, over = await fit_input(upstream, traits, text, truncate=truncate, limit=limit)
+        made.cut += over > 0
+        made.cut_tokens += over
         answer = await upstream.fetch(embed_call(fitted or " ", traits, model=model))
         if answer.status != 200:
             raise clean_engine_error(answer.status, answer.body)
         found_vectors, tokens = decode_embeddings(answer.body, traits)
-        vectors += [normalize(vector) for vector in found_vectors]
-        total += tokens
-    return vectors, total
+        made.vectors += [normalize(vector) for vector in found_vectors]
+        made.tokens += tokens
+    return made
 
 
 async def fit_input(
     upstream: Upstream, traits: Traits, text: str, *, truncate: bool, limit: float
-) -> str:
-    """Cut an input to `limit` tokens, or refuse it (contract §1.4)."""
+) -> tuple[str, int]:
+    """Cut an input to `limit` tokens, or refuse it (contract §1.4); return how many went, too."""
     if len(text.encode()) < limit:  # a token is a byte at least
-        return text
+        return text, 0
     tokens = await tokenize(upstream, traits, text)
     if tokens is None or len(tokens) <= limit:
-        return text
+        return text, 0
     if not truncate:
         raise ContextOverflow("the input length exceeds the context length")
     kept = tokens[: max(0, int(limit) - 1)]
     if not kept:
         raise ContextOverflow("input after truncation exceeds maximum context length")
-    return await detokenize(upstream, traits, kept)
+    return await detokenize(upstream, traits, kept), len(tokens) - len(kept)
+
+
+def check_inputs(inputs: Sequence[Input], model: str, vocab_size: int | None) -> None:
+    """Refuse tokens that the model does not have: an engine might die of them."""
+    for given in inputs:
+        for token in () if isinstance(given, str) else given:
+            if token < 0 or (vocab_size is not None and token >= vocab_size):
+                raise BadRequest(f"cannot use 'input': '{model}' has no token {token}")
+
+
+async def text_of(upstream: Upstream, traits: Traits, tokens: list[int]) -> str:
+    """Return the text of an input's tokens: engines want text. Raises BadRequest."""
+    if traits.tokenizer is None:
+        raise BadRequest(
+            "cannot use 'input': token ids need an engine with a tokenizer route",
+            hint="send the text instead",
+        )
+    return await detokenize(upstream, traits, tokens)

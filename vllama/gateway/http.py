@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from vllama.errors import BadRequest
-from vllama.gateway.direct import hold_head
+from vllama.gateway.direct import end_with_connection, hold_head
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -43,10 +43,21 @@ class ClientGone(Exception):
 class Request:
     """A request and the means to answer it once."""
 
-    __slots__ = ("headers", "id", "method", "path", "receive", "send", "started_ns", "status")
+    __slots__ = (
+        "headers",
+        "id",
+        "method",
+        "path",
+        "receive",
+        "send",
+        "started_ns",
+        "status",
+        "version",
+    )
 
     def __init__(self, scope: Mapping[str, Any], receive: Receive, send: Send, id_: str) -> None:
         self.method: str = scope["method"]
+        self.version: str = scope.get("http_version", "1.1")
         self.path: str = scope["path"]
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.receive = receive
@@ -91,8 +102,10 @@ class Request:
         length: int | None,
         extra: Mapping[str, str] | None = None,
     ) -> Message:
-        """Return the message that starts the answer; `length` None means chunked."""
+        """Return the message that starts the answer; `length` None: chunked, or until the end."""
         self.status = status
+        if length is None and self.version == "1.0":
+            end_with_connection(self.send)
         headers = [(b"content-type", content_type), (b"x-request-id", self.id.encode())]
         if length is not None:
             headers.append((b"content-length", str(length).encode()))

@@ -24,9 +24,12 @@ from vllama.models.types import Bundle, ModelInfo
 from vllama.plan.types import Need
 from vllama.scheduler.instance import Lease
 from vllama.translate.faults import clean_engine_error
+from vllama.translate.go_template_prompt import GoTemplate
 from vllama.translate.prompt import ChatTemplate, fit_messages
+from vllama.translate.rendered import renders_better
+from vllama.translate.style import style_of, template_switches
 from vllama.translate.traits import Traits
-from vllama.translate.types import Call, Message
+from vllama.translate.types import Call, Message, Think
 
 if TYPE_CHECKING:
     from vllama.gateway.app import Gateway
@@ -35,6 +38,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 DROPPED_HEADER = "x-vllama-truncated"
+DROPPED_TOKENS_HEADER = "x-vllama-truncated-tokens"
 # a killed engine is noticed within some 20 ms; the pauses leave it time to be
 RETRY_PAUSES_S = (0.05, 0.2, 0.5)
 
@@ -159,22 +163,44 @@ def template_of(info: ModelInfo) -> ChatTemplate | None:
     return compiled(info.chat_template, info.bos_token or "", info.eos_token or "")
 
 
-def dropped_header(prompt: Prompt) -> dict[str, str]:
-    """Return the header that says how many messages were cut, which Ollama does in silence."""
-    return {DROPPED_HEADER: str(prompt.dropped)} if prompt.dropped else {}
+def dropped_header(*prompts: Prompt) -> dict[str, str]:
+    """Return headers that say how many messages and tokens were cut; Ollama does so in silence."""
+    dropped = sum(prompt.dropped for prompt in prompts)
+    if not dropped:
+        return {}
+    tokens = sum(prompt.dropped_tokens for prompt in prompts)
+    return {DROPPED_HEADER: str(dropped), DROPPED_TOKENS_HEADER: str(tokens)}
+
+
+def without_bos(text: str, info: ModelInfo) -> str:
+    """Take BOS off a finished prompt if the engine's tokenizer puts it there."""
+    return text.removeprefix(info.bos_token) if info.adds_bos and info.bos_token else text
 
 
 class Prompt:
-    """A conversation as the engine will see it, counted with the engine's own tokenizer."""
+    """A conversation as the engine will see it, counted with the engine's own tokenizer.
 
-    def __init__(self, info: ModelInfo, upstream: Upstream, traits: Traits) -> None:
+    With `template`, that of a Modelfile, the prompt is made here: `finished` then says that `text`
+    has to be sent as it is, to the engine's completions, whose answer is not parsed there.
+    """
+
+    def __init__(
+        self,
+        info: ModelInfo,
+        upstream: Upstream,
+        traits: Traits,
+        template: GoTemplate | None = None,
+    ) -> None:
         self._info = info
+        self._go = template
+        self.finished = False
         self._upstream = upstream
         self._traits = traits
         self._template = template_of(info)
         self.text: str | None = None
         self.tokens: int | None = None
         self.dropped = 0
+        self.dropped_tokens = 0
 
     async def fit(
         self,
@@ -182,21 +208,37 @@ class Prompt:
         tools: Sequence[dict[str, object]],
         *,
         truncate: bool,
-        think: bool | None,
+        think: Think,
+        always: bool = False,
+        chat_only: bool = False,
     ) -> Sequence[Message]:
         """Return the messages that fit into the context; count them on the way.
 
         Oldest messages go first, system messages and the last one stay (contract §3.6).
-        Nothing is counted for an engine that counts by itself. Raises ContextOverflow.
+        Nothing is counted for an engine that counts by itself, unless `always`. Images can only be
+        given to the engine with the messages, so that they need its own template; so does what only
+        its chat route can do (`chat_only`: keep to a schema).
+        Raises ContextOverflow.
         """
-        if self._template is None or self._traits.usage_in_stream:
+        has_images = any(item.images for item in messages)
+        self.finished = self._go is not None and not has_images
+        if not (self.finished or has_images or chat_only) and self._template is not None:
+            style = style_of(self._info.chat_template)
+            self.finished = renders_better(messages, think, self._traits, style)
+        counts = always or not self._traits.usage_in_stream
+        if not self.finished and (self._template is None or not counts):
             return messages
-        kwargs = {} if think is None else {"enable_thinking": think}
         try:
-            text = self._render(messages, tools, kwargs)
+            text = self._render(messages, tools, think)
         except BadRequest as error:
+            if self.finished and self._go is not None:
+                raise
+            self.finished = False
             # the engine renders for itself; only our count is missing then
             log.info("cannot count the prompt: %s", error.message)
+            return messages
+        if not counts:
+            self.text = text
             return messages
         await self.count(text)
         limit = self._traits.context_length - 1
@@ -208,18 +250,32 @@ class Prompt:
             if not truncate or not dropped:
                 self.check()
             self.dropped += dropped
-            await self.count(self._render(kept, tools, kwargs))
+            before = self.tokens
+            await self.count(self._render(kept, tools, think))
+            self.dropped_tokens += before - self.tokens
         return kept
 
     def _render(
         self,
         messages: Sequence[Message],
         tools: Sequence[dict[str, object]],
-        kwargs: dict[str, bool],
+        think: Think,
     ) -> str:
+        if self.finished and self._go is not None:
+            text = self._go.chat(messages, tools=tools, think=think, now=time.time())
+            return without_bos(text, self._info)
         assert self._template is not None
         plain = [replace(message, images=()) for message in messages]
-        return self._template.render(plain, tools=tools, now=time.time(), **kwargs)
+        switches = template_switches(think)
+        text = self._template.render(plain, tools=tools, now=time.time(), **switches)
+        return without_bos(text, self._info) if self.finished else text
+
+    @property
+    def traits(self) -> Traits:
+        """What to expect of the answer: an engine does not parse that to a finished prompt."""
+        if not self.finished:
+            return self._traits
+        return replace(self._traits, parses_tools=False, splits_reasoning=False)
 
     async def count(self, text: str) -> None:
         """Count a finished prompt."""
@@ -235,11 +291,13 @@ class Prompt:
     def check(self) -> None:
         """Raise ContextOverflow if the counted prompt leaves no room for an answer."""
         if self.tokens is not None and self.tokens >= self._traits.context_length:
-            raise ContextOverflow(
+            error = ContextOverflow(
                 f"the prompt is longer than the available context length: it has {self.tokens} "
                 f"tokens, the context {self._traits.context_length}",
                 hint="shorten it, or load the model with a larger num_ctx",
             )
+            error.tokens, error.limit = self.tokens, self._traits.context_length
+            raise error
 
     async def context(self, answer: str) -> list[int] | None:
         """Return the tokens of prompt and answer together, for `context`."""

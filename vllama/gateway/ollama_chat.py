@@ -16,6 +16,11 @@ from vllama.gateway.inference import (
     relayed,
 )
 from vllama.gateway.ollama_common import (
+    answer_nothing,
+    answer_rendered,
+    begins_thinking,
+    call_of,
+    chat_only,
     check,
     found,
     loaded_only,
@@ -24,23 +29,17 @@ from vllama.gateway.ollama_common import (
     with_system,
 )
 from vllama.gateway.relay import Relay
+from vllama.gateway.templates import template_for
 from vllama.gateway.upstream import Upstream
 from vllama.models.types import Capability
 from vllama.scheduler.instance import Lease
-from vllama.translate.ollama_in import (
-    parse_chat,
-)
-from vllama.translate.ollama_out import (
-    ChatReply,
-)
-from vllama.translate.openai_in import chat_call
+from vllama.translate.ollama_in import parse_chat
+from vllama.translate.ollama_out import ChatReply
 from vllama.translate.options import resolve_options
-from vllama.translate.prompt import opens_thinking
-from vllama.translate.types import (
-    ChatRequest,
-    Message,
-    Sampling,
-)
+from vllama.translate.style import style_of
+from vllama.translate.tool_history import fit_history
+from vllama.translate.tool_requests import toolset
+from vllama.translate.types import Call, ChatRequest, Message, Sampling
 
 if TYPE_CHECKING:
     from vllama.gateway.app import Gateway
@@ -57,16 +56,23 @@ async def chat(gateway: Gateway, request: Request) -> None:
         return
     shown = check(entry, asked.model, "chat", asked.think)
     if asked.tools and Capability.TOOLS not in entry.info.capabilities:
-        raise CapabilityMissing(f"{entry.bundle.name} does not support tools")
+        raise CapabilityMissing(f"{entry.full_name} does not support tools")
     sampling, load = resolve_options(entry.bundle.parameters, asked.options)
     need = need_of(load, Mode.CHAT, logprobs=asked.logprobs or asked.top_logprobs > 0)
     if not asked.messages:
         await loaded_only(gateway, request, entry, asked.model, "chat", need, asked.keep_alive)
         return
     messages = with_system(asked.messages, entry.bundle.system, entry.bundle.messages)
+    template = template_for(entry)
+    if template is None and entry.info.chat_template:
+        messages = fit_history(messages, style_of(entry.info.chat_template))
 
     async def use(lease: Lease, upstream: Upstream) -> None:
-        await relay_chat(gateway, request, entry, asked, messages, sampling, shown, lease, upstream)
+        own = None if chat_only(asked, lease.traits) else template
+        prompt = Prompt(entry.info, upstream, lease.traits, own)
+        await relay_chat(
+            gateway, request, entry, asked, messages, sampling, shown, prompt, upstream
+        )
 
     await leased(gateway, request, entry.bundle, need, asked.keep_alive, use)
 
@@ -79,37 +85,42 @@ async def relay_chat(
     messages: Sequence[Message],
     sampling: Sampling,
     shown: bool | None,
-    lease: Lease,
+    prompt: Prompt,
     upstream: Upstream,
 ) -> None:
     """Count, cut, translate and relay one chat."""
-    loaded_ns, traits = now_ns(), lease.traits
-    prompt = Prompt(entry.info, upstream, traits)
-    think = asked.think if shown is not None else None
-    kept = await prompt.fit(messages, asked.tools, truncate=asked.truncate, think=shown)
-    call = chat_call(
-        kept,
-        sampling,
-        traits,
-        model=asked.model,
-        format=asked.format,
-        tools=asked.tools,
-        think=think,
-        logprobs=asked.logprobs,
-        top_logprobs=asked.top_logprobs,
+    loaded_ns = now_ns()
+    kept = await prompt.fit(
+        messages,
+        asked.tools,
+        truncate=asked.truncate,
+        think=asked.think if isinstance(asked.think, str) else shown,
+        always=asked.debug_render_only or sampling.max_tokens == 0,
+        chat_only=chat_only(asked, prompt.traits),
     )
+    if asked.debug_render_only:
+        images = sum(len(message.images) for message in kept)
+        await answer_rendered(request, asked.model, "chat", prompt, images)
+        return
+    call: Call | None = None
+    if sampling.max_tokens != 0:
+        call = call_of(prompt, kept, asked, sampling, asked.think if shown is not None else None)
     reply = ChatReply(
         model=asked.model,
         stream=asked.stream,
         started_ns=request.started_ns,
         loaded_ns=loaded_ns,
         sent_ns=now_ns(),
-        traits=traits,
+        traits=prompt.traits,
         prompt_tokens=prompt.tokens,
         max_tokens=sampling.max_tokens,
         think=shown,
-        think_opened=opens_thinking(prompt.text or ""),
-        tools=bool(asked.tools),
+        think_opened=begins_thinking(prompt, asked),
+        tools=toolset(asked.tools, style_of(entry.info.chat_template)) if asked.tools else False,
     )
-    relay = Relay(request, reply, whole=not asked.stream, headers=dropped_header(prompt))
+    headers = dropped_header(prompt)
+    if call is None:
+        await answer_nothing(request, reply, headers)
+        return
+    relay = Relay(request, reply, whole=not asked.stream, headers=headers)
     await relayed(gateway, request, entry.bundle, relay, upstream, call)

@@ -5,28 +5,38 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from vllama.engines.base import Mode
-from vllama.errors import CapabilityMissing, ModelNotFound
+from vllama.errors import BadRequest, CapabilityMissing, ModelNotFound
 from vllama.gateway.catalog import Entry
 from vllama.gateway.http import Request, now_ns
-from vllama.gateway.inference import (
-    leased,
-)
+from vllama.gateway.inference import Prompt, leased
 from vllama.gateway.upstream import Upstream
 from vllama.models.types import Capability
 from vllama.plan.types import Need
 from vllama.scheduler.instance import Lease
-from vllama.translate.ollama_out import (
-    load_reply,
-)
+from vllama.translate.ollama_out import load_reply
+from vllama.translate.ollama_reply import JSON, OllamaReply
+from vllama.translate.openai_in import chat_call, completion_call
+from vllama.translate.prompt import opens_thinking
+from vllama.translate.traits import Traits
 from vllama.translate.types import (
+    Call,
+    ChatRequest,
+    GenerateRequest,
     LoadOptions,
     Message,
+    Sampling,
     Think,
 )
+from vllama.units import rfc3339_utc
 
 if TYPE_CHECKING:
     from vllama.gateway.app import Gateway
+
+# an engine's stream that ends before its first token
+NOTHING = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"length"}]}\n\n'
 
 
 async def found(gateway: Gateway, name: str, text: str = "model '{}' not found") -> Entry:
@@ -57,6 +67,83 @@ def check(entry: Entry, model: str, what: str, think: Think) -> bool | None:
     if Capability.COMPLETION not in capabilities:
         raise CapabilityMissing(f'"{model}" does not support {what}')
     return (think is not False) if thinks else None
+
+
+def call_of(
+    prompt: Prompt,
+    messages: Sequence[Message],
+    asked: ChatRequest | GenerateRequest,
+    sampling: Sampling,
+    think: Think,
+) -> Call:
+    """Return the engine's call: a finished prompt as it is, else the messages."""
+    if prompt.finished:
+        return text_call(prompt, prompt.text or "", asked, sampling)
+    return chat_call(
+        messages,
+        sampling,
+        prompt.traits,
+        model=asked.model,
+        format=asked.format,
+        tools=asked.tools if isinstance(asked, ChatRequest) else (),
+        think=think,
+        logprobs=asked.logprobs,
+        top_logprobs=asked.top_logprobs,
+    )
+
+
+def begins_thinking(prompt: Prompt, asked: ChatRequest | GenerateRequest) -> bool:
+    """Tell whether the answer begins inside its thinking: a grammar from the start forbids it."""
+    constrained = asked.format is not None and not prompt.traits.splits_reasoning
+    return opens_thinking(prompt.text or "") and not constrained
+
+
+def chat_only(asked: ChatRequest | GenerateRequest, traits: Traits) -> bool:
+    """Tell whether only the engine's chat route can do it, by the template of the model's file."""
+    return asked.format is not None and not traits.formats_completions
+
+
+def text_call(
+    prompt: Prompt, text: str, asked: ChatRequest | GenerateRequest, sampling: Sampling
+) -> Call:
+    """Return the engine's call for a finished prompt. Raises BadRequest, ContextOverflow."""
+    if asked.format is not None and not prompt.traits.formats_completions:
+        raise BadRequest(
+            "cannot use 'format' with a finished prompt (raw, suffix, context or a template of the "
+            "request): this engine keeps to a format in chats only",
+            hint="leave one of them out",
+        )
+    prompt.check()
+    return completion_call(
+        text,
+        sampling,
+        prompt.traits,
+        model=asked.model,
+        format=asked.format,
+        logprobs=max(1, asked.top_logprobs) if asked.logprobs or asked.top_logprobs else 0,
+    )
+
+
+async def answer_nothing(request: Request, reply: OllamaReply, headers: Mapping[str, str]) -> None:
+    """Answer `num_predict` 0, for which no engine is asked: some read it as "no limit"."""
+    reply.feed(NOTHING, now_ns())
+    kind = reply.content_type.encode()
+    await request.respond(200, reply.finish(now_ns()), kind, headers)
+
+
+async def answer_rendered(
+    request: Request, model: str, kind: str, prompt: Prompt, images: int
+) -> None:
+    """Answer `_debug_render_only`: the prompt as the engine would see it, nothing generated."""
+    empty: dict[str, object] = (
+        {"message": {"role": "", "content": ""}} if kind == "chat" else {"response": ""}
+    )
+    info: dict[str, object] = {"rendered_template": prompt.text or ""}
+    if images:
+        info["image_count"] = images
+    made = rfc3339_utc(now_ns())
+    value = {"model": model, "created_at": made, **empty, "done": False, "_debug_info": info}
+    await request.respond(200, msgspec.json.encode(value), JSON.encode())
 
 
 async def loaded_only(

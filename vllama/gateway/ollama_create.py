@@ -66,7 +66,7 @@ async def create(gateway: Gateway, request: Request) -> None:
     body = parse_model_field(await request.body())
     fields = Fields(body, "CreateRequest")
     name = created_name(named(body))
-    settings = recipe_settings(fields)
+    settings = await asyncio.to_thread(recipe_settings, gateway, fields)
     source, files = fields.text("from"), fields.mapping("files", "map[string]string")
     if fields.text("remote_host"):
         raise CloudDisabled
@@ -91,7 +91,7 @@ async def create(gateway: Gateway, request: Request) -> None:
         gateway.catalog.forget()
 
 
-def recipe_settings(fields: Fields) -> dict[str, Any]:
+def recipe_settings(gateway: Gateway, fields: Fields) -> dict[str, Any]:
     """Return what a body says beside name and base, as the fields of `Recipe`."""
     parameters, unknown = known_parameters(fields.mapping("parameters", "map[string]interface {}"))
     unused = [name for name in UNUSED if fields.raw(name)]
@@ -105,7 +105,9 @@ def recipe_settings(fields: Fields) -> dict[str, Any]:
         "template": fields.text("template") or None,
         "messages": tuple(message_of(fields, item) for item in messages) or None,
         "license": license_of(fields),
-        "adapters": tuple(map(Path, fields.mapping("adapters", "map[string]string"))),
+        "adapters": tuple(
+            path for _, path in blobs_of(gateway, fields.mapping("adapters", "map[string]string"))
+        ),
         "quantize": fields.text("quantize") or fields.text("quantization") or None,
         "notes": tuple(notes),
     }
@@ -163,6 +165,11 @@ async def base_of(gateway: Gateway, request: Request, name: str, lines: Lines) -
 
 def uploaded(gateway: Gateway, files: Mapping[str, object]) -> Bundle:
     """Return the model that uploaded files are. Raises BadRequest. Blocking."""
+    return from_files(blobs_of(gateway, files))
+
+
+def blobs_of(gateway: Gateway, files: Mapping[str, object]) -> list[tuple[str, Path]]:
+    """Return where uploaded files lie, beside the names they had. Raises BadRequest."""
     blobs = gateway.catalog.library.local.blobs
     found = []
     for name, digest in files.items():
@@ -171,7 +178,7 @@ def uploaded(gateway: Gateway, files: Mapping[str, object]) -> Bundle:
         if not blobs.has(digest):
             raise BadRequest(f"blob {digest} not found", hint="upload it to /api/blobs first")
         found.append((name, blobs.path(digest)))
-    return from_files(found)
+    return found
 
 
 async def copy(gateway: Gateway, request: Request) -> None:

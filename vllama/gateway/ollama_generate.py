@@ -11,39 +11,35 @@ from vllama.gateway.catalog import Entry
 from vllama.gateway.http import Request, now_ns
 from vllama.gateway.inference import (
     Prompt,
-    detokenize,
     dropped_header,
     leased,
     relayed,
+    without_bos,
 )
 from vllama.gateway.ollama_common import (
+    answer_nothing,
+    answer_rendered,
+    begins_thinking,
+    call_of,
+    chat_only,
     check,
     found,
     loaded_only,
     need_of,
+    text_call,
     unloaded,
     with_system,
 )
 from vllama.gateway.relay import Relay
+from vllama.gateway.templates import insertion, template_for, text_of
 from vllama.gateway.upstream import Upstream
 from vllama.models.types import Capability
 from vllama.scheduler.instance import Lease
-from vllama.translate.ollama_in import (
-    parse_generate,
-)
-from vllama.translate.ollama_out import (
-    GenerateReply,
-)
-from vllama.translate.openai_in import chat_call, completion_call
+from vllama.translate.go_template_prompt import GoTemplate
+from vllama.translate.ollama_in import check_raw, parse_generate
+from vllama.translate.ollama_out import GenerateReply
 from vllama.translate.options import resolve_options
-from vllama.translate.prompt import opens_thinking
-from vllama.translate.traits import Traits
-from vllama.translate.types import (
-    Call,
-    GenerateRequest,
-    Message,
-    Sampling,
-)
+from vllama.translate.types import Call, GenerateRequest, Message, Sampling
 
 if TYPE_CHECKING:
     from vllama.gateway.app import Gateway
@@ -58,22 +54,25 @@ async def generate(gateway: Gateway, request: Request) -> None:
     if not asked.prompt and asked.keep_alive == 0:
         await unloaded(gateway, request, entry, asked.model, "generate")
         return
-    if asked.suffix and Capability.INSERT not in entry.info.capabilities:
-        raise CapabilityMissing(f"{entry.bundle.name} does not support insert")
+    check_raw(asked)
+    template = None if asked.raw else template_for(entry, asked.template)
+    inserts = Capability.INSERT in entry.info.capabilities or (template and template.takes_suffix)
+    if asked.suffix and not inserts:
+        raise CapabilityMissing(f"{entry.full_name} does not support insert")
     shown = check(entry, asked.model, "generate", asked.think)
     sampling, load = resolve_options(entry.bundle.parameters, asked.options)
     need = need_of(load, Mode.CHAT, logprobs=asked.logprobs or asked.top_logprobs > 0)
     if not asked.prompt and not asked.images:
         await loaded_only(gateway, request, entry, asked.model, "generate", need, asked.keep_alive)
         return
-    if asked.template:
-        raise BadRequest(
-            "cannot use 'template': Go templates are not supported",
-            hint="send the finished prompt with raw, or leave the model's own template in place",
-        )
 
     async def use(lease: Lease, upstream: Upstream) -> None:
-        await relay_generate(gateway, request, entry, asked, sampling, shown, lease, upstream)
+        # a template that was asked for is not given up for a format in silence
+        by_engine = chat_only(asked, lease.traits) and not asked.template
+        prompt = Prompt(entry.info, upstream, lease.traits, None if by_engine else template)
+        await relay_generate(
+            gateway, request, entry, asked, sampling, shown, template, prompt, lease, upstream
+        )
 
     await leased(gateway, request, entry.bundle, need, asked.keep_alive, use)
 
@@ -85,13 +84,25 @@ async def relay_generate(
     asked: GenerateRequest,
     sampling: Sampling,
     shown: bool | None,
+    template: GoTemplate | None,
+    prompt: Prompt,
     lease: Lease,
     upstream: Upstream,
 ) -> None:
     """Count, translate and relay one generation."""
-    loaded_ns, traits = now_ns(), lease.traits
-    prompt = Prompt(entry.info, upstream, traits)
-    call = await generate_call(entry, asked, sampling, shown, prompt, traits, upstream)
+    loaded_ns = now_ns()
+    messages = await prepare(entry, asked, sampling, shown, template, prompt, lease, upstream)
+    if asked.debug_render_only:
+        await answer_rendered(request, asked.model, "generate", prompt, len(asked.images))
+        return
+    call: Call | None = None
+    if sampling.max_tokens != 0:
+        think = asked.think if shown is not None else None
+        if messages is None:
+            call = text_call(prompt, prompt.text or asked.prompt, asked, sampling)
+        else:
+            call = call_of(prompt, messages, asked, sampling, think)
+    verbatim = asked.raw or bool(asked.suffix)
     reply = GenerateReply(
         raw=asked.raw,
         model=asked.model,
@@ -99,18 +110,23 @@ async def relay_generate(
         started_ns=request.started_ns,
         loaded_ns=loaded_ns,
         sent_ns=now_ns(),
-        traits=traits,
+        traits=prompt.traits,
         prompt_tokens=prompt.tokens,
         max_tokens=sampling.max_tokens,
-        think=shown if not asked.raw else None,
-        think_opened=opens_thinking(prompt.text or ""),
+        think=None if verbatim else shown,
+        think_opened=begins_thinking(prompt, asked),
     )
 
     async def context() -> None:
         if not asked.raw:
             reply.context = await prompt.context(reply.text)
 
-    relay = Relay(request, reply, whole=not asked.stream, headers=dropped_header(prompt))
+    headers = dropped_header(prompt)
+    if call is None:
+        await context()
+        await answer_nothing(request, reply, headers)
+        return
+    relay = Relay(request, reply, whole=not asked.stream, headers=headers)
     await relayed(gateway, request, entry.bundle, relay, upstream, call, context)
 
 
@@ -120,46 +136,46 @@ def check_tokens(tokens: Sequence[int], vocab_size: int | None) -> None:
         raise BadRequest("cannot use 'context': it holds tokens of another model")
 
 
-async def generate_call(
+async def prepare(
     entry: Entry,
     asked: GenerateRequest,
     sampling: Sampling,
     shown: bool | None,
+    template: GoTemplate | None,
     prompt: Prompt,
-    traits: Traits,
+    lease: Lease,
     upstream: Upstream,
-) -> Call:
-    """Return the engine's call: a finished prompt (raw, continued) or one turn of chat."""
-    logprobs = max(1, asked.top_logprobs) if asked.logprobs or asked.top_logprobs else 0
+) -> Sequence[Message] | None:
+    """Fill `prompt`; return the turn that it is, None if its text is to be sent as it is.
+
+    A text as it is: raw, with a gap to fill, or one that continues an earlier answer's tokens.
+    """
+    think = asked.think if isinstance(asked.think, str) else shown
+    if asked.raw:
+        await prompt.count(asked.prompt)
+        return None
+    if asked.suffix:
+        await prompt.count(
+            insertion(entry, asked.prompt, asked.suffix, template=template, think=think)
+        )
+        return None
     system = asked.system if asked.system is not None else entry.bundle.system
     turn = (Message(role="user", content=asked.prompt, images=asked.images),)
     messages = with_system(turn, system, () if asked.context else entry.bundle.messages)
-    if asked.raw or asked.suffix:
-        await prompt.count(asked.prompt)
-    elif asked.context:
-        check_tokens(asked.context, entry.info.vocab_size)
-        before = await detokenize(upstream, traits, asked.context)
-        await prompt.fit(messages, (), truncate=False, think=shown)
-        await prompt.count(before + (prompt.text or asked.prompt))
-    else:
-        await prompt.fit(messages, (), truncate=asked.truncate, think=shown)
-        return chat_call(
+    if not asked.context:
+        # engines that count by themselves are not asked twice, unless there is no answer to tell it
+        always = asked.debug_render_only or sampling.max_tokens == 0
+        return await prompt.fit(
             messages,
-            sampling,
-            traits,
-            model=asked.model,
-            format=asked.format,
-            think=asked.think if shown is not None else None,
-            logprobs=asked.logprobs,
-            top_logprobs=asked.top_logprobs,
+            (),
+            truncate=asked.truncate,
+            think=think,
+            always=always,
+            chat_only=chat_only(asked, lease.traits) and not asked.template,
         )
-    prompt.check()
-    return completion_call(
-        prompt.text or asked.prompt,
-        sampling,
-        traits,
-        model=asked.model,
-        suffix=asked.suffix or None,
-        format=asked.format,
-        logprobs=logprobs,
-    )
+    check_tokens(asked.context, entry.info.vocab_size)
+    before = await text_of(entry, upstream, lease.traits, asked.context)
+    await prompt.fit(messages, (), truncate=False, think=think, always=True)
+    text = before + (prompt.text or asked.prompt)
+    await prompt.count(without_bos(text, entry.info))
+    return None

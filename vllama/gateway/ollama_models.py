@@ -6,6 +6,7 @@ import asyncio
 import math
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -16,7 +17,7 @@ from vllama.gateway.http import Request
 from vllama.gateway.pulling import pulled
 from vllama.metrics import CONTENT_TYPE
 from vllama.models.cloud import CloudDisabled
-from vllama.models.info import details, model_info
+from vllama.models.info import details, model_info, projector_info
 from vllama.models.modelfile import modelfile_text, parameters_text
 from vllama.models.ref import Kind, ModelRef
 from vllama.models.types import Bundle, Capability, ModelInfo, PullEvent
@@ -80,6 +81,7 @@ async def tags(gateway: Gateway, request: Request) -> None:
         | {
             "modified_at": rfc3339_local(bundle.modified_s),
             "capabilities": capability_list(info),
+            "store": bundle.store,
         }
         for bundle, info in await gateway.catalog.all()
     ]
@@ -129,7 +131,7 @@ async def show(gateway: Gateway, request: Request) -> None:
         raise ModelNotFound(name, message=f"model '{name}' not found") from error
     except CloudDisabled as error:
         raise CloudDisabled("remote model details are unavailable") from error
-    bundle, info = entry.bundle, entry.info
+    bundle, info = shown_as(entry.bundle, body), entry.info
     # the long arrays are read from the file again
     metadata = await asyncio.to_thread(model_info, info, verbose=body.get("verbose") is True)
     if request.header(b"user-agent").startswith("GitHubCopilotChat/"):
@@ -149,6 +151,8 @@ async def show(gateway: Gateway, request: Request) -> None:
         reply["messages"] = list(bundle.messages)
     if text := bundle.license or info.license:
         reply["license"] = text
+    if bundle.projector:
+        reply["projector_info"] = await asyncio.to_thread(projector_info, bundle.projector)
     if body.get("verbose") is True:
         reply["tensors"] = [
             {"name": tensor, "type": kind, "shape": list(shape)}
@@ -157,17 +161,30 @@ async def show(gateway: Gateway, request: Request) -> None:
     await request.json(200, reply)
 
 
+def shown_as(bundle: Bundle, body: Mapping[str, object]) -> Bundle:
+    """Return the model with the system message and the options that a client asks to be shown."""
+    system, options = body.get("system"), body.get("options")
+    if isinstance(system, str) and system:
+        bundle = replace(bundle, system=system)
+    if isinstance(options, dict) and options:
+        given = {name: value for name, value in options.items() if value is not None}
+        bundle = replace(bundle, parameters={**bundle.parameters, **given})
+    return bundle
+
+
 async def delete(gateway: Gateway, request: Request) -> None:
     """Unload and remove a model."""
-    name = named(parse_model_field(await request.body()))
+    body = parse_model_field(await request.body())
+    name, force = named(body), body.get("force") is True
     try:
         bundle = await gateway.catalog.bundle(name)
     except ModelNotFound as error:
         raise ModelNotFound(name, message=f"model '{name}' not found") from error
+    await asyncio.to_thread(gateway.catalog.library.check_removable, name, force=force)
     models = await asyncio.to_thread(gateway.catalog.library.list)
     if not any(other.key == bundle.key and other.name != bundle.name for other in models):
         gateway.scheduler.unload(bundle)  # no other name needs the engine
-    await asyncio.to_thread(gateway.catalog.library.remove, name)
+    await asyncio.to_thread(gateway.catalog.library.remove, name, force=force)
     gateway.catalog.forget()
     await request.respond(200, b"")
 
@@ -197,7 +214,7 @@ async def pull(gateway: Gateway, request: Request) -> None:
             await send_line(request, pull_line(event))
 
     try:
-        await pulled(gateway, request, name, tell)
+        await pulled(gateway, request, name, tell, insecure=body.get("insecure") is True)
     except VllamaError as error:
         reply = {"error": error.sentence()}
         if not stream:

@@ -6,43 +6,44 @@ always asked to stream, so that a client who leaves stops the generation.
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from vllama.engines.base import Mode
 from vllama.errors import BadRequest, CapabilityMissing, ModelNotFound
 from vllama.gateway.catalog import Entry
-from vllama.gateway.embedding import embed_all
+from vllama.gateway.embedding import check_inputs, embed_all
 from vllama.gateway.http import Request
-from vllama.gateway.inference import Prompt, dropped_header, leased, relayed, unless_gone
-from vllama.gateway.relay import Relay
+from vllama.gateway.inference import dropped_header, leased, unless_gone
+from vllama.gateway.ollama_common import need_of
+from vllama.gateway.several import Choice, relay_choices
+from vllama.gateway.turns import turn_of, with_own
 from vllama.gateway.upstream import Upstream
 from vllama.models.types import Bundle, Capability
-from vllama.plan.types import Need
 from vllama.scheduler.instance import Lease
-from vllama.translate.openai_in import (
-    adapt_chat,
-    adapt_completion,
-    parse_openai,
-    parse_openai_embeddings,
-)
-from vllama.translate.openai_messages import conversation, keep_messages
-from vllama.translate.openai_out import (
-    PassThrough,
-    Whole,
+from vllama.translate.adapt import parse_openai
+from vllama.translate.choices import parse_n, reseeded
+from vllama.translate.embeddings import (
     embeddings_reply,
+    parse_embeddings,
     truncate_dimensions,
 )
+from vllama.translate.extras import Extras, take_extras, with_effort
+from vllama.translate.openai_out import PassThrough, Whole
 from vllama.translate.options import resolve_options
-from vllama.translate.prompt import opens_thinking
-from vllama.translate.types import Call
+from vllama.translate.upstream import parse_effort
 
 if TYPE_CHECKING:
     from vllama.gateway.app import Gateway
 
-CHAT_PATH = "/v1/chat/completions"
-COMPLETION_PATH = "/v1/completions"
+IGNORED_HEADER = "x-vllama-ignored"
+TRUNCATE_HEADER = b"x-vllama-truncate"
+MAX_NAMED = 10
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.\[\]-]")
 
 
 async def model_of(gateway: Gateway, name: object) -> Entry:
@@ -57,13 +58,18 @@ async def model_of(gateway: Gateway, name: object) -> Entry:
 
 def row(bundle: Bundle) -> dict[str, object]:
     """Return a model as OpenAI lists it."""
-    owner = bundle.name.rsplit("/", 1)[0] if "/" in bundle.name else "library"
     return {
         "id": bundle.name,
         "object": "model",
         "created": int(bundle.modified_s),
-        "owned_by": owner,
+        "owned_by": owner_of(bundle.name),
     }
+
+
+def owner_of(name: str) -> str:
+    """Return the namespace of a name: the part before the last one, `library` if there is none."""
+    parts = name.split("/")
+    return parts[-2] if len(parts) > 1 else "library"
 
 
 async def models(gateway: Gateway, request: Request) -> None:
@@ -81,95 +87,92 @@ async def model(gateway: Gateway, request: Request) -> None:
 
 async def chat(gateway: Gateway, request: Request) -> None:
     """Serve `POST /v1/chat/completions`."""
-    body = parse_openai(await request.body())
+    body, extras = take_extras(parse_openai(await request.body()))
     entry = await model_of(gateway, body.get("model"))
+    model = str(body["model"])
     if Capability.COMPLETION not in entry.info.capabilities:
-        raise CapabilityMissing(f'"{body["model"]}" does not support chat')
-    defaults, load = resolve_options(entry.bundle.parameters, {})
-    need = Need(mode=Mode.CHAT, context_length=load.num_ctx, logprobs=bool(body.get("logprobs")))
-    body = with_own(body, entry.bundle)
+        raise CapabilityMissing(f'"{model}" does not support chat')
+    thinks = Capability.THINKING in entry.info.capabilities
+    if not thinks and (extras.think or parse_effort(effort_of(body))):
+        raise CapabilityMissing(f'"{model}" does not support thinking')
+    n = parse_n(body.get("n"))
+    body = with_own(with_effort(body, extras.think), entry.bundle)
+    defaults, load = resolve_options(entry.bundle.parameters, extras.options)
+    need = need_of(load, Mode.CHAT, logprobs=bool(body.get("logprobs")))
+    truncate = may_truncate(request, extras, default=True)
 
     async def use(lease: Lease, upstream: Upstream) -> None:
         traits = lease.traits
-        data, passage = adapt_chat(body, traits, model=str(body["model"]), defaults=defaults)
-        prompt = Prompt(entry.info, upstream, traits)
-        if not traits.usage_in_stream:
-            messages, tools = conversation(data)
-            kept = await prompt.fit(messages, tools, truncate=True, think=None)
-            if prompt.dropped:
-                data = keep_messages(data, messages, kept)
-        make = PassThrough if passage.stream else Whole
-        reply = make(
-            passage,
-            traits,
-            prompt_tokens=prompt.tokens,
-            think=Capability.THINKING in entry.info.capabilities,
-            think_opened=opens_thinking(prompt.text or ""),
+        given = body | {"n": n if traits.takes_n and n > 1 else None}
+        turn = await turn_of(entry, given, upstream, traits, defaults=defaults, truncate=truncate)
+        stream = turn.passage.stream
+        choices = [
+            Choice(
+                call=reseeded(turn.call, traits, number),
+                reply=turn.reply(PassThrough if stream else Whole)[0],
+                new_prompt=number == 0,
+            )
+            for number in range(1 if traits.takes_n else n)
+        ]
+        headers = dropped_header(turn.prompt)
+        await relay_choices(
+            gateway, request, entry.bundle, upstream, choices, whole=not stream, headers=headers
         )
-        relay = Relay(request, reply, whole=not passage.stream, headers=dropped_header(prompt))
-        call = Call(path=CHAT_PATH, body=data)
-        await relayed(gateway, request, entry.bundle, relay, upstream, call)
 
-    await leased(gateway, request, entry.bundle, need, None, use)
+    await leased(gateway, request, entry.bundle, need, extras.keep_alive, use)
 
 
-def with_own(body: dict[str, Any], bundle: Bundle) -> dict[str, Any]:
-    """Put the model's own SYSTEM and MESSAGEs before the conversation, as on Ollama's routes."""
-    messages = body.get("messages")
-    if not isinstance(messages, list) or not messages or not (bundle.system or bundle.messages):
-        return body
-    own: list[object] = [dict(item) for item in bundle.messages]
-    first = messages[0]
-    brings_one = isinstance(first, dict) and first.get("role") in ("system", "developer")
-    if bundle.system and not brings_one:
-        own.insert(0, {"role": "system", "content": bundle.system})
-    return body | {"messages": [*own, *messages]}
+def effort_of(body: dict[str, Any]) -> object:
+    """Return the effort that a body asks for; `reasoning` wins over `reasoning_effort` (§1.8)."""
+    reasoning = body.get("reasoning")
+    effort = reasoning.get("effort") if isinstance(reasoning, dict) else None
+    return body.get("reasoning_effort") if effort is None else effort
 
 
-async def completions(gateway: Gateway, request: Request) -> None:
-    """Serve `POST /v1/completions`."""
-    body = parse_openai(await request.body())
-    entry = await model_of(gateway, body.get("model"))
-    if Capability.COMPLETION not in entry.info.capabilities:
-        raise CapabilityMissing(f'"{body["model"]}" does not support generate')
-    defaults, load = resolve_options(entry.bundle.parameters, {})
-    need = Need(mode=Mode.CHAT, context_length=load.num_ctx, logprobs=bool(body.get("logprobs")))
+def may_truncate(request: Request, extras: Extras, *, default: bool) -> bool:
+    """Tell whether what is too long may be cut: the body's word, else the header's, else `default`.
 
-    async def use(lease: Lease, upstream: Upstream) -> None:
-        traits = lease.traits
-        data, passage = adapt_completion(body, traits, model=str(body["model"]), defaults=defaults)
-        prompt = Prompt(entry.info, upstream, traits)
-        if not traits.usage_in_stream and isinstance(body.get("prompt"), str):
-            await prompt.count(body["prompt"])
-            prompt.check()
-        make = PassThrough if passage.stream else Whole
-        reply = make(passage, traits, prompt_tokens=prompt.tokens)
-        relay = Relay(request, reply, whole=not passage.stream, headers={})
-        call = Call(path=COMPLETION_PATH, body=data)
-        await relayed(gateway, request, entry.bundle, relay, upstream, call)
+    The header is for clients that cannot add a field. Raises BadRequest.
+    """
+    if extras.truncate is not None:
+        return extras.truncate
+    said = request.header(TRUNCATE_HEADER).strip().lower()
+    if said not in ("", "true", "false"):
+        raise BadRequest(f"cannot read header 'x-vllama-truncate: {said[:80]}': not true or false")
+    return said == "true" if said else default
 
-    await leased(gateway, request, entry.bundle, need, None, use)
+
+def ignored_header(names: Sequence[str]) -> dict[str, str]:
+    """Return the header that names what had no effect: a few, with nothing that ends a line."""
+    shown = ", ".join(_UNSAFE.sub("_", name) for name in names[:MAX_NAMED])
+    return {IGNORED_HEADER: shown} if names else {}
 
 
 async def embeddings(gateway: Gateway, request: Request) -> None:
     """Serve `POST /v1/embeddings`; vectors are normalised, base64 if asked for."""
-    name, inputs, dimensions, encoding = parse_openai_embeddings(await request.body())
-    entry = await model_of(gateway, name)
-    _, load = resolve_options(entry.bundle.parameters, {})
-    need = replace(Need(mode=Mode.EMBED), context_length=load.num_ctx)
+    body, extras = take_extras(parse_openai(await request.body()))
+    asked = parse_embeddings(body)
+    entry = await model_of(gateway, asked.model)
+    name = str(asked.model)
+    check_inputs(asked.inputs, name, entry.info.vocab_size)
+    _, load = resolve_options(entry.bundle.parameters, extras.options)
+    truncate = may_truncate(request, extras, default=True)
 
     async def use(lease: Lease, upstream: Upstream) -> None:
         work = embed_all(
             upstream,
             lease.traits,
-            inputs,
+            asked.inputs,
             model=name,
-            truncate=True,
-            limit=lease.traits.context_length,
+            truncate=truncate,
+            limit=min(load.num_ctx or math.inf, lease.traits.context_length),
         )
-        vectors, tokens = await unless_gone(request, work)
-        if dimensions:
-            vectors = [truncate_dimensions(vector, dimensions) for vector in vectors]
-        await request.respond(200, embeddings_reply(name, vectors, tokens, encoding))
+        made = await unless_gone(request, work)
+        vectors = made.vectors
+        if asked.dimensions:
+            vectors = [truncate_dimensions(vector, asked.dimensions) for vector in vectors]
+        reply = embeddings_reply(name, vectors, made.tokens, asked.encoding)
+        await request.respond(200, reply, headers=made.headers)
 
-    await leased(gateway, request, entry.bundle, need, None, use)
+    need = need_of(load, Mode.EMBED)
+    await leased(gateway, request, entry.bundle, need, extras.keep_alive, use)

@@ -17,9 +17,16 @@ if TYPE_CHECKING:
 
 
 async def pulled(
-    gateway: Gateway, request: Request, name: str, tell: Callable[[PullEvent], Awaitable[None]]
+    gateway: Gateway,
+    request: Request,
+    name: str,
+    tell: Callable[[PullEvent], Awaitable[None]],
+    *,
+    insecure: bool = False,
 ) -> Bundle:
     """Download `name`, await `tell` for each step, and return the model.
+
+    `insecure` allows plain http to a registry.
 
     Raises ClientGone, and what the library raises.
     """
@@ -40,6 +47,7 @@ async def pulled(
             formats=preferred_formats(gateway.facts),
             progress=report,
             cancel=cancel,
+            insecure=insecure,
         )
     )
     download.add_done_callback(lambda _: events.put_nowait(None))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from vllama.errors import BadRequest
 from vllama.gateway.anthropic import chat_model, prepared, relay_blocks, seed_of
 from vllama.gateway.http import MAX_BODY_BYTES, BodyTooLarge, Request
+from vllama.gateway.openai import may_truncate
 from vllama.translate.responses_in import parse_responses
 from vllama.translate.responses_out import ResponsesReply
 
@@ -28,7 +29,7 @@ async def responses(gateway: Gateway, request: Request) -> None:
     body = decompress(await request.body(), request.header(b"content-encoding"))
     asked = parse_responses(body)
     entry = await chat_model(gateway, asked.model)
-    chat = prepared(entry, asked.chat)
+    chat = prepared(entry, asked.chat, asked.extras)
     make = partial(
         ResponsesReply,
         seed=seed_of(request),
@@ -36,8 +37,16 @@ async def responses(gateway: Gateway, request: Request) -> None:
         echo=asked.echo,
         names=asked.names,
     )
+    truncate = may_truncate(request, asked.extras, default=asked.truncate)
     await relay_blocks(
-        gateway, request, entry, chat, make, truncate=asked.truncate, ignored=asked.ignored
+        gateway,
+        request,
+        entry,
+        chat,
+        make,
+        extras=asked.extras,
+        truncate=truncate,
+        ignored=asked.ignored,
     )
 
 

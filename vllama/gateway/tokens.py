@@ -1,30 +1,36 @@
-"""Routes that Ollama lacks: tokenize, detokenize, and rerank, which no engine here can yet.
+"""Routes that Ollama lacks: tokenize, detokenize, and rerank for engines that can.
 
 `POST /api/tokenize` `{"model", "text"|"content"|"prompt"}` → `{"model", "tokens", "count"}`;
-`POST /api/detokenize` `{"model", "tokens"}` → `{"model", "text"}`. Both load the model.
+`POST /api/detokenize` `{"model", "tokens"}` → `{"model", "text"}`; `POST /v1/rerank` `{"model",
+"query", "documents", "top_n"}` → `{"model", "results": [{"index", "relevance_score", …}]}`, the
+shape that Jina, Cohere and vLLM share. All load the model.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from vllama.engines.base import Mode
+from vllama.engines.base import Mode, Settings
 from vllama.errors import BadRequest, CapabilityMissing
 from vllama.gateway import inference
 from vllama.gateway.catalog import Entry
 from vllama.gateway.http import Request
-from vllama.gateway.inference import leased
+from vllama.gateway.inference import leased, unless_gone
 from vllama.gateway.ollama_common import found, need_of
 from vllama.gateway.ollama_models import named
 from vllama.gateway.openai import model_of
 from vllama.gateway.upstream import Upstream
-from vllama.models.types import Capability
+from vllama.models.types import Bundle, Capability, Format
 from vllama.plan.types import Need
 from vllama.scheduler.instance import Lease
-from vllama.translate.decoding import Fields
+from vllama.translate.decoding import Fields, decode_object, encode_json
+from vllama.translate.extras import take_extras
+from vllama.translate.faults import clean_engine_error
 from vllama.translate.ollama_in import parse_model_field
 from vllama.translate.openai_in import parse_openai
 from vllama.translate.options import resolve_options
+from vllama.translate.traits import Traits
+from vllama.translate.types import Call
 from vllama.units import parse_keep_alive
 
 if TYPE_CHECKING:
@@ -80,13 +86,70 @@ async def detokenize(gateway: Gateway, request: Request) -> None:
 
 
 async def rerank(gateway: Gateway, request: Request) -> None:
-    """Serve `POST /v1/rerank`: say that it cannot be done."""
-    name = parse_openai(await request.body()).get("model")
-    await model_of(gateway, name)
-    raise NotSupported(
+    """Serve `POST /v1/rerank` with an engine that has it."""
+    body, extras = take_extras(parse_openai(await request.body()))
+    entry = await model_of(gateway, body.get("model"))
+    name = str(body["model"])
+    check_documents(body)
+    mode = Mode.CHAT if entry.bundle.format is Format.REMOTE else Mode.EMBED
+    refusal = NotSupported(
         f"cannot rerank with '{name}': no engine here can",
         hint="compare vectors of /v1/embeddings instead",
     )
+    if not any(traits.rerank_path for traits in possible(gateway, entry.bundle, mode)):
+        raise refusal
+
+    async def use(lease: Lease, upstream: Upstream) -> None:
+        path = lease.traits.rerank_path
+        if path is None:
+            raise refusal
+        sent = {key: value for key, value in body.items() if value is not None}
+        sent["model"] = lease.traits.model_name or name
+        call = Call(path=path, body=encode_json(sent))
+        data = await unless_gone(request, fetched(upstream, call, f"rerank with '{name}'"))
+        reply = decode_object(data, "RerankResponse")
+        await request.json(200, reply | {"model": name})
+
+    _, load = resolve_options(entry.bundle.parameters, extras.options)
+    await leased(gateway, request, entry.bundle, need_of(load, mode), extras.keep_alive, use)
+
+
+def possible(gateway: Gateway, bundle: Bundle, mode: Mode) -> list[Traits]:
+    """Return what the engines here would offer of a model: no model is loaded to say no."""
+    found = gateway.facts.found
+    settings = Settings(mode=mode, alias=bundle.name, context_length=1)
+    return [
+        found.engines[name].traits(bundle, settings)
+        for name in found.installations
+        if bundle.format in found.engines[name].formats
+    ]
+
+
+def check_documents(body: dict[str, Any]) -> None:
+    """Refuse what no engine can rank. Raises BadRequest."""
+    if not isinstance(body.get("query"), str):
+        raise BadRequest("Invalid type for 'query': expected a string.")
+    documents = body.get("documents")
+    if not isinstance(documents, list) or not documents:
+        raise BadRequest("Invalid type for 'documents': expected an array that is not empty.")
+    if not all(isinstance(item, str | dict) for item in documents):
+        raise BadRequest("Invalid type for 'documents': expected strings or objects.")
+    top_n = body.get("top_n")
+    if top_n is not None and (isinstance(top_n, bool) or not isinstance(top_n, int) or top_n < 0):
+        raise BadRequest("Invalid value for 'top_n': expected an integer >= 0.")
+
+
+async def fetched(upstream: Upstream, call: Call, what: str) -> bytes:
+    """Return an engine's answer to a route that it may lack. Raises NotSupported for "cannot what".
+
+    A server elsewhere shows what it has only when it is asked.
+    """
+    answer = await upstream.fetch(call)
+    if answer.status in (404, 405, 501):
+        raise NotSupported(f"cannot {what}: its engine has no such route, or not for this model")
+    if answer.status != 200:
+        raise clean_engine_error(answer.status, answer.body)
+    return answer.body
 
 
 async def asked(gateway: Gateway, request: Request) -> tuple[str, Fields, Entry]:

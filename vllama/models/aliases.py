@@ -1,24 +1,100 @@
-"""Short library names of Ollama's and the hub repositories that hold the same model as GGUF.
+"""Ollama's library names and the hub repositories that hold the same model.
 
-A handful; Ollama's own registry is not asked.
+The table is `aliases.toml`: one table a name, one key a tag. A user's own aliases come first.
+Ollama's tags are `size[-flavour][-quantisation]` (`3b-instruct-q8_0`); what of it the table does
+not know is taken apart here. Pure but for the one data file.
 """
 
 from __future__ import annotations
 
-from vllama.models.ref import Kind, ModelRef
+import tomllib
+from collections.abc import Mapping
+from functools import lru_cache
+from importlib import resources
+from types import MappingProxyType
 
-# name without the tag's quantisation → repository; creators' own GGUFs
-ALIASES: dict[str, str] = {
-    "smollm2:135m": "hf.co/HuggingFaceTB/SmolLM2-135M-Instruct-GGUF",
-    "smollm2:360m": "hf.co/HuggingFaceTB/SmolLM2-360M-Instruct-GGUF",
-    "smollm2:1.7b": "hf.co/HuggingFaceTB/SmolLM2-1.7B-Instruct-GGUF",
-    "qwen2.5:0.5b": "hf.co/Qwen/Qwen2.5-0.5B-Instruct-GGUF",
-    "qwen3:0.6b": "hf.co/Qwen/Qwen3-0.6B-GGUF",
-}
+from vllama.models.quant import quant_of_tag
+from vllama.models.ref import DEFAULT_HOST, DEFAULT_NAMESPACE, DEFAULT_TAG, Kind, ModelRef
+
+NONE: Mapping[str, str] = MappingProxyType({})
+_TUNED = ("instruct", "chat", "it")  # what most of Ollama's models are anyway
 
 
-def hub_alias(ref: ModelRef) -> ModelRef | None:
-    """Return the hub reference that a library name stands for, or None."""
-    if ref.kind is not Kind.LIBRARY:
+def hub_alias(ref: ModelRef, own: Mapping[str, str] = NONE) -> ModelRef | None:
+    """Return the hub reference that a name stands for, or None.
+
+    `own` are the user's aliases: a name, with or without a tag, to any name of a hub model.
+    The result's tag is the quantisation that the name asks for, or `latest`.
+    """
+    mine = _own_alias(ref, own)
+    if mine is not None:
+        return mine
+    if ref.kind is not Kind.LIBRARY or not _is_library(ref):
         return None
-    return next((ModelRef.parse(hub) for name, hub in ALIASES.items() if ref.means(name)), None)
+    tags = _table().get(ref.model.lower())
+    if tags is None:
+        return None
+    found = _look_up(tags, ref.tag.lower())
+    if found is None:
+        return None
+    hub_id, quant = found
+    return ModelRef.of_hub(hub_id, quant or DEFAULT_TAG)
+
+
+def families() -> tuple[str, ...]:
+    """Return the library names that the table knows, without tags."""
+    return tuple(_table())
+
+
+def tags_of(model: str) -> tuple[str, ...]:
+    """Return the tags that the table knows of a library name; empty for an unknown one."""
+    return tuple(_table().get(model.lower(), ()))
+
+
+def _is_library(ref: ModelRef) -> bool:
+    host, namespace = ref.host or DEFAULT_HOST, ref.namespace or DEFAULT_NAMESPACE
+    return host.lower() == DEFAULT_HOST and namespace.lower() == DEFAULT_NAMESPACE
+
+
+def _own_alias(ref: ModelRef, own: Mapping[str, str]) -> ModelRef | None:
+    if not own or ref.kind is Kind.PATH:
+        return None
+    names = {ModelRef.parse(name).canonical: ModelRef.parse(target) for name, target in own.items()}
+    for name in ref.candidates:
+        if name in names:
+            return names[name]
+    quant = quant_of_tag(ref.tag)
+    plain = names.get(ref.with_tag(DEFAULT_TAG).canonical)
+    return plain.with_tag(quant) if quant and plain is not None else None
+
+
+def _look_up(tags: Mapping[str, str], tag: str) -> tuple[str, str | None] | None:
+    """Return (repository, quantisation asked for); None for a tag that is not known."""
+    quant = None
+    size = _resolve(tags, tag)
+    if size is None:
+        rest, _, last = tag.rpartition("-")
+        quant = quant_of_tag(last)
+        if quant is not None:
+            tag = rest or DEFAULT_TAG
+        size = _resolve(tags, tag)
+    while size is None:
+        tag, _, last = tag.rpartition("-")
+        if not tag or last not in _TUNED:
+            return None
+        size = _resolve(tags, tag)
+    return size, quant
+
+
+def _resolve(tags: Mapping[str, str], tag: str) -> str | None:
+    while tag in tags:
+        tag = tags[tag]
+        if "/" in tag:
+            return tag
+    return None
+
+
+@lru_cache(maxsize=1)
+def _table() -> Mapping[str, Mapping[str, str]]:
+    text = resources.files(__package__).joinpath("aliases.toml").read_text(encoding="utf-8")
+    return MappingProxyType(tomllib.loads(text))

@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from vllama.errors import BadModelFile, BadRequest, ModelNotFound, VllamaError
+from vllama.models.adapters import check_adapter, is_adapter
 from vllama.models.cloud import is_cloud
 from vllama.models.gguf import GgufHeader, read_header
 from vllama.models.library import Library
@@ -23,6 +24,7 @@ from vllama.models.ref import HUB_HOST, Kind, ModelRef
 from vllama.models.stores.base import real_size
 from vllama.models.stores.local import LocalStore
 from vllama.models.types import Bundle, Format, ModelInfo
+from vllama.translate.go_template_prompt import go_template
 
 Tell = Callable[[str], None]
 QUANTS = ("F32", "F16", "BF16", "Q4_K_S", "Q4_K_M", "Q8_0")
@@ -59,14 +61,14 @@ def create(library: Library, recipe: Recipe, tell: Tell = lambda status: None) -
     except BadModelFile as error:
         raise BadRequest(error.message, hint=error.hint) from error
     check_quant(info, base, recipe.quantize)
-    if recipe.adapters:  # to take them and leave them out would be a lie
-        raise BadRequest(
-            f"cannot create '{name}' with an adapter: no engine is started with one yet",
-            hint="merge it into the model first: llama-export-lora",
-        )
+    for path in recipe.adapters:
+        check_adapter(path, info)
+    adapters = recipe.adapters or base.adapters
     template = recipe.template if recipe.template is not None else base.template
     if template == info.chat_template:
         template = None  # what `show --modelfile` gave: the model's own
+    if template and template != base.template:
+        go_template(template)
     bundle = replace(
         base,
         name=name,
@@ -76,12 +78,12 @@ def create(library: Library, recipe: Recipe, tell: Tell = lambda status: None) -
         template=template,
         messages=recipe.messages if recipe.messages is not None else base.messages,
         license=recipe.license if recipe.license is not None else base.license,
+        adapters=adapters,
+        files=(*(file for file in base.files if file not in base.adapters), *adapters),
     )
     _tell_layers(bundle, base, tell)
     for note in recipe.notes:
         tell(note)
-    if template and template != base.template:
-        tell("keeping the template as text: the engine uses the one in the model's file")
     tell("writing manifest")
     kept = library.local.write(bundle)
     tell("success")
@@ -106,7 +108,8 @@ def copy(library: Library, source: str, destination: str) -> Bundle:
         ) from None
     if bundle.name.lower() == name.lower():
         return bundle
-    return library.local.write(replace(bundle, name=name, base=_base_name(library, bundle)))
+    copied = replace(bundle, name=name, base=_base_name(library, bundle))
+    return library.local.write(copied, digest=bundle.digest)
 
 
 def created_name(text: str) -> str:
@@ -138,7 +141,7 @@ def from_files(files: Iterable[tuple[str, Path]]) -> Bundle:
         header = _header(name, path)
         if _is_projector(header):
             projectors.append(path)
-        elif header.metadata.get("general.type") == "adapter":
+        elif is_adapter(header):
             raise BadRequest(f"cannot use '{name}': it is an adapter", hint="name it as one")
         elif header.metadata.get("split.count", 0) not in (0, 1):
             raise BadRequest(
@@ -225,6 +228,7 @@ def _tell_layers(bundle: Bundle, base: Bundle, tell: Tell) -> None:
         (bundle.parameters, base.parameters),
         (bundle.messages, base.messages),
         (bundle.license, base.license),
+        ([str(path) for path in bundle.adapters], [str(path) for path in base.adapters]),
     ):
         if own:
             digest = hashlib.sha256(msgspec.json.encode(own)).hexdigest()

@@ -1,15 +1,15 @@
-"""Fetches one file into the hub's cache: ranged, parallel, resumable, verified.
+"""Fetches one file into a place for blobs: ranged, parallel, resumable, verified.
 
 Why not huggingface_hub's own download: it cannot resume in a later process, takes a damaged
 byte silently, gives up on a reset, cannot be cancelled (measured, research/model-sources.md §1.4).
 
-1. Known by its etag and complete in the cache: nothing to do.
+1. Known by its etag and complete in its place: nothing to do.
 2. Ask the source for the address, take the blob's lock (two pulls share one download).
 3. Workers fetch parts by Range. A 5xx, a closed or silent connection: again, from the byte
    reached. An expired address: a new one. A server without Range: the file in one go.
 4. Verify the checksum, give the blob its name.
 
-The calling thread reports progress, saves the state and hashes while the workers run.
+The calling thread reports progress and hashes while the workers run.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
 
 import filelock
 import httpx2
 
 from vllama.errors import Offline, SourceError, VllamaError
 from vllama.models.connections import OpenConnections
-from vllama.models.hub_cache import HubRepo
 from vllama.models.partial import Closed, Part, Partial, saved_bytes
 from vllama.models.settings import ModelsSettings
 from vllama.models.sources.base import Location, Transient
 from vllama.models.types import Progress, PullEvent, SourceFile
 
 _EMIT_EVERY_S = 0.06  # Ollama's rhythm
-_SAVE_EVERY_S = 1.0
 _TICK_S = 0.02
 _HASH_STEP = 16 * 1024 * 1024
 _LEAST_PART = 4 * 1024 * 1024
@@ -43,6 +43,39 @@ class Cancelled(VllamaError):
     """The caller cancelled a pull; what was fetched stays for the next one."""
 
     status = 499
+
+
+class BlobPlace(Protocol):
+    """Where files lie by their etag on this disk: the hub's cache, Ollama's store.
+
+    `variable` is the user's variable that moves `folder`.
+    """
+
+    @property
+    def folder(self) -> Path:
+        """The folder of all such files."""
+        ...
+
+    @property
+    def variable(self) -> str:
+        """Name of the environment variable that says where `folder` is."""
+        ...
+
+    def blob(self, etag: str) -> Path:
+        """Return where the content with this etag lies, or would."""
+        ...
+
+    def partial(self, etag: str) -> Path:
+        """Return where the bytes of an unfinished download lie: on the same file system."""
+        ...
+
+    def lock(self, etag: str) -> Path:
+        """Return the lock file of a blob."""
+        ...
+
+    def has_blob(self, etag: str, size_bytes: int) -> bool:
+        """Tell whether a blob is complete."""
+        ...
 
 
 class _Again(Exception):
@@ -71,7 +104,7 @@ def part_size(size_bytes: int, settings: ModelsSettings) -> int:
 
 
 class FileDownload:
-    """One file on its way into `repo`; any of the events `stops` ends it.
+    """One file on its way into `place`; any of the events `stops` ends it.
 
     `locate` asks the source for the file's address, again when one has expired.
     """
@@ -80,14 +113,14 @@ class FileDownload:
         self,
         file: SourceFile,
         *,
-        repo: HubRepo,
+        place: BlobPlace,
         locate: Callable[[], Location],
         client: httpx2.Client,
         settings: ModelsSettings,
         progress: Progress,
         stops: Sequence[threading.Event],
     ) -> None:
-        self._file, self._repo, self._ask = file, repo, locate
+        self._file, self._place, self._ask = file, place, locate
         self._client, self._settings, self._progress = client, settings, progress
         self._ended = threading.Event()  # tells this file's own workers
         self._stops = tuple(stops)
@@ -99,16 +132,16 @@ class FileDownload:
         self._emitted_at = 0.0
 
     def run(self) -> str:
-        """Bring the file into the cache; return its etag.
+        """Bring the file into its place; return its etag.
 
         Raises Cancelled, ChecksumMismatch, SourceError and its kind, OSError of the disk.
         """
         etag, size = self._file.etag, self._file.size_bytes
-        if etag is None or not self._repo.has_blob(etag, size):
+        if etag is None or not self._place.has_blob(etag, size):
             location = self._locate(None)
             etag, size = location.etag, location.size_bytes
             with self._locked(location):
-                if not self._repo.has_blob(etag, size):
+                if not self._place.has_blob(etag, size):
                     self._transfer(location)
         self._emit(etag, size, size, force=True)
         return etag
@@ -136,14 +169,14 @@ class FileDownload:
     @contextmanager
     def _locked(self, location: Location) -> Iterator[None]:
         # the mode is huggingface_hub's: several users may share a cache
-        lock = filelock.FileLock(self._repo.lock(location.etag), mode=0o664)
+        lock = filelock.FileLock(self._place.lock(location.etag), mode=0o664)
         while True:
             self._check_stops()
             try:
                 lock.acquire(timeout=0.1)
                 break
             except filelock.Timeout:  # somebody else fetches it: show how far they are
-                done = saved_bytes(self._repo.blob(location.etag), location.size_bytes)
+                done = saved_bytes(self._place.partial(location.etag), location.size_bytes)
                 self._emit(location.etag, location.size_bytes, done)
         try:
             yield
@@ -152,7 +185,7 @@ class FileDownload:
 
     def _transfer(self, location: Location) -> None:
         partial = Partial(
-            self._repo.blob(location.etag),
+            self._place.partial(location.etag),
             etag=location.etag,
             size_bytes=location.size_bytes,
             part_bytes=part_size(location.size_bytes, self._settings),
@@ -165,7 +198,7 @@ class FileDownload:
                 self._ranges = False
                 partial.restart_whole()
                 self._run_workers(partial, location)
-            partial.finish(self._file.path, self._file.sha256)
+            partial.finish(self._place.blob(location.etag), self._file.path, self._file.sha256)
 
     def _run_workers(self, partial: Partial, location: Location) -> None:
         self._ended.clear()
@@ -190,15 +223,11 @@ class FileDownload:
     def _attend(
         self, partial: Partial, location: Location, workers: Sequence[threading.Thread]
     ) -> None:
-        saved_at = time.monotonic()
         while not self._ended.is_set() and any(worker.is_alive() for worker in workers):
             self._check_stops()
             if not partial.hash_ahead(_HASH_STEP):
                 self._ended.wait(_TICK_S)
             self._emit(location.etag, location.size_bytes, partial.done_bytes)
-            if time.monotonic() - saved_at > _SAVE_EVERY_S:
-                partial.save()
-                saved_at = time.monotonic()
 
     def _hang_up(self, workers: Sequence[threading.Thread]) -> None:
         """End the workers: one that waits for bytes wakes when its connection is shut down."""

@@ -1,30 +1,31 @@
-"""Fetches a whole variant into the hub's cache and makes it visible there.
+"""Fetches sets of files into a place for blobs, and whole variants into the hub's cache.
 
-Free space is checked first. When all files are there the snapshot's links are made, then the
-branch's ref: a snapshot that can be seen is complete. Blocking; call it in a thread.
+Free space is checked first. A variant is made visible when all its files are there: the
+snapshot's links, then the branch's ref, so that a snapshot that can be seen is complete.
+Blocking; call it in a thread.
 """
 
 from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+import httpx2
+
 from vllama.errors import DiskFull, VllamaError
 from vllama.models.disk import free_bytes
-from vllama.models.download import Cancelled, FileDownload, open_client, part_size
+from vllama.models.download import BlobPlace, Cancelled, FileDownload, open_client, part_size
 from vllama.models.hub_cache import HubRepo
 from vllama.models.partial import saved_bytes
 from vllama.models.settings import ModelsSettings
-from vllama.models.sources.base import Repository, Source
+from vllama.models.sources.base import Location, Repository, Source
 from vllama.models.types import Progress, PullEvent, SourceFile, Variant
 from vllama.units import format_bytes_decimal
-
-_LARGER = "remove models (vllama rm), or set HF_HUB_CACHE to a folder on a larger disk"
 
 
 class Fetcher:
@@ -48,10 +49,19 @@ class Fetcher:
         ChecksumMismatch, AuthRequired, Offline, SourceError.
         """
         repo = HubRepo(self._settings.hf_cache_dir, repository.hub_id)
-        with _disk_errors(repo):
-            self._check_space(repo, variant)
+        with disk_errors(repo, repo.hub_id):
+            check_space(repo, variant.files, repo.hub_id, self._free_space)
             repo.prepare()
-            etags = self._files(repo, repository, variant, progress, cancel)
+            with open_client(self._settings) as client:
+                etags = fetch_files(
+                    variant.files,
+                    place=repo,
+                    locate=partial(self._source.locate, repository),
+                    client=client,
+                    settings=self._settings,
+                    progress=progress,
+                    cancel=cancel,
+                )
             progress(PullEvent(status="verifying sha256 digest"))  # was done while they came
             progress(PullEvent(status="writing manifest"))
             for file, etag in zip(variant.files, etags, strict=True):
@@ -59,61 +69,72 @@ class Fetcher:
             repo.write_ref(repository.branch, repository.commit)
         return repo.snapshot(repository.commit)
 
-    def _check_space(self, repo: HubRepo, variant: Variant) -> None:
-        missing = {
-            file.etag or file.path: file.size_bytes
-            - (saved_bytes(repo.blob(file.etag), file.size_bytes) if file.etag else 0)
-            for file in variant.files
-            if not (file.etag and repo.has_blob(file.etag, file.size_bytes))
-        }
-        need = sum(missing.values())
-        if not need:
-            return
-        free = self._free_space(repo.cache_dir)
-        # a disk that is full to the last byte hurts everybody: leave 5 % of the download, or 1 GiB
-        if need + min(1024**3, need // 20) > free:
-            raise DiskFull(
-                f"cannot download '{repo.hub_id}': it needs {format_bytes_decimal(need)}, "
-                f"and {format_bytes_decimal(free)} are free at {repo.cache_dir}",
-                hint=_LARGER,
-            )
 
-    def _files(
-        self,
-        repo: HubRepo,
-        repository: Repository,
-        variant: Variant,
-        progress: Progress,
-        cancel: threading.Event,
-    ) -> list[str]:
-        """Fetch small files side by side, then large ones each with all connections."""
-        failed = threading.Event()
-        settings = self._settings
-        with open_client(settings) as client:
+def check_space(
+    place: BlobPlace,
+    files: Sequence[SourceFile],
+    what: str,
+    free_space: Callable[[Path], int] = free_bytes,
+) -> None:
+    """Raise DiskFull if what is missing of `files` does not fit; `what` is being downloaded."""
+    missing = {
+        file.etag or file.path: file.size_bytes
+        - (saved_bytes(place.partial(file.etag), file.size_bytes) if file.etag else 0)
+        for file in files
+        if not (file.etag and place.has_blob(file.etag, file.size_bytes))
+    }
+    need = sum(missing.values())
+    if not need:
+        return
+    free = free_space(place.folder)
+    # a disk that is full to the last byte hurts everybody: leave 5 % of the download, or 1 GiB
+    if need + min(1024**3, need // 20) > free:
+        raise DiskFull(
+            f"cannot download '{what}': it needs {format_bytes_decimal(need)}, "
+            f"and {format_bytes_decimal(free)} are free at {place.folder}",
+            hint=_larger(place),
+        )
 
-            def fetch(file: SourceFile) -> str:
-                job = FileDownload(
-                    file,
-                    repo=repo,
-                    locate=partial(self._source.locate, repository, file),
-                    client=client,
-                    settings=settings,
-                    progress=progress,
-                    stops=(cancel, failed),
-                )
-                try:
-                    return job.run()
-                except BaseException:
-                    failed.set()
-                    raise
 
-            small = [
-                file
-                for file in variant.files
-                if file.size_bytes <= part_size(file.size_bytes, settings)  # one connection each
-            ]
-            done = _side_by_side(fetch, small, settings.connections, failed)
-            return [done.get(file.path) or fetch(file) for file in variant.files]
+def fetch_files(
+    files: Sequence[SourceFile],
+    *,
+    place: BlobPlace,
+    locate: Callable[[SourceFile], Location],
+    client: httpx2.Client,
+    settings: ModelsSettings,
+    progress: Progress,
+    cancel: threading.Event,
+) -> list[str]:
+    """Fetch small files side by side, then large ones each with all connections.
+
+    Returns their etags. Raises what `FileDownload.run` raises.
+    """
+    failed = threading.Event()
+
+    def fetch(file: SourceFile) -> str:
+        job = FileDownload(
+            file,
+            place=place,
+            locate=partial(locate, file),
+            client=client,
+            settings=settings,
+            progress=progress,
+            stops=(cancel, failed),
+        )
+        try:
+            return job.run()
+        except BaseException:
+            failed.set()
+            raise
+
+    small = [
+        file
+        for file in files
+        if file.size_bytes <= part_size(file.size_bytes, settings)  # one connection each
+    ]
+    done = _side_by_side(fetch, small, settings.connections, failed)
+    return [done.get(file.path) or fetch(file) for file in files]
 
 
 def _side_by_side(
@@ -136,17 +157,21 @@ def _side_by_side(
 
 
 @contextmanager
-def _disk_errors(repo: HubRepo) -> Iterator[None]:
+def disk_errors(place: BlobPlace, what: str) -> Iterator[None]:
     """Map what the disk refuses; errors of the network are mapped where they arise."""
     try:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise DiskFull(
-                f"cannot download '{repo.hub_id}': the disk of {repo.cache_dir} is full",
-                hint=_LARGER,
+                f"cannot download '{what}': the disk of {place.folder} is full",
+                hint=_larger(place),
             ) from error
         raise VllamaError(
-            f"cannot write to '{error.filename or repo.cache_dir}': {error.strerror or error}",
-            hint="check the folder's owner and rights, or set HF_HUB_CACHE",
+            f"cannot write to '{error.filename or place.folder}': {error.strerror or error}",
+            hint=f"check the folder's owner and rights, or set {place.variable}",
         ) from error
+
+
+def _larger(place: BlobPlace) -> str:
+    return f"remove models (vllama rm), or set {place.variable} to a folder on a larger disk"

@@ -87,6 +87,23 @@ TENSOR_TYPES: dict[int, tuple[str, int, int]] = {
     41: ("Q1_0", 128, 18),
 }
 
+# what marks the text before a gap, after it, and what fills it (llama.cpp's llama-vocab.cpp)
+# key → key in older files, texts
+_FIM: dict[str, tuple[str, tuple[str, ...]]] = {
+    "fim_pre": ("prefix", (
+        "<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<｜fim▁begin｜>", "<PRE>", "▁<PRE>",
+        "<|code_prefix|>",
+    )),
+    "fim_suf": ("suffix", (
+        "<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", "<｜fim▁hole｜>", "<SUF>", "▁<SUF>",
+        "<|code_suffix|>",
+    )),
+    "fim_mid": ("middle", (
+        "<|fim_middle|>", "<fim-middle>", "<fim_middle>", "<｜fim▁end｜>", "<MID>", "▁<MID>",
+        "<|code_middle|>",
+    )),
+}  # fmt: skip
+
 
 class NeedMore(Exception):
     """The buffer ends inside the header; at least `at_least` bytes of the file are needed."""
@@ -105,6 +122,7 @@ class LongArray:
     offset: int
     path: Path | None = None
     marks: tuple[int, ...] = field(default=(), repr=False)
+    end: int = 0
 
     def load(self) -> list[object]:
         """Read the whole array from its file; an empty list if that is gone or remote."""
@@ -279,7 +297,7 @@ class _Parser:
             return self.elements(element, count, position)
         end, marks = self.skip(element, count, position)
         array = LongArray(
-            element_type=element, count=count, offset=position, path=path, marks=marks
+            element_type=element, count=count, offset=position, path=path, marks=marks, end=end
         )
         return array, end
 
@@ -347,6 +365,35 @@ class _Parser:
             text = self.entry(tokens, number) if isinstance(number, int) else None
             if text is not None:
                 found[key] = text
+        for key, (old, _) in _FIM.items():
+            for name in (key, old):
+                number = metadata.get(f"tokenizer.ggml.{name}_token_id")
+                text = self.entry(tokens, number) if isinstance(number, int) else None
+                if text is not None:
+                    found.setdefault(key, text)
+        # most files do not say; llama.cpp too goes by the tokens' texts then
+        return self.fim_by_text(tokens) | found
+
+    def fim_by_text(self, tokens: object) -> dict[str, str]:
+        """Find the tokens that mark a gap by their texts, without building the list."""
+        if isinstance(tokens, list):
+            known = {t for t in tokens if isinstance(t, str)}
+            return {
+                key: next(text for text in texts if text in known)
+                for key, (_, texts) in _FIM.items()
+                if known & set(texts)
+            }
+        if not isinstance(tokens, LongArray) or tokens.element_type != _STRING:
+            return {}
+        entries = self.data[tokens.offset : tokens.end]
+        if not any(sign in entries for sign in (b"fim", b"PRE>", b"code_prefix")):
+            return {}
+        found: dict[str, str] = {}
+        for key, (_, texts) in _FIM.items():
+            for text in texts:
+                entry = text.encode()
+                if struct.pack("<Q", len(entry)) + entry in entries:
+                    found.setdefault(key, text)
         return found
 
     def entry(self, array: object, index: int) -> str | None:

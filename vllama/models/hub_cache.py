@@ -29,11 +29,13 @@ _TAG = (
 class HubRepo:
     """One model repository inside the cache."""
 
+    variable = "HF_HUB_CACHE"
+
     def __init__(self, cache_dir: Path, hub_id: str) -> None:
-        self.cache_dir = cache_dir
+        self.cache_dir = self.folder = cache_dir
         self.hub_id = hub_id
-        self._folder = _PREFIX + hub_id.replace("/", "--")
-        self.root = cache_dir / self._folder
+        self._name = _PREFIX + hub_id.replace("/", "--")
+        self.root = cache_dir / self._name
 
     def prepare(self) -> None:
         """Create the folders; raises OSError."""
@@ -41,15 +43,19 @@ class HubRepo:
             self.cache_dir.mkdir(parents=True, exist_ok=True)
             (self.cache_dir / "CACHEDIR.TAG").write_text(_TAG)
         (self.root / "blobs").mkdir(parents=True, exist_ok=True)
-        (self.cache_dir / ".locks" / self._folder).mkdir(parents=True, exist_ok=True)
+        (self.cache_dir / ".locks" / self._name).mkdir(parents=True, exist_ok=True)
 
     def blob(self, etag: str) -> Path:
         """Return where the content with this etag lies."""
         return self.root / "blobs" / etag
 
+    def partial(self, etag: str) -> Path:
+        """Return where the bytes of an unfinished download lie."""
+        return self.root / "blobs" / f"{etag}.vllama-partial"
+
     def lock(self, etag: str) -> Path:
         """Return the lock file of a blob: the one that huggingface_hub takes too."""
-        return self.cache_dir / ".locks" / self._folder / f"{etag}.lock"
+        return self.cache_dir / ".locks" / self._name / f"{etag}.lock"
 
     def has_blob(self, etag: str, size_bytes: int) -> bool:
         """Tell whether a blob is complete (it only gets its name when it is)."""

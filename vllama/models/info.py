@@ -8,16 +8,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
 
-from vllama.errors import BadModelFile
+from vllama.errors import BadModelFile, BadRequest
 from vllama.models.capabilities import template_capabilities
 from vllama.models.gguf import GgufHeader, LongArray, read_header
 from vllama.models.quant import file_type_name
 from vllama.models.safetensors import read_folder
 from vllama.models.types import Bundle, Capability, Format, ModelInfo
+from vllama.translate.go_template_prompt import go_template
 
 _ARRAY_SHOWN = 5  # /api/show empties longer arrays unless `verbose`
 _BOS_BY_DEFAULT = frozenset({"llama3", "llama-v3", "llama-bpe", "tekken"})
+_CONTROL = frozenset({2, 3})  # unknown, control (llama.h, enum llama_token_type)
 _HIDDEN = frozenset({"general.name", "tokenizer.chat_template"})
 
 
@@ -28,7 +33,8 @@ def read_info(bundle: Bundle) -> ModelInfo:
     """
     if bundle.format is Format.SAFETENSORS:
         return read_folder(bundle.path)
-    headers = [read_header(path) for path in bundle.files if path != bundle.projector]
+    others = {bundle.projector, *bundle.adapters}
+    headers = [read_header(path) for path in bundle.files if path not in others]
     projector = read_header(bundle.projector) if bundle.projector else None
     info = info_from_headers(headers, projector=projector, quant=bundle.quant)
     if info.parameter_count == 0:
@@ -55,7 +61,8 @@ def info_from_headers(
     width = embedding // head_count if embedding and head_count else None
     template = _template(meta)
     tensors = [tensor for header in headers for tensor in header.tensors]
-    bos, eos = headers[0].special_tokens.get("bos"), headers[0].special_tokens.get("eos")
+    special = headers[0].special_tokens
+    fim = tuple(special.get(name, "") for name in ("fim_pre", "fim_suf", "fim_mid"))
     return ModelInfo(
         architecture=arch,
         parameter_count=sum(tensor.elements for tensor in tensors),
@@ -71,10 +78,11 @@ def info_from_headers(
         vocab_size=_int(meta, f"{arch}.vocab_size") or _length(meta, "tokenizer.ggml.tokens"),
         weights_bytes=sum(tensor.size_bytes or 0 for tensor in tensors),
         chat_template=template,
-        bos_token=bos,
-        eos_token=eos,
+        bos_token=special.get("bos"),
+        eos_token=special.get("eos"),
+        fim_tokens=(fim[0], fim[1], fim[2]) if all(fim) else None,
         adds_bos=_adds_bos(meta),
-        capabilities=_capabilities(meta, arch, template, projector),
+        capabilities=_capabilities(meta, arch, template, projector, inserts=all(fim)),
         license=_text(meta, "general.license"),
         metadata=meta,
         tensors=tuple((tensor.name, tensor.type_name, tensor.shape) for tensor in tensors),
@@ -86,10 +94,14 @@ def _capabilities(
     arch: str,
     template: str | None,
     projector: GgufHeader | None,
+    *,
+    inserts: bool,
 ) -> frozenset[Capability]:
     if f"{arch}.pooling_type" in meta:
         return frozenset({Capability.EMBEDDING})
     found = {Capability.COMPLETION, *template_capabilities(template, arch)}
+    if inserts:
+        found.add(Capability.INSERT)
     if projector is not None:
         # older projectors lack these keys and are all for images
         if projector.metadata.get("clip.has_vision_encoder", True):
@@ -97,6 +109,50 @@ def _capabilities(
         if projector.metadata.get("clip.has_audio_encoder"):
             found.add(Capability.AUDIO)
     return frozenset(found)
+
+
+def with_template(info: ModelInfo, bundle: Bundle) -> ModelInfo:
+    """Return what a model can do by the template of its Modelfile, if it has one."""
+    if bundle.template is None or Capability.COMPLETION not in info.capabilities:
+        return info
+    try:
+        template = go_template(bundle.template)
+    except BadRequest:  # said when it is used: a list of models must not fail
+        return info
+    found = info.capabilities - {Capability.TOOLS, Capability.THINKING}
+    by_family = Capability.THINKING in template_capabilities(None, info.architecture)
+    for capability, has in (
+        (Capability.TOOLS, template.takes_tools),
+        (Capability.INSERT, template.takes_suffix),
+        (Capability.THINKING, by_family or template.think_tags is not None),
+    ):
+        found |= {capability} if has else set()
+    return replace(info, capabilities=found)
+
+
+def control_tokens(info: ModelInfo) -> Mapping[int, str]:
+    """Return the texts of the tokens that mark turns and their like, by id. Blocking."""
+    meta = info.metadata
+    return _control_tokens(
+        _hashable(meta.get("tokenizer.ggml.tokens")),
+        _hashable(meta.get("tokenizer.ggml.token_type")),
+    )
+
+
+@lru_cache(maxsize=8)
+def _control_tokens(
+    tokens: LongArray | tuple[object, ...], kinds: LongArray | tuple[object, ...]
+) -> Mapping[int, str]:
+    texts = tokens.load() if isinstance(tokens, LongArray) else tokens
+    marks = kinds.load() if isinstance(kinds, LongArray) else kinds
+    pairs = zip(texts, marks, strict=False)
+    return {n: str(text) for n, (text, kind) in enumerate(pairs) if kind in _CONTROL}
+
+
+def _hashable(value: object) -> LongArray | tuple[object, ...]:
+    if isinstance(value, LongArray):
+        return value
+    return tuple(value) if isinstance(value, list) else ()
 
 
 def parameter_size_text(count: int | None) -> str:
@@ -126,6 +182,11 @@ def details(bundle: Bundle, info: ModelInfo) -> dict[str, object]:
     if info.embedding_length:
         view["embedding_length"] = info.embedding_length
     return view
+
+
+def projector_info(path: Path) -> dict[str, object]:
+    """Return the object `projector_info` of `/api/show`. Raises BadModelFile. Blocking."""
+    return model_info(info_from_headers([read_header(path)]))
 
 
 def model_info(info: ModelInfo, verbose: bool = False) -> dict[str, object]:

@@ -10,20 +10,27 @@ import difflib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from vllama.errors import BadRequest, ModelNotFound, NoPlan, Offline, VllamaError
 from vllama.models.aliases import hub_alias
 from vllama.models.cloud import CloudDisabled, is_cloud
 from vllama.models.disk import free_bytes
-from vllama.models.info import read_info
+from vllama.models.info import read_info, with_template
+from vllama.models.ollama_layout import OllamaModels
+from vllama.models.ollama_names import Target, target
 from vllama.models.ref import Kind, ModelRef
 from vllama.models.settings import ModelsSettings
-from vllama.models.sources.base import Repository, Source
-from vllama.models.stores.base import ForeignStore, RemovingStore, Store
+from vllama.models.resolve import resolve
+from vllama.models.resolve_names import PulledNames, forms_in_cache
+from vllama.models.sources.base import Hub, Repository
+from vllama.models.stores.base import ForeignStore, RemovingStore, SkippingStore, Store
 from vllama.models.stores.folder import FolderStore
 from vllama.models.stores.hf_cache import HfCacheStore
+from vllama.models.stores.lmstudio import LMStudioStore
 from vllama.models.stores.local import LocalStore, check_base
+from vllama.models.stores.ollama import OllamaStore
 from vllama.models.stores.packaged import PackagedStore
 from vllama.models.stores.upstream import UpstreamStore
 from vllama.models.types import (
@@ -33,9 +40,9 @@ from vllama.models.types import (
     Progress,
     PullEvent,
     Removed,
+    Skipped,
     Variant,
 )
-from vllama.models.variants import GgufGroup, choose_group
 
 ALL_FORMATS = (Format.GGUF, Format.SAFETENSORS)
 _INFOS_KEPT = 256
@@ -48,13 +55,14 @@ class Library:
     def __init__(
         self,
         stores: Sequence[Store],
-        open_source: Callable[[], Source],
+        open_source: Callable[[], Hub],
         settings: ModelsSettings,
         *,
         free_space: Callable[[Path], int] = free_bytes,
     ) -> None:
         self._stores, self._settings = tuple(stores), settings
         self._open_source, self._free_space = open_source, free_space
+        self._names = PulledNames(settings.data_dir)
         self._infos: OrderedDict[tuple[object, ...], ModelInfo] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -64,7 +72,16 @@ class Library:
         for store in self._stores:
             for bundle in store.list():
                 bundles.setdefault(bundle.name.lower(), bundle)
+        for name, shown in self._names.shown().items():
+            if (pulled := bundles.get(name)) is not None:
+                del bundles[name]
+                bundles |= {other.lower(): replace(pulled, name=other) for other in shown}
         return sorted(bundles.values(), key=lambda b: (-b.modified_s, b.name))
+
+    def skipped(self) -> tuple[Skipped, ...]:
+        """Return the models on this disk that are not listed, with the reasons."""
+        stores = [store for store in self._stores if isinstance(store, SkippingStore)]
+        return tuple(item for store in stores for item in store.skipped())
 
     @property
     def local(self) -> LocalStore:
@@ -92,15 +109,34 @@ class Library:
         raise ModelNotFound(shown, hint=self._advice(ref))
 
     def _find(self, ref: ModelRef) -> Bundle | None:
+        bundle = self._in_stores(ref)
+        if bundle is not None:
+            return bundle
+        noted = self._names.meant_by(ref)
+        if noted is not None and (bundle := self._in_stores(ModelRef.parse(noted[1]))) is not None:
+            return replace(bundle, name=noted[0])
+        alias = self.alias(ref)
+        if alias is not None and (bundle := self._in_stores(alias)) is not None:
+            return bundle
+        forms = self._forms(alias or ref, known=alias is not None)
+        return next((b for form in forms if (b := self._in_stores(form)) is not None), None)
+
+    def _in_stores(self, ref: ModelRef) -> Bundle | None:
         for store in self._stores:
             bundle = store.find(ref)
             if bundle is not None:
                 return bundle
-        alias = hub_alias(ref)
-        return self._find(alias) if alias else None
+        return None
+
+    def alias(self, ref: ModelRef) -> ModelRef | None:
+        """Return the hub model that a library name, or a user's alias, stands for; or None."""
+        return hub_alias(ref, self._settings.aliases)
 
     def _advice(self, ref: ModelRef) -> str:
         """Say what can be done about a model that is not here: a near name, or a pull."""
+        for item in self.skipped():
+            if ref.means(item.name):
+                return f"it lies in '{item.path}', but is left out: {item.reason}"
         keys: dict[str, str] = {}
         for bundle in self.list():
             here = ModelRef.parse(bundle.name)
@@ -110,14 +146,18 @@ class Library:
         wanted = f"{ref.plain}:{ref.tag}" if ref.has_tag else ref.plain
         close = difflib.get_close_matches(wanted.lower(), keys, n=3, cutoff=0.7)
         near = list(dict.fromkeys(keys[key] for key in close))
-        if ref.kind is Kind.HUB or hub_alias(ref):
+        if ref.kind is Kind.HUB or self.alias(ref):
             pull = f"run: vllama pull {ref.text}"
         else:
             pull = "pull it from the hub by its full name: vllama pull hf.co/org/repo"
         return f"did you mean {' or '.join(near)}? Otherwise {pull}" if near else pull
 
     def info(self, bundle: Bundle) -> ModelInfo:
-        """Read a model's own metadata, once for each state of its files; raise BadModelFile."""
+        """Return a model's own metadata, and what its template makes of it; raise BadModelFile."""
+        return with_template(self._read(bundle), bundle)
+
+    def _read(self, bundle: Bundle) -> ModelInfo:
+        """Read a model's own metadata, once for each state of its files."""
         if bundle.info is not None:
             return bundle.info
         check_base(bundle)
@@ -140,16 +180,26 @@ class Library:
         formats: Sequence[Format] = ALL_FORMATS,
         progress: Progress = lambda event: None,
         cancel: threading.Event | None = None,
+        insecure: bool = False,
     ) -> Bundle:
         """Bring a model here, or up to date; return it.
 
-        `formats` are those that can be served, the best first. Raises InvalidModelRef,
-        ModelNotFound, NoPlan (no such format there), Cancelled, DiskFull, SourceError and kin.
+        `insecure` allows plain http to a registry of Ollama's kind. `formats` are those that can
+        be served, the best first. Raises InvalidModelRef, ModelNotFound, NoPlan (no such format
+        there), Cancelled, DiskFull, SourceError and kin.
         """
         ref = ModelRef.parse(name)
         progress(PullEvent(status="pulling manifest"))
         here = self._find(ref)
-        hub = ref if ref.kind is Kind.HUB else hub_alias(ref)
+        where = None
+        if self._settings.ollama_dirs:
+            where = target(ref, self._settings.ollama_registry, insecure=insecure)
+        if where is not None and (where.asked or here is None or here.store == OllamaStore.name):
+            if is_cloud(ref):
+                raise CloudDisabled
+            return self._pull_from(where, here, formats, progress, cancel or threading.Event())
+        alias = self.alias(ref)
+        hub = alias or (ref if ref.kind is Kind.HUB else None)
         if here is not None and (hub is None or here.store != HfCacheStore.name):
             progress(PullEvent(status="success"))
             return here
@@ -161,16 +211,60 @@ class Library:
 
         source = self._open_source()
         try:
-            repository = source.resolve(hub.hub_id)
-        except Offline:
+            found = resolve(source, hub, formats, named=alias is None)
+        except Offline as error:
             if here is None:
-                raise
+                raise self._cut_off(error, hub) from error
             progress(PullEvent(status="success"))  # what is here is complete, if maybe not newest
             return here
-        variant = choose_variant(repository, hub.tag if hub.has_tag else None, formats)
+        for note in found.notes:
+            progress(PullEvent(status=note))
         fetcher = Fetcher(source, self._settings, free_space=self._free_space)
-        fetcher.fetch(repository, variant, progress, cancel or threading.Event())
-        bundle = self._fetched(repository, variant)
+        fetcher.fetch(found.repository, found.variant, progress, cancel or threading.Event())
+        bundle = self._names.note(ref, self._fetched(found.repository, found.variant))
+        progress(PullEvent(status="success"))
+        return bundle
+
+    def _cut_off(self, error: Offline, hub: ModelRef) -> Offline:
+        """Say which forms of a model are here, where the hub cannot be asked for the wanted one."""
+        ids = {hub.hub_id, *(form.hub_id for form in self._forms(hub, known=True))}
+        here = [b.name for b in self.list() if b.hub_id in ids][:_NAMES_SHOWN]
+        hint = f"use what is here: {', '.join(here)}; or {error.hint}" if here else error.hint
+        return Offline(error.message, hint=hint)
+
+    def _forms(self, ref: ModelRef, *, known: bool) -> Sequence[ModelRef]:
+        return forms_in_cache(self._settings.hf_cache_dir, ref, known=known)
+
+    def _pull_from(
+        self,
+        where: Target,
+        here: Bundle | None,
+        formats: Sequence[Format],
+        progress: Progress,
+        cancel: threading.Event,
+    ) -> Bundle:
+        """Pull from a registry of Ollama's kind, into Ollama's store."""
+        from vllama.models.ollama_pull import pull_model  # as above
+
+        models = OllamaModels(self._settings.ollama_dirs[0])
+        try:
+            name = pull_model(
+                where,
+                models,
+                self._settings,
+                formats=formats,
+                progress=progress,
+                cancel=cancel,
+                free_space=self._free_space,
+            )
+        except Offline:
+            if here is None or here.store != OllamaStore.name:
+                raise
+            progress(PullEvent(status="success"))  # as with the hub
+            return here
+        bundle = OllamaStore([models.folder]).find(ModelRef.parse(name.display))
+        if bundle is None:
+            raise ModelNotFound(name.display, hint="it was removed while it was pulled: pull again")
         progress(PullEvent(status="success"))
         return bundle
 
@@ -179,8 +273,9 @@ class Library:
             return self.find(ref.text)  # raises: it is not here
         raise ModelNotFound(
             ref.display,
-            message=f"cannot pull '{ref.display}': Ollama's own library is not a source of vllama",
-            hint="name the model on the hub: vllama pull hf.co/org/repo[:QUANT]",
+            message=f"cannot pull '{ref.display}': no repository on the hub is known for it",
+            hint="name one: vllama pull hf.co/org/repo[:QUANT], or take it from Ollama's registry: "
+            f"vllama pull ollama://{ref.display}",
         )
 
     def _fetched(self, repository: Repository, variant: Variant) -> Bundle:
@@ -191,90 +286,54 @@ class Library:
                 return bundle
         raise ModelNotFound(wanted.display, hint="it was removed while it was pulled: pull again")
 
-    def remove(self, name: str) -> Removed:
+    def remove(self, name: str, *, force: bool = False) -> Removed:
         """Delete a model that vllama or another user of the hub's cache fetched.
 
-        Raises ModelNotFound, and BadRequest for models that belong to somebody else.
+        `force`: also one that another tool fetched into a store that vllama writes to. Raises
+        ModelNotFound, and BadRequest for models that belong to somebody else.
         """
+        bundle, store = self._removable(name, force=force)
+        noted = self._names.meant_by(ModelRef.parse(name))
+        if noted is None or (bundle.store, bundle.name) != (HfCacheStore.name, noted[0]):
+            return store.remove(bundle)
+        if self._names.forget(*noted):  # as a tag of Ollama's: the files stay for the others
+            return Removed(names=(noted[0],), freed_bytes=0)
+        return replace(store.remove(replace(bundle, name=noted[1])), names=(noted[0],))
+
+    def check_removable(self, name: str, *, force: bool = False) -> None:
+        """Raise what `remove` would raise before it deletes anything."""
+        self._removable(name, force=force)
+
+    def _removable(self, name: str, *, force: bool) -> tuple[Bundle, RemovingStore]:
         bundle = self.find(name)
         store = next(s for s in self._stores if s.name == bundle.store)
-        if isinstance(store, RemovingStore):
-            return store.remove(bundle)
-        reason, hint = "its store is read-only", None
-        if isinstance(store, ForeignStore):
-            reason, hint = store.keeps(bundle)
+        kept = store.keeps(bundle) if isinstance(store, ForeignStore) else None
+        if isinstance(store, RemovingStore) and (force or kept is None):
+            return bundle, store
+        reason, hint = kept or ("its store is read-only", None)
         raise BadRequest(f"cannot remove '{bundle.name}': {reason}", hint=hint)
 
 
 def open_library(settings: ModelsSettings) -> Library:
-    """Build the library of this machine: packaged models, folders, the hub and its cache."""
+    """Build the library of this machine: other tools' stores, packaged models, folders, the hub."""
     stores: tuple[Store, ...] = (
+        OllamaStore(settings.ollama_dirs),
         PackagedStore(settings.package_dirs),
         FolderStore(settings.folders),
         HfCacheStore(settings.hf_cache_dir),
+        LMStudioStore(settings.lmstudio_dirs),
     )
     if settings.upstreams:
         stores = (UpstreamStore(settings.upstreams, settings.upstream_key), *stores)
     if settings.data_dir is not None:
         stores = (LocalStore(settings.data_dir, stores), *stores)
 
-    def open_source() -> Source:
+    def open_source() -> Hub:
         from vllama.models.sources.hf import HuggingFace
 
         return HuggingFace(settings)
 
     return Library(stores, open_source, settings)
-
-
-def choose_variant(repository: Repository, tag: str | None, formats: Sequence[Format]) -> Variant:
-    """Choose what to fetch: the first of `formats` that the repository has, by tag if given.
-
-    Raises ModelNotFound (no such tag), NoPlan (none of the formats is there).
-    """
-    found = {variant.format for variant in repository.variants}
-    for format in formats:
-        if format is Format.GGUF and format in found:
-            variant = _gguf_variant(repository, tag)
-            if variant is not None:
-                return variant
-        elif format in found and tag is None:
-            return next(v for v in repository.variants if v.format is format)
-    hub_id = repository.hub_id
-    if not found:
-        raise NoPlan(
-            f"cannot serve '{hub_id}': it holds neither GGUF nor safetensors weights",
-            hint="look for a quantised repository of the model on the hub",
-        )
-    labels = [v.label for v in repository.variants if v.format in formats]
-    if tag is not None and labels:
-        shown = ", ".join(labels[:_NAMES_SHOWN]) + (" …" if len(labels) > _NAMES_SHOWN else "")
-        raise ModelNotFound(
-            f"hf.co/{hub_id}:{tag}",
-            message=f"cannot find ':{tag}' in '{hub_id}'",
-            hint=f"take one of: {shown}",
-        )
-    have, want = " and ".join(sorted(found)), " or ".join(formats) or "another format"
-    wants_gguf = Format.GGUF in formats
-    raise NoPlan(
-        f"cannot serve '{hub_id}' here: it holds {have} only, and {want} is wanted",
-        hint=f"try a GGUF repository of the model, such as hf.co/{hub_id}-GGUF"
-        if wants_gguf
-        else "install an engine that serves it: vllama engines",
-    )
-
-
-def _gguf_variant(repository: Repository, tag: str | None) -> Variant | None:
-    variants = [v for v in repository.variants if v.format is Format.GGUF]
-    groups = [
-        GgufGroup(
-            label=None if v.label == "latest" else v.label,
-            quant=v.quant,
-            paths=tuple(file.path for file in v.files),
-        )
-        for v in variants
-    ]
-    chosen = choose_group(groups, tag)
-    return variants[groups.index(chosen)] if chosen else None
 
 
 def _state(bundle: Bundle) -> tuple[object, ...]:

@@ -1,13 +1,13 @@
 """A file that is being fetched in parts: its bytes, its state file, its checksum.
 
-`<blob>.vllama-partial` has the full size from the start, with holes; the state beside it
-(`.json`: `{"size", "part_bytes", "done": [bytes of each part]}`) lets a later process go on.
-The state is written after the data it tells of. Knows no network; safe for many threads.
+The partial file has the full size from the start, with holes; the state beside it (`.json`:
+`{"size", "part_bytes", "done": [bytes of each part]}`) lets a later process go on. The numbers in
+it have a fixed width and are written in place after each piece of data, so that even a kill
+loses nothing that had arrived. Knows no network; safe for many threads.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -18,6 +18,7 @@ from pathlib import Path
 from vllama.errors import ChecksumMismatch
 
 _READ_BYTES = 1024 * 1024
+_WIDTH = 16
 
 
 @dataclass(slots=True)
@@ -45,19 +46,20 @@ class Closed(Exception):
 
 
 class Partial:
-    """The partial file of one blob; use as a context manager under the blob's lock."""
+    """The partial file at `path`; use as a context manager under the blob's lock."""
 
-    def __init__(self, blob: Path, *, etag: str, size_bytes: int, part_bytes: int) -> None:
-        self._blob, self._etag, self._size = blob, etag, size_bytes
-        self._path, self._state = _paths(blob)
+    def __init__(self, path: Path, *, etag: str, size_bytes: int, part_bytes: int) -> None:
+        self._etag, self._size = etag, size_bytes
+        self._path, self._state = path, _state(path)
         self._lock = threading.Lock()
-        self._fd = -1
+        self._fd = self._state_fd = -1
         self._parts: list[Part] = []
+        self._counts_at = 0
         self._part_bytes = part_bytes
         self._hash, self._hashed = _new_hash(etag, size_bytes), 0
 
     def __enter__(self) -> Partial:
-        saved = _load(self._blob, self._size)
+        saved = _load(self._path, self._size)
         if saved is not None:
             self._part_bytes, done = saved
             self._parts = _split(self._size, self._part_bytes, done)
@@ -67,7 +69,7 @@ class Partial:
         self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             os.ftruncate(self._fd, self._size)
-            self.save()
+            self._write_state()
         except OSError:
             os.close(self._fd)
             raise
@@ -75,13 +77,10 @@ class Partial:
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
-            if self._fd < 0:
-                return
-            os.close(self._fd)
-            self._fd = -1
-        if self._path.exists():
-            with contextlib.suppress(OSError):  # the disk may be full: an older state will do
-                self.save()
+            if self._fd >= 0:
+                os.close(self._fd)
+                os.close(self._state_fd)
+            self._fd = self._state_fd = -1
 
     @property
     def done_bytes(self) -> int:
@@ -108,6 +107,8 @@ class Partial:
             self._part_bytes = max(self._size, 1)
             self._parts = _split(self._size, self._part_bytes, [])
             self._hash, self._hashed = _new_hash(self._etag, self._size), 0
+            os.close(self._state_fd)
+            self._write_state()
 
     def write(self, part: Part, data: bytes) -> None:
         """Append to a part what is not too much; raises OSError, and Closed after the end."""
@@ -119,18 +120,18 @@ class Partial:
                 written = os.pwrite(self._fd, view, part.position)
                 part.done += written
                 view = view[written:]
+            at = self._counts_at + part.start // self._part_bytes * (_WIDTH + 1)
+            os.pwrite(self._state_fd, _count(part.done), at)
 
-    def save(self) -> None:
-        """Write the state file; raises OSError."""
-        with self._lock:
-            state = {
-                "size": self._size,
-                "part_bytes": self._part_bytes,
-                "done": [part.done for part in self._parts],
-            }
+    def _write_state(self) -> None:
+        """Write the state file and keep it open; raises OSError."""
+        head = f'{{"size": {self._size}, "part_bytes": {self._part_bytes}, "done": ['.encode()
+        counts = b",".join(_count(part.done) for part in self._parts)
         temporary = self._state.with_suffix(".tmp")
-        temporary.write_text(json.dumps(state))
+        temporary.write_bytes(head + counts + b"]}")
         temporary.replace(self._state)
+        self._counts_at = len(head)
+        self._state_fd = os.open(self._state, os.O_WRONLY | os.O_CLOEXEC)
 
     def hash_ahead(self, limit_bytes: int) -> bool:
         """Checksum what has arrived without a gap, so that little is left to do at the end.
@@ -155,8 +156,8 @@ class Partial:
                 break
         return reach
 
-    def finish(self, name: str, sha256: str | None) -> None:
-        """Verify the checksum and give the blob its name; raises ChecksumMismatch.
+    def finish(self, blob: Path, name: str, sha256: str | None) -> None:
+        """Verify the checksum and make the file `blob`; raises ChecksumMismatch.
 
         An LFS file's etag is its SHA-256, a git file's the SHA-1 of its git blob. For any other
         etag `sha256` is compared, where the source told one.
@@ -172,7 +173,7 @@ class Partial:
                 hint="pull again; if that fails too, the file at the source is damaged",
             )
         os.fsync(self._fd)
-        self._path.replace(self._blob)
+        self._path.replace(blob)
         self._state.unlink(missing_ok=True)
 
     def discard(self) -> None:
@@ -181,21 +182,23 @@ class Partial:
         self._state.unlink(missing_ok=True)
 
 
-def saved_bytes(blob: Path, size_bytes: int) -> int:
-    """Return how many bytes of a blob an unfinished download has on disk."""
-    saved = _load(blob, size_bytes)
+def saved_bytes(path: Path, size_bytes: int) -> int:
+    """Return how many bytes of a file an unfinished download has in the partial file `path`."""
+    saved = _load(path, size_bytes)
     return sum(saved[1]) if saved else 0
 
 
-def _paths(blob: Path) -> tuple[Path, Path]:
-    path = blob.with_name(blob.name + ".vllama-partial")
-    return path, path.with_name(path.name + ".json")
+def _state(path: Path) -> Path:
+    return path.with_name(path.name + ".json")
 
 
-def _load(blob: Path, size_bytes: int) -> tuple[int, list[int]] | None:
-    path, state = _paths(blob)
+def _count(done: int) -> bytes:
+    return f"{done:{_WIDTH}}".encode()
+
+
+def _load(path: Path, size_bytes: int) -> tuple[int, list[int]] | None:
     try:
-        saved = json.loads(state.read_bytes())
+        saved = json.loads(_state(path).read_bytes())
         part_bytes, done = int(saved["part_bytes"]), [int(n) for n in saved["done"]]
         if saved["size"] != size_bytes or path.stat().st_size != size_bytes or part_bytes < 1:
             return None

@@ -83,6 +83,23 @@ def quant_of_tag(tag: str) -> str | None:
     return match.group(1) if match else None
 
 
+def without_quant(name: str) -> str:
+    """Return a name without the quantisations in it: `Model-Q4_K_M-GGUF` → `Model--GGUF`.
+
+    A number format that the weights were made in (`gpt-oss-20b-mxfp4`) goes too.
+    """
+    return _IN_NAME.sub("", name.upper()).lower()
+
+
+def same_quant(one: str | None, other: str | None) -> bool:
+    """Tell whether two quantisations are one: `FP16` is how some write `F16`."""
+    return one is not None and other is not None and _plain(one) == _plain(other)
+
+
+def _plain(quant: str) -> str:
+    return quant.upper().replace("FP", "F") if quant.upper() in ("FP16", "FP32") else quant.upper()
+
+
 def file_type_name(number: object) -> str | None:
     """Name a `general.file_type`; None for numbers that are not known."""
     return _FILE_TYPES.get(number & ~_GUESSED) if isinstance(number, int) else None

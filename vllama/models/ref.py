@@ -5,7 +5,9 @@ Grammar (Ollama, types/model/name.go; the hub forms are llama.cpp's and ours)::
     name  = [scheme "://"] [host "/"] [namespace "/"] model [":" tag]
     hub   = namespace "/" repo [":" quant]            two segments without a host
           | ("hf.co" | "huggingface.co") "/" namespace "/" repo [":" quant]
-          | "hf://" namespace "/" repo [":" quant]
+          | "hf://" namespace "/" repo [":" quant | "/" file ".gguf"]
+          | "https://" hub host "/" namespace "/" repo ["/blob/main/" file]
+    ollama = "ollama://" [namespace "/"] model [":" tag]      Ollama's registry
     path  = "/…" | "./…" | "../…" | "~/…" | "file://…" | an existing file "….gguf"
 
 Limits: host 350, namespace 80 (no dot), model and tag 80 characters; hub repositories and tags
@@ -37,7 +39,10 @@ _MODEL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}")
 _REPO = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}")
 _HUB_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}")
-_WEB_PAGE = re.compile(r"([^/]+/[^/]+/[^/]+)/(?:tree|blob|resolve)/[^/]+(?:/(.*))?")
+_WEB_PAGE = re.compile(r"([^/]+/[^/]+/[^/]+)/(?:tree|blob|resolve)/([^/]+)(?:/(.*))?")
+_HUB_FILE = re.compile(
+    r"((?:(?:www\.)?(?:hf|huggingface)\.co/)?[^/]+/[^/]+)/(?:.*/)?([^/:]+\.gguf)", re.IGNORECASE
+)
 _SHORT_TYPES = "write model[:tag], org/repo[:QUANT] or the path of a .gguf file"
 
 
@@ -109,10 +114,16 @@ class ModelRef:
         if "@" in rest:
             raise _invalid("leave the @digest or @revision out and name a tag instead")
         rest, file_tag = _strip_web_page(rest)
+        if scheme in _HUB_SCHEMES and (file := _HUB_FILE.fullmatch(rest)):
+            rest, file_tag = file.groups()
         rest = rest.rstrip("/") if scheme else rest
         name, tag = _split_tag(rest)
         tag = file_tag or tag
         segments = name.split("/")
+        if scheme == "ollama":
+            short = len(segments) < 3  # without a host it is Ollama's own registry's
+            padding = [DEFAULT_HOST, DEFAULT_NAMESPACE][: 3 - len(segments)] if short else []
+            return cls._of_library_segments(text, [*padding, *segments], tag)
         if scheme in _HUB_SCHEMES:
             segments = segments if segments[0].lower() in HUB_HOSTS else [HUB_HOST, *segments]
         if segments[0].lower() in HUB_HOSTS or (len(segments) == 2 and scheme is None):
@@ -241,7 +252,7 @@ def _split_scheme(text: str) -> tuple[str | None, str]:
     if scheme not in _HUB_SCHEMES | {"https", "http", "ollama"}:
         raise _invalid(f"use hf:// or https:// instead of {scheme}://")
     rest = text[match.end() :].split("?", 1)[0].split("#", 1)[0]
-    return (None if scheme == "ollama" else scheme), rest
+    return scheme, rest
 
 
 def _strip_web_page(rest: str) -> tuple[str, str | None]:
@@ -249,7 +260,9 @@ def _strip_web_page(rest: str) -> tuple[str, str | None]:
     match = _WEB_PAGE.fullmatch(rest)
     if match is None or match.group(1).split("/")[0].lower() not in HUB_HOSTS:
         return rest, None
-    file = match.group(2)
+    branch, file = match.group(2), match.group(3)
+    if branch != "main":
+        raise _invalid(f"take the address of the branch main, not that of {branch!r}")
     return match.group(1), file.rsplit("/", 1)[-1] if file else None
 
 

@@ -67,6 +67,11 @@ def read_folder(folder: Path) -> ModelInfo:
 
 def read_weights_header(path: Path) -> dict[str, object]:
     """Read one file's header and check that its data is all there; raise BadModelFile."""
+    return _read_header(path)[0]
+
+
+def _read_header(path: Path) -> tuple[dict[str, object], dict[str, object]]:
+    """Return the entries of the tensors, and the file's own metadata."""
     size = path.stat().st_size
     with path.open("rb") as file:
         start = file.read(8)
@@ -77,6 +82,7 @@ def read_weights_header(path: Path) -> dict[str, object]:
     try:
         header = json.loads(raw)
         entries = {k: v for k, v in header.items() if k != "__metadata__"}
+        about = header.get("__metadata__")
         end = max((int(entry["data_offsets"][1]) for entry in entries.values()), default=0)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
         raise _bad(path, "its header is damaged") from error
@@ -87,7 +93,7 @@ def read_weights_header(path: Path) -> dict[str, object]:
             f"it is cut: {missing} bytes of tensor data are missing "
             f"(file has {size}, header announces {8 + length + end})",
         )
-    return entries
+    return entries, about if isinstance(about, dict) else {}
 
 
 def weight_files(folder: Path) -> tuple[Path, ...]:
@@ -99,6 +105,22 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
         return tuple(folder / str(name) for name in sorted(names, key=str))
     files = sorted(folder.glob("*.safetensors"))
     return tuple(path for path in files if not path.name.startswith("consolidated"))
+
+
+def is_mlx(folder: Path) -> bool:
+    """Tell whether a model folder was made for Apple's MLX, whose tensors others cannot read.
+
+    mlx-lm writes `{"format": "mlx"}` into its files' headers, and `quantization` into the config.
+    """
+    try:
+        config = _json(folder / "config.json")
+        quantization = config.get("quantization")
+        if isinstance(quantization, dict) and "group_size" in quantization:
+            return True
+        first = next(iter(weight_files(folder)), None)
+        return first is not None and _read_header(first)[1].get("format") == "mlx"
+    except (OSError, BadModelFile):
+        return False
 
 
 def _weights(folder: Path, bits: int | None) -> tuple[int, int, Counter[str]]:

@@ -5,7 +5,8 @@ Filled by `config`; nothing here reads the environment.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 
@@ -15,11 +16,13 @@ class ModelsSettings:
 
     `data_dir` is where vllama's own models and uploaded files lie; None: it keeps none.
     `hf_endpoint` None means https://huggingface.co. `hf_token` None lets huggingface_hub use the
-    login that `hf auth login` stored. `package_dirs` are the folders searched for models in
-    Python packages; None means `sys.path`. `connections` is the number of connections of one
-    pull, `part_bytes` the largest range asked for at once. `stall_timeout_s` bounds the silence
-    on a connection, `attempts` the tries in a row without a new byte; the pause between them
-    starts at `backoff_s` and doubles.
+    login that `hf auth login` stored. `aliases` are the user's own names
+    of hub models. `package_dirs` are searched for models in Python packages; None means `sys.path`. `ollama_dirs` are stores of Ollama's: all are read,
+    the first one is pulled into; `ollama_registry` is asked for library names, None: the hub is.
+    `lmstudio_dirs` are LM Studio's folders of models. `connections` is the number of connections
+    of one pull, `part_bytes` the largest range asked for at once. `stall_timeout_s` bounds the
+    silence on a connection, `attempts` the tries in a row without a new byte; the pause between
+    them starts at `backoff_s` and doubles.
     """
 
     hf_cache_dir: Path
@@ -29,8 +32,12 @@ class ModelsSettings:
     hf_endpoint: str | None = None
     hf_token: str | None = None
     offline: bool = False
+    aliases: Mapping[str, str] = field(default_factory=dict)
     folders: tuple[Path, ...] = ()
     package_dirs: tuple[Path, ...] | None = None
+    ollama_dirs: tuple[Path, ...] = ()
+    ollama_registry: str | None = None
+    lmstudio_dirs: tuple[Path, ...] = ()
     connections: int = 4
     part_bytes: int = 32 * 1024 * 1024
     request_timeout_s: float = 10.0

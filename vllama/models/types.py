@@ -135,6 +135,16 @@ class Bundle:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Skipped:
+    """A model that lies in a store but is not served: `reason` completes "it is left out: …"."""
+
+    name: str
+    store: str
+    path: Path
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PullEvent:
     """Progress of a pull; `status` in Ollama's words, byte counts per file.
 

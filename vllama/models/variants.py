@@ -12,11 +12,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from vllama.models.quant import PREFERRED, bit_width, quant_of, quant_of_tag
+from vllama.models.quant import PREFERRED, bit_width, quant_of, quant_of_tag, same_quant
 
 _SHARD = re.compile(r"(?P<stem>.*)-(?P<index>\d{5})-of-(?P<count>\d{5})(?P<suffix>\.[A-Za-z]+)")
 _NO_MODEL = ("mmproj", "imatrix", "-vocab")
 _DRAFTS = ("mtp-", "eagle3-", "dflash-", "dspark-")  # speculative decoding's helpers
+_PROJECTOR_QUANTS = ("F16", "BF16", "F32")
+_PIECE = re.compile(r"\.gguf[.-](?:part[-_]?\d|split-[a-z])", re.IGNORECASE)
 _LORA = re.compile(r"(?:^|[-_.])lora(?:[-_.]|$)")
 
 # what vLLM and transformers read; `consolidated*` and `original/*` would double the download
@@ -98,6 +100,34 @@ def group_ggufs(paths: Iterable[str]) -> tuple[GgufGroup, ...]:
     return tuple(sorted(groups, key=lambda group: group.paths[0]))
 
 
+def left_out(paths: Iterable[str]) -> dict[str, str]:
+    """Return the GGUF files that cannot be served although their names look like it, with why.
+
+    One entry for each set of shards that is not complete, and for each file cut in pieces that
+    would have to be joined (`….gguf.part1of2`, `….gguf-split-a`).
+    """
+    present = sorted(set(paths))
+    known = set(present)
+    reasons: dict[str, str] = {}
+    seen: set[str] = set()
+    for path in present:
+        if match := _PIECE.search(path):
+            whole = path[: match.start()] + ".gguf"
+            reasons.setdefault(whole, "it is cut into pieces that have to be joined first")
+            continue
+        shard = shard_of(path)
+        if shard is None or not is_gguf_model(path) or shard[0] in seen:
+            continue
+        seen.add(shard[0])
+        missing = [part for part in shard_paths(path) if part not in known]
+        if missing:
+            count = f"{len(missing)} of {shard[2]}"
+            reasons[shard[0]] = (
+                f"{count} parts are missing, such as {PurePosixPath(missing[0]).name}"
+            )
+    return reasons
+
+
 def stem_of(path: str) -> str:
     """Return a file's name without folder, shard number and suffix."""
     name = PurePosixPath(path).name
@@ -125,7 +155,7 @@ def choose_group(groups: Sequence[GgufGroup], tag: str | None) -> GgufGroup | No
     for group in groups:
         names = {(group.label or "latest").lower(), stem_of(group.paths[0]).lower()}
         names |= {PurePosixPath(path).name.lower() for path in group.paths}
-        if wanted in names or (quant_wanted is not None and group.label == quant_wanted):
+        if wanted in names or same_quant(group.label, quant_wanted):
             return group
     return _by_piece(groups, tag)
 
@@ -137,10 +167,14 @@ def _by_piece(groups: Sequence[GgufGroup], piece: str) -> GgufGroup | None:
 
 
 def choose_projector(model: str, projectors: Sequence[str]) -> str | None:
-    """Choose the projector with the deepest common folder, then the nearest bit width."""
+    """Choose the projector with the deepest common folder.
+
+    Of several there, that in F16, BF16 or F32 (projectors are small, and lose most by rounding),
+    else that of the nearest bit width.
+    """
     bits = bit_width(quant_of(model))
 
-    def rank(projector: str) -> tuple[int, int, str]:
+    def rank(projector: str) -> tuple[int, int, int, str]:
         pairs = zip(
             PurePosixPath(model).parent.parts, PurePosixPath(projector).parent.parts, strict=False
         )
@@ -149,7 +183,10 @@ def choose_projector(model: str, projectors: Sequence[str]) -> str | None:
             if ours != theirs:
                 break
             common += 1
-        return -common, abs(bit_width(quant_of(projector)) - bits), projector
+        quant = quant_of(projector)
+        known = [n for n, q in enumerate(_PROJECTOR_QUANTS) if same_quant(quant, q)]
+        order = known[0] if known else len(_PROJECTOR_QUANTS)
+        return -common, order, abs(bit_width(quant) - bits), projector
 
     return min(projectors, key=rank, default=None)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from vllama.engines.base import Engine, Mode, Settings
+from vllama.engines.base import Adapting, Engine, Mode, Settings
 from vllama.engines.registry import engine_named
-from vllama.errors import BadModelFile, EngineMissing, NoPlan, NotEnoughMemory
+from vllama.errors import BadModelFile, EngineMissing, InvalidModelRef, NoPlan, NotEnoughMemory
 from vllama.hardware.types import Platform, Vendor
+from vllama.models.aliases import hub_alias
+from vllama.models.ref import ModelRef
 from vllama.models.types import Bundle, Format, ModelInfo
 from vllama.plan.fit import default_context, estimate, largest_context, round_up
 from vllama.plan.types import Choice, Facts, Memory, Need, Plan
@@ -132,7 +134,10 @@ def make_plan(facts: Facts, bundle: Bundle, info: ModelInfo, need: Need) -> Plan
     choice = choose_engine(facts, bundle.format)
     engine = facts.found.engines[choice.engine]
     if reason := engine.supports(facts.platform, info):
-        raise BadModelFile(f"cannot serve '{bundle.name}' with {engine.title}: {reason}")
+        raise BadModelFile(
+            f"cannot serve '{bundle.name}' with {engine.title}: {reason}", hint=from_the_hub(bundle)
+        )
+    refuse_adapters(bundle, engine)
     if need.mode not in engine.modes:
         raise NoPlan(f"cannot serve '{bundle.name}' for {need.mode}: {engine.title} does not")
     reasons = [f"{engine.title} {choice.installation.version}: {choice.reason}"]
@@ -140,6 +145,7 @@ def make_plan(facts: Facts, bundle: Bundle, info: ModelInfo, need: Need) -> Plan
     on_gpu = gpu_layers != 0 and bool(facts.platform.accelerators)
     if why:
         reasons.append(why)
+    flash = facts.preferences.flash_attention is not False and need.mode is Mode.CHAT
 
     if bundle.format is Format.REMOTE:  # it runs already, with the context it has
         wanted, asked = info.context_length or UNKNOWN_CONTEXT, False
@@ -151,13 +157,29 @@ def make_plan(facts: Facts, bundle: Bundle, info: ModelInfo, need: Need) -> Plan
     context = round_up(max(wanted, 4), engine.overhead.context_multiple)
     available = available_bytes(facts, on_gpu=on_gpu)
     if not asked:
-        fitting = largest_context(info, context, available, engine.overhead, on_gpu=on_gpu)
+        fitting = largest_context(
+            info,
+            context,
+            available,
+            engine.overhead,
+            on_gpu=on_gpu,
+            cache_type=facts.preferences.kv_cache_type,
+            flash=flash,
+        )
         if fitting is not None and fitting < context:
             reasons.append(f"context lowered from {context} to {fitting} tokens to fit into memory")
             context = fitting
     # an embedding process evaluates its whole context in one batch
     every = need.logprobs or need.mode is Mode.EMBED
-    memory = estimate(info, context, engine.overhead, every_row=every, on_gpu=on_gpu)
+    memory = estimate(
+        info,
+        context,
+        engine.overhead,
+        every_row=every,
+        on_gpu=on_gpu,
+        cache_type=facts.preferences.kv_cache_type,
+        flash=flash,
+    )
     refuse_if_too_large(bundle, memory, context, available)
     reasons.append(
         f"context {context} tokens; about {memory.total_bytes / GIB:.1f} GiB of "
@@ -178,7 +200,7 @@ def make_plan(facts: Facts, bundle: Bundle, info: ModelInfo, need: Need) -> Plan
             # one core left free: spinning OpenMP threads on every core collapse beside any load
             threads=threads or max(1, cores - 1),
             batch_threads=threads or max(1, cores),
-            flash_attention=prefs.flash_attention is not False and need.mode is Mode.CHAT,
+            flash_attention=flash,
             kv_cache_type=prefs.kv_cache_type,
             parallel=prefs.parallel,
             logprobs=need.logprobs,
@@ -188,6 +210,28 @@ def make_plan(facts: Facts, bundle: Bundle, info: ModelInfo, need: Need) -> Plan
         memory=memory,
         reasons=tuple(reasons),
     )
+
+
+def from_the_hub(bundle: Bundle) -> str:
+    """Return the hint to take the same model from the hub, by its name there if it is known."""
+    try:
+        alias = hub_alias(ModelRef.parse(bundle.base or bundle.name))
+    except InvalidModelRef:  # a server elsewhere may use any name
+        alias = None
+    name = f"hf.co/{alias.hub_id}" if alias else "hf.co/org/repo"
+    return f"pull the same model from the hub: vllama pull {name}"
+
+
+def refuse_adapters(bundle: Bundle, engine: Engine) -> None:
+    """Raise NoPlan if the engine cannot be started with all the model's LoRA adapters."""
+    most = engine.max_adapters if isinstance(engine, Adapting) else 0
+    if len(bundle.adapters) > most:
+        takes = f"{most} only" if most else "none"
+        raise NoPlan(
+            f"cannot serve '{bundle.name}' with {engine.title}: it has {len(bundle.adapters)} "
+            f"adapters, and the engine takes {takes}",
+            hint="merge them into the model first: llama-export-lora",
+        )
 
 
 def available_bytes(facts: Facts, *, on_gpu: bool) -> int:

@@ -15,8 +15,12 @@ from typing import Any, Literal, NoReturn
 from vllama.errors import BadRequest, CapabilityMissing
 from vllama.translate.adapt_messages import adapt_messages
 from vllama.translate.decoding import decode_object, encode_json, kind
+from vllama.translate.style import Style, asked_think
+from vllama.translate.tool_requests import place_tools
+from vllama.translate.tool_texts import has_tools, tools_as_text
+from vllama.translate.toolcalls import Toolset
 from vllama.translate.traits import Traits
-from vllama.translate.types import Sampling
+from vllama.translate.types import Sampling, Think
 from vllama.translate.upstream import (
     adapt_response_format,
     clamp,
@@ -42,6 +46,9 @@ class Passage:
     """What an OpenAI client wanted of the reply, while the engine always streams with usage.
 
     `model` is the name that the client wrote; `upstream_model` the one the engine will say.
+    `tools` are those whose calls may come, True: any. `think` is what the template is asked for.
+    `constrained`: a grammar holds from the first token on, so that no thinking comes before;
+    `chat_only`: only the engine's chat route can do it.
     """
 
     kind: Literal["chat", "completion"]
@@ -50,7 +57,10 @@ class Passage:
     model: str
     upstream_model: str
     max_tokens: int | None = None
-    tools: bool = False
+    tools: Toolset | bool = False
+    think: Think = None
+    constrained: bool = False
+    chat_only: bool = False
 
 
 def parse_openai(body: bytes) -> dict[str, Any]:
@@ -60,16 +70,21 @@ def parse_openai(body: bytes) -> dict[str, Any]:
 
 
 def adapt_chat(
-    body: Mapping[str, Any], traits: Traits, *, model: str, defaults: Sampling | None = None
+    body: Mapping[str, Any],
+    traits: Traits,
+    *,
+    model: str,
+    defaults: Sampling | None = None,
+    style: Style | None = None,
 ) -> tuple[bytes, Passage]:
     """Adapt `POST /v1/chat/completions`; `defaults` are the model's parameters.
 
+    `style` is what the model's template tells, None if it is not known.
     Raises BadRequest, CapabilityMissing.
     """
     out = _without_nulls(body, traits)
-    out["messages"] = adapt_messages(out.get("messages"), traits, model)
+    out["messages"] = adapt_messages(out.get("messages"), traits, model, style)
     include_usage = _include_usage(out)
-    tools = _tools(out)
     effort = out.pop("reasoning_effort", None)
     reasoning = out.pop("reasoning", None)
     if isinstance(reasoning, Mapping) and reasoning.get("effort") is not None:
@@ -77,6 +92,11 @@ def adapt_chat(
     limit = _max_tokens(out, defaults)
     stream = _boolean(out, "stream")
     _response_format(out, traits)
+    tools = place_tools(out, traits, style)
+    # engines that tell thinking apart let the grammar begin after it; the others from the start
+    constrained = "response_format" in out and not traits.splits_reasoning
+    if constrained and traits.completes_chats and has_tools(out["messages"]):
+        out["messages"] = tools_as_text(out["messages"])
     _parameters(out, traits, defaults)
     if "logprobs" in out and not _boolean(out, "logprobs"):
         out.pop("logprobs")
@@ -84,7 +104,8 @@ def adapt_chat(
     _need_logprobs(out, traits, model)
     put_model(out, traits, model)
     put_max_tokens(out, limit, traits, default_is_small=False)
-    put_think(out, parse_effort(effort), traits)
+    think = False if constrained else asked_think(parse_effort(effort), style)
+    put_think(out, think, traits)
     passage = Passage(
         kind="chat",
         stream=stream,
@@ -92,7 +113,10 @@ def adapt_chat(
         model=model,
         upstream_model=out["model"],
         max_tokens=out.get(traits.parameters.get("max_tokens", "max_tokens")),
-        tools=tools,
+        tools=tools or False,
+        think=think,
+        constrained=constrained,
+        chat_only="response_format" in out or bool(out.get("logprobs")),
     )
     return encode_json(out), passage
 
@@ -137,38 +161,6 @@ def adapt_completion(
     return encode_json(out), passage
 
 
-def parse_openai_embeddings(
-    body: bytes | Mapping[str, Any],
-) -> tuple[str, list[str], int, str]:
-    """Parse `POST /v1/embeddings`: model, inputs, dimensions (0: all), encoding (§1.9).
-
-    "" is an input as any other. Raises BadRequest.
-    """
-    data = parse_openai(body) if isinstance(body, bytes) else body
-    model = data.get("model")
-    if model is not None and not isinstance(model, str):
-        _refuse_type("model", "a string", model)
-    given = data.get("input")
-    match given:
-        case str():
-            inputs = [given]
-        case list() if given and all(isinstance(item, str) for item in given):
-            inputs = list(given)
-        case _:
-            raise BadRequest("invalid input")
-    dimensions = data.get("dimensions")
-    size = 0 if dimensions is None else _integer("dimensions", dimensions)
-    if size < 0:
-        raise BadRequest("Invalid value for 'dimensions': must be at least 1.")
-    encoding = data.get("encoding_format") or "float"
-    if encoding not in ("float", "base64"):
-        raise BadRequest(
-            f"Invalid value for 'encoding_format': '{str(encoding)[:80]}'. "
-            "Supported values are: 'float' and 'base64'."
-        )
-    return model or "", inputs, size, encoding
-
-
 def _without_nulls(body: Mapping[str, Any], traits: Traits) -> dict[str, Any]:
     out = {name: value for name, value in body.items() if value is not None}
     for name in traits.refused_fields:
@@ -184,19 +176,6 @@ def _include_usage(out: dict[str, Any]) -> bool:
     if not isinstance(options, Mapping):
         _refuse_type("stream_options", "an object", options)
     return options.get("include_usage") is True
-
-
-def _tools(out: dict[str, Any]) -> bool:
-    """Drop an empty list (it means none) and what only makes sense with tools."""
-    tools = out.get("tools")
-    if tools is not None and not (
-        isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)
-    ):
-        _refuse_type("tools", "an array of objects", tools)
-    if not tools:
-        for name in ("tools", "tool_choice", "parallel_tool_calls"):
-            out.pop(name, None)
-    return bool(tools)
 
 
 def _max_tokens(out: dict[str, Any], defaults: Sampling | None) -> int | None:

@@ -12,19 +12,35 @@ from typing import Any
 
 from vllama.errors import BadRequest, CapabilityMissing
 from vllama.translate.decoding import encode_json, kind
+from vllama.translate.style import Style
+from vllama.translate.toolcalls import short_id
 from vllama.translate.traits import Traits
 from vllama.translate.upstream import audio_part, engine_role
 
 _DATA_URI = re.compile(r"data:(?:image/(?:jpeg|jpg|png|webp|gif))?;base64,", re.IGNORECASE)
 
 
-def adapt_messages(value: object, traits: Traits, model: str) -> list[dict[str, Any]]:
-    """Rewrite each message per `traits`. Raises BadRequest, CapabilityMissing."""
+def adapt_messages(
+    value: object, traits: Traits, model: str, style: Style | None = None
+) -> list[dict[str, Any]]:
+    """Rewrite each message per `traits` and `style`. Raises BadRequest, CapabilityMissing."""
     if value is None or value == []:
         raise BadRequest("[] is too short - 'messages'")
     if not isinstance(value, list):
         raise BadRequest(f"Invalid type for 'messages': expected an array, got {kind(value)}.")
-    return [_message(number, item, traits, model) for number, item in enumerate(value)]
+    messages = [_message(number, item, traits, model) for number, item in enumerate(value)]
+    if style is not None and style.short_ids:
+        for message in messages:
+            _shorten_ids(message)
+    return messages
+
+
+def _shorten_ids(message: dict[str, Any]) -> None:
+    """Write the ids of calls as Mistral's templates want them: nine letters or digits."""
+    for call in message.get("tool_calls") or ():
+        call["id"] = short_id(str(call.get("id") or ""))
+    if message.get("role") == "tool":
+        message["tool_call_id"] = short_id(str(message.get("tool_call_id") or ""))
 
 
 def _message(number: int, item: object, traits: Traits, model: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ budget of thinking. Errors are worded as Anthropic's: `field.path: what is wrong
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from vllama.translate.adapt import parse_openai
@@ -18,6 +18,7 @@ from vllama.translate.anthropic_messages import (
     system_messages,
     text_of,
 )
+from vllama.translate.extras import Extras, take_extras, with_effort
 
 _EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "max"}
 
@@ -26,7 +27,7 @@ _EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "
 class MessagesRequest:
     """What a client of Anthropic's asked for; `chat` is the request in OpenAI's form.
 
-    `ignored` names tools that only Anthropic's own servers can run.
+    `ignored` names tools that only Anthropic's own servers can run. `extras` are Ollama's fields.
     """
 
     model: str
@@ -35,6 +36,7 @@ class MessagesRequest:
     stop: tuple[str, ...] = ()
     hide_thinking: bool = False
     ignored: tuple[str, ...] = ()
+    extras: Extras = field(default_factory=Extras)
 
 
 def parse_messages(body: bytes, *, count_only: bool = False) -> MessagesRequest:
@@ -42,7 +44,7 @@ def parse_messages(body: bytes, *, count_only: bool = False) -> MessagesRequest:
 
     Raises BadRequest.
     """
-    data = parse_openai(body)
+    data, extras = take_extras(parse_openai(body))
     model = data.get("model")
     if model is None or model == "":
         refuse("model", "Field required")
@@ -67,11 +69,12 @@ def parse_messages(body: bytes, *, count_only: bool = False) -> MessagesRequest:
     hide = _thinking(data, chat)
     return MessagesRequest(
         model=model,
-        chat=chat,
+        chat=with_effort(chat, extras.think),
         stream=bool(stream),
         stop=stop,
         hide_thinking=hide,
         ignored=ignored,
+        extras=extras,
     )
 
 

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
-from vllama.errors import VllamaError
+from vllama.errors import ContextOverflow, VllamaError
 from vllama.translate.adapt import Passage
 from vllama.translate.blocks import Block, BlockKind, BlockReply
-from vllama.translate.events import FunctionDelta, ToolDelta
+from vllama.translate.decoding import encode_json
+from vllama.translate.events import Choice, Chunk, Delta, FunctionDelta, ToolDelta
 from vllama.translate.faults import anthropic_error
+from vllama.translate.stops import StopFinder
 from vllama.translate.toolcalls import CallCollector
 from vllama.translate.traits import Traits
 
@@ -34,18 +36,30 @@ _encode = msgspec.json.Encoder().encode
 
 
 def estimate_tokens(chat: Mapping[str, Any]) -> int:
-    """Guess the tokens of a chat request from its text; media count nothing."""
-    size = len(_encode(chat["tools"])) if chat.get("tools") else 0
+    """Guess the tokens of a chat request from its text; media count nothing. Raises BadRequest."""
+    size = len(encode_json(chat["tools"])) if chat.get("tools") else 0
     for message in chat["messages"]:
         content = message.get("content") or ""
         parts = [{"text": content}] if isinstance(content, str) else content
         size += sum(len(part.get("text", "")) for part in parts)
-        size += len(_encode(message["tool_calls"])) if message.get("tool_calls") else 0
+        size += len(encode_json(message["tool_calls"])) if message.get("tool_calls") else 0
     return max(1, size // CHARS_PER_TOKEN)
 
 
+def too_long(error: ContextOverflow) -> ContextOverflow:
+    """Word an overflow as Anthropic does: at these words Claude Code makes its context smaller."""
+    if error.tokens is None or error.limit is None:
+        return ContextOverflow(f"prompt is too long: {error.message}", hint=error.hint)
+    sizes = f"{error.tokens} tokens > {error.limit} maximum"
+    return ContextOverflow(f"prompt is too long: {sizes}", hint=error.hint)
+
+
 class MessagesReply(BlockReply):
-    """A message for a client of Anthropic's."""
+    """A message for a client of Anthropic's.
+
+    Where the engine does not say which stop sequence it met, it is not given any: they are looked
+    for here, and `enough` is called at the first.
+    """
 
     def __init__(
         self,
@@ -60,14 +74,47 @@ class MessagesReply(BlockReply):
     ) -> None:
         """`estimate`: tokens of the prompt to begin with if they were not counted."""
         super().__init__(passage, traits, seed=seed, **options)
+        self.enough: Callable[[], None] = _nothing
         self._request_id = request_id
         self._estimate = estimate
         self._stop = stop
+        self._finder = StopFinder(stop) if stop and not traits.names_stop else None
 
     def fail(self, error: VllamaError) -> bytes:
         """Return an `error` event, or an error's body."""
         body = anthropic_error(error, request_id=self._request_id)[1]
         return b"event: error\ndata: %b\n\n" % body if self._stream else body
+
+    def _choice(self, choice: Choice, out: list[bytes]) -> None:
+        finder = self._finder
+        if finder is None:
+            super()._choice(choice, out)
+            return
+        if self._met():
+            return
+        delta = choice.delta = choice.delta or Delta()
+        delta.content = finder.feed(delta.content or "")
+        if choice.finish_reason is not None:
+            delta.content += finder.finish()
+        super()._choice(choice, out)
+        if finder.found is not None:
+            self._stopped_by = finder.found
+            self.enough()
+
+    def _met(self) -> bool:
+        """Tell whether a stop sequence was found: the rest of the same read is not wanted."""
+        return self._finder is not None and self._finder.found is not None
+
+    def _watch(self, chunk: Chunk, now_ns: int) -> None:
+        if not self._met():
+            super()._watch(chunk, now_ns)
+
+    def _take_rest(self, now_ns: int, out: list[bytes]) -> None:
+        if not self._met():
+            super()._take_rest(now_ns, out)
+            return
+        self.ended = True  # by us: what else the engine says, or not, is no fault of it
+        self._finish_reason = "stop"
 
     def _begin(self) -> bytes:
         known = self.usage.prompt_tokens or self._estimate
@@ -106,7 +153,7 @@ class MessagesReply(BlockReply):
         delta = {
             "type": "message_delta",
             "delta": {"stop_reason": reason, "stop_sequence": sequence},
-            "usage": _usage(usage.prompt_tokens, usage.completion_tokens),
+            "usage": _usage(usage.prompt_tokens or self._estimate, usage.completion_tokens),
         }
         return _event(delta) + _event({"type": "message_stop"})
 
@@ -116,7 +163,7 @@ class MessagesReply(BlockReply):
         content = [_content(block) for block in self._blocks]
         if reason == "tool_use" and not any(part["type"] == "tool_use" for part in content):
             reason = "end_turn"
-        counted = _usage(usage.prompt_tokens, usage.completion_tokens)
+        counted = _usage(usage.prompt_tokens or self._estimate, usage.completion_tokens)
         return _encode(self._message(content, reason, sequence, counted))
 
     def _reason(self) -> tuple[str, str | None]:
@@ -148,6 +195,10 @@ class MessagesReply(BlockReply):
             "stop_sequence": sequence,
             "usage": usage,
         }
+
+
+def _nothing() -> None:
+    """Stand in for the relay."""
 
 
 def _event(value: Mapping[str, Any]) -> bytes:

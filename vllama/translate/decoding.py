@@ -20,6 +20,9 @@ from vllama.errors import BadRequest
 MAX_DEPTH = 256
 """Nesting beyond this is refused: what is read here is encoded again, and rendered by jinja."""
 
+MAX_VALUES = 2_000_000
+"""More in one body are refused: 100 MB of `[],` would become gigabytes."""
+
 _BRACKETS_OR_STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[{}\[\]]', re.DOTALL)
 _LITERAL = re.compile(r"[tfn][a-z]*")
 _SPACE = re.compile(r"[ \t\r\n]*")
@@ -33,15 +36,18 @@ def decode_json(body: bytes, *, empty: str = "missing request body") -> object:
     """
     if not body or body.isspace():
         raise BadRequest(empty)
+    if len(body) > MAX_VALUES and sum(map(body.count, (b",", b"[", b"{"))) > MAX_VALUES:
+        raise BadRequest(f"cannot read the request: it holds more than {MAX_VALUES} values")
+    slow = False
     try:
         value = msgspec.json.decode(body)
     except RecursionError:
         raise BadRequest("exceeded max depth") from None
     except ValueError:  # msgspec's own errors and UnicodeDecodeError
-        value = _decode_slowly(body)
+        value, slow = _decode_slowly(body), True
     if body.count(b"{") + body.count(b"[") > MAX_DEPTH:
         _check_depth(value)
-    return value
+    return _without_surrogates(value) if slow else value
 
 
 def decode_object(
@@ -147,10 +153,7 @@ class Fields:
 
 
 def _decode_slowly(body: bytes) -> object:
-    try:
-        text = body.decode()
-    except UnicodeDecodeError:
-        raise BadRequest("invalid UTF-8 in request body") from None
+    text = body.decode(errors="replace")  # as Go does
     start = _end(_SPACE, text, 0)
     try:
         value, _ = _DECODER.raw_decode(text, start)
@@ -160,7 +163,7 @@ def _decode_slowly(body: bytes) -> object:
         raise BadRequest("exceeded max depth") from None
     except ValueError:  # Python's limit on the digits of an integer
         raise BadRequest("json: cannot unmarshal number into Go value of type float64") from None
-    return _without_surrogates(value)
+    return value
 
 
 def _without_surrogates(value: object) -> object:

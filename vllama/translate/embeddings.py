@@ -11,15 +11,85 @@ import base64
 import math
 import sys
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import msgspec
 
-from vllama.errors import UpstreamError
+from vllama.errors import BadRequest, UpstreamError
+from vllama.translate.decoding import kind
 from vllama.translate.traits import Traits, VectorStyle
 
 Vector: TypeAlias = list[float]
+Input: TypeAlias = str | list[int]
+"""What one vector is made of: a text, or the tokens of one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddingsRequest:
+    """`POST /v1/embeddings`. `dimensions` 0: all; `encoding` is float or base64."""
+
+    model: object
+    inputs: tuple[Input, ...]
+    dimensions: int = 0
+    encoding: str = "float"
+
+
+def parse_embeddings(data: Mapping[str, Any]) -> EmbeddingsRequest:
+    """Parse a decoded body (contract §1.9). "" is an input as any other.
+
+    Tokens, which Ollama refuses, are taken as OpenAI takes them. Raises BadRequest.
+    """
+    dimensions = data.get("dimensions")
+    if dimensions is None:
+        dimensions = 0
+    if isinstance(dimensions, float) and dimensions.is_integer():
+        dimensions = int(dimensions)
+    if isinstance(dimensions, bool) or not isinstance(dimensions, int):
+        raise BadRequest(
+            "Invalid type for 'dimensions': expected an integer, "
+            f"but got {kind(dimensions)} instead."
+        )
+    if dimensions < 0:
+        raise BadRequest("Invalid value for 'dimensions': must be at least 1.")
+    encoding = data.get("encoding_format") or "float"
+    known = encoding.lower() if isinstance(encoding, str) else ""
+    if known not in ("float", "base64"):
+        raise BadRequest(
+            f"Invalid value for 'encoding_format' = {str(encoding)[:80]}. "
+            "Supported values: ['float', 'base64']."
+        )
+    return EmbeddingsRequest(
+        model=data.get("model"),
+        inputs=_inputs(data.get("input")),
+        dimensions=dimensions,
+        encoding=known,
+    )
+
+
+def _inputs(given: object) -> tuple[Input, ...]:
+    """Read a text, texts, tokens, or lists of tokens."""
+    if isinstance(given, str):
+        return (given,)
+    if not isinstance(given, list) or not given:
+        raise BadRequest("invalid input")
+    if all(isinstance(item, str) for item in given):
+        return tuple(given)
+    if is_tokens(given):
+        return (given,)
+    if all(is_tokens(item) for item in given):
+        return tuple(given)
+    raise BadRequest("invalid input")
+
+
+def is_tokens(value: object) -> bool:
+    """Tell whether a value is a list of tokens, at least one."""
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(item, int) and not isinstance(item, bool) for item in value)
+    )
 
 
 class _Usage(msgspec.Struct):
@@ -73,6 +143,11 @@ def normalize(vector: Sequence[float]) -> Vector:
     return [value / length for value in vector]
 
 
+def single(vector: Sequence[float]) -> Vector:
+    """Round to the nine digits that a float32 has: half the text of a double (§1.4)."""
+    return [float(f"{value:.9g}") for value in vector]
+
+
 def truncate_dimensions(vector: Sequence[float], dimensions: int) -> Vector:
     """Keep the first `dimensions` numbers and normalise again (§1.4); 0 keeps all."""
     if dimensions <= 0 or dimensions >= len(vector):
@@ -87,7 +162,7 @@ def embeddings_reply(
     encoding_format: str = "float",
 ) -> bytes:
     """Build the answer of `POST /v1/embeddings`; base64 is little-endian float32 (§1.9)."""
-    encoded: list[Any] = list(vectors)
+    encoded: list[Any] = [single(vector) for vector in vectors]
     if encoding_format == "base64":
         encoded = [_base64(vector) for vector in vectors]
     return msgspec.json.encode(

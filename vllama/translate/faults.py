@@ -18,6 +18,7 @@ from vllama.errors import (
     BadRequest,
     CapabilityMissing,
     ContextOverflow,
+    InvalidModelRef,
     ModelNotFound,
     UpstreamError,
     VllamaError,
@@ -113,7 +114,7 @@ def clean_engine_error(status: int, body: bytes) -> VllamaError:
 
 def _text(error: VllamaError) -> str:
     """Return message and hint; texts that clients match exactly stay as they are (§1.10)."""
-    exact = isinstance(error, ModelNotFound | CapabilityMissing)
+    exact = isinstance(error, ModelNotFound | CapabilityMissing | InvalidModelRef)
     return error.message if exact else error.sentence()
 
 

@@ -1,4 +1,4 @@
-"""Log probabilities: OpenAI's two forms made into Ollama's (contract §1.2)."""
+"""Log probabilities: OpenAI's two forms made into Ollama's (contract §1.2) or into each other."""
 
 from __future__ import annotations
 
@@ -53,3 +53,26 @@ def _token(token: object, logprob: object, raw: object) -> dict[str, Any]:
 def _padded(values: object, size: int) -> list[Any]:
     given = values[:size] if isinstance(values, list) else []
     return given + [None] * (size - len(given))
+
+
+def completion_logprobs(
+    source: Mapping[str, Any] | None, offset: int, top: int
+) -> dict[str, list[Any]] | None:
+    """Convert one chunk's `logprobs`, of a chat or of a completion, to a completion's; None: none.
+
+    `offset`: characters of text before it. `top`: how many alternatives were asked for.
+    """
+    entries = ollama_logprobs(source)
+    if not entries:
+        return None
+    out: dict[str, list[Any]] = {
+        "tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": [],
+    }  # fmt: skip
+    for entry in entries:
+        others = entry.get("top_logprobs", ())[:top]
+        out["tokens"].append(entry["token"])
+        out["token_logprobs"].append(entry["logprob"])
+        out["top_logprobs"].append({other["token"]: other["logprob"] for other in others} or None)
+        out["text_offset"].append(offset)
+        offset += len(entry["token"])
+    return out

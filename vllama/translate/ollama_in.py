@@ -27,7 +27,7 @@ from vllama.units import parse_keep_alive
 
 _COMMON = (
     "model", "stream", "format", "keep_alive", "options", "think", "truncate", "shift",
-    "logprobs", "top_logprobs",
+    "logprobs", "top_logprobs", "_debug_render_only",
 )  # fmt: skip
 _CHAT = frozenset((*_COMMON, "messages", "tools"))
 _GENERATE = frozenset(
@@ -60,7 +60,7 @@ def parse_chat(body: bytes) -> ChatRequest:
 def parse_generate(body: bytes) -> GenerateRequest:
     """Parse the body of `POST /api/generate`. Raises BadRequest."""
     fields = Fields(fold(decode_object(body, "api.GenerateRequest"), _GENERATE), "GenerateRequest")
-    request = GenerateRequest(
+    return GenerateRequest(
         model=fields.text("model"),
         prompt=fields.text("prompt"),
         suffix=fields.text("suffix"),
@@ -71,10 +71,12 @@ def parse_generate(body: bytes) -> GenerateRequest:
         images=_images(fields),
         **_common(fields),
     )
-    unload = not request.prompt and request.keep_alive == 0
-    if request.raw and not unload and (request.system or request.template or request.context):
+
+
+def check_raw(request: GenerateRequest) -> None:
+    """Refuse what a raw prompt leaves no place for (after the model was found, §1.2)."""
+    if request.raw and (request.system or request.template or request.context):
         raise BadRequest("raw mode does not support template, system, or context")
-    return request
 
 
 def parse_embed(body: bytes) -> EmbedRequest:
@@ -151,6 +153,7 @@ def _common(fields: Fields) -> dict[str, Any]:
         "shift": fields.flag("shift", True),
         "logprobs": fields.flag("logprobs", False),
         "top_logprobs": top_logprobs,
+        "debug_render_only": fields.flag("_debug_render_only", False),
     }
 
 
@@ -199,7 +202,7 @@ def _message(item: object) -> Message:
             f"json: cannot unmarshal {kind(item)} into Go struct field "
             "ChatRequest.messages of type api.Message"
         )
-    fields = Fields(fold(item, _MESSAGE), "Message")
+    fields = Fields(fold(item, _MESSAGE), "ChatRequest.messages")
     calls = fields.items("tool_calls", "[]api.ToolCall")
     return Message(
         role=fields.text("role").lower(),
@@ -218,9 +221,9 @@ def _tool_call(position: int, item: object) -> ToolCall:
             f"json: cannot unmarshal {kind(item)} into Go struct field "
             "Message.tool_calls of type api.ToolCall"
         )
-    outer = Fields(fold(item, _TOOL_CALL), "ToolCall")
+    outer = Fields(fold(item, _TOOL_CALL), "ChatRequest.messages.tool_calls")
     inner = fold(outer.mapping("function", "api.ToolCallFunction"), _FUNCTION)
-    fields = Fields(inner, "ToolCallFunction")
+    fields = Fields(inner, "ChatRequest.messages.tool_calls.function")
     return ToolCall(
         id=outer.text("id"),
         name=fields.text("name"),
@@ -235,9 +238,11 @@ def _tool(item: object) -> dict[str, object]:
             f"json: cannot unmarshal {kind(item)} into Go struct field "
             "ChatRequest.tools of type api.Tool"
         )
-    fields = Fields(fold(item, frozenset(("type", "function"))), "Tool")
+    fields = Fields(fold(item, frozenset(("type", "function"))), "ChatRequest.tools")
     function: Mapping[str, object] = fields.mapping("function", "api.ToolFunction")
-    Fields(fold(function, frozenset(("name", "description"))), "ToolFunction").text("name")
+    Fields(fold(function, frozenset(("name", "description"))), "ChatRequest.tools.function").text(
+        "name"
+    )
     return item
 
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from vllama.translate.embeddings import single
 from vllama.translate.ollama_reply import JSON, NDJSON, OllamaReply
 from vllama.translate.reply import CUT_SHORT, Reply
 from vllama.translate.toolcalls import ollama_calls
@@ -107,7 +108,7 @@ def embed_reply(
     return _encode(
         {
             "model": model,
-            "embeddings": vectors,
+            "embeddings": [single(vector) for vector in vectors],
             "total_duration": max(1, total_ns),
             "load_duration": max(1, load_ns),
             "prompt_eval_count": prompt_tokens,

@@ -28,7 +28,7 @@ from vllama.translate.framing import DONE, SseReader
 from vllama.translate.logprobs import ollama_logprobs
 from vllama.translate.reply import CUT_SHORT
 from vllama.translate.thinking import ThinkSplitter
-from vllama.translate.toolcalls import CallCollector, CallScanner
+from vllama.translate.toolcalls import CallCollector, CallScanner, Toolset
 from vllama.translate.traits import Traits
 from vllama.translate.types import ToolCall, Usage
 from vllama.translate.usual import Usual
@@ -73,7 +73,7 @@ class OllamaReply(ABC):
         max_tokens: int | None = None,
         think: bool | None = None,
         think_opened: bool = False,
-        tools: bool = False,
+        tools: Toolset | bool = False,
     ) -> None:
         """`think`: None the model cannot, True show its thinking, False split it off and hide it.
 
@@ -92,8 +92,9 @@ class OllamaReply(ABC):
         self._max_tokens = max_tokens if bounded else None
         self._hide_thinking = think is False
         split = think is not None and not traits.splits_reasoning
-        self._splitter = ThinkSplitter(opened=think_opened) if split else None
-        self._scanner = CallScanner() if tools and not traits.parses_tools else None
+        self._scanner = CallScanner(tools) if tools and not traits.parses_tools else None
+        reads_calls = self._scanner is not None
+        self._splitter = ThinkSplitter(opened=think_opened, calls=reads_calls) if split else None
         self._collector = CallCollector()
         self._plain = self._splitter is None and self._scanner is None
         self._reader = SseReader()
@@ -317,8 +318,10 @@ class OllamaReply(ABC):
         usage, timings = self.usage, self._timings or Timings()
         first_ns = self._last_ns if self.first_token_ns is None else self.first_token_ns
         prompt_ns = first_ns - self._sent_ns
-        # all tokens in one read: the time before it is the best that is known
-        eval_ns = (self._last_ns - first_ns) or prompt_ns
+        eval_ns = self._last_ns - first_ns
+        if not eval_ns:  # all tokens in one read: nobody knows when the first was made
+            eval_ns = prompt_ns // 2
+            prompt_ns -= eval_ns
         if timings.prompt_ms is not None and timings.predicted_ms is not None:
             prompt_ns = int(timings.prompt_ms * 1e6)
             eval_ns = int(timings.predicted_ms * 1e6)
@@ -329,7 +332,8 @@ class OllamaReply(ABC):
             "load_duration": max(1, self._loaded_ns - self._started_ns),
             "prompt_eval_count": usage.prompt_tokens,
             "prompt_eval_duration": max(1, prompt_ns),
-            "eval_count": usage.completion_tokens,
+            # an answer that ends at once has made the token that ends it
+            "eval_count": usage.completion_tokens or int(self._finish_reason == "stop"),
             "eval_duration": max(1, eval_ns),
         }
 

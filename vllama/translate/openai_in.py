@@ -1,7 +1,7 @@
 """Requests to an engine, in OpenAI's dialect as this engine speaks it.
 
 `chat_call`, `completion_call` and `embed_call` are built from our own values (Ollama's routes);
-`adapt_chat`, `adapt_completion` and `parse_openai_embeddings` (module `adapt`) take an OpenAI
+`adapt_chat` and `adapt_completion` (module `adapt`) take an OpenAI
 client's own body. The engine is always asked to stream. Sources: contract §2.1, §2.4;
 engines-llamacpp §2, §8.
 """
@@ -19,7 +19,6 @@ from vllama.translate.adapt import (
     adapt_chat,
     adapt_completion,
     parse_openai,
-    parse_openai_embeddings,
 )
 from vllama.translate.decoding import encode_json
 from vllama.translate.traits import Traits, VectorStyle
@@ -42,7 +41,6 @@ __all__ = [
     "completion_call",
     "embed_call",
     "parse_openai",
-    "parse_openai_embeddings",
 ]
 
 CHAT_PATH = "/v1/chat/completions"
@@ -72,7 +70,11 @@ def chat_call(
         body["response_format"] = wanted
     if tools:
         body["tools"] = [_tool(tool) for tool in tools]
-    put_think(body, think, traits)
+        if traits.silent_tool_choice is not None and not traits.parses_tools:
+            body["tool_choice"] = traits.silent_tool_choice
+    # a grammar that holds from the first token on leaves no room for thinking
+    constrained = wanted is not None and not traits.splits_reasoning
+    put_think(body, False if constrained else think, traits)
     if logprobs or top_logprobs:
         _need_logprobs(traits, model)
         body["logprobs"] = True

@@ -1,4 +1,4 @@
-"""An adapted OpenAI body's messages as our own values, to render and count them."""
+"""An adapted OpenAI body's messages as our own values, to render, count and cut them."""
 
 from __future__ import annotations
 

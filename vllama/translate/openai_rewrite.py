@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from vllama.translate.thinking import ThinkSplitter
-from vllama.translate.toolcalls import CallScanner, openai_calls
+from vllama.translate.toolcalls import CallScanner, Toolset, openai_calls
 from vllama.translate.types import ToolCall
 
 
@@ -21,11 +21,11 @@ class Sifter:
 
     __slots__ = ("_scanner", "_splitter", "active")
 
-    def __init__(self, *, split: bool, opened: bool, scan: bool) -> None:
+    def __init__(self, *, split: bool, opened: bool, scan: Toolset | bool) -> None:
         """`split`: look for `<think>`, which the prompt has `opened` or not; `scan`: for calls."""
-        self.active = split or scan
-        self._splitter = ThinkSplitter(opened=opened) if split else None
-        self._scanner = CallScanner() if scan else None
+        self.active = split or bool(scan)
+        self._splitter = ThinkSplitter(opened=opened, calls=bool(scan)) if split else None
+        self._scanner = CallScanner(scan) if scan else None
 
     def feed(self, text: str) -> tuple[str, str]:
         """Return (thinking, text) that are certain by now."""
@@ -54,8 +54,8 @@ class Rewriter:
 
     __slots__ = ("_named", "_opened", "_scan", "_sifters", "_split", "active")
 
-    def __init__(self, *, split: bool, opened: bool, scan: bool) -> None:
-        self.active = split or scan
+    def __init__(self, *, split: bool, opened: bool, scan: Toolset | bool) -> None:
+        self.active = split or bool(scan)
         """Whether every chunk must be rewritten, not only those with tool calls."""
         self._split, self._opened, self._scan = split, opened, scan
         self._named: set[tuple[int, object]] = set()

@@ -11,7 +11,7 @@ import msgspec
 from vllama.translate.adapt import Passage
 from vllama.translate.events import Choice, Chunk
 from vllama.translate.thinking import split_thinking
-from vllama.translate.toolcalls import CallCollector, CallScanner, openai_calls
+from vllama.translate.toolcalls import CallCollector, CallScanner, Toolset, openai_calls
 
 FINGERPRINT = "fp_ollama"
 
@@ -58,7 +58,7 @@ def whole_object(
     *,
     split: bool,
     opened: bool,
-    scan: bool,
+    scan: Toolset | bool,
 ) -> bytes:
     """Build a `chat.completion` or `text_completion`; id and time are the engine's if given."""
     chat = passage.kind == "chat"
@@ -83,15 +83,15 @@ def whole_object(
 
 
 def _chat_choice(
-    index: int, part: ChoiceParts, *, split: bool, opened: bool, scan: bool
+    index: int, part: ChoiceParts, *, split: bool, opened: bool, scan: Toolset | bool
 ) -> dict[str, Any]:
     text, reasoning = "".join(part.texts), "".join(part.thoughts)
     if split:
-        more, text = split_thinking(text, opened=opened)
+        more, text = split_thinking(text, opened=opened, calls=bool(scan))
         reasoning += more
     calls = part.calls.openai()
     if scan:
-        scanner = CallScanner()
+        scanner = CallScanner(scan)
         before = scanner.feed(text)
         found, rest = scanner.finish()
         text = before + rest

@@ -20,7 +20,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from vllama.errors import BadRequest
-from vllama.translate.thinking import OPEN
+from vllama.translate.thinking import ends_open
 from vllama.translate.types import Message
 
 MAX_PROMPT_CHARS = 64 * 1024 * 1024
@@ -99,7 +99,7 @@ def chatml() -> ChatTemplate:
 
 def opens_thinking(prompt: str) -> bool:
     """Tell whether a prompt ends inside `<think>`, so that the answer begins with thinking."""
-    return prompt.rstrip().endswith(OPEN)
+    return ends_open(prompt)
 
 
 def fit_messages(

@@ -61,8 +61,8 @@ class Tap(ABC):
         self.events = 0
         self._passage = passage
         self._split = think and not traits.splits_reasoning
-        self._opened = think_opened
-        self._scan = passage.tools and not traits.parses_tools
+        self._opened = think_opened and not passage.constrained
+        self._scan = False if traits.parses_tools else passage.tools
         self._prompt_tokens = prompt_tokens
         self._reader = SseReader()
         self._tokens = 0

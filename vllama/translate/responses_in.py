@@ -1,7 +1,8 @@
 """OpenAI's `POST /v1/responses` as a chat request in OpenAI's older form (contract §1.9).
 
-The result goes through `adapt_chat` like any other body. The API keeps nothing here: what needs a
-memory (`previous_response_id`, `conversation`, `store`) is not used, and the answer says so.
+The result goes through `adapt_chat` like any other body. The API keeps nothing here: `store` is not
+used, which the answer says, and a request that refers to what was kept is refused, where Ollama
+answers as if the conversation began with it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from typing import Any
 from vllama.errors import BadRequest
 from vllama.translate.adapt import parse_openai
 from vllama.translate.anthropic_in import put_tools
-from vllama.translate.decoding import kind
+from vllama.translate.decoding import encode_json, kind
+from vllama.translate.extras import Extras, take_extras, with_effort
 from vllama.translate.responses_items import input_messages, refuse_type
 
 SEPARATOR = "."
@@ -25,7 +27,7 @@ class ResponsesRequest:
 
     `echo` are the fields that the answer repeats. `names` maps a tool of a namespace, as the model
     knows it, to (namespace, name). `ignored` names what has no effect here. `truncate`: the oldest
-    turns may be dropped.
+    turns may be dropped. `extras` are Ollama's fields.
     """
 
     model: str
@@ -35,11 +37,13 @@ class ResponsesRequest:
     truncate: bool = False
     names: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
+    extras: Extras = field(default_factory=Extras)
 
 
 def parse_responses(body: bytes) -> ResponsesRequest:
     """Parse a request. Raises BadRequest."""
-    data = {name: value for name, value in parse_openai(body).items() if value is not None}
+    rest, extras = take_extras(parse_openai(body))
+    data = {name: value for name, value in rest.items() if value is not None}
     model = _string(data, "model", "")
     if not model:
         raise BadRequest("you must provide a model parameter")
@@ -50,9 +54,10 @@ def parse_responses(body: bytes) -> ResponsesRequest:
     chat: dict[str, Any] = {"model": model, "messages": messages}
     stream = _boolean(data, "stream", False)
     chat["stream"] = stream
-    ignored = [
-        name for name in ("previous_response_id", "conversation", "background") if data.get(name)
-    ]
+    # nothing is kept here, as in Ollama, which does not say so
+    kept_elsewhere = [name for name in ("previous_response_id", "conversation") if data.get(name)]
+    background = _boolean(data, "background", False)
+    ignored = [*kept_elsewhere, *(["background"] if background else [])]
     for name in ("temperature", "top_p", "presence_penalty", "frequency_penalty"):
         if name in data:
             chat[name] = _number(data, name)
@@ -77,7 +82,14 @@ def parse_responses(body: bytes) -> ResponsesRequest:
             "effort": reasoning.get("effort"), "summary": reasoning.get("summary"),
         },
         "store": False,
-        "background": False,
+        "background": background,
+        "frequency_penalty": chat.get("frequency_penalty", 0),
+        "presence_penalty": chat.get("presence_penalty", 0),
+        "top_logprobs": 0,
+        "max_tool_calls": None,
+        "service_tier": "default",
+        "safety_identifier": data.get("safety_identifier"),
+        "prompt_cache_key": data.get("prompt_cache_key"),
         "temperature": chat["temperature"],
         "text": text,
         "tool_choice": data.get("tool_choice", "auto"),
@@ -86,14 +98,16 @@ def parse_responses(body: bytes) -> ResponsesRequest:
         "truncation": "auto" if data.get("truncation") == "auto" else "disabled",
         "user": data.get("user"),
     }  # fmt: skip
+    encode_json(echo)  # refuses what the answer could not repeat, as numbers beyond 64 bits
     return ResponsesRequest(
         model=model,
-        chat=chat,
+        chat=with_effort(chat, extras.think),
         echo=echo,
         stream=stream,
         truncate=echo["truncation"] == "auto",
         names=names,
         ignored=tuple(dict.fromkeys(ignored)),
+        extras=extras,
     )
 
 

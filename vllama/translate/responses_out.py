@@ -1,8 +1,9 @@
 """An engine's streamed answer as a response of the Responses API (contract §1.9).
 
 Order of events: `created`, `in_progress`; for each item `output_item.added`, its parts and deltas,
-`output_item.done`; then `completed`, `incomplete` (cut by its length) or `failed`. Every event has
-the next `sequence_number`; there is no `[DONE]`.
+`output_item.done`; then `completed` or `failed`. Every event has the next `sequence_number`; there
+is no `[DONE]`. An answer cut by its length is completed, too, as in Ollama: the official client's
+streams know no other good end. That it was cut stands in `incomplete_details`.
 """
 
 from __future__ import annotations
@@ -109,8 +110,7 @@ class ResponsesReply(BlockReply):
         )
 
     def _end(self, now_ns: int) -> bytes:
-        response = self._ended(now_ns)
-        return self._event(f"response.{response['status']}", {"response": response})
+        return self._event("response.completed", {"response": self._ended(now_ns)})
 
     def _whole(self, now_ns: int) -> bytes:
         return _encode(self._ended(now_ns))
@@ -118,11 +118,10 @@ class ResponsesReply(BlockReply):
     def _ended(self, now_ns: int) -> dict[str, Any]:
         """Return the response as it is at the end."""
         cut = self._finish_reason == "length"
-        more: dict[str, Any] = {"completed_at": None if cut else now_ns // 1_000_000_000}
+        more: dict[str, Any] = {"completed_at": now_ns // 1_000_000_000}
         if cut:
             more["incomplete_details"] = {"reason": "max_output_tokens"}
-        items = self._items("completed")
-        return self._response("incomplete" if cut else "completed", items, self._counts(), more)
+        return self._response("completed", self._items("completed"), self._counts(), more)
 
     def _response(
         self,

@@ -1,16 +1,33 @@
 """Splitting `<think>…</think>` from an answer, for engines that do not.
 
 Only at the start of an answer, where the models put it; a tag later in the text is text. Some
-templates open the tag themselves, so that the answer begins inside it (`opened`). Contract §3.5:
-the tags must never be seen in the content.
+templates open the tag themselves, so that the answer begins inside it (`opened`). Families have
+other words for it (`PAIRS`); which one it is shows when it comes. gpt-oss writes channels instead,
+see `harmony`. Contract §3.5: the tags must never be seen in the content.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from enum import Enum
 
-OPEN = "<think>"
-CLOSE = "</think>"
+from vllama.translate.harmony import BEGINNINGS, HarmonySplitter
+
+PAIRS: Mapping[str, str] = {
+    "<think>": "</think>",  # Qwen, DeepSeek, GLM, Kimi, MiniMax and most others
+    "<thought>": "</thought>",  # EXAONE Deep
+    "<seed:think>": "</seed:think>",
+    "[THINK]": "[/THINK]",  # Magistral
+    "◁think▷": "◁/think▷",  # Kimi VL
+    "<|START_THINKING|>": "<|END_THINKING|>",  # Command A
+    "<|channel>thought": "<channel|>",  # Gemma 4
+    "Here is my thought process:": "Here is my response:",  # Granite 3.2
+}
+"""What opens the thinking, and what closes it: as the models' chat templates on the hub have it."""
+
+_OPENINGS = tuple(PAIRS)
+_BEGINNINGS = (*_OPENINGS, *BEGINNINGS)
+_CLOSINGS = tuple(PAIRS.values())
 
 
 class _State(Enum):
@@ -23,16 +40,22 @@ class _State(Enum):
 class ThinkSplitter:
     """Tells thinking from content, wherever the text is cut."""
 
-    __slots__ = ("_held", "_may_reopen", "_seen", "_state")
+    __slots__ = ("_calls", "_closings", "_harmony", "_held", "_may_reopen", "_seen", "_state")
 
-    def __init__(self, *, opened: bool = False) -> None:
+    def __init__(self, *, opened: bool = False, calls: bool = True) -> None:
+        """`opened`: the prompt has opened the tag; `calls`: a `CallScanner` reads the content."""
+        self._calls = calls
         self._state = _State.INSIDE if opened else _State.START
         self._held = ""
         self._may_reopen = opened  # the template opened the tag; some models do so again
         self._seen = False  # whether thinking text was given; its start is trimmed
+        self._closings: tuple[str, ...] = _CLOSINGS
+        self._harmony: HarmonySplitter | None = None
 
     def feed(self, text: str) -> tuple[str, str]:
         """Return (thinking, content) that are certain by now."""
+        if self._harmony is not None:
+            return self._harmony.feed(text)
         if self._state is _State.CONTENT:
             return "", text
         held = self._held + text
@@ -40,10 +63,15 @@ class ThinkSplitter:
         thinking = ""
         if self._state is _State.START:
             stripped = held.lstrip()
-            if stripped.startswith(OPEN):
+            if stripped.startswith(BEGINNINGS):
+                self._harmony = HarmonySplitter(calls=self._calls)
+                return self._harmony.feed(stripped)
+            opening = _opening(stripped)
+            if opening:
                 self._state = _State.INSIDE
-                held = stripped[len(OPEN) :]
-            elif OPEN.startswith(stripped):  # also when it is empty
+                self._closings = (PAIRS[opening],)
+                held = stripped[len(opening) :]
+            elif _begins(stripped, _BEGINNINGS):
                 self._held = held
                 return "", ""
             else:
@@ -53,22 +81,21 @@ class ThinkSplitter:
             if not self._seen:
                 held = held.lstrip()
                 if self._may_reopen:
-                    if OPEN.startswith(held) and held != OPEN:
+                    if held not in PAIRS and _begins(held, _OPENINGS):
                         self._held = held
                         return "", ""
                     self._may_reopen = False
-                    held = held.removeprefix(OPEN).lstrip()
-            thinking, closed, rest = held.partition(CLOSE)
-            if not closed:
-                keep = _overlap(held, CLOSE)
+                    held = held[len(_opening(held)) :].lstrip()
+            at, closing = _find(held, self._closings)
+            if at < 0:
+                keep = max(_overlap(held, tag) for tag in self._closings)
                 # white space before the tag belongs to the tag
                 body = held[: len(held) - keep].rstrip()
                 self._held = held[len(body) :]
                 self._seen = self._seen or bool(body)
                 return body, ""
             self._state = _State.AFTER
-            thinking = thinking.rstrip()
-            held = rest
+            thinking, held = held[:at].rstrip(), held[at + len(closing) :]
         if self._state is _State.AFTER:
             held = held.lstrip()
             if held:
@@ -77,18 +104,40 @@ class ThinkSplitter:
 
     def finish(self) -> tuple[str, str]:
         """Return what was held back: an answer may end inside a tag."""
+        if self._harmony is not None:
+            return self._harmony.finish()
         held, self._held = self._held, ""
         if self._state is _State.INSIDE:
             return held.rstrip(), ""
         return "", held
 
 
-def split_thinking(text: str, *, opened: bool = False) -> tuple[str, str]:
+def split_thinking(text: str, *, opened: bool = False, calls: bool = True) -> tuple[str, str]:
     """Split a whole text into (thinking, content)."""
-    splitter = ThinkSplitter(opened=opened)
+    splitter = ThinkSplitter(opened=opened, calls=calls)
     thinking, content = splitter.feed(text)
     more_thinking, more_content = splitter.finish()
     return thinking + more_thinking, content + more_content
+
+
+def ends_open(prompt: str) -> bool:
+    """Tell whether a prompt ends inside the thinking, so that the answer begins with it."""
+    return prompt.rstrip().endswith(_OPENINGS)
+
+
+def _opening(text: str) -> str:
+    return next((tag for tag in _OPENINGS if text.startswith(tag)), "")
+
+
+def _begins(text: str, tags: Collection[str]) -> bool:
+    """Tell whether `text` may be the beginning of a tag; nothing may be."""
+    return any(tag.startswith(text) for tag in tags)
+
+
+def _find(text: str, tags: Collection[str]) -> tuple[int, str]:
+    """Return where the first tag is and which; -1 if there is none."""
+    found = [(at, tag) for tag in tags if (at := text.find(tag)) >= 0]
+    return min(found, default=(-1, ""))
 
 
 def _overlap(text: str, tag: str) -> int:

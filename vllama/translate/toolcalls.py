@@ -1,41 +1,41 @@
 """Tool calls in answers: pieces of a stream made whole, or found in the text.
 
 `CallCollector` joins OpenAI's deltas. `CallScanner` is for engines that pass tools to the template
-and leave the answer as text (llama.cpp's Python server): it finds what the common families
- write: `<tool_call>{…}</tool_call>` (Hermes, Qwen), `[TOOL_CALLS][…]` (Mistral),
-`<|python_tag|>{…}` or a bare `{"name": …}` (Llama 3). What does not parse stays text, always.
+and leave the answer as text (llama.cpp's Python server): it finds what the families of models
+write, by the readers of `families`. What cannot be read stays text, without its tags: they must
+never be seen in the content (contract §3.5).
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import re
 from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from vllama.translate.events import ToolDelta
+from vllama.translate.families.scan import begins_bare, markers_of, read_calls
+from vllama.translate.families.values import (
+    Toolset,
+    call_id,
+    encodable,
+    make_call,
+    object_of,
+    short_id,
+)
 from vllama.translate.types import ToolCall
 
-_MARKERS = ("<tool_call>", "[TOOL_CALLS]", "<|python_tag|>")
-_CLOSING = re.compile(r"\s*(?:</tool_call>|<\|eom_id\|>|<\|eot_id\|>|[;,])?\s*")
-_BARE = re.compile(r'\{\s*"(?:name|type|function)"\s*:')
-_BARE_DECIDED = 24
-_SPACE = re.compile(r"\s*")
-_ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789"
-_DECODER = json.JSONDecoder()
+__all__ = [
+    "CallCollector",
+    "CallScanner",
+    "Toolset",
+    "call_id",
+    "ollama_calls",
+    "openai_calls",
+    "parse_calls",
+    "short_id",
+]
 
-
-def call_id(name: str, arguments: object, position: int) -> str:
-    """Make an id as Ollama's, `call_` + 8 alphanumerics, always the same for the same call."""
-    seed = msgspec.json.encode([name, arguments, position])
-    number = int.from_bytes(hashlib.blake2b(seed, digest_size=8).digest(), "big")
-    letters = []
-    for _ in range(8):
-        number, rest = divmod(number, len(_ALPHABET))
-        letters.append(_ALPHABET[rest])
-    return "call_" + "".join(letters)
+_ANY = Toolset()
 
 
 class _Partial:
@@ -87,7 +87,7 @@ class CallCollector:
             if isinstance(function.arguments, str):
                 call.arguments.append(function.arguments)
             elif isinstance(function.arguments, dict):
-                call.whole = _encodable(function.arguments)
+                call.whole = function.arguments if encodable(function.arguments) else None
 
     def finish(self) -> tuple[list[ToolCall], str]:
         """Return the whole calls, and as text what is no call: arguments must be an object."""
@@ -95,7 +95,7 @@ class CallCollector:
         broken: list[str] = []
         for _, partial in sorted(self._calls.items()):
             raw = "".join(partial.arguments)
-            arguments = partial.whole if partial.whole is not None else _arguments(raw)
+            arguments = partial.whole if partial.whole is not None else object_of(raw)
             if arguments is None or not partial.name:
                 name = msgspec.json.encode(partial.name).decode()
                 broken.append(f'{{"name": {name}, "arguments": {raw or "{}"}}}')
@@ -110,13 +110,19 @@ class CallCollector:
 
 
 class CallScanner:
-    """Holds back what may be a tool call in streamed text, and reads it at the end."""
+    """Holds back what may be a tool call in streamed text, and reads it at the end.
 
-    __slots__ = ("_held", "_holding", "_started")
+    The result is the same wherever the text was cut. White space before a call is not content.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_held", "_holding", "_markers", "_started", "_tools")
+
+    def __init__(self, tools: Toolset | bool = True) -> None:
+        """`tools` are those of the request; True: they are not known."""
+        self._tools = tools = tools if isinstance(tools, Toolset) else _ANY
+        self._markers = markers_of(tools)
         self._held = ""
-        self._holding: list[str] | None = None  # once a call has begun, all that follows
+        self._holding: list[str] | None = [] if tools.forced else None  # all that follows a call
         self._started = False  # whether anything was let through
 
     def feed(self, text: str) -> str:
@@ -127,54 +133,36 @@ class CallScanner:
         held = self._held + text
         self._held = ""
         if not self._started:
-            start = held.lstrip()
-            if not start or (start[0] == "{" and len(start) < _BARE_DECIDED):
+            bare = begins_bare(held.lstrip(), self._tools)
+            if bare is None or not held.strip():
                 self._held = held
                 return ""
-            if _BARE.match(start):
+            if bare:
                 self._holding = [held]
                 return ""
-        begins = [at for at in (held.find(marker) for marker in _MARKERS) if at >= 0]
-        if begins:
-            at = min(begins)
+        at = self._markers.find(held)
+        if at >= 0:
             self._holding = [held[at:]]
-            self._started = True
-            return held[:at]
-        keep = max(_overlap(held, marker) for marker in _MARKERS)
-        self._held = held[len(held) - keep :]
-        self._started = self._started or len(held) > keep
-        return held[: len(held) - keep]
+            before = held[:at]
+            return before if self._started or before.strip() else ""
+        certain = held[: len(held) - self._markers.partial(held)]
+        if not self._started and not certain.strip():
+            certain = ""
+        self._held = held[len(certain) :]
+        self._started = self._started or bool(certain)
+        return certain
 
     def finish(self) -> tuple[list[ToolCall], str]:
-        """Return the calls, or the text that turned out to hold none."""
+        """Return the calls, and the text that turned out to be none."""
         text = "".join(self._holding) if self._holding is not None else self._held
         self._held, self._holding = "", None
-        calls = parse_calls(text)
-        return (calls, "") if calls else ([], text)
+        found, rest = read_calls(text, self._tools)
+        return [make_call(named, position) for position, named in enumerate(found)], rest
 
 
-def parse_calls(text: str) -> list[ToolCall]:
-    """Read a text that consists of tool calls; [] if it has anything else in it."""
-    found: list[ToolCall] = []
-    at = 0
-    while at < len(text):
-        at = _skip(text, at)
-        marker = next((m for m in _MARKERS if text.startswith(m, at)), "")
-        at = _skip(text, at + len(marker))
-        if at >= len(text):
-            break
-        try:
-            value, at = _DECODER.raw_decode(text, at)
-        except (ValueError, RecursionError):
-            return []
-        for item in value if isinstance(value, list) else [value]:
-            call = _call(item, len(found))
-            if call is None:
-                return []
-            found.append(call)
-        closing = _CLOSING.match(text, at)
-        at = closing.end() if closing else at
-    return found
+def parse_calls(text: str, tools: Toolset = _ANY) -> list[ToolCall]:
+    """Read the calls of a whole text."""
+    return [make_call(named, n) for n, named in enumerate(read_calls(text, tools)[0])]
 
 
 def ollama_calls(calls: Sequence[ToolCall]) -> list[dict[str, object]]:
@@ -202,56 +190,3 @@ def openai_calls(calls: Sequence[ToolCall]) -> list[dict[str, object]]:
         }
         for call in calls
     ]
-
-
-def _call(item: object, position: int) -> ToolCall | None:
-    if isinstance(item, dict) and isinstance(item.get("function"), dict):
-        item = item["function"]
-    if not isinstance(item, dict):
-        return None
-    name = item.get("name")
-    arguments = item.get("arguments", item.get("parameters", {}))
-    if isinstance(arguments, str):
-        arguments = _arguments(arguments)
-    if not isinstance(name, str) or not name or not isinstance(arguments, dict):
-        return None
-    try:
-        identity = call_id(name, arguments, position)
-    except (ValueError, OverflowError, RecursionError):  # cannot be written as JSON again
-        return None
-    return ToolCall(id=identity, name=name, arguments=arguments, index=position)
-
-
-def _skip(text: str, at: int) -> int:
-    space = _SPACE.match(text, at)
-    return space.end() if space else at
-
-
-def _arguments(raw: str) -> dict[str, object] | None:
-    if not raw.strip():
-        return {}
-    try:
-        value = msgspec.json.decode(raw)
-        if isinstance(value, str):  # encoded twice: seen with small models
-            value = msgspec.json.decode(value)
-    except (ValueError, RecursionError):
-        return None
-    return _encodable(value)
-
-
-def _encodable(value: object) -> dict[str, object] | None:
-    """Return an object that can be written as JSON again, else None."""
-    if not isinstance(value, dict):
-        return None
-    try:
-        msgspec.json.encode(value)
-    except (ValueError, OverflowError, RecursionError):
-        return None
-    return value
-
-
-def _overlap(text: str, marker: str) -> int:
-    for size in range(min(len(marker) - 1, len(text)), 0, -1):
-        if text.endswith(marker[:size]):
-            return size
-    return 0

@@ -26,13 +26,17 @@ class VectorStyle(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tokenizer:
-    """Paths of an engine's tokenizer routes and the names of their fields."""
+    """Paths of an engine's tokenizer routes and the names of their fields.
+
+    `drops_control`: the text of control tokens is left out when tokens are turned into text.
+    """
 
     tokenize_path: str
     detokenize_path: str
     input_field: str = "input"
     tokens_field: str = "tokens"
     text_field: str = "text"
+    drops_control: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +51,12 @@ class Traits:
     carry `chat_template_kwargs` (how thinking is switched); `takes_reasoning_effort`: it may carry
     `reasoning_effort`. `roles` are those of messages that it takes, None: any. A client may not
     send any of `refused_fields` through `/v1`: llama.cpp's Python server dies of a bad `grammar`
-    (signal 11).
+    (signal 11). `takes_n`: it makes several choices of one request; `names_stop`: its stream tells
+    which stop sequence ended it. `rerank_path`, `transcription_path` and `translation_path` are
+    its routes for these, None: it has none. `silent_tool_choice` is the `tool_choice` to send with
+    tools whose calls it does not parse, None: none. `completes_chats`: the front may render a chat
+    and send it as a completion, where the engine's own rendering lacks something (`rendered`).
+    `formats_completions`: completions too take a `response_format`, not only chats.
     """
 
     context_length: int
@@ -73,6 +82,14 @@ class Traits:
     takes_prompt_lists: bool = False
     takes_template_kwargs: bool = False
     takes_reasoning_effort: bool = False
+    takes_n: bool = False
+    names_stop: bool = False
+    rerank_path: str | None = None
+    transcription_path: str | None = None
+    translation_path: str | None = None
+    silent_tool_choice: str | None = None
+    completes_chats: bool = False
+    formats_completions: bool = True
     reasoning_field: str | None = None
     roles: frozenset[str] | None = None
     refused_fields: frozenset[str] = frozenset({"grammar"})

@@ -89,6 +89,7 @@ class ChatRequest:
     shift: bool = True
     logprobs: bool = False
     top_logprobs: int = 0
+    debug_render_only: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +113,7 @@ class GenerateRequest:
     shift: bool = True
     logprobs: bool = False
     top_logprobs: int = 0
+    debug_render_only: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from vllama.errors import BadRequest, CapabilityMissing
+from vllama.translate.safe_schema import safe_schema
+from vllama.translate.style import template_switches
 from vllama.translate.traits import SchemaStyle, Traits
 from vllama.translate.types import Format, Sampling, Think
 
@@ -112,7 +114,7 @@ def response_format(wanted: Format, traits: Traits) -> dict[str, object] | None:
     if wanted == "json":
         return {"type": "json_object"}
     if traits.schema_style is SchemaStyle.JSON_OBJECT:
-        return {"type": "json_object", "schema": wanted}
+        return {"type": "json_object", "schema": safe_schema(wanted)}
     return {"type": "json_schema", "json_schema": {"name": "response", "schema": wanted}}
 
 
@@ -149,11 +151,9 @@ def put_think(body: dict[str, Any], think: Think, traits: Traits) -> None:
         return
     level = think if isinstance(think, str) else None
     if traits.takes_template_kwargs:
-        kwargs: dict[str, object] = {"enable_thinking": bool(think), "thinking": bool(think)}
-        if level is not None:
-            kwargs["reasoning_effort"] = level
         own = body.get("chat_template_kwargs")
-        body["chat_template_kwargs"] = kwargs | (own if isinstance(own, dict) else {})
+        switches = template_switches(think)
+        body["chat_template_kwargs"] = switches | (own if isinstance(own, dict) else {})
     if traits.takes_reasoning_effort and level is not None:
         body["reasoning_effort"] = level
 

@@ -19,6 +19,9 @@ class Repository:
     """A model repository at one commit. `hub_id` is in the source's own spelling.
 
     `gated` is what has to be done before the files may be fetched ("auto", "manual"), or None.
+    `variants` are what can be served of `files`. `license` is the licence's name, `bases` the
+    repositories that it was made from. `parameter_count` is None where the source does not tell
+    it, or tells the count of packed numbers; `dtypes` are numbers of parameters by type.
     """
 
     hub_id: str
@@ -26,6 +29,23 @@ class Repository:
     branch: str = "main"
     gated: str | None = None
     variants: tuple[Variant, ...] = ()
+    files: tuple[SourceFile, ...] = ()
+    license: str | None = None
+    bases: tuple[str, ...] = ()
+    pipeline: str | None = None
+    parameter_count: int | None = None
+    dtypes: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """A repository as a list tells it: no sizes, no commit. `paths` are its files' names."""
+
+    hub_id: str
+    gated: str | None = None
+    disabled: bool = False
+    parameter_count: int | None = None
+    paths: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,4 +71,23 @@ class Source(Protocol):
 
     def locate(self, repository: Repository, file: SourceFile) -> Location:
         """Ask where the bytes of one file are."""
+        ...
+
+
+class Hub(Source, Protocol):
+    """A source that can be searched for other forms of a model. The same errors."""
+
+    def children(self, hub_id: str, label: str | None = None) -> tuple[Listed, ...]:
+        """List what says that it was quantised from `hub_id` (exact case), most loaded first.
+
+        `label` narrows it to repositories with that tag, such as `gguf`.
+        """
+        ...
+
+    def search(self, text: str, limit: int) -> tuple[str, ...]:
+        """List the ids of repositories that have all words of `text` in their id."""
+        ...
+
+    def check_access(self, repository: Repository) -> None:
+        """Raise AuthRequired if the files of a gated repository may not be fetched."""
         ...

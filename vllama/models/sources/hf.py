@@ -6,19 +6,30 @@ All exceptions of huggingface_hub and its HTTP library are mapped to ours here a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
-from urllib.parse import urlsplit
+from typing import Any
+from urllib.parse import urlencode, urlsplit
 
 import httpx2
 
 from vllama import __version__
 from vllama.errors import AuthRequired, ModelNotFound, Offline, SourceError
 from vllama.models.settings import ModelsSettings
-from vllama.models.sources.base import Location, Repository, Transient
-from vllama.models.types import Format, SourceFile, Variant
-from vllama.models.variants import group_ggufs, safetensors_files
+from vllama.models.sources.answers import Answer, Answers
+from vllama.models.sources.base import Listed, Location, Repository, Transient
+from vllama.models.sources.hub_json import (
+    bases_of,
+    file_of,
+    gguf_total,
+    license_of,
+    parameters_of,
+    variants_of,
+    wait_s,
+)
+from vllama.models.types import SourceFile
 
 _WEB = "https://huggingface.co"
 _LOG_IN = "set HF_TOKEN or run: hf auth login"
@@ -32,30 +43,70 @@ class HuggingFace:
         self._token = settings.hf_token
         self._offline = settings.offline
         self._timeout_s = settings.request_timeout_s
+        self._answers = Answers(settings.data_dir / "answers" if settings.data_dir else None)
 
     def resolve(self, hub_id: str) -> Repository:
         """Ask for the files of `main`; the id comes back in the hub's own spelling."""
         hub = self._library()
         with self._mapped(hub, hub_id):
-            api = hub.HfApi(endpoint=self._endpoint, token=self._token, **_US)
-            info = api.model_info(hub_id, files_metadata=True, timeout=self._timeout_s)
-        files = tuple(
-            SourceFile(
-                path=sibling.rfilename,
-                size_bytes=sibling.size or 0,
-                etag=sibling.lfs.sha256 if sibling.lfs else sibling.blob_id,
-                sha256=sibling.lfs.sha256 if sibling.lfs else None,
-            )
-            for sibling in info.siblings or []
-        )
+            (rows,) = self._ask(hub, f"/api/models/{hub_id}", [("blobs", "true")])
+            info = hub.ModelInfo(**rows)
+        if getattr(info, "disabled", False):
+            raise self._disabled(hub_id)
         if not info.sha:
             raise SourceError(f"cannot read '{hub_id}': the hub named no commit")
+        files = tuple(file_of(sibling) for sibling in info.siblings or [])
+        if any(sibling.size is None for sibling in info.siblings or []):  # a mirror without blobs
+            files = self._tree(hub, info.id, info.sha)
+        weights = info.safetensors
         return Repository(
             hub_id=info.id,
             commit=info.sha,
             gated=info.gated or None,
             variants=variants_of(files),
+            files=files,
+            license=license_of(info),
+            bases=bases_of(info),
+            pipeline=info.pipeline_tag,
+            parameter_count=gguf_total(info) or parameters_of(weights),
+            dtypes=dict(weights.parameters or {}) if weights else {},
         )
+
+    def children(self, hub_id: str, label: str | None = None) -> tuple[Listed, ...]:
+        """List what says that it was quantised from `hub_id`, most loaded first.
+
+        Follows pages up to 100 repositories: the rest are hardly ever loaded.
+        """
+        query = [("filter", f"base_model:quantized:{hub_id}")]
+        query += [("filter", label)] if label else []
+        query += [("sort", "downloads"), ("limit", str(_MOST_CHILDREN))]
+        query += [("expand", name) for name in _ABOUT_CHILDREN]
+        return tuple(
+            Listed(
+                hub_id=info.id,
+                gated=info.gated or None,
+                disabled=bool(info.disabled or info.private),
+                parameter_count=gguf_total(info),
+                paths=tuple(sibling.rfilename for sibling in info.siblings or []),
+            )
+            for info in self._list(hub_id, query, _MOST_CHILDREN)
+        )
+
+    def search(self, text: str, limit: int) -> tuple[str, ...]:
+        """List the ids of the most loaded repositories that have `text` in their id."""
+        query = [("search", text), ("sort", "downloads"), ("limit", str(limit))]
+        return tuple(info.id for info in self._list(text, query, limit))
+
+    def check_access(self, repository: Repository) -> None:
+        """Ask whether this user may fetch the files; raise AuthRequired."""
+        if repository.gated is None:
+            return
+        hub = self._library()
+        try:
+            with self._mapped(hub, repository.hub_id):
+                self._get(hub, f"{self._endpoint}/api/models/{repository.hub_id}/auth-check", {})
+        except ModelNotFound:  # a mirror that does not know the question: the download will tell
+            return
 
     def locate(self, repository: Repository, file: SourceFile) -> Location:
         """Ask for a file's address, checksum and size at the repository's commit."""
@@ -79,6 +130,68 @@ class HuggingFace:
             commit=found.commit_hash or repository.commit,
             headers=headers if same else {"user-agent": headers["user-agent"]},
         )
+
+    def _list(self, about: str, query: list[tuple[str, str]], most: int) -> list[Any]:
+        hub = self._library()
+        with self._mapped(hub, about):
+            pages = self._ask(hub, "/api/models", query, most)
+            return [hub.ModelInfo(**row) for page in pages for row in page][:most]
+
+    def _tree(self, hub: ModuleType, hub_id: str, commit: str) -> tuple[SourceFile, ...]:
+        path = f"/api/models/{hub_id}/tree/{commit}"
+        with self._mapped(hub, hub_id):
+            pages = self._ask(hub, path, [("recursive", "true"), ("expand", "false")], None)
+            rows = [row for page in pages for row in page if row["type"] == "file"]
+        return tuple(
+            SourceFile(
+                path=row["path"],
+                size_bytes=int(row["size"]),
+                etag=(row.get("lfs") or {}).get("oid") or row.get("oid"),
+                sha256=(row.get("lfs") or {}).get("oid"),
+            )
+            for row in rows
+        )
+
+    def _ask(
+        self, hub: ModuleType, path: str, query: list[tuple[str, str]], most: int | None = 0
+    ) -> list[Any]:
+        """Return the JSON of an API route, page by page up to `most` rows (0: one page).
+
+        An answer that is kept here and has not changed is not sent again.
+        """
+        token = self._token if isinstance(self._token, str) else None
+        pages: list[Any] = []
+        rows, more = 0, urlencode(query)
+        while more and (not pages or most is None or rows < most):
+            url = f"{self._endpoint}{path}?{more}"
+            kept = self._answers.load(url, token)
+            headers = {"if-none-match": kept.etag} if kept else {}
+            response = self._get(hub, url, headers)
+            if response.status_code != 304 or kept is None:
+                # only the query of the next address: a mirror may name the hub it mirrors
+                link = response.links.get("next", {}).get("url", "")
+                kept = Answer(
+                    etag=response.headers.get("etag", ""),
+                    body=response.content,
+                    next=urlsplit(link).query or None,
+                )
+                if kept.etag:
+                    self._answers.keep(url, token, kept)
+            try:
+                page = json.loads(kept.body)
+            except ValueError as error:
+                raise SourceError(f"cannot read {url}: {self._host} answered no JSON") from error
+            pages.append(page)
+            rows, more = rows + len(page), kept.next or ""
+        return pages
+
+    def _get(self, hub: ModuleType, url: str, headers: Mapping[str, str]) -> httpx2.Response:
+        own = hub.utils.build_hf_headers(token=self._token, **_US)
+        session: httpx2.Client = hub.utils.get_session()
+        response = session.get(url, headers={**own, **headers}, timeout=self._timeout_s)
+        if response.status_code != 304:
+            hub.utils.hf_raise_for_status(response)
+        return response
 
     def _library(self) -> ModuleType:
         if self._offline:
@@ -108,6 +221,8 @@ class HuggingFace:
             yield
         except errors.GatedRepoError as error:
             raise self._gated(hub_id, error.response.status_code) from error
+        except errors.DisabledRepoError as error:
+            raise self._disabled(hub_id) from error
         except errors.RepositoryNotFoundError as error:
             raise ModelNotFound(
                 hub_id,
@@ -155,6 +270,12 @@ class HuggingFace:
             hint = f"your token has no access: accept the licence at {page} with its account"
         return AuthRequired(f"cannot fetch '{hub_id}': its licence must be accepted", hint=hint)
 
+    def _disabled(self, hub_id: str) -> SourceError:
+        return SourceError(
+            f"cannot fetch '{hub_id}': {self._host} has disabled it",
+            hint="take another repository of the model",
+        )
+
     def _refused(self, hub_id: str, response: httpx2.Response) -> SourceError | ModelNotFound:
         match response.status_code:
             case 401:
@@ -172,7 +293,7 @@ class HuggingFace:
                     hub_id, message=f"cannot find '{hub_id}' on {self._host}: not found"
                 )
             case 429:
-                wait = response.headers.get("retry-after")
+                wait = wait_s(response.headers)
                 return Transient(
                     f"cannot read '{hub_id}': {self._host} limits the rate of requests",
                     hint=f"try again in {wait} s" if wait else f"wait a little; or {_LOG_IN}",
@@ -186,31 +307,10 @@ class HuggingFace:
                 )
 
 
+_MOST_CHILDREN = 100
+_ABOUT_CHILDREN = ("siblings", "gated", "downloads", "gguf", "tags", "private", "disabled")
+
 _US = {"library_name": "vllama", "library_version": __version__}
-
-
-def variants_of(files: tuple[SourceFile, ...]) -> tuple[Variant, ...]:
-    """Sort a repository's files into the models that can be served from them."""
-    by_path = {file.path: file for file in files}
-    variants: list[Variant] = []
-    for group in group_ggufs(by_path):
-        paths = (*group.paths, group.projector) if group.projector else group.paths
-        variants.append(
-            Variant(
-                format=Format.GGUF,
-                quant=group.quant,
-                files=tuple(by_path[path] for path in paths),
-                label=group.label or "latest",
-            )
-        )
-    whole = safetensors_files(by_path)
-    if whole:
-        variants.append(
-            Variant(
-                format=Format.SAFETENSORS, quant=None, files=tuple(by_path[path] for path in whole)
-            )
-        )
-    return tuple(variants)
 
 
 def _origin(url: str) -> tuple[str, str]:

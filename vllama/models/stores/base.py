@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from vllama.models.ref import ModelRef
-from vllama.models.types import Bundle, Removed
+from vllama.models.types import Bundle, Removed, Skipped
 
 
 class Store(Protocol):
@@ -41,8 +41,17 @@ class RemovingStore(Store, Protocol):
 class ForeignStore(Store, Protocol):
     """A store that belongs to somebody else, with the reason why vllama does not delete there."""
 
-    def keeps(self, bundle: Bundle) -> tuple[str, str]:
-        """Return (why it is not ours to delete, what the user can do instead)."""
+    def keeps(self, bundle: Bundle) -> tuple[str, str] | None:
+        """Return (why it is not ours to delete, what the user can do instead), None if it is."""
+        ...
+
+
+@runtime_checkable
+class SkippingStore(Store, Protocol):
+    """A store that has models in it which it leaves out."""
+
+    def skipped(self) -> tuple[Skipped, ...]:
+        """Return them with the reasons."""
         ...
 
 

@@ -60,21 +60,21 @@ class FolderStore:
 def _at_path(path: Path) -> Bundle | None:
     if path.is_file():
         if path.suffix == ".safetensors" and (path.parent / "config.json").is_file():
-            return _safetensors(path.parent)
+            return safetensors_bundle(path.parent)
         siblings = [p.name for p in path.parent.iterdir() if p.suffix.lower() == ".gguf"]
         wanted = shard_paths(path.name)
         for group in group_ggufs(siblings):
             if group.paths == wanted:
-                return _gguf(path.parent, group)
+                return gguf_bundle(path.parent, group)
         if shard_of(path.name) is not None:
             return None  # a part is missing
-        return _gguf(path.parent, GgufGroup(label=None, quant=None, paths=(path.name,)))
+        return gguf_bundle(path.parent, GgufGroup(label=None, quant=None, paths=(path.name,)))
     if not path.is_dir():
         return None
     if (path / "config.json").is_file() and weight_files(path):
-        return _safetensors(path)
-    chosen = choose_group(_groups(path, deep=False), None)
-    return _gguf(path, chosen) if chosen else None
+        return safetensors_bundle(path)
+    chosen = choose_group(gguf_groups(path, deep=False), None)
+    return gguf_bundle(path, chosen) if chosen else None
 
 
 def _models_in(folder: Path) -> list[Bundle]:
@@ -82,24 +82,26 @@ def _models_in(folder: Path) -> list[Bundle]:
         if folder.is_file():
             bundle = _at_path(folder)
             return [bundle] if bundle else []
-        groups = _groups(folder)
-        bundles = [_gguf(folder, group) for group in groups]
+        groups = gguf_groups(folder)
+        bundles = [gguf_bundle(folder, group) for group in groups]
         for config in sorted({*folder.glob("config.json"), *folder.glob("*/config.json")}):
             if weight_files(config.parent):
-                bundles.append(_safetensors(config.parent))
+                bundles.append(safetensors_bundle(config.parent))
     except OSError:
         return []
     return bundles
 
 
-def _groups(folder: Path, *, deep: bool = True) -> tuple[GgufGroup, ...]:
+def gguf_groups(folder: Path, *, deep: bool = True) -> tuple[GgufGroup, ...]:
+    """Return the GGUF models of a folder; raises OSError."""
     # a folder from the settings is searched to its depth; one that a client names is not: "/"
     found = folder.rglob("*") if deep else folder.glob("*")
     files = (p for p in found if p.suffix.lower() == ".gguf" and p.is_file())
     return group_ggufs(p.relative_to(folder).as_posix() for p in files)
 
 
-def _gguf(folder: Path, group: GgufGroup) -> Bundle:
+def gguf_bundle(folder: Path, group: GgufGroup) -> Bundle:
+    """Return one of those models; raises OSError."""
     files = tuple(folder / path for path in group.paths)
     projector = folder / group.projector if group.projector else None
     everything = (*files, projector) if projector else files
@@ -107,7 +109,8 @@ def _gguf(folder: Path, group: GgufGroup) -> Bundle:
     return _bundle(Format.GGUF, f"{name}:latest", files[0], everything, group.quant, projector)
 
 
-def _safetensors(folder: Path) -> Bundle:
+def safetensors_bundle(folder: Path) -> Bundle:
+    """Return the model that a folder with a config and weights is; raises OSError."""
     name = path_stem(folder)
     files = tuple(sorted(p for p in folder.iterdir() if p.is_file()))
     return _bundle(Format.SAFETENSORS, f"{name}:latest", folder, files, None, None)

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +22,7 @@ from filelock import FileLock, Timeout
 
 from vllama.errors import BadModelFile, BadRequest, InvalidModelRef, VllamaError
 from vllama.models.blobs import BlobStore
-from vllama.models.disk import free_bytes
+from vllama.models.disk import free_bytes, remove_empty, write_whole
 from vllama.models.ref import Kind, ModelRef
 from vllama.models.stores.base import Store, real_size
 from vllama.models.stores.record import Base, Record
@@ -62,18 +60,22 @@ class LocalStore:
         found = (self._load(self._file(name)) for name in ref.candidates)
         return next((bundle for bundle in found if bundle is not None), None)
 
-    def write(self, bundle: Bundle) -> Bundle:
+    def write(self, bundle: Bundle, *, digest: str | None = None) -> Bundle:
         """Keep `bundle` under its name, in the place of another of that name; return it as kept.
 
-        A name that is there already keeps its spelling. Raises BadRequest, VllamaError.
+        A name that is there already keeps its spelling. A copy is told by the `digest` of what it
+        is a copy of, as in Ollama. Raises BadRequest, VllamaError.
         """
         path = self._file(ModelRef.parse(bundle.name).candidates[0])
         with self._locked():
             old = self._load(path)
             self._check_blobs(bundle)
             record = self._record(bundle if old is None else replace(bundle, name=old.name))
+            record.digest = digest
             try:
-                _write(path, msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n")
+                write_whole(
+                    path, msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n"
+                )
             except OSError as error:
                 raise VllamaError(f"cannot write '{path}': {error.strerror or error}") from error
             self._prune(old)
@@ -94,7 +96,7 @@ class LocalStore:
                 raise VllamaError(
                     f"cannot remove '{bundle.name}': {error.strerror or error}"
                 ) from error
-            _remove_empty(path.parent, self._folder)
+            remove_empty(path.parent, self._folder)
             freed += self._prune(bundle)
         return Removed(names=(bundle.name,), freed_bytes=freed)
 
@@ -183,7 +185,7 @@ class LocalStore:
             store=self.name,
             files=files,
             size_bytes=_size(files) or base.size_bytes,
-            digest=hashlib.sha256(content).hexdigest(),
+            digest=record.digest or hashlib.sha256(content).hexdigest(),
             modified_s=modified_s,
             parameters=record.parameters,
             system=record.system,
@@ -243,26 +245,3 @@ def _size(files: Sequence[Path]) -> int:
         return real_size(files)
     except OSError:
         return 0
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=".", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-
-
-def _remove_empty(folder: Path, top: Path) -> None:
-    while folder != top and folder.is_relative_to(top):
-        try:
-            folder.rmdir()
-        except OSError:  # not empty
-            return
-        folder = folder.parent

@@ -22,7 +22,7 @@ class Base(msgspec.Struct, omit_defaults=True):
 
 
 class Record(msgspec.Struct, omit_defaults=True):
-    """The content of one file; `adapters` are paths."""
+    """The content of one file; `adapters` are paths. `digest` is that of what it is a copy of."""
 
     name: str
     base: Base
@@ -32,3 +32,4 @@ class Record(msgspec.Struct, omit_defaults=True):
     messages: list[dict[str, Any]] = []
     license: str | None = None
     adapters: list[str] = []
+    digest: str | None = None

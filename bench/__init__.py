@@ -1,0 +1,1 @@
+"""What `make bench` runs: a synthetic engine, a load client, and the comparison of fronts."""

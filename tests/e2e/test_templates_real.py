@@ -1,0 +1,177 @@
+"""Go templates, a LoRA adapter and friends with the real engine and the real model."""
+
+import hashlib
+
+import ollama
+import pytest
+
+from tests.e2e.conftest import MODEL
+from tests.tiny import write_tiny_lora
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
+# what the model's own Jinja template makes, as a Modelfile would say it
+CHATML = (
+    "{{ if .System }}<|im_start|>system\n{{ .System }}<|im_end|>\n{{ end }}"
+    '{{ range .Messages }}{{ if ne .Role "system" }}<|im_start|>{{ .Role }}\n{{ .Content }}'
+    "<|im_end|>\n{{ end }}{{ end }}<|im_start|>assistant\n"
+)
+TURNS = (
+    "{{ if .System }}<|im_start|>system\n{{ .System }}<|im_end|>\n{{ end }}<|im_start|>user\n"
+    "{{ .Prompt }}<|im_end|>\n<|im_start|>assistant\n{{ .Response }}<|im_end|>\n"
+)
+GREEDY = {"temperature": 0, "num_predict": 16, "seed": 1}
+EMBEDDING_LENGTH = 576
+
+
+@pytest.fixture
+def made(real):
+    """Return a function that creates a model; it is unloaded and deleted in the end."""
+    names = []
+
+    def create(name, **fields):
+        body = {"model": name, "from": MODEL, "stream": False, **fields}
+        assert real.post("/api/create", body) == (200, {"status": "success"})
+        names.append(name)
+        return name
+
+    yield create
+    for name in names:
+        real.request("DELETE", "/api/delete", {"model": name})
+
+
+@pytest.fixture
+def client(real):
+    """Return the official Python client."""
+    with_client = ollama.Client(host=real.url)
+    yield with_client
+    with_client._client.close()
+
+
+@pytest.mark.parametrize("template", [CHATML, TURNS])
+def test_a_go_template_gives_what_the_models_own_gives(real, made, template):
+    made("by-go", template=template, system=SYSTEM)
+    turns = [
+        {"role": "user", "content": "Say hello."},
+        {"role": "assistant", "content": "Hello."},
+        {"role": "user", "content": "And now goodbye."},
+    ]
+    body = {"messages": turns, "stream": False, "options": GREEDY}
+    own = real.post("/api/chat", {"model": MODEL, **body})[1]
+    by_go = real.post("/api/chat", {"model": "by-go", **body})[1]
+    assert by_go["message"]["content"] == own["message"]["content"]
+    assert by_go["prompt_eval_count"] == own["prompt_eval_count"]
+    assert by_go["message"]["content"].strip()
+    shown = real.post("/api/show", {"model": "by-go"})[1]
+    assert (shown["template"], shown["system"]) == (template, SYSTEM)
+
+
+def test_the_template_of_a_request(client):
+    own = client.generate(MODEL, "Say hello.", options=GREEDY)
+    by_go = client.generate(MODEL, "Say hello.", system=SYSTEM, template=CHATML, options=GREEDY)
+    assert by_go.response == own.response
+    assert by_go.context == own.context
+    continued = client.generate(
+        MODEL, "2, 3,", template="{{ .Prompt }}", context=by_go.context, options=GREEDY
+    )
+    # the marks of turns are there again: the old tokens, then those of the new text
+    assert continued.context[: len(by_go.context)] == by_go.context
+    assert continued.prompt_eval_count == len(by_go.context) + 5
+    plain = client.generate(MODEL, "1, 2, 3, 4, 5,", template="{{ .Prompt }}", options=GREEDY)
+    assert plain.response.strip().startswith("6")
+
+
+def test_stop_sequences_hold_for_a_finished_prompt(real, made):
+    made("stops", template="{{ .Prompt }}", parameters={"stop": [" 7"]})
+    body = {"model": "stops", "prompt": "1, 2, 3, 4, 5,", "stream": False, "options": GREEDY}
+    reply = real.post("/api/generate", body)[1]
+    assert (reply["done_reason"], "7" in reply["response"]) == ("stop", False)
+
+
+def test_openai_clients_get_the_go_template_too(real, made):
+    made("by-go", template=CHATML, system=SYSTEM)
+    body = {"messages": [{"role": "user", "content": "Say hello."}], "temperature": 0, "top_p": 1}
+    body["max_tokens"] = 12
+    own = real.post("/v1/chat/completions", {"model": MODEL, **body})[1]
+    by_go = real.post("/v1/chat/completions", {"model": "by-go", **body})[1]
+    said = by_go["choices"][0]["message"]["content"]
+    assert said == own["choices"][0]["message"]["content"]
+    assert by_go["usage"] == own["usage"]
+
+
+def test_a_gap_is_filled_by_the_template(real, made):
+    made("fim", template="{{ if .Suffix }}{{ .Prompt }}{{ else }}{{ .Prompt }}{{ end }}")
+    body = {"model": "fim", "prompt": "1, 2, 3, 4, 5,", "suffix": "7", "options": GREEDY}
+    reply = real.post("/api/generate", body | {"stream": False})[1]
+    assert reply["response"].strip().startswith("6")
+    status, reply = real.post("/api/generate", body | {"model": MODEL})
+    assert (status, reply["error"]) == (400, f"{MODEL} does not support insert")
+
+
+def test_no_tokens_and_no_limit(real):
+    body = {"model": MODEL, "prompt": "Say hello.", "stream": False}
+    reply = real.post("/api/generate", body | {"options": {"num_predict": 0}})[1]
+    assert (reply["response"], reply["eval_count"], reply["done_reason"]) == ("", 0, "length")
+    assert len(reply["context"]) == reply["prompt_eval_count"] > 10
+    stop = {"num_predict": -2, "temperature": 0, "stop": ["hello", "Hello", "."]}
+    assert real.post("/api/generate", body | {"options": stop})[1]["done_reason"] == "stop"
+
+
+def test_only_the_prompt_is_shown(real):
+    body = {"model": MODEL, "prompt": "Hi", "_debug_render_only": True}
+    prompt = real.post("/api/generate", body)[1]["_debug_info"]["rendered_template"]
+    wanted = f"<|im_start|>system\n{SYSTEM}<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n"
+    assert prompt == wanted + "<|im_start|>assistant\n"
+
+
+def test_a_format_is_kept_to_or_refused(real, made):
+    made("by-go", template=CHATML)
+    body = {"model": "by-go", "messages": [{"role": "user", "content": "A person as JSON."}]}
+    body |= {"format": "json", "options": GREEDY | {"num_predict": 60}, "stream": False}
+    assert real.post("/api/chat", body)[1]["message"]["content"].lstrip()[0] in "{["
+    raw = {"model": MODEL, "prompt": "A person as JSON:", "raw": True, "format": "json"}
+    status, reply = real.post("/api/generate", raw)
+    assert (status, reply["error"][:45]) == (400, "cannot use 'format' with a finished prompt (r")
+
+
+def test_an_adapter_changes_the_answer(real, made, tmp_path):
+    adapter = write_tiny_lora(tmp_path / "a.gguf", n_embd=EMBEDDING_LENGTH, scale=0.5)
+    digest = f"sha256:{hashlib.sha256(adapter.read_bytes()).hexdigest()}"
+    assert real.request("POST", f"/api/blobs/{digest}", adapter.read_bytes())[0] == 201
+    still = write_tiny_lora(tmp_path / "b.gguf", n_embd=EMBEDDING_LENGTH, scale=0.0)
+    nothing = f"sha256:{hashlib.sha256(still.read_bytes()).hexdigest()}"
+    assert real.request("POST", f"/api/blobs/{nothing}", still.read_bytes())[0] == 201
+    made("adapted", adapters={"a.gguf": digest})
+    made("unchanged", adapters={"b.gguf": nothing})
+    body = {"prompt": "Why is the sky blue?", "stream": False, "options": GREEDY}
+    said = {
+        name: real.post("/api/generate", {"model": name, **body})[1]["response"]
+        for name in (MODEL, "adapted", "unchanged")
+    }
+    assert said["adapted"] != said[MODEL]
+    assert said["unchanged"] == said[MODEL]
+    assert "--lora_path" in real.engine("adapted").cmdline()
+    wrong = write_tiny_lora(tmp_path / "c.gguf", n_embd=64)
+    other = f"sha256:{hashlib.sha256(wrong.read_bytes()).hexdigest()}"
+    assert real.request("POST", f"/api/blobs/{other}", wrong.read_bytes())[0] == 201
+    status, reply = real.post(
+        "/api/create", {"model": "bad", "from": MODEL, "adapters": {"c.gguf": other}}
+    )
+    assert status == 400
+    assert "have another shape" in reply["error"]
+
+
+def test_two_adapters_are_a_sentence(real, made, tmp_path):
+    adapters = {}
+    for number in range(2):
+        path = write_tiny_lora(
+            tmp_path / f"{number}.gguf", n_embd=EMBEDDING_LENGTH, scale=number + 1.0
+        )
+        digest = f"sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}"
+        assert real.request("POST", f"/api/blobs/{digest}", path.read_bytes())[0] == 201
+        adapters[path.name] = digest
+    made("two", adapters=adapters)
+    status, reply = real.post("/api/generate", {"model": "two", "prompt": "x"})
+    assert status >= 400
+    assert "it has 2 adapters, and the engine takes 1 only" in reply["error"]

@@ -1,0 +1,54 @@
+"""The front as an HTTP server: what old and odd clients send."""
+
+from __future__ import annotations
+
+import json
+import socket
+
+import pytest
+
+from tests.server import Server
+
+
+def spoken(server: Server, request: bytes) -> tuple[bytes, bytes]:
+    """Send bytes, read until the server closes; return head and body."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
+        connection.sendall(request)
+        answer = b""
+        while piece := connection.recv(65536):
+            answer += piece
+    head, _, body = answer.partition(b"\r\n\r\n")
+    return head, body
+
+
+def post(path: str, value: object, version: str) -> bytes:
+    """Write a request."""
+    body = json.dumps(value).encode()
+    return b"POST %b HTTP/%b\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n%b" % (
+        path.encode(), version.encode(), len(body), body,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("path", ["/api/chat", "/v1/chat/completions"])
+def test_a_stream_to_http_1_0_ends_with_the_connection(server, path):
+    asked = {"model": "plain", "messages": [{"role": "user", "content": "hi"}], "stream": True}
+    head, body = spoken(server, post(path, asked, "1.0"))
+    assert b" 200 " in head.splitlines()[0]
+    assert b"transfer-encoding" not in head.lower() and b"content-length" not in head.lower()
+    assert b"connection: close" in head.lower()
+    lines = [line.removeprefix(b"data: ") for line in body.splitlines() if line]
+    assert len(lines) > 3
+    assert all(line == b"[DONE]" or json.loads(line) for line in lines)
+
+
+def test_a_whole_answer_to_http_1_0_has_a_length(server):
+    head, body = spoken(server, b"GET /api/version HTTP/1.0\r\nhost: localhost\r\n\r\n")
+    assert b"content-length: %d" % len(body) in head.lower()
+    assert json.loads(body)
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "../../etc/passwd", "./m.gguf", "/etc", "/no/dir"])
+def test_a_path_that_is_no_model_is_no_name(server, name):
+    for route, more in (("/api/show", {}), ("/api/generate", {"prompt": "x"})):
+        status, _, data = server.request("POST", route, {"model": name, **more})
+        assert (status, json.loads(data)["error"]) == (400, "invalid model name")

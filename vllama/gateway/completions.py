@@ -1,0 +1,116 @@
+"""OpenAI's older route, `POST /v1/completions` (contract §1.9)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from vllama.engines.base import Mode
+from vllama.errors import CapabilityMissing
+from vllama.gateway.catalog import Entry
+from vllama.gateway.http import JSON, Request, now_ns
+from vllama.gateway.inference import Prompt, dropped_header, leased
+from vllama.gateway.ollama_common import need_of
+from vllama.gateway.openai import ignored_header, may_truncate, model_of
+from vllama.gateway.several import Choice, relay_choices
+from vllama.gateway.templates import insertion
+from vllama.gateway.turns import Turn, turn_of, with_own
+from vllama.gateway.upstream import Upstream
+from vllama.models.types import Capability
+from vllama.scheduler.instance import Lease
+from vllama.translate.adapt import adapt_completion, parse_openai
+from vllama.translate.choices import reseeded
+from vllama.translate.completions import (
+    CompletionRequest,
+    TextReply,
+    answer_without_engine,
+    parse_completion,
+)
+from vllama.translate.extras import take_extras, with_effort
+from vllama.translate.options import resolve_options
+from vllama.translate.rendered import COMPLETION_PATH
+from vllama.translate.reply import EVENT_STREAM
+from vllama.translate.traits import Traits
+from vllama.translate.types import Call, Sampling
+
+if TYPE_CHECKING:
+    from vllama.gateway.app import Gateway
+
+
+async def completions(gateway: Gateway, request: Request) -> None:
+    """Serve `POST /v1/completions`."""
+    body, extras = take_extras(parse_openai(await request.body()))
+    asked = parse_completion(with_effort(body, extras.think))
+    entry = await model_of(gateway, asked.model)
+    name = str(asked.model)
+    if asked.suffix:
+        insertion(entry, "", asked.suffix)  # raises where there is no way to ask for it
+    if Capability.COMPLETION not in entry.info.capabilities:
+        raise CapabilityMissing(f'"{name}" does not support generate')
+    defaults, load = resolve_options(entry.bundle.parameters, extras.options)
+    if asked.max_tokens is None:
+        asked = replace(asked, max_tokens=defaults.max_tokens)
+    need = need_of(load, Mode.CHAT, logprobs=asked.logprobs is not None)
+    truncate = may_truncate(request, extras, default=True)
+
+    async def use(lease: Lease, upstream: Upstream) -> None:
+        if asked.loads or asked.max_tokens == 0:
+            answer = answer_without_engine(asked, name, now_ns(), request.id)
+            kind = EVENT_STREAM.encode() if asked.stream else JSON
+            await request.respond(200, answer, kind)
+            return
+        choices: list[Choice] = []
+        prompts: list[Prompt] = []
+        for text in asked.prompts:
+            turn = await text_turn(
+                entry, asked, text, upstream, lease.traits, defaults, truncate=truncate
+            )
+            prompts.append(turn.prompt)
+            make = partial(TextReply, echo=text if asked.echo else "", top=asked.logprobs or 0)
+            choices += [
+                Choice(
+                    call=reseeded(turn.call, lease.traits, number),
+                    reply=turn.reply(make)[0],
+                    new_prompt=number == 0,
+                )
+                for number in range(asked.n)
+            ]
+        headers = ignored_header(asked.ignored) | dropped_header(*prompts)
+        whole = not asked.stream
+        await relay_choices(
+            gateway, request, entry.bundle, upstream, choices, whole=whole, headers=headers
+        )
+
+    await leased(gateway, request, entry.bundle, need, extras.keep_alive, use)
+
+
+async def text_turn(
+    entry: Entry,
+    asked: CompletionRequest,
+    text: str,
+    upstream: Upstream,
+    traits: Traits,
+    defaults: Sampling,
+    *,
+    truncate: bool,
+) -> Turn:
+    """Return one prompt as a turn of a chat, or as the finished text that it is.
+
+    Finished is what is asked for as `raw`, and a text with a gap.
+    """
+    if not asked.raw and not asked.suffix:
+        body = with_own(asked.chat(text), entry.bundle)
+        turn = await turn_of(entry, body, upstream, traits, defaults=defaults, truncate=truncate)
+        passage = replace(turn.passage, kind="completion", include_usage=asked.include_usage)
+        return replace(turn, passage=passage)
+    finished = insertion(entry, text, asked.suffix) if asked.suffix else text
+    body = asked.completion(finished)
+    data, passage = adapt_completion(body, traits, model=str(asked.model), defaults=defaults)
+    prompt = Prompt(entry.info, upstream, traits)
+    if not traits.usage_in_stream:
+        await prompt.count(finished)
+        prompt.check()
+    passage = replace(passage, include_usage=asked.include_usage)
+    call = Call(path=COMPLETION_PATH, body=data)
+    return Turn(call=call, passage=passage, prompt=prompt, thinks=False)

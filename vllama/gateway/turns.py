@@ -1,0 +1,111 @@
+"""A conversation of a `/v1` client on its way to an engine: adapted, counted, cut, rendered.
+
+Every dialect there becomes a chat request in OpenAI's form first. A prompt that `Prompt` finishes
+itself, with a Modelfile's Go template or because the engine would render it wrongly, is sent as a
+completion instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from vllama.gateway.catalog import Entry
+from vllama.gateway.inference import Prompt
+from vllama.gateway.templates import template_for
+from vllama.gateway.upstream import Upstream
+from vllama.models.types import Bundle, Capability, Format
+from vllama.translate.adapt import Passage, adapt_chat
+from vllama.translate.go_template_prompt import GoTemplate
+from vllama.translate.openai_messages import conversation, keep_messages
+from vllama.translate.prompt import opens_thinking
+from vllama.translate.rendered import RenderedReply, rendered_call
+from vllama.translate.reply import Reply
+from vllama.translate.style import Style, style_of
+from vllama.translate.traits import Traits
+from vllama.translate.types import Call, Sampling
+
+CHAT_PATH = "/v1/chat/completions"
+T = TypeVar("T", bound=Reply)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """What is sent to the engine, and what to expect of its answer."""
+
+    call: Call
+    passage: Passage
+    prompt: Prompt
+    thinks: bool
+
+    def reply(self, make: Callable[..., T]) -> tuple[Reply, T]:
+        """Return the reply that `make` builds, for the relay, and the same as it was made."""
+        made = make(
+            self.passage,
+            self.prompt.traits,
+            prompt_tokens=self.prompt.tokens,
+            think=self.thinks,
+            think_opened=opens_thinking(self.prompt.text or ""),
+        )
+        return (RenderedReply(made) if self.prompt.finished else made), made
+
+
+async def turn_of(
+    entry: Entry,
+    body: Mapping[str, Any],
+    upstream: Upstream,
+    traits: Traits,
+    *,
+    defaults: Sampling,
+    truncate: bool,
+) -> Turn:
+    """Make a chat request in OpenAI's form fit for the engine. Raises BadRequest, ContextOverflow.
+
+    `truncate`: the oldest turns may be dropped, if the front counts for the engine.
+    """
+    info, model = entry.info, str(body["model"])
+    template = template_for(entry)
+    style = style_for(entry, template)
+    data, passage = adapt_chat(body, traits, model=model, defaults=defaults, style=style)
+    # only the engine's own chat route holds an answer to a schema
+    held = passage.constrained or bool(body.get("response_format"))
+    prompt = Prompt(info, upstream, traits, None if held else template)
+    turns, tools = conversation(data)
+    kept = await prompt.fit(
+        turns, tools, truncate=truncate, think=passage.think, chat_only=passage.chat_only
+    )
+    if prompt.dropped:
+        data = keep_messages(data, turns, kept)
+    call = Call(path=CHAT_PATH, body=data)
+    if prompt.finished:
+        prompt.check()
+        call = rendered_call(data, prompt.text or "", traits)
+    return Turn(
+        call=call,
+        passage=passage,
+        prompt=prompt,
+        thinks=Capability.THINKING in info.capabilities,
+    )
+
+
+def style_for(entry: Entry, template: GoTemplate | None) -> Style | None:
+    """Return what the template in force tells, None if another server keeps it to itself."""
+    if template is not None:
+        return Style(takes_tools=template.takes_tools)
+    if entry.bundle.format is Format.REMOTE and not entry.info.chat_template:
+        return None
+    return style_of(entry.info.chat_template)
+
+
+def with_own(body: dict[str, Any], bundle: Bundle) -> dict[str, Any]:
+    """Put the model's own SYSTEM and MESSAGEs before the conversation, as on Ollama's routes."""
+    messages = body.get("messages")
+    if not isinstance(messages, list) or not messages or not (bundle.system or bundle.messages):
+        return body
+    own: list[object] = [dict(item) for item in bundle.messages]
+    first = messages[0]
+    brings_one = isinstance(first, dict) and first.get("role") in ("system", "developer")
+    if bundle.system and not brings_one:
+        own.insert(0, {"role": "system", "content": bundle.system})
+    return body | {"messages": [*own, *messages]}

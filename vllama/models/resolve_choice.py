@@ -1,0 +1,137 @@
+"""What of one repository is taken, and what is said if nothing is: values in, values out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from vllama.errors import ModelNotFound, NoPlan
+from vllama.models.quant import quant_of_tag
+from vllama.models.sources.base import Listed, Repository
+from vllama.models.types import Format, Variant
+from vllama.models.variants import GgufGroup, choose_group, left_out
+
+TRIES = 8  # repositories of others that are opened before giving up
+_NAMES_SHOWN = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One thing that was looked at: a variant of a repository, or a repository as a whole.
+
+    `found` says how it came up ("named", "listed by the hub", "by its name"); `reason` why it
+    was taken or not, in words that follow "because". `variant` and `repository` are set where it
+    could be served, so that another part may take it instead.
+    """
+
+    hub_id: str
+    found: str
+    reason: str
+    taken: bool = False
+    quant: str | None = None
+    variant: Variant | None = None
+    repository: Repository | None = None
+
+    @property
+    def size_bytes(self) -> int | None:
+        """Bytes to fetch, where it could be served."""
+        return self.variant.size_bytes if self.variant else None
+
+
+def closed(child: Listed) -> str | None:
+    """Return why a listed repository cannot be opened by anybody."""
+    if child.disabled:
+        return "it is private or disabled"
+    return None
+
+
+def refusal(hub_id: str, found: str, reason: str) -> Candidate:
+    """Make the candidate of something that was not taken."""
+    return Candidate(hub_id=hub_id, found=found, reason=reason)
+
+
+def no_variant(
+    repository: Repository, tag: str | None, formats: Sequence[Format]
+) -> ModelNotFound | NoPlan:
+    """Make the error for a repository that has nothing of `formats` with `tag`."""
+    hub_id = repository.hub_id
+    found = {variant.format for variant in repository.variants}
+    if not found:
+        problems = left_out(file.path for file in repository.files)
+        what = "; ".join(f"{path}: {why}" for path, why in list(problems.items())[:2])
+        return NoPlan(
+            f"cannot serve '{hub_id}': it holds neither GGUF nor safetensors weights"
+            f"{' that can be used' if problems else ''}, only {what or _kinds(repository)}",
+            hint="look for a quantised repository of the model on the hub",
+        )
+    labels = [v.label for v in repository.variants if v.format in formats]
+    if tag is not None and labels:
+        shown = ", ".join(labels[:_NAMES_SHOWN]) + (" …" if len(labels) > _NAMES_SHOWN else "")
+        quants = any(v.format is Format.GGUF for v in repository.variants)
+        return ModelNotFound(
+            f"hf.co/{hub_id}:{tag}",
+            message=f"cannot find ':{tag}' in '{hub_id}'",
+            hint=f"take one of: {shown}"
+            if quants
+            else f"leave the tag out: neither it nor a GGUF of it by others has {tag}",
+        )
+    have, want = " and ".join(sorted(found)), " or ".join(formats) or "another format"
+    if Format.GGUF in formats:
+        hint = f"try a GGUF repository of the model, such as hf.co/{hub_id}-GGUF"
+    else:
+        hint = "install an engine that serves it: vllama engines"
+        if repository.bases:
+            hint = f"try what it was made from: vllama pull hf.co/{repository.bases[0]}; or {hint}"
+    return NoPlan(
+        f"cannot serve '{hub_id}' here: it holds {have} only, and {want} is wanted", hint=hint
+    )
+
+
+def choose_variant(repository: Repository, tag: str | None, formats: Sequence[Format]) -> Variant:
+    """Choose among a repository's own files: the first of `formats` it has, by tag if given.
+
+    Raises ModelNotFound (no such tag), NoPlan (none of the formats is there).
+    """
+    for format in formats:
+        variant = variant_of(repository, format, tag)
+        if variant is not None:
+            return variant
+    raise no_variant(repository, tag, formats)
+
+
+def variant_of(repository: Repository, format: Format, tag: str | None) -> Variant | None:
+    """Return a repository's own variant of a format, by tag if given; None if it has none."""
+    variants = [v for v in repository.variants if v.format is format]
+    if format is not Format.GGUF:
+        return variants[0] if variants and tag is None else None
+    groups = [
+        GgufGroup(
+            label=None if v.label == "latest" else v.label,
+            quant=v.quant,
+            paths=tuple(file.path for file in v.files),
+        )
+        for v in variants
+    ]
+    chosen = choose_group(groups, tag)
+    return variants[groups.index(chosen)] if chosen else None
+
+
+def lacks(repository: Repository, tag: str | None) -> str:
+    """Return why a repository has no GGUF with that tag."""
+    problems = left_out(file.path for file in repository.files)
+    if problems:
+        return "; ".join(f"{path}: {why}" for path, why in problems.items())
+    labels = [v.label for v in repository.variants if v.format is Format.GGUF]
+    if not labels:
+        return "it holds no GGUF"
+    wanted = quant_of_tag(tag or "") or tag
+    return f"it has no {wanted}, only {', '.join(labels[:_NAMES_SHOWN])}"
+
+
+def _kinds(repository: Repository) -> str:
+    """Name the files that weights may be in, else say that there are none."""
+    names = [file.path for file in repository.files]
+    weights = [n for n in names if n.endswith((".bin", ".pt", ".pth", ".onnx", ".h5", ".npz"))]
+    weights = weights or [n for n in names if n.endswith((".gguf", ".safetensors"))]
+    shown = ", ".join((weights or names)[:4])
+    return f"{shown}{' …' if len(weights or names) > 4 else ''}" if names else "no files"

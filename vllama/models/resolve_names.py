@@ -1,0 +1,99 @@
+"""The names under which models of the hub were pulled: `llama3.2:3b` → what it became.
+
+A library name, or a repository without files of the right kind, is resolved when it is pulled;
+what it became is noted here, so that the name finds it again without the hub and lists show it.
+One JSON file, `pulled.json`: canonical name → [name to show, name of the bundle]. Names whose
+bundle is gone do no harm: nobody finds it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from vllama.models.hub_cache import repositories
+from vllama.models.ref import Kind, ModelRef
+from vllama.models.resolve_match import QUANTISERS, no_form_of, rank
+from vllama.models.types import Bundle
+
+FILE_NAME = "pulled.json"
+
+
+class PulledNames:
+    """The names noted in `folder`; None notes them for this process only."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._path = folder / FILE_NAME if folder else None
+        self._memory: Mapping[str, tuple[str, str]] = {}
+
+    def note(self, ref: ModelRef, bundle: Bundle) -> Bundle:
+        """Note what a name became; return the bundle under the name to show."""
+        shown = ref.display if ref.kind is Kind.LIBRARY else bundle.name
+        self._write({**self._read(), ref.canonical: (shown, bundle.name)})
+        return replace(bundle, name=shown)
+
+    def meant_by(self, ref: ModelRef) -> tuple[str, str] | None:
+        """Return (name to show, name of the bundle) that `ref` was noted for, or None."""
+        known = self._read()
+        return next((known[name] for name in ref.candidates if name in known), None)
+
+    def shown(self) -> dict[str, list[str]]:
+        """Return the names to show of each bundle that has names, by its own in lower case."""
+        names: dict[str, list[str]] = {}
+        for shown, bundle in self._read().values():
+            own = names.setdefault(bundle.lower(), [])
+            if shown.lower() not in map(str.lower, own):
+                own.append(shown)
+        return names
+
+    def forget(self, shown: str, bundle: str) -> bool:
+        """Forget a shown name of a bundle; tell whether others of it are left."""
+        known = self._read()
+        kept = {
+            name: pair
+            for name, pair in known.items()
+            if (pair[0].lower(), pair[1].lower()) != (shown.lower(), bundle.lower())
+        }
+        if len(kept) != len(known):
+            self._write(kept)
+        return any(pair[1].lower() == bundle.lower() for pair in kept.values())
+
+    def _read(self) -> Mapping[str, tuple[str, str]]:
+        if self._path is None:
+            return self._memory
+        try:
+            entries = json.loads(self._path.read_bytes())
+            return {str(name): (str(pair[0]), str(pair[1])) for name, pair in entries.items()}
+        except (OSError, ValueError, AttributeError, IndexError, TypeError):
+            return {}
+
+    def _write(self, entries: Mapping[str, tuple[str, str]]) -> None:
+        if self._path is None:
+            self._memory = dict(entries)
+            return
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=".", dir=self._path.parent)
+        with os.fdopen(handle, "w") as file:
+            json.dump(entries, file, indent=1)
+        Path(name).chmod(0o644)
+        Path(name).replace(self._path)
+
+
+def forms_in_cache(cache_dir: Path, ref: ModelRef, *, known: bool) -> list[ModelRef]:
+    """Return the cached repositories that hold a form of the hub model `ref`, best first.
+
+    `known`: the name comes from the table of aliases, so that known quantisers are believed too;
+    else only the repository's own organisation is.
+    """
+    base = ref.hub_id
+    if base is None:
+        return []
+    last = len(QUANTISERS) if known else 0
+    ids = [repo.hub_id for repo in repositories(cache_dir) if repo.hub_id.lower() != base.lower()]
+    fit = [i for i in ids if rank(base, i) <= last and no_form_of(base, i) is None]
+    fit.sort(key=lambda hub_id: rank(base, hub_id))
+    return [ModelRef.of_hub(hub_id, ref.tag) for hub_id in fit]

@@ -1,0 +1,178 @@
+"""A registry of models that speaks Ollama's protocol: manifests, where blobs are, tokens.
+
+The protocol is Docker's registry API v2 with Ollama's media types (contract §7.4). The bytes are
+fetched by `models.download`: `locate` finds the storage's own address first, as the registry's
+credentials must not go there. All exceptions of the HTTP library are mapped to ours here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from urllib.parse import urljoin, urlsplit
+
+import httpx2
+import msgspec
+
+from vllama import __version__
+from vllama.errors import AuthRequired, ModelNotFound, Offline, SourceError
+from vllama.models.ollama_manifest import MANIFEST_TYPE
+from vllama.models.ollama_names import Target
+from vllama.models.sources.base import Location, Transient
+from vllama.models.types import SourceFile
+
+MAX_MANIFEST = 4 * 1024 * 1024
+_MAX_REDIRECTS = 5
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_AGENT = {"user-agent": f"vllama/{__version__}"}
+_CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
+_PORTS = {"http": 80, "https": 443}
+_LOGIN = "only models that everybody may pull can be pulled: vllama has no account there"
+
+
+class OllamaRegistry:
+    """One model at its registry. `client` makes the requests; may be used by many threads."""
+
+    def __init__(self, client: httpx2.Client, target: Target) -> None:
+        self._client, self._target = client, target
+        name = target.name
+        self._base = f"{target.address}/v2/{name.namespace}/{name.model}"
+        self._host = urlsplit(target.address).netloc
+        self._token: str | None = None
+
+    def manifest(self) -> bytes:
+        """Return the manifest's very bytes.
+
+        Raises ModelNotFound in Ollama's words, AuthRequired, Offline, Transient, SourceError.
+        """
+        url = f"{self._base}/manifests/{self._target.name.tag}"
+        with self._mapped(), self._open(url, {"accept": MANIFEST_TYPE}, follow=True) as answer:
+            if answer.status_code == 404:
+                raise ModelNotFound(
+                    self._target.name.display,
+                    message="pull model manifest: file does not exist",
+                )
+            self._check(answer, (200,))
+            content = b""
+            for piece in answer.iter_bytes():
+                content += piece
+                if len(content) > MAX_MANIFEST:
+                    raise SourceError(f"{self._cannot}: its manifest is too long")
+            return content
+
+    def locate(self, file: SourceFile) -> Location:
+        """Ask where a blob's bytes are: here, or at the storage that the registry points to."""
+        assert file.etag is not None  # a manifest names all digests
+        url = f"{self._base}/blobs/sha256:{file.etag}"
+        with self._mapped():
+            for _ in range(_MAX_REDIRECTS):
+                # one byte: some registries would send the whole blob
+                with self._open(url, {"range": "bytes=0-0"}, follow=False) as answer:
+                    if answer.status_code not in _REDIRECTS:
+                        self._check(answer, (200, 206, 416))
+                        return self._location(file, url, self._headers())
+                    url = urljoin(url, answer.headers.get("location", ""))
+                if _origin(url) != _origin(self._base):
+                    return self._location(file, url, _AGENT)
+        raise SourceError(f"{self._cannot}: {self._host} redirects without end")
+
+    def _location(self, file: SourceFile, url: str, headers: Mapping[str, str]) -> Location:
+        assert file.etag is not None
+        return Location(
+            url=url, etag=file.etag, size_bytes=file.size_bytes, commit="", headers=headers
+        )
+
+    def _headers(self) -> dict[str, str]:
+        token = {"authorization": f"Bearer {self._token}"} if self._token else {}
+        return {**_AGENT, **token}
+
+    @contextmanager
+    def _open(
+        self, url: str, headers: Mapping[str, str], *, follow: bool
+    ) -> Iterator[httpx2.Response]:
+        """Ask; if the registry wants a token, fetch one and ask once more."""
+        for again in (False, True):
+            request = {**self._headers(), "accept-encoding": "identity", **headers}
+            with self._client.stream(
+                "GET", url, headers=request, follow_redirects=follow
+            ) as answer:
+                if answer.status_code != 401 or again:
+                    yield answer
+                    return
+                challenge = answer.headers.get("www-authenticate", "")
+            self._token = self._fetch_token(challenge)
+
+    def _fetch_token(self, challenge: str) -> str:
+        """Ask for a token as everybody may have it (docs.docker.com, registry token protocol)."""
+        kind, _, rest = challenge.partition(" ")
+        said = dict(_CHALLENGE.findall(rest))
+        realm = said.get("realm", "")
+        if kind.lower() != "bearer" or not realm:
+            raise AuthRequired(f"{self._cannot}: {self._host} wants a login", hint=_LOGIN)
+        if _origin(realm)[1:] != _origin(self._base)[1:]:
+            # as Ollama does: a registry must not send its clients to ask elsewhere
+            raise AuthRequired(
+                f"{self._cannot}: {self._host} sends its clients to another host for a token, "
+                f"{urlsplit(realm).netloc}"
+            )
+        query = [("service", said["service"])] if said.get("service") else []
+        query += [("scope", scope) for scope in said.get("scope", "").split()]
+        answer = self._client.get(
+            str(httpx2.URL(realm).copy_merge_params(query)),
+            headers=_AGENT,
+            follow_redirects=False,
+        )
+        try:
+            if answer.status_code != 200:
+                raise ValueError
+            reply = msgspec.json.decode(answer.content, type=dict[str, object])
+            token = reply.get("token") or reply.get("access_token")
+        except ValueError:  # msgspec's own too
+            token = None
+        if not isinstance(token, str) or not token:
+            raise AuthRequired(
+                f"{self._cannot}: {self._host} gave no token ({answer.status_code})", hint=_LOGIN
+            )
+        return token
+
+    def _check(self, answer: httpx2.Response, fine: tuple[int, ...]) -> None:
+        status = answer.status_code
+        if status in fine:
+            return
+        if status in (401, 403):
+            raise AuthRequired(f"{self._cannot}: {self._host} does not allow it", hint=_LOGIN)
+        if status == 404:
+            raise SourceError(
+                f"{self._cannot}: {self._host} lacks one of its blobs",
+                hint="pull again; if that fails too, the model is damaged there",
+            )
+        said = f"{status} {answer.reason_phrase}".rstrip()
+        if status == 429 or status >= 500:
+            raise Transient(f"{self._cannot}: {self._host} answered {said}", hint="try again later")
+        raise SourceError(f"{self._cannot}: {self._host} answered {said}")
+
+    @property
+    def _cannot(self) -> str:
+        return f"cannot pull '{self._target.name.display}'"
+
+    @contextmanager
+    def _mapped(self) -> Iterator[None]:
+        try:
+            yield
+        except httpx2.TransportError as error:
+            reason = str(error) or type(error).__name__
+            raise Offline(
+                f"cannot reach {self._host}: {reason}", hint="check the network and the proxy"
+            ) from error
+        except (httpx2.RequestError, httpx2.InvalidURL) as error:  # redirects without end …
+            raise SourceError(f"{self._cannot}: {error}") from error
+
+
+def _origin(url: str) -> tuple[str, str | None, int | None]:
+    parts = urlsplit(url)
+    try:
+        port = parts.port
+    except ValueError:  # no number
+        port = None
+    return parts.scheme, parts.hostname, port or _PORTS.get(parts.scheme)

@@ -1,0 +1,127 @@
+"""LM Studio's models read in place: `<models>/<publisher>/<repository>/<files>`.
+
+The two folders are those of the hub (lmstudio.ai/docs, "Import models"), so a model is named as
+if it had come from there: `hf.co/publisher/repository:QUANT`. Never writes or deletes there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from vllama.errors import InvalidModelRef
+from vllama.models.ref import Kind, ModelRef
+from vllama.models.safetensors import is_mlx, weight_files
+from vllama.models.stores.folder import gguf_bundle, gguf_groups, safetensors_bundle
+from vllama.models.types import Bundle, Skipped
+from vllama.models.variants import choose_group
+
+MLX = "it is in MLX's format, which only Apple's MLX engine reads"
+
+
+class LMStudioStore:
+    """The models in LM Studio's folders; of one name the first folder's."""
+
+    name = "lmstudio"
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self._folders = tuple(folders)
+
+    def list(self) -> list[Bundle]:
+        """Return every complete model that can be served."""
+        found: dict[str, Bundle] = {}
+        for repository in self._repositories():
+            for bundle in self._models(repository):
+                found.setdefault(bundle.name, bundle)
+        return list(found.values())
+
+    def skipped(self) -> tuple[Skipped, ...]:
+        """Return the repositories that are not listed, with the reason."""
+        return tuple(
+            Skipped(
+                name=ModelRef.of_hub(_hub_id(folder)).display,
+                store=self.name,
+                path=folder,
+                reason=reason,
+            )
+            for folder in self._repositories()
+            if (reason := _reason(folder))
+        )
+
+    def find(self, ref: ModelRef) -> Bundle | None:
+        """Return the model; without a quantisation the preferred one among those here."""
+        if ref.hub_id is None:
+            return None
+        wanted = ref.hub_id.lower()
+        for folder in self._repositories():
+            if _hub_id(folder).lower() != wanted:
+                continue
+            try:
+                group = choose_group(gguf_groups(folder), ref.tag if ref.has_tag else None)
+                if group is not None:
+                    return self._named(folder, gguf_bundle(folder, group), group.label)
+            except OSError:
+                continue
+            for bundle in self._models(folder):
+                if ref.means(bundle.name):
+                    return bundle
+        return None
+
+    def keeps(self, bundle: Bundle) -> tuple[str, str]:
+        """Return why LM Studio's files are not deleted."""
+        return "it belongs to LM Studio", "remove it there: My Models, or lms"
+
+    def _repositories(self) -> Iterator[Path]:
+        """Iterate over the folders of the second level; links are followed."""
+        for root in self._folders:
+            for publisher in _folders(root):
+                for folder in _folders(publisher):
+                    try:
+                        if ModelRef.parse(_hub_id(folder)).kind is Kind.HUB:
+                            yield folder
+                    except InvalidModelRef:  # a name that nobody could type
+                        continue
+
+    def _models(self, folder: Path) -> tuple[Bundle, ...]:
+        try:
+            bundles = [
+                self._named(folder, gguf_bundle(folder, group), group.label)
+                for group in gguf_groups(folder)
+            ]
+            if (folder / "config.json").is_file() and weight_files(folder) and not is_mlx(folder):
+                bundles.append(self._named(folder, safetensors_bundle(folder), None))
+        except OSError:
+            return ()
+        return tuple(bundles)
+
+    def _named(self, folder: Path, bundle: Bundle, label: str | None) -> Bundle:
+        hub_id = _hub_id(folder)
+        name = ModelRef.of_hub(hub_id, label or "latest").display
+        return replace(bundle, name=name, store=self.name, hub_id=hub_id)
+
+
+def _hub_id(folder: Path) -> str:
+    return f"{folder.parent.name}/{folder.name}"
+
+
+def _reason(folder: Path) -> str | None:
+    """Return why a repository's folder gives no model; None if it gives one."""
+    try:
+        if gguf_groups(folder):
+            return None
+        if any(folder.rglob("*.gguf")):
+            return "its GGUF files make no complete model: a part is missing"
+        if not (folder / "config.json").is_file():
+            return None
+        weights = weight_files(folder)
+        return MLX if weights and is_mlx(folder) else None
+    except OSError as error:
+        return f"it cannot be read ({error.strerror or error})"
+
+
+def _folders(folder: Path) -> list[Path]:
+    try:
+        return sorted(p for p in folder.iterdir() if not p.name.startswith(".") and p.is_dir())
+    except OSError:
+        return []

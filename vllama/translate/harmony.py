@@ -1,0 +1,102 @@
+"""gpt-oss's channels told apart: analysis is thinking, final is the answer, a recipient is a call.
+
+An answer is a row of messages: `<|channel|>analysis<|message|>…<|end|><|start|>assistant<|channel|>
+final<|message|>…`; a call names its function before or after the channel (`to=functions.name`).
+llama.cpp leaves `<|end|>`, `<|return|>` and `<|call|>` out of the text, so a message may also end
+where the next one starts. Format: OpenAI's harmony guide.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+
+BEGINNINGS = ("<|channel|>", "<|start|>")
+_MESSAGE = "<|message|>"
+_LONGEST_HEADER = 400
+_ENDS = ("<|end|>", "<|return|>", "<|call|>", *BEGINNINGS)
+_END = re.compile("|".join(map(re.escape, _ENDS)))
+_TAG = re.compile(r"<\|\w*\|?>?")
+_RECIPIENT = re.compile(r"\bto=\s*(?:functions\.)?([^\s<]+)")
+_CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
+# what may stand in a header; anything else that was never a message is text
+_HEADER = re.compile(r"(?:\s|assistant|analysis|commentary|final|json|code|to=\S*|[\w.]{0,12}$)*")
+
+
+class _Kind(Enum):
+    HEADER = 1
+    THINKING = 2
+    CONTENT = 3
+    CALL = 4  # passed on as written, for the one who reads calls
+
+
+class HarmonySplitter:
+    """Tells thinking from content, wherever the text is cut. Its text begins with a tag."""
+
+    __slots__ = ("_calls", "_held", "_kind", "_said")
+
+    def __init__(self, *, calls: bool = True) -> None:
+        """`calls`: somebody reads the calls; else what is said to a function is content."""
+        self._calls = calls
+        self._held = ""
+        self._kind = _Kind.HEADER
+        self._said: set[_Kind] = set()
+
+    def feed(self, text: str) -> tuple[str, str]:
+        """Return (thinking, content) that are certain by now; calls are in the content."""
+        held = self._held + text
+        thinking: list[str] = []
+        content: list[str] = []
+        while True:
+            if self._kind is _Kind.HEADER:
+                at = held.find(_MESSAGE, 0, _LONGEST_HEADER + len(_MESSAGE))
+                if at < 0 and len(held) < _LONGEST_HEADER + len(_MESSAGE):
+                    break
+                self._begin(held[: max(at, 0)], thinking, content)
+                held = held[at + len(_MESSAGE) :] if at >= 0 else _TAG.sub("", held)
+            out = thinking if self._kind is _Kind.THINKING else content
+            self._said.add(self._kind)
+            end = _END.search(held)
+            if end is None:
+                certain = held[: len(held) - _overlap(held)]
+                out.append(certain)
+                held = held[len(certain) :]
+                break
+            out.append(held[: end.start()])
+            if self._kind is _Kind.CALL:
+                content.append("<|call|>")
+            # `<|channel|>` belongs to the header that it begins
+            held = held[end.end() :] if end[0] not in BEGINNINGS else held[end.start() :]
+            self._kind = _Kind.HEADER
+        self._held = held
+        return "".join(thinking), "".join(content)
+
+    def finish(self) -> tuple[str, str]:
+        """Return what was held back: a header that was cut is nothing, other text is content."""
+        held, self._held = self._held, ""
+        if self._kind is _Kind.THINKING:
+            return held, ""
+        if self._kind is _Kind.HEADER:
+            words = _TAG.sub(" ", held)
+            return "", "" if _HEADER.fullmatch(words) else _TAG.sub("", held)
+        return "", held
+
+    def _begin(self, header: str, thinking: list[str], content: list[str]) -> None:
+        recipient, channel = _RECIPIENT.search(header), _CHANNEL.search(header)
+        if recipient is not None and self._calls:
+            self._kind = _Kind.CALL
+            content.append(f"<|channel|>commentary to=functions.{recipient[1]}{_MESSAGE}")
+            return
+        is_thinking = channel is not None and channel[1] == "analysis"
+        self._kind = _Kind.THINKING if is_thinking else _Kind.CONTENT
+        if self._kind in self._said:  # a message of its own, so on a line of its own
+            (thinking if is_thinking else content).append("\n")
+
+
+def _overlap(text: str) -> int:
+    """Return how many characters at the end of `text` may begin a tag."""
+    longest = max(map(len, _ENDS)) - 1
+    for size in range(min(longest, len(text)), 0, -1):
+        if any(tag.startswith(text[-size:]) for tag in _ENDS):
+            return size
+    return 0
