@@ -202,6 +202,12 @@ class Prompt:
         self.dropped = 0
         self.dropped_tokens = 0
 
+    @property
+    def matters(self) -> bool:
+        """Whether anything is to be done here: an engine may render and count all by itself."""
+        counts = not self._traits.usage_in_stream
+        return counts or self._traits.completes_chats or self._go is not None
+
     async def fit(
         self,
         messages: Sequence[Message],

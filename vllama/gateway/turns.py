@@ -71,12 +71,13 @@ async def turn_of(
     # only the engine's own chat route holds an answer to a schema
     held = passage.constrained or bool(body.get("response_format"))
     prompt = Prompt(info, upstream, traits, None if held else template)
-    turns, tools = conversation(data)
-    kept = await prompt.fit(
-        turns, tools, truncate=truncate, think=passage.think, chat_only=passage.chat_only
-    )
-    if prompt.dropped:
-        data = keep_messages(data, turns, kept)
+    if prompt.matters:
+        turns, tools = conversation(data)
+        kept = await prompt.fit(
+            turns, tools, truncate=truncate, think=passage.think, chat_only=passage.chat_only
+        )
+        if prompt.dropped:
+            data = keep_messages(data, turns, kept)
     call = Call(path=CHAT_PATH, body=data)
     if prompt.finished:
         prompt.check()
