@@ -383,10 +383,14 @@ class Engine:
             return
         k = min(count, st.left)
         stamp = b"%013d" % us()
-        pre = st.pre_think if st.sent < st.think else st.pre
-        data = pre + stamp + st.suf
-        if k != 1:
-            data *= k
+        if k == 1:
+            data = (st.pre_think if st.sent < st.think else st.pre) + stamp + st.suf
+        else:
+            if st.abort >= 0:
+                k = min(k, st.abort - st.sent)
+            thoughts = max(0, min(k, st.think - st.sent))
+            data = (st.pre_think + stamp + st.suf) * thoughts
+            data += (st.pre + stamp + st.suf) * (k - thoughts)
         st.left -= k
         st.sent += k
         self.n["tokens"] += k

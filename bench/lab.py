@@ -163,5 +163,8 @@ class Lab:
                     os.killpg(p.pid, sig)
             end = time.monotonic() + wait
             while time.monotonic() < end and any(p.poll() is None for p in self.procs):
-                time.sleep(0.05)
+                time.sleep(0.02)
+        for p in self.procs:
+            if p.stdout:
+                p.stdout.close()
         shutil.rmtree(self.tmp, ignore_errors=True)

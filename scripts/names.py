@@ -14,7 +14,11 @@ MAX_LINES = 500
 RULES = (
     # what, pattern, where it may stand
     ("an engine's name", re.compile(r"\b(llama_cpp|vllm)\b"), ("engines/",)),
-    ("os.environ", re.compile(r"\bos\.environ\b|\bgetenv\("), ("config/", "supervise/", "early.py")),
+    (
+        "os.environ",
+        re.compile(r"\bos\.environ\b|\bgetenv\("),
+        ("config/", "supervise/", "early.py"),
+    ),
     ("print or rich", re.compile(r"^\s*print\(|^\s*(from|import) rich\b"), ("cli/",)),
     ("asyncio's PIPE", re.compile(r"asyncio\.subprocess\.PIPE"), ()),
 )

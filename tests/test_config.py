@@ -282,6 +282,21 @@ def test_every_example_is_accepted(setting: config.Setting) -> None:
     config.load({}, {setting.env: setting.example})
 
 
+def test_aliases(tmp_path: Path) -> None:
+    file = write(tmp_path / "c.toml", '[aliases]\nmine = "org/repo:Q4_K_M"\n"a:1" = "qwen3:0.6b"\n')
+    settings = config.load({}, {}, file)
+    assert config.models_settings(settings).aliases == {
+        "mine": "org/repo:Q4_K_M",
+        "a:1": "qwen3:0.6b",
+    }
+    assert config.load({}, {"VLLAMA_ALIASES": "a = b, c=d"}).aliases == (("a", "b"), ("c", "d"))
+    for wrong in ("a", "a=", "=b", "a=b,c"):
+        with pytest.raises(ConfigError, match="name=model"):
+            config.load({}, {"VLLAMA_ALIASES": wrong})
+    with pytest.raises(ConfigError, match="a table cannot be given here"):
+        config.load({}, {}, write(tmp_path / "d.toml", '[folders]\nx = "y"\n'))
+
+
 def test_slices() -> None:
     settings = config.load({"engine": "x", "gpu_layers": 3}, {"HF_ENDPOINT": "http://h"})
     models = config.models_settings(settings)
@@ -289,6 +304,19 @@ def test_slices() -> None:
     assert models.hf_cache_dir == settings.hf_cache_dir
     wanted = config.preferences(settings)
     assert (wanted.engine, wanted.gpu_layers, wanted.stall_timeout_s) == ("x", 3, 300.0)
+
+
+def test_the_stores_of_other_tools(home: Path) -> None:
+    usual = config.models_settings(config.load({}, {}))
+    assert usual.ollama_dirs[0] == home / ".ollama/models" and len(usual.ollama_dirs) == 2
+    assert usual.lmstudio_dirs == (home / ".lmstudio/models", home / ".cache/lm-studio/models")
+    (home / ".lmstudio-home-pointer").write_text(f"{home / 'studio'}\n")
+    noted = config.models_settings(config.load({}, {}))
+    assert noted.lmstudio_dirs[0] == home / "studio/models"
+    own = {"OLLAMA_MODELS": "/o", "VLLAMA_LMSTUDIO_DIR": "/l", "VLLAMA_OLLAMA_REGISTRY": "reg:5"}
+    set_ = config.models_settings(config.load({}, own))
+    assert (set_.ollama_dirs, set_.lmstudio_dirs) == ((Path("/o"),), (Path("/l"),))
+    assert set_.ollama_registry == "reg:5"
 
 
 def test_the_hub_library_is_silenced(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,8 +52,12 @@ def test_every_default_that_matters_is_passed():
         "--use_mlock": "false",
         "--interrupt_requests": "false",
         "--verbose": "true",
-        "--api_key": "secret",
     }
+
+
+def test_the_key_is_not_for_everybody_to_read():
+    spec = launch(LLAMA_CPP, PYTHON)
+    assert "secret" not in spec.argv and spec.env["API_KEY"] == "secret"
 
 
 def test_one_adapter_is_passed():

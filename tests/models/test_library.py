@@ -238,7 +238,12 @@ def test_choice_of_variant(formats: tuple[Format, ...], tag: str | None, chosen:
 @pytest.mark.parametrize(
     ("repo", "formats", "says", "hint"),
     [
-        (repository(WHOLE), (GGUF,), "safetensors only, and gguf is wanted", "hf.co/o/r-GGUF"),
+        (
+            repository(WHOLE),
+            (GGUF,),
+            "safetensors only, and gguf is wanted",
+            "name a GGUF repository",
+        ),
         (repository(Q4), (ST,), "gguf only, and safetensors is wanted", "install an engine"),
         (repository(), (GGUF, ST), "neither GGUF nor safetensors", "quantised"),
         (BOTH, (), "another format is wanted", "install an engine"),

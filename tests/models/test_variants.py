@@ -2,12 +2,20 @@ from __future__ import annotations
 
 import pytest
 
-from vllama.models.quant import bit_width, file_type_name, quant_of, quant_of_tag
+from vllama.models.quant import (
+    bit_width,
+    file_type_name,
+    quant_of,
+    quant_of_tag,
+    same_quant,
+    without_quant,
+)
 from vllama.models.variants import (
     choose_group,
     choose_projector,
     group_ggufs,
     is_gguf_model,
+    left_out,
     safetensors_files,
     shard_paths,
 )
@@ -111,7 +119,7 @@ def test_groups() -> None:
     assert list(groups) == ["BF16", "IQ4_XS", "Q4_K_M", "Q8_0", "UD-Q4_K_XL"]
     assert len(groups["BF16"].paths) == 2
     assert groups["BF16"].projector == "mmproj-BF16.gguf"
-    assert groups["Q8_0"].projector == "mmproj-Q8_0.gguf"
+    assert groups["Q8_0"].projector == "mmproj-BF16.gguf"
 
 
 def test_single_file_before_split_at_one_quant() -> None:
@@ -161,9 +169,39 @@ def test_choice_without_a_tag(names: list[str], first: str | None) -> None:
 
 def test_projector_nearest_folder_then_bits() -> None:
     names = ["mmproj-F16.gguf", "q/mmproj-F16.gguf", "q/mmproj-Q8_0.gguf"]
-    assert choose_projector("q/m-Q4_K_M.gguf", names) == "q/mmproj-Q8_0.gguf"
+    assert choose_projector("q/m-Q4_K_M.gguf", names) == "q/mmproj-F16.gguf"
     assert choose_projector("m-F16.gguf", names) == "mmproj-F16.gguf"
     assert choose_projector("m.gguf", []) is None
+
+
+def test_what_is_left_out_and_why() -> None:
+    assert left_out(REPO) == {
+        "m-Q5_K_M.gguf": "1 of 2 parts are missing, such as m-Q5_K_M-00002-of-00002.gguf"
+    }
+    pieces = ["x.Q8_0.gguf.part1of2", "x.Q8_0.gguf.part2of2", "y.Q6_K.gguf-split-a", "z.gguf"]
+    assert list(left_out(pieces)) == ["x.Q8_0.gguf", "y.Q6_K.gguf"]
+    assert left_out(["d/a-00002-of-00003.gguf", "mmproj-00001-of-00002.gguf"]) == {
+        "d/a.gguf": "2 of 3 parts are missing, such as a-00001-of-00003.gguf"
+    }
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("FP16", "F16", True),
+        ("fp32", "F32", True),
+        ("Q4_K_M", "q4_k_m", True),
+        ("BF16", "F16", False),
+        (None, None, False),
+    ],
+)
+def test_two_spellings_of_one_quantisation(one: str | None, other: str | None, same: bool) -> None:
+    assert same_quant(one, other) is same
+
+
+def test_names_without_quantisation() -> None:
+    assert without_quant("Model-Q4_K_M-GGUF") == "model--gguf"
+    assert without_quant("gpt-oss-20b-mxfp4") == "gpt-oss-20b-"
 
 
 def test_safetensors_file_set() -> None:

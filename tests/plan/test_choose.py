@@ -18,7 +18,7 @@ from tests.facts import (
     facts,
 )
 from vllama.engines.base import Mode
-from vllama.errors import EngineMissing, NoPlan, NotEnoughMemory
+from vllama.errors import BadModelFile, EngineMissing, NoPlan, NotEnoughMemory
 from vllama.models.types import Format
 from vllama.plan.choose import choose_engine, make_plan, preferred_formats
 from vllama.plan.types import Need
@@ -55,6 +55,17 @@ def test_with_no_engine_at_all_the_best_for_the_platform_is_named():
         choose_engine(facts(CPU, ()))
     with pytest.raises(EngineMissing, match="vLLM"):
         choose_engine(facts(H100, ()))
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("qwen2.5vl:3b", "vllama pull hf.co/"), ("mine", "vllama pull hf.co/org/")]
+)
+def test_a_file_for_ollamas_own_engine_is_refused_with_a_hint(name, hint):
+    tensors = (("token_embd.weight", "F16", (1, 1)), ("v.patch_embd.weight", "F16", (1, 1)))
+    for info in (replace(INFO, tensors=tensors), replace(INFO, architecture="gptoss")):
+        with pytest.raises(BadModelFile, match="made for Ollama's own engine") as caught:
+            make_plan(facts(CPU, (LLAMA_CPP_HERE,)), bundle(name=name), info, Need())
+        assert hint in str(caught.value.hint)
 
 
 def test_the_format_decides_among_engines():

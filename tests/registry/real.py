@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import re
 import shutil
 import subprocess
 import sys
@@ -11,14 +12,13 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from tests.registry.models import MANIFEST, OllamaModel
-from vllama.supervise.ports import free_port
 
 LIMIT_S = 30.0
 CONFIG = """\
 version: 0.1
-log: {{level: error}}
+log: {{level: info}}
 storage: {{filesystem: {{rootdirectory: {data}}}, delete: {{enabled: true}}}}
-http: {{addr: "127.0.0.1:{port}", secret: x}}
+http: {{addr: "127.0.0.1:0", secret: x}}
 """
 REDIRECT = """\
 middleware: {{storage: [{{name: redirect, options: {{baseurl: "{url}/"}}}}]}}
@@ -37,8 +37,8 @@ class RealRegistry:
     def __init__(self, program: str, folder: Path, *, redirect: str | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.data = folder / "data"
-        self.host = f"127.0.0.1:{free_port()}"
-        text = CONFIG.format(data=self.data, port=self.host.rpartition(":")[2])
+        self.host = ""
+        text = CONFIG.format(data=self.data)
         text += REDIRECT.format(url=redirect) if redirect else ""
         config = folder / "config.yml"
         config.write_text(text)
@@ -50,13 +50,11 @@ class RealRegistry:
     def __enter__(self) -> RealRegistry:
         deadline = time.monotonic() + LIMIT_S
         while True:
-            try:
-                if self.request("GET", "/v2/")[0] == 200:
-                    return self
-            except OSError:
-                pass
-            assert self._process.poll() is None, Path(self._log.name).read_text()
-            assert time.monotonic() < deadline, "the registry does not answer"
+            said = Path(self._log.name).read_text()
+            if found := re.search(r"listening on (127\.0\.0\.1:\d+)", said):
+                self.host = found[1]
+                return self
+            assert self._process.poll() is None and time.monotonic() < deadline, said
             time.sleep(0.02)
 
     def __exit__(self, *_: object) -> None:
@@ -95,7 +93,5 @@ def push(registry: RealRegistry, name: str, model: OllamaModel) -> None:
         path = f"{parts.path}?{parts.query}&digest=sha256:{digest}"
         status, _ = registry.request("PUT", path, data, "application/octet-stream")
         assert status == 201
-    status, _ = registry.request(
-        "PUT", f"/v2/{plain}/manifests/{tag}", model.manifest, MANIFEST
-    )
+    status, _ = registry.request("PUT", f"/v2/{plain}/manifests/{tag}", model.manifest, MANIFEST)
     assert status == 201

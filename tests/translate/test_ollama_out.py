@@ -117,7 +117,6 @@ def test_chat_any_cut(stream: bytes, options: dict[str, Any], expected: list[Any
         assert lines(run(reply, reads, start_ns=NOW + 2)) == expected
         assert reply.ended
         assert reply.content_type == "application/x-ndjson"
-        assert reply.text == "".join(line["message"]["content"] for line in expected)
 
 
 @pytest.mark.parametrize(("stream", "options", "expected"), CHAT_CASES, ids=range(len(CHAT_CASES)))
@@ -217,12 +216,15 @@ def test_generate_from_chat() -> None:
 
 def test_logprobs() -> None:
     for reads in ways(streams.CHAT_LOGPROBS, seeds=3):
-        got = lines(run(chat(), reads, start_ns=NOW))
+        got = lines(run(chat(top_logprobs=2), reads, start_ns=NOW))
         assert got[0] == said("I") | {"logprobs": [LP]}
         assert "logprobs" not in got[-1]
     (whole,) = lines(run(chat(stream=False), [streams.CHAT_LOGPROBS], start_ns=NOW))
     assert [entry["token"] for entry in whole["logprobs"]] == ["I", "'m"]
-    (whole,) = lines(run(generate(stream=False), [streams.COMPLETION_LOGPROBS], start_ns=NOW))
+    assert not any("top_logprobs" in entry for entry in whole["logprobs"])  # none was asked for
+    (whole,) = lines(
+        run(generate(stream=False, top_logprobs=5), [streams.COMPLETION_LOGPROBS], start_ns=NOW)
+    )
     assert whole["logprobs"][0] == {
         "token": ")",
         "logprob": -1.264532446861267,

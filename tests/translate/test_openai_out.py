@@ -38,11 +38,18 @@ def deltas(got: list[Any], name: str) -> str:
 
 
 def test_bytes_pass_untouched() -> None:
-    for stream in (streams.CHAT, streams.COMPLETION, streams.CHAT_LOGPROBS):
+    for stream in (streams.CHAT, streams.COMPLETION):
         for reads in ways(stream):
             reply = PassThrough(PLAIN, LCP)
             assert run(reply, reads, start_ns=NOW) == stream
             assert reply.ended and reply.content_type == "text/event-stream"
+
+
+def test_logprobs_get_their_bytes() -> None:
+    got = run(PassThrough(PLAIN, LCP), [streams.CHAT_LOGPROBS], start_ns=NOW)
+    items = [item for e in events(got) for c in e["choices"] if c["logprobs"]
+             for item in c["logprobs"]["content"]]  # fmt: skip
+    assert items and all(item["bytes"] == list(item["token"].encode()) for item in items)
 
 
 def test_events_flow_at_once() -> None:

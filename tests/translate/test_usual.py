@@ -37,7 +37,7 @@ EVENTS = st.builds(
 class Never(Usual):
     """Takes the long way always."""
 
-    def match(self, read: bytes) -> bytes | None:
+    def match(self, read: bytes) -> list[bytes] | None:
         """Match nothing."""
         return None
 
@@ -82,8 +82,9 @@ def test_the_usual_read_is_matched() -> None:
     usual = Usual()
     assert usual.match(event("a")) is None
     assert usual.learn(event("a"), "a")
-    assert usual.match(event(" word")) == b" word"
-    assert usual.match(event("é🎉")) == "é🎉".encode()
+    assert usual.match(event(" word")) == [b" word"]
+    assert usual.match(event("é🎉")) == ["é🎉".encode()]
+    assert usual.match(event("a") + event("b") + event("c")) == [b"a", b"b", b"c"]
 
 
 def test_others_are_not_matched() -> None:
@@ -96,7 +97,9 @@ def test_others_are_not_matched() -> None:
         event("a", id_="c-2"),
         event("a", gap=" "),
         event("a", finish_reason="stop"),
-        event("a") + event("b"),
+        event("a") + event("b", id_="c-2") + event("c"),
+        event("a") + event('"') + event("c"),
+        event("a") + event("") + event("c"),
         event("a")[:-1],
         b"",
     ):

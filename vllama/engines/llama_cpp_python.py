@@ -195,18 +195,18 @@ class LlamaCppPython:
             flags["type_k"] = flags["type_v"] = KV_TYPES[settings.kv_cache_type]
         if bundle.adapters:
             flags["lora_path"] = bundle.adapters[0]
-        if endpoint.api_key:
-            flags["api_key"] = endpoint.api_key
         argv = [str(installation.python), "-P", "-m", "llama_cpp.server"]
         for name, value in flags.items():
             text = str(value).lower() if isinstance(value, bool) else str(value)
             argv += [f"--{name}", text]
+        extra = {"OMP_WAIT_POLICY": environ.get("OMP_WAIT_POLICY", "PASSIVE")}
+        if endpoint.api_key:
+            # not as an argument: those are for everybody on the machine to read
+            extra["API_KEY"] = endpoint.api_key
         return LaunchSpec(
             name=settings.alias,
             argv=(*argv, *settings.extra_args),
-            env=child_environment(
-                environ, extra={"OMP_WAIT_POLICY": environ.get("OMP_WAIT_POLICY", "PASSIVE")}
-            ),
+            env=child_environment(environ, extra=extra),
             cwd=Path("/"),
             endpoint=endpoint,
             probe=HttpProbe(

@@ -9,28 +9,15 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 from vllama.errors import Busy, VllamaError
-from vllama.gateway import (
-    anthropic,
-    audio,
-    completions,
-    embedding,
-    ollama_chat,
-    ollama_cloud,
-    ollama_create,
-    ollama_generate,
-    ollama_models,
-    openai,
-    responses,
-    tokens,
-)
 from vllama.gateway.catalog import Catalog
 from vllama.gateway.guards import Guards, cors_headers
 from vllama.gateway.http import ClientGone, Message, Receive, Request, Send, now_ns
+from vllama.gateway.routes import ROUTES, Handler, handler, methods_of
 from vllama.gateway.upstream import Upstreams
 from vllama.metrics import Metrics
 from vllama.plan.types import Facts
@@ -50,54 +37,6 @@ class Gateway:
     facts: Facts
     guards: Guards
     metrics: Metrics
-
-
-Handler: TypeAlias = Callable[[Gateway, Request], Awaitable[None]]
-
-ROUTES: Mapping[str, Mapping[str, Handler]] = {
-    "/": {"GET": ollama_models.root, "HEAD": ollama_models.root},
-    "/metrics": {"GET": ollama_models.metrics},
-    "/health": {"GET": ollama_models.health, "HEAD": ollama_models.health},
-    "/api/version": {"GET": ollama_models.version, "HEAD": ollama_models.version},
-    "/api/tags": {"GET": ollama_models.tags, "HEAD": ollama_models.tags},
-    "/api/ps": {"GET": ollama_models.ps},
-    "/api/show": {"POST": ollama_models.show},
-    "/api/pull": {"POST": ollama_models.pull},
-    "/api/delete": {"DELETE": ollama_models.delete},
-    "/api/create": {"POST": ollama_create.create},
-    "/api/copy": {"POST": ollama_create.copy},
-    "/api/push": {"POST": ollama_cloud.push},
-    "/api/status": {"GET": ollama_cloud.status},
-    "/api/me": {"POST": ollama_cloud.me},
-    "/api/signout": {"POST": ollama_cloud.sign_out},
-    "/api/experimental/web_search": {"POST": ollama_cloud.web_search},
-    "/api/experimental/web_fetch": {"POST": ollama_cloud.web_fetch},
-    "/api/experimental/model-recommendations": {"GET": ollama_cloud.recommendations},
-    "/api/tokenize": {"POST": tokens.tokenize},
-    "/api/detokenize": {"POST": tokens.detokenize},
-    "/api/chat": {"POST": ollama_chat.chat},
-    "/api/generate": {"POST": ollama_generate.generate},
-    "/api/embed": {"POST": embedding.embed},
-    "/api/embeddings": {"POST": embedding.legacy_embed},
-    "/v1/models": {"GET": openai.models},
-    "/v1/chat/completions": {"POST": openai.chat},
-    "/v1/completions": {"POST": completions.completions},
-    "/v1/embeddings": {"POST": openai.embeddings},
-    "/v1/responses": {"POST": responses.responses},
-    "/v1/messages": {"POST": anthropic.messages},
-    "/v1/messages/count_tokens": {"POST": anthropic.count_tokens},
-    "/v1/rerank": {"POST": tokens.rerank},
-    "/v1/audio/transcriptions": {"POST": audio.transcriptions},
-    "/v1/audio/translations": {"POST": audio.translations},
-}
-PREFIXES: tuple[tuple[str, Mapping[str, Handler]], ...] = (
-    ("/v1/models/", {"GET": openai.model}),
-    (
-        "/api/blobs/",
-        {"HEAD": ollama_create.blob_exists, "POST": ollama_create.upload_blob},
-    ),
-    ("/api/user/keys/", {"DELETE": ollama_cloud.sign_out}),
-)
 
 
 class App:
@@ -138,9 +77,9 @@ class App:
     async def _handle(self, request: Request) -> None:
         """Find the handler and run it; the one place where a request's errors end."""
         try:
-            handler = await self._route(request)
-            if handler:
-                await handler(self._gateway, request)
+            handle = await self._route(request)
+            if handle:
+                await handle(self._gateway, request)
         except ClientGone:
             log.info("%s %s: the client has left", request.method, request.path)
         except VllamaError as error:
@@ -155,12 +94,7 @@ class App:
     async def _route(self, request: Request) -> Handler | None:
         """Return the handler, or answer 301/307, 404 or 405 and return None."""
         path = request.path
-        methods = ROUTES.get(path)
-        if methods is None:
-            methods = next(
-                (table for start, table in PREFIXES if path.startswith(start) and path != start),
-                None,
-            )
+        methods = methods_of(path)
         if methods is None and path.endswith("/") and path.rstrip("/") in ROUTES:
             status = 301 if request.method == "GET" else 307
             await request.respond(status, b"", headers={"location": path.rstrip("/")})
@@ -173,7 +107,7 @@ class App:
             allow = {"allow": ", ".join(methods)}
             await request.respond(405, text, b"text/plain; charset=utf-8", allow)
             return None
-        return methods[request.method]
+        return handler(methods[request.method])
 
     @staticmethod
     async def _fail(request: Request, error: VllamaError) -> None:
@@ -189,7 +123,9 @@ class App:
             await request.send({"type": "http.response.body", "body": b""})
             return
         if request.path.startswith("/v1/messages"):
-            id_ = f"req_{anthropic.seed_of(request)}"
+            from vllama.gateway.anthropic import seed_of  # is there: its handler has failed
+
+            id_ = f"req_{seed_of(request)}"
             status, body = anthropic_error(error, request_id=id_)
         elif request.path.startswith("/v1/"):
             status, body = openai_error(error)

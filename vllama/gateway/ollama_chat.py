@@ -116,6 +116,7 @@ async def relay_chat(
         max_tokens=sampling.max_tokens,
         think=shown,
         think_opened=begins_thinking(prompt, asked),
+        top_logprobs=asked.top_logprobs,
         tools=toolset(asked.tools, style_of(entry.info.chat_template)) if asked.tools else False,
     )
     headers = dropped_header(prompt)

@@ -155,13 +155,18 @@ async def loaded_only(
     need: Need,
     keep: float | None,
 ) -> None:
-    """Answer an empty prompt: load the model, say so in one plain object."""
+    """Answer an empty prompt: load the model, say so in one plain object.
+
+    One that is loaded is not waited for, whatever it is at.
+    """
 
     async def nothing(lease: Lease, upstream: Upstream) -> None:
-        reply = load_reply(model, now_ns(), "chat" if kind == "chat" else "generate", "load")
-        await request.respond(200, reply)
+        pass
 
-    await leased(gateway, request, entry.bundle, need, keep, nothing)
+    if not gateway.scheduler.touch(entry.bundle, need, keep):
+        await leased(gateway, request, entry.bundle, need, keep, nothing)
+    reply = load_reply(model, now_ns(), "chat" if kind == "chat" else "generate", "load")
+    await request.respond(200, reply)
 
 
 async def unloaded(gateway: Gateway, request: Request, entry: Entry, model: str, kind: str) -> None:

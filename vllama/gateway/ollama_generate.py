@@ -115,6 +115,7 @@ async def relay_generate(
         max_tokens=sampling.max_tokens,
         think=None if verbatim else shown,
         think_opened=begins_thinking(prompt, asked),
+        top_logprobs=asked.top_logprobs,
     )
 
     async def context() -> None:

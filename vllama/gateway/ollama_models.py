@@ -1,4 +1,4 @@
-"""The Ollama routes about models: tags, show, ps, pull, delete, version (contract §1.5, §1.6)."""
+"""The Ollama routes about models: tags, show, ps, pull, delete (contract §1.5, §1.6)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from vllama import __version__
 from vllama.errors import BadRequest, InvalidModelRef, ModelNotFound, VllamaError
 from vllama.gateway.http import Request
 from vllama.gateway.pulling import pulled
-from vllama.metrics import CONTENT_TYPE
 from vllama.models.cloud import CloudDisabled
 from vllama.models.info import details, model_info, projector_info
 from vllama.models.modelfile import modelfile_text, parameters_text
@@ -27,33 +25,9 @@ from vllama.units import rfc3339_local
 if TYPE_CHECKING:
     from vllama.gateway.app import Gateway
 
-# what clients compare: as new as the contract that is implemented here
-OLLAMA_VERSION = "0.34.0"
 # "for ever" in Ollama: now plus the largest duration that Go can hold
 FOREVER_S = (2**63 - 1) / 1e9
 NDJSON = b"application/x-ndjson"
-
-
-async def root(gateway: Gateway, request: Request) -> None:
-    """Answer the health probe of many clients."""
-    await request.text(200, "Ollama is running")
-
-
-async def version(gateway: Gateway, request: Request) -> None:
-    """Report the version of the Ollama API that is spoken, and our own beside it."""
-    await request.json(200, {"version": OLLAMA_VERSION, "vllama": __version__})
-
-
-async def health(gateway: Gateway, request: Request) -> None:
-    """Answer load balancers."""
-    await request.json(200, {"status": "ok"})
-
-
-async def metrics(gateway: Gateway, request: Request) -> None:
-    """Give the counters to Prometheus."""
-    views = gateway.scheduler.views()
-    text = gateway.metrics.text(loaded=len(views), queued=sum(view.queued for view in views))
-    await request.respond(200, text, CONTENT_TYPE.encode())
 
 
 def described(bundle: Bundle, info: ModelInfo | None) -> dict[str, object]:

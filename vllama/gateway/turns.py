@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from vllama.errors import CapabilityMissing
 from vllama.gateway.catalog import Entry
 from vllama.gateway.inference import Prompt
 from vllama.gateway.templates import template_for
@@ -23,6 +24,7 @@ from vllama.translate.prompt import opens_thinking
 from vllama.translate.rendered import RenderedReply, rendered_call
 from vllama.translate.reply import Reply
 from vllama.translate.style import Style, style_of
+from vllama.translate.tool_requests import leaves_choice
 from vllama.translate.traits import Traits
 from vllama.translate.types import Call, Sampling
 
@@ -60,13 +62,18 @@ async def turn_of(
     defaults: Sampling,
     truncate: bool,
 ) -> Turn:
-    """Make a chat request in OpenAI's form fit for the engine. Raises BadRequest, ContextOverflow.
+    """Make a chat request in OpenAI's form fit for the engine.
+
+    Raises BadRequest, ContextOverflow, and CapabilityMissing for tools that a model which knows
+    none may call or not: only a call that it must make can be had of it, by a schema.
 
     `truncate`: the oldest turns may be dropped, if the front counts for the engine.
     """
     info, model = entry.info, str(body["model"])
     template = template_for(entry)
     style = style_for(entry, template)
+    if style is not None and not style.takes_tools and leaves_choice(body):
+        raise CapabilityMissing(f"{entry.full_name} does not support tools")
     data, passage = adapt_chat(body, traits, model=model, defaults=defaults, style=style)
     # only the engine's own chat route holds an answer to a schema
     held = passage.constrained or bool(body.get("response_format"))

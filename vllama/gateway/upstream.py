@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 import httptools
 
 from vllama.errors import EngineCrashed, UpstreamError
 from vllama.supervise.spec import Endpoint
-from vllama.translate.types import Call
+
+if TYPE_CHECKING:
+    from vllama.translate.types import Call
 
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
 CONNECT_LIMIT_S = 5.0
@@ -58,6 +60,27 @@ class Sink(Protocol):
     def on_lost(self, error: ConnectionLost) -> None:
         """Take the loss of the connection before the end."""
         ...
+
+
+def whole_chunks(data: bytes) -> tuple[list[bytes], bytes]:
+    """Return the bodies of the whole chunks that `data` begins with, and what follows them.
+
+    An extension, the last chunk (which is empty) and whatever else is unusual is left to follow.
+    """
+    bodies = []
+    start, size = 0, len(data)
+    while start < size:
+        end = data.find(b"\r\n", start + 1, start + 10)
+        try:
+            length = int(data[start:end], 16) if end > 0 else 0
+        except ValueError:
+            break
+        following = end + 4 + length
+        if length <= 0 or following > size:
+            break
+        bodies.append(data[end + 2 : following - 2])
+        start = following
+    return bodies, data[start:]
 
 
 class Connection(asyncio.Protocol):
@@ -122,19 +145,17 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Parse one read and push its body bytes to the sink at once.
 
-        The usual read, one whole chunk, is taken apart here: the parser, which stands between two
-        chunks before and after it, need not see it (its callbacks cost more than the rest).
+        The usual read, some whole chunks, is taken apart here: the parser, which stands between
+        two chunks before and after it, need not see it (its callbacks cost more than the rest).
         """
         sink = self._sink
         if self._between_chunks and sink is not None:
-            end = data.find(b"\r\n", 1, 10)
-            try:
-                size = int(data[:end], 16)
-            except ValueError:
-                size = 0
-            if size > 0 and len(data) == end + 4 + size:
-                sink.on_data(data[end + 2 : -2])
+            bodies, rest = whole_chunks(data)
+            if not rest:
+                sink.on_data(bodies[0] if len(bodies) == 1 else b"".join(bodies))
                 return
+            self._parts += bodies
+            data = rest
         parser = self._parser
         if parser is None or sink is None:
             self.abort()

@@ -7,12 +7,12 @@ not know is taken apart here. Pure but for the one data file.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from functools import lru_cache
-from importlib import resources
+from pathlib import Path
 from types import MappingProxyType
 
+from vllama.errors import ConfigError, InvalidModelRef
 from vllama.models.quant import quant_of_tag
 from vllama.models.ref import DEFAULT_HOST, DEFAULT_NAMESPACE, DEFAULT_TAG, Kind, ModelRef
 
@@ -23,12 +23,12 @@ _TUNED = ("instruct", "chat", "it")  # what most of Ollama's models are anyway
 def hub_alias(ref: ModelRef, own: Mapping[str, str] = NONE) -> ModelRef | None:
     """Return the hub reference that a name stands for, or None.
 
-    `own` are the user's aliases: a name, with or without a tag, to any name of a hub model.
+    `own` are the user's aliases: a name, with or without a tag, to a hub model or library name.
     The result's tag is the quantisation that the name asks for, or `latest`.
     """
-    mine = _own_alias(ref, own)
+    mine = own_alias(ref, own)
     if mine is not None:
-        return mine
+        return mine if mine.kind is Kind.HUB else hub_alias(mine)
     if ref.kind is not Kind.LIBRARY or not _is_library(ref):
         return None
     tags = _table().get(ref.model.lower())
@@ -39,6 +39,23 @@ def hub_alias(ref: ModelRef, own: Mapping[str, str] = NONE) -> ModelRef | None:
         return None
     hub_id, quant = found
     return ModelRef.of_hub(hub_id, quant or DEFAULT_TAG)
+
+
+def check_aliases(own: Mapping[str, str]) -> None:
+    """Raise ConfigError for a user's alias that cannot be understood."""
+    for name, target in own.items():
+        try:
+            ref, model = ModelRef.parse(name), ModelRef.parse(target)
+        except InvalidModelRef as error:
+            raise ConfigError(
+                f'cannot use the alias "{name}" for "{target}": {error.message}', hint=error.hint
+            ) from None
+        known = model.kind is Kind.HUB or hub_alias(model) is not None
+        if ref.kind is Kind.PATH or not known:
+            raise ConfigError(
+                f'cannot use the alias "{name}" for "{target}": it must stand for a hub model',
+                hint='write it so: name = "hf.co/org/repo:Q4_K_M"',
+            )
 
 
 def families() -> tuple[str, ...]:
@@ -56,7 +73,8 @@ def _is_library(ref: ModelRef) -> bool:
     return host.lower() == DEFAULT_HOST and namespace.lower() == DEFAULT_NAMESPACE
 
 
-def _own_alias(ref: ModelRef, own: Mapping[str, str]) -> ModelRef | None:
+def own_alias(ref: ModelRef, own: Mapping[str, str]) -> ModelRef | None:
+    """Return what a user's alias stands for: a hub model, or a library name; else None."""
     if not own or ref.kind is Kind.PATH:
         return None
     names = {ModelRef.parse(name).canonical: ModelRef.parse(target) for name, target in own.items()}
@@ -65,7 +83,9 @@ def _own_alias(ref: ModelRef, own: Mapping[str, str]) -> ModelRef | None:
             return names[name]
     quant = quant_of_tag(ref.tag)
     plain = names.get(ref.with_tag(DEFAULT_TAG).canonical)
-    return plain.with_tag(quant) if quant and plain is not None else None
+    if quant is None or plain is None or plain.kind is not Kind.HUB:
+        return None
+    return plain.with_tag(quant)
 
 
 def _look_up(tags: Mapping[str, str], tag: str) -> tuple[str, str | None] | None:
@@ -96,5 +116,7 @@ def _resolve(tags: Mapping[str, str], tag: str) -> str | None:
 
 @lru_cache(maxsize=1)
 def _table() -> Mapping[str, Mapping[str, str]]:
-    text = resources.files(__package__).joinpath("aliases.toml").read_text(encoding="utf-8")
+    import tomllib  # only where a name is not found otherwise
+
+    text = Path(__file__).with_name("aliases.toml").read_text(encoding="utf-8")
     return MappingProxyType(tomllib.loads(text))

@@ -6,13 +6,15 @@ Ollama derives the same from its Go templates (`template mentions tools`, think 
 from __future__ import annotations
 
 from vllama.models.types import Capability
-from vllama.translate.style import marks_thinking, takes_tools
 
 _THINKING_FAMILIES = frozenset({"gptoss", "gpt-oss", "gpt_oss"})
 
 
 def template_capabilities(template: str | None, architecture: str) -> set[Capability]:
     """Read from a chat template whether it takes tools and marks thinking."""
+    # not at the top: the stores come here too, and no template is read before the first request
+    from vllama.translate.style import marks_thinking, takes_tools
+
     found: set[Capability] = set()
     if takes_tools(template or ""):
         found.add(Capability.TOOLS)

@@ -170,7 +170,7 @@ def parameter_size_text(count: int | None) -> str:
 def details(bundle: Bundle, info: ModelInfo) -> dict[str, object]:
     """Return the object `details` of `/api/tags`, `/api/ps` and `/api/show`."""
     view: dict[str, object] = {
-        "parent_model": "",
+        "parent_model": bundle.base or "",
         "format": bundle.format.value,
         "family": info.architecture,
         "families": [info.architecture],

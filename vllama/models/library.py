@@ -12,19 +12,17 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from vllama.errors import BadRequest, ModelNotFound, NoPlan, Offline, VllamaError
-from vllama.models.aliases import hub_alias
+from vllama.errors import BadRequest, ModelNotFound, Offline, VllamaError
+from vllama.models.aliases import check_aliases, hub_alias, own_alias
 from vllama.models.cloud import CloudDisabled, is_cloud
 from vllama.models.disk import free_bytes
-from vllama.models.info import read_info, with_template
 from vllama.models.ollama_layout import OllamaModels
 from vllama.models.ollama_names import Target, target
 from vllama.models.ref import Kind, ModelRef
-from vllama.models.settings import ModelsSettings
-from vllama.models.resolve import resolve
 from vllama.models.resolve_names import PulledNames, forms_in_cache
-from vllama.models.sources.base import Hub, Repository
+from vllama.models.settings import ModelsSettings
 from vllama.models.stores.base import ForeignStore, RemovingStore, SkippingStore, Store
 from vllama.models.stores.folder import FolderStore
 from vllama.models.stores.hf_cache import HfCacheStore
@@ -43,6 +41,10 @@ from vllama.models.types import (
     Skipped,
     Variant,
 )
+
+if TYPE_CHECKING:
+    from vllama.models.resolve import Resolution
+    from vllama.models.sources.base import Hub, Repository
 
 ALL_FORMATS = (Format.GGUF, Format.SAFETENSORS)
 _INFOS_KEPT = 256
@@ -154,6 +156,9 @@ class Library:
 
     def info(self, bundle: Bundle) -> ModelInfo:
         """Return a model's own metadata, and what its template makes of it; raise BadModelFile."""
+        # not at the top: a server starts, and models are listed, without reading what is in them
+        from vllama.models.info import with_template
+
         return with_template(self._read(bundle), bundle)
 
     def _read(self, bundle: Bundle) -> ModelInfo:
@@ -166,6 +171,8 @@ class Library:
             if key in self._infos:
                 self._infos.move_to_end(key)
                 return self._infos[key]
+        from vllama.models.info import read_info
+
         info = read_info(bundle)
         with self._lock:
             self._infos[key] = info
@@ -192,7 +199,7 @@ class Library:
         progress(PullEvent(status="pulling manifest"))
         here = self._find(ref)
         where = None
-        if self._settings.ollama_dirs:
+        if self._settings.ollama_dirs and own_alias(ref, self._settings.aliases) is None:
             where = target(ref, self._settings.ollama_registry, insecure=insecure)
         if where is not None and (where.asked or here is None or here.store == OllamaStore.name):
             if is_cloud(ref):
@@ -208,6 +215,7 @@ class Library:
         if hub is None or hub.hub_id is None:
             return self._unpullable(ref)
         from vllama.models.fetch import Fetcher  # with its HTTP client: only a pull pays for it
+        from vllama.models.resolve import resolve
 
         source = self._open_source()
         try:
@@ -234,6 +242,30 @@ class Library:
 
     def _forms(self, ref: ModelRef, *, known: bool) -> Sequence[ModelRef]:
         return forms_in_cache(self._settings.hf_cache_dir, ref, known=known)
+
+    def look_up(self, name: str, *, formats: Sequence[Format] = ALL_FORMATS) -> Resolution:
+        """Decide what a pull from the hub would fetch, and why; nothing is fetched.
+
+        Raises as `pull` does; ModelNotFound for names that the hub has no part in.
+        """
+        from vllama.models.resolve import resolve
+
+        ref = ModelRef.parse(name)
+        alias = self.alias(ref)
+        hub = alias or ref
+        if hub.kind is not Kind.HUB:
+            raise self._no_repository(ref)
+        return resolve(self._open_source(), hub, formats, named=alias is None)
+
+    def look_into(self, found: Resolution) -> ModelInfo:
+        """Read the metadata of what a pull would fetch, from the hub: a few MB at most.
+
+        Raises BadModelFile, AuthRequired, Offline, SourceError.
+        """
+        from vllama.models.resolve_header import read_remote_info
+
+        source = self._open_source()
+        return read_remote_info(source, found.repository, found.variant, self._settings)
 
     def _pull_from(
         self,
@@ -271,7 +303,10 @@ class Library:
     def _unpullable(self, ref: ModelRef) -> Bundle:
         if ref.kind is Kind.PATH:
             return self.find(ref.text)  # raises: it is not here
-        raise ModelNotFound(
+        raise self._no_repository(ref)
+
+    def _no_repository(self, ref: ModelRef) -> ModelNotFound:
+        return ModelNotFound(
             ref.display,
             message=f"cannot pull '{ref.display}': no repository on the hub is known for it",
             hint="name one: vllama pull hf.co/org/repo[:QUANT], or take it from Ollama's registry: "
@@ -316,6 +351,7 @@ class Library:
 
 def open_library(settings: ModelsSettings) -> Library:
     """Build the library of this machine: other tools' stores, packaged models, folders, the hub."""
+    check_aliases(settings.aliases)
     stores: tuple[Store, ...] = (
         OllamaStore(settings.ollama_dirs),
         PackagedStore(settings.package_dirs),

@@ -15,11 +15,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import stat
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-
-from filelock import FileLock, Timeout
 
 from vllama.errors import VllamaError
 from vllama.models.disk import remove_empty, write_whole
@@ -27,6 +26,7 @@ from vllama.models.ollama_manifest import digests_in
 from vllama.models.ref import DEFAULT_HOST, DEFAULT_NAMESPACE, HUB_HOSTS, Kind, ModelRef
 
 LOCK_LIMIT_S = 30.0
+ABANDONED_S = 14 * 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +82,10 @@ class OllamaModels:
         """Create the folders; raises OSError."""
         for folder in (self._manifests, self.folder / "blobs", self._own):
             folder.mkdir(parents=True, exist_ok=True)
+        for path in self._own.glob("sha256-*.partial*"):
+            with contextlib.suppress(OSError):  # of pulls that nobody has gone on with
+                if time.time() - path.stat().st_mtime > ABANDONED_S:
+                    path.unlink()
 
     # -- blobs --------------------------------------------------------------------------------
 
@@ -182,6 +186,8 @@ class OllamaModels:
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other pulls and removals of vllama from writing. Raises VllamaError, OSError."""
+        from filelock import FileLock, Timeout  # a start writes nothing
+
         self._own.mkdir(parents=True, exist_ok=True)
         try:
             with FileLock(self._own / "store.lock", timeout=LOCK_LIMIT_S, mode=0o664):

@@ -25,6 +25,8 @@ from vllama.models.settings import ModelsSettings
 from vllama.models.sources.ollama import OllamaRegistry
 from vllama.models.types import Format, Progress, PullEvent, SourceFile
 
+TRIES = 3
+
 
 def pull_model(
     target: Target,
@@ -48,7 +50,7 @@ def pull_model(
         manifest = _checked(content, what, formats)
         files = [
             SourceFile(
-                path=f"sha256:{blob.digest}",
+                path=blob.digest[:12],  # what Ollama shows of it
                 size_bytes=blob.size_bytes,
                 etag=blob.digest,
                 sha256=blob.digest,
@@ -57,7 +59,7 @@ def pull_model(
         ]
         models.prepare()
         name = models.spelled(target.name)
-        while True:
+        for _ in range(TRIES):
             check_space(models, files, what, free_space)
             fetch_files(
                 files,
@@ -74,6 +76,7 @@ def pull_model(
                 if all(models.has_blob(blob.digest, blob.size_bytes) for blob in manifest.blobs):
                     _publish(models, name, content, progress)
                     return name
+    raise SourceError(f"cannot pull '{what}': its blobs are removed as soon as they are here")
 
 
 def _publish(models: OllamaModels, name: StoredName, content: bytes, progress: Progress) -> None:

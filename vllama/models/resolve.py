@@ -17,7 +17,7 @@ import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from vllama.errors import AuthRequired, ModelNotFound, Offline, SourceError, VllamaError
+from vllama.errors import AuthRequired, ModelNotFound, NoPlan, Offline, SourceError, VllamaError
 from vllama.models.ref import ModelRef
 from vllama.models.resolve_choice import (
     TRIES,
@@ -32,6 +32,8 @@ from vllama.models.resolve_match import gguf_names, no_form_of, rank, wrong_size
 from vllama.models.sources.base import Hub, Listed, Repository, Transient
 from vllama.models.types import Format, Variant
 from vllama.models.variants import group_ggufs, left_out
+
+_SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,13 +68,15 @@ class _Search:
         self._id = ref.hub_id or ref.model
         self._tag = ref.tag if ref.has_tag else None
         self._seen: list[Candidate] = []
+        self._fit: list[str] = []  # listed children worth opening, in order
         self._closed: AuthRequired | None = None
 
     def run(self) -> Resolution:
         base = self._base()
         for format in self._formats:
             taken = self._own(base, format) if base else None
-            if taken is None and format is Format.GGUF and not self._has_gguf(base):
+            closed_or_none = self._closed is not None or not self._has_gguf(base)
+            if taken is None and format is Format.GGUF and closed_or_none:
                 taken = self._children(base)
             if taken is not None:
                 return self._result(base, taken)
@@ -136,7 +140,10 @@ class _Search:
             if reason or variant is None:
                 self._refuse(child.hub_id, found, reason or lacks(child, self._tag))
                 continue
-            return self._take(child, variant, found, f"a GGUF form of {base_id} by {whose}")
+            taken = self._take(child, variant, found, f"a GGUF form of {base_id} by {whose}")
+            for other in self._fit[self._fit.index(hub_id) + 1 if hub_id in self._fit else 0 :]:
+                self._refuse(other, "listed by the hub", f"{child.hub_id} comes before it")
+            return taken
         return None
 
     def _forms(self, base_id: str, base: Repository | None) -> Iterator[tuple[str, str, str]]:
@@ -152,6 +159,7 @@ class _Search:
             else:
                 self._refuse(child.hub_id, "listed by the hub", reason)
         fit.sort(key=lambda c: (rank(base_id, c.hub_id), "-i1-" in c.hub_id))
+        self._fit = [child.hub_id for child in fit]
         known = {child.hub_id.lower() for child in listed}
         names = [name for name in gguf_names(base_id) if name.lower() not in known]
         # the maker's own may lack the tag, so that the list does not have it
@@ -226,12 +234,20 @@ class _Search:
         if self._closed is not None:
             return self._closed
         if base is None:
-            return ModelNotFound(
-                self._id,
-                message=f"cannot find '{self._id}' or a GGUF of it on the hub",
+            tag = f":{self._tag}" if self._tag else ""
+            error: ModelNotFound | NoPlan = ModelNotFound(
+                f"hf.co/{self._id}{tag}",
+                message=f"cannot find '{self._id}' or a GGUF of it on the hub"
+                + (f" with {self._tag}" if tag else ""),
                 hint="name a repository: vllama pull hf.co/org/repo",
             )
-        return no_variant(base, self._tag, self._formats)
+        else:
+            error = no_variant(base, self._tag, self._formats)
+        looked = [f"{c.hub_id}: {c.reason}" for c in self._seen if c.found != "named"]
+        if looked:
+            more = f" and {len(looked) - _SHOWN} more" if len(looked) > _SHOWN else ""
+            error.hint = f"{error.hint}; not taken: {'; '.join(looked[:_SHOWN])}{more}"
+        return error
 
 
 def _why_quant(variant: Variant, tag: str | None) -> str:

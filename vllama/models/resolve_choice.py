@@ -77,7 +77,9 @@ def no_variant(
         )
     have, want = " and ".join(sorted(found)), " or ".join(formats) or "another format"
     if Format.GGUF in formats:
-        hint = f"try a GGUF repository of the model, such as hf.co/{hub_id}-GGUF"
+        hint = (
+            f"name a GGUF repository of the model, or install an engine for {have}: vllama engines"
+        )
     else:
         hint = "install an engine that serves it: vllama engines"
         if repository.bases:

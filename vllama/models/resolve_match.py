@@ -20,11 +20,13 @@ QUANTISERS = (
 PACKERS = ("RedHatAI", "nvidia", "unsloth", "cpatonn", "QuantTrio")
 
 _WORD = re.compile(r"[^a-z0-9]+")
-_FORM = frozenset(
-    "gguf ggml i1 imat imatrix quant quants quantized ud dynamic qat llamacpp hf safetensors unsloth"
-    " fp8 awq gptq int4 int8 4bit 8bit bnb w4a16 w8a8 w8a16 nvfp4 mxfp4 autoround marlin"
-    " compressed tensors g32 g128 block".split()
-)
+# words that speak of the form, not of the model
+_FORM = frozenset({
+    "gguf", "ggml", "safetensors", "hf", "llamacpp", "marlin", "autoround", "unsloth",
+    "quant", "quants", "quantized", "i1", "imat", "imatrix", "ud", "dynamic", "qat", "block",
+    "fp8", "awq", "gptq", "int4", "int8", "4bit", "8bit", "bnb", "nvfp4", "mxfp4",
+    "w4a16", "w8a8", "w8a16", "compressed", "tensors", "g32", "g128",
+})  # fmt: skip
 _TOLERANCE = 0.05
 _TOWERS = 0.3  # of a model that also sees or hears, the encoder may be missing: it is another file
 _SEES = ("image", "video", "audio", "any-to-any")

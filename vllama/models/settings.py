@@ -16,13 +16,14 @@ class ModelsSettings:
 
     `data_dir` is where vllama's own models and uploaded files lie; None: it keeps none.
     `hf_endpoint` None means https://huggingface.co. `hf_token` None lets huggingface_hub use the
-    login that `hf auth login` stored. `aliases` are the user's own names
-    of hub models. `package_dirs` are searched for models in Python packages; None means `sys.path`. `ollama_dirs` are stores of Ollama's: all are read,
-    the first one is pulled into; `ollama_registry` is asked for library names, None: the hub is.
-    `lmstudio_dirs` are LM Studio's folders of models. `connections` is the number of connections
-    of one pull, `part_bytes` the largest range asked for at once. `stall_timeout_s` bounds the
-    silence on a connection, `attempts` the tries in a row without a new byte; the pause between
-    them starts at `backoff_s` and doubles.
+    login that `hf auth login` stored. `aliases` are the user's own names of hub models.
+    `package_dirs` are the folders searched for models in Python packages; None means `sys.path`.
+    `ollama_dirs` are stores of Ollama's: all are read, the first one is pulled into;
+    `ollama_registry` is asked for library names, None: the hub is. `lmstudio_dirs` are LM
+    Studio's folders of models. `connections` is the number of connections of one pull,
+    `part_bytes` the largest range asked for at once. `stall_timeout_s` bounds the silence on a
+    connection, `attempts` the tries in a row without a new byte; the pause between them starts
+    at `backoff_s` and doubles.
     """
 
     hf_cache_dir: Path

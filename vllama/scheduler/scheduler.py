@@ -105,6 +105,17 @@ class Scheduler:
             # it was still being planned when we joined, with a smaller context than we need
             self.release(lease)
 
+    def touch(self, bundle: Bundle, need: Need, keep_alive_s: float | None) -> bool:
+        """Prolong the stay of an instance that serves `need`; False if there is none ready.
+
+        For a request that wants it loaded and no more: it need not wait for a slot.
+        """
+        instance = self._table.instances.get(Key(bundle.key, need.mode))
+        if instance is None or not instance.ready or not instance.fits(need):
+            return False
+        self._table.touch(instance, keep_alive_s)
+        return True
+
     def release(self, lease: Lease) -> None:
         """Give a lease back; the timer of keep-alive starts when the last one is back."""
         self._table.release(lease)

@@ -132,6 +132,14 @@ class Table:
             busy += Counter()  # drops what is not positive
         self.give_back(lease.instance)
 
+    def touch(self, instance: Instance, keep_alive_s: float | None) -> None:
+        """Let the timer of keep-alive start again, maybe with another length."""
+        if keep_alive_s is not None:
+            instance.keep_alive_s = keep_alive_s
+        instance.last_used_s = self.clock.monotonic()
+        if instance.deadline_s < self.next_look_s:
+            self.changed.set()
+
     def give_back(self, instance: Instance) -> None:
         """Count a request out; the last one out starts the timer of keep-alive."""
         instance.leases -= 1

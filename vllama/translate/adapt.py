@@ -61,6 +61,7 @@ class Passage:
     think: Think = None
     constrained: bool = False
     chat_only: bool = False
+    top_logprobs: int = 0
 
 
 def parse_openai(body: bytes) -> dict[str, Any]:
@@ -102,6 +103,9 @@ def adapt_chat(
         out.pop("logprobs")
         out.pop("top_logprobs", None)
     _need_logprobs(out, traits, model)
+    top_logprobs = out.get("top_logprobs") or 0
+    if out.get("logprobs"):
+        out["top_logprobs"] = max(1, top_logprobs)  # some engines give none at all for 0
     put_model(out, traits, model)
     put_max_tokens(out, limit, traits, default_is_small=False)
     think = False if constrained else asked_think(parse_effort(effort), style)
@@ -117,6 +121,7 @@ def adapt_chat(
         think=think,
         constrained=constrained,
         chat_only="response_format" in out or bool(out.get("logprobs")),
+        top_logprobs=top_logprobs,
     )
     return encode_json(out), passage
 

@@ -6,15 +6,44 @@ from collections.abc import Mapping
 from typing import Any
 
 
-def ollama_logprobs(source: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-    """Convert one choice's `logprobs`, of a chat or of a completion; [] for none."""
+def tidy(source: Mapping[str, Any] | None, top: int) -> bool:
+    """Mend a chat's `logprobs` in place; False if nothing was to be done.
+
+    Tokens get their UTF-8 bytes, which Ollama and OpenAI write and some engines leave null, and
+    `top` alternatives are kept: some engines give no logprobs unless they are asked for one.
+    """
+    changed = False
+    for item in (source or {}).get("content") or ():
+        others = item.get("top_logprobs") or []
+        if len(others) > top:
+            item["top_logprobs"] = others = others[:top]
+            changed = True
+        for entry in (item, *others):
+            if entry.get("bytes") is None and isinstance(entry.get("token"), str):
+                entry["bytes"] = list(entry["token"].encode())
+                changed = True
+    return changed
+
+
+def ollama_logprobs(
+    source: Mapping[str, Any] | None, top: int | None = None
+) -> list[dict[str, Any]]:
+    """Convert one choice's `logprobs`, of a chat or of a completion; [] for none.
+
+    Of the alternatives `top` are kept, None: all.
+    """
     if not source:
         return []
-    content = source.get("content")
+    content, tokens = source.get("content"), source.get("tokens")
     if isinstance(content, list):
-        return [_entry(item) for item in content if isinstance(item, Mapping)]
-    tokens = source.get("tokens")
-    return _from_completion(source, tokens) if isinstance(tokens, list) else []
+        found = [_entry(item) for item in content if isinstance(item, Mapping)]
+    else:
+        found = _from_completion(source, tokens) if isinstance(tokens, list) else []
+    for entry in found if top is not None else ():
+        entry["top_logprobs"] = entry.get("top_logprobs", [])[:top]
+        if not entry["top_logprobs"]:
+            del entry["top_logprobs"]
+    return found
 
 
 def _entry(item: Mapping[str, Any]) -> dict[str, Any]:

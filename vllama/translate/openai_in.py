@@ -78,8 +78,7 @@ def chat_call(
     if logprobs or top_logprobs:
         _need_logprobs(traits, model)
         body["logprobs"] = True
-        if top_logprobs:
-            body["top_logprobs"] = top_logprobs
+        body["top_logprobs"] = max(1, top_logprobs)  # some engines give none at all for 0
     return Call(path=CHAT_PATH, body=encode_json(body))
 
 

@@ -23,6 +23,7 @@ from vllama.translate.embeddings import (
 from vllama.translate.events import Chunk, decode_chunk, plain_text
 from vllama.translate.faults import openai_error, openai_error_object
 from vllama.translate.framing import DONE, sse
+from vllama.translate.logprobs import tidy
 from vllama.translate.openai_in import Passage
 from vllama.translate.openai_rewrite import Rewriter
 from vllama.translate.openai_whole import ChoiceParts, whole_object
@@ -59,11 +60,12 @@ class PassThrough(Tap):
 
     def feed(self, chunk: bytes, now_ns: int) -> bytes:
         """Take bytes of the engine's stream; return what they are to the client."""
-        text = self._usual_read.match(chunk)
-        if text is not None:
-            self.events += 1
-            self._tokens += 1
-            return b"%b%b%b" % (self._around[0], text, self._around[1])
+        texts = self._usual_read.match(chunk)
+        if texts is not None:
+            self.events += len(texts)
+            self._tokens += len(texts)
+            before, after = self._around
+            return b"%b%b%b" % (before, (after + before).join(texts), after)
         self._plain.clear()
         events = self.events
         out = super().feed(chunk, now_ns)
@@ -110,7 +112,10 @@ class PassThrough(Tap):
                 if rewritten is None:
                     continue
                 payload = rewritten
-            out.append(b"data: %b\n\n" % self._renamed(payload, chunk))
+            payload = self._renamed(payload, chunk)
+            if [True for c in chunk.choices or () if tidy(c.logprobs, self._passage.top_logprobs)]:
+                payload = _with_logprobs(payload, chunk)
+            out.append(b"data: %b\n\n" % payload)
 
     def _renamed(self, payload: bytes, chunk: Chunk) -> bytes:
         """Put the client's model name, and Ollama's name of the reasoning (§1.8)."""
@@ -144,6 +149,14 @@ class PassThrough(Tap):
             }
             out.append(sse(_encode(closing)))
         out.append(sse(DONE))
+
+
+def _with_logprobs(payload: bytes, chunk: Chunk) -> bytes:
+    """Put the logprobs of `chunk` into the payload that it was decoded from."""
+    value = msgspec.json.decode(payload)
+    for written, choice in zip(value["choices"], chunk.choices or (), strict=True):
+        written["logprobs"] = choice.logprobs
+    return _encode(value)
 
 
 def _has_calls(chunk: Chunk) -> bool:
@@ -187,4 +200,6 @@ class Whole(Tap):
             if self._first is None and chunk.choices:
                 self._first = chunk
             for choice in chunk.choices or ():
-                self._choices.setdefault(choice.index, ChoiceParts()).add(choice)
+                self._choices.setdefault(choice.index, ChoiceParts()).add(
+                    choice, self._passage.top_logprobs
+                )

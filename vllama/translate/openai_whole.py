@@ -10,6 +10,7 @@ import msgspec
 
 from vllama.translate.adapt import Passage
 from vllama.translate.events import Choice, Chunk
+from vllama.translate.logprobs import tidy
 from vllama.translate.thinking import split_thinking
 from vllama.translate.toolcalls import CallCollector, CallScanner, Toolset, openai_calls
 
@@ -28,7 +29,7 @@ class ChoiceParts:
         self.finish_reason: str | None = None
         self.logprobs: dict[str, Any] = {}
 
-    def add(self, choice: Choice) -> None:
+    def add(self, choice: Choice, top_logprobs: int = 0) -> None:
         """Take one chunk's share."""
         delta = choice.delta
         if delta is not None:
@@ -38,6 +39,7 @@ class ChoiceParts:
                 self.calls.add(delta.tool_calls)
         else:
             self.texts.append(choice.text or "")
+        tidy(choice.logprobs, top_logprobs)
         for name, value in (choice.logprobs or {}).items():
             if isinstance(value, list):
                 known = self.logprobs.setdefault(name, [])

@@ -64,6 +64,11 @@ def place_tools(out: dict[str, Any], traits: Traits, style: Style | None) -> Too
     return toolset(tools, style, most=most, forced=forced)
 
 
+def leaves_choice(body: Mapping[str, Any]) -> bool:
+    """Tell whether a request gives tools and leaves it to the model to call them."""
+    return bool(_list(body)) and _choice(body.get("tool_choice"))[0] == "auto"
+
+
 def toolset(
     tools: Sequence[Mapping[str, Any]],
     style: Style | None,

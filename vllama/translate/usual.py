@@ -3,7 +3,7 @@
 Most of a stream looks like that. Once an event was decoded and found to be a plain token, all that
 stands before its text and all that stands after it are kept; a read that begins and ends the same
 way, with a text between that has neither quote nor backslash, must decode to the same but for the
-text, so that it need not be decoded (half the cost of a token).
+text, so that it need not be decoded (half the cost of a token). Several may come in one read.
 """
 
 from __future__ import annotations
@@ -15,22 +15,29 @@ _TRIES = 3
 class Usual:
     """What precedes and what follows the text of a stream's plain events."""
 
-    __slots__ = ("_head", "_head_size", "_tail", "_tail_size", "_tries")
+    __slots__ = ("_head", "_head_size", "_seam", "_tail", "_tail_size", "_tries")
 
     def __init__(self) -> None:
-        self._head = self._tail = b""  # no read is matched while `_tail` is empty
+        self._head = self._tail = self._seam = b""  # no read is matched while `_tail` is empty
         self._head_size = self._tail_size = 0
         self._tries = _TRIES
 
-    def match(self, read: bytes) -> bytes | None:
-        """Return the text of a usual read, as JSON without its quotes; None for any other."""
+    def match(self, read: bytes) -> list[bytes] | None:
+        """Return the texts of a usual read, as JSON without the quotes; None for any other."""
         if not (self._tail and read.endswith(self._tail) and read.startswith(self._head)):
             return None
         text = read[self._head_size : -self._tail_size]
-        if not text or b'"' in text or b"\\" in text:
+        if b"\\" in text:
+            return None
+        texts = [text]
+        if b'"' in text:
+            texts = text.split(self._seam)
+            if text.count(b'"') != (len(texts) - 1) * self._seam.count(b'"'):
+                return None
+        if not all(texts):
             return None
         self._tries = _TRIES
-        return text
+        return texts
 
     def learn(self, read: bytes, text: str) -> bool:
         """Keep the surroundings of `text` in a read that holds one plain event and nothing else.
@@ -46,6 +53,7 @@ class Usual:
             return False
         self._head, self._tail = around
         self._head_size, self._tail_size = len(self._head), len(self._tail)
+        self._seam = self._tail + self._head
         return True
 
     def forget(self) -> None:

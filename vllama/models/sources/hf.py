@@ -256,6 +256,11 @@ class HuggingFace:
                 f"cannot reach {self._host}: {reason}",
                 hint="check the network, proxy and HF_ENDPOINT",
             ) from error
+        except (TypeError, KeyError) as error:  # JSON, but not the hub's
+            raise SourceError(
+                f"cannot read '{hub_id}': {self._host} does not answer as a hub does",
+                hint="check HF_ENDPOINT",
+            ) from error
         except httpx2.InvalidURL as error:
             raise SourceError(
                 f"cannot use the hub's address '{self._endpoint}': {error}",

