@@ -8,6 +8,8 @@ import pytest
 
 from bench.lab import ROOT, Lab
 
+pytestmark = pytest.mark.slow
+
 CASES = {
     # what the engine is told: what the client must call right and count
     "plain": ("@rate=0", 0, 20),

@@ -186,7 +186,7 @@ def test_what_has_no_effect_is_told(server):
 def test_a_base_that_cannot_be_pulled(server):
     lines = server.lines("/api/create", {"model": "x", "from": "nothing-here"})
     assert lines[0] == {"status": "pulling manifest"}
-    assert "Ollama's own library" in lines[-1]["error"]
+    assert "no repository on the hub is known" in lines[-1]["error"]
     status, reply = server.post(
         "/api/create", {"model": "x", "from": "nothing-here", "stream": False}
     )

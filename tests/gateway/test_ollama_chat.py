@@ -377,3 +377,12 @@ def test_one_who_leaves_ends_a_long_list_of_embeddings(server, path):
     client.close()
     until(lambda: not any(row["requests"] for row in server.get("/api/ps")["models"]))
     assert server.stats(name)["requests"] < 20_000
+
+
+def test_a_load_does_not_wait_for_an_answer_under_way(server):
+    with server.open("/api/generate", {"model": "slow", "prompt": "hello"}) as stream:
+        assert stream.readline()
+        for path in ("/api/generate", "/api/chat"):
+            status, reply = server.post(path, {"model": "slow", "keep_alive": "7m"})
+            assert (status, reply["done_reason"]) == (200, "load")
+        assert stream.readline()

@@ -136,7 +136,11 @@ def test_a_gap_by_the_template(server, made):
     server.post("/api/generate", body | {"model": "plain", "template": FIM})
     assert server.sent("plain")["prompt"] == "<P>a<S>b<M>"
     status, reply = server.post("/api/generate", body | {"model": "plain"})
-    assert (status, reply) == (400, {"error": "plain:latest does not support insert"})
+    text = "registry.ollama.ai/library/plain:latest does not support insert"
+    assert (status, reply) == (400, {"error": text})
+        400,
+        {"error": "registry.ollama.ai/library/plain:latest does not support insert"},
+    )
 
 
 def test_a_gap_by_the_models_tokens(server):

@@ -370,3 +370,28 @@ def test_routes_of_a_server_elsewhere(tmp_path):
             assert (status, reply["stop_sequence"]) == (200, "tok2")
     finally:
         elsewhere.stop()
+
+
+TOOL = {
+    "type": "function",
+    "function": {"name": "f", "parameters": {"type": "object", "properties": {}}},
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "more"),
+    [
+        ("/v1/chat/completions", {"tools": [TOOL]}),
+        ("/v1/messages", {"tools": [{"name": "f", "input_schema": {}}], "max_tokens": 9}),
+        ("/v1/responses", {"tools": [{"type": "function", "name": "f", "parameters": {}}]}),
+    ],
+)
+def test_a_model_without_tools_says_so(server, path, more):
+    turn = [{"role": "user", "content": "hi"}]
+    body = {"model": "plain", "messages": turn, "input": turn, **more}
+    status, reply = server.post(path, body)
+    assert status == 400
+    text = reply["error"]["message"]
+    assert text == "registry.ollama.ai/library/plain:latest does not support tools"
+    status, _ = server.post(path, body | {"tools": []})
+    assert status == 200

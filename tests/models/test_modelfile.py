@@ -101,7 +101,7 @@ def test_round_trip_of_a_model():
     order = parse_modelfile(text)
     assert order.sources == ("smollm2:135m",)
     assert settings_of(own, order)
-    assert "FROM mine:latest" in text.splitlines()[1]
+    assert "FROM mine:latest" in text.splitlines()[2]
 
 
 def test_a_model_of_files_names_them():

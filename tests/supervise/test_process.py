@@ -21,6 +21,8 @@ from vllama.supervise import shim
 from vllama.supervise.process import Child
 from vllama.supervise.spec import Grace
 
+pytestmark = pytest.mark.slow
+
 
 def python(code: str, marker: Path) -> tuple[str, ...]:
     return (sys.executable, "-I", "-S", "-c", code, str(marker))

@@ -28,6 +28,8 @@ from vllama.supervise.spec import (
 )
 from vllama.supervise.supervisor import SupervisedProcess
 
+pytestmark = pytest.mark.slow
+
 KIN = ("--spawn-child", "--spawn-setsid", "--spawn-daemon", "--ignore-term")
 
 

@@ -44,6 +44,8 @@ from vllama.models.partial import saved_bytes
 from vllama.models.settings import ModelsSettings
 from vllama.models.types import Format
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("redirect", [False, True], ids=["direct", "storage"])
 @pytest.mark.parametrize(

@@ -43,6 +43,8 @@ from vllama.models.library import Library, open_library
 from vllama.models.partial import saved_bytes
 from vllama.models.settings import ModelsSettings
 
+pytestmark = pytest.mark.slow
+
 # -- the flow ------------------------------------------------------------------------------------
 
 
