@@ -13,6 +13,7 @@ import sys
 import termios
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 # become the session's foreground on this terminal, so that ^C reaches the command
 _WRAPPER = (
@@ -49,6 +50,12 @@ class Terminal:
         return _ESCAPES.sub("", self._raw.decode(errors="replace")).replace("\r", "")
 
     def type(self, text: str) -> None:
+        """Type, once the command waits: Python heeds a ^C before its read() only after that."""
+        state = Path(f"/proc/{self._process.pid}/stat")
+        deadline = time.monotonic() + LIMIT_S
+        while state.read_text().rpartition(") ")[2].startswith("R"):
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
         os.write(self._master, text.encode())
 
     def expect(self, text: str) -> None:

@@ -55,7 +55,7 @@ def test_create_show_cp_rm(folder: Path, tmp_path: Path, vllama: Vllama) -> None
     assert "FROM mine:latest" in text
     assert vllama("create", "again", "-f", "-", stdin=text).returncode == 0
     again = vllama("show", "again", "--modelfile").stdout
-    assert again.splitlines()[2:] == text.splitlines()[2:]
+    assert again.splitlines()[3:] == text.splitlines()[3:]
     done = vllama("cp", "TERSE", "team/other:v1")
     assert (done.returncode, done.stdout) == (0, "copied 'TERSE' to 'team/other:v1'\n")
     models = json.loads(vllama("list", "--json").stdout)["models"]

@@ -106,7 +106,10 @@ def test_a_gap_is_filled_by_the_template(real, made):
     reply = real.post("/api/generate", body | {"stream": False})[1]
     assert reply["response"].strip().startswith("6")
     status, reply = real.post("/api/generate", body | {"model": MODEL})
-    assert (status, reply["error"]) == (400, f"{MODEL} does not support insert")
+    assert (status, reply["error"]) == (
+        400,
+        f"registry.ollama.ai/library/{MODEL} does not support insert",
+    )
 
 
 def test_no_tokens_and_no_limit(real):

@@ -94,7 +94,8 @@ def test_bodies(own, name, body):
     "kind", ["", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "\xff"]
 )
 def test_the_content_type_is_ignored(own, name, kind):
-    body = json.dumps(base(name)).encode()
+    fields = {key: value for key, value in base(name).items() if key != "tools"}
+    body = json.dumps(fields).encode()
     status, _, data = own.request("POST", PATHS[name], body, {"content-type": kind})
     assert status == 200, data
 
