@@ -35,11 +35,11 @@ EVENTS = st.builds(
 
 
 class Never(Usual):
-    """Takes the long way always."""
+    """Learns nothing, so that all takes the long way."""
 
-    def match(self, read: bytes) -> list[bytes] | None:
-        """Match nothing."""
-        return None
+    def learn(self, read: bytes, text: str) -> bool:
+        """Learn nothing."""
+        return False
 
 
 def answers(reply, reads: list[bytes]) -> list[object]:

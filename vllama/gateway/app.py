@@ -1,4 +1,4 @@
-"""The front: route table, guards, and the boundary that turns errors into answers.
+"""The front: guards, routing, and the boundary that turns errors into answers.
 
 A plain dictionary instead of a framework's router: the routes are few and exact, and a token
 passes nothing but `send()` (see docs/decisions).

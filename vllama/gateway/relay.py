@@ -135,7 +135,15 @@ class Relay:
 
     def on_data(self, data: bytes) -> None:
         """Translate one read and push it on."""
-        out = self._translated(data)
+        if self._status == 200 and self._error is None:  # `_translated`, one call less a token
+            try:
+                out = self.reply.feed(data, now_ns())
+            except VllamaError as error:
+                self._error = error
+                self._wake.set()
+                return
+        else:
+            out = self._translated(data)
         if out:
             writer = self._writer
             if writer is None or self._rest is not None or not writer(out):

@@ -62,6 +62,11 @@ class Sink(Protocol):
         ...
 
 
+# by the length of a chunk with its frame: the line with its size that stands before it
+FRAMES: dict[int, bytes] = {}
+MAX_FRAMES = 8192
+
+
 def whole_chunks(data: bytes) -> tuple[list[bytes], bytes]:
     """Return the bodies of the whole chunks that `data` begins with, and what follows them.
 
@@ -150,7 +155,14 @@ class Connection(asyncio.Protocol):
         """
         sink = self._sink
         if self._between_chunks and sink is not None:
+            # one chunk, as long as another was before: its frame is known
+            frame = FRAMES.get(len(data), b"?")
+            if data.startswith(frame):
+                sink.on_data(data[len(frame) : -2])
+                return
             bodies, rest = whole_chunks(data)
+            if len(bodies) == 1 and not rest and len(FRAMES) < MAX_FRAMES:
+                FRAMES[len(data)] = data[: len(data) - len(bodies[0]) - 2]
             if not rest:
                 sink.on_data(bodies[0] if len(bodies) == 1 else b"".join(bodies))
                 return

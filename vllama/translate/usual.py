@@ -15,18 +15,18 @@ _TRIES = 3
 class Usual:
     """What precedes and what follows the text of a stream's plain events."""
 
-    __slots__ = ("_head", "_head_size", "_seam", "_tail", "_tail_size", "_tries")
+    __slots__ = ("_seam", "_tries", "head", "head_size", "tail", "tail_size")
 
     def __init__(self) -> None:
-        self._head = self._tail = self._seam = b""  # no read is matched while `_tail` is empty
-        self._head_size = self._tail_size = 0
+        self.head = self.tail = self._seam = b""  # no read is matched while `tail` is empty
+        self.head_size = self.tail_size = 0
         self._tries = _TRIES
 
     def match(self, read: bytes) -> list[bytes] | None:
         """Return the texts of a usual read, as JSON without the quotes; None for any other."""
-        if not (self._tail and read.endswith(self._tail) and read.startswith(self._head)):
+        if not (self.tail and read.endswith(self.tail) and read.startswith(self.head)):
             return None
-        text = read[self._head_size : -self._tail_size]
+        text = read[self.head_size : -self.tail_size]
         if b"\\" in text:
             return None
         texts = [text]
@@ -51,14 +51,14 @@ class Usual:
         around = surroundings(read, text)
         if around is None or not read.endswith(b"\n\n"):
             return False
-        self._head, self._tail = around
-        self._head_size, self._tail_size = len(self._head), len(self._tail)
-        self._seam = self._tail + self._head
+        self.head, self.tail = around
+        self.head_size, self.tail_size = len(self.head), len(self.tail)
+        self._seam = self.tail + self.head
         return True
 
     def forget(self) -> None:
         """Match nothing until something is learnt again, as an event is now in two reads."""
-        self._head = self._tail = b""
+        self.head = self.tail = b""
 
 
 def surroundings(read: bytes, text: str) -> tuple[bytes, bytes] | None:
