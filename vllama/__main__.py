@@ -11,8 +11,11 @@ def main() -> int:
         sys.stdout.write(f"vllama version is {__version__}\n")
         return 0
     if sys.argv[1:2] == ["serve"]:
+        import gc
+
         from vllama import early
 
+        gc.disable()  # a start makes no garbage; the daemon turns it on when it has started
         early.listen(sys.argv[1:])
     from vllama.cli.app import run
 

@@ -2,9 +2,9 @@
 
 `serve` in order: 1. bind, so that a taken port is reported at once; 2. look at hardware and
 engines; 3. end the engines of a dead predecessor; 4. build library, scheduler and gateway;
-5. serve, and load the model that was asked for; 6. on a signal stop in reverse, each step with
-its limit. A second signal skips the wait for running requests, a third ends at once (the guards
-of the engines then clear up).
+5. serve, import what only requests need, load the model that was asked for; 6. on a signal stop
+in reverse, each step with its limit. A second signal skips the wait for running requests, a third
+ends at once (the guards of the engines then clear up).
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from vllama.errors import ModelNotFound, NoPlan, VllamaError
 from vllama.gateway.app import App, Gateway
 from vllama.gateway.catalog import Catalog
 from vllama.gateway.guards import Guards
+from vllama.gateway.routes import import_handlers
 from vllama.gateway.serve import Server, bind, make_server
 from vllama.gateway.upstream import Upstreams
 from vllama.hardware.detect import describe, detect, free_ram_bytes
@@ -43,10 +44,8 @@ from vllama.preflight import check_engine, check_model, look_around, with_preloa
 from vllama.scheduler.instance import Process
 from vllama.scheduler.scheduler import Scheduler
 from vllama.scheduler.table import Limits, Ports
-from vllama.supervise.attached import AttachedProcess
 from vllama.supervise.leftovers import sweep
 from vllama.supervise.spec import Endpoint, LaunchSpec, RestartPolicy
-from vllama.supervise.supervisor import SupervisedProcess
 from vllama.translate.traits import Traits
 
 log = logging.getLogger(__name__)
@@ -142,12 +141,10 @@ class Daemon:
                 keeper = group.create_task(self.scheduler.run(), name="scheduler")
                 http = group.create_task(server.serve(sockets=[listener]), name="http")
                 self._ui.ready(self._ready_lines(listener))
-                # what is here stays: collecting it again and again costs latency under load
-                gc.collect()
-                gc.freeze()
-                gc.set_threshold(*GC_THRESHOLDS)
+                settling = group.create_task(settle(), name="settle")
                 preload = group.create_task(self._preload(stop), name="preload")
                 await stop.asked.wait()
+                settling.cancel()
                 preload.cancel()
                 await self._end(server, http, keeper, stop)
         return stop.code
@@ -248,6 +245,10 @@ class Daemon:
 
     def _start(self, plan: Plan) -> Process:
         engine = self._engine(plan)
+        # not at the top, see `import_the_rest`
+        from vllama.supervise.attached import AttachedProcess
+        from vllama.supervise.supervisor import SupervisedProcess
+
         if isinstance(engine, Attachable):
             return AttachedProcess(plan.bundle.name, *engine.attach())
 
@@ -280,6 +281,24 @@ class Daemon:
             platform = await asyncio.to_thread(detect)
             return sum(gpu.free_bytes for gpu in platform.accelerators) - reserve
         return free_ram_bytes() - reserve
+
+
+async def settle() -> None:
+    """Get ready, while the server answers already, for what comes after a start."""
+    await asyncio.to_thread(import_the_rest)
+    # what is here stays: collecting it again and again costs latency under load
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
+    gc.enable()  # `vllama.__main__` has turned it off
+
+
+def import_the_rest() -> None:
+    """Import what a server does without until it is asked for more than whether it lives."""
+    import vllama.supervise.attached
+    import vllama.supervise.supervisor  # noqa: F401
+
+    import_handlers()
 
 
 def void(_: object) -> None:

@@ -15,6 +15,7 @@ from vllama import __version__
 from vllama.cli.app import prepare, run
 from vllama.cli.table import ALIASES, COMMANDS, GROUPS, HIDDEN
 
+Env = dict[str, str]
 SHOWN = [name for _, rows in GROUPS for name, _, _ in rows]
 
 
@@ -65,8 +66,8 @@ def test_help_of_a_command(
         (["lsit"], "No such command 'lsit'", "did you mean 'vllama list'?"),
         (["zzzzz"], "No such command 'zzzzz'", "see 'vllama --help'"),
         (["run"], "Missing argument 'MODEL'", "see 'vllama run --help'"),
-        (["ps", "--foo"], "No such option: --foo", "see 'vllama ps --help'"),
-        (["serve", "foo"], "unexpected extra argument(s) (foo)", "name the model with --model"),
+        (["ps", "--foo"], "No such option '--foo'", "see 'vllama ps --help'"),
+        (["serve", "foo"], "unexpected extra argument (foo)", "name the model with --model"),
         (["show", "m", "--license", "--system"], "only one of --license", None),
         (["run", "m", "--think=much"], 'cannot use think "much" from --think', "--think=low|"),
         (["run", "m", "--format", "xml"], 'cannot use format "xml" from --format', "--format json"),
@@ -117,9 +118,10 @@ def test_prepared_arguments(argv: list[str], args: list[str], engine_args: tuple
     assert prepare(argv) == (args, engine_args)
 
 
-def imported(*argv: str) -> set[str]:
+def imported(*argv: str, env: Env | None = None) -> set[str]:
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "vllama", *argv],
+        env=env,
         text=True,
         capture_output=True,
         timeout=50,
@@ -129,12 +131,12 @@ def imported(*argv: str) -> set[str]:
 
 
 def test_version_imports_nothing_heavy() -> None:
-    heavy = {"typer", "rich", "asyncio", "vllama.cli.app", "platformdirs", "logging", "json"}
+    heavy = {"click", "rich", "asyncio", "vllama.cli.app", "platformdirs", "logging", "json"}
     assert not heavy & imported("--version")
 
 
 def test_the_help_page_imports_less_still() -> None:
-    assert not {"typer", "rich", "json", "platformdirs", "difflib"} & imported("--help")
+    assert not {"click", "rich", "json", "platformdirs", "difflib"} & imported("--help")
 
 
 @pytest.mark.parametrize("argv", [["serve", "--help"], ["launch", "--help"], ["ps", "--help"]])
@@ -154,6 +156,16 @@ def test_help_imports_nothing_heavy(argv: list[str]) -> None:
         "tomlkit",
     }
     assert not heavy & imported(*argv)
+
+
+@pytest.mark.parametrize(
+    ("command", "more"),
+    [("ps", {"vllama.models.types"}), ("list", {"urllib.request", "vllama.models.info"})],
+)
+def test_lists_import_little(command: str, more: set[str], stub: StubServer, env: Env) -> None:
+    stub.on("GET /api/ps", {"models": []})
+    heavy = {"typer", "pydantic", "httpx2", "rich", "asyncio", "jinja2", "tomlkit", "filelock"}
+    assert not (heavy | more) & imported(command, env=env)
 
 
 def test_a_broken_pipe_is_quiet(env: dict[str, str]) -> None:
@@ -192,8 +204,9 @@ def test_push_says_what_the_server_says(stub: StubServer, vllama: Vllama) -> Non
 
 def complete(vllama: Vllama, line: str, **env: str) -> list[str]:
     words = line.split(" ")
-    asked = {"_VLLAMA_COMPLETE": "complete_bash", "COMP_CWORD": str(len(words) - 1)}
-    return vllama(COMP_WORDS=line, **asked, **env).stdout.split()
+    asked = {"_VLLAMA_COMPLETE": "bash_complete", "COMP_CWORD": str(len(words) - 1)}
+    answers = vllama(COMP_WORDS=line, **asked, **env).stdout.split()
+    return [name for kind, _, name in (each.partition(",") for each in answers) if kind == "plain"]
 
 
 def test_completion(stub: StubServer, vllama: Vllama) -> None:
@@ -212,7 +225,7 @@ def test_completion(stub: StubServer, vllama: Vllama) -> None:
 def test_completion_scripts(shell: str, vllama: Vllama, tmp_path: Path) -> None:
     done = vllama("completion", shell)
     assert done.returncode == 0
-    assert f"_VLLAMA_COMPLETE=complete_{shell}" in done.stdout
+    assert f"_VLLAMA_COMPLETE={shell}_complete" in done.stdout
     if shell == "bash":
         subprocess.run(["bash", "-n"], input=done.stdout, text=True, check=True, timeout=50)
 

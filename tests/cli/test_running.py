@@ -196,6 +196,45 @@ def test_a_cut_answer_is_an_error(stub: StubServer) -> None:
         client.get("/x")
 
 
+@pytest.mark.parametrize(
+    ("url", "proxied"), [("http://far.test:11434", True), ("http://localhost:9", False)]
+)
+def test_a_proxy_is_for_servers_elsewhere(
+    url: str, proxied: bool, stub: StubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", f"http://{stub.address}")
+    monkeypatch.delenv("no_proxy", raising=False)
+    stub.on(f"POST {url}/x", {"n": 1})
+    with Client(url) as client:
+        if proxied:
+            assert client.post("/x", {"a": "ä"}) == {"n": 1}
+        else:
+            with pytest.raises(ServerUnreachable):
+                client.post("/x", {})
+    assert stub.bodies(f"POST {url}/x") == ([{"a": "ä"}] if proxied else [])
+
+
+def test_a_limit_ends_the_wait_for_an_answer(stub: StubServer) -> None:
+    stub.routes["GET /x"] = lambda body, reply: reply.wait_for_leaving()
+    with Client(f"http://{stub.address}", limit_s=0.1) as client, pytest.raises(VllamaError):
+        client.get("/x")
+
+
+@pytest.mark.parametrize("cut", [b"5\r\n{}", b"3\r\n{}\n\r\n", b"zz\r\n"])
+def test_a_cut_chunk_is_an_error(cut: bytes, stub: StubServer) -> None:
+    def handler(body: Body, reply: Reply) -> None:
+        reply.raw(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + cut)
+
+    stub.routes["GET /x"] = handler
+    with Client(f"http://{stub.address}") as client, pytest.raises(VllamaError, match="early"):
+        client.get("/x")
+
+
+def test_an_address_that_is_none() -> None:
+    with Client("http://host:port") as client, pytest.raises(VllamaError, match="the address"):
+        client.get("/")
+
+
 def test_a_server_that_is_not_there() -> None:
     with Client("http://127.0.0.1:9") as client, pytest.raises(ServerUnreachable):
         client.get("/")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
+import click
 
 EXAMPLES = """\
 \b
@@ -13,10 +11,9 @@ Example:
 """
 
 
-def push(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="Name as in list.")],
-    insecure: Annotated[bool, typer.Option("--insecure", hidden=True)] = False,
-) -> None:
+@click.argument("model", help="Name as in list.")
+@click.option("--insecure", is_flag=True, hidden=True)
+def push(model: str, insecure: bool) -> None:
     """Upload a model: not possible from here."""
     from vllama.cli.files import server
 

@@ -1,6 +1,6 @@
 """The boundary of the command line: arguments in, exit code out.
 
-Light: only what a command needs is imported, typer included (the help page needs none of it).
+Light: only what a command needs is imported, click included (the help page needs none of it).
 """
 
 from __future__ import annotations
@@ -10,12 +10,8 @@ import io
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from vllama.cli.table import ALIASES, COMMANDS, INTRODUCTION, help_page
-
-if TYPE_CHECKING:
-    import typer
+from vllama.cli.table import ALIASES, COMMANDS, help_page
 
 INTERRUPTED = 130
 USAGE = 2
@@ -27,35 +23,6 @@ SWITCHES = (
     *("license", "modelfile", "parameters", "system", "template", "config", "restore", "yes"),
 )
 """Flags without a value that may be written with one, `--verbose=false`, as Ollama's can."""
-
-
-def build(names: Sequence[str]) -> typer.Typer:
-    """Build the command table of these commands."""
-    from importlib import import_module
-
-    import typer
-
-    from vllama.cli.plain import PlainCommand
-
-    app = typer.Typer(
-        suggest_commands=False,
-        add_completion=False,
-        rich_markup_mode=None,
-        help=INTRODUCTION,
-        context_settings={"help_option_names": list(HELP_FLAGS), "max_content_width": 100},
-    )
-    app.callback(invoke_without_command=True)(_main)
-    for name in names:
-        module, _, function = COMMANDS[ALIASES.get(name, name)].partition(":")
-        place = import_module(f"vllama.cli.{module}")
-        examples = getattr(place, "EXAMPLES", None)
-        register = app.command(name, cls=PlainCommand, epilog=examples, hidden=name in ALIASES)
-        register(getattr(place, function))
-    return app
-
-
-def _main() -> None:
-    """Nothing is done before a command."""
 
 
 def run(argv: Sequence[str]) -> int:
@@ -91,7 +58,7 @@ def _light(argv: list[str]) -> int | None:
         from vllama.cli import completion
 
         if completion.is_asked():
-            return completion.answer(build([*COMMANDS, *ALIASES]))
+            return completion.answer()
     if not argv or argv == ["help"] or argv[0] in HELP_FLAGS:
         sys.stdout.write(help_page())
         return 0
@@ -99,27 +66,27 @@ def _light(argv: list[str]) -> int | None:
 
 
 def _run(args: list[str], rest: tuple[str, ...]) -> int:
-    import typer
-    from typer.exceptions import TyperException
+    import click
 
     from vllama.cli.output import show_error
+    from vllama.cli.parser import root
     from vllama.errors import VllamaError
 
     try:
-        command = typer.main.get_command(build([args[0]] if _known(args[0]) else []))
-        status = command.main(args=args, prog_name="vllama", standalone_mode=False, obj=rest)
-    except TyperException as error:
+        parser = root()
+        with parser.make_context("vllama", args, obj=rest) as context:
+            status = parser.invoke(context)
+    except click.ClickException as error:
         problem = error.format_message().rstrip(".")
         show_error(problem, _usage_hint(args, problem))
         return USAGE
     except VllamaError as error:
         show_error(error.message, error.hint)
         return error.exit_code
-    except typer.Abort:
+    except click.Abort:
         return INTERRUPTED
-    except SystemExit as error:  # typer's own way with a broken pipe
-        _reader_gone()
-        return error.code if isinstance(error.code, int) else 1
+    except click.exceptions.Exit as end:
+        return end.exit_code
     return status if isinstance(status, int) else 0
 
 

@@ -1,19 +1,27 @@
-"""HTTP client of the command line: talks to a running server, knows no model and no terminal."""
+"""HTTP client of the command line: talks to a running server, knows no model and no terminal.
+
+The standard library's client is enough for one request after another, and a general one takes
+longer to import than `vllama ps` takes for all the rest.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, InvalidURL
 from types import TracebackType
 from typing import Any
+from urllib.error import URLError
 from urllib.parse import urlsplit
+from urllib.request import AbstractHTTPHandler, OpenerDirector, ProxyHandler, Request
 
-import httpx2
-
+from vllama import __version__
 from vllama.config.address import is_loopback
 from vllama.errors import BadRequest, Busy, ModelNotFound, ServerUnreachable, VllamaError
 
 CONNECT_TIMEOUT_S = 5.0
+READ_BYTES = 65_536
+HEADERS = {"content-type": "application/json", "user-agent": f"vllama/{__version__}"}
 Reply = dict[str, Any]
 
 
@@ -28,13 +36,12 @@ class Client:
 
     def __init__(self, url: str, *, limit_s: float | None = None) -> None:
         self.url = url
-        local = is_loopback(urlsplit(url).hostname or "")
-        self._http = httpx2.Client(
-            base_url=url,
-            timeout=httpx2.Timeout(limit_s, connect=min(CONNECT_TIMEOUT_S, limit_s or 60)),
-            # a proxy of the environment cannot reach this machine's own loopback
-            trust_env=not local,
-        )
+        self._limit_s = limit_s
+        self._http = OpenerDirector()  # without a handler of errors: a refusal is an answer too
+        self._http.add_handler(_Connections(limit_s))
+        # a proxy of the environment cannot reach this machine's own loopback
+        if not is_loopback(urlsplit(url).hostname or ""):
+            self._http.add_handler(ProxyHandler())
 
     def __enter__(self) -> Client:
         return self
@@ -68,24 +75,63 @@ class Client:
         return self._lines("POST", path, body)
 
     def _lines(self, method: str, path: str, body: Mapping[str, object] | None) -> Iterator[Reply]:
+        content = None if body is None else json.dumps(body, ensure_ascii=False).encode()
+        limit_s = min(CONNECT_TIMEOUT_S, self._limit_s or CONNECT_TIMEOUT_S)
         try:
-            with self._http.stream(method, path, json=body) as answer:
-                if answer.status_code >= 400:
-                    raise _refusal(answer.status_code, answer.read(), body)
-                for line in _split(answer.iter_bytes()):
+            request = Request(self.url + path, content, HEADERS, method=method)
+            with self._http.open(request, timeout=limit_s) as answer:
+                if answer.status >= 400:
+                    raise _refusal(answer.status, answer.read(), body)
+                for line in _split(_chunks(answer)):
                     yield _object(line)
-        except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
+        except URLError as error:  # what went wrong before the request was out
             raise ServerUnreachable(
                 f"could not connect to a vllama server at {self.url}",
                 hint="run 'vllama serve' to start it",
             ) from error
-        except httpx2.HTTPError as error:
+        except InvalidURL as error:
+            raise VllamaError(f'cannot use the address "{self.url}": {error}') from error
+        except (HTTPException, OSError) as error:
             raise VllamaError(
                 f"the server at {self.url} ended the answer early",
                 hint="see whether it still runs: vllama ps",
             ) from error
-        except httpx2.InvalidURL as error:
-            raise VllamaError(f'cannot use the address "{self.url}": {error}') from error
+
+
+class _Connections(AbstractHTTPHandler):
+    """Opens connections whose time limit, once they stand, is another one."""
+
+    http_request = https_request = AbstractHTTPHandler.do_request_
+
+    def __init__(self, limit_s: float | None) -> None:
+        super().__init__()
+        self._limit_s = limit_s
+
+    def http_open(self, request: Request) -> HTTPResponse:
+        """Send a request."""
+        return self.do_open(self._kind(HTTPConnection), request)
+
+    def https_open(self, request: Request) -> HTTPResponse:
+        """Send a request by TLS."""
+        return self.do_open(self._kind(HTTPSConnection), request)
+
+    def _kind(self, plain: type[HTTPConnection]) -> type[HTTPConnection]:
+        limit_s = self._limit_s
+
+        class Connection(plain):  # type: ignore[misc,valid-type]
+            def connect(self) -> None:
+                super().connect()
+                self.sock.settimeout(limit_s)
+
+        return Connection
+
+
+def _chunks(answer: HTTPResponse) -> Iterator[bytes]:
+    """Yield what has come, as it comes. Raises HTTPException if the answer is cut."""
+    while chunk := answer.read1(READ_BYTES):
+        yield chunk
+    if answer.length:  # what `read1` says nothing of
+        raise HTTPException("the answer is cut")
 
 
 def _split(chunks: Iterator[bytes]) -> Iterator[bytes]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
+import click
 
 EXAMPLES = """\
 \b
@@ -21,20 +19,21 @@ NO_COLON = 'COMP_WORDBREAKS="${COMP_WORDBREAKS//:/}"'
 """bash would take the name of a model for two words."""
 
 
-def completion(
-    shell: Annotated[str, typer.Argument(metavar="SHELL", help="bash, zsh or fish.")],
-) -> None:
+@click.argument("shell", help="bash, zsh or fish.")
+def completion(shell: str) -> None:
     """Print a script that completes commands in a shell."""
-    from typer.completion import get_completion_script  # type: ignore[attr-defined]
+    from click.shell_completion import get_completion_class
 
     from vllama.cli.output import say
+    from vllama.cli.parser import root
     from vllama.errors import ConfigError
 
-    if shell not in SHELLS:
+    maker = get_completion_class(shell) if shell in SHELLS else None
+    if maker is None:
         raise ConfigError(
             f'cannot complete commands in "{shell}"', hint=f"use one of {', '.join(SHELLS)}"
         )
-    say(get_completion_script(prog_name="vllama", complete_var=VARIABLE, shell=shell))
+    say(maker(root(), {}, "vllama", VARIABLE).source().rstrip())
     if shell == "bash":
         say(NO_COLON)
 
@@ -46,19 +45,17 @@ def is_asked() -> bool:
     return VARIABLE in config.environ()
 
 
-def answer(app: typer.Typer) -> int:
+def answer() -> int:
     """Answer the shell's script; what it asks is in variables."""
-    from typer.completion import completion_init, shell_complete  # type: ignore[attr-defined]
+    from click.shell_completion import shell_complete
 
     from vllama import config
+    from vllama.cli.parser import root
 
-    completion_init()
-    asked = config.environ()[VARIABLE]
-    command = typer.main.get_command(app)
-    return shell_complete(command, {"resilient_parsing": True}, "vllama", VARIABLE, asked)
+    return shell_complete(root(), {}, "vllama", VARIABLE, config.environ()[VARIABLE])
 
 
-def model_names(incomplete: str) -> list[str]:
+def model_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Return the names of models that begin so; none where there is no server."""
     from vllama import config
     from vllama.cli.client import Client

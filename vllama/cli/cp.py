@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
+import click
 
 from vllama.cli.completion import model_names
 
@@ -15,12 +13,9 @@ Examples:
 """
 
 
-def cp(
-    source: Annotated[
-        str, typer.Argument(metavar="SOURCE", help="Name as in list.", autocompletion=model_names)
-    ],
-    destination: Annotated[str, typer.Argument(metavar="DESTINATION", help="The new name.")],
-) -> None:
+@click.argument("source", help="Name as in list.", shell_complete=model_names)
+@click.argument("destination", help="The new name.")
+def cp(source: str, destination: str) -> None:
     """Give a model a second name; the files are shared."""
     from vllama.cli.files import library, settings
     from vllama.cli.output import say

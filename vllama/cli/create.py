@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
 if TYPE_CHECKING:
     from vllama.models.library import Library
@@ -24,29 +24,20 @@ STDIN = Path("-")
 INTERRUPTED = 130
 
 
-def create(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="The new model's name.")],
-    file: Annotated[
-        Path,
-        typer.Option(
-            "--file",
-            "-f",
-            metavar="FILE",
-            show_default=False,
-            help="The Modelfile; - reads it from stdin. [Modelfile]",
-        ),
-    ] = DEFAULT_FILE,
-    quantize: Annotated[
-        str | None,
-        typer.Option(
-            "--quantize",
-            "-q",
-            metavar="QUANT",
-            help="Check that the model has this quantization.",
-        ),
-    ] = None,
-    experimental: Annotated[bool, typer.Option("--experimental", hidden=True)] = False,
-) -> int:
+@click.argument("model", help="The new model's name.")
+@click.option(
+    "--file",
+    "-f",
+    type=Path,
+    metavar="FILE",
+    default=DEFAULT_FILE,
+    help="The Modelfile; - reads it from stdin. [Modelfile]",
+)
+@click.option(
+    "--quantize", "-q", metavar="QUANT", help="Check that the model has this quantization."
+)
+@click.option("--experimental", is_flag=True, hidden=True)
+def create(model: str, file: Path, quantize: str | None, experimental: bool) -> int:
     """Create a model: a base, with defaults of its own."""
     from vllama.cli.files import library, settings
     from vllama.cli.output import say_aside

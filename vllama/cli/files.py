@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vllama import config
-from vllama.cli.client import Client
 from vllama.cli.output import say_aside, show_warning
 from vllama.config import Config
 from vllama.config.address import is_loopback
 
 if TYPE_CHECKING:
+    from vllama.cli.client import Client
     from vllama.models.library import Library
     from vllama.models.types import Format
 
@@ -25,6 +25,8 @@ def settings() -> Config:
 
 def server(loaded: Config | None = None) -> Client:
     """Return a client of the server that the settings name."""
+    from vllama.cli.client import Client  # the commands about files need none
+
     return Client((loaded or settings()).url)
 
 

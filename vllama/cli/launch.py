@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
 from vllama.cli.completion import model_names
 
@@ -32,38 +32,36 @@ copied; comments and other keys stay.
 """
 
 
-def tool_names(incomplete: str) -> list[str]:
+def tool_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Return the tools that begin so, for the shell."""
     from vllama.integrations.registry import INTEGRATIONS
 
     return [tool.name for tool in INTEGRATIONS if tool.name.startswith(incomplete)]
 
 
+@click.argument(
+    "tool", required=False, help="Name of the tool; none lists them.", shell_complete=tool_names
+)
+@click.option(
+    "--model",
+    "-m",
+    metavar="NAME",
+    help="Model that the tool shall use.",
+    shell_complete=model_names,
+)
+@click.option(
+    "--config", "config_only", is_flag=True, help="Write the settings, do not start the tool."
+)
+@click.option("--restore", is_flag=True, help="Put the tool's settings back as they were.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.pass_obj
 def launch(
-    context: typer.Context,
-    tool: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="TOOL", help="Name of the tool; none lists them.", autocompletion=tool_names
-        ),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            "--model",
-            "-m",
-            metavar="NAME",
-            help="Model that the tool shall use.",
-            autocompletion=model_names,
-        ),
-    ] = None,
-    config_only: Annotated[
-        bool, typer.Option("--config", help="Write the settings, do not start the tool.")
-    ] = False,
-    restore: Annotated[
-        bool, typer.Option("--restore", help="Put the tool's settings back as they were.")
-    ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    args: Sequence[str],
+    tool: str | None,
+    model: str | None,
+    config_only: bool,
+    restore: bool,
+    yes: bool,
 ) -> int:
     """Set up a tool to use this server, and start it."""
     from vllama import config
@@ -92,7 +90,7 @@ def launch(
     if config_only or not chosen.overrides:
         _write(chosen, target, places, keeper, told=config_only, yes=yes)
     if not config_only:
-        _start(chosen, target, places, context.obj or ())
+        _start(chosen, target, places, args)
     return 0
 
 
@@ -192,9 +190,9 @@ def _confirm(question: str, *, yes: bool) -> None:
         return
     if not is_terminal(sys.stdin):
         raise ConfigError("cannot ask: nobody is at the terminal", hint="agree with --yes")
-    if not typer.confirm(question, default=True, err=True):
+    if not click.confirm(question, default=True, err=True):
         say_aside("nothing was changed")
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)
 
 
 def _start(tool: Integration, target: Target, places: Places, args: Sequence[str]) -> NoReturn:

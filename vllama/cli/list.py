@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
 if TYPE_CHECKING:
     from vllama.models.types import Bundle
@@ -22,18 +22,15 @@ Examples:
 """
 
 
-def list_models(
-    prefix: Annotated[
-        str | None, typer.Argument(metavar="PREFIX", help="Only models whose name starts so.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
+@click.argument("prefix", default="", help="Only models whose name starts so.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def list_models(prefix: str, as_json: bool) -> None:
     """List the models on this machine."""
     from vllama.cli.files import library, settings
     from vllama.cli.output import show_json, show_table
 
     found = sorted(library(settings()).list(), key=lambda bundle: -bundle.modified_s)
-    start = (prefix or "").lower()
+    start = prefix.lower()
     if as_json:
         entries = [_entry(bundle) for bundle in found if bundle.name.lower().startswith(start)]
         show_json({"models": entries})

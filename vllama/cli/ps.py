@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Annotated
 
-import typer
+import click
 
 EXAMPLES = """\
 \b
@@ -23,12 +22,9 @@ STATES = {
 }
 
 
-def ps(
-    prefix: Annotated[
-        str | None, typer.Argument(metavar="PREFIX", help="Only models whose name starts so.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
+@click.argument("prefix", default="", help="Only models whose name starts so.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def ps(prefix: str, as_json: bool) -> None:
     """List the models that are loaded."""
     from vllama.cli.files import server
     from vllama.cli.output import show_json, show_table
@@ -36,7 +32,7 @@ def ps(
 
     with server() as client:
         models = client.get("/api/ps").get("models") or []
-    start = (prefix or "").lower()
+    start = prefix.lower()
     found = [model for model in models if str(model.get("name", "")).lower().startswith(start)]
     if as_json:
         show_json({"models": found})

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
 if TYPE_CHECKING:
     from vllama.cli.progress import PullDisplay
@@ -23,15 +23,9 @@ STOP_LIMIT_S = 10.0
 SIGNAL_CHECK_S = 0.2
 
 
-def pull(
-    model: Annotated[
-        str,
-        typer.Argument(metavar="MODEL", help="org/repo[:QUANT], hf.co/org/repo[:QUANT] or name"),
-    ],
-    insecure: Annotated[
-        bool, typer.Option("--insecure", hidden=True, help="Allow plain http to a registry.")
-    ] = False,
-) -> int:
+@click.argument("model", help="org/repo[:QUANT], hf.co/org/repo[:QUANT] or name")
+@click.option("--insecure", is_flag=True, hidden=True, help="Allow plain http to a registry.")
+def pull(model: str, insecure: bool = False) -> int:
     """Download a model, or go on with a download that was stopped."""
     from vllama.cli.files import settings
     from vllama.cli.output import say_aside

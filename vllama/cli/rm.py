@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
 from vllama.cli.completion import model_names
 
@@ -19,16 +19,18 @@ Examples:
 """
 
 
-def rm(
-    models: Annotated[
-        list[str],
-        typer.Argument(metavar="MODEL", help="Names as in list.", autocompletion=model_names),
-    ],
-    force: Annotated[
-        bool,
-        typer.Option("--force", help="Also models in Ollama's store that Ollama itself pulled."),
-    ] = False,
-) -> int:
+@click.argument(
+    "models",
+    nargs=-1,
+    required=True,
+    metavar="MODEL...",
+    help="Names as in list.",
+    shell_complete=model_names,
+)
+@click.option(
+    "--force", is_flag=True, help="Also models in Ollama's store that Ollama itself pulled."
+)
+def rm(models: tuple[str, ...], force: bool) -> int:
     """Remove models, unloading them first."""
     from vllama.cli.files import library, settings
     from vllama.cli.output import say, say_aside, show_error

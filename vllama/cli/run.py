@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import re
 import sys
-from typing import Annotated
+from collections.abc import Sequence
 
-import typer
+import click
 
 from vllama.cli.completion import model_names
 
@@ -23,53 +23,37 @@ Examples:
 LEVELS = ("low", "medium", "high", "max")
 
 
+@click.argument(
+    "model", help="Name of the model; it is pulled if need be.", shell_complete=model_names
+)
+@click.argument("prompt", nargs=-1, help="The question; text on stdin comes before it.")
+@click.option("--verbose", is_flag=True, help="Show times and rates.")
+@click.option("--keepalive", metavar="DURATION", help="How long the model stays loaded (5m).")
+@click.option(
+    "--format", "format_", metavar="FORM", help="Form of the answer: json, or a JSON schema."
+)
+@click.option(
+    "--think", metavar="LEVEL", help="Think first, or not: --think, --think=false, --think=high."
+)
+@click.option("--hidethinking", is_flag=True, help="Do not show what it thinks.")
+@click.option("--nowordwrap", is_flag=True, help="Leave long lines as they are.")
+@click.option(
+    "--truncate/--no-truncate", default=None, help="Embedding: cut a text that is too long."
+)
+@click.option("--dimensions", type=int, metavar="N", help="Embedding: length of the vector.")
+@click.option("--insecure", is_flag=True, hidden=True)
 def run(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL",
-            help="Name of the model; it is pulled if need be.",
-            autocompletion=model_names,
-        ),
-    ],
-    prompt: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="PROMPT", help="The question; text on stdin comes before it."),
-    ] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Show times and rates.")] = False,
-    keep_alive: Annotated[
-        str | None,
-        typer.Option(
-            "--keepalive", metavar="DURATION", help="How long the model stays loaded (5m)."
-        ),
-    ] = None,
-    format_: Annotated[
-        str | None,
-        typer.Option(
-            "--format", metavar="FORM", help="Form of the answer: json, or a JSON schema."
-        ),
-    ] = None,
-    think: Annotated[
-        str | None,
-        typer.Option(
-            "--think",
-            metavar="LEVEL",
-            help="Think first, or not: --think, --think=false, --think=high.",
-        ),
-    ] = None,
-    hide_thinking: Annotated[
-        bool, typer.Option("--hidethinking", help="Do not show what it thinks.")
-    ] = False,
-    no_wrap: Annotated[
-        bool, typer.Option("--nowordwrap", help="Leave long lines as they are.")
-    ] = False,
-    truncate: Annotated[
-        bool | None, typer.Option(help="Embedding: cut a text that is too long.")
-    ] = None,
-    dimensions: Annotated[
-        int | None, typer.Option(metavar="N", help="Embedding: length of the vector.")
-    ] = None,
-    insecure: Annotated[bool, typer.Option("--insecure", hidden=True)] = False,
+    model: str,
+    prompt: tuple[str, ...],
+    verbose: bool,
+    keepalive: str | None,
+    format_: str | None,
+    think: str | None,
+    hidethinking: bool,
+    nowordwrap: bool,
+    truncate: bool | None,
+    dimensions: int | None,
+    insecure: bool,
 ) -> None:
     """Ask a model: once with a prompt, else in a conversation."""
     from vllama.cli.files import server, settings
@@ -81,15 +65,15 @@ def run(
         session = Session(
             client=client,
             model=model,
-            keep_alive=parse_keep_alive_flag(keep_alive),
+            keep_alive=parse_keep_alive_flag(keepalive),
             format=parse_format(format_),
             think=parse_think(think),
-            hide_thinking=hide_thinking,
+            hide_thinking=hidethinking,
             verbose=verbose,
-            wrap=not no_wrap,
+            wrap=not nowordwrap,
         )
         talks = is_terminal(sys.stdin) and is_terminal(sys.stdout) and not prompt
-        text = full_prompt(prompt or [], "" if is_terminal(sys.stdin) else read_stdin())
+        text = full_prompt(prompt, "" if is_terminal(sys.stdin) else read_stdin())
         shown = session.describe_or_pull()
         if "embedding" in (shown.get("capabilities") or []):
             say(json.dumps(session.embed(text, truncate=truncate, dimensions=dimensions)))
@@ -110,7 +94,7 @@ def read_stdin() -> str:
     return sys.stdin.buffer.read().decode(errors="replace")
 
 
-def full_prompt(words: list[str], piped: str) -> str:
+def full_prompt(words: Sequence[str], piped: str) -> str:
     """Put what came on stdin before the prompt, as Ollama does."""
     return " ".join(part for part in (piped.strip(), " ".join(words)) if part)
 

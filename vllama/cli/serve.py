@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Any
 
-import typer
+import click
 
 from vllama.cli.completion import model_names
 
@@ -22,101 +23,64 @@ line in the config file (port = 8080); OLLAMA_HOST and the other variables of Ol
 """
 
 
-def serve(
-    context: typer.Context,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            "--model",
-            "-m",
-            metavar="NAME",
-            help="Model to load at the start.",
-            autocompletion=model_names,
-        ),
-    ] = None,
-    engine: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Engine to use instead of the best for this machine."),
-    ] = None,
-    host: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Address to listen on. [127.0.0.1]")
-    ] = None,
-    port: Annotated[
-        str | None, typer.Option(metavar="N", help="Port; 0 takes any free one. [11434]")
-    ] = None,
-    ctx: Annotated[
-        str | None, typer.Option(metavar="N", help="Context in tokens; 0: as fits.")
-    ] = None,
-    gpu_layers: Annotated[
-        str | None, typer.Option(metavar="N", help="Layers to put on the GPU: all, or a number.")
-    ] = None,
-    threads: Annotated[
-        str | None, typer.Option(metavar="N", help="CPU threads of an engine.")
-    ] = None,
-    keep_alive: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DURATION", help="How long an idle model stays loaded; negative: for ever. [5m]"
-        ),
-    ] = None,
-    parallel: Annotated[
-        str | None,
-        typer.Option(metavar="N", help="Requests at once per model; 0: as the engine likes."),
-    ] = None,
-    max_loaded_models: Annotated[
-        str | None, typer.Option(metavar="N", help="Models loaded at once; 0: as memory allows.")
-    ] = None,
-    max_queue: Annotated[
-        str | None,
-        typer.Option(metavar="N", help="Requests that may wait; more are refused. [512]"),
-    ] = None,
-    load_timeout: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DURATION", help="How long a load may make no progress; 0: for ever. [5m]"
-        ),
-    ] = None,
-    upstream: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="URL", help="A running OpenAI server to put this API before; may be repeated."
-        ),
-    ] = None,
-    upstream_key: Annotated[
-        str | None, typer.Option(metavar="KEY", help="Key that the upstreams want.")
-    ] = None,
-    debug: Annotated[bool, typer.Option("--debug", help="Log more.")] = False,
-    config_file: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="Config file to use.")
-    ] = None,
-    log_format: Annotated[
-        str | None, typer.Option(metavar="FORM", help="Form of the log: text or json.")
-    ] = None,
-) -> int:
+@click.option(
+    "--model",
+    "-m",
+    metavar="NAME",
+    help="Model to load at the start.",
+    shell_complete=model_names,
+)
+@click.option(
+    "--engine", metavar="NAME", help="Engine to use instead of the best for this machine."
+)
+@click.option("--host", metavar="ADDRESS", help="Address to listen on. [127.0.0.1]")
+@click.option("--port", metavar="N", help="Port; 0 takes any free one. [11434]")
+@click.option("--ctx", "context_length", metavar="N", help="Context in tokens; 0: as fits.")
+@click.option("--gpu-layers", metavar="N", help="Layers to put on the GPU: all, or a number.")
+@click.option("--threads", metavar="N", help="CPU threads of an engine.")
+@click.option(
+    "--keep-alive",
+    "keep_alive_s",
+    metavar="DURATION",
+    help="How long an idle model stays loaded; negative: for ever. [5m]",
+)
+@click.option(
+    "--parallel",
+    "num_parallel",
+    metavar="N",
+    help="Requests at once per model; 0: as the engine likes.",
+)
+@click.option(
+    "--max-loaded-models", metavar="N", help="Models loaded at once; 0: as memory allows."
+)
+@click.option("--max-queue", metavar="N", help="Requests that may wait; more are refused. [512]")
+@click.option(
+    "--load-timeout",
+    "load_timeout_s",
+    metavar="DURATION",
+    help="How long a load may make no progress; 0: for ever. [5m]",
+)
+@click.option(
+    "--upstream",
+    "upstreams",
+    multiple=True,
+    metavar="URL",
+    help="A running OpenAI server to put this API before; may be repeated.",
+)
+@click.option("--upstream-key", metavar="KEY", help="Key that the upstreams want.")
+@click.option("--debug", is_flag=True, default=None, help="Log more.")
+@click.option("--config", "config_file", type=Path, metavar="FILE", help="Config file to use.")
+@click.option("--log-format", metavar="FORM", help="Form of the log: text or json.")
+@click.pass_obj
+def serve(engine_args: Sequence[str], /, config_file: Path | None, **flags: Any) -> int:
     """Run the server, and load a model at once if one is named."""
     from vllama import config
     from vllama.cli.logs import set_up_logging
     from vllama.cli.serve_ui import TerminalUi
 
-    given = {
-        "model": model,
-        "engine": engine,
-        "host": host,
-        "port": port,
-        "context_length": ctx,
-        "gpu_layers": gpu_layers,
-        "threads": threads,
-        "keep_alive_s": keep_alive,
-        "num_parallel": parallel,
-        "max_loaded_models": max_loaded_models,
-        "max_queue": max_queue,
-        "load_timeout_s": load_timeout,
-        "upstreams": upstream or None,
-        "upstream_key": upstream_key,
-        "debug": True if debug else config.UNSET,
-        "log_format": log_format,
-        "engine_args": context.obj or config.UNSET,
-    }
+    # a flag's parameter has the name of its setting; an empty tuple was not given
+    given = {field: value or None for field, value in flags.items()}
+    given["engine_args"] = engine_args or None
     loaded = config.load(given, config.environ(), config_file)
     config.prepare_environment()
     set_up_logging(debug=loaded.debug, log_format=loaded.log_format)

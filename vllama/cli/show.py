@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
 from vllama.cli.completion import model_names
 
@@ -20,26 +20,23 @@ Examples:
 """
 
 
+@click.argument("model", help="Name as in list, or the path of a file.", shell_complete=model_names)
+@click.option("--license", "license_", is_flag=True, help="Show the licence.")
+@click.option("--modelfile", is_flag=True, help="Show a Modelfile.")
+@click.option("--parameters", is_flag=True, help="Show the default parameters.")
+@click.option("--template", is_flag=True, help="Show the chat template.")
+@click.option("--system", is_flag=True, help="Show the system message.")
+@click.option("--verbose", "-v", is_flag=True, help="Show metadata and tensors too.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def show(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL",
-            help="Name as in list, or the path of a file.",
-            autocompletion=model_names,
-        ),
-    ],
-    license_: Annotated[bool, typer.Option("--license", help="Show the licence.")] = False,
-    modelfile: Annotated[bool, typer.Option("--modelfile", help="Show a Modelfile.")] = False,
-    parameters: Annotated[
-        bool, typer.Option("--parameters", help="Show the default parameters.")
-    ] = False,
-    template: Annotated[bool, typer.Option("--template", help="Show the chat template.")] = False,
-    system: Annotated[bool, typer.Option("--system", help="Show the system message.")] = False,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Show metadata and tensors too.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    model: str,
+    license_: bool,
+    modelfile: bool,
+    parameters: bool,
+    template: bool,
+    system: bool,
+    verbose: bool,
+    as_json: bool,
 ) -> None:
     """Show what a model is."""
     from vllama.cli.files import library, settings

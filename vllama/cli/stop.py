@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
+import click
 
 from vllama.cli.completion import model_names
 
@@ -15,14 +13,8 @@ Example:
 """
 
 
-def stop(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL", help="Name of the model, as in ps.", autocompletion=model_names
-        ),
-    ],
-) -> None:
+@click.argument("model", help="Name of the model, as in ps.", shell_complete=model_names)
+def stop(model: str) -> None:
     """Unload a model; the server goes on."""
     from vllama.cli.files import server
     from vllama.errors import ModelNotFound

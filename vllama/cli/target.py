@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import typer
+import click
 
 from vllama.cli.output import is_terminal, say_aside, show_warning
 from vllama.errors import ConfigError, ModelNotFound, ServerUnreachable
@@ -67,7 +67,7 @@ def _chosen(client: Client) -> str:
     for number, name in enumerate(models, 1):
         say_aside(f"{number:>{width + 2}}  {name}")
     while True:
-        answer = str(typer.prompt("Model", default="1", err=True)).strip()
+        answer = str(click.prompt("Model", default="1", err=True)).strip()
         if answer in models:
             return answer
         if answer.isdecimal() and 1 <= int(answer) <= len(models):
@@ -85,7 +85,7 @@ def _described(client: Client, model: str, *, yes: bool) -> Reply:
         if not yes:
             if not is_terminal(sys.stdin):
                 raise
-            typer.confirm(f"'{model}' is not here; pull it?", default=True, abort=True, err=True)
+            click.confirm(f"'{model}' is not here; pull it?", default=True, abort=True, err=True)
     pull_through(client, model)
     return client.post("/api/show", {"model": model})
 
