@@ -14,6 +14,19 @@ from typing import Any
 Writer = Callable[[bytes], bool]
 
 
+# the lines with the size of a chunk that stand before it, as they were needed
+FRAMES: dict[int, bytes] = {}
+MAX_FRAMES = 8192
+
+
+def frame(size: int) -> bytes:
+    """Return the line that stands before a chunk of `size` bytes."""
+    line = b"%x\r\n" % size
+    if len(FRAMES) < MAX_FRAMES:
+        FRAMES[size] = line
+    return line
+
+
 def chunk_writer(send: object) -> Writer | None:
     """Return a function that writes one chunk of the body of the answer that `send` has begun.
 
@@ -37,7 +50,8 @@ def chunk_writer(send: object) -> Writer | None:
     def push(body: bytes) -> bool:
         if flow.write_paused or cycle.disconnected:
             return False
-        write(b"%x\r\n%b\r\n" % (len(body), body))
+        size = len(body)
+        write(b"".join((FRAMES.get(size) or frame(size), body, b"\r\n")))
         return True
 
     return push

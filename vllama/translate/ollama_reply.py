@@ -37,6 +37,7 @@ from vllama.units import rfc3339_utc
 NDJSON = "application/x-ndjson"
 JSON = "application/json; charset=utf-8"
 
+MILLION = 1_000_000
 BILLION = 1_000_000_000
 
 _encode = msgspec.json.Encoder().encode
@@ -48,6 +49,25 @@ def _second_text(second: int) -> bytes:
     return rfc3339_utc(second * 1_000_000_000)[:19].encode()
 
 
+class _Moment:
+    """The time in the lines of tokens, to a millisecond: all streams of one share its text."""
+
+    __slots__ = ("ms", "text")
+
+    def __init__(self) -> None:
+        self.ms = -1
+        self.text = b""
+
+    def begin(self, now_ns: int) -> None:
+        """Write the time of `now_ns`."""
+        self.ms = now_ns // MILLION
+        second, ms = divmod(self.ms, 1000)
+        self.text = b"%b.%03d" % (_second_text(second), ms)
+
+
+_moment = _Moment()
+
+
 class OllamaReply(ABC):
     """A reply in the making. Steps of one event:
 
@@ -57,7 +77,7 @@ class OllamaReply(ABC):
     4. `finish_reason`, usage and timings are kept for the last object.
     """
 
-    # of the usual line what stands between the fraction of the second and the text, and after it
+    # of the usual line what stands between the time and the text, and after it
     _usual: tuple[bytes, bytes]
 
     def __init__(
@@ -101,8 +121,6 @@ class OllamaReply(ABC):
         self._usual_read = Usual()
         self._learnable = False
         self._head = b'{"model":%b,"created_at":"' % _encode(model)
-        self._second_ns = -BILLION
-        self._line_head = b""
         self._top_logprobs = top_logprobs
         self._keeps_text = not stream
         self._answer = bytearray()  # UTF-8: a list of texts would be ten times as large
@@ -159,11 +177,10 @@ class OllamaReply(ABC):
                     self._answer += text
                 if not self._stream:
                     return b""
-                fraction = now_ns - self._second_ns
-                if not 0 <= fraction < BILLION:
-                    fraction = self._begin_second(now_ns)
+                if now_ns // MILLION != _moment.ms:
+                    _moment.begin(now_ns)
                 before, after = self._usual
-                return b"%b%09d%b%b%b" % (self._line_head, fraction, before, text, after)
+                return b"".join((self._head, _moment.text, before, text, after))
             texts = usual.match(chunk)
             if texts is not None:
                 self._last_ns = now_ns
@@ -320,19 +337,11 @@ class OllamaReply(ABC):
         """Build the usual lines by hand, from JSON text without its quotes: encoding a dict takes
         three times as long. What came in one read has one time.
         """
-        fraction = now_ns - self._second_ns
-        if not 0 <= fraction < BILLION:
-            fraction = self._begin_second(now_ns)
-        before = b"%b%09d%b" % (self._line_head, fraction, self._usual[0])
-        after = self._usual[1]
+        if now_ns // MILLION != _moment.ms:
+            _moment.begin(now_ns)
+        before, after = self._usual
+        before = b"%b%b%b" % (self._head, _moment.text, before)
         return b"%b%b%b" % (before, (after + before).join(texts), after)
-
-    def _begin_second(self, now_ns: int) -> int:
-        """Write anew what lines begin with, once a second; return the nanoseconds in this one."""
-        second, fraction = divmod(now_ns, BILLION)
-        self._second_ns = second * BILLION
-        self._line_head = b"%b%b." % (self._head, _second_text(second))
-        return fraction
 
     def _line(
         self,
