@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, InvalidURL
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 from urllib.error import URLError
@@ -23,6 +24,14 @@ CONNECT_TIMEOUT_S = 5.0
 READ_BYTES = 65_536
 HEADERS = {"content-type": "application/json", "user-agent": f"vllama/{__version__}"}
 Reply = dict[str, Any]
+
+
+def whole_path(name: str) -> str:
+    """Return a model's name; of a path that is relative, the whole: the server is elsewhere."""
+    is_path = name.startswith(("./", "../", "~/")) or (
+        name.lower().endswith(".gguf") and not name.startswith("hf") and Path(name).is_file()
+    )
+    return str(Path(name).expanduser().absolute()) if is_path else name
 
 
 class Client:
@@ -75,6 +84,8 @@ class Client:
         return self._lines("POST", path, body)
 
     def _lines(self, method: str, path: str, body: Mapping[str, object] | None) -> Iterator[Reply]:
+        if body is not None and isinstance(name := body.get("model"), str):
+            body = {**body, "model": whole_path(name)}
         content = None if body is None else json.dumps(body, ensure_ascii=False).encode()
         limit_s = min(CONNECT_TIMEOUT_S, self._limit_s or CONNECT_TIMEOUT_S)
         try:
