@@ -10,6 +10,7 @@ GROUPS = (
         "Serve and ask",
         (
             ("serve", "serve:serve", "Run the server, and load a model at once if one is named."),
+            ("plan", "plan:plan", "Tell what serve would do with a model, and why."),
             ("run", "run:run", "Ask a model: once with a prompt, else in a conversation."),
             ("launch", "launch:launch", "Set up a tool to use this server, and start it."),
         ),

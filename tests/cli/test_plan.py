@@ -1,0 +1,86 @@
+"""`vllama plan`: the decision and its reasons, with real files and a stand-in hub."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Vllama
+from tests.hub import StandInHub
+from tests.tiny import write_tiny_gguf
+
+
+@pytest.fixture
+def gguf(tmp_path: Path) -> Path:
+    return write_tiny_gguf(tmp_path / "tiny-Q4_K_M.gguf", n_ctx=2_000_000_000)
+
+
+@pytest.fixture
+def env(env: dict[str, str]) -> dict[str, str]:
+    """With the fake engine, which is found by its entry point."""
+    fake = Path(__file__).parents[1] / "fake_engine"
+    env["PYTHONPATH"] = f"{env['PYTHONPATH']}:{fake}"
+    return env
+
+
+def test_a_model_that_is_here(gguf: Path, vllama: Vllama) -> None:
+    done = vllama("plan", str(gguf), "--ctx", "1024", "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["format"] == "gguf" and told["download_bytes"] == 0 and told["candidates"] == []
+    (file,) = told["files"]
+    assert (file["here"], file["size_bytes"]) == (True, gguf.stat().st_size)
+    rows = {row["engine"]: row for row in told["engines"]}
+    assert not rows["vllm"]["taken"] and "does not read gguf" in rows["vllm"]["reason"]
+    assert told["context_length"] == 1024
+    memory = told["memory"]
+    assert memory["total_bytes"] == sum(
+        memory[name]
+        for name in ("weights_bytes", "kv_cache_bytes", "compute_bytes", "process_bytes")
+    )
+    assert "PORT" in told["command"] and str(gguf) in told["command"]
+
+
+def test_a_person_sees_sections(gguf: Path, vllama: Vllama) -> None:
+    done = vllama("plan", str(gguf))
+    titles = [line.strip() for line in done.stdout.splitlines() if line[2:3].strip()]
+    assert titles == [
+        *("Model", "Platform", "Engines", "Files", "Takes of the memory", "Because", "Command")
+    ]
+    assert "nothing, it is here" in done.stdout and "→" in done.stdout
+
+
+def test_a_model_on_the_hub_is_not_downloaded(gguf: Path, env: dict[str, str], vllama) -> None:
+    with hub_with(gguf) as hub:
+        env["HF_ENDPOINT"] = hub.url
+        told = json.loads(vllama("plan", "org/tiny-GGUF", "--json").stdout)
+        hub.settle()
+        assert hub.sent("cdn") <= gguf.stat().st_size  # the header only; here it is all there is
+    assert told["download_bytes"] == gguf.stat().st_size
+    assert told["model"] == "hf.co/org/tiny-GGUF:Q4_K_M"
+    (taken,) = [row for row in told["candidates"] if row["taken"]]
+    assert taken["repository"] == "org/tiny-GGUF" and taken["reason"]
+    assert not (Path(env["HOME"]) / ".cache/huggingface/hub").exists()
+
+
+def hub_with(gguf: Path) -> StandInHub:
+    """Return a hub with one repository."""
+    hub = StandInHub()
+    hub.add_repo("org/tiny-GGUF", {gguf.name: gguf})
+    return hub
+
+
+def test_what_does_not_fit_is_said_with_numbers(gguf: Path, vllama: Vllama) -> None:
+    done = vllama("plan", str(gguf), "--ctx", "2000000000")
+    assert done.returncode == 3
+    assert "model requires more system memory" in done.stderr and "smaller" in done.stderr
+    assert "Engines" in done.stdout and "Command" not in done.stdout
+    told = json.loads(vllama("plan", str(gguf), "--ctx", "2000000000", "--json").stdout)
+    assert "GiB" in told["error"] and told["hint"]
+
+
+def test_an_unknown_name(vllama: Vllama) -> None:
+    done = vllama("plan", "/no/such/model.gguf")
+    assert done.returncode != 0 and "cannot find a model" in done.stderr

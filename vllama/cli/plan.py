@@ -1,0 +1,191 @@
+"""`vllama plan`: what `serve` would do with a model, and why, before gigabytes move."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from vllama.cli.completion import model_names
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from vllama.config import Config
+    from vllama.models.library import Library
+    from vllama.models.resolve import Resolution
+    from vllama.models.types import Bundle
+    from vllama.plan.types import Facts
+
+EXAMPLES = """\
+\b
+Examples:
+  vllama plan smollm2:135m
+  vllama plan Qwen/Qwen3-8B --ctx 32768
+  vllama plan llama3.2:3b --json
+"""
+
+
+@click.argument("model", help="Name or path, as for serve.", shell_complete=model_names)
+@click.option("--engine", metavar="NAME", help="Engine to use instead of the best.")
+@click.option("--ctx", metavar="N", help="Context in tokens; 0: as fits.")
+@click.option("--gpu-layers", metavar="N", help="Layers to put on the GPU: all, or a number.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def plan(
+    model: str, engine: str | None, ctx: str | None, gpu_layers: str | None, as_json: bool
+) -> int:
+    """Tell what serve would do with a model, and why."""
+    from vllama import config
+    from vllama.cli.files import library
+    from vllama.cli.output import show_error, show_json
+    from vllama.errors import NotEnoughMemory
+
+    given = {"engine": engine, "context_length": ctx, "gpu_layers": gpu_layers}
+    loaded = config.load(given, config.environ())
+    told = tell(library(loaded), loaded, model)
+    if as_json:
+        show_json(told)
+    else:
+        show(told)
+    if "error" not in told:
+        return 0
+    if not as_json:
+        show_error(told["error"], told["hint"])
+    return NotEnoughMemory.exit_code
+
+
+def tell(books: Library, loaded: Config, model: str) -> dict[str, Any]:
+    """Plan for a model that is here, or for what a pull would fetch. Raises what a pull raises."""
+    from vllama import config
+    from vllama.errors import ModelNotFound, VllamaError
+    from vllama.hardware.detect import describe
+    from vllama.plan.choose import make_plan, preferred_formats
+    from vllama.plan.report import report
+    from vllama.plan.types import Need, Plan
+    from vllama.preflight import look_around
+
+    facts: Facts = look_around(loaded)
+    found: Resolution | None = None
+    try:
+        bundle = books.find(model)
+        info = books.info(bundle)
+    except ModelNotFound as missing:
+        try:
+            found = books.look_up(model, formats=preferred_formats(facts))
+        except ModelNotFound:
+            raise missing from None
+        info = books.look_into(found)
+        bundle = to_come(loaded, found)
+    outcome: Plan | VllamaError
+    try:
+        outcome = make_plan(facts, bundle, info, Need())
+    except VllamaError as error:
+        outcome = error
+    return report(
+        facts,
+        bundle,
+        outcome,
+        platform=describe(facts.platform),
+        environ=config.environ(),
+        files=file_rows(bundle, found),
+        candidates=candidate_rows(found),
+    )
+
+
+def to_come(loaded: Config, found: Resolution) -> Bundle:
+    """Return what a pull would make, as if it were here."""
+    from vllama import config
+    from vllama.models.hub_cache import HubRepo
+    from vllama.models.ref import ModelRef
+    from vllama.models.types import Bundle, Format
+
+    repository, variant = found.repository, found.variant
+    repo = HubRepo(config.models_settings(loaded).hf_cache_dir, repository.hub_id)
+    folder = repo.snapshot(repository.commit)
+    files = tuple(folder / file.path for file in variant.files)
+    return Bundle(
+        name=ModelRef.of_hub(repository.hub_id, variant.label).display,
+        store="hub",
+        format=variant.format,
+        path=files[0] if variant.format is Format.GGUF else folder,
+        files=files,
+        size_bytes=variant.size_bytes,
+        digest="",
+        modified_s=0.0,
+        quant=variant.quant,
+        hub_id=repository.hub_id,
+    )
+
+
+def file_rows(bundle: Bundle, found: Resolution | None) -> list[dict[str, Any]]:
+    """Return name and size of each file, and whether it is here."""
+    if found is not None:
+        return [
+            {"name": file.path, "size_bytes": file.size_bytes, "here": False}
+            for file in found.variant.files
+        ]
+    return [
+        {"name": str(file), "size_bytes": file.stat().st_size, "here": True}
+        for file in bundle.files
+        if file.exists()
+    ]
+
+
+def candidate_rows(found: Resolution | None) -> list[dict[str, Any]]:
+    """Return what was looked at on the hub, with the reasons."""
+    return [
+        {
+            "repository": one.hub_id,
+            "quantization": one.quant,
+            "size_bytes": one.variant.size_bytes if one.variant else None,
+            "taken": one.taken,
+            "reason": one.reason,
+        }
+        for one in (found.candidates if found else ())
+    ]
+
+
+def show(told: Mapping[str, Any]) -> None:
+    """Print the report for a person."""
+    from vllama.cli.output import say
+    from vllama.cli.view import section_lines
+    from vllama.units import format_bytes_decimal
+
+    def mark(row: Mapping[str, Any]) -> str:
+        return "→" if row["taken"] else " "
+
+    def size(count: int | None) -> str:
+        return format_bytes_decimal(count) if count else ""
+
+    sections: list[tuple[str, list[tuple[str, ...]]]] = [
+        ("Model", [
+            ("name", told["model"]),
+            ("format", " ".join(str(told[key]) for key in ("format", "quantization") if told[key])),
+            ("to download", size(told["download_bytes"]) or "nothing, it is here"),
+        ]),
+        ("Platform", [(told["platform"],)]),
+        ("Engines", [
+            (mark(row), row["title"], row["version"] or "", row["reason"])
+            for row in told["engines"]
+        ]),
+        ("On the hub", [
+            (mark(row), row["repository"], row["quantization"] or "", size(row["size_bytes"]),
+             row["reason"])
+            for row in told["candidates"]
+        ]),
+        ("Files", [(row["name"], size(row["size_bytes"])) for row in told["files"]]),
+    ]  # fmt: skip
+    if "error" not in told:
+        memory = told["memory"]
+        where = "GPU memory" if memory["device"] == "gpu" else "memory"
+        sections += [
+            (f"Takes of the {where}", [
+                (name.removesuffix("_bytes").replace("_", " "), size(memory[name]) or "0 B")
+                for name in memory if name != "device"
+            ]),
+            ("Because", [(reason,) for reason in told["reasons"]]),
+            ("Command", [(shlex.join(told["command"]),)] if told["command"] else []),
+        ]  # fmt: skip
+    for line in section_lines([(title, rows) for title, rows in sections if rows]):
+        say(line)
