@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import free_port
 from vllama import config, early
 from vllama.gateway.serve import bind
 
@@ -60,8 +61,7 @@ def test_a_file_of_settings_is_waited_for(tmp_path: Path) -> None:
 
 
 def test_the_listener_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     monkeypatch.setattr(os, "environ", {"HOME": str(tmp_path)})
     early.listen(["serve", "--port", str(port)])
     with socket.create_connection(("127.0.0.1", port)) as client:
@@ -73,8 +73,7 @@ def test_the_listener_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_another_address_closes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     monkeypatch.setattr(os, "environ", {"HOME": str(tmp_path)})
     early.listen(["serve", "--port", str(port)])
     bind("127.0.0.1", 0).close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.ports import free_port
 
 ENGINE = Path(__file__).with_name("engine.py")
 CHAT = "/v1/chat/completions"
@@ -60,8 +61,7 @@ class Client:
 @contextmanager
 def running(*flags: str) -> Iterator[Client]:
     """Run a fake engine until it answers."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     argv = [sys.executable, "-I", "-S", str(ENGINE), "--port", str(port), *flags]
     with subprocess.Popen(argv, stdout=subprocess.DEVNULL) as proc:
         try:

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from tests.gateway.test_ollama_chat import WORDS, sse, until, user
+from tests.ports import free_port
 from tests.server import FAKE, Server
 
 # real processes, one after another: not for every save
@@ -18,9 +19,7 @@ class Elsewhere:
     """A fake engine that the test starts, as somebody else would."""
 
     def __init__(self, *switches):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         self.switches = switches
         self.process = None
         self.start()
