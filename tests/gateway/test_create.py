@@ -15,6 +15,8 @@ from tests.hub import StandInHub
 from tests.server import Server
 from tests.tiny import TEMPLATE, write_tiny_gguf
 
+pytestmark = pytest.mark.slow
+
 SAID = "{{ range .Messages }}{{ .Content }};{{ end }}"
 
 

@@ -8,6 +8,8 @@ import time
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 WORDS = "".join(f"tok{n} " for n in range(8))
 ISO = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z"
 

@@ -22,6 +22,8 @@ from vllama.models.settings import ModelsSettings
 from vllama.models.sources.hf import HuggingFace
 from vllama.models.stores.hf_cache import HfCacheStore
 
+pytestmark = pytest.mark.slow
+
 BIG = Random(7).randbytes(1_000_000)  # 16 parts of 64 KiB
 PART = 64 * 1024
 

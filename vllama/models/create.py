@@ -81,6 +81,8 @@ def create(library: Library, recipe: Recipe, tell: Tell = lambda status: None) -
         adapters=adapters,
         files=(*(file for file in base.files if file not in base.adapters), *adapters),
     )
+    if bundle.base is None:
+        tell("parsing GGUF")
     _tell_layers(bundle, base, tell)
     for note in recipe.notes:
         tell(note)
@@ -189,6 +191,8 @@ def check_quant(info: ModelInfo, base: Bundle, wanted: str | None) -> None:
             f'unsupported quantization "{wanted}"', hint=f"known are {', '.join(QUANTS)}"
         )
     if wanted.upper() != has.upper():
+        if has.upper() not in ("F16", "F32", "BF16"):  # Ollama's words
+            raise BadRequest("quantization is only supported for F16 and F32 models")
         raise BadRequest(
             f"cannot quantize from {has} to {wanted.upper()}: vllama does not convert models",
             hint=f"pull it in that form: vllama pull hf.co/org/repo:{wanted.upper()}",

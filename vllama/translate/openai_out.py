@@ -26,7 +26,7 @@ from vllama.translate.framing import DONE, sse
 from vllama.translate.logprobs import tidy
 from vllama.translate.openai_in import Passage
 from vllama.translate.openai_rewrite import Rewriter
-from vllama.translate.openai_whole import ChoiceParts, whole_object
+from vllama.translate.openai_whole import FINGERPRINT, ChoiceParts, whole_object
 from vllama.translate.reply import EVENT_STREAM, Tap
 from vllama.translate.traits import Traits
 from vllama.translate.usual import Usual, surroundings
@@ -137,6 +137,8 @@ class PassThrough(Tap):
             if delta is not None and delta.reasoning_content and delta.reasoning is None:
                 payload = payload.replace(b'"reasoning_content":', b'"reasoning":')
                 break
+        if payload.startswith(b"{") and b'"system_fingerprint"' not in payload:  # Ollama's have it
+            payload = b'{"system_fingerprint":"%b",%b' % (FINGERPRINT.encode(), payload[1:])
         return payload
 
     def _close(self, out: list[bytes]) -> None:
