@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.translate.cuts import ways
 from vllama.errors import UpstreamError
-from vllama.translate.framing import SseReader, ndjson, sse
+from vllama.translate.framing import SseReader, sse
 
 CASES = [
     (b"data: one\n\ndata: two\n\n", [b"one", b"two"]),
@@ -77,7 +77,3 @@ def test_any_bytes_any_cut(pieces: list[bytes], data: st.DataObject) -> None:
 @given(st.lists(st.from_regex(rb"[^\r\n]{1,30}", fullmatch=True), max_size=6))
 def test_round_trip(payloads: list[bytes]) -> None:
     assert SseReader().feed(b"".join(map(sse, payloads))) == payloads
-
-
-def test_ndjson() -> None:
-    assert ndjson({"a": "ü"}) == '{"a":"ü"}\n'.encode()

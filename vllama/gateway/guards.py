@@ -8,7 +8,6 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import urlsplit
@@ -89,8 +88,3 @@ def _host_allowed(host: str) -> bool:
     except ValueError:
         return False
     return address.is_loopback or address.is_private or address.is_unspecified
-
-
-def parse_origins(text: str) -> Sequence[str]:
-    """Split the value of OLLAMA_ORIGINS."""
-    return tuple(item.strip() for item in text.split(",") if item.strip())

@@ -6,14 +6,10 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from vllama.errors import UpstreamError
 
 MAX_EVENT_BYTES = 64 * 1024 * 1024
 DONE = b"[DONE]"
-
-_encode = msgspec.json.Encoder().encode
 
 
 class SseReader:
@@ -114,11 +110,6 @@ class SseReader:
         if lines:
             # by the book a line feed; in JSON both are white space, and this one needs no escaping
             out.append(b" ".join(lines))
-
-
-def ndjson(value: object) -> bytes:
-    """Encode one line of a stream of JSON objects."""
-    return _encode(value) + b"\n"
 
 
 def sse(payload: bytes) -> bytes:
