@@ -27,7 +27,7 @@ from vllama.config import Config, environ, models_settings
 from vllama.config.address import is_loopback
 from vllama.daemon_ui import ServeUi
 from vllama.engines.base import Attachable, Engine
-from vllama.errors import ModelNotFound, NoPlan, VllamaError
+from vllama.errors import BadRequest, ModelNotFound, NoPlan, VllamaError
 from vllama.gateway.app import App, Gateway
 from vllama.gateway.catalog import Catalog
 from vllama.gateway.guards import Guards
@@ -37,7 +37,7 @@ from vllama.gateway.upstream import Upstreams
 from vllama.hardware.detect import describe, detect, free_ram_bytes
 from vllama.metrics import Metrics
 from vllama.models.library import Library, open_library
-from vllama.models.types import Bundle
+from vllama.models.types import Bundle, ModelInfo
 from vllama.plan.choose import choose_engine, make_plan, preferred_formats
 from vllama.plan.types import Facts, Need, Plan
 from vllama.preflight import check_engine, check_model, look_around, with_preload
@@ -227,6 +227,7 @@ class Daemon:
         info = await asyncio.to_thread(self._library.info, bundle)
         plan = make_plan(self._facts, bundle, info, need)
         self._ui.loading(f"loading {bundle.name}")
+        await asyncio.to_thread(read_template, info)
         return plan
 
     def _engine(self, plan: Plan) -> Engine:
@@ -299,6 +300,14 @@ def import_the_rest() -> None:
     import vllama.supervise.supervisor  # noqa: F401
 
     import_handlers()
+
+
+def read_template(info: ModelInfo) -> None:
+    """Compile a model's chat template before the first request waits for it."""
+    from vllama.gateway.inference import template_of
+
+    with contextlib.suppress(BadRequest):  # each request that needs it is told
+        template_of(info)
 
 
 def void(_: object) -> None:

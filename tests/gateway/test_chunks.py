@@ -18,7 +18,7 @@ def test_whole_ones_are_taken_and_the_rest_is_left(bodies, last, data) -> None:
     framed = chunk(last) if last else b"0\r\n\r\n"
     cut = data.draw(st.integers(0, len(framed) - 1))
     read = b"".join(map(chunk, bodies)) + framed[:cut]
-    found, rest = whole_chunks(read)
+    found, rest = whole_chunks(read, {})
     assert found == bodies and rest == framed[:cut]
 
 
@@ -33,4 +33,4 @@ def test_what_is_unusual_is_left() -> None:
         b"",
         b"aaaaaaaaaaaa",
     ):
-        assert whole_chunks(odd) == ([], odd)
+        assert whole_chunks(odd, {}) == ([], odd)

@@ -8,7 +8,8 @@ from datetime import datetime
 import pytest
 
 from vllama.errors import BadRequest
-from vllama.translate.prompt import ChatTemplate, chatml, fit_messages, opens_thinking
+from vllama.translate.chat_template import ChatTemplate
+from vllama.translate.prompt import fit_messages, opens_thinking
 from vllama.translate.types import Message, ToolCall
 
 USER = [Message(role="user", content="Hi <b>")]
@@ -16,15 +17,6 @@ USER = [Message(role="user", content="Hi <b>")]
 
 def render(source: str, **more: object) -> str:
     return ChatTemplate(source, bos="<s>", eos="</s>").render(USER, **more)  # type: ignore[arg-type]
-
-
-def test_chatml() -> None:
-    messages = [Message(role="system", content="S"), *USER]
-    assert chatml().render(messages) == (
-        "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nHi <b><|im_end|>\n"
-        "<|im_start|>assistant\n"
-    )
-    assert chatml().render(USER, add_generation_prompt=False).endswith("<|im_end|>\n")
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from vllama.translate.chat_template import ChatTemplate
 from vllama.translate.families.values import Form
-from vllama.translate.prompt import ChatTemplate
 from vllama.translate.style import style_of
 from vllama.translate.thinking import ThinkSplitter
 from vllama.translate.toolcalls import CallScanner, Toolset

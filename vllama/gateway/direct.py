@@ -11,7 +11,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-Writer = Callable[[bytes], bool]
+
+class Writer:
+    """Writes chunks of the body of one answer, straight to the client's socket."""
+
+    __slots__ = ("_cycle", "flow", "write")
+
+    def __init__(self, cycle: Any) -> None:
+        self._cycle = cycle
+        self.flow = cycle.flow  # `write_paused` while the client does not keep up
+        self.write: Callable[[bytes], None] = cycle.transport.write
+
+    def __call__(self, body: bytes) -> bool:
+        """Write one chunk; False, having written nothing, if the client lags or has gone."""
+        if self.flow.write_paused or self._cycle.disconnected:
+            return False
+        size = len(body)
+        self.write(b"".join((FRAMES.get(size) or frame(size), body, b"\r\n")))
+        return True
 
 
 # the lines with the size of a chunk that stand before it, as they were needed
@@ -28,9 +45,8 @@ def frame(size: int) -> bytes:
 
 
 def chunk_writer(send: object) -> Writer | None:
-    """Return a function that writes one chunk of the body of the answer that `send` has begun.
+    """Return what writes chunks of the body of the answer that `send` has begun.
 
-    It returns False, having written nothing, if the client does not keep up or has gone.
     None if the answer is not chunked, or the server is not known.
     """
     cycle: Any = getattr(send, "__self__", None)
@@ -44,17 +60,7 @@ def chunk_writer(send: object) -> Writer | None:
         or not hasattr(transport, "write")
     ):
         return None
-    assert flow is not None and transport is not None
-    write = transport.write
-
-    def push(body: bytes) -> bool:
-        if flow.write_paused or cycle.disconnected:
-            return False
-        size = len(body)
-        write(b"".join((FRAMES.get(size) or frame(size), body, b"\r\n")))
-        return True
-
-    return push
+    return Writer(cycle)
 
 
 def hold_head(send: object) -> None:

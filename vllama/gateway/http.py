@@ -22,12 +22,12 @@ MAX_BODY_BYTES = 128 * 1024 * 1024
 JSON = b"application/json; charset=utf-8"
 
 # wall time that never goes back: durations in replies are differences of these
-_EPOCH_NS = time.time_ns() - time.monotonic_ns()
+EPOCH_NS = time.time_ns() - time.monotonic_ns()
 
 
 def now_ns() -> int:
     """Return nanoseconds since the Unix epoch, monotonic within this process."""
-    return _EPOCH_NS + time.monotonic_ns()
+    return EPOCH_NS + time.monotonic_ns()
 
 
 class BodyTooLarge(BadRequest):

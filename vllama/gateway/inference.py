@@ -25,7 +25,7 @@ from vllama.plan.types import Need
 from vllama.scheduler.instance import Lease
 from vllama.translate.faults import clean_engine_error
 from vllama.translate.go_template_prompt import GoTemplate
-from vllama.translate.prompt import ChatTemplate, fit_messages
+from vllama.translate.prompt import fit_messages
 from vllama.translate.rendered import renders_better
 from vllama.translate.style import style_of, template_switches
 from vllama.translate.traits import Traits
@@ -33,6 +33,7 @@ from vllama.translate.types import Call, Message, Think
 
 if TYPE_CHECKING:
     from vllama.gateway.app import Gateway
+    from vllama.translate.chat_template import ChatTemplate
 
 log = logging.getLogger(__name__)
 
@@ -153,6 +154,8 @@ async def detokenize(upstream: Upstream, traits: Traits, tokens: Sequence[int]) 
 @lru_cache(maxsize=64)
 def compiled(source: str, bos: str, eos: str) -> ChatTemplate:
     """Compile a chat template once."""
+    from vllama.translate.chat_template import ChatTemplate  # only here is jinja needed
+
     return ChatTemplate(source, bos, eos)
 
 

@@ -21,9 +21,12 @@ from typing import Any, Protocol
 from vllama.errors import VllamaError
 from vllama.gateway.direct import Writer, chunk_writer, hold_head
 from vllama.gateway.http import ClientGone, Message, Request, now_ns
+from vllama.gateway.lane import Lane
 from vllama.gateway.upstream import Connection, ConnectionLost, Upstream
+from vllama.gateway.watch import Watch
 from vllama.translate.faults import clean_engine_error
 from vllama.translate.types import Call, Usage
+from vllama.translate.usual import Usual
 
 MAX_ERROR_BYTES = 64 * 1024
 
@@ -33,6 +36,11 @@ class Reply(Protocol):
 
     content_type: str
     ended: bool
+
+    @property
+    def usual(self) -> Usual | None:
+        """What is known of plain tokens; None if all must go through `feed`."""
+        ...
 
     @property
     def usage(self) -> Usage:
@@ -89,13 +97,15 @@ class Relay:
         self._whole = whole
         self._headers = headers
         self._connection: Connection | None = None
-        self._wake = asyncio.Event()
+        self._waiter: asyncio.Future[None] | None = None
         self._status = 0
         self._error_body = b""
         self._error: VllamaError | None = None
         self._ended = False
         self._gone = False
         self._writer: Writer | None = None
+        self._usual = reply.usual
+        self._diverted = False
         self._rest: Awaitable[None] | None = None
         self._behind: list[bytes] = []
         self._tail = b""
@@ -110,21 +120,23 @@ class Relay:
 
         `before_finish` is awaited when the engine is done and before the last bytes are made.
         """
+        loop = asyncio.get_running_loop()
         connection = self._connection = await upstream.connect()
-        # one task a request, owned here: it only watches for the client's leaving
-        watcher = asyncio.get_running_loop().create_task(self._watch_client())
+        watch = Watch(self._request, self._client_left)
         try:
+            watch.begin()
             connection.request(upstream.encode(call), self)
             while not (self._ended or self._error or self._gone):
-                await self._wake.wait()
-                self._wake.clear()
+                if self._rest is None:
+                    self._waiter = loop.create_future()
+                    await self._waiter
                 await self._catch_up()
             if self._gone:
                 raise ClientGone
             await self._catch_up()
             await self._end(before_finish)
         finally:
-            watcher.cancel()
+            watch.end()
             connection.release()
 
     # -- sink ---------------------------------------------------------------------------------
@@ -135,19 +147,16 @@ class Relay:
 
     def on_data(self, data: bytes) -> None:
         """Translate one read and push it on."""
-        if self._status == 200 and self._error is None:  # `_translated`, one call less a token
-            try:
-                out = self.reply.feed(data, now_ns())
-            except VllamaError as error:
-                self._error = error
-                self._wake.set()
-                return
-        else:
-            out = self._translated(data)
-        if out:
-            writer = self._writer
-            if writer is None or self._rest is not None or not writer(out):
-                self._push(out)
+        out = self._translated(data)
+        if not out:
+            return
+        writer = self._writer
+        if writer is None or self._rest is not None or not writer(out):
+            self._push(out)
+        elif not self._diverted and self._usual is not None and self._usual.tail:
+            assert self._connection is not None
+            self._connection.divert(Lane(self._connection, self._usual, writer))
+            self._diverted = True
 
     def on_last(self, data: bytes) -> None:
         """Translate the last read, and keep it for `_end` to send together with what follows."""
@@ -168,27 +177,28 @@ class Relay:
             return self.reply.feed(data, now_ns())
         except VllamaError as error:
             self._error = error
-            self._wake.set()
+            self._leave_lane()
+            self._wake()
             return b""
 
     def on_end(self) -> None:
         """Note the end of the engine's answer."""
         self._ended = True
-        self._wake.set()
+        self._wake()
 
     def on_lost(self, error: ConnectionLost) -> None:
         """Note the loss of the engine; an answer that was complete by then is fine."""
         if not self.reply.ended:
             self._error = error
         self._ended = True
-        self._wake.set()
+        self._wake()
 
     def cut(self) -> None:
         """End the engine's answer here: its reply has all that it wants."""
         self._ended = True
         if self._connection:
             self._connection.abort()
-        self._wake.set()
+        self._wake()
 
     # -- to the client ------------------------------------------------------------------------
 
@@ -224,9 +234,16 @@ class Relay:
 
     def _suspend(self, rest: Awaitable[None]) -> None:
         self._rest = rest
+        self._leave_lane()
         if self._connection:
             self._connection.pause()
-        self._wake.set()
+        self._wake()
+
+    def _leave_lane(self) -> None:
+        """See to it that nothing overtakes what has to wait."""
+        if self._diverted and self._connection:
+            self._connection.divert(None)
+            self._diverted = False
 
     async def _catch_up(self) -> None:
         """Finish a suspended send, write all that piled up in one go, resume the engine."""
@@ -242,12 +259,16 @@ class Relay:
                 if self._connection and not self._ended:
                     self._connection.resume()
 
-    async def _watch_client(self) -> None:
-        await self._request.gone()
+    def _client_left(self) -> None:
         self._gone = True
         if self._connection:
             self._connection.abort()
-        self._wake.set()
+        self._wake()
+
+    def _wake(self) -> None:
+        """Let `run` look what has happened."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     # -- the end ------------------------------------------------------------------------------
 

@@ -62,15 +62,14 @@ class Sink(Protocol):
         ...
 
 
-# by the length of a chunk with its frame: the line with its size that stands before it
-FRAMES: dict[int, bytes] = {}
 MAX_FRAMES = 8192
 
 
-def whole_chunks(data: bytes) -> tuple[list[bytes], bytes]:
+def whole_chunks(data: bytes, frames: dict[int, bytes]) -> tuple[list[bytes], bytes]:
     """Return the bodies of the whole chunks that `data` begins with, and what follows them.
 
     An extension, the last chunk (which is empty) and whatever else is unusual is left to follow.
+    Keeps the frames (the line with its size that stands before a chunk) by the length of the whole.
     """
     bodies = []
     start, size = 0, len(data)
@@ -83,6 +82,8 @@ def whole_chunks(data: bytes) -> tuple[list[bytes], bytes]:
         following = end + 4 + length
         if length <= 0 or following > size:
             break
+        if following - start not in frames and len(frames) < MAX_FRAMES:
+            frames[following - start] = data[start : end + 2]
         bodies.append(data[end + 2 : following - 2])
         start = following
     return bodies, data[start:]
@@ -93,6 +94,8 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, pool: Upstream) -> None:
         self._pool = pool
+        self.frames = pool.frames
+        self._diverted = False
         self._transport: asyncio.Transport | None = None
         self._parser: httptools.HttpResponseParser | None = None
         self._sink: Sink | None = None
@@ -125,9 +128,17 @@ class Connection(asyncio.Protocol):
         if self._transport and not self.closed:
             self._transport.resume_reading()
 
+    def divert(self, lane: asyncio.Protocol | None) -> None:
+        """Let `lane` take the reads of this answer from now on; None takes it away."""
+        if self._transport and not self.closed:
+            self._transport.set_protocol(lane or self)
+            self._diverted = lane is not None
+
     def release(self) -> None:
         """Give it back: to the pool if the answer was complete, else it is cut."""
         self._sink = None
+        if self._diverted:
+            self.divert(None)
         if self._complete and self._keep and not self.closed:
             self._pool.idle.append(self)
         else:
@@ -155,14 +166,7 @@ class Connection(asyncio.Protocol):
         """
         sink = self._sink
         if self._between_chunks and sink is not None:
-            # one chunk, as long as another was before: its frame is known
-            frame = FRAMES.get(len(data), b"?")
-            if data.startswith(frame):
-                sink.on_data(data[len(frame) : -2])
-                return
-            bodies, rest = whole_chunks(data)
-            if len(bodies) == 1 and not rest and len(FRAMES) < MAX_FRAMES:
-                FRAMES[len(data)] = data[: len(data) - len(bodies[0]) - 2]
+            bodies, rest = whole_chunks(data, self.frames)
             if not rest:
                 sink.on_data(bodies[0] if len(bodies) == 1 else b"".join(bodies))
                 return
@@ -178,6 +182,8 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserError as error:
             self._lose(f"the engine sent what is not HTTP ({error})")
             return
+        if not data.endswith(b"\r\n"):
+            self._between_chunks = False  # the next one's size has begun
         parts = self._parts
         # the sink may be taken away (abort) while it is being called
         if parts and self._sink is not None:
@@ -272,6 +278,7 @@ class Upstream:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
+        self.frames: dict[int, bytes] = {}  # by the length of a chunk with its frame
         self.idle: list[Connection] = []
         self.live = 0
         self.stopping = False

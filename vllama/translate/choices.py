@@ -89,6 +89,7 @@ class Numbered:
         self._index = index
         self._last = last
         self._new_prompt = new_prompt
+        self.usual = None  # what the reply writes is not what the client gets
         self._closing: dict[str, Any] | None = None  # the chunk with the usage, if asked for
         self.content_type = inner.content_type
         self.ended = False

@@ -37,7 +37,7 @@ _encode = msgspec.json.Encoder().encode
 class ChatReply(OllamaReply):
     """`POST /api/chat`. Tool calls come whole in one chunk before the last."""
 
-    _usual = (b'Z","message":{"role":"assistant","content":"', b'"},"done":false}\n')
+    _around = (b'Z","message":{"role":"assistant","content":"', b'"},"done":false}\n')
 
     def _body(self, text: str, thinking: str, calls: Sequence[ToolCall]) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": text}
@@ -58,9 +58,10 @@ class GenerateReply(OllamaReply):
         super().__init__(**common)
         self.context: Sequence[int] | None = None
         self._raw = raw
-        self._keeps_text = self._keeps_text or not raw  # for `context`
+        if not raw:  # for `context`
+            self._keep_all()
 
-    _usual = (b'Z","response":"', b'","done":false}\n')
+    _around = (b'Z","response":"', b'","done":false}\n')
 
     def _body(self, text: str, thinking: str, calls: Sequence[ToolCall]) -> dict[str, Any]:
         body: dict[str, Any] = {"response": text}

@@ -31,7 +31,7 @@ from vllama.translate.thinking import ThinkSplitter
 from vllama.translate.toolcalls import CallCollector, CallScanner, Toolset
 from vllama.translate.traits import Traits
 from vllama.translate.types import ToolCall, Usage
-from vllama.translate.usual import Usual
+from vllama.translate.usual import Moment, Usual
 from vllama.units import rfc3339_utc
 
 NDJSON = "application/x-ndjson"
@@ -49,23 +49,29 @@ def _second_text(second: int) -> bytes:
     return rfc3339_utc(second * 1_000_000_000)[:19].encode()
 
 
-class _Moment:
+class _Stamp(Moment):
     """The time in the lines of tokens, to a millisecond: all streams of one share its text."""
 
-    __slots__ = ("ms", "text")
+    __slots__ = ()
 
     def __init__(self) -> None:
-        self.ms = -1
-        self.text = b""
+        super().__init__()
+        self.until_ns = 0
 
     def begin(self, now_ns: int) -> None:
         """Write the time of `now_ns`."""
-        self.ms = now_ns // MILLION
-        second, ms = divmod(self.ms, 1000)
-        self.text = b"%b.%03d" % (_second_text(second), ms)
+        ms = now_ns // MILLION
+        self.since_ns, self.until_ns = ms * MILLION, (ms + 1) * MILLION
+        self.text = b"%b.%03d" % (_second_text(ms // 1000), ms % 1000)
 
 
-_moment = _Moment()
+_stamp = _Stamp()
+
+
+@lru_cache(maxsize=64)
+def _line_head(model: str) -> bytes:
+    """Write what every line begins with; all streams of a model share it."""
+    return b'{"model":%b,"created_at":"' % _encode(model)
 
 
 class OllamaReply(ABC):
@@ -77,8 +83,8 @@ class OllamaReply(ABC):
     4. `finish_reason`, usage and timings are kept for the last object.
     """
 
-    # of the usual line what stands between the time and the text, and after it
-    _usual: tuple[bytes, bytes]
+    # of a plain token's line what stands between the time and the text, and after it
+    _around: tuple[bytes, bytes]
 
     def __init__(
         self,
@@ -118,21 +124,24 @@ class OllamaReply(ABC):
         self._collector = CallCollector()
         self._plain = self._splitter is None and self._scanner is None
         self._reader = SseReader()
-        self._usual_read = Usual()
+        self._head = _line_head(model)
+        self.usual = Usual(self._head, *self._around, moment=_stamp)
         self._learnable = False
-        self._head = b'{"model":%b,"created_at":"' % _encode(model)
         self._top_logprobs = top_logprobs
-        self._keeps_text = not stream
         self._answer = bytearray()  # UTF-8: a list of texts would be ten times as large
-        self._latest = ""
+        self._opening = ""  # the first text of this read
         self._thoughts: list[str] = []
         self._logprobs: list[dict[str, Any]] = []
-        self._chunks = 0
-        self._last_ns = 0
         self._finish_reason: str | None = None
         self._usage: EngineUsage | None = None
         self._timings: Timings | None = None
         self._failure: VllamaError | None = None
+        if not stream:
+            self._keep_all()
+
+    def _keep_all(self) -> None:
+        """Keep the whole answer's text."""
+        self.usual.kept = self._answer
 
     @property
     def text(self) -> str:
@@ -158,7 +167,7 @@ class OllamaReply(ABC):
             completion = timings.predicted_n
         if completion is None:
             full = self._finish_reason == "length" and self._max_tokens is not None
-            completion = self._max_tokens if full else self._chunks
+            completion = self._max_tokens if full else self.usual.tokens
         return Usage(prompt_tokens=prompt or 0, completion_tokens=completion or 0)
 
     def feed(self, chunk: bytes, now_ns: int) -> bytes:
@@ -166,32 +175,16 @@ class OllamaReply(ABC):
 
         Raises UpstreamError or EngineCrashed for an error in the stream.
         """
-        usual = self._usual_read
-        # one token: `match` and `_content_lines` written out, since calls are what costs here
-        if usual.tail and chunk.endswith(usual.tail) and chunk.startswith(usual.head):
-            text = chunk[usual.head_size : -usual.tail_size]
-            if text and b'"' not in text and b"\\" not in text:
-                self._last_ns = now_ns
-                self._chunks += 1
-                if self._keeps_text:
-                    self._answer += text
-                if not self._stream:
-                    return b""
-                if now_ns // MILLION != _moment.ms:
-                    _moment.begin(now_ns)
-                before, after = self._usual
-                return b"".join((self._head, _moment.text, before, text, after))
-            texts = usual.match(chunk)
-            if texts is not None:
-                self._last_ns = now_ns
-                self._chunks += len(texts)
-                if self._keeps_text:
-                    self._answer += b"".join(texts)
-                return self._content_lines(now_ns, texts) if self._stream else b""
+        usual = self.usual
+        texts = usual.match(chunk)
+        if texts is not None:
+            usual.count(texts, now_ns)
+            return usual.write(texts, now_ns) if self._stream else b""
         if self._failure is not None:
             raise self._failure
         lines: list[bytes] = []
-        self._learnable = self._plain
+        self._learnable = self._plain and not self._reader.pending
+        self._opening = ""
         try:
             payloads = self._reader.feed(chunk)
             self._take(payloads, now_ns, lines)
@@ -199,11 +192,11 @@ class OllamaReply(ABC):
             if not lines:
                 raise
             self._failure = error
-            self._usual_read.forget()
+            usual.forget()
         if self._reader.pending:
-            self._usual_read.forget()
-        elif self._learnable and len(payloads) == 1:
-            self._usual_read.learn(chunk, self._latest)
+            usual.forget()
+        elif self._learnable and self._opening:
+            usual.learn(chunk, self._opening)
         return lines[0] if len(lines) == 1 else b"".join(lines)
 
     def finish(self, now_ns: int) -> bytes:
@@ -243,7 +236,7 @@ class OllamaReply(ABC):
                 self._count(now_ns)
                 self._keep(text)
                 if self._stream:
-                    lines.append(self._content_lines(now_ns, (_encode(text)[1:-1],)))
+                    lines.append(self.usual.write((_encode(text)[1:-1],), now_ns))
                 continue
             self._learnable = False
             if event.choices:
@@ -271,26 +264,27 @@ class OllamaReply(ABC):
                 assert text is not None
                 self._keep(text)
                 if self._stream:
-                    lines.append(self._content_lines(now_ns, (_encode(text)[1:-1],)))
+                    lines.append(self.usual.write((_encode(text)[1:-1],), now_ns))
             else:
                 self._add(text or "", thinking or "", choice, now_ns, lines)
         reason = choice.finish_reason
         if reason is not None:
             check_finish(reason)
             self._finish_reason = reason
-            self._last_ns = now_ns
+            self.usual.last_ns = now_ns
             self.ended = True
 
     def _keep(self, text: str) -> None:
-        self._latest = text
-        if self._keeps_text:
+        if not self._opening:
+            self._opening = text
+        if self.usual.kept is not None:
             self._answer += text.encode(errors="surrogatepass")
 
     def _count(self, now_ns: int) -> None:
         if self.first_token_ns is None:
             self.first_token_ns = now_ns
-        self._last_ns = now_ns
-        self._chunks += 1
+        self.usual.last_ns = now_ns
+        self.usual.tokens += 1
 
     def _add(
         self, text: str, thinking: str, choice: Choice, now_ns: int, lines: list[bytes]
@@ -333,16 +327,6 @@ class OllamaReply(ABC):
         """Write a time as RFC 3339; the seconds' text is kept, tokens come many a second."""
         return b"%b.%09dZ" % (_second_text(now_ns // BILLION), now_ns % BILLION)
 
-    def _content_lines(self, now_ns: int, texts: Sequence[bytes]) -> bytes:
-        """Build the usual lines by hand, from JSON text without its quotes: encoding a dict takes
-        three times as long. What came in one read has one time.
-        """
-        if now_ns // MILLION != _moment.ms:
-            _moment.begin(now_ns)
-        before, after = self._usual
-        before = b"%b%b%b" % (self._head, _moment.text, before)
-        return b"%b%b%b" % (before, (after + before).join(texts), after)
-
     def _line(
         self,
         now_ns: int,
@@ -358,9 +342,9 @@ class OllamaReply(ABC):
     def _last(self, now_ns: int) -> dict[str, Any]:
         """Return the fields of the last object; no duration is 0, since clients divide (§3.3)."""
         usage, timings = self.usage, self._timings or Timings()
-        first_ns = self._last_ns if self.first_token_ns is None else self.first_token_ns
+        first_ns = self.usual.last_ns if self.first_token_ns is None else self.first_token_ns
         prompt_ns = first_ns - self._sent_ns
-        eval_ns = self._last_ns - first_ns
+        eval_ns = self.usual.last_ns - first_ns
         if not eval_ns:  # all tokens in one read: nobody knows when the first was made
             eval_ns = prompt_ns // 2
             prompt_ns -= eval_ns

@@ -29,7 +29,7 @@ from vllama.translate.openai_rewrite import Rewriter
 from vllama.translate.openai_whole import FINGERPRINT, ChoiceParts, whole_object
 from vllama.translate.reply import EVENT_STREAM, Tap
 from vllama.translate.traits import Traits
-from vllama.translate.usual import Usual, surroundings
+from vllama.translate.usual import surroundings
 
 __all__ = [
     "PassThrough",
@@ -50,8 +50,6 @@ class PassThrough(Tap):
     def __init__(self, passage: Passage, traits: Traits, **options: Any) -> None:
         super().__init__(passage, traits, **options)
         self.content_type = EVENT_STREAM
-        self._usual_read = Usual()
-        self._around = (b"", b"")  # what stands around the text in what the client gets
         self._plain: list[str] = []  # the texts of the plain events of this read
         self._rewriter = Rewriter(split=self._split, opened=self._opened, scan=self._scan)
         self._last: Chunk | None = None
@@ -60,27 +58,22 @@ class PassThrough(Tap):
 
     def feed(self, chunk: bytes, now_ns: int) -> bytes:
         """Take bytes of the engine's stream; return what they are to the client."""
-        usual = self._usual_read
-        # `match` for one token written out, since calls are what costs here
-        if usual.tail and chunk.endswith(usual.tail) and chunk.startswith(usual.head):
-            text = chunk[usual.head_size : -usual.tail_size]
-            before, after = self._around
-            if text and b'"' not in text and b"\\" not in text:
-                self._tokens += 1
-                return b"".join((before, text, after))
-            texts = usual.match(chunk)
-            if texts is not None:
-                self._tokens += len(texts)
-                return b"%b%b%b" % (before, (after + before).join(texts), after)
-        self._plain.clear()
+        usual = self.usual
+        texts = usual.match(chunk)
+        if texts is not None:
+            usual.count(texts, now_ns)
+            return usual.write(texts, now_ns)
+        plain = self._plain
+        plain.clear()
         events = self.events
+        whole = not self._reader.pending
         out = super().feed(chunk, now_ns)
         if self._reader.pending or self._failure is not None:
-            self._usual_read.forget()
-        elif self._plain and self.events == events + 1:
-            around = surroundings(out, self._plain[0])
-            if around is not None and self._usual_read.learn(chunk, self._plain[0]):
-                self._around = around
+            usual.forget()
+        elif whole and plain and len(plain) == self.events - events:
+            around = surroundings(out[: out.find(b"\n\n") + 2], plain[0])
+            if around is not None and usual.learn(chunk, plain[0]):
+                usual.before, usual.after = around
         return out
 
     def finish(self, now_ns: int) -> bytes:

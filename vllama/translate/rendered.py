@@ -54,6 +54,7 @@ class RenderedReply:
     def __init__(self, reply: Reply) -> None:
         self._reply = reply
         self._reader = SseReader()
+        self.usual = None  # the reply does not see what the engine sends
         self.content_type = reply.content_type
         self.ended = reply.ended
         self.first_token_ns = reply.first_token_ns

@@ -11,6 +11,7 @@ from vllama.translate.events import Chunk, check_finish
 from vllama.translate.framing import SseReader
 from vllama.translate.traits import Traits
 from vllama.translate.types import Usage
+from vllama.translate.usual import Usual
 
 CUT_SHORT = "the engine ended the stream before the answer was complete"
 EVENT_STREAM = "text/event-stream"
@@ -23,6 +24,11 @@ class Reply(Protocol):
     content_type: str
     ended: bool
     first_token_ns: int | None
+
+    @property
+    def usual(self) -> Usual | None:
+        """What is known of plain tokens; None if all must go through `feed`."""
+        ...
 
     @property
     def usage(self) -> Usage:
@@ -65,7 +71,7 @@ class Tap(ABC):
         self._scan = False if traits.parses_tools else passage.tools
         self._prompt_tokens = prompt_tokens
         self._reader = SseReader()
-        self._tokens = 0
+        self.usual = Usual()
         self._unfinished: set[int] = set()
         self._finish_reason: str | None = None
         self._usage: dict[str, Any] | None = None
@@ -86,7 +92,7 @@ class Tap(ABC):
         if not isinstance(completion, int):
             limit = self._passage.max_tokens
             full = self._finish_reason == "length" and limit is not None
-            completion = limit if full and limit is not None else self._tokens
+            completion = limit if full and limit is not None else self.usual.tokens
         return Usage(prompt_tokens=prompt, completion_tokens=completion)
 
     def feed(self, chunk: bytes, now_ns: int) -> bytes:
@@ -132,7 +138,7 @@ class Tap(ABC):
             ):
                 if self.first_token_ns is None:
                     self.first_token_ns = now_ns
-                self._tokens += 1
+                self.usual.tokens += 1
             self._unfinished.add(choice.index)
             if choice.finish_reason is not None:
                 check_finish(choice.finish_reason)

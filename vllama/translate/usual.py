@@ -1,46 +1,111 @@
-"""The usual read: one event that differs from the one before in its text only.
+"""The usual read: events that differ from the one before in their text only.
 
 Most of a stream looks like that. Once an event was decoded and found to be a plain token, all that
 stands before its text and all that stands after it are kept; a read that begins and ends the same
 way, with a text between that has neither quote nor backslash, must decode to the same but for the
 text, so that it need not be decoded (half the cost of a token). Several may come in one read.
+
+What the client gets for such an event is known too: `first`, the time, `before`, the text, `after`.
+With both a front can take a token from socket to socket without asking its reply (gateway/lane.py).
 """
 
 from __future__ import annotations
+
+import math
+from collections.abc import Sequence
 
 _KEYS = (b'"content":"', b'"content": "', b'"text":"', b'"text": "')
 _TRIES = 3
 
 
-class Usual:
-    """What precedes and what follows the text of a stream's plain events."""
+class Moment:
+    """The text of the time from `since_ns` until `until_ns` (Unix ns); this one is empty, for ever.
 
-    __slots__ = ("_seam", "_tries", "head", "head_size", "tail", "tail_size")
+    Streams share one, so that it is written once for all tokens of a moment.
+    """
+
+    __slots__ = ("since_ns", "text", "until_ns")
 
     def __init__(self) -> None:
+        self.text = b""
+        self.since_ns = 0
+        self.until_ns: float = math.inf
+
+    def begin(self, now_ns: int) -> None:
+        """Write the time of `now_ns`; always as long as before."""
+
+
+TIMELESS = Moment()
+
+
+class Usual:
+    """What surrounds the text of a stream's plain events, with the engine and with the client.
+
+    `tokens` and `last_ns` count the plain events and tell when the last one came; to `kept` their
+    texts are added as UTF-8, unless it is None.
+    """
+
+    __slots__ = (
+        "_seam",
+        "_tries",
+        "after",
+        "before",
+        "first",
+        "head",
+        "kept",
+        "last_ns",
+        "moment",
+        "tail",
+        "tokens",
+    )
+
+    def __init__(
+        self,
+        first: bytes = b"",
+        before: bytes = b"",
+        after: bytes = b"",
+        moment: Moment = TIMELESS,
+    ) -> None:
         self.head = self.tail = self._seam = b""  # no read is matched while `tail` is empty
-        self.head_size = self.tail_size = 0
+        self.first, self.before, self.after, self.moment = first, before, after, moment
+        self.tokens = self.last_ns = 0
+        self.kept: bytearray | None = None
         self._tries = _TRIES
 
     def match(self, read: bytes) -> list[bytes] | None:
         """Return the texts of a usual read, as JSON without the quotes; None for any other."""
-        if not (self.tail and read.endswith(self.tail) and read.startswith(self.head)):
+        if not self.tail:
             return None
-        text = read[self.head_size : -self.tail_size]
-        if b"\\" in text:
+        # before a tail there is the head, or something else with a quote
+        rest = read.removeprefix(self.head)
+        text = rest.removesuffix(self.tail)
+        if text is rest or not text or b"\\" in text:
             return None
         texts = [text]
         if b'"' in text:
             texts = text.split(self._seam)
-            if text.count(b'"') != (len(texts) - 1) * self._seam.count(b'"'):
+            if not all(texts) or any(b'"' in text for text in texts):
                 return None
-        if not all(texts):
-            return None
-        self._tries = _TRIES
+        self.renew()
         return texts
 
+    def count(self, texts: Sequence[bytes], now_ns: int) -> None:
+        """Take note of plain events."""
+        self.tokens += len(texts)
+        self.last_ns = now_ns
+        if self.kept is not None:
+            self.kept += b"".join(texts)
+
+    def write(self, texts: Sequence[bytes], now_ns: int) -> bytes:
+        """Return what the client gets for plain events; those of one read have one time."""
+        moment = self.moment
+        if not moment.since_ns <= now_ns < moment.until_ns:
+            moment.begin(now_ns)
+        before = b"%b%b%b" % (self.first, moment.text, self.before)
+        return b"%b%b%b" % (before, (self.after + before).join(texts), self.after)
+
     def learn(self, read: bytes, text: str) -> bool:
-        """Keep the surroundings of `text` in a read that holds one plain event and nothing else.
+        """Keep the surroundings of `text` in the first event of a read of plain events.
 
         Gives up on a stream whose events differ in more than the text.
         """
@@ -48,25 +113,34 @@ class Usual:
         if not self._tries:
             return False
         self._tries -= 1
-        around = surroundings(read, text)
-        if around is None or not read.endswith(b"\n\n"):
+        around = surroundings(read[: read.find(b"\n\n") + 2], text)
+        if around is None:
             return False
         self.head, self.tail = around
-        self.head_size, self.tail_size = len(self.head), len(self.tail)
         self._seam = self.tail + self.head
         return True
+
+    def renew(self) -> None:
+        """Note that what was learnt was of use: it may be learnt again as often as before."""
+        self._tries = _TRIES
 
     def forget(self) -> None:
         """Match nothing until something is learnt again, as an event is now in two reads."""
         self.head = self.tail = b""
 
 
-def surroundings(read: bytes, text: str) -> tuple[bytes, bytes] | None:
+def surroundings(event: bytes, text: str) -> tuple[bytes, bytes] | None:
     """Return what stands before and after `text` in a plain event; None if that is not certain."""
-    value = text.encode()
+    value = text.encode(errors="surrogatepass")
+    if not value or b"\n\n" not in event:
+        return None
     for key in _KEYS:
-        start = read.find(key) + len(key)
+        start = event.find(key) + len(key)
         end = start + len(value)
-        if read.count(key) == 1 and read.startswith(value, start) and read.startswith(b'"', end):
-            return read[:start], read[end:]
+        if (
+            event.count(key) == 1
+            and event.startswith(value, start)
+            and event[end : end + 1] == b'"'
+        ):
+            return event[:start], event[end:]
     return None

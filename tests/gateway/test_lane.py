@@ -1,0 +1,203 @@
+"""The straight way from socket to socket says what the long way says, in any cut of the stream."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.translate.test_ollama_out import chat, generate
+from tests.translate.test_openai_out import PLAIN, VLLM
+from tests.translate.test_usual import END, EVENTS, event
+from vllama.gateway.lane import Lane
+from vllama.gateway.relay import Relay
+from vllama.gateway.upstream import Connection, Upstream
+from vllama.supervise.spec import Endpoint
+from vllama.translate.openai_out import PassThrough
+
+ENGINE = Endpoint(host="127.0.0.1", port=1)
+REPLIES = {
+    "chat": lambda: chat(traits=VLLM),
+    "generate": lambda: generate(traits=VLLM),
+    "v1": lambda: PassThrough(PLAIN, VLLM),
+}
+
+
+class Transport(asyncio.Transport):
+    """A socket's end that keeps what is written, and passes on what is read as uvloop does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[bytes] = []
+        self.protocol: asyncio.BaseProtocol | None = None
+        self.paused = False
+
+    def write(self, data: bytes) -> None:
+        self.written.append(data)
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self.protocol = protocol
+
+    def pause_reading(self) -> None:
+        self.paused = True
+
+    def resume_reading(self) -> None:
+        self.paused = False
+
+    def abort(self) -> None:
+        self.written.append(b"(cut)")
+
+
+class Flow:
+    write_paused = False
+
+
+class Cycle:
+    """What uvicorn's `send` belongs to, after the head of an answer."""
+
+    def __init__(self) -> None:
+        self.flow, self.transport = Flow(), Transport()
+        self.chunked_encoding, self.response_complete = True, False
+        self.disconnected, self.response_started = False, True
+
+    async def send(self, message: dict[str, bytes]) -> None:
+        body = message["body"]
+        self.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
+
+
+class Client:
+    """The request of a stream whose head is out."""
+
+    def __init__(self) -> None:
+        self.cycle = Cycle()
+        self.send = self.cycle.send
+        self.status = 200
+
+
+class Stream:
+    """An engine's connection, a relay and a client, without sockets."""
+
+    def __init__(self, kind: str) -> None:
+        self.client = Client()
+        self.reply = REPLIES[kind]()
+        self.relay = Relay(self.client, self.reply, whole=False, headers={})  # type: ignore[arg-type]
+        self.engine = Transport()
+        self.connection = Connection(Upstream(ENGINE))
+        self.connection.connection_made(self.engine)
+        self.engine.set_protocol(self.connection)
+        self.relay._connection = self.connection
+        self.connection.request(b"", self.relay)
+        self.read(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+
+    @property
+    def on_lane(self) -> bool:
+        return isinstance(self.engine.protocol, Lane)
+
+    def read(self, data: bytes) -> None:
+        self.engine.protocol.data_received(data)  # type: ignore[union-attr]
+
+    def told(self) -> list[bytes]:
+        """Return the bodies of the chunks that the client got; each must be framed right."""
+        bodies = []
+        for chunk in self.client.cycle.transport.written:
+            size, _, rest = chunk.partition(b"\r\n")
+            assert len(rest) == int(size, 16) + 2 and rest.endswith(b"\r\n")
+            bodies.append(rest[:-2])
+        return bodies
+
+
+def framed(body: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(body), body)
+
+
+def timeless(out: bytes) -> list[object]:
+    values = []
+    for line in out.splitlines():
+        line = line.removeprefix(b"data: ")
+        if line and line != b"[DONE]":
+            value = json.loads(line)
+            value.pop("created_at", None)
+            values.append(value)
+    return values
+
+
+@settings(deadline=None)
+@pytest.mark.parametrize("kind", REPLIES)
+@given(events=st.lists(EVENTS, max_size=12), data=st.data())
+def test_the_lane_says_what_the_reply_says(kind: str, events: list[bytes], data) -> None:
+    chunks = [framed(body) for body in [*events, b": ping\n\n", *events, END, b"data: [DONE]\n\n"]]
+    raw = b"".join(chunks)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(raw)), max_size=8)))
+    whole = data.draw(st.booleans())  # one read for each chunk, or cut anywhere
+    bounds = [0, *cuts, len(raw)]
+    reads = chunks if whole else [raw[a:b] for a, b in pairwise(bounds)]
+    stream = Stream(kind)
+    for read in reads:
+        if read:
+            stream.read(read)
+    straight = REPLIES[kind]()
+    plain = b"".join(
+        straight.feed(body, 1) for body in [*events, *events, END, b"data: [DONE]\n\n"]
+    )
+    assert timeless(b"".join(stream.told())) == timeless(plain)
+    assert stream.reply.usage == straight.usage
+    if kind == "generate":
+        assert stream.reply.text == straight.text
+
+
+def test_a_read_may_end_within_the_size_of_a_chunk() -> None:
+    stream = Stream("chat")
+    raw = b"".join(framed(event(text)) for text in ("a", "b", "c" * 300, "d"))
+    cut = raw.index(b"c" * 300)
+    cut = raw.rindex(b"\r\ndata", 0, cut) - 1  # its last digit is in the next read
+    for read in (raw[:cut], raw[cut:]):
+        stream.read(read)
+    texts = [line["message"]["content"] for line in timeless(b"".join(stream.told()))]  # type: ignore[index]
+    assert texts == ["a", "b", "c" * 300, "d"]
+
+
+@pytest.mark.parametrize("kind", REPLIES)
+def test_plain_tokens_take_the_lane(kind: str) -> None:
+    stream = Stream(kind)
+    for text in "abc":
+        stream.read(framed(event(text)))
+    assert stream.on_lane
+    stream.read(framed(event("d")) + framed(event("ef")) + framed(event("g")))
+    assert len(stream.told()) == 4  # one write for a read
+    stream.connection.release()
+    assert stream.engine.protocol is stream.connection
+
+
+def test_nothing_overtakes_what_a_slow_client_has_not_taken() -> None:
+    stream = Stream("chat")
+    for text in "ab":
+        stream.read(framed(event(text)))
+    assert stream.on_lane
+    stream.client.cycle.flow.write_paused = True
+
+    async def stuck(message: dict[str, bytes]) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    async def run() -> None:
+        stream.client.send = stuck
+        stream.read(framed(event("c")))
+        assert not stream.on_lane and stream.engine.paused
+        stream.client.cycle.flow.write_paused = False
+        stream.read(framed(event("d")))  # was read before the pause
+        assert len(stream.told()) == 2 and len(stream.relay._behind) == 1
+
+    asyncio.run(run())
+
+
+def test_an_error_in_the_stream_ends_the_lane() -> None:
+    stream = Stream("chat")
+    for text in "ab":
+        stream.read(framed(event(text)))
+    stream.read(framed(b'data: {"error": {"message": "no memory"}}\n\n'))
+    assert not stream.on_lane
+    stream.read(framed(event("c")))
+    assert len(stream.told()) == 2
