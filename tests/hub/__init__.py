@@ -1,5 +1,6 @@
 """A stand-in for the Hugging Face hub: two local servers, faults on demand, a log of requests."""
 
-from tests.hub.server import Fault, Logged, StandInHub
+from tests.hub.faults import Fault, Logged
+from tests.hub.server import StandInHub
 
 __all__ = ["Fault", "Logged", "StandInHub"]

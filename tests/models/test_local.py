@@ -17,12 +17,11 @@ from vllama.errors import (
     BadRequest,
     DiskFull,
     InvalidModelRef,
-    ModelNotFound,
     VllamaError,
 )
 from vllama.models.blobs import ORPHAN_S, BlobStore
 from vllama.models.cloud import CloudDisabled
-from vllama.models.create import Recipe, copy, create, created_name, from_files
+from vllama.models.create import Recipe, copy, create, created_name, from_files, quant_to_make
 from vllama.models.library import Library, open_library
 from vllama.models.ref import ModelRef
 from vllama.models.settings import ModelsSettings
@@ -204,17 +203,17 @@ def test_the_template_of_the_file_is_not_kept_again(library: Library):
 
 
 @pytest.mark.parametrize(
-    ("quant", "says"),
-    [("f16", None), ("Q8_0", "cannot quantize from F16 to Q8_0"), ("Q2", 'quantization "Q2"')],
+    ("wanted", "quant"),
+    [(None, None), ("", None), ("f16", None), ("q4_k_m", "Q4_K_M"), ("Q8_0", "Q8_0")],
 )
-def test_quantisation_is_checked_only(library: Library, quant: str, says: str | None):
-    if says is None:
-        make(library, "mine", quantize=quant)
-        return
-    with pytest.raises(BadRequest, match=says):
-        make(library, "mine", quantize=quant)
-    with pytest.raises(ModelNotFound):
-        library.find("mine")
+def test_what_has_to_be_made_of_a_base(library: Library, wanted: str | None, quant: str | None):
+    assert quant_to_make(library, library.find("tiny"), wanted) == quant
+
+
+@pytest.mark.parametrize("quant", ["Q2", "Q5_K_M"])
+def test_what_ollama_does_not_quantise_to(library: Library, quant: str):
+    with pytest.raises(BadRequest, match=f'unsupported quantization "{quant}"'):
+        quant_to_make(library, library.find("tiny"), quant)
 
 
 def test_damaged_files_of_ours_hide_nothing_else(library: Library, home: Path):

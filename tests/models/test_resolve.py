@@ -10,7 +10,7 @@ import pytest
 from tests.hub import Fault, StandInHub
 from vllama.errors import AuthRequired, ModelNotFound, NoPlan, Offline, SourceError, VllamaError
 from vllama.models.ref import ModelRef
-from vllama.models.resolve import Resolution, resolve
+from vllama.models.resolve import Resolution, resolutions, resolve
 from vllama.models.resolve_smaller import smaller
 from vllama.models.settings import ModelsSettings
 from vllama.models.sources.base import Transient
@@ -92,8 +92,9 @@ def test_own_files_come_first_and_cost_one_request(hub: StandInHub, source: Hugg
     assert taken(found) == (BASE, "Q4_K_M") and found.notes == ()
     hub.settle()
     assert [entry.path for entry in hub.log] == [f"/api/models/{BASE}?blobs=true"]
-    assert [c.variant.label for c in found.alternatives if c.variant] == ["Q8_0", "latest"]
-    assert all(c.size_bytes for c in found.alternatives)
+    rest = [c for c in found.candidates if c.variant and not c.taken]
+    assert [c.variant.label for c in rest if c.variant] == ["Q8_0", "latest"]
+    assert all(c.size_bytes for c in rest)
 
 
 @pytest.mark.parametrize(
@@ -558,3 +559,42 @@ def test_a_mirror_without_sizes(
     assert found.variant.size_bytes == 54 and found.variant.files[0].sha256
     hub.settle()
     assert len(hub.requests("hub", "GET", "/tree/")) == 2
+
+
+def test_what_else_could_be_taken_is_looked_for_when_asked(
+    hub: StandInHub, source: HuggingFace
+) -> None:
+    add_base(hub)
+    tags = ("safetensors", f"base_model:quantized:{BASE}")
+    hub.add_repo(f"{BASE}-FP8", SAFE, tags=tags)
+    add_child(hub, "bartowski/Rocket-3B-Instruct-GGUF", downloads=5)
+    add_child(hub, "unsloth/Rocket-3B-Instruct-GGUF", downloads=1)
+    search = resolutions(source, ModelRef.parse(BASE), (ST, GGUF))
+    assert next(search).repository.hub_id == BASE
+    hub.settle()
+    assert len(hub.log) == 1  # nothing but the repository itself
+    rest = [found.repository.hub_id for found in search]
+    assert rest == [
+        f"{BASE}-FP8",
+        "unsloth/Rocket-3B-Instruct-GGUF",
+        "bartowski/Rocket-3B-Instruct-GGUF",
+    ]
+    # who names a repository of GGUFs means that one
+    named = resolutions(source, ModelRef.parse("bartowski/Rocket-3B-Instruct-GGUF"), (GGUF,))
+    assert [found.repository.hub_id for found in named] == ["bartowski/Rocket-3B-Instruct-GGUF"]
+
+
+def test_a_misspelt_name_is_looked_for_at_its_organisation(
+    hub: StandInHub, source: HuggingFace
+) -> None:
+    hub.add_repo("solo/Rocket-GGUF", {"Rocket-Q4_K_M.gguf": b"w"})
+    with pytest.raises(ModelNotFound) as caught:
+        choose(source, "solo/Rokket-GGUF")
+    assert "did you mean solo/Rocket-GGUF?" in str(caught.value.hint)
+
+
+def test_a_quantisation_of_which_parts_are_missing(hub: StandInHub, source: HuggingFace) -> None:
+    files = {"m-Q8_0.gguf": b"w", "m-Q4_K_S-00001-of-00002.gguf": b"w"}
+    hub.add_repo("solo/m-GGUF", files)
+    with pytest.raises(ModelNotFound, match="1 of 2 parts are missing"):
+        choose(source, "solo/m-GGUF:Q4_K_S")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,12 +12,12 @@ import pytest
 from tests.hub import StandInHub
 from tests.models.conftest import Events
 from tests.tiny import write_tiny_gguf
-from vllama.errors import ConfigError, ModelNotFound, Offline
+from vllama.errors import ConfigError, ModelNotFound, Offline, VllamaError
 from vllama.models.library import Library, open_library
 from vllama.models.ref import ModelRef
 from vllama.models.resolve_names import FILE_NAME, PulledNames, forms_in_cache
 from vllama.models.settings import ModelsSettings
-from vllama.models.types import Format
+from vllama.models.types import Bundle, Format
 
 BASE = "meta-llama/Llama-3.2-3B-Instruct"
 FORM = "bartowski/Llama-3.2-3B-Instruct-GGUF"
@@ -66,7 +67,7 @@ def test_a_look_before_the_pull(
     library = opened()
     found = library.look_up("llama3.2:3b", formats=GGUF)
     assert (found.repository.hub_id, found.variant.quant) == (FORM, "Q4_K_M")
-    assert [c.quant for c in found.alternatives] == ["Q8_0"]
+    assert [c.quant for c in found.candidates if c.variant and not c.taken] == ["Q8_0"]
     info = library.look_into(found)
     assert info.parameter_count == 119_488
     assert not list((tmp_path / "cache").glob("models--*"))  # nothing was kept
@@ -155,3 +156,40 @@ def test_the_record_is_plain_json(opened: Callable[..., Library], tmp_path: Path
     assert json.loads((tmp_path / "data" / FILE_NAME).read_text()) == {
         "registry.ollama.ai/library/llama3.2:3b": ["llama3.2:3b", f"hf.co/{FORM}:Q4_K_M"]
     }
+
+
+def test_names_noted_at_once_are_all_kept(tmp_path: Path) -> None:
+    """As by two processes: each has its own object, and only the lock between them."""
+
+    def note(number: int) -> None:
+        names = PulledNames(tmp_path)
+        for step in range(10):
+            hub_id = f"o/m{number}-{step}"
+            names.note(ModelRef.parse(hub_id), a_bundle(f"hf.co/{hub_id}:Q8_0"))
+            if step % 2:
+                names.forget(f"hf.co/{hub_id}:Q8_0", f"hf.co/{hub_id}:Q8_0")
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(note, range(4)))
+    assert len(PulledNames(tmp_path).shown()) == 4 * 5
+
+
+def test_a_data_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "data").touch()
+    with pytest.raises(VllamaError, match="cannot note the name") as caught:
+        PulledNames(tmp_path / "data").note(ModelRef.parse("o/m"), a_bundle("hf.co/o/m:Q8_0"))
+    assert "VLLAMA_DATA_DIR" in str(caught.value.hint)
+
+
+def a_bundle(name: str) -> Bundle:
+    path = Path("m.gguf")
+    return Bundle(
+        name=name,
+        store="hub",
+        format=Format.GGUF,
+        path=path,
+        files=(path,),
+        size_bytes=1,
+        digest="",
+        modified_s=0.0,
+    )

@@ -34,27 +34,33 @@ INTERRUPTED = 130
     help="The Modelfile; - reads it from stdin. [Modelfile]",
 )
 @click.option(
-    "--quantize", "-q", metavar="QUANT", help="Check that the model has this quantization."
+    "--quantize", "-q", metavar="QUANT", help="Make it of this quantization, such as Q4_K_M."
 )
 @click.option("--experimental", is_flag=True, hidden=True)
 def create(model: str, file: Path, quantize: str | None, experimental: bool) -> int:
     """Create a model: a base, with defaults of its own."""
     from vllama.cli.files import library, settings
     from vllama.cli.output import say_aside
-    from vllama.models.create import Recipe, created_name, with_projector
+    from vllama.models.create import Recipe, created_name, quant_to_make, with_projector
     from vllama.models.create import create as create_model
     from vllama.models.modelfile import parse_modelfile
 
     created_name(model)  # a bad name must not pull anything
     order = parse_modelfile(_text(file))
     folder = Path.cwd() if file == STDIN else file.absolute().parent
-    books = library(settings())
+    loaded = settings()
+    books = library(loaded)
     source, *more = (_located(text, folder) for text in order.sources)
     base = _base(books, source)
     if base is None:
         return INTERRUPTED
     for extra in more:
         base = with_projector(base, Path(extra))
+    quant = quant_to_make(books, base, quantize)
+    if quant is not None:
+        from vllama.cli.convert import smaller
+
+        base = smaller(loaded, books, base, quant)
     recipe = Recipe(
         name=model,
         base=base,
@@ -64,7 +70,7 @@ def create(model: str, file: Path, quantize: str | None, experimental: bool) -> 
         messages=order.messages or None,
         license=order.license,
         adapters=tuple(Path(_located(text, folder)) for text in order.adapters),
-        quantize=quantize,
+        new_base=quant is not None,
         notes=tuple(f"leaving out {name}: not used here" for name in order.unused),
     )
     create_model(books, recipe, say_aside)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllama.errors import BadRequest, InvalidModelRef, ModelNotFound, VllamaError
 from vllama.gateway.http import ClientGone, Request
+from vllama.gateway.ollama_convert import converted, of_quant
 from vllama.gateway.ollama_models import named, pull_line, send_line
 from vllama.gateway.pulling import pulled
 from vllama.models.cloud import CloudDisabled
@@ -72,13 +73,19 @@ async def create(gateway: Gateway, request: Request) -> None:
         raise CloudDisabled
     if not source and not files:
         raise BadRequest("neither 'from' or 'files' was specified")
+    quantize = fields.text("quantize") or fields.text("quantization") or None
     lines = Lines(request, stream=body.get("stream") is not False)
     try:
         if source:
             base = await base_of(gateway, request, source, lines)
+        elif is_folder(files):
+            uploads = blobs_of(gateway, files)
+            base = await converted(gateway, request, name, uploads, quantize, lines.send)
         else:
             base = await asyncio.to_thread(uploaded, gateway, files)
-        recipe = Recipe(name=name, base=base, **settings)
+        made = await of_quant(gateway, request, base, quantize, lines.send)
+        new = made is not base or is_folder(files)
+        recipe = Recipe(name=name, base=made, new_base=new, **settings)
         told: list[str] = []
         await asyncio.to_thread(create_model, gateway.catalog.library, recipe, told.append)
         for status in told:
@@ -108,7 +115,6 @@ def recipe_settings(gateway: Gateway, fields: Fields) -> dict[str, Any]:
         "adapters": tuple(
             path for _, path in blobs_of(gateway, fields.mapping("adapters", "map[string]string"))
         ),
-        "quantize": fields.text("quantize") or fields.text("quantization") or None,
         "notes": tuple(notes),
     }
 
@@ -161,6 +167,11 @@ async def base_of(gateway: Gateway, request: Request, name: str, lines: Lines) -
             await lines.send(pull_line(event))
 
     return await pulled(gateway, request, name, tell)
+
+
+def is_folder(files: Mapping[str, object]) -> bool:
+    """Tell whether the uploaded files are those of a safetensors model."""
+    return any(name.lower().endswith(".safetensors") for name in files)
 
 
 def uploaded(gateway: Gateway, files: Mapping[str, object]) -> Bundle:

@@ -17,6 +17,7 @@ import msgspec
 from vllama.errors import BadModelFile, BadRequest, ModelNotFound, VllamaError
 from vllama.models.adapters import check_adapter, is_adapter
 from vllama.models.cloud import is_cloud
+from vllama.models.convert.quants import UNQUANTISED
 from vllama.models.gguf import GgufHeader, read_header
 from vllama.models.library import Library
 from vllama.models.quant import quant_of
@@ -37,7 +38,7 @@ class Recipe:
     """What a new model is made of; None leaves what the base has.
 
     `parameters` are merged over the base's, everything else replaces it. `notes` are told to the
-    user, one status each.
+    user, one status each. `new_base`: its weights were made for this.
     """
 
     name: str
@@ -48,19 +49,18 @@ class Recipe:
     messages: tuple[Mapping[str, object], ...] | None = None
     license: str | None = None
     adapters: tuple[Path, ...] = ()
-    quantize: str | None = None
     notes: tuple[str, ...] = ()
+    new_base: bool = False
 
 
 def create(library: Library, recipe: Recipe, tell: Tell = lambda status: None) -> Bundle:
-    """Create a model, or replace the one of that name. Raises BadRequest, VllamaError."""
+    """Create a model, or replace the one of that name. Raises BadRequest, VllamaError.
+
+    A base in another quantisation has to be made before (`quant_to_make`).
+    """
     name = created_name(recipe.name)
     base = recipe.base
-    try:
-        info = library.info(base)
-    except BadModelFile as error:
-        raise BadRequest(error.message, hint=error.hint) from error
-    check_quant(info, base, recipe.quantize)
+    info = _info(library, base)
     for path in recipe.adapters:
         check_adapter(path, info)
     adapters = recipe.adapters or base.adapters
@@ -81,8 +81,9 @@ def create(library: Library, recipe: Recipe, tell: Tell = lambda status: None) -
         adapters=adapters,
         files=(*(file for file in base.files if file not in base.adapters), *adapters),
     )
-    if bundle.base is None:
+    if bundle.base is None and not recipe.new_base:
         tell("parsing GGUF")
+    tell(f"{'creating new' if recipe.new_base else 'using existing'} layer sha256:{base.digest}")
     _tell_layers(bundle, base, tell)
     for note in recipe.notes:
         tell(note)
@@ -181,22 +182,33 @@ def with_projector(bundle: Bundle, path: Path) -> Bundle:
     return replace(bundle, projector=path, files=(*files, path))
 
 
-def check_quant(info: ModelInfo, base: Bundle, wanted: str | None) -> None:
-    """Refuse to quantise: a model has what its file has. Raises BadRequest."""
+def quant_to_make(library: Library, base: Bundle, wanted: str | None) -> str | None:
+    """Return the type that a base has to be brought into first; None if it is fine as it is.
+
+    The answers are those of Ollama's server/create.go. Raises BadRequest.
+    """
     if not wanted:
-        return
-    has = info.quant or base.quant or "unknown"
-    if wanted.upper() not in QUANTS:
+        return None
+    quant = wanted.strip().upper()
+    if quant not in QUANTS:
         raise BadRequest(
             f'unsupported quantization "{wanted}"', hint=f"known are {', '.join(QUANTS)}"
         )
-    if wanted.upper() != has.upper():
-        if has.upper() not in ("F16", "F32", "BF16"):  # Ollama's words
-            raise BadRequest("quantization is only supported for F16 and F32 models")
-        raise BadRequest(
-            f"cannot quantize from {has} to {wanted.upper()}: vllama does not convert models",
-            hint=f"pull it in that form: vllama pull hf.co/org/repo:{wanted.upper()}",
-        )
+    has = (_info(library, base).quant or base.quant or "unknown").upper()
+    if base.format is Format.SAFETENSORS:
+        return quant  # becomes a GGUF
+    if has == quant:
+        return None
+    if base.format is not Format.GGUF or has not in UNQUANTISED:
+        raise BadRequest("quantization is only supported for F16 and F32 models")
+    return quant
+
+
+def _info(library: Library, base: Bundle) -> ModelInfo:
+    try:
+        return library.info(base)
+    except BadModelFile as error:
+        raise BadRequest(error.message, hint=error.hint) from error
 
 
 def _base_name(library: Library, bundle: Bundle) -> str | None:
@@ -224,8 +236,7 @@ def _is_projector(header: GgufHeader) -> bool:
 
 
 def _tell_layers(bundle: Bundle, base: Bundle, tell: Tell) -> None:
-    """Say, in Ollama's words, what is new and what is there."""
-    tell(f"using existing layer sha256:{base.digest}")
+    """Say, in Ollama's words, what is new and what is there, beside the weights."""
     for own, old in (
         (bundle.template, base.template),
         (bundle.system, base.system),

@@ -17,7 +17,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -25,10 +25,11 @@ import filelock
 import httpx2
 
 from vllama.errors import Offline, SourceError, VllamaError
-from vllama.models.connections import OpenConnections
+from vllama.models.connections import BadAddress, OpenConnections, Wire
 from vllama.models.partial import Closed, Part, Partial, saved_bytes
 from vllama.models.settings import ModelsSettings
 from vllama.models.sources.base import Location, Transient
+from vllama.models.transfer import Again, NoRanges, receive
 from vllama.models.types import Progress, PullEvent, SourceFile
 
 _EMIT_EVERY_S = 0.06  # Ollama's rhythm
@@ -36,7 +37,7 @@ _TICK_S = 0.02
 _HASH_STEP = 16 * 1024 * 1024
 _LEAST_PART = 4 * 1024 * 1024
 _LONGEST_PAUSE_S = 30.0
-_EXPIRED = frozenset({401, 403, 404, 410})  # what storages answer to an old signature
+_LONGEST_WAIT_S = 120.0  # that a server may ask for
 
 
 class Cancelled(VllamaError):
@@ -78,29 +79,34 @@ class BlobPlace(Protocol):
         ...
 
 
-class _Again(Exception):
-    """This attempt failed; another one may go well. `expired`: with a new address."""
-
-    def __init__(self, reason: str, *, expired: bool = False) -> None:
-        super().__init__(reason)
-        self.expired = expired
-
-
-class _NoRanges(Exception):
-    """The server sent something else than the range that was asked for."""
-
-
 def open_client(settings: ModelsSettings) -> httpx2.Client:
-    """Make the HTTP client of one pull; the caller closes it."""
+    """Make the HTTP client for what is asked beside the bytes; the caller closes it."""
     timeout = httpx2.Timeout(settings.stall_timeout_s, connect=settings.request_timeout_s)
     limits = httpx2.Limits(max_connections=settings.connections * 2)
     return httpx2.Client(timeout=timeout, limits=limits, follow_redirects=True)
+
+
+def open_wire(settings: ModelsSettings) -> Wire:
+    """Make the connections of one pull; the caller closes them."""
+    return Wire(connect_s=settings.request_timeout_s, silence_s=settings.stall_timeout_s)
 
 
 def part_size(size_bytes: int, settings: ModelsSettings) -> int:
     """Return the size of a file's parts: several a connection, so that none idles at the end."""
     share = -(-size_bytes // (settings.connections * 4))
     return min(max(share, _LEAST_PART), settings.part_bytes)
+
+
+def moved(file: SourceFile, etag: str, total_bytes: int, done_bytes: int) -> PullEvent:
+    """Make the event that tells how much of a file is here."""
+    kind = "sha1" if len(etag) == 40 else "sha256"
+    return PullEvent(
+        status=f"pulling {etag[:12]}",
+        file=file.path,
+        digest=f"{kind}:{etag}",
+        total_bytes=total_bytes,
+        completed_bytes=done_bytes,
+    )
 
 
 class FileDownload:
@@ -115,17 +121,17 @@ class FileDownload:
         *,
         place: BlobPlace,
         locate: Callable[[], Location],
-        client: httpx2.Client,
+        wire: Wire,
         settings: ModelsSettings,
         progress: Progress,
         stops: Sequence[threading.Event],
     ) -> None:
         self._file, self._place, self._ask = file, place, locate
-        self._client, self._settings, self._progress = client, settings, progress
+        self._wire, self._settings, self._progress = wire, settings, progress
         self._ended = threading.Event()  # tells this file's own workers
         self._stops = tuple(stops)
         self._asking = threading.Lock()
-        self._connections = OpenConnections()
+        self._reading = OpenConnections()
         self._errors: list[Exception] = []
         self._location: Location | None = None
         self._ranges = True
@@ -194,7 +200,7 @@ class FileDownload:
             self._emit(location.etag, location.size_bytes, partial.done_bytes, force=True)
             try:
                 self._run_workers(partial, location)
-            except _NoRanges:
+            except NoRanges:
                 self._ranges = False
                 partial.restart_whole()
                 self._run_workers(partial, location)
@@ -233,7 +239,7 @@ class FileDownload:
         """End the workers: one that waits for bytes wakes when its connection is shut down."""
         deadline = time.monotonic() + self._settings.request_timeout_s
         while any(w.is_alive() for w in workers) and time.monotonic() < deadline:
-            self._connections.shut_down()
+            self._reading.shut_down()
             for worker in workers:
                 worker.join(0.05)
 
@@ -256,57 +262,41 @@ class FileDownload:
             if not self._ranges:
                 part.done = 0
             try:
-                self._stream(partial, part, location)
-            except (_Again, httpx2.TransportError) as error:
-                reason = str(error) or type(error).__name__
-                tries = 0 if part.done > reached else tries + 1
-                if tries >= self._settings.attempts:
+                self._receive(partial, part, location)
+            except Again as error:
+                tries = 0 if part.done > reached and not error.slow else tries + 1
+                if error.misplaced and tries > 1:
+                    raise NoRanges from error
+                if tries >= self._settings.attempts or error.wait_s > _LONGEST_WAIT_S:
                     raise SourceError(
-                        f"cannot fetch '{self._file.path}': {reason}",
+                        f"cannot fetch '{self._file.path}': {error}",
                         hint="pull again: it goes on where it stopped",
                     ) from error
-                self._pause(tries, reason)
-                if isinstance(error, _Again) and error.expired:
+                self._pause(tries, str(error), error.wait_s)
+                if error.expired:
                     self._locate(location)
-            except (httpx2.RequestError, httpx2.InvalidURL) as error:  # redirects without end …
+            except BadAddress as error:
                 raise SourceError(f"cannot fetch '{self._file.path}': {error}") from error
 
-    def _stream(self, partial: Partial, part: Part, location: Location) -> None:
-        headers = {**location.headers, "Accept-Encoding": "identity"}
-        if self._ranges:
-            headers["Range"] = f"bytes={part.position}-{part.start + part.size - 1}"
-        with self._client.stream("GET", location.url, headers=headers) as response:
-            self._check_answer(response, part, location)
-            with self._connections.watch(response.extensions):
-                for data in response.iter_raw():
-                    if self._ended.is_set():
-                        raise Cancelled("cannot go on: cancelled")
-                    partial.write(part, data)
-                    if not part.left:
-                        return
-        if part.left:
-            raise _Again("the connection was closed early")
+    def _receive(self, partial: Partial, part: Part, location: Location) -> None:
+        pieces = receive(
+            self._wire,
+            location,
+            part,
+            ranged=self._ranges,
+            reading=self._reading,
+            slow_after_s=self._settings.stall_timeout_s,
+        )
+        with closing(pieces):
+            for data in pieces:
+                if self._ended.is_set():
+                    raise Cancelled("cannot go on: cancelled")
+                partial.write(part, data)
 
-    def _check_answer(self, response: httpx2.Response, part: Part, location: Location) -> None:
-        status = response.status_code
-        if status == 206:
-            said = response.headers.get("content-range", "")
-            if not said.startswith(f"bytes {part.position}-"):
-                raise _NoRanges
-        elif status == 200:
-            if self._ranges and (part.position or part.size != location.size_bytes):
-                raise _NoRanges
-        elif status in _EXPIRED:
-            raise _Again(f"the storage answered {status}", expired=True)
-        elif status == 429 or status >= 500:
-            raise _Again(f"the storage answered {status}")
-        else:
-            raise SourceError(f"cannot fetch '{self._file.path}': the storage answered {status}")
-
-    def _pause(self, tries: int, reason: str) -> None:
-        """Wait before try number `tries` + 1: nothing, then `backoff_s`, doubling."""
+    def _pause(self, tries: int, reason: str, asked_s: float = 0.0) -> None:
+        """Wait before try number `tries` + 1: nothing, then `backoff_s`, doubling; or as asked."""
         pause = self._settings.backoff_s * 2 ** (tries - 1) if tries else 0.0
-        until = time.monotonic() + min(pause, _LONGEST_PAUSE_S)
+        until = time.monotonic() + max(asked_s, min(pause, _LONGEST_PAUSE_S))
         while True:
             self._check_stops(reason)
             if self._ended.wait(min(_TICK_S, max(0.0, until - time.monotonic()))):
@@ -323,13 +313,4 @@ class FileDownload:
         if not force and now - self._emitted_at < _EMIT_EVERY_S:
             return
         self._emitted_at = now
-        kind = "sha1" if len(etag) == 40 else "sha256"
-        self._progress(
-            PullEvent(
-                status=f"pulling {etag[:12]}",
-                file=self._file.path,
-                digest=f"{kind}:{etag}",
-                total_bytes=total,
-                completed_bytes=done,
-            )
-        )
+        self._progress(moved(self._file, etag, total, done))

@@ -15,11 +15,17 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-import httpx2
-
 from vllama.errors import DiskFull, VllamaError
+from vllama.models.connections import Wire
 from vllama.models.disk import free_bytes
-from vllama.models.download import BlobPlace, Cancelled, FileDownload, open_client, part_size
+from vllama.models.download import (
+    BlobPlace,
+    Cancelled,
+    FileDownload,
+    moved,
+    open_wire,
+    part_size,
+)
 from vllama.models.hub_cache import HubRepo
 from vllama.models.partial import saved_bytes
 from vllama.models.settings import ModelsSettings
@@ -49,25 +55,31 @@ class Fetcher:
         ChecksumMismatch, AuthRequired, Offline, SourceError.
         """
         repo = HubRepo(self._settings.hf_cache_dir, repository.hub_id)
+        commit = repository.commit
+        here = [f for f in variant.files if repo.has_file(commit, f.path, f.size_bytes)]
+        missing = [file for file in variant.files if file not in here]
         with disk_errors(repo, repo.hub_id):
-            check_space(repo, variant.files, repo.hub_id, self._free_space)
-            repo.prepare()
-            with open_client(self._settings) as client:
+            for file in here:
+                progress(moved(file, file.etag or "", file.size_bytes, file.size_bytes))
+            if missing:
+                check_space(repo, missing, repo.hub_id, self._free_space)
+                repo.prepare()
+            with open_wire(self._settings) as wire:
                 etags = fetch_files(
-                    variant.files,
+                    missing,
                     place=repo,
                     locate=partial(self._source.locate, repository),
-                    client=client,
+                    wire=wire,
                     settings=self._settings,
                     progress=progress,
                     cancel=cancel,
                 )
             progress(PullEvent(status="verifying sha256 digest"))  # was done while they came
             progress(PullEvent(status="writing manifest"))
-            for file, etag in zip(variant.files, etags, strict=True):
-                repo.link(repository.commit, file.path, etag)
-            repo.write_ref(repository.branch, repository.commit)
-        return repo.snapshot(repository.commit)
+            for file, etag in zip(missing, etags, strict=True):
+                repo.link(commit, file.path, etag)
+            repo.write_ref(repository.branch, commit)
+        return repo.snapshot(commit)
 
 
 def check_space(
@@ -101,7 +113,7 @@ def fetch_files(
     *,
     place: BlobPlace,
     locate: Callable[[SourceFile], Location],
-    client: httpx2.Client,
+    wire: Wire,
     settings: ModelsSettings,
     progress: Progress,
     cancel: threading.Event,
@@ -117,7 +129,7 @@ def fetch_files(
             file,
             place=place,
             locate=partial(locate, file),
-            client=client,
+            wire=wire,
             settings=settings,
             progress=progress,
             stops=(cancel, failed),

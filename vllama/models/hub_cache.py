@@ -12,13 +12,17 @@ Paths and links only: no network, no huggingface_hub.
 
 from __future__ import annotations
 
+import errno
 import os
-import tempfile
+import shutil
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+from vllama.models.disk import write_whole
+
 _PREFIX = "models--"
+_NO_LINKS = frozenset({errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
 _TAG = (
     "Signature: 8a477f597d28d172789f06886806bc55\n# This file is a cache directory tag created by "
     "huggingface_hub.\n# For information about cache directory tags, see:\n"
@@ -36,6 +40,7 @@ class HubRepo:
         self.hub_id = hub_id
         self._name = _PREFIX + hub_id.replace("/", "--")
         self.root = cache_dir / self._name
+        self._moved: dict[str, Path] = {}
 
     def prepare(self) -> None:
         """Create the folders; raises OSError."""
@@ -68,29 +73,52 @@ class HubRepo:
         """Return the folder of one commit's files."""
         return self.root / "snapshots" / commit
 
+    def has_file(self, commit: str, path: str, size_bytes: int) -> bool:
+        """Tell whether a snapshot has a file, as a link to a blob or as a plain file."""
+        try:
+            return (self.snapshot(commit) / path).stat().st_size == size_bytes
+        except OSError:
+            return False
+
     def link(self, commit: str, path: str, etag: str) -> Path:
-        """Make a blob appear as `path` in a snapshot, by a relative link.
+        """Make a blob appear as `path` in a snapshot, by a relative link; raises OSError.
 
         In one step, as a second pull may do the same now and a reader must always find a file.
+        On a file system without links the file itself goes there, as with huggingface_hub.
         """
         place = self.snapshot(commit) / path
-        place.parent.mkdir(parents=True, exist_ok=True)
         target = os.path.relpath(self.blob(etag), place.parent)
-        if not (place.is_symlink() and str(place.readlink()) == target):
-            temporary = self.root / f".link-{uuid.uuid4().hex}"
+        if place.is_symlink() and str(place.readlink()) == target:
+            return place
+        place.parent.mkdir(parents=True, exist_ok=True)
+        temporary = self.root / f".link-{uuid.uuid4().hex}"
+        try:
             temporary.symlink_to(target)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            self._put(etag, place, temporary)
+        else:
             temporary.replace(place)
         return place
 
+    def _put(self, etag: str, place: Path, temporary: Path) -> None:
+        if etag in self._moved:  # two files with the same content
+            shutil.copyfile(self._moved[etag], temporary)
+            temporary.replace(place)
+        else:
+            self.blob(etag).replace(place)
+            self._moved[etag] = place
+
     def write_ref(self, branch: str, commit: str) -> None:
-        """Let a branch point at a commit, in one step."""
+        """Let a branch point at a commit, in one step; raises OSError."""
         place = self.root / "refs" / branch
-        place.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=self.root, prefix=".ref-")
-        with os.fdopen(handle, "w") as file:
-            file.write(commit)
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(place)
+        try:
+            if place.read_text() == commit:
+                return
+        except (OSError, UnicodeDecodeError):  # it will be made anew
+            pass
+        write_whole(place, commit.encode(), by=self.root)
 
     def snapshots(self) -> list[Path]:
         """Return the snapshots, those that a ref points at first (`main` before others)."""

@@ -14,13 +14,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vllama.errors import BadRequest, ModelNotFound, Offline, VllamaError
+from vllama.errors import (
+    BadModelFile,
+    BadRequest,
+    ModelNotFound,
+    NotEnoughMemory,
+    Offline,
+    VllamaError,
+)
 from vllama.models.aliases import check_aliases, hub_alias, own_alias
 from vllama.models.cloud import CloudDisabled, is_cloud
 from vllama.models.disk import free_bytes
-from vllama.models.ollama_layout import OllamaModels
 from vllama.models.ollama_names import Target, target
 from vllama.models.ref import Kind, ModelRef
+from vllama.models.remote import Remote
 from vllama.models.resolve_names import PulledNames, forms_in_cache
 from vllama.models.settings import ModelsSettings
 from vllama.models.stores.base import ForeignStore, RemovingStore, SkippingStore, Store
@@ -39,12 +46,12 @@ from vllama.models.types import (
     PullEvent,
     Removed,
     Skipped,
-    Variant,
 )
 
 if TYPE_CHECKING:
+    from vllama.models.fits import Fits
     from vllama.models.resolve import Resolution
-    from vllama.models.sources.base import Hub, Repository
+    from vllama.models.sources.base import Hub
 
 ALL_FORMATS = (Format.GGUF, Format.SAFETENSORS)
 _INFOS_KEPT = 256
@@ -63,7 +70,7 @@ class Library:
         free_space: Callable[[Path], int] = free_bytes,
     ) -> None:
         self._stores, self._settings = tuple(stores), settings
-        self._open_source, self._free_space = open_source, free_space
+        self._remote = Remote(open_source, settings, free_space)
         self._names = PulledNames(settings.data_dir)
         self._infos: OrderedDict[tuple[object, ...], ModelInfo] = OrderedDict()
         self._lock = threading.Lock()
@@ -188,50 +195,70 @@ class Library:
         progress: Progress = lambda event: None,
         cancel: threading.Event | None = None,
         insecure: bool = False,
+        fits: Fits | None = None,
+        to_load: bool = False,
     ) -> Bundle:
         """Bring a model here, or up to date; return it.
 
         `insecure` allows plain http to a registry of Ollama's kind. `formats` are those that can
-        be served, the best first. Raises InvalidModelRef, ModelNotFound, NoPlan (no such format
-        there), Cancelled, DiskFull, SourceError and kin.
+        be served, the best first. With `fits` the quantisation is chosen by memory, and a model
+        of which none fits is refused; one that was named is fetched all the same, unless it is
+        `to_load` here. Raises InvalidModelRef, ModelNotFound, NoPlan (no such format there),
+        NotEnoughMemory, Cancelled, DiskFull, SourceError and kin.
         """
-        ref = ModelRef.parse(name)
+        ref, cancel = ModelRef.parse(name), cancel or threading.Event()
         progress(PullEvent(status="pulling manifest"))
         here = self._find(ref)
+        if here is not None and here.format is Format.GGUF and Format.GGUF not in formats:
+            here = None  # what it is to be converted from is wanted
         where = None
         if self._settings.ollama_dirs and own_alias(ref, self._settings.aliases) is None:
             where = target(ref, self._settings.ollama_registry, insecure=insecure)
         if where is not None and (where.asked or here is None or here.store == OllamaStore.name):
             if is_cloud(ref):
                 raise CloudDisabled
-            return self._pull_from(where, here, formats, progress, cancel or threading.Event())
-        alias = self.alias(ref)
-        hub = alias or (ref if ref.kind is Kind.HUB else None)
+            bundle = self._from_registry(where, here, formats, progress, cancel)
+            progress(PullEvent(status="success"))
+            return bundle
+        hub = self.alias(ref) or (ref if ref.kind is Kind.HUB else None)
         if here is not None and (hub is None or here.store != HfCacheStore.name):
             progress(PullEvent(status="success"))
             return here
         if is_cloud(ref):
             raise CloudDisabled
-        if hub is None or hub.hub_id is None:
-            return self._unpullable(ref)
-        from vllama.models.fetch import Fetcher  # with its HTTP client: only a pull pays for it
-        from vllama.models.resolve import resolve
-
-        source = self._open_source()
+        if hub is None and ref.kind is Kind.PATH:
+            return self.find(ref.text)  # raises: it is not here
         try:
-            found = resolve(source, hub, formats, named=alias is None)
+            found = self._remote.look_up(ref, formats, fits, self._known)
         except Offline as error:
-            if here is None:
-                raise self._cut_off(error, hub) from error
+            if here is None or hub is None:
+                raise self._cut_off(error, hub or ref) from error
             progress(PullEvent(status="success"))  # what is here is complete, if maybe not newest
             return here
         for note in found.notes:
             progress(PullEvent(status=note))
-        fetcher = Fetcher(source, self._settings, free_space=self._free_space)
-        fetcher.fetch(found.repository, found.variant, progress, cancel or threading.Event())
-        bundle = self._names.note(ref, self._fetched(found.repository, found.variant))
+        if found.shortage is not None:
+            if to_load or hub is None or not hub.has_tag:
+                raise too_large(ref, found, found.shortage, to_load=to_load)
+            progress(PullEvent(status=f"warning: {found.shortage.sentence()}"))
+        bundle = self._names.note(ref, self._remote.fetch(found, progress, cancel))
         progress(PullEvent(status="success"))
         return bundle
+
+    def _from_registry(
+        self,
+        where: Target,
+        here: Bundle | None,
+        formats: Sequence[Format],
+        progress: Progress,
+        cancel: threading.Event,
+    ) -> Bundle:
+        try:
+            return self._remote.fetch_from(where, formats, progress, cancel)
+        except Offline:
+            if here is None or here.store != OllamaStore.name:
+                raise
+            return here  # complete, if maybe not newest
 
     def _cut_off(self, error: Offline, hub: ModelRef) -> Offline:
         """Say which forms of a model are here, where the hub cannot be asked for the wanted one."""
@@ -243,83 +270,33 @@ class Library:
     def _forms(self, ref: ModelRef, *, known: bool) -> Sequence[ModelRef]:
         return forms_in_cache(self._settings.hf_cache_dir, ref, known=known)
 
-    def look_up(self, name: str, *, formats: Sequence[Format] = ALL_FORMATS) -> Resolution:
+    def look_up(
+        self, name: str, *, formats: Sequence[Format] = ALL_FORMATS, fits: Fits | None = None
+    ) -> Resolution:
         """Decide what a pull from the hub would fetch, and why; nothing is fetched.
 
-        Raises as `pull` does; ModelNotFound for names that the hub has no part in.
+        Raises as `pull` does, but for NotEnoughMemory, which is the resolution's `shortage`;
+        ModelNotFound for names that the hub has no part in.
         """
-        from vllama.models.resolve import resolve
+        return self._remote.look_up(ModelRef.parse(name), formats, fits, self._known)
 
-        ref = ModelRef.parse(name)
-        alias = self.alias(ref)
-        hub = alias or ref
-        if hub.kind is not Kind.HUB:
-            raise self._no_repository(ref)
-        return resolve(self._open_source(), hub, formats, named=alias is None)
+    def _known(self, found: Resolution) -> ModelInfo | None:
+        """Return the metadata of a form that is here, so that the hub need not be asked."""
+        ref = ModelRef.of_hub(found.repository.hub_id, found.variant.label)
+        bundle = self._in_stores(ref)
+        if bundle is None or bundle.format is not found.variant.format:
+            return None
+        try:
+            return self._read(bundle)
+        except BadModelFile:
+            return None
 
     def look_into(self, found: Resolution) -> ModelInfo:
         """Read the metadata of what a pull would fetch, from the hub: a few MB at most.
 
         Raises BadModelFile, AuthRequired, Offline, SourceError.
         """
-        from vllama.models.resolve_header import read_remote_info
-
-        source = self._open_source()
-        return read_remote_info(source, found.repository, found.variant, self._settings)
-
-    def _pull_from(
-        self,
-        where: Target,
-        here: Bundle | None,
-        formats: Sequence[Format],
-        progress: Progress,
-        cancel: threading.Event,
-    ) -> Bundle:
-        """Pull from a registry of Ollama's kind, into Ollama's store."""
-        from vllama.models.ollama_pull import pull_model  # as above
-
-        models = OllamaModels(self._settings.ollama_dirs[0])
-        try:
-            name = pull_model(
-                where,
-                models,
-                self._settings,
-                formats=formats,
-                progress=progress,
-                cancel=cancel,
-                free_space=self._free_space,
-            )
-        except Offline:
-            if here is None or here.store != OllamaStore.name:
-                raise
-            progress(PullEvent(status="success"))  # as with the hub
-            return here
-        bundle = OllamaStore([models.folder]).find(ModelRef.parse(name.display))
-        if bundle is None:
-            raise ModelNotFound(name.display, hint="it was removed while it was pulled: pull again")
-        progress(PullEvent(status="success"))
-        return bundle
-
-    def _unpullable(self, ref: ModelRef) -> Bundle:
-        if ref.kind is Kind.PATH:
-            return self.find(ref.text)  # raises: it is not here
-        raise self._no_repository(ref)
-
-    def _no_repository(self, ref: ModelRef) -> ModelNotFound:
-        return ModelNotFound(
-            ref.display,
-            message=f"cannot pull '{ref.display}': no repository on the hub is known for it",
-            hint="name one: vllama pull hf.co/org/repo[:QUANT], or take it from Ollama's registry: "
-            f"vllama pull ollama://{ref.display}",
-        )
-
-    def _fetched(self, repository: Repository, variant: Variant) -> Bundle:
-        store = HfCacheStore(self._settings.hf_cache_dir)
-        wanted = ModelRef.of_hub(repository.hub_id, variant.label)
-        for bundle in store.in_repository(repository.hub_id):
-            if wanted.means(bundle.name) and bundle.format is variant.format:
-                return bundle
-        raise ModelNotFound(wanted.display, hint="it was removed while it was pulled: pull again")
+        return self._remote.look_into(found)
 
     def remove(self, name: str, *, force: bool = False) -> Removed:
         """Delete a model that vllama or another user of the hub's cache fetched.
@@ -370,6 +347,19 @@ def open_library(settings: ModelsSettings) -> Library:
         return HuggingFace(settings)
 
     return Library(stores, open_source, settings)
+
+
+def too_large(
+    ref: ModelRef, found: Resolution, shortage: NotEnoughMemory, *, to_load: bool
+) -> NotEnoughMemory:
+    """Make the error for a model that is not fetched because it does not fit."""
+    hint = shortage.hint
+    if not to_load and found.variant.format is Format.GGUF:
+        name = ModelRef.of_hub(found.repository.hub_id, found.variant.label).display
+        anyway = f"to fetch it all the same, name the quantisation: vllama pull {name}"
+        hint = f"{hint}; or {anyway}" if hint else anyway
+    verb = "load" if to_load else "pull"
+    return NotEnoughMemory(f"cannot {verb} '{ref.display}': {shortage.message}", hint=hint)
 
 
 def _state(bundle: Bundle) -> tuple[object, ...]:

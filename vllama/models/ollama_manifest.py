@@ -64,6 +64,7 @@ class _Blob(msgspec.Struct):
 class _Document(msgspec.Struct):
     layers: list[_Blob] | None = None
     config: _Blob | None = None
+    manifests: list[object] | None = None
 
 
 def parse_manifest(content: bytes) -> Manifest:
@@ -72,6 +73,8 @@ def parse_manifest(content: bytes) -> Manifest:
         document = msgspec.json.decode(content, type=_Document)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"its manifest is damaged ({error})") from None
+    if document.manifests and not document.layers:
+        raise ValueError("its manifest is a list of others, as of container images")
     layers = tuple(_layer(blob) for blob in document.layers or ())
     config = _layer(document.config) if document.config and document.config.digest else None
     return Manifest(layers=layers, config=config)

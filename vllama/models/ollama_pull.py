@@ -16,12 +16,13 @@ from pathlib import Path
 
 from vllama.errors import NoPlan, SourceError
 from vllama.models.disk import free_bytes
-from vllama.models.download import open_client
+from vllama.models.download import Cancelled, open_client, open_wire
 from vllama.models.fetch import check_space, disk_errors, fetch_files
 from vllama.models.ollama_layout import OllamaModels, StoredName
 from vllama.models.ollama_manifest import Manifest, digests_in, parse_manifest, unservable
 from vllama.models.ollama_names import Target
 from vllama.models.settings import ModelsSettings
+from vllama.models.sources.base import Transient
 from vllama.models.sources.ollama import OllamaRegistry
 from vllama.models.types import Format, Progress, PullEvent, SourceFile
 
@@ -44,9 +45,9 @@ def pull_model(
     engine reads), AuthRequired, Cancelled, ChecksumMismatch, DiskFull, Offline, SourceError.
     """
     what = target.name.display
-    with open_client(settings) as client, disk_errors(models, what):
+    with open_client(settings) as client, open_wire(settings) as wire, disk_errors(models, what):
         registry = OllamaRegistry(client, target)
-        content = registry.manifest()
+        content = _manifest(registry, settings, cancel)
         manifest = _checked(content, what, formats)
         files = [
             SourceFile(
@@ -65,7 +66,7 @@ def pull_model(
                 files,
                 place=models,
                 locate=registry.locate,
-                client=client,
+                wire=wire,
                 settings=settings,
                 progress=progress,
                 cancel=cancel,
@@ -77,6 +78,17 @@ def pull_model(
                     _publish(models, name, content, progress)
                     return name
     raise SourceError(f"cannot pull '{what}': its blobs are removed as soon as they are here")
+
+
+def _manifest(registry: OllamaRegistry, settings: ModelsSettings, cancel: threading.Event) -> bytes:
+    """Ask for the manifest, and again where the registry is overloaded for a moment."""
+    for pause in range(TRIES - 1):
+        try:
+            return registry.manifest()
+        except Transient as error:
+            if cancel.wait(settings.backoff_s * 2**pause):
+                raise Cancelled("cannot go on: cancelled", hint=error.message) from error
+    return registry.manifest()
 
 
 def _publish(models: OllamaModels, name: StoredName, content: bytes, progress: Progress) -> None:

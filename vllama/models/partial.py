@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import mmap
 import os
 import threading
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from pathlib import Path
 
 from vllama.errors import ChecksumMismatch
 
-_READ_BYTES = 1024 * 1024
+_READ_BYTES = 256 * 1024  # what stays in a processor's cache
 _WIDTH = 16
 
 
@@ -52,7 +53,9 @@ class Partial:
         self._etag, self._size = etag, size_bytes
         self._path, self._state = path, _state(path)
         self._lock = threading.Lock()
-        self._fd = self._state_fd = -1
+        self._fd = -1
+        self._counts: mmap.mmap | None = None
+        self._buffer = memoryview(bytearray(_READ_BYTES))
         self._parts: list[Part] = []
         self._counts_at = 0
         self._part_bytes = part_bytes
@@ -79,8 +82,9 @@ class Partial:
         with self._lock:
             if self._fd >= 0:
                 os.close(self._fd)
-                os.close(self._state_fd)
-            self._fd = self._state_fd = -1
+            if self._counts is not None:
+                self._counts.close()
+            self._fd, self._counts = -1, None
 
     @property
     def done_bytes(self) -> int:
@@ -107,7 +111,6 @@ class Partial:
             self._part_bytes = max(self._size, 1)
             self._parts = _split(self._size, self._part_bytes, [])
             self._hash, self._hashed = _new_hash(self._etag, self._size), 0
-            os.close(self._state_fd)
             self._write_state()
 
     def write(self, part: Part, data: bytes) -> None:
@@ -121,17 +124,21 @@ class Partial:
                 part.done += written
                 view = view[written:]
             at = self._counts_at + part.start // self._part_bytes * (_WIDTH + 1)
-            os.pwrite(self._state_fd, _count(part.done), at)
+            assert self._counts is not None  # it is there as long as the file is open
+            self._counts[at : at + _WIDTH] = _count(part.done)
 
     def _write_state(self) -> None:
-        """Write the state file and keep it open; raises OSError."""
+        """Write the state file and map it: a store to it costs no call; raises OSError."""
         head = f'{{"size": {self._size}, "part_bytes": {self._part_bytes}, "done": ['.encode()
         counts = b",".join(_count(part.done) for part in self._parts)
         temporary = self._state.with_suffix(".tmp")
         temporary.write_bytes(head + counts + b"]}")
         temporary.replace(self._state)
         self._counts_at = len(head)
-        self._state_fd = os.open(self._state, os.O_WRONLY | os.O_CLOEXEC)
+        if self._counts is not None:
+            self._counts.close()
+        with self._state.open("r+b") as file:
+            self._counts = mmap.mmap(file.fileno(), 0)
 
     def hash_ahead(self, limit_bytes: int) -> bool:
         """Checksum what has arrived without a gap, so that little is left to do at the end.
@@ -141,11 +148,12 @@ class Partial:
         end = min(self._contiguous(), self._hashed + limit_bytes)
         moved = self._hashed < end
         while self._hashed < end:
-            data = os.pread(self._fd, min(_READ_BYTES, end - self._hashed), self._hashed)
-            if not data:
+            room = self._buffer[: end - self._hashed]
+            count = os.preadv(self._fd, [room], self._hashed)
+            if not count:
                 raise OSError("the partial file became shorter")
-            self._hash.update(data)
-            self._hashed += len(data)
+            self._hash.update(room[:count])
+            self._hashed += count
         return moved
 
     def _contiguous(self) -> int:

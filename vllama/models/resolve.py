@@ -17,7 +17,15 @@ import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from vllama.errors import AuthRequired, ModelNotFound, NoPlan, Offline, SourceError, VllamaError
+from vllama.errors import (
+    AuthRequired,
+    ModelNotFound,
+    NoPlan,
+    NotEnoughMemory,
+    Offline,
+    SourceError,
+    VllamaError,
+)
 from vllama.models.ref import ModelRef
 from vllama.models.resolve_choice import (
     TRIES,
@@ -28,7 +36,8 @@ from vllama.models.resolve_choice import (
     refusal,
     variant_of,
 )
-from vllama.models.resolve_match import gguf_names, no_form_of, rank, wrong_size
+from vllama.models.resolve_match import gguf_names, no_form_of, rank, scheme, wrong_size
+from vllama.models.resolve_smaller import smaller
 from vllama.models.sources.base import Hub, Listed, Repository, Transient
 from vllama.models.types import Format, Variant
 from vllama.models.variants import group_ggufs, left_out
@@ -38,17 +47,16 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolution:
-    """What a name stands for. `notes` are for the user: whose files these are, whose licence."""
+    """What a name stands for. `notes` are for the user: whose files these are, whose licence.
+
+    `shortage` is set where the variant does not fit into this machine's memory.
+    """
 
     repository: Repository
     variant: Variant
     candidates: tuple[Candidate, ...]
     notes: tuple[str, ...] = ()
-
-    @property
-    def alternatives(self) -> tuple[Candidate, ...]:
-        """What could be served as well, in the order of preference."""
-        return tuple(c for c in self.candidates if c.variant is not None and not c.taken)
+    shortage: NotEnoughMemory | None = None
 
 
 def resolve(
@@ -58,6 +66,16 @@ def resolve(
 
     `named` False: the repository follows from a library name, so its absence is no error as long
     as others have its files. Raises ModelNotFound, NoPlan, AuthRequired, Offline, SourceError.
+    """
+    return next(resolutions(hub, ref, formats, named=named))
+
+
+def resolutions(
+    hub: Hub, ref: ModelRef, formats: Sequence[Format], *, named: bool = True
+) -> Iterator[Resolution]:
+    """Yield what `resolve` returns, then what else could be taken, looked for only when asked.
+
+    Raises as `resolve`, and what the hub raises on the way to the next.
     """
     return _Search(hub, ref, tuple(formats), named).run()
 
@@ -69,18 +87,32 @@ class _Search:
         self._tag = ref.tag if ref.has_tag else None
         self._seen: list[Candidate] = []
         self._fit: list[str] = []  # listed children worth opening, in order
+        self._rest: tuple[Candidate, ...] = ()  # what is not opened as long as it goes well
         self._closed: AuthRequired | None = None
 
-    def run(self) -> Resolution:
-        base = self._base()
+    def run(self) -> Iterator[Resolution]:
+        base, found = self._base(), False
         for format in self._formats:
-            taken = self._own(base, format) if base else None
-            closed_or_none = self._closed is not None or not self._has_gguf(base)
-            if taken is None and format is Format.GGUF and closed_or_none:
-                taken = self._children(base)
-            if taken is not None:
-                return self._result(base, taken)
-        raise self._nothing(base)
+            for taken in self._of(base, format):
+                found = True
+                yield self._result(base, taken)
+                self._rest = ()
+        if not found:
+            raise self._nothing(base)
+
+    def _of(self, base: Repository | None, format: Format) -> Iterator[Candidate]:
+        own = self._own(base, format) if base else None
+        if own is not None:
+            yield own
+        if format is Format.GGUF:
+            # who names a repository of GGUFs means those
+            if own is None and (self._closed is not None or not self._has_gguf(base)):
+                yield from self._children(base)
+        elif own is not None and base is not None and scheme(base.hub_id) is None:
+            for candidate in smaller(self._hub, base):
+                self._seen.append(candidate)
+                if candidate.variant is not None:
+                    yield candidate
 
     def _base(self) -> Repository | None:
         try:
@@ -114,8 +146,8 @@ class _Search:
             return None
         return self._take(base, variant, "named", "the repository's own files")
 
-    def _children(self, base: Repository | None) -> Candidate | None:
-        """Take the first form of the model by somebody else that can be served."""
+    def _children(self, base: Repository | None) -> Iterator[Candidate]:
+        """Yield the forms of the model by others that can be served."""
         base_id = base.hub_id if base else self._id
         tried = 0
         for hub_id, found, whose in self._forms(base_id, base):
@@ -141,10 +173,10 @@ class _Search:
                 self._refuse(child.hub_id, found, reason or lacks(child, self._tag))
                 continue
             taken = self._take(child, variant, found, f"a GGUF form of {base_id} by {whose}")
-            for other in self._fit[self._fit.index(hub_id) + 1 if hub_id in self._fit else 0 :]:
-                self._refuse(other, "listed by the hub", f"{child.hub_id} comes before it")
-            return taken
-        return None
+            after = self._fit[self._fit.index(hub_id) + 1 if hub_id in self._fit else 0 :]
+            why = f"{child.hub_id} comes before it"
+            self._rest = tuple(refusal(other, "listed by the hub", why) for other in after)
+            yield taken
 
     def _forms(self, base_id: str, base: Repository | None) -> Iterator[tuple[str, str, str]]:
         """Yield (id, how found, whose) in the order to try; note what is refused by its listing."""
@@ -226,7 +258,7 @@ class _Search:
         return Resolution(
             repository=taken.repository,
             variant=taken.variant,
-            candidates=tuple(self._seen),
+            candidates=(*self._seen, *self._rest),
             notes=tuple(notes),
         )
 
@@ -256,8 +288,8 @@ def _why_quant(variant: Variant, tag: str | None) -> str:
 
 def _with_near_names(hub: Hub, hub_id: str, error: ModelNotFound) -> ModelNotFound:
     """Add names like the one that was not found, if the hub knows some."""
-    name = hub_id.rpartition("/")[2]
-    words = [name, name.split("-")[0]]
+    org, _, name = hub_id.rpartition("/")
+    words = [word for word in (name, name.split("-")[0], org) if word]
     found: list[str] = []
     for word in dict.fromkeys(words):
         try:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vllama.errors import ModelNotFound, NoPlan
+from vllama.models.convert.offer import offer
 from vllama.models.quant import quant_of_tag
 from vllama.models.sources.base import Listed, Repository
 from vllama.models.types import Format, Variant
@@ -68,9 +69,13 @@ def no_variant(
     if tag is not None and labels:
         shown = ", ".join(labels[:_NAMES_SHOWN]) + (" …" if len(labels) > _NAMES_SHOWN else "")
         quants = any(v.format is Format.GGUF for v in repository.variants)
+        problems = left_out(file.path for file in repository.files)
+        broken = [
+            f": {path}: {why}" for path, why in problems.items() if tag.lower() in path.lower()
+        ]
         return ModelNotFound(
             f"hf.co/{hub_id}:{tag}",
-            message=f"cannot find ':{tag}' in '{hub_id}'",
+            message=f"cannot find ':{tag}' in '{hub_id}'{broken[0] if broken else ''}",
             hint=f"take one of: {shown}"
             if quants
             else f"leave the tag out: neither it nor a GGUF of it by others has {tag}",
@@ -80,6 +85,8 @@ def no_variant(
         hint = (
             f"name a GGUF repository of the model, or install an engine for {have}: vllama engines"
         )
+        if Format.SAFETENSORS in found:
+            hint = f"{offer(hub_id)}; or {hint}"
     else:
         hint = "install an engine that serves it: vllama engines"
         if repository.bases:
@@ -87,18 +94,6 @@ def no_variant(
     return NoPlan(
         f"cannot serve '{hub_id}' here: it holds {have} only, and {want} is wanted", hint=hint
     )
-
-
-def choose_variant(repository: Repository, tag: str | None, formats: Sequence[Format]) -> Variant:
-    """Choose among a repository's own files: the first of `formats` it has, by tag if given.
-
-    Raises ModelNotFound (no such tag), NoPlan (none of the formats is there).
-    """
-    for format in formats:
-        variant = variant_of(repository, format, tag)
-        if variant is not None:
-            return variant
-    raise no_variant(repository, tag, formats)
 
 
 def variant_of(repository: Repository, format: Format, tag: str | None) -> Variant | None:

@@ -9,18 +9,20 @@ bundle is gone do no harm: nobody finds it.
 from __future__ import annotations
 
 import json
-import os
-import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from vllama.errors import VllamaError
+from vllama.models.disk import write_whole
 from vllama.models.hub_cache import repositories
 from vllama.models.ref import Kind, ModelRef
 from vllama.models.resolve_match import QUANTISERS, no_form_of, rank
 from vllama.models.types import Bundle
 
 FILE_NAME = "pulled.json"
+LOCK_LIMIT_S = 30.0
 
 
 class PulledNames:
@@ -33,7 +35,8 @@ class PulledNames:
     def note(self, ref: ModelRef, bundle: Bundle) -> Bundle:
         """Note what a name became; return the bundle under the name to show."""
         shown = ref.display if ref.kind is Kind.LIBRARY else bundle.name
-        self._write({**self._read(), ref.canonical: (shown, bundle.name)})
+        with self._locked():
+            self._write({**self._read(), ref.canonical: (shown, bundle.name)})
         return replace(bundle, name=shown)
 
     def meant_by(self, ref: ModelRef) -> tuple[str, str] | None:
@@ -52,15 +55,36 @@ class PulledNames:
 
     def forget(self, shown: str, bundle: str) -> bool:
         """Forget a shown name of a bundle; tell whether others of it are left."""
-        known = self._read()
-        kept = {
-            name: pair
-            for name, pair in known.items()
-            if (pair[0].lower(), pair[1].lower()) != (shown.lower(), bundle.lower())
-        }
-        if len(kept) != len(known):
-            self._write(kept)
+        with self._locked():
+            known = self._read()
+            kept = {
+                name: pair
+                for name, pair in known.items()
+                if (pair[0].lower(), pair[1].lower()) != (shown.lower(), bundle.lower())
+            }
+            if len(kept) != len(known):
+                self._write(kept)
         return any(pair[1].lower() == bundle.lower() for pair in kept.values())
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Keep other pulls and removals from noting; raises VllamaError."""
+        if self._path is None:
+            yield
+            return
+        from filelock import FileLock, Timeout  # a start writes nothing
+
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            lock = self._path.with_name(f".{self._path.name}.lock")
+            with FileLock(lock, timeout=LOCK_LIMIT_S):
+                yield
+        except (OSError, Timeout) as error:
+            reason = "another program holds it" if isinstance(error, Timeout) else error.strerror
+            raise VllamaError(
+                f"cannot note the name in '{self._path}': {reason}",
+                hint="set VLLAMA_DATA_DIR to a folder that can be written",
+            ) from error
 
     def _read(self) -> Mapping[str, tuple[str, str]]:
         if self._path is None:
@@ -75,12 +99,7 @@ class PulledNames:
         if self._path is None:
             self._memory = dict(entries)
             return
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=".", dir=self._path.parent)
-        with os.fdopen(handle, "w") as file:
-            json.dump(entries, file, indent=1)
-        Path(name).chmod(0o644)
-        Path(name).replace(self._path)
+        write_whole(self._path, json.dumps(entries, indent=1).encode())
 
 
 def forms_in_cache(cache_dir: Path, ref: ModelRef, *, known: bool) -> list[ModelRef]:

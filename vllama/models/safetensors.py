@@ -149,7 +149,9 @@ def _weights(folder: Path, bits: int | None) -> tuple[int, int, Counter[str]]:
 
 
 def _quant(config: Mapping[str, object], dtypes: Counter[str]) -> str:
-    scheme = config.get("quantization_config")
+    scheme = config.get("quantization_config") or config.get("quantization")
+    if isinstance(scheme, dict) and "group_size" in scheme and "quant_method" not in scheme:
+        return f"MLX{scheme.get('bits') or ''}"
     if isinstance(scheme, dict):
         return str(scheme.get("quant_method") or "quantized").upper()
     common = dtypes.most_common(1)[0][0] if dtypes else "unknown"
@@ -215,7 +217,11 @@ def _named(
         f"{arch}.attention.head_count_kv": kv,
         f"{arch}.feed_forward_length": _int(inner, "intermediate_size"),
         f"{arch}.vocab_size": _int(inner, "vocab_size"),
+        # latent attention (DeepSeek): what the cache holds instead of heads
+        f"{arch}.attention.kv_lora_rank": _int(inner, "kv_lora_rank"),
     }
+    if isinstance(values[f"{arch}.attention.kv_lora_rank"], int):
+        values[f"{arch}.rope.dimension_count"] = _int(inner, "qk_rope_head_dim")
     return {key: value for key, value in values.items() if value is not None}
 
 

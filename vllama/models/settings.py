@@ -42,6 +42,6 @@ class ModelsSettings:
     connections: int = 4
     part_bytes: int = 32 * 1024 * 1024
     request_timeout_s: float = 10.0
-    stall_timeout_s: float = 30.0
+    stall_timeout_s: float = 15.0
     attempts: int = 6
     backoff_s: float = 1.0

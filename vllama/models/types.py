@@ -92,6 +92,11 @@ class ModelInfo:
     metadata: Mapping[str, object] = field(default_factory=dict)
     tensors: tuple[tuple[str, str, tuple[int, ...]], ...] = ()
 
+    @property
+    def ranks(self) -> bool:
+        """Whether it scores documents (4 is "rank" of llama.cpp's `llama_pooling_type`)."""
+        return self.metadata.get(f"{self.architecture}.pooling_type") == 4
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle:

@@ -131,6 +131,17 @@ def test_a_manifest_that_does_not_come(
     assert not settings.ollama_dirs[0].exists()
 
 
+def test_an_overloaded_registry_is_asked_again(registry: StandInRegistry, library: Library) -> None:
+    asked: list[str] = []
+
+    def fault(method: str, path: str, headers: Mapping[str, str], server: str) -> Fault | None:
+        asked.append(path)
+        return Fault(status=(503, 429)[len(asked) - 1]) if len(asked) < 3 else None
+
+    registry.fault = fault
+    assert library.pull(f"{registry.host}/library/tiny").store == "ollama"
+
+
 def test_without_a_network_the_model_that_is_here_will_do(
     registry: StandInRegistry, library: Library, events: Events
 ) -> None:
@@ -148,6 +159,7 @@ def test_without_a_network_the_model_that_is_here_will_do(
         (b"\xff\xfe", SourceError, "damaged"),
         (json.dumps({"layers": [{"digest": "../../x"}]}).encode(), SourceError, "impossible blob"),
         (json.dumps({"layers": []}).encode(), NoPlan, "no model layer"),
+        (json.dumps({"manifests": [{"digest": "x"}]}).encode(), SourceError, "list of others"),
         (b" " * 5_000_000, SourceError, "too long"),
     ],
 )

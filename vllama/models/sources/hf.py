@@ -7,6 +7,7 @@ All exceptions of huggingface_hub and its HTTP library are mapped to ours here a
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
@@ -21,17 +22,19 @@ from vllama.models.settings import ModelsSettings
 from vllama.models.sources.answers import Answer, Answers
 from vllama.models.sources.base import Listed, Location, Repository, Transient
 from vllama.models.sources.hub_json import (
-    bases_of,
-    file_of,
-    gguf_total,
-    license_of,
-    parameters_of,
-    variants_of,
+    NotTheHub,
+    files_of_tree,
+    has_sizes,
+    is_plain,
+    listed_in,
+    repository_of,
     wait_s,
 )
 from vllama.models.types import SourceFile
 
 _WEB = "https://huggingface.co"
+_TRIES = 3
+_LONGEST_WAIT_S = 30.0
 _LOG_IN = "set HF_TOKEN or run: hf auth login"
 
 
@@ -43,34 +46,24 @@ class HuggingFace:
         self._token = settings.hf_token
         self._offline = settings.offline
         self._timeout_s = settings.request_timeout_s
+        self._pauses = [
+            settings.backoff_s * 2**n for n in range(min(_TRIES, settings.attempts) - 1)
+        ]
         self._answers = Answers(settings.data_dir / "answers" if settings.data_dir else None)
 
     def resolve(self, hub_id: str) -> Repository:
         """Ask for the files of `main`; the id comes back in the hub's own spelling."""
         hub = self._library()
         with self._mapped(hub, hub_id):
-            (rows,) = self._ask(hub, f"/api/models/{hub_id}", [("blobs", "true")])
-            info = hub.ModelInfo(**rows)
-        if getattr(info, "disabled", False):
-            raise self._disabled(hub_id)
-        if not info.sha:
-            raise SourceError(f"cannot read '{hub_id}': the hub named no commit")
-        files = tuple(file_of(sibling) for sibling in info.siblings or [])
-        if any(sibling.size is None for sibling in info.siblings or []):  # a mirror without blobs
-            files = self._tree(hub, info.id, info.sha)
-        weights = info.safetensors
-        return Repository(
-            hub_id=info.id,
-            commit=info.sha,
-            gated=info.gated or None,
-            variants=variants_of(files),
-            files=files,
-            license=license_of(info),
-            bases=bases_of(info),
-            pipeline=info.pipeline_tag,
-            parameter_count=gguf_total(info) or parameters_of(weights),
-            dtypes=dict(weights.parameters or {}) if weights else {},
-        )
+            (row,) = self._ask(hub, f"/api/models/{hub_id}", [("blobs", "true")])
+            if isinstance(row, dict) and row.get("disabled"):
+                raise self._disabled(hub_id)
+            found = repository_of(row)
+        if not has_sizes(row):  # a mirror without blobs
+            files = self._tree(hub, found.hub_id, found.commit)
+            with self._mapped(hub, hub_id):
+                found = repository_of(row, files)
+        return found
 
     def children(self, hub_id: str, label: str | None = None) -> tuple[Listed, ...]:
         """List what says that it was quantised from `hub_id`, most loaded first.
@@ -81,21 +74,12 @@ class HuggingFace:
         query += [("filter", label)] if label else []
         query += [("sort", "downloads"), ("limit", str(_MOST_CHILDREN))]
         query += [("expand", name) for name in _ABOUT_CHILDREN]
-        return tuple(
-            Listed(
-                hub_id=info.id,
-                gated=info.gated or None,
-                disabled=bool(info.disabled or info.private),
-                parameter_count=gguf_total(info),
-                paths=tuple(sibling.rfilename for sibling in info.siblings or []),
-            )
-            for info in self._list(hub_id, query, _MOST_CHILDREN)
-        )
+        return tuple(self._list(hub_id, query, _MOST_CHILDREN))
 
     def search(self, text: str, limit: int) -> tuple[str, ...]:
         """List the ids of the most loaded repositories that have `text` in their id."""
         query = [("search", text), ("sort", "downloads"), ("limit", str(limit))]
-        return tuple(info.id for info in self._list(text, query, limit))
+        return tuple(listed.hub_id for listed in self._list(text, query, limit))
 
     def check_access(self, repository: Repository) -> None:
         """Ask whether this user may fetch the files; raise AuthRequired."""
@@ -120,7 +104,7 @@ class HuggingFace:
             )
             headers = hub.utils.build_hf_headers(token=self._token, **_US)
         size = found.size if found.size is not None else file.size_bytes
-        if not found.etag:
+        if not found.etag or not is_plain(found.etag):
             raise SourceError(f"cannot fetch '{file.path}' of '{repository.hub_id}': no checksum")
         same = _origin(found.location) == _origin(self._endpoint)
         return Location(
@@ -131,26 +115,17 @@ class HuggingFace:
             headers=headers if same else {"user-agent": headers["user-agent"]},
         )
 
-    def _list(self, about: str, query: list[tuple[str, str]], most: int) -> list[Any]:
+    def _list(self, about: str, query: list[tuple[str, str]], most: int) -> list[Listed]:
         hub = self._library()
         with self._mapped(hub, about):
             pages = self._ask(hub, "/api/models", query, most)
-            return [hub.ModelInfo(**row) for page in pages for row in page][:most]
+            return [listed for page in pages for listed in listed_in(page)][:most]
 
     def _tree(self, hub: ModuleType, hub_id: str, commit: str) -> tuple[SourceFile, ...]:
         path = f"/api/models/{hub_id}/tree/{commit}"
         with self._mapped(hub, hub_id):
             pages = self._ask(hub, path, [("recursive", "true"), ("expand", "false")], None)
-            rows = [row for page in pages for row in page if row["type"] == "file"]
-        return tuple(
-            SourceFile(
-                path=row["path"],
-                size_bytes=int(row["size"]),
-                etag=(row.get("lfs") or {}).get("oid") or row.get("oid"),
-                sha256=(row.get("lfs") or {}).get("oid"),
-            )
-            for row in rows
-        )
+            return tuple(file for page in pages for file in files_of_tree(page))
 
     def _ask(
         self, hub: ModuleType, path: str, query: list[tuple[str, str]], most: int | None = 0
@@ -182,13 +157,21 @@ class HuggingFace:
             except ValueError as error:
                 raise SourceError(f"cannot read {url}: {self._host} answered no JSON") from error
             pages.append(page)
-            rows, more = rows + len(page), kept.next or ""
+            rows, more = rows + (len(page) if isinstance(page, list) else 0), kept.next or ""
         return pages
 
     def _get(self, hub: ModuleType, url: str, headers: Mapping[str, str]) -> httpx2.Response:
+        """Ask once, and again where the hub says that it will do better soon."""
         own = hub.utils.build_hf_headers(token=self._token, **_US)
         session: httpx2.Client = hub.utils.get_session()
-        response = session.get(url, headers={**own, **headers}, timeout=self._timeout_s)
+        for pause_s in (*self._pauses, None):
+            response = session.get(url, headers={**own, **headers}, timeout=self._timeout_s)
+            if response.status_code != 429 and response.status_code < 500:
+                break
+            asked_s = wait_s(response.headers)
+            if pause_s is None or asked_s > _LONGEST_WAIT_S:
+                break
+            time.sleep(max(pause_s, asked_s))
         if response.status_code != 304:
             hub.utils.hf_raise_for_status(response)
         return response
@@ -256,7 +239,12 @@ class HuggingFace:
                 f"cannot reach {self._host}: {reason}",
                 hint="check the network, proxy and HF_ENDPOINT",
             ) from error
-        except (TypeError, KeyError) as error:  # JSON, but not the hub's
+        except httpx2.TooManyRedirects as error:
+            raise SourceError(
+                f"cannot read '{hub_id}': {self._host} redirects without end",
+                hint="check HF_ENDPOINT",
+            ) from error
+        except (NotTheHub, TypeError, KeyError) as error:  # JSON, but not the hub's
             raise SourceError(
                 f"cannot read '{hub_id}': {self._host} does not answer as a hub does",
                 hint="check HF_ENDPOINT",

@@ -1,65 +1,133 @@
-"""The hub's JSON, as huggingface_hub's `ModelInfo` has it → our values. Pure.
+"""The hub's JSON → our values. Pure, and believes nothing: a mirror may leave fields out.
 
-Fields as the hub's `/api/models` routes give them (model-sources §2.2).
+Fields as the hub's `/api/models` routes give them (model-sources §2.2). What is missing or of
+another type than it should be counts as not told; only what nothing works without is insisted on.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import PurePosixPath
 from typing import Any
 
+from vllama.models.sources.base import Listed, Repository
 from vllama.models.types import Format, SourceFile, Variant
 from vllama.models.variants import group_ggufs, safetensors_files
 
 _PACKED = frozenset({"I8", "U8", "I32", "U32", "F8_E4M3", "F8_E5M2", "F4"})
 
 
-def file_of(sibling: Any) -> SourceFile:
-    """Make a file of a `siblings` entry; its etag is the SHA-256, or git's id of a small one."""
-    return SourceFile(
-        path=sibling.rfilename,
-        size_bytes=sibling.size or 0,
-        etag=sibling.lfs.sha256 if sibling.lfs else sibling.blob_id,
-        sha256=sibling.lfs.sha256 if sibling.lfs else None,
+class NotTheHub(ValueError):
+    """JSON, but not what a hub answers."""
+
+
+def repository_of(row: object, files: tuple[SourceFile, ...] | None = None) -> Repository:
+    """Read a repository's own page; `files` are better known than it tells. Raises NotTheHub."""
+    about = _object(row)
+    hub_id, commit = _text(about.get("id")), _text(about.get("sha"))
+    if hub_id is None or commit is None or not is_plain(commit):
+        raise NotTheHub("it names no repository or no commit")
+    files = files_of(row) if files is None else files
+    dtypes = _dtypes(about)
+    total = _count(_object(about.get("safetensors")).get("total"))
+    return Repository(
+        hub_id=hub_id,
+        commit=commit,
+        gated=_gated(about),
+        variants=variants_of(files),
+        files=files,
+        license=license_of(about),
+        bases=bases_of(about),
+        pipeline=_text(about.get("pipeline_tag")),
+        # where several are packed into one number, their count says nothing
+        parameter_count=_gguf_total(about) or (None if set(dtypes) & _PACKED else total),
+        dtypes=dtypes,
     )
 
 
-def license_of(info: Any) -> str | None:
-    """Return the licence's name: the card's own for an `other`, else the tag `license:…`."""
-    card = info.card_data or {}
-    name = card.get("license_name") or card.get("license")
-    tagged = (tag.removeprefix("license:") for tag in info.tags or () if tag.startswith("license:"))
-    name = name[0] if isinstance(name, list) and name else name
-    return str(name) if name else next(tagged, None)
+def listed_in(page: object) -> list[Listed]:
+    """Read one page of a list; rows that name no repository are passed over. Raises NotTheHub."""
+    if not isinstance(page, list):
+        raise NotTheHub("it lists no repositories")
+    return [listed for row in page if (listed := _listed(_object(row))) is not None]
 
 
-def bases_of(info: Any) -> tuple[str, ...]:
-    """Return what a repository was made from: its tags, else its card."""
-    prefix = "base_model:quantized:"
-    tagged = tuple(t.removeprefix(prefix) for t in info.tags or () if t.startswith(prefix))
-    base = (info.card_data or {}).get("base_model")
-    return tagged or tuple(base if isinstance(base, list) else [base] if base else [])
-
-
-def gguf_total(info: Any) -> int | None:
-    """Return the number of parameters that the hub read from one of the GGUF files."""
-    about = info.gguf if isinstance(info.gguf, dict) else {}
-    total = about.get("total")
-    return total if isinstance(total, int) and total > 0 else None
-
-
-def parameters_of(weights: Any) -> int | None:
-    """Return the number of parameters; None where several are packed into one number."""
-    if weights is None or set(weights.parameters or {}) & _PACKED:
+def _listed(about: Mapping[str, Any]) -> Listed | None:
+    hub_id = _text(about.get("id"))
+    if hub_id is None:
         return None
-    return int(weights.total) if weights.total else None
+    names = (_text(_name(item)) for item in _list(about.get("siblings")))
+    return Listed(
+        hub_id=hub_id,
+        gated=_gated(about),
+        disabled=bool(about.get("disabled") or about.get("private")),
+        parameter_count=_gguf_total(about),
+        paths=tuple(name for name in names if name is not None),
+    )
 
 
-def wait_s(headers: Mapping[str, str]) -> str | None:
-    """Return how long to wait: `Retry-After`, or the t of `RateLimit: "api";r=0;t=55`."""
+def has_sizes(row: object) -> bool:
+    """Tell whether a repository's page has its files with sizes (a mirror may leave them out)."""
+    siblings = _object(row).get("siblings")
+    return isinstance(siblings, list) and all(
+        _count(_object(item).get("size"), least=0) is not None for item in siblings
+    )
+
+
+def files_of(row: object) -> tuple[SourceFile, ...]:
+    """Read the files of a repository's page. Raises NotTheHub."""
+    return tuple(
+        _file(_name(item), item, _object(_object(item).get("lfs")).get("sha256"), "blobId")
+        for item in _list(_object(row).get("siblings"))
+    )
+
+
+def files_of_tree(rows: object) -> tuple[SourceFile, ...]:
+    """Read one page of a listing of files. Raises NotTheHub."""
+    if not isinstance(rows, list):
+        raise NotTheHub("it lists no files")
+    return tuple(
+        _file(_object(row).get("path"), row, _object(_object(row).get("lfs")).get("oid"), "oid")
+        for row in rows
+        if _object(row).get("type") == "file"
+    )
+
+
+def _file(path: object, row: object, sha256: object, plain: str) -> SourceFile:
+    # an LFS file's etag is its SHA-256, a small one's git's id
+    name, sum256 = _text(path), _text(sha256)
+    if name is None or not _stays_inside(name):
+        raise NotTheHub("one of its files has no name, or one that leads out of its folder")
+    about = _object(row)
+    return SourceFile(
+        path=name,
+        size_bytes=_count(about.get("size")) or 0,
+        etag=sum256 or _text(about.get(plain)),
+        sha256=sum256,
+    )
+
+
+def license_of(about: Mapping[str, Any]) -> str | None:
+    """Return the licence's name: the card's own for an `other`, else the tag `license:…`."""
+    card = _object(about.get("cardData"))
+    name = card.get("license_name") or card.get("license")
+    named = next(iter(_texts(name)), None)
+    return named or next(_tagged(about, "license:"), None)
+
+
+def bases_of(about: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what a repository was made from: its tags, else its card."""
+    tagged = tuple(_tagged(about, "base_model:quantized:"))
+    return tagged or _texts(_object(about.get("cardData")).get("base_model"))
+
+
+def wait_s(headers: Mapping[str, str]) -> int:
+    """Return how long to wait: `Retry-After`, or the t of `RateLimit: "api";r=0;t=55`; or 0."""
+    after = re.fullmatch(r"\s*(\d+)(?:\.\d*)?\s*", headers.get("retry-after", ""))
     limit = re.search(r"\bt=(\d+)", headers.get("ratelimit", ""))
-    return headers.get("retry-after") or (limit.group(1) if limit else None)
+    found = after or limit
+    return int(found[1]) if found else 0
 
 
 def variants_of(files: tuple[SourceFile, ...]) -> tuple[Variant, ...]:
@@ -84,3 +152,58 @@ def variants_of(files: tuple[SourceFile, ...]) -> tuple[Variant, ...]:
             )
         )
     return tuple(variants)
+
+
+def _gated(about: Mapping[str, Any]) -> str | None:
+    gated = about.get("gated")
+    return gated if isinstance(gated, str) and gated else "auto" if gated is True else None
+
+
+def _gguf_total(about: Mapping[str, Any]) -> int | None:
+    """Return the number of parameters that the hub read from one of the GGUF files."""
+    return _count(_object(about.get("gguf")).get("total"))
+
+
+def _dtypes(about: Mapping[str, Any]) -> dict[str, int]:
+    given = _object(_object(about.get("safetensors")).get("parameters"))
+    counts = {name: _count(value) for name, value in given.items()}
+    return {name: count for name, count in counts.items() if count is not None}
+
+
+def _tagged(about: Mapping[str, Any], prefix: str) -> Any:
+    return (t.removeprefix(prefix) for t in _texts(about.get("tags")) if t.startswith(prefix))
+
+
+def _name(item: object) -> object:
+    return _object(item).get("rfilename")
+
+
+def is_plain(name: str) -> bool:
+    """Tell whether a checksum or a commit may be the name of a file."""
+    return re.fullmatch(r"\w[\w.+=-]*", name) is not None
+
+
+def _stays_inside(name: str) -> bool:
+    path = PurePosixPath(name)
+    return not path.is_absolute() and ".." not in path.parts and "\0" not in name
+
+
+def _object(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    values = value if isinstance(value, list) else [value]
+    return tuple(text for text in map(_text, values) if text is not None)
+
+
+def _count(value: object, *, least: int = 1) -> int | None:
+    return value if isinstance(value, int) and value >= least else None

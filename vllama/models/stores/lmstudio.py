@@ -1,7 +1,8 @@
 """LM Studio's models read in place: `<models>/<publisher>/<repository>/<files>`.
 
 The two folders are those of the hub (lmstudio.ai/docs, "Import models"), so a model is named as
-if it had come from there: `hf.co/publisher/repository:QUANT`. Never writes or deletes there.
+if it had come from there: `hf.co/publisher/repository:QUANT`. Writes nothing there, and deletes
+only what it is told to delete all the same.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from vllama.errors import InvalidModelRef
+from vllama.errors import InvalidModelRef, VllamaError
+from vllama.models.disk import remove_empty
 from vllama.models.ref import Kind, ModelRef
 from vllama.models.safetensors import is_mlx, weight_files
 from vllama.models.stores.folder import gguf_bundle, gguf_groups, safetensors_bundle
-from vllama.models.types import Bundle, Skipped
+from vllama.models.types import Bundle, Removed, Skipped
 from vllama.models.variants import choose_group
 
 MLX = "it is in MLX's format, which only Apple's MLX engine reads"
@@ -69,8 +71,29 @@ class LMStudioStore:
         return None
 
     def keeps(self, bundle: Bundle) -> tuple[str, str]:
-        """Return why LM Studio's files are not deleted."""
-        return "it belongs to LM Studio", "remove it there: My Models, or lms"
+        """Return why LM Studio's files are not deleted without being told to."""
+        force = f"vllama rm --force {bundle.name}"
+        hint = f"remove it there (My Models, or lms), or delete it all the same: {force}"
+        return "it belongs to LM Studio", hint
+
+    def remove(self, bundle: Bundle) -> Removed:
+        """Delete a model's files; those that another one there uses (a projector) stay."""
+        folder = next(f for f in self._repositories() if bundle.path.is_relative_to(f))
+        others = (other for other in self._models(folder) if other.name != bundle.name)
+        kept = {file for other in others for file in other.files}
+        freed = 0
+        try:
+            for file in bundle.files:
+                if file in kept:
+                    continue
+                freed += 0 if file.is_symlink() else file.stat().st_size
+                file.unlink()
+                remove_empty(file.parent, folder.parent.parent)
+        except OSError as error:
+            raise VllamaError(
+                f"cannot remove '{bundle.name}': {error.strerror or error}"
+            ) from error
+        return Removed(names=(bundle.name,), freed_bytes=freed)
 
     def _repositories(self) -> Iterator[Path]:
         """Iterate over the folders of the second level; links are followed."""

@@ -47,6 +47,11 @@ class LocalStore:
         self._bases = tuple(bases)
         self.blobs = BlobStore(data_dir / "blobs", free_space=free_space)
 
+    @property
+    def root(self) -> Path:
+        """The data folder."""
+        return self._root
+
     def list(self) -> list[Bundle]:
         """Return every model, also those whose base is gone: they can be removed."""
         found = (self._load(path) for path in sorted(self._folder.rglob("*.json")))
@@ -57,7 +62,18 @@ class LocalStore:
         if ref.kind is Kind.PATH:
             return None
         found = (self._load(self._file(name)) for name in ref.candidates)
-        return next((bundle for bundle in found if bundle is not None), None)
+        whole = next((bundle for bundle in found if bundle is not None), None)
+        return whole or self._converted(ref)
+
+    def _converted(self, ref: ModelRef) -> Bundle | None:
+        """Return what a hub model named without its quantisation was converted to, the newest.
+
+        Nothing else of ours has a hub name.
+        """
+        if ref.kind is not Kind.HUB or ref.has_tag:
+            return None
+        found = (self._load(path) for path in self._file(ref.canonical).parent.glob("*.json"))
+        return max((b for b in found if b is not None), key=lambda b: b.modified_s, default=None)
 
     def write(self, bundle: Bundle, *, digest: str | None = None) -> Bundle:
         """Keep `bundle` under its name, in the place of another of that name; return it as kept.

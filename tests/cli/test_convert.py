@@ -1,0 +1,124 @@
+"""`vllama convert` and `create -q` as a person meets them; the quantiser is the real one."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Vllama
+from tests.models.convert.conftest import local
+from tests.models.convert.tools import Tools
+from tests.tiny import write_tiny_gguf
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        importlib.util.find_spec("llama_cpp") is None,
+        reason="llama_cpp is not installed; run: make test",
+    ),
+]
+
+
+@pytest.fixture
+def data(tmp_path: Path, env: dict[str, str]) -> Path:
+    env["VLLAMA_DATA_DIR"] = str(tmp_path / "data")
+    env["OLLAMA_HOST"] = "127.0.0.1:9"
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Path:
+    return write_tiny_gguf(tmp_path / "large-F16.gguf")
+
+
+def test_a_smaller_gguf(large: Path, data: Path, vllama: Vllama, tmp_path: Path) -> None:
+    done = vllama("convert", str(large), "-q", "q8_0", "--output", "small")
+    assert (done.returncode, done.stdout) == (0, f"converted '{large}' to 'small:latest'\n")
+    assert "quantizing F16 model to Q8_0" in done.stderr
+    (row,) = json.loads(vllama("list", "small", "--json").stdout)["models"]
+    assert (row["quantization_level"], row["store"]) == ("Q8_0", "created")
+    target = tmp_path / "x.gguf"
+    done = vllama("convert", str(large), "-q", "Q8_0", "-o", str(target), "--json")
+    assert json.loads(done.stdout) == {
+        "name": str(target),
+        "path": str(target),
+        "projector": None,
+        "quantization": "Q8_0",
+        "size": target.stat().st_size,
+    }
+    assert vllama("rm", "small").returncode == 0
+    assert [path.name for path in (data / "blobs").iterdir()] == []
+
+
+def test_create_quantizes(large: Path, data: Path, vllama: Vllama, tmp_path: Path) -> None:
+    (tmp_path / "Modelfile").write_text(f"FROM {large}\nSYSTEM Say little.\n")
+    done = vllama("create", "terse", "-f", str(tmp_path / "Modelfile"), "-q", "Q4_K_M")
+    assert done.returncode == 0, done.stderr
+    assert "quantizing F16 model to Q4_K_M" in done.stderr
+    assert vllama("show", "terse", "--system").stdout == "Say little.\n"
+    (row,) = json.loads(vllama("list", "terse", "--json").stdout)["models"]
+    assert row["quantization_level"] == "Q4_K_M"
+    (tmp_path / "Modelfile").write_text("FROM terse\n")
+    done = vllama("create", "again", "-f", str(tmp_path / "Modelfile"), "-q", "Q8_0")
+    assert "quantization is only supported for F16 and F32 models" in done.stderr
+    done = vllama("create", "again", "-f", str(tmp_path / "Modelfile"), "-q", "q4_0")
+    assert 'unsupported quantization "q4_0"' in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ([], "Error: cannot convert '{}': it is a GGUF already"),
+        (["-q", "Q9"], 'Error: unsupported quantization "Q9"'),
+        (["-q", "f16"], "Error: cannot convert '{}': it is F16 already"),
+        (["--outtype", "q4_0"], "Error: Invalid value for '--outtype'"),
+        (["-q", "Q8_0", "-o", "/dev/null/x.gguf"], "Error: cannot write '/dev"),
+    ],
+)
+def test_wrong_use(large: Path, data: Path, vllama: Vllama, more: list[str], says: str) -> None:
+    done = vllama("convert", str(large), *more)
+    assert done.returncode in (1, 2)
+    assert says.format(large) in done.stderr
+    assert "Hint: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_nothing_is_fetched_without_being_asked(
+    data: Path, vllama: Vllama, tmp_path: Path
+) -> None:  # fmt: skip
+    folder = local(tmp_path / "mine")
+    done = vllama("convert", str(folder))
+    assert done.returncode == 2
+    assert "llama.cpp's converter with torch, in an environment of its own: about" in done.stderr
+    assert "Error: cannot ask whether to fetch that" in done.stderr
+    assert "Hint: agree with --yes" in done.stderr
+    assert not data.exists()
+
+
+def test_the_names_hint(data: Path, vllama: Vllama, tmp_path: Path) -> None:
+    Tools(data, write_tiny_gguf(tmp_path / "tiny.gguf"))
+    done = vllama("convert", str(local(tmp_path / "mine")), "--json")
+    assert json.loads(done.stdout)["name"] == "mine:latest", done.stderr
+    assert "serve it with" not in done.stderr
+
+
+def test_ctrl_c(data: Path, env: dict[str, str], tmp_path: Path) -> None:
+    Tools(data, write_tiny_gguf(tmp_path / "tiny.gguf"))
+    command = [sys.executable, "-m", "vllama", "convert"]
+    command.append(str(local(tmp_path / "mine", model_type="hangs")))
+    with subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "100%" in line:
+                break
+        process.send_signal(signal.SIGINT)
+        rest = process.stderr.read()
+    assert process.returncode == 130
+    assert rest.splitlines() == ["stopped; nothing half-made is left, and what was fetched is kept"]
+    assert [*(data / "blobs").iterdir()] == []

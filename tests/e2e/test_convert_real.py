@@ -1,0 +1,134 @@
+"""The official converter and quantiser, and llama.cpp loading what they made.
+
+The converter's environment (torch for the CPU, transformers: some 300 MB) is made once, below
+`.venv`, by the same code that `vllama convert` makes it with.
+"""
+
+import asyncio
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.hub import StandInHub
+from tests.server import Server
+from vllama.environments.make import make_in_steps
+from vllama.environments.place import Step
+from vllama.errors import EnvironmentFailed
+from vllama.models.convert.converter import FOLDER, WITH_CPU
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+VENV = Path(__file__).parents[2] / ".venv"
+
+
+@pytest.fixture(scope="module")
+def converter(tmp_path_factory):
+    """Return the Python of the converter's environment."""
+    if importlib.util.find_spec("llama_cpp") is None:
+        pytest.skip("llama_cpp is not installed; run: make test")
+    top = VENV / "share" if VENV.is_dir() else tmp_path_factory.mktemp("share")
+    requirements, extra_env = WITH_CPU
+    try:  # never the build with CUDA: it is ten times as large
+        return asyncio.run(
+            make_in_steps(top / FOLDER, [Step(requirements=requirements)], extra_env=extra_env)
+        )
+    except EnvironmentFailed as error:
+        pytest.skip(error.sentence())
+
+
+@pytest.fixture(scope="module")
+def originals(converter, tmp_path_factory):
+    """Return a folder of models with safetensors."""
+    folder = tmp_path_factory.mktemp("originals")
+    maker = Path(__file__).with_name("make_models.py")
+    env = {"PATH": os.environ["PATH"], "HF_HUB_OFFLINE": "1"}
+    subprocess.run([converter, maker, folder], env=env, check=True, capture_output=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def home(converter, tmp_path_factory):
+    """Return a home whose data folder has the converter."""
+    home = tmp_path_factory.mktemp("home")
+    (home / "data").mkdir()
+    (home / "data" / FOLDER.parts[0]).symlink_to(converter.parents[2])
+    return home
+
+
+@pytest.fixture(scope="module")
+def hub(originals):
+    with StandInHub() as hub:
+        hub.add_repo("Org/Tiny", originals / "shards")
+        yield hub
+
+
+@pytest.fixture(scope="module")
+def converted(home, hub, originals):
+    """Convert all of them; return what was told."""
+    env = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(home),
+        "VLLAMA_DATA_DIR": str(home / "data"),
+        "HF_HOME": str(home / "hf"),
+        "HF_ENDPOINT": hub.url,
+    }
+
+    def convert(*arguments):
+        command = [sys.executable, "-m", "vllama", "convert", *arguments, "--json"]
+        done = subprocess.run(command, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    return {
+        "hub": convert("org/tiny", "--quantize", "Q5_K_M", "--yes"),
+        "sees": convert(str(originals / "sees")),
+    }
+
+
+@pytest.fixture(scope="module")
+def server(home, hub, converted):
+    with Server(home, fake=False, env={"HF_ENDPOINT": hub.url}) as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("what", "name", "quant"),
+    [
+        ("hub", "hf.co/Org/Tiny:Q5_K_M", "Q5_K_M"),
+        ("sees", "sees:latest", "Q4_K_M"),
+    ],
+)
+def test_llama_cpp_loads_what_was_converted(server, converted, what, name, quant):
+    assert (converted[what]["name"], converted[what]["quantization"]) == (name, quant)
+    asked = "org/tiny" if what == "hub" else name
+    body = {"model": asked, "prompt": "hello", "raw": True, "stream": False}
+    status, reply = server.post("/api/generate", {**body, "options": {"num_predict": 4}})
+    assert status == 200, reply
+    assert reply["eval_count"] > 0
+    details = server.post("/api/show", {"model": asked})[1]["details"]
+    assert (details["family"], details["quantization_level"]) == ("llama", quant)
+    assert server.engine(name).pid
+
+
+def test_its_template_and_tokenizer_came_with_it(server):
+    shown = server.post("/api/show", {"model": "sees"})[1]
+    assert "assistant: " in shown["template"]
+    assert shown["model_info"]["llama.context_length"] == 512
+    assert shown["model_info"]["tokenizer.ggml.model"] == "llama"
+
+
+def test_eyes_become_a_projector(converted):
+    projector = Path(converted["sees"]["projector"])
+    assert projector.read_bytes()[:4] == b"GGUF"
+    assert converted["hub"]["projector"] is None
+
+
+def test_nothing_else_is_left(home, converted):
+    names = {Path(one[key]).name for one in converted.values() for key in ("path", "projector")
+             if one[key]}  # fmt: skip
+    assert {path.name for path in (home / "data" / "blobs").iterdir()} == names

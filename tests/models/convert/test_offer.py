@@ -1,0 +1,25 @@
+"""Where a conversion is offered: at the hub, and for what lies here."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.models.convert.conftest import local, repository
+from vllama.errors import NoPlan
+from vllama.models.convert.offer import offer_for
+from vllama.models.types import Format
+
+
+def test_a_model_without_a_gguf(hub, library, tmp_path):
+    hub.add_repo("Org/Model", repository(tmp_path / "r"))
+    with pytest.raises(NoPlan, match="it holds safetensors only, and gguf is wanted") as caught:
+        library.pull("org/model", formats=(Format.GGUF,))
+    assert caught.value.hint.startswith("make a GGUF of it: vllama convert Org/Model; or ")
+
+
+def test_a_model_on_this_disk(library, tmp_path):
+    folder = local(tmp_path / "mine")
+    bundle = library.find(str(folder))
+    assert offer_for(bundle) == f"make a GGUF of it: vllama convert {folder}"
+    assert offer_for(replace(bundle, hub_id="a/b")) == "make a GGUF of it: vllama convert a/b"
+    assert offer_for(replace(bundle, format=Format.GGUF)) is None

@@ -1,0 +1,69 @@
+"""What a conversion would do, and what is refused before anything moves."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.models.convert.conftest import local, repository
+from vllama.errors import BadModelFile, BadRequest, ModelNotFound, NoPlan
+from vllama.models.convert.job import Wishes
+from vllama.models.convert.prepare import prepare
+
+
+def test_the_quantisation_may_stand_in_the_name(hub, library, tmp_path):
+    hub.add_repo("Org/Model", repository(tmp_path / "r"))
+    job = prepare(library, "hf.co/org/model:q5_k_m", Wishes())
+    assert (job.quant, job.result) == ("Q5_K_M", "hf.co/Org/Model:Q5_K_M")
+
+
+@pytest.mark.parametrize(
+    ("wishes", "quant", "via"),
+    [
+        ({}, "Q4_K_M", "F16"),
+        ({"outtype": "auto"}, "F16", "F16"),
+        ({"outtype": "bf16"}, "BF16", "BF16"),
+        ({"outtype": "q8_0"}, "Q8_0", "Q8_0"),
+        ({"quantize": "Q6_K", "outtype": "f32"}, "Q6_K", "F32"),
+        ({"quantize": "Q6_K", "outtype": "auto"}, "Q6_K", "F16"),
+        ({"quantize": "f16"}, "F16", "F16"),
+    ],
+)
+def test_types(library, tmp_path, wishes, quant, via):
+    job = prepare(library, str(local(tmp_path / "mine")), Wishes(**wishes))
+    assert (job.quant, job.via, job.needs_quantiser) == (quant, via, quant != via)
+
+
+def test_a_model_for_vectors_is_not_quantised_unasked(library, tmp_path):
+    folder = local(tmp_path / "mine", architectures=["BertModel"])
+    assert prepare(library, str(folder), Wishes()).quant == "F16"
+
+
+@pytest.mark.parametrize(
+    ("name", "wishes", "error", "says"),
+    [
+        ("mine", {"quantize": "q4"}, BadRequest, "unsupported quantization"),
+        ("mine", {"outtype": "q4_k_m"}, BadRequest, "unsupported type"),
+        ("mine", {"quantize": "Q4_0", "outtype": "q8_0"}, BadRequest, "it is Q8_0 already"),
+        ("mine", {"output": "a b"}, BadRequest, "invalid model name"),
+        ("mine", {"output": "hf.co/a/b"}, BadRequest, "invalid model name"),
+        ("gguf", {}, BadRequest, "it is a GGUF already"),
+        ("gguf", {"quantize": "f16"}, BadRequest, "it is F16 already"),
+        ("nowhere", {}, ModelNotFound, "cannot find a model at"),
+        ("awq", {}, BadModelFile, "quantised with AWQ"),
+    ],
+)
+def test_what_is_refused_before_anything_moves(
+    library, tmp_path, tiny, name, wishes, error, says
+):  # fmt: skip
+    local(tmp_path / "mine")
+    local(tmp_path / "awq", quantization_config={"quant_method": "awq"})
+    (tmp_path / "gguf").symlink_to(tiny.parent)
+    with pytest.raises(error, match=says):
+        prepare(library, str(tmp_path / name), Wishes(**wishes))
+
+
+def test_a_repository_of_ggufs(hub, library, tiny):
+    hub.add_repo("Org/Model-GGUF", {"m-Q8_0.gguf": tiny})
+    with pytest.raises(NoPlan, match="no safetensors of it") as caught:
+        prepare(library, "org/model-gguf", Wishes())
+    assert "vllama pull org/model-gguf" in caught.value.hint

@@ -1,0 +1,186 @@
+"""Quantisations, progress lines, causes: text in, values out."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vllama.errors import BadRequest
+from vllama.models.convert.causes import cause_of
+from vllama.models.convert.progress import converted, quantised
+from vllama.models.convert.quants import (
+    BITS,
+    DIRECT,
+    check_requantise,
+    intermediate,
+    quant_named,
+    size_of,
+)
+from vllama.models.quant import _FILE_TYPES
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("q4_k_m", "Q4_K_M"),
+        (" Q8_0 ", "Q8_0"),
+        ("fp16", "F16"),
+        ("bf16", "BF16"),
+        ("q4_k", "Q4_K_M"),
+    ],
+)
+def test_names(text, name):
+    assert quant_named(text) == name
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [("q4km", "Q4_K_M"), ("q4_k_l", "Q4_K"), ("q8", "Q8_0"), ("iq1_s", ""), ("", ""), ("x", "")],
+)
+def test_a_wrong_name_lists_the_valid_ones(text, meant):
+    with pytest.raises(BadRequest) as caught:
+        quant_named(text)
+    assert f'"{text}"' in caught.value.message
+    assert all(name in caught.value.hint for name in BITS)
+    assert meant in caught.value.hint.partition("known are")[0]
+
+
+def test_every_name_is_one_of_llama_cpps():
+    assert set(BITS) <= set(_FILE_TYPES.values())
+    assert set(DIRECT) < set(BITS)
+
+
+@pytest.mark.parametrize("has", ["F16", "BF16", "f32"])
+def test_what_can_be_quantised(has):
+    check_requantise("m", has, "Q4_K_M")
+
+
+@pytest.mark.parametrize("has", ["Q8_0", "Q4_K_M", "MXFP4", None, ""])
+def test_what_cannot(has):
+    with pytest.raises(BadRequest, match="already"):
+        check_requantise("m", has, "Q4_0")
+
+
+@pytest.mark.parametrize(
+    ("stored", "via"), [("F16", "F16"), ("BF16", "BF16"), ("F32", "BF16"), ("FP8", "BF16")]
+)
+def test_what_is_written_on_the_way(stored, via):
+    assert intermediate(stored) == via
+
+
+@given(st.integers(1, 10**12), st.sampled_from(sorted(BITS)))
+def test_an_estimate_is_never_too_small_nor_larger_than_16_bits(parameters, quant):
+    size = size_of(parameters, quant)
+    assert size >= int(parameters * BITS[quant] / 8)
+    assert size <= parameters * max(BITS[quant], 16) / 8
+
+
+# SmolLM2-135M as measured: 134.5 million parameters
+@pytest.mark.parametrize(
+    ("quant", "real"),
+    [("BF16", 270_885_728), ("Q8_0", 144_811_296), ("Q4_K_M", 105_453_920), ("Q3_K_M", 93_509_984)],
+)
+def test_the_estimate_of_a_small_model_is_near(quant, real):
+    assert real * 0.9 <= size_of(134_515_008, quant) + 2_000_000 <= real * 1.35
+
+
+@pytest.mark.parametrize(
+    ("line", "share"),
+    [
+        ("Writing:  43%|████▎     | 116M/269M [00:01<00:01, 100Mbyte/s]", 0.43),
+        ("Writing: 100%|██████████| 269M/269M [00:09<00:00, 27.2Mbyte/s]", 1.0),
+        ("Writing:   0%|          | 0.00/269M [00:00<?, ?byte/s]", 0.0),
+        ("INFO:gguf.gguf_writer:Writing the following files:", None),
+        ("", None),
+    ],
+)
+def test_the_converters_bar(line, share):
+    assert converted(line) == share
+
+
+@pytest.mark.parametrize(
+    ("line", "share"),
+    [
+        ("[   1/ 272] output_norm.weight   - [   576,      1,      1,      1], type =", 1 / 272),
+        ("[ 272/ 272] blk.29.ffn_up.weight - [   576,   1536,      1,      1], type =", 1.0),
+        ("[   1/   0] x", None),
+        ("llama_model_quantize_impl: quant size  =    98.87 MiB (6.17 BPW)", None),
+    ],
+)
+def test_the_quantisers_numbers(line, share):
+    assert quantised(line) == share
+
+
+@given(st.text())
+def test_any_line_is_a_share_or_none(line):
+    for read in (converted, quantised):
+        share = read(line)
+        assert share is None or 0 <= share <= 1
+
+
+@pytest.mark.parametrize(
+    ("output", "code", "cause", "hint"),
+    [
+        (
+            "INFO:hf-to-gguf:Loading model: x\nINFO:hf-to-gguf:Model architecture: FooForCausalLM\n"
+            "ERROR:hf-to-gguf:Model FooForCausalLM is not supported",
+            1,
+            "the converter does not know the architecture FooForCausalLM",
+            "--update",
+        ),
+        (
+            "Traceback (most recent call last):\n  File …\n"
+            "NotImplementedError: Quant method is not yet supported: 'foo'",
+            1,
+            "its weights are quantised with foo, which the converter cannot undo",
+            "convert the model that it was made from",
+        ),
+        (
+            "NotImplementedError: BPE pre-tokenizer was not recognized - update get_vocab…",
+            1,
+            "the converter does not know its tokenizer",
+            "--update",
+        ),
+        (
+            "FileNotFoundError: File not found: /w/model/tokenizer.model",
+            1,
+            "its tokenizer is missing or incomplete (tokenizer.model)",
+            "fetch the model again",
+        ),
+        (
+            "ValueError: Can not map tensor 'model.foo.weight'",
+            1,
+            "the converter does not know its tensor model.foo.weight",
+            "--update",
+        ),
+        (
+            "OSError: /w/model does not appear to have a file named tokenization_x.py. Checkout",
+            1,
+            "it brings program code of its own (tokenization_x.py), which is not run unless",
+            "--trust-remote-code",
+        ),
+        ("OSError: [Errno 28] No space left on device", 1, "no space is left on the disk", "rm"),
+        ("ModuleNotFoundError: No module named 'foo'", 1, "lacks the module foo", "--update"),
+        (
+            "[   7/ 272] blk.0.attn_v.weight - llama_model_quantize: failed to quantize: "
+            "requantizing from type q8_0 is disabled",
+            1,
+            "requantizing from type q8_0 is disabled",
+            None,
+        ),
+        ("ValueError: this llama.cpp cannot make IQ3_M", 1, "this llama.cpp cannot make", None),
+        ("something\nKeyError: 'num_hidden_layers'\n", 1, "'num_hidden_layers'", None),
+        ("only this\n\n", 3, "only this", None),
+        ("", 3, "it ended with exit code 3", None),
+        ("half", -9, "it was killed, as the system does when memory is short", None),
+        ("half", -15, "it was ended by signal 15", None),
+    ],
+)  # fmt: skip
+def test_causes(output, code, cause, hint):
+    found, help_ = cause_of(output.splitlines(), code)
+    assert cause in found
+    assert (help_ is None) if hint is None else (hint in (help_ or ""))
+
+
+@given(st.lists(st.text()), st.integers(-20, 255).filter(bool))
+def test_there_is_always_a_cause(output, code):
+    assert cause_of(output, code)[0]

@@ -1,0 +1,82 @@
+"""Stand-ins for the two external programs: same command line, same output, a tiny result.
+
+What they do follows from the model's config: `model_type` "fails" or "hangs", else it goes well.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import venv
+from pathlib import Path
+
+from vllama.environments.place import Step, complete
+from vllama.models.convert.converter import FOLDER, WITH_CPU
+from vllama.models.convert.quantiser import Quantiser
+
+CONVERTER = """
+import json, os, shutil, signal, sys
+from pathlib import Path
+here = Path(__file__).parent
+folder, arguments = Path(sys.argv[1]), sys.argv[2:]
+options = dict(zip(arguments[::2], arguments[1::2]))
+config = json.loads((folder / "config.json").read_text())
+with open(here / "calls", "a") as log:
+    names = sorted(path.name for path in folder.iterdir())
+    log.write(json.dumps([arguments, names, sorted(os.environ)]) + "\\n")
+kind = config["model_type"]
+if kind == "hangs":
+    Path(options["--outfile"]).write_bytes(b"half")
+    (here / "pid").write_text(str(os.getpid()))
+for percent in (0, 40, 100):
+    print(f"Writing:  {percent}%|##", end="\\r", flush=True)
+if kind == "fails" or (kind == "blind" and "--mmproj" in arguments):
+    sys.exit("ERROR:hf-to-gguf:Model FooForCausalLM is not supported")
+while kind == "hangs":
+    signal.pause()
+shutil.copy(here / "tiny.gguf", options["--outfile"])
+"""
+
+QUANTISER = """
+import shutil, sys
+source, target, quant = sys.argv[1:]
+for number in (1, 2):
+    print(f"[   {number}/   2] blk.0.attn_q.weight - [ 64, 64, 1, 1], type = f16", flush=True)
+if quant == "Q2_K":
+    sys.exit("llama_model_quantize: failed to quantize: out of ideas")
+shutil.copy(source, target)
+"""
+
+
+class Tools:
+    """The stand-ins, installed below `data_dir`; `tiny` is what they make."""
+
+    def __init__(self, data_dir: Path, tiny: Path) -> None:
+        folder = data_dir / FOLDER
+        venv.create(folder, with_pip=False, symlinks=True)
+        (self.folder,) = folder.glob("lib/*/site-packages")
+        (self.folder / "convert_hf_to_gguf.py").write_text(CONVERTER)
+        (self.folder / "quantise.py").write_text(QUANTISER)
+        (self.folder / "tiny.gguf").symlink_to(tiny)
+        complete(folder, [Step(requirements=WITH_CPU[0])])
+        self.env = {"PATH": os.environ["PATH"]}
+        self.quantiser = Quantiser(
+            title="stand-in",
+            command=(sys.executable, str(self.folder / "quantise.py")),
+            env=self.env,
+        )
+
+    @property
+    def pid(self) -> int:
+        """The converter that hangs."""
+        return int((self.folder / "pid").read_text())
+
+    def calls(self) -> list[tuple[list[str], list[str], list[str]]]:
+        """Return (arguments, names in the folder, variables) of each call of the converter."""
+        file = self.folder / "calls"
+        return (
+            [tuple(json.loads(line)) for line in file.read_text().splitlines()]
+            if file.exists()
+            else []
+        )

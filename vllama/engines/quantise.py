@@ -1,0 +1,43 @@
+"""Where llama.cpp's quantiser is on this machine.
+
+The installed engine's own library comes first: it will load what it makes, so both have one
+version, and nothing else has to be installed. Else the program of a llama.cpp that is on PATH.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from vllama.engines.base import Found
+from vllama.engines.environment import child_environment
+from vllama.errors import EngineMissing
+from vllama.models.convert.quantiser import Quantiser
+
+LIBRARY = "llama-cpp-python"
+PROGRAM = "llama-quantize"
+CHILD = Path(__file__).with_name("quantise_child.py")
+
+
+def find_quantiser(found: Found, environ: Mapping[str, str]) -> Quantiser:
+    """Return the quantiser; `environ` is where its environment is taken from.
+
+    Raises EngineMissing if there is none.
+    """
+    env = child_environment(environ)
+    engine = found.installations.get(LIBRARY)
+    if engine is not None and engine.python is not None:
+        return Quantiser(
+            title=f"{LIBRARY} {engine.version}",
+            command=(str(engine.python), "-P", str(CHILD)),
+            env=env,
+        )
+    program = shutil.which(PROGRAM, path=environ.get("PATH"))
+    if program is not None:
+        return Quantiser(title=program, command=(program,), env=env)
+    raise EngineMissing(
+        f"cannot quantize: neither {LIBRARY} nor {PROGRAM} is installed",
+        hint="install llama.cpp (vllama engines install llama-cpp-python), "
+        "or leave it unquantised with --quantize F16",
+    )

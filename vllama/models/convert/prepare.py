@@ -1,0 +1,141 @@
+"""What would be done with a name: decided before anything moves, so that the user can be asked.
+
+Nothing is written here; of a model that is not on this disk the hub is asked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vllama.errors import BadModelFile, BadRequest, NoPlan
+from vllama.models.convert.job import Job, Wishes
+from vllama.models.convert.originals import UNDONE_BY_NOBODY
+from vllama.models.convert.quants import (
+    DEFAULT,
+    DIRECT,
+    UNQUANTISED,
+    check_requantise,
+    intermediate,
+    quant_named,
+)
+from vllama.models.convert.source import (
+    SAFETENSORS,
+    Original,
+    check_format,
+    find_original,
+    no_safetensors,
+)
+from vllama.models.create import created_name
+from vllama.models.ref import ModelRef
+from vllama.models.types import Capability, Format, ModelInfo
+
+if TYPE_CHECKING:
+    from vllama.models.library import Library
+    from vllama.models.resolve import Resolution
+
+
+def prepare(library: Library, name: str, wishes: Wishes) -> Job:
+    """Decide what would be done with `name`. Blocking; asks the hub if the model is not here.
+
+    Raises BadRequest, InvalidModelRef, ModelNotFound, NoPlan, BadModelFile and what the hub raises.
+    """
+    quantize = quant_named(wishes.quantize) if wishes.quantize else None
+    outtype = _outtype(wishes.outtype)
+    original = find_original(library, name)
+    found: Resolution | None = None
+    if original.bundle is None:
+        try:
+            found = library.look_up(original.pull_name, formats=SAFETENSORS)
+        except NoPlan as error:
+            raise no_safetensors(name, error) from error
+        spelled = ModelRef.of_hub(found.repository.hub_id)  # as the hub does
+        original = replace(original, plain=spelled, pull_name=spelled.display)
+        info = library.look_into(found)
+    else:
+        check_format(original.bundle)
+        info = library.info(original.bundle)
+    if original.bundle is not None and original.bundle.format is Format.GGUF:
+        quant, via = _smaller(name, info, quantize), None
+    else:
+        _check_scheme(name, info)
+        wanted = quantize or outtype or (quant_named(original.quant) if original.quant else None)
+        quant = wanted or _usual(info)
+        if quant == "AUTO":
+            quant = intermediate(info.quant)
+        via = quant if quant in DIRECT else _via(name, quant, outtype, info)
+    return Job(
+        name=name,
+        original=original,
+        found=found,
+        info=info,
+        quant=quant,
+        via=via,
+        result=_result(wishes.output, original, quant),
+        wishes=wishes,
+    )
+
+
+def _outtype(text: str | None) -> str | None:
+    if text is None or text.lower() == "auto":
+        return text.upper() if text else None
+    name = quant_named(text)
+    if name not in DIRECT:
+        raise BadRequest(
+            f'unsupported type "{text}"',
+            hint=f"the converter writes {', '.join(sorted(DIRECT))} or auto; for others --quantize",
+        )
+    return name
+
+
+def _usual(info: ModelInfo) -> str:
+    """Return what a model becomes that nobody said anything about."""
+    embeds = Capability.EMBEDDING in info.capabilities
+    return intermediate(info.quant) if embeds else DEFAULT
+
+
+def _via(name: str, quant: str, outtype: str | None, info: ModelInfo) -> str:
+    via = outtype if outtype not in (None, "AUTO") else intermediate(info.quant)
+    if via not in UNQUANTISED:
+        check_requantise(name, via, quant)
+    assert via is not None
+    return via
+
+
+def _smaller(name: str, info: ModelInfo, quantize: str | None) -> str:
+    """Return the type that a GGUF becomes. Raises BadRequest."""
+    if quantize is None:
+        raise BadRequest(
+            f"cannot convert '{name}': it is a GGUF already",
+            hint="to make it smaller, add --quantize Q4_K_M",
+        )
+    if (info.quant or "").upper() == quantize:
+        raise BadRequest(
+            f"cannot convert '{name}': it is {quantize} already",
+            hint="choose a smaller one, such as Q4_K_M",
+        )
+    check_requantise(name, info.quant, quantize)
+    return quantize
+
+
+def _check_scheme(name: str, info: ModelInfo) -> None:
+    """Refuse before a download what the folder's check would refuse after it."""
+    if (info.quant or "").lower() in UNDONE_BY_NOBODY:
+        raise BadModelFile(
+            f"cannot convert '{name}': its weights are quantised with {info.quant}, which the "
+            "converter cannot undo",
+            hint="convert the model that it was made from",
+        )
+
+
+def _result(output: str | None, original: Original, quant: str) -> str | Path:
+    """Return the new model's name, or the path to write. Raises BadRequest."""
+    if output is None:
+        return original.result(quant)
+    if not output.lower().endswith(".gguf"):
+        return created_name(output)
+    path = Path(output).expanduser().absolute()
+    if path.is_dir():
+        raise BadRequest(f"cannot write '{output}': it is a folder")
+    return path

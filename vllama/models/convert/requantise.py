@@ -1,0 +1,135 @@
+"""`create` with `quantize`, or of safetensors: the base that it builds on is made first.
+
+A GGUF is quantised; a folder of safetensors is converted before, by a converter that is installed
+already (nobody can be asked here).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from vllama.errors import BadModelFile, BadRequest, EngineMissing
+from vllama.models.convert.converter import find_converter
+from vllama.models.convert.originals import check_folder, show_files
+from vllama.models.convert.quantiser import Quantiser
+from vllama.models.convert.quants import DIRECT, intermediate, size_of
+from vllama.models.convert.work import Made, Order, convert, quantise, stored
+from vllama.models.convert.workplace import check_room, workplace
+from vllama.models.create import quant_to_make
+from vllama.models.disk import free_bytes
+from vllama.models.library import Library
+from vllama.models.ref import path_stem
+from vllama.models.stores.folder import safetensors_bundle
+from vllama.models.types import Bundle, Format, ModelInfo, Progress
+
+FindQuantiser = Callable[[], Quantiser]
+
+
+async def requantised(
+    library: Library,
+    base: Bundle,
+    quant: str,
+    find_quantiser: FindQuantiser,
+    *,
+    env: Mapping[str, str],
+    tell: Progress,
+    free_space: Callable[[Path], int] = free_bytes,
+) -> Bundle:
+    """Return `base` with weights of the type `quant`, its files in our store.
+
+    They are an upload like any other until a model is created of them. `find_quantiser` is called
+    if one is needed. Raises BadModelFile, DiskFull, EngineMissing, VllamaError.
+    """
+    if base.format is not Format.GGUF:
+        return await _converted(
+            library,
+            base,
+            quant,
+            find_quantiser,
+            name=(base.hub_id or path_stem(base.path)).rpartition("/")[2],
+            env=env,
+            tell=tell,
+            free_space=free_space,
+        )
+    quantiser = find_quantiser()
+    info = await asyncio.to_thread(library.info, base)
+    parent = library.local.blobs.folder
+    check_room(parent, size_of(_parameters(info), quant), f"quantize '{base.name}'", free_space)
+    with workplace(parent) as folder:
+        has = info.quant or base.quant or "F16"
+        model = await quantise(
+            base.path, quant, quantiser, name=base.name, has=has, folder=folder, tell=tell
+        )
+        made = Made(model=model, quant=quant)
+        return await asyncio.to_thread(stored, library.local, made, base)
+
+
+async def from_uploads(
+    library: Library,
+    name: str,
+    files: Sequence[tuple[str, Path]],
+    quant: str | None,
+    find_quantiser: FindQuantiser,
+    *,
+    env: Mapping[str, str],
+    tell: Progress,
+) -> Bundle:
+    """Return the GGUF of uploaded safetensors: (name in their folder, where it lies).
+
+    Without `quant` it is 16 bits wide, as in Ollama. Raises BadRequest and as `requantised`.
+    """
+    if odd := next((name for name, _ in files if Path(name).name != name), None):
+        raise BadRequest(f"invalid file name '{odd}'", hint="name files without their folder")
+    with workplace(library.local.blobs.folder) as folder:
+        shown = await asyncio.to_thread(show_files, files, folder / "upload")
+        base = await asyncio.to_thread(safetensors_bundle, shown)
+        try:
+            info = await asyncio.to_thread(library.info, base)
+            wanted = quant_to_make(library, base, quant) or intermediate(info.quant)
+            return await _converted(
+                library,
+                base,
+                wanted,
+                find_quantiser,
+                name=name.partition(":")[0].rpartition("/")[2],
+                env=env,
+                tell=tell,
+            )
+        except BadModelFile as error:
+            raise BadRequest(error.message, hint=error.hint) from error
+
+
+async def _converted(
+    library: Library,
+    base: Bundle,
+    quant: str,
+    find_quantiser: FindQuantiser,
+    *,
+    name: str,
+    env: Mapping[str, str],
+    tell: Progress,
+    free_space: Callable[[Path], int] = free_bytes,
+) -> Bundle:
+    converter = find_converter(library.local.root)
+    if converter is None:
+        raise EngineMissing(
+            f"cannot convert '{name}': llama.cpp's converter is not installed",
+            hint=f"on the server's machine run 'vllama convert FOLDER -q {quant}': it installs it",
+        )
+    check_folder(base.path, name)
+    info = await asyncio.to_thread(library.info, base)
+    via = quant if quant in DIRECT else intermediate(info.quant)
+    sizes = {step: size_of(_parameters(info), step) for step in (via, quant)}
+    parent = library.local.blobs.folder
+    check_room(parent, sum(sizes.values()), f"convert '{name}'", free_space)
+    order = Order(folder=base.path, name=name, quant=quant, via=via, via_bytes=sizes[via])
+    quantiser = None if via == quant else find_quantiser()
+    with workplace(parent) as folder:
+        made = await convert(order, converter, quantiser, env=env, folder=folder, tell=tell)
+        return await asyncio.to_thread(stored, library.local, made, base)
+
+
+def _parameters(info: ModelInfo) -> int:
+    return info.parameter_count or info.weights_bytes // 2

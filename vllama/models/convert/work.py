@@ -1,0 +1,222 @@
+"""The work itself: run the tools in a workplace, and give what they made its final place.
+
+Nothing has its final name before it is whole. All of it is asynchronous and ends cleanly when it is
+cancelled: the tools' processes are gone, and so is what they had written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from vllama.errors import BadModelFile
+from vllama.models.convert.child import run_tool
+from vllama.models.convert.converter import Converter, converter_environment
+from vllama.models.convert.originals import show
+from vllama.models.convert.progress import Share, converted, quantised
+from vllama.models.convert.quantiser import Quantiser
+from vllama.models.convert.workplace import settle
+from vllama.models.gguf import read_header
+from vllama.models.safetensors import read_folder
+from vllama.models.stores.base import real_size
+from vllama.models.stores.local import LocalStore
+from vllama.models.types import Bundle, Capability, Format, Progress, PullEvent
+
+NO_DIGEST = "0000000000000000000"
+"""What Ollama says in the place of a digest while it quantises (server/quantization.go)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What is to be made of the safetensors in `folder`.
+
+    `name` is what the model calls itself. `via` is the type that the converter writes: `quant`, or
+    what is quantised then; `via_bytes` is how much that will be, about. `projector` None: if the
+    model sees and the converter can.
+    """
+
+    folder: Path
+    name: str
+    quant: str
+    via: str
+    via_bytes: int
+    projector: bool | None = None
+    trusted: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """Complete files, still in the workplace; `notes` are for the user."""
+
+    model: Path
+    quant: str
+    projector: Path | None = None
+    notes: tuple[str, ...] = ()
+
+
+async def convert(
+    order: Order,
+    converter: Converter,
+    quantiser: Quantiser | None,
+    *,
+    env: Mapping[str, str],
+    folder: Path,
+    tell: Progress,
+) -> Made:
+    """Make a GGUF of safetensors in the workplace `folder`. Raises BadModelFile, VllamaError."""
+    sees = sees_images(order.folder)
+    if order.projector and not sees:
+        raise BadModelFile(
+            f"cannot make a projector of '{order.name}': it takes text only",
+            hint="leave --mmproj out",
+        )
+    shown = await asyncio.to_thread(show, order.folder, folder / "model", trusted=order.trusted)
+    allowed = converter_environment(env, folder)
+
+    async def run(target: Path, status: str, *, projector: bool = False) -> None:
+        via = "F16" if projector and order.via not in ("F32", "BF16", "Q8_0") else order.via
+        argv = converter.argv(shown, target, via, name=order.name, projector=projector)
+        await run_tool(
+            argv,
+            task=f"convert '{order.name}'",
+            env=allowed,
+            folder=folder,
+            on_line=_share(converted, status, tell, total=order.via_bytes),
+        )
+
+    plain = folder / f"{order.via}.gguf"
+    tell(PullEvent(status="converting model"))
+    status, total = f"converting model to {order.via}", order.via_bytes
+    await run(plain, status)
+    tell(PullEvent(status=status, total_bytes=total, completed_bytes=total))
+    check_result(plain, order.name)
+    notes: tuple[str, ...] = ()
+    projector: Path | None = None
+    if sees and order.projector is not False:
+        tell(PullEvent(status="converting projector"))
+        try:
+            await run(folder / "mmproj.gguf", "converting projector", projector=True)
+            projector = _projector_in(folder)
+        except BadModelFile as error:
+            if order.projector:
+                raise
+            notes = (f"without its projector, it takes text only: {error.message}",)
+    if order.via == order.quant:
+        return Made(model=plain, quant=order.quant, projector=projector, notes=notes)
+    assert quantiser is not None  # whoever orders another type has one
+    model = await quantise(
+        plain, order.quant, quantiser, name=order.name, has=order.via, folder=folder, tell=tell
+    )
+    plain.unlink()
+    return Made(model=model, quant=order.quant, projector=projector, notes=notes)
+
+
+async def quantise(
+    source: Path,
+    quant: str,
+    quantiser: Quantiser,
+    *,
+    name: str,
+    has: str,
+    folder: Path,
+    tell: Progress,
+) -> Path:
+    """Make a smaller GGUF of `source` in `folder`; `has` is its type. Raises BadModelFile.
+
+    Paths are absolute: the tool runs in the folder.
+    """
+    target = folder / f"{quant}.gguf"
+    total = real_size([source])
+    status = f"quantizing {has} model to {quant}"
+    tell(PullEvent(status=status, digest=NO_DIGEST, total_bytes=total, completed_bytes=0))
+    await run_tool(
+        quantiser.argv(source, target, quant),
+        task=f"quantize '{name}' to {quant}",
+        env=quantiser.env,
+        folder=folder,
+        on_line=_share(quantised, status, tell, total=total, digest=NO_DIGEST),
+    )
+    tell(PullEvent(status=status, digest=NO_DIGEST, total_bytes=total, completed_bytes=total))
+    tell(PullEvent(status="verifying conversion"))
+    check_result(target, name)
+    return target
+
+
+def check_result(file: Path, name: str) -> None:
+    """Look whether a tool has left a whole model. Raises BadModelFile."""
+    if not file.is_file():
+        raise BadModelFile(f"cannot convert '{name}': its tool ended without a result")
+    if not read_header(file).tensors:
+        raise BadModelFile(f"cannot convert '{name}': the result has no weights")
+
+
+async def keep(store: LocalStore, made: Made, name: str, like: Bundle) -> Bundle:
+    """Make a model of ours, called `name`, of what was made of `like`; return it as kept."""
+    made_of = await asyncio.to_thread(stored, store, made, like)
+    return await asyncio.to_thread(store.write, replace(made_of, name=name))
+
+
+def stored(store: LocalStore, made: Made, like: Bundle) -> Bundle:
+    """Give what was made of `like` its final place; return it with all else that `like` says.
+
+    Raises OSError.
+    """
+    model = into_blobs(store, made.model)
+    old = like.projector if like.format is Format.GGUF else None
+    projector = into_blobs(store, made.projector) if made.projector else old
+    files = (model, projector) if projector else (model,)
+    return replace(
+        like,
+        store=LocalStore.name,
+        format=Format.GGUF,
+        path=model,
+        files=(*files, *like.adapters),
+        size_bytes=real_size(files),
+        digest=model.name.removeprefix("sha256-"),
+        modified_s=model.stat().st_mtime,
+        quant=made.quant,
+        projector=projector,
+        base=None,
+        info=None,
+    )
+
+
+def into_blobs(store: LocalStore, file: Path) -> Path:
+    """Move a complete file to where ours lie, by its checksum. Raises OSError."""
+    place = store.blobs.path(f"sha256:{settle(file)}")
+    file.chmod(0o644)
+    os.replace(file, place)  # noqa: PTH105
+    return place
+
+
+def sees_images(folder: Path) -> bool:
+    """Tell whether a model's config has a part for images or sound."""
+    return bool({Capability.VISION, Capability.AUDIO} & read_folder(folder).capabilities)
+
+
+def _projector_in(folder: Path) -> Path | None:
+    """Return the projector, which the converter may have given a name of its own."""
+    return next((path for path in sorted(folder.glob("*mmproj*.gguf"))), None)
+
+
+def _share(
+    share: Share, status: str, tell: Progress, *, total: int, digest: str | None = None
+) -> Callable[[str], None]:
+    """Return what makes progress events of a tool's lines."""
+
+    def on_line(line: str) -> None:
+        done = share(line)
+        if done is not None:
+            tell(
+                PullEvent(
+                    status=status,
+                    digest=digest,
+                    total_bytes=total,
+                    completed_bytes=int(done * total),
+                )
+            )
+
+    return on_line

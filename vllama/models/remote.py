@@ -1,0 +1,138 @@
+"""What can be had from elsewhere: the hub's part, and registries of Ollama's kind.
+
+Decides what a name stands for there, looks into it, and fetches it. Blocking.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vllama.errors import ModelNotFound
+from vllama.models.aliases import hub_alias
+from vllama.models.ollama_layout import OllamaModels
+from vllama.models.ollama_names import Target
+from vllama.models.ref import Kind, ModelRef
+from vllama.models.settings import ModelsSettings
+from vllama.models.stores.hf_cache import HfCacheStore
+from vllama.models.stores.ollama import OllamaStore
+from vllama.models.types import Bundle, Format, ModelInfo, Progress
+
+if TYPE_CHECKING:
+    from vllama.models.fits import Fits
+    from vllama.models.resolve import Resolution
+    from vllama.models.sources.base import Hub
+
+
+class Remote:
+    """The source that `open_source` makes, and the registries that names may mention.
+
+    What only a pull needs (the HTTP client, the hub's library) is imported by it.
+    """
+
+    def __init__(
+        self,
+        open_source: Callable[[], Hub],
+        settings: ModelsSettings,
+        free_space: Callable[[Path], int],
+    ) -> None:
+        self._open_source, self._settings, self._free_space = open_source, settings, free_space
+
+    def look_up(
+        self,
+        ref: ModelRef,
+        formats: Sequence[Format],
+        fits: Fits | None = None,
+        known: Callable[[Resolution], ModelInfo | None] = lambda found: None,
+    ) -> Resolution:
+        """Decide what a pull from the hub would fetch, and why; nothing is fetched.
+
+        With `fits` memory chooses among the forms (`resolve_fit`); `known` tells the metadata
+        where it need not be read there. Raises as a pull does; ModelNotFound for names that the
+        hub has no part in.
+        """
+        from vllama.models.resolve import resolutions
+        from vllama.models.resolve_fit import fitting
+
+        alias = hub_alias(ref, self._settings.aliases)
+        hub = alias or ref
+        if hub.kind is not Kind.HUB:
+            raise no_repository(ref)
+        search = resolutions(self._open_source(), hub, formats, named=alias is None)
+        if fits is None:
+            return next(search)
+
+        def read(found: Resolution) -> ModelInfo:
+            return known(found) or self.look_into(found)
+
+        def family() -> Sequence[tuple[str, float]]:
+            from vllama.models.family import sizes_of
+
+            return sizes_of(ref)
+
+        return fitting(search, fits, read, family, named=hub.has_tag)
+
+    def look_into(self, found: Resolution) -> ModelInfo:
+        """Read the metadata of what a pull would fetch, from the hub: a few MB at most.
+
+        Raises BadModelFile, AuthRequired, Offline, SourceError.
+        """
+        from vllama.models.resolve_header import read_remote_info
+
+        source = self._open_source()
+        return read_remote_info(source, found.repository, found.variant, self._settings)
+
+    def fetch(self, found: Resolution, progress: Progress, cancel: threading.Event) -> Bundle:
+        """Download what was decided into the hub's cache. Raises what a pull raises."""
+        from vllama.models.fetch import Fetcher
+
+        repository, variant = found.repository, found.variant
+        fetcher = Fetcher(self._open_source(), self._settings, free_space=self._free_space)
+        fetcher.fetch(repository, variant, progress, cancel)
+        wanted = ModelRef.of_hub(repository.hub_id, variant.label)
+        for bundle in HfCacheStore(self._settings.hf_cache_dir).in_repository(repository.hub_id):
+            if wanted.means(bundle.name) and bundle.format is variant.format:
+                return bundle
+        raise removed_meanwhile(wanted.display)
+
+    def fetch_from(
+        self,
+        where: Target,
+        formats: Sequence[Format],
+        progress: Progress,
+        cancel: threading.Event,
+    ) -> Bundle:
+        """Pull from a registry of Ollama's kind, into Ollama's store."""
+        from vllama.models.ollama_pull import pull_model
+
+        models = OllamaModels(self._settings.ollama_dirs[0])
+        name = pull_model(
+            where,
+            models,
+            self._settings,
+            formats=formats,
+            progress=progress,
+            cancel=cancel,
+            free_space=self._free_space,
+        )
+        bundle = OllamaStore([models.folder]).find(ModelRef.parse(name.display))
+        if bundle is None:
+            raise removed_meanwhile(name.display)
+        return bundle
+
+
+def removed_meanwhile(name: str) -> ModelNotFound:
+    """Make the error for a model that another process removed while it came."""
+    return ModelNotFound(name, hint="it was removed while it was pulled: pull again")
+
+
+def no_repository(ref: ModelRef) -> ModelNotFound:
+    """Make the error for a name that stands for nothing on the hub."""
+    return ModelNotFound(
+        ref.display,
+        message=f"cannot pull '{ref.display}': no repository on the hub is known for it",
+        hint="name one: vllama pull hf.co/org/repo[:QUANT], or take it from Ollama's registry: "
+        f"vllama pull ollama://{ref.display}",
+    )
