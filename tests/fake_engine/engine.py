@@ -47,6 +47,8 @@ def parse(args: list[str] | None = None) -> argparse.Namespace:
     life.add_argument("--exit-after", type=float, metavar="S", help="S after it was ready")
     life.add_argument("--exit-before-ready", action="store_true", help="when it would be ready")
     life.add_argument("--exit-code", type=int, default=None, metavar="N")
+    life.add_argument("--hold", type=int, default=0, metavar="MB", help="take so much memory")
+    life.add_argument("--no-wake", action="store_true", help="refuse to wake up")
     life.add_argument("--ignore-term", action="store_true", help="children too")
     talk = p.add_argument_group("output")
     talk.add_argument("--print", action="append", default=[], metavar="LINE", help="before ready")
@@ -143,6 +145,7 @@ def main() -> None:
         os._exit(options.exit_code or 0)
     if server is None:
         server = Server(options)
+        server.ready = True  # before anybody is answered
         threading.Thread(target=server.serve_forever, daemon=True).start()
     server.ready = True
     print(f"serving on {options.host}:{options.port}", flush=True)
@@ -166,7 +169,9 @@ class Server(ThreadingHTTPServer):
         self.ready = False
         self.lock = threading.Lock()
         self.slots = threading.Semaphore(options.max_concurrency or 1_000_000)
-        self.counts = {"active": 0, "requests": 0, "tokens": 0, "gone": 0}
+        self.counts = {"active": 0, "requests": 0, "tokens": 0, "gone": 0, "most": 0, "sleeps": 0}
+        self.asleep = False
+        self.held = bytes(range(256)) * (4096 * options.hold)
         self.bodies: deque[Any] = deque(maxlen=20)
         super().__init__((options.host, options.port), Handler)
 
@@ -184,6 +189,7 @@ class Server(ThreadingHTTPServer):
         with self.lock:
             for name, change in changes.items():
                 self.counts[name] += change
+            self.counts["most"] = max(self.counts["most"], self.counts["active"])
 
 
 class ClientGone(Exception):
@@ -217,6 +223,8 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(200, {"status": "ok"})
         elif not self.authorized():
             self.answer(401, error("invalid api key", 401))
+        elif path == "/is_sleeping":
+            self.answer(200, {"is_sleeping": self.server.asleep})
         elif path == "/v1/models":
             card = {"id": options.model, "object": "model", "created": 0, "owned_by": "fake"}
             self.answer(200, {"object": "list", "data": [card]})
@@ -240,6 +248,10 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(503, {"error": {"message": "Loading model", "code": 503}})
         elif not self.authorized():
             self.answer(401, error("invalid api key", 401))
+        elif path in ("/sleep", "/wake_up"):
+            self.doze(asleep=path == "/sleep")
+        elif self.server.asleep:
+            self.answer(500, error("asleep", 500))
         elif path == "/v1/audio/transcriptions":
             self.transcribe(raw)
         elif path not in routes:
@@ -261,6 +273,15 @@ class Handler(BaseHTTPRequestHandler):
                 self.close_connection = True
             finally:
                 self.server.count(active=-1)
+
+    def doze(self, *, asleep: bool) -> None:
+        """Fall asleep or wake up."""
+        if self.server.options.no_wake and not asleep:
+            self.answer(500, error("cannot wake", 500))
+            return
+        self.server.asleep = asleep
+        self.server.count(sleeps=int(asleep))
+        self.answer(200, {})
 
     def authorized(self) -> bool:
         """Check the bearer key, if one is wanted."""

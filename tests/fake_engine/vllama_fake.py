@@ -70,6 +70,22 @@ class FakeEngine:
             diagnose=diagnose(self.failures),
         )  # fmt: skip
 
+    def sleeps(self, settings):
+        """One that dozes can sleep."""
+        return "dozes" in settings.alias
+
+    def sleep(self):
+        """Name the request that puts it to sleep."""
+        return "POST", "/sleep"
+
+    def wake(self):
+        """Name the request that wakes it."""
+        return "POST", "/wake_up"
+
+    def asleep(self):
+        """Name the request that tells which it is."""
+        return "GET", "/is_sleeping"
+
     def traits(self, bundle, settings):
         """Serial unless its name says otherwise."""
         limit = 64 if "wide" in bundle.name else 1

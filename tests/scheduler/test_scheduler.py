@@ -2,12 +2,11 @@
 
 import asyncio
 import math
-from functools import wraps
 
 import pytest
 
 from tests.facts import MIB
-from tests.scheduler.world import CRASHED, NOT_STARTED, World, model, settle
+from tests.scheduler.world import CRASHED, NOT_STARTED, World, in_loop, model, settle
 from vllama.engines.base import Mode
 from vllama.errors import (
     CoolingDown,
@@ -17,19 +16,9 @@ from vllama.errors import (
     ShuttingDown,
 )
 from vllama.plan.types import Need
-from vllama.supervise.spec import State
+from vllama.scheduler.views import Phase
 
 CHAT = Need()
-
-
-def in_loop(test):
-    """Run an async test."""
-
-    @wraps(test)
-    def run(*args, **kwargs):
-        asyncio.run(test(*args, **kwargs))
-
-    return run
 
 
 @in_loop
@@ -130,7 +119,7 @@ async def test_the_load_goes_on_when_the_one_who_asked_leaves():
         await settle()
         world.processes[0].open()
         await settle()
-        assert scheduler.views()[0].state is State.READY
+        assert scheduler.views()[0].state is Phase.READY
         scheduler.release(await scheduler.acquire(model("m"), CHAT, None))
         assert len(world.processes) == 1
 
@@ -143,7 +132,7 @@ async def test_keep_alive_runs_from_the_end_of_the_last_request():
         world.clock.advance(1000)
         scheduler.expire()
         await settle()
-        assert scheduler.views()[0].state is State.READY
+        assert scheduler.views()[0].state is Phase.READY
         scheduler.release(lease)
         world.clock.advance(299)
         scheduler.expire()
@@ -178,7 +167,7 @@ async def test_unload_waits_for_the_running_request():
         lease = await scheduler.acquire(model("m"), CHAT, None)
         assert scheduler.unload(model("m"))
         await settle()
-        assert scheduler.views()[0].state is State.READY
+        assert scheduler.views()[0].state is Phase.READY
         scheduler.release(lease)
         await settle()
         assert not scheduler.views()

@@ -2,14 +2,20 @@
 
 import asyncio
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import wraps
 
 from tests.facts import INFO, MIB, bundle, facts
 from vllama.clock import ManualClock
 from vllama.errors import EngineCrashed, EngineStartFailed
 from vllama.plan.choose import make_plan
+from vllama.plan.types import Memory
+from vllama.scheduler.health import Answer
+from vllama.scheduler.memory import Measured
 from vllama.scheduler.scheduler import Scheduler
 from vllama.scheduler.table import Limits, Ports
-from vllama.supervise.spec import Endpoint, State
+from vllama.supervise.spec import Diagnosis, Endpoint, State
+from vllama.supervise.tree import Activity, Footprint
 from vllama.translate.traits import Traits
 
 LIMIT_S = 10.0
@@ -18,42 +24,71 @@ LIMIT_S = 10.0
 class GatedProcess:
     """A process that becomes ready, crashes or fails when the test says so."""
 
-    def __init__(self, plan, number):
+    def __init__(self, plan, number, size=0):
         self.plan = plan
         self.number = number
+        self.size = size
         self.state = State.STOPPED
         self.attempts = ()
         self.pid = None
         self.endpoint = None
         self.stops = 0
-        self.rss = 0
+        self.alive = True
+        self.done = Activity()
+        self.last_diagnosis = None
+        self.condemned = []
         self._gate = asyncio.Event()
         self._over = asyncio.Event()
+        self._changed = bool
         self.error = None
 
     def open(self):
         """Become ready."""
-        self.state = State.READY
         self.endpoint = Endpoint(port=self.number)
+        self._enter(State.READY)
         self._gate.set()
 
     def crash(self):
         """End unasked; a restart is under way."""
-        self.state = State.STARTING
         self._gate.clear()
+        self.endpoint = None
+        self._enter(State.STARTING)
 
     def fail(self, error):
         """End for good."""
-        self.state, self.error = State.FAILED, error
+        self.error, self.endpoint = error, None
+        self._enter(State.FAILED)
         self._gate.set()
         self._over.set()
+
+    def _enter(self, state):
+        self.state = state
+        self._changed()
 
     @property
     def endpoints(self):
         return (self.endpoint,) if self.endpoint else ()
 
+    @property
+    def parts(self):
+        return (self,)
+
+    def listen(self, changed):
+        self._changed = changed
+
     def suspect(self, endpoint):
         self.suspected = endpoint
+
+    def condemn(self, endpoint, cause):
+        self.condemned.append(cause)
+        self.last_diagnosis = Diagnosis(cause=cause)
+        self.crash()
+
+    async def answers(self, endpoint, limit_s):
+        return self.alive
+
+    def activity(self):
+        return self.done
 
     async def run(self):
         self.state = State.STARTING if self.state is State.STOPPED else self.state
@@ -69,52 +104,120 @@ class GatedProcess:
         self.stops += 1
         if self.state is not State.FAILED:
             self.state = State.STOPPED
+        self.endpoint = None
         self._over.set()
 
-    def descendants_rss_bytes(self):
-        return self.rss
+    @property
+    def holds(self):
+        """What it takes of the machine's memory now."""
+        return self.size if self.state is State.READY else 0
+
+    def footprint(self):
+        return Footprint(ram_bytes=self.holds)
+
+
+class GatedSleeper:
+    """Sleep and wake that take no time, and may fail."""
+
+    def __init__(self, world, plan):
+        self.world, self.plan = world, plan
+        self.asleep = set()
+        self.wakes = True
+
+    async def sleep(self, endpoint):
+        self.asleep.add(endpoint)
+        return True
+
+    async def wake(self, endpoint):
+        self.asleep.discard(endpoint)
+        return self.wakes
 
 
 class World:
-    """A scheduler with everything around it in the test's hands."""
+    """A scheduler with everything around it in the test's hands.
+
+    `free` is what the machine has when nothing is loaded; what is loaded is taken from it.
+    """
 
     def __init__(
-        self, *, max_loaded=3, free=10_000 * MIB, slots=1, max_queue=512, keep_alive_s=300.0
+        self, *, max_loaded=3, free=10_000 * MIB, slots=1, size=None, sleeps=False, **limits
     ):
         self.clock = ManualClock()
         self.free = free
+        self.size = size  # as planned
+        self.true_size = None  # as measured, if that is another
         self.slots = slots
+        self.sleeps = sleeps
+        self.sleepers = {}
         self.processes = []
         self.auto_open = True
         self.plan_error = None
-        ports = Ports(
-            plan=self.plan, start=self.start, traits=self.traits, free_bytes=self.free_bytes
+        self.lagging = 0  # memory of ended processes that is not back yet
+        self.remembered = []
+        self.answers = {}
+        self.cut = []
+        self.ports = Ports(
+            plan=self.plan,
+            start=self.start,
+            traits=self.traits,
+            needs=self.needs,
+            measure=self.measure,
+            remember=self.remember,
+            traffic=lambda endpoint: self.answers.get(endpoint.port, {}),
+            cut=lambda endpoint, cause: self.cut.append((endpoint.port, cause)),
+            sleeper=self.sleeper,
         )
-        limits = Limits(
-            keep_alive_s=keep_alive_s,
-            max_loaded=max_loaded,
-            max_queue=max_queue,
-            retry_room_s=0.001,
-        )
-        self.scheduler = Scheduler(ports, limits, self.clock)
+        limits = {"retry_room_s": 0.001, "hang_s": float("inf"), **limits}
+        self.limits = Limits(max_loaded=max_loaded, **limits)
+        self.scheduler = Scheduler(self.ports, self.limits, self.clock)
 
     async def plan(self, wanted, need):
         if self.plan_error:
             raise self.plan_error
-        return make_plan(facts(), wanted, INFO, need)
+        plan = make_plan(facts(), wanted, INFO, need)
+        if self.size is not None:
+            memory = Memory(
+                weights_bytes=self.size, kv_bytes=0, compute_bytes=0, fixed_bytes=0,
+                on_gpu=self.sleeps,
+            )  # fmt: skip
+            plan = replace(plan, memory=memory)
+        return plan
 
-    async def free_bytes(self, plan):
-        return self.free
+    def needs(self, plan):
+        return {"gpu0" if plan.memory.on_gpu else "ram": plan.memory.total_bytes}
+
+    async def measure(self, processes, gpus):
+        pool = "gpu0" if self.sleeps else "ram"
+        holds = {}
+        for key, process in processes.items():
+            asleep = any(process.endpoint in item.asleep for item in self.sleepers.values())
+            holds[key] = {"ram" if asleep else pool: process.footprint().ram_bytes}
+        taken = sum(held.get(pool, 0) for held in holds.values()) + self.lagging
+        free = {"ram": 10**12, pool: self.free - taken}
+        return Measured(free=free, holds=holds)
 
     def start(self, plan):
-        process = GatedProcess(plan, len(self.processes) + 1)
+        size = self.true_size or plan.memory.total_bytes
+        process = GatedProcess(plan, len(self.processes) + 1, size)
         self.processes.append(process)
         if self.auto_open:
             process.open()
         return process
 
+    async def remember(self, plan, held):
+        self.remembered.append((plan.bundle.name, held))
+
     def traits(self, plan):
         return Traits(context_length=plan.settings.context_length, max_concurrency=self.slots)
+
+    def sleeper(self, plan):
+        if not self.sleeps:
+            return None
+        return self.sleepers.setdefault(plan.bundle.name, GatedSleeper(self, plan))
+
+    def answer(self, process, *answers):
+        """Say how far the answers of a process are: (begun, mark) pairs."""
+        self.answers[process.number] = {n: Answer(*pair) for n, pair in enumerate(answers)}
 
     @asynccontextmanager
     async def running(self):
@@ -133,9 +236,25 @@ class World:
             assert not rest, f"tasks left: {rest}"
 
 
+def in_loop(test):
+    """Run an async test."""
+
+    @wraps(test)
+    def run(*args, **kwargs):
+        asyncio.run(test(*args, **kwargs))
+
+    return run
+
+
+async def reach(condition):
+    """Let things happen until they have."""
+    while not condition():  # noqa: ASYNC110 (an event for everything that may be waited for?)
+        await asyncio.sleep(0.001)
+
+
 async def settle():
     """Let everything that can run now run."""
-    for _ in range(30):
+    for _ in range(40):
         await asyncio.sleep(0)
 
 

@@ -40,6 +40,12 @@ def test_after_failed_start(retries: int, retryable: bool, delay_s: float | None
     assert (verdict.count, verdict.delay_s) == (retries + 1, delay_s)
 
 
+@pytest.mark.parametrize(("retries", "delay_s"), [(0, 0.0), (1, None)])
+def test_one_that_somebody_killed_is_tried_once_more(retries: int, delay_s: float | None) -> None:
+    verdict = after_failed_start(POLICY, retries=retries, retryable=False, killed=True)
+    assert verdict.delay_s == delay_s
+
+
 def test_no_delays_means_no_restart() -> None:
     policy = RestartPolicy(delays_s=())
     assert after_crash(policy, crashes=0, start_s=1.0, ready_s=99.0).delay_s is None

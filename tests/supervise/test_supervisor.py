@@ -48,7 +48,7 @@ def test_ready_serves_with_its_own_key_and_stops(lab: Lab) -> None:
         assert await http_status(endpoint, "/v1/models", timeout_s=9, api_key=key) == 200
         assert await http_status(endpoint, "/v1/models", timeout_s=9) == 401
         assert proc.pid == lab.pids()["engine"]
-        assert proc.descendants_rss_bytes() > 1_000_000
+        assert proc.footprint().ram_bytes > 1_000_000
         assert list(lab.run_dir.glob("*.json"))
 
     proc = lab.process()
@@ -56,7 +56,7 @@ def test_ready_serves_with_its_own_key_and_stops(lab: Lab) -> None:
     lab.play(proc, script)
     assert proc.state is State.STOPPED
     assert proc.endpoint is None and proc.pid is None
-    assert proc.descendants_rss_bytes() == 0
+    assert proc.footprint().ram_bytes == 0
     (attempt,) = proc.attempts
     assert attempt.exit is not None and attempt.exit.code == -signal.SIGTERM
     assert attempt.exit.was_ready and attempt.diagnosis is None
@@ -184,6 +184,39 @@ def test_a_crash_while_ready_restarts_on_a_new_port(lab: Lab, code: str) -> None
         assert [a.number for a in proc.attempts] == [1, 2]
 
     lab.play(lab.process(launch=launch), script)
+
+
+def test_one_that_hangs_is_killed_and_restarted_for_that_reason(lab: Lab) -> None:
+    def launch(endpoint: Endpoint, attempt: int) -> LaunchSpec:
+        return lab.spec(endpoint, "--ignore-term", "--spawn-setsid")
+
+    async def script(proc: SupervisedProcess) -> None:
+        first = await proc.ensure_ready()
+        assert await proc.answers(first, LIMIT_S)
+        proc.condemn(Endpoint(port=1), "somebody else's")
+        assert proc.endpoint == first
+        proc.condemn(first, "it hangs")
+        proc.condemn(first, "it still hangs")
+        await proc.wait_not_ready(first)
+        second = await proc.ensure_ready()
+        assert second.port != first.port
+        assert not await proc.answers(first, LIMIT_S)
+        assert proc.last_diagnosis is not None
+        assert proc.last_diagnosis.cause == "it hangs"
+
+    lab.play(lab.process(launch=launch), script)
+
+
+def test_whoever_listens_hears_of_every_change(lab: Lab) -> None:
+    async def script(proc: SupervisedProcess) -> None:
+        states: list[State] = []
+        proc.listen(lambda: states.append(proc.state))
+        await proc.ensure_ready()
+        await proc.stop()
+        assert states[-2:] == [State.STOPPING, State.STOPPED]
+        assert State.READY in states
+
+    lab.play(lab.process(), script)
 
 
 def test_the_budget_used_up_is_a_failure_for_good(lab: Lab) -> None:
@@ -410,7 +443,7 @@ def test_a_killed_guard_is_a_crash_too_and_leaves_nothing(lab: Lab) -> None:
     async def script(proc: SupervisedProcess) -> None:
         first = await proc.ensure_ready()
         await until(lambda: len(lab.pids()) == 4)
-        proc.descendants_rss_bytes()  # takes a snapshot of them as well
+        proc.footprint()  # takes a snapshot of them as well
         old = [psutil.Process(pid) for pid in lab.pids().values()]
         guard = psutil.Process(proc.pid).parent()
         assert guard is not None

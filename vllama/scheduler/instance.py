@@ -4,13 +4,43 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from vllama.models.types import Bundle
 from vllama.plan.types import Need, Plan
-from vllama.supervise.spec import Attempt, Endpoint, Grace, State
+from vllama.scheduler.policy import Pools
+from vllama.supervise.spec import Attempt, Diagnosis, Endpoint, Grace, State
+from vllama.supervise.tree import Activity, Footprint
 from vllama.translate.traits import Traits
+
+PREFIXES_KEPT = 1024
+
+# asked only where there are replicas: equal for prompts that begin alike
+Prefix = Callable[[], Hashable]
+
+
+class Part(Protocol):
+    """One of the processes of which a `Process` consists."""
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """Where it can be reached now."""
+        ...
+
+    def activity(self) -> Activity | None:
+        """Return what it has done so far, None if that is unknown; blocks for milliseconds."""
+        ...
+
+    async def answers(self, endpoint: Endpoint, limit_s: float) -> bool:
+        """Ask it by its health check whether it lives; no answer in `limit_s` seconds is a no."""
+        ...
+
+    def condemn(self, endpoint: Endpoint, cause: str) -> None:
+        """Hear that it hangs: it is ended and restarted as after a crash."""
+        ...
 
 
 class Process(Protocol):
@@ -27,6 +57,11 @@ class Process(Protocol):
         ...
 
     @property
+    def last_diagnosis(self) -> Diagnosis | None:
+        """Why it last ended unasked."""
+        ...
+
+    @property
     def pid(self) -> int | None:
         """Process id of the engine, None while there is none."""
         ...
@@ -38,7 +73,16 @@ class Process(Protocol):
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """All places where it can be reached; more than one only for servers elsewhere."""
+        """All places where it can be reached now; more than one for replicas."""
+        ...
+
+    @property
+    def parts(self) -> Sequence[Part]:
+        """The processes of which it consists; itself, if it is no set of replicas."""
+        ...
+
+    def listen(self, changed: Callable[[], object]) -> None:
+        """Have `changed` called after every change of state."""
         ...
 
     def suspect(self, endpoint: Endpoint) -> None:
@@ -57,8 +101,20 @@ class Process(Protocol):
         """Stop the whole tree; returns when it is gone."""
         ...
 
-    def descendants_rss_bytes(self) -> int:
-        """Measured memory of its tree, 0 if unknown."""
+    def footprint(self) -> Footprint:
+        """Measure the memory of its tree; blocks for milliseconds."""
+        ...
+
+
+class Sleeper(Protocol):
+    """How the engine at an endpoint is put to sleep and woken."""
+
+    async def sleep(self, endpoint: Endpoint) -> bool:
+        """Let it give its memory back; False if it did not."""
+        ...
+
+    async def wake(self, endpoint: Endpoint) -> bool:
+        """Let it take its memory again; False if it did not."""
         ...
 
 
@@ -84,12 +140,17 @@ class Waiter:
 
 @dataclass(slots=True, eq=False)
 class Lease:
-    """One request's hold on an instance; give it back with `Scheduler.release`."""
+    """One request's hold on an instance; give it back with `Scheduler.release`.
+
+    `queue_position` is the place in the queue that it joined, from 1; 0: it did not wait.
+    """
 
     instance: Instance
     endpoint: Endpoint
     traits: Traits
+    began_s: float
     queued_s: float = 0.0
+    queue_position: int = 0
     released: bool = False
 
 
@@ -98,23 +159,43 @@ class Instance:
     """A model that is loading, serving or on its way out; changed by the scheduler only.
 
     `retiring`: takes no new requests, ends when the last one has gone. `replaces`: the instance
-    of the same model that has to be gone before this one may load.
+    of the same model that has to be gone before this one may load. `admitted`: it has its room.
+    `needs` is the estimate in bytes by pool, `holds` what was measured last, `peak` the most of
+    that; `awake_holds` what it held before it fell asleep. `service_s` is how long a request takes,
+    as a moving average.
     """
 
     key: Key
+    bundle: Bundle
     need: Need
     created_s: float
     keep_alive_s: float
     last_used_s: float
     plan: Plan | None = None
     process: Process | None = None
+    sleeper: Sleeper | None = None
     loaded: bool = False
     traits: Traits | None = None
     task: asyncio.Task[None] | None = None
     replaces: Instance | None = None
     retiring: bool = False
+    admitted: bool = False
+    waits_for: str = ""
+    needs: Pools = field(default_factory=dict)
+    holds: Pools = field(default_factory=dict)
+    peak: dict[str, int] = field(default_factory=dict)
+    sleep_wanted: bool = False
+    sleeping: bool = False
+    waking: bool = False
+    sleep_ends_s: float = math.inf
+    awake_holds: Pools = field(default_factory=dict)
+    load_s: float = 0.0
+    ready_s: float = math.inf
+    served: int = 0
+    service_s: float = 0.0
     leases: int = 0
     busy_at: Counter[Endpoint] = field(default_factory=Counter)
+    prefixes: OrderedDict[Hashable, Endpoint] = field(default_factory=OrderedDict)
     queue: deque[Waiter] = field(default_factory=deque)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     idle: asyncio.Event = field(default_factory=asyncio.Event)
@@ -123,7 +204,12 @@ class Instance:
     @property
     def ready(self) -> bool:
         """True if a request could be sent to it now."""
-        return self.loaded and self.process is not None and self.process.state is State.READY
+        return (
+            self.loaded
+            and not self.sleeping
+            and self.process is not None
+            and self.process.state is State.READY
+        )
 
     @property
     def busy(self) -> bool:
@@ -132,8 +218,12 @@ class Instance:
 
     @property
     def limit(self) -> int:
-        """How many requests the engine takes at once."""
-        return self.traits.max_concurrency if self.traits else 1
+        """How many requests the engine, or all its replicas that are up, take at once."""
+        if self.traits is None or self.process is None:
+            return 1
+        parts = self.process.parts
+        up = len(self.process.endpoints) if len(parts) > 1 else 1
+        return self.traits.max_concurrency * up
 
     @property
     def has_slot(self) -> bool:
@@ -145,14 +235,34 @@ class Instance:
         """When it is unloaded if nobody asks again; infinite while busy or kept for ever."""
         if self.busy or self.retiring:
             return math.inf
-        return self.last_used_s + self.keep_alive_s
+        return self.sleep_ends_s if self.sleeping else self.last_used_s + self.keep_alive_s
 
     @property
     def memory_bytes(self) -> int:
-        """Measured size of the process, or the plan's estimate before it is known."""
-        estimate = self.plan.memory.total_bytes if self.plan else 0
-        measured = self.process.descendants_rss_bytes() if self.process and self.ready else 0
-        return max(measured, 0) or estimate
+        """Measured size of the process, or the estimate before it is known."""
+        return sum(self.holds.values()) if self.loaded and self.holds else sum(self.needs.values())
+
+    def place(self, prefix: Prefix | None) -> Endpoint | None:
+        """Choose where the next request goes: where its prefix went before, else the least busy.
+
+        A place that has two requests more than another is not chosen for the sake of a prefix.
+        """
+        places = self.process.endpoints if self.process else ()
+        if len(places) < 2:
+            return places[0] if places else None
+        best = min(places, key=self.busy_at.__getitem__)
+        key = prefix() if prefix is not None else None
+        known = self.prefixes.get(key) if key is not None else None
+        if known in places and self.busy_at[known] <= self.busy_at[best] + 1:
+            most = self.traits.max_concurrency if self.traits else 1
+            if self.busy_at[known] < most:
+                best = known
+        if key is not None:
+            self.prefixes[key] = best
+            self.prefixes.move_to_end(key)
+            if len(self.prefixes) > PREFIXES_KEPT:
+                self.prefixes.popitem(last=False)
+        return best
 
     def fits(self, need: Need) -> bool:
         """Return True if a request with `need` can use it as it is (a smaller context can).

@@ -1,133 +1,93 @@
-"""The life of one instance: plan, room, process, slots, end. Its task owns the process."""
+"""The life of one instance: plan, room, process, slots, sleep, end. Its task owns the process."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import math
 
 from vllama.errors import (
     EngineError,
     EngineStartFailed,
-    NotEnoughMemory,
     ShuttingDown,
     VllamaError,
 )
-from vllama.models.types import Bundle
 from vllama.plan.types import Plan
 from vllama.scheduler.instance import Instance
-from vllama.scheduler.policy import Action, Decision, Loaded, make_room
+from vllama.scheduler.room import Room
 from vllama.scheduler.table import Ports, Table
 from vllama.supervise.spec import State
+from vllama.supervise.waits import finish
 
 log = logging.getLogger(__name__)
-
-GIB = 1024**3
 
 
 class Life:
     """Owner of one instance; `run` does not return before its process tree is gone."""
 
-    def __init__(self, table: Table, ports: Ports, instance: Instance, bundle: Bundle) -> None:
+    def __init__(self, table: Table, ports: Ports, room: Room, instance: Instance) -> None:
         self._table = table
         self._ports = ports
+        self._room = room
         self._instance = instance
-        self._bundle = bundle
 
     async def run(self) -> None:
         """Live: 1. plan, 2. wait for room, 3. run the process and hand out slots, 4. leave.
 
         Turns every failure into an answer for those who wait; raises nothing but cancellation.
         """
-        instance, table = self._instance, self._table
+        instance, table, ports = self._instance, self._table, self._ports
         try:
             plan = await self._plan()
-            await self._room_for(plan)
-            instance.traits = self._ports.traits(plan)
-            instance.process = self._ports.start(plan)
-            await self._hand_out()
+            instance.needs = ports.needs(plan)
+            await self._room.enter(instance, instance.needs)
+            if instance.retiring and not instance.queue:
+                return  # all who wanted it have gone, and so did it
+            instance.traits = ports.traits(plan)
+            instance.sleeper = ports.sleeper(plan)
+            instance.process = ports.start(plan)
+            instance.process.listen(instance.wake.set)
+            begun_s = table.clock.monotonic()
+            await self._hand_out(begun_s)
         except VllamaError as error:
             self._failed(error)
         except Exception:
             # boundary: one instance's bug must not end the others
             log.exception("%s: unexpected error", instance.key)
-            self._failed(EngineStartFailed(f"cannot serve '{self._bundle.name}': internal error"))
+            self._failed(
+                EngineStartFailed(f"cannot serve '{instance.bundle.name}': internal error")
+            )
         finally:
             table.retire(instance, "it has ended")
             table.fail_queue(instance, ShuttingDown("cannot serve: the server is stopping"))
             table.ended(instance)
 
     def _failed(self, error: VllamaError) -> None:
-        log.warning("%s: %s", self._bundle.name, error.sentence())
-        self._table.fail_queue(self._instance, error)
-        if self._instance.plan and not self._instance.loaded:
-            self._ports.told(self._instance.plan, error)
+        instance, process = self._instance, self._instance.process
+        log.warning("%s: %s", instance.bundle.name, error.sentence())
+        self._table.fail_queue(instance, error)
+        crashed = instance.loaded and process is not None and process.state is State.FAILED
+        if crashed and isinstance(error, EngineError):
+            self._table.fail(instance, error, pause_s=self._table.limits.cool_down_s)
+        elif not instance.loaded:
+            self._table.fail(instance, error)
+        if instance.plan and not instance.loaded:
+            self._ports.told(instance.plan, error)
 
     async def _plan(self) -> Plan:
         """Decide how, then wait until the instance that this one replaces is gone."""
         instance = self._instance
-        plan = instance.plan = await self._ports.plan(self._bundle, instance.need)
+        plan = instance.plan = await self._ports.plan(instance.bundle, instance.need)
         for reason in plan.reasons:
-            log.info("plan %s: %s", self._bundle.name, reason)
+            log.debug("plan %s: %s", instance.bundle.name, reason)
         if instance.replaces:
+            instance.waits_for = "the one that it replaces still serves"
             await instance.replaces.ended.wait()
             instance.replaces = None
         return plan
 
-    # -- room ---------------------------------------------------------------------------------
-
-    async def _room_for(self, plan: Plan) -> None:
-        """Evict or wait until `plan` fits. Raises NotEnoughMemory if it never will."""
-        table = self._table
-        while True:
-            free_bytes = await self._ports.free_bytes(plan)
-            # from here to the return nothing is awaited: two loads cannot take the same room
-            decision = self._decide(plan, free_bytes)
-            leaving = [item for item in table.leaving if item is not self._instance]
-            if decision.action is Action.LOAD:
-                return
-            if decision.action is Action.REFUSE and not leaving:
-                raise NotEnoughMemory(
-                    f"cannot load '{plan.bundle.name}': model requires more system memory "
-                    f"({plan.memory.total_bytes / GIB:.1f} GiB) than is available "
-                    f"({max(0, free_bytes) / GIB:.1f} GiB): {decision.reason}",
-                    hint="stop another model, or use a smaller context or quantisation",
-                )
-            for instance in list(table.instances.values()):
-                if str(instance.key) in decision.evict:
-                    table.retire(instance, f"room for {plan.bundle.name}: {decision.reason}")
-                    leaving.append(instance)
-            if decision.evict:
-                await asyncio.gather(*(instance.ended.wait() for instance in leaving))
-            else:
-                # a release, or memory that another program frees: nothing tells us of that one
-                await asyncio.sleep(table.limits.retry_room_s)
-
-    def _decide(self, plan: Plan, free_bytes: int) -> Decision:
-        """Ask the policy about the models that have a process."""
-        others = [
-            item
-            for item in self._table.instances.values()
-            if item is not self._instance and item.process
-        ]
-        loading_bytes = sum(item.memory_bytes for item in others if not item.loaded)
-        loaded = [
-            Loaded(
-                key=str(item.key),
-                memory_bytes=item.memory_bytes,
-                busy=item.busy,
-                pinned=math.isinf(item.keep_alive_s),
-                last_used_s=item.last_used_s,
-            )
-            for item in others
-        ]
-        need_bytes = plan.memory.total_bytes
-        most = self._table.limits.max_loaded
-        return make_room(need_bytes, free_bytes - loading_bytes, loaded, most)
-
     # -- serving ------------------------------------------------------------------------------
 
-    async def _hand_out(self) -> None:
+    async def _hand_out(self, begun_s: float) -> None:
         """Run the process and give its slots to the queue, in order, until it is retired."""
         instance, table, process = self._instance, self._table, self._instance.process
         assert process is not None
@@ -137,30 +97,90 @@ class Life:
             try:
                 while not (instance.retiring and not instance.leases and not instance.queue):
                     instance.wake.clear()
-                    if instance.queue or not instance.loaded:
-                        await self._ready()
+                    if instance.sleep_wanted:
+                        await self._sleep()
+                    # a failure is judged here also if nobody waits
+                    failed = process.state is State.FAILED
+                    if instance.queue or not instance.loaded or failed:
+                        await self._ready(begun_s)
                         table.serve_queue(instance)
                     if runner.done():
                         return
+                    if instance.loaded and not instance.holds:
+                        await self._room.measure()  # from now on the truth, not the estimate
                     table.changed.set()
                     await instance.wake.wait()
             finally:
                 # the process is down before the instance is gone, whatever happens here
-                await asyncio.shield(process.stop())
+                await finish(self._end())
 
-    async def _ready(self) -> None:
-        """Wait until the process serves; tell those who wait if it does not."""
+    async def _end(self) -> None:
+        """Measure for the last time, stop, and keep what was measured."""
+        instance, process = self._instance, self._instance.process
+        assert process is not None
+        if instance.loaded and process.state is State.READY:
+            await self._room.measure()
+        await process.stop()
+        self._room.left(instance)
+        # one that served nobody may have touched only a part of its memory
+        if instance.plan and instance.served and instance.peak:
+            await self._ports.remember(instance.plan, dict(instance.peak))
+
+    async def _ready(self, begun_s: float) -> None:
+        """Wait until the process serves, awake; tell those who wait if it does not."""
         instance, process = self._instance, self._instance.process
         assert process is not None
         try:
-            await process.ensure_ready()
+            endpoint = await process.ensure_ready()
+            if instance.sleeping and not await self._wake():
+                process.parts[0].condemn(endpoint, "it did not wake up")
+                await process.ensure_ready()
         except VllamaError as error:
-            failed = process.state is State.FAILED
-            if isinstance(error, EngineError) and instance.loaded and failed:
-                self._table.cool_down(instance.key, error)
             self._failed(error)
             return
         if not instance.loaded and instance.plan:
+            now_s = self._table.clock.monotonic()
+            instance.load_s, instance.ready_s = now_s - begun_s, now_s
             instance.loaded = True
-            instance.last_used_s = self._table.clock.monotonic()
+            instance.last_used_s = now_s
+            self._table.room_changed.set()
             self._ports.told(instance.plan, None)
+
+    # -- sleep --------------------------------------------------------------------------------
+
+    async def _sleep(self) -> None:
+        """Put the engine to sleep if nobody uses it; unload it if it cannot."""
+        instance, table = self._instance, self._table
+        endpoint = instance.process.endpoint if instance.process else None
+        if instance.busy or instance.sleeping or endpoint is None or instance.sleeper is None:
+            instance.sleep_wanted = False
+            return
+        instance.sleeping = True  # who comes from now on waits until it is awake again
+        await self._room.measure()
+        instance.awake_holds = dict(instance.holds)
+        if await instance.sleeper.sleep(endpoint):
+            log.info("%s sleeps", instance.bundle.name)
+            instance.sleep_ends_s = table.clock.monotonic() + table.limits.sleep_s
+        else:
+            instance.sleeping, instance.sleeper = False, None
+            table.retire(instance, "it cannot sleep")
+        instance.sleep_wanted = False
+        await self._room.measure()
+        table.room_changed.set()
+
+    async def _wake(self) -> bool:
+        """Wait for room, then wake the engine. Raises NotEnoughMemory."""
+        instance, sleeper = self._instance, self._instance.sleeper
+        needs = {
+            pool: size - instance.holds.get(pool, 0)
+            for pool, size in instance.awake_holds.items()
+            if size > instance.holds.get(pool, 0)
+        }
+        await self._room.enter(instance, needs)
+        endpoint = instance.process.endpoint if instance.process else None
+        awake = False
+        if sleeper and endpoint:
+            awake = await sleeper.wake(endpoint)
+        instance.sleeping = instance.waking = False
+        log.info("%s %s", instance.bundle.name, "is awake" if awake else "did not wake up")
+        return awake

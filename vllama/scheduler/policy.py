@@ -1,28 +1,61 @@
-"""Which models stay loaded. Pure: what is loaded and what is free in, a decision out."""
+"""Which models are loaded. Pure: what there is and who waits in, one decision for each out.
+
+Memory is counted in pools ("ram", "gpu0", …), in bytes. Those who wait are served in order of
+arrival; one that has to wait claims what it will need, so that a later one that fits beside that
+claim goes ahead, and one that would starve it does not.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
+
+Pools = Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded:
-    """One loaded model as the policy sees it.
+class Model:
+    """A model that has a process, or is just getting one.
 
-    `busy`: it has leases or requests waiting, or is still loading. `pinned`: kept for ever.
+    `holds` is measured, `claims` what it will hold in the end. `busy`: it has leases or requests
+    waiting, or is still loading. `pinned`: kept for ever. `leaving`: it ends as soon as it is idle.
+    `turn_ends_s`: until then nobody may ask it, busy as it is, to give way. `since_s` is when it
+    became ready. `asleep_holds`: what it would still hold if it slept, None if it cannot (any
+    more); `sleeping`: it does, and takes no slot.
     """
 
     key: str
-    memory_bytes: int
-    busy: bool
-    pinned: bool
-    last_used_s: float
+    holds: Pools
+    claims: Pools
+    busy: bool = False
+    pinned: bool = False
+    leaving: bool = False
+    sleeping: bool = False
+    last_used_s: float = 0.0
+    since_s: float = 0.0
+    turn_ends_s: float = math.inf
+    asleep_holds: Pools | None = None
+
+    @property
+    def frees(self) -> dict[str, int]:
+        """What its end would give to others: what it holds, and what was set aside for it."""
+        pools = {*self.holds, *self.claims}
+        return {pool: max(self.holds.get(pool, 0), self.claims.get(pool, 0)) for pool in pools}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """A model that waits to be loaded, or woken, and since when."""
+
+    key: str
+    needs: Pools
+    since_s: float
 
 
 class Action(StrEnum):
-    """What to do about a model that wants to be loaded."""
+    """What to do about a load that waits."""
 
     LOAD = "load"
     EVICT = "evict"
@@ -32,43 +65,210 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """An action, the keys it evicts, and the reason in words."""
+    """An action, whom it concerns, and the reason in words.
 
+    With EVICT: `sleep` and `evict` are idle ones. With WAIT: `give_way` are busy ones that have had
+    their turn; they serve who has them or waits for them already, and end.
+    """
+
+    key: str
     action: Action
+    sleep: tuple[str, ...] = ()
     evict: tuple[str, ...] = ()
+    give_way: tuple[str, ...] = ()
     reason: str = ""
 
 
-def make_room(
-    need_bytes: int, free_bytes: int, loaded: Sequence[Loaded], max_loaded: int
-) -> Decision:
-    """Decide how a model of `need_bytes` gets its place.
+@dataclass(slots=True)
+class _Space:
+    """What the next one may count on."""
 
-    `free_bytes` is what is free now, less what loads under way will still take.
+    spare: dict[str, int]
+    slots: int
+    models: list[Model]
+    coming: dict[str, int] = field(default_factory=dict)
+    coming_slots: int = 0
+
+    def fits(self, needs: Pools, gained: Pools | None = None, slots: int = 0) -> bool:
+        gained = gained or {}
+        return self.slots + slots >= 1 and all(
+            need <= self.spare.get(pool, 0) + gained.get(pool, 0) for pool, need in needs.items()
+        )
+
+    def take(self, needs: Pools) -> None:
+        """Let a load have what is there now."""
+        _add(self.spare, needs, -1)
+        self.slots -= 1
+
+    def leave_to(self, needs: Pools, victims: _Victims) -> None:
+        """Let a load have its victims, and first of all what is coming back, to itself."""
+        gained = victims.gained()
+        for pool, need in needs.items():
+            short = max(0, need - gained.get(pool, 0))
+            soon = min(short, self.coming.get(pool, 0))
+            self.coming[pool] = self.coming.get(pool, 0) - soon
+            self.spare[pool] = self.spare.get(pool, 0) - (short - soon)
+        if not victims.slots:
+            if self.slots < 1 and self.coming_slots:
+                self.coming_slots -= 1
+            else:
+                self.slots -= 1
+        gone = {item.key for item in victims.all}
+        self.models = [item for item in self.models if item.key not in gone]
+
+
+@dataclass(slots=True)
+class _Victims:
+    """Models that would have to make room, and what that brings."""
+
+    sleep: list[Model]
+    leave: list[Model]
+
+    def gained(self, coming: Pools | None = None) -> dict[str, int]:
+        total = dict(coming or {})
+        for model in self.all:
+            _add(total, model.frees)
+        for model in self.sleep:
+            _add(total, model.asleep_holds or {}, -1)
+        return total
+
+    @property
+    def slots(self) -> int:
+        return len(self.sleep) + sum(not model.sleeping for model in self.leave)
+
+    @property
+    def all(self) -> list[Model]:
+        return [*self.sleep, *self.leave]
+
+
+def arrange(
+    free: Pools,
+    models: Sequence[Model],
+    waiting: Sequence[Waiting],
+    *,
+    max_loaded: int,
+    now_s: float,
+    settling: bool = False,
+) -> list[Decision]:
+    """Decide about all that wait, in order of arrival.
+
+    `free` is measured now; what loads under way still lack is set aside first. For each:
 
     1. Room for it and a slot free: load.
-    2. Else evict idle models, least recently used first, pinned ones never, until it fits.
-    3. If that is not enough but busy models could give way later: wait.
-    4. If even that would not help: refuse.
+    2. Else if those who leave already will make the room: wait.
+    3. Else idle models go, least recently used first and no more than needed, pinned ones never;
+       one that can sleep sleeps if that is enough: evict.
+    4. Else busy ones would have to give way: wait; those whose turn is over are told to, the one
+       that has been there for longest first.
+    5. Else it waits for those who came before it; or, if it would not fit even without them and
+       all that may leave, it is refused. While memory of an ended process is still on its way back
+       (`settling`) nobody is evicted or refused for lack of it.
     """
-    must_go = max(0, len(loaded) + 1 - max_loaded)
-    if need_bytes <= free_bytes and not must_go:
-        return Decision(action=Action.LOAD)
-    movable = [item for item in loaded if not item.pinned]
-    idle = sorted((item for item in movable if not item.busy), key=lambda item: item.last_used_s)
-    evict: list[str] = []
-    gained = 0
-    for item in idle:
-        if len(evict) >= must_go and need_bytes <= free_bytes + gained:
+    space = _Space(
+        spare=_spare(free, models),
+        slots=max_loaded - sum(not item.sleeping for item in models),
+        models=[item for item in models if not (item.leaving or item.pinned)],
+    )
+    for item in models:
+        if item.leaving:
+            _add(space.coming, item.holds)
+            space.coming_slots += not item.sleeping
+    most = _at_best(free, models, max_loaded)
+    return [
+        _decide(load, space, now_s, settling)
+        if settling or most.fits(load.needs)
+        else Decision(key=load.key, action=Action.REFUSE, reason=_why_never(models))
+        for load in sorted(waiting, key=lambda load: load.since_s)
+    ]
+
+
+def _decide(load: Waiting, space: _Space, now_s: float, settling: bool) -> Decision:
+    needs, others = load.needs, [item for item in space.models if item.key != load.key]
+    why = "no free slot" if space.slots < 1 else "not enough free memory"
+    nobody = _Victims([], [])
+    if space.fits(needs):
+        space.take(needs)
+        return Decision(key=load.key, action=Action.LOAD)
+    if settling or space.fits(needs, space.coming, space.coming_slots):
+        space.leave_to(needs, nobody)
+        return Decision(key=load.key, action=Action.WAIT, reason="memory is being freed")
+    idle = sorted((item for item in others if not item.busy), key=lambda item: item.last_used_s)
+    if victims := _least(space, needs, idle, may_sleep=True):
+        space.leave_to(needs, victims)
+        return Decision(
+            key=load.key,
+            action=Action.EVICT,
+            sleep=tuple(item.key for item in victims.sleep),
+            evict=tuple(item.key for item in victims.leave),
+            reason=why,
+        )
+    busy = sorted((item for item in others if item.busy), key=lambda item: item.since_s)
+    if victims := _least(space, needs, idle + busy, may_sleep=False):
+        space.leave_to(needs, victims)
+        tired = [item for item in victims.leave if item.busy and item.turn_ends_s <= now_s]
+        return Decision(
+            key=load.key,
+            action=Action.WAIT,
+            give_way=tuple(item.key for item in tired),
+            reason=f"{why}: waiting for busy models",
+        )
+    return Decision(key=load.key, action=Action.WAIT, reason="others that wait come first")
+
+
+def _least(
+    space: _Space, needs: Pools, candidates: Sequence[Model], *, may_sleep: bool
+) -> _Victims | None:
+    """Return as few of `candidates` as make room for `needs`, the first ones first."""
+
+    def enough(victims: _Victims) -> bool:
+        slots = victims.slots + space.coming_slots
+        return space.fits(needs, victims.gained(space.coming), slots)
+
+    victims = _Victims([], [])
+    for item in candidates:
+        sleeps = may_sleep and item.asleep_holds is not None
+        (victims.sleep if sleeps else victims.leave).append(item)
+        if enough(victims):
             break
-        evict.append(item.key)
-        gained += item.memory_bytes
-    if len(evict) >= must_go and need_bytes <= free_bytes + gained:
-        why = "no free slot" if need_bytes <= free_bytes else "not enough free memory"
-        return Decision(action=Action.EVICT, evict=tuple(evict), reason=why)
-    total = free_bytes + sum(item.memory_bytes for item in movable)
-    if need_bytes <= total and len(movable) >= must_go:
-        return Decision(action=Action.WAIT, reason="busy models hold the memory or the slots")
-    pinned = [item.key for item in loaded if item.pinned]
-    reason = f"pinned models hold it: {', '.join(pinned)}" if pinned else "it is used elsewhere"
-    return Decision(action=Action.REFUSE, reason=reason)
+    while victims.sleep and not enough(victims):
+        victims.leave.append(victims.sleep.pop(0))
+    if not enough(victims):
+        return None
+    for item in sorted(victims.all, key=candidates.index, reverse=True):
+        fewer = _Victims(
+            [other for other in victims.sleep if other is not item],
+            [other for other in victims.leave if other is not item],
+        )
+        if fewer.all and enough(fewer):
+            victims = fewer
+    return victims
+
+
+def _spare(free: Pools, models: Sequence[Model]) -> dict[str, int]:
+    """Return what is free less what others will still take."""
+    spare = dict(free)
+    for item in models:
+        if not item.leaving:
+            for pool, claim in item.claims.items():
+                spare[pool] = spare.get(pool, 0) - max(0, claim - item.holds.get(pool, 0))
+    return spare
+
+
+def _add(total: dict[str, int], more: Pools, sign: int = 1) -> None:
+    for pool, size in more.items():
+        total[pool] = total.get(pool, 0) + sign * size
+
+
+def _at_best(free: Pools, models: Sequence[Model], max_loaded: int) -> _Space:
+    """Return the room there would be if everything left that may."""
+    staying = [item for item in models if item.pinned and not item.leaving]
+    spare = _spare(free, staying)
+    for item in models:
+        if item not in staying:
+            _add(spare, item.holds)
+    return _Space(spare=spare, slots=max_loaded - len(staying), models=[])
+
+
+def _why_never(models: Sequence[Model]) -> str:
+    pinned = [item.key for item in models if item.pinned and not item.leaving]
+    return f"pinned models hold it: {', '.join(pinned)}" if pinned else "it is used elsewhere"

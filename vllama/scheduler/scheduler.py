@@ -8,6 +8,7 @@ that asked for it; a busy model is never stopped for another one.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from dataclasses import replace
 
@@ -15,11 +16,17 @@ from vllama.clock import Clock
 from vllama.errors import QueueFull, ShuttingDown
 from vllama.models.types import Bundle
 from vllama.plan.types import Need
-from vllama.scheduler.instance import Instance, Key, Lease, Waiter
+from vllama.scheduler.health import Health
+from vllama.scheduler.instance import Instance, Key, Lease, Prefix, Waiter
 from vllama.scheduler.life import Life
-from vllama.scheduler.table import Limits, Ports, Table, View
+from vllama.scheduler.room import Room
+from vllama.scheduler.table import Limits, Ports, Table
+from vllama.scheduler.views import FailureView, View, failures, views
+
+log = logging.getLogger(__name__)
 
 STOPPING = "cannot serve: the server is stopping"
+LEAST_RETRY_S, MOST_RETRY_S = 1.0, 60.0
 
 
 class Scheduler:
@@ -30,6 +37,8 @@ class Scheduler:
         self._limits = limits
         self._clock = clock
         self._table = Table(limits, clock)
+        self._room = Room(self._table, ports)
+        self._health = Health(self._table, ports)
         self._group: asyncio.TaskGroup | None = None
         self._closing = False
 
@@ -40,6 +49,7 @@ class Scheduler:
         table = self._table
         async with asyncio.TaskGroup() as group:
             self._group = group
+            helpers = [group.create_task(self._room.run()), group.create_task(self._health.run())]
             try:
                 while True:
                     table.expire()
@@ -54,6 +64,8 @@ class Scheduler:
             finally:
                 self._closing = True
                 self._group = None
+                for helper in helpers:
+                    helper.cancel()
                 for instance in table.all():
                     if instance.task:
                         instance.task.cancel()
@@ -73,7 +85,9 @@ class Scheduler:
 
     # -- requests -----------------------------------------------------------------------------
 
-    def try_acquire(self, bundle: Bundle, need: Need, keep_alive_s: float | None) -> Lease | None:
+    def try_acquire(
+        self, bundle: Bundle, need: Need, keep_alive_s: float | None, prefix: Prefix | None = None
+    ) -> Lease | None:
         """Return a lease if one can be had at once, without suspending; else None."""
         instance = self._table.instances.get(Key(bundle.key, need.mode))
         if (
@@ -84,26 +98,32 @@ class Scheduler:
         ):
             return None
         self._table.take(instance, keep_alive_s)
-        return self._table.lease(instance)
+        return self._table.lease(instance, prefix)
 
-    async def acquire(self, bundle: Bundle, need: Need, keep_alive_s: float | None) -> Lease:
+    async def acquire(
+        self, bundle: Bundle, need: Need, keep_alive_s: float | None, prefix: Prefix | None = None
+    ) -> Lease:
         """Return a lease on an instance of `bundle` that serves `need`.
 
         1. A compatible instance that is ready, with a free slot and nobody waiting: at once.
         2. Else join the queue of the instance, which is made if there is none. A leaver only
            leaves the queue; the load goes on.
 
-        Raises QueueFull, ShuttingDown, and what planning, loading or serving raised.
+        With replicas, requests whose `prefix` returns the same (prompts that begin alike) go to
+        the same one if it can be had. Raises QueueFull, ShuttingDown, and what planning,
+        loading or serving raised.
         """
         while True:
-            if lease := self.try_acquire(bundle, need, keep_alive_s):
+            if lease := self.try_acquire(bundle, need, keep_alive_s, prefix):
                 return lease
             instance = self._instance_for(bundle, need)
-            lease = await self._queued(instance, keep_alive_s)
-            if instance.fits(need):
-                return lease
-            # it was still being planned when we joined, with a smaller context than we need
-            self.release(lease)
+            granted = await self._queued(instance, keep_alive_s, prefix)
+            if granted and instance.fits(need):
+                return granted
+            # the engine has just ended; or it was still being planned when we joined, with a
+            # smaller context than we need
+            if granted:
+                self.release(granted)
 
     def touch(self, bundle: Bundle, need: Need, keep_alive_s: float | None) -> bool:
         """Prolong the stay of an instance that serves `need`; False if there is none ready.
@@ -126,16 +146,34 @@ class Scheduler:
             lease.instance.process.suspect(lease.endpoint)
 
     def unload(self, bundle: Bundle) -> bool:
-        """Stop all instances of `bundle` as soon as they are idle; False if there is none."""
+        """Stop all instances of `bundle` as soon as they are idle; False if there is none.
+
+        Also lets a model that failed be tried again at once.
+        """
         instances = self._table.of(bundle)
         for instance in instances:
             instance.keep_alive_s = 0.0
+            instance.sleep_ends_s = -math.inf
+        self._table.forget_failures(bundle)
         self._table.expire()
         return bool(instances)
 
     def views(self) -> list[View]:
         """Return what is loaded or loading, latest expiry first."""
-        return self._table.views()
+        return views(self._table)
+
+    def failures(self) -> list[FailureView]:
+        """Return the models that failed and were not asked for again since."""
+        return failures(self._table)
+
+    async def measure(self, *, max_age_s: float = 0.0) -> None:
+        """Measure memory for `views`, unless that was done within `max_age_s`."""
+        if self._table.all() and self._room.age_s >= max_age_s:
+            await self._room.measure()
+
+    async def look(self) -> None:
+        """Look now at the health of all engines."""
+        await self._health.look()
 
     def expire(self) -> None:
         """Begin to unload every idle instance whose time is over."""
@@ -143,15 +181,22 @@ class Scheduler:
 
     # -- joining ------------------------------------------------------------------------------
 
-    async def _queued(self, instance: Instance, keep_alive_s: float | None) -> Lease:
-        """Wait in the queue of `instance`, in order."""
-        if self._table.waiting >= self._limits.max_queue:
+    async def _queued(
+        self, instance: Instance, keep_alive_s: float | None, prefix: Prefix | None
+    ) -> Lease | None:
+        """Wait in the queue of `instance`, in order; None if its engine ended at that moment."""
+        position = len(instance.queue) + 1
+        if position > self._limits.max_queue:
             # the two spaces are Ollama's: clients match the text
-            raise QueueFull("server busy, please try again.  maximum pending requests exceeded")
+            raise QueueFull(
+                "server busy, please try again.  maximum pending requests exceeded",
+                retry_after_s=patience_s(instance),
+            )
         waiter = Waiter(asyncio.get_running_loop().create_future(), keep_alive_s)
         instance.queue.append(waiter)
         instance.wake.set()
         begun_s = self._clock.monotonic()
+        log.debug("%s: a request waits at place %d", instance.bundle.name, position)
         try:
             await waiter.future
         except asyncio.CancelledError:
@@ -161,8 +206,15 @@ class Scheduler:
             elif future.done() and not future.cancelled() and future.exception() is None:
                 self._table.give_back(instance)  # granted and cancelled in one turn
             raise
-        lease = self._table.lease(instance)
-        lease.queued_s = self._clock.monotonic() - begun_s
+        lease = self._table.lease(instance, prefix)
+        if lease is None:
+            return None
+        lease.queued_s = lease.began_s - begun_s
+        lease.queue_position = position
+        log.info(
+            "%s: a request waited %.3f s, from place %d of the queue",
+            *(instance.bundle.name, lease.queued_s, position),
+        )
         return lease
 
     def _instance_for(self, bundle: Bundle, need: Need) -> Instance:
@@ -170,7 +222,7 @@ class Scheduler:
         if self._closing or self._group is None:
             raise ShuttingDown(STOPPING)
         key = Key(bundle.key, need.mode)
-        self._table.check_cool_down(key)
+        self._table.check_failure(key)
         old = self._table.instances.get(key)
         if old and old.fits(need):
             return old
@@ -178,18 +230,26 @@ class Scheduler:
             need = widened(old, need)
             self._table.retire(old, "a request needs it loaded differently")
         now_s = self._clock.monotonic()
+        ending = (item for item in self._table.leaving if item.key == key)
         instance = Instance(
             key=key,
+            bundle=bundle,
             need=need,
             created_s=now_s,
             keep_alive_s=old.keep_alive_s if old else self._limits.keep_alive_s,
             last_used_s=now_s,
-            replaces=old,
+            replaces=old or next(ending, None),
         )
         self._table.instances[key] = instance
-        life = Life(self._table, self._ports, instance, bundle)
+        life = Life(self._table, self._ports, self._room, instance)
         instance.task = self._group.create_task(life.run(), name=str(key))
         return instance
+
+
+def patience_s(instance: Instance) -> float:
+    """Return for how long one who finds the queue full had better wait: until it has moved up."""
+    until_served_s = instance.service_s * len(instance.queue) / max(1, instance.limit)
+    return min(max(until_served_s, LEAST_RETRY_S), MOST_RETRY_S)
 
 
 def widened(old: Instance, need: Need) -> Need:

@@ -8,32 +8,45 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass
 
 from vllama.clock import Clock
-from vllama.errors import CoolingDown, EngineCrashed, VllamaError
+from vllama.errors import CoolingDown, VllamaError
 from vllama.models.types import Bundle
 from vllama.plan.types import Need, Plan
-from vllama.scheduler.instance import Instance, Key, Lease, Process
-from vllama.supervise.spec import State
+from vllama.scheduler.health import Answer
+from vllama.scheduler.instance import Instance, Key, Lease, Prefix, Process, Sleeper
+from vllama.scheduler.memory import Measurable, Measured
+from vllama.scheduler.policy import Pools
+from vllama.supervise.spec import Endpoint
 from vllama.translate.traits import Traits
 
 log = logging.getLogger(__name__)
 
 BUSY_LOOK_S = 1.0
+SERVICE_SHARE = 0.2  # of the newest request in the average of how long one takes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Settings of the scheduler; `keep_alive_s` is the default, infinite means for ever."""
+    """Settings of the scheduler; `keep_alive_s` is the default, infinite means for ever.
+
+    `max_queue` is for each model. `retry_room_s`: how often memory is looked at while somebody
+    waits for it; `settle_s`: how long that of an ended process may take to come back. A busy model
+    serves for `turn_s`, or for as long as its load took, before it gives way. One that can sleep
+    stays asleep for `sleep_s`. `hang_s`: see `health`; infinite: never.
+    """
 
     keep_alive_s: float = 300.0
     max_loaded: int = 3
     max_queue: int = 512
     retry_room_s: float = 0.5
+    settle_s: float = 5.0
+    turn_s: float = 5.0
+    sleep_s: float = 3600.0
     cool_down_s: float = 15.0
+    hang_s: float = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,37 +54,35 @@ class Ports:
     """What the scheduler asks of the world; passed in so that tests can gate each of them.
 
     `plan` decides (may take a while); `start` makes a process that is not running yet;
-    `traits` declares its behaviour; `free_bytes` measures the memory that plan would use.
-    `told` hears of the end of every load, with its error if it failed.
+    `traits` declares its behaviour; `needs` tells what it will take, by pool; `measure` looks at
+    memory (at GPUs only if told to); `told` hears of the end of every load, with its error if it
+    failed; `remember` of what a process held at most in its life. `traffic` tells how far the
+    answers from an endpoint are; `cut` ends them, with the cause. `sleeper` is None for an engine
+    that cannot sleep.
     """
 
     plan: Callable[[Bundle, Need], Awaitable[Plan]]
     start: Callable[[Plan], Process]
     traits: Callable[[Plan], Traits]
-    free_bytes: Callable[[Plan], Awaitable[int]]
+    needs: Callable[[Plan], Pools]
+    measure: Callable[[Mapping[Hashable, Measurable], bool], Awaitable[Measured]]
+    remember: Callable[[Plan, Pools], Awaitable[None]]
     told: Callable[[Plan, VllamaError | None], None] = lambda plan, error: None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class View:
-    """A row of `ps`. `expires_s` is Unix time, infinite for ever."""
-
-    name: str
-    bundle: Bundle
-    plan: Plan
-    state: State
-    memory_bytes: int
-    expires_s: float
-    leases: int
-    queued: int
-    pid: int | None
+    traffic: Callable[[Endpoint], Mapping[int, Answer]] = lambda endpoint: {}
+    cut: Callable[[Endpoint, str], None] = lambda endpoint, cause: None
+    sleeper: Callable[[Plan], Sleeper | None] = lambda plan: None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """An engine that used up its restarts: the answer to give until `until_s` (monotonic)."""
+    """A model that failed: told to `ps` until it is asked for again or stopped.
 
-    error: CoolingDown
+    Until `until_s` (monotonic) it is not tried again, and `error` is the answer.
+    """
+
+    bundle: Bundle
+    error: VllamaError
+    since_s: float
     until_s: float
 
 
@@ -85,6 +96,8 @@ class Table:
         self.leaving: set[Instance] = set()
         self.failures: dict[Key, Failure] = {}
         self.changed = asyncio.Event()
+        self.room_changed = asyncio.Event()
+        self.room_wanted = False  # somebody waits for it: releases matter
         self.next_look_s = math.inf  # when the housekeeper will look again by itself
 
     def all(self) -> list[Instance]:
@@ -95,42 +108,40 @@ class Table:
         """Return the instances of a model that take requests."""
         return [item for key, item in self.instances.items() if key.model == bundle.key]
 
-    @property
-    def waiting(self) -> int:
-        """How many requests are queued."""
-        return sum(len(instance.queue) for instance in self.all())
-
     # -- leases -------------------------------------------------------------------------------
 
     def take(self, instance: Instance, keep_alive_s: float | None) -> None:
         """Count a request in; its keep-alive sticks to the instance."""
         instance.leases += 1
+        instance.served += 1
         if keep_alive_s is not None:
             instance.keep_alive_s = keep_alive_s
 
-    def lease(self, instance: Instance) -> Lease:
-        """Return the handle of a request that was counted in. Raises EngineCrashed."""
-        process, traits = instance.process, instance.traits
-        endpoints = process.endpoints if process else ()
-        if not endpoints or traits is None:
+    def lease(self, instance: Instance, prefix: Prefix | None = None) -> Lease | None:
+        """Return the handle of a request that was counted in.
+
+        None, and it is counted out again, if the engine has ended in between.
+        """
+        endpoint, traits = instance.place(prefix), instance.traits
+        if endpoint is None or traits is None:
             self.give_back(instance)
-            raise EngineCrashed(f"cannot serve '{instance.key.model}': the engine has just ended")
-        # the first of those with the fewest requests
-        endpoint = min(endpoints, key=instance.busy_at.__getitem__)
-        if len(endpoints) > 1:
-            instance.busy_at[endpoint] += 1
-        return Lease(instance, endpoint, traits)
+            return None
+        instance.busy_at[endpoint] += 1
+        return Lease(instance, endpoint, traits, self.clock.monotonic())
 
     def release(self, lease: Lease) -> None:
         """Count the request of a lease out, once."""
         if lease.released:
             return
         lease.released = True
-        busy = lease.instance.busy_at
-        if busy:
-            busy[lease.endpoint] -= 1
-            busy += Counter()  # drops what is not positive
-        self.give_back(lease.instance)
+        instance = lease.instance
+        instance.busy_at[lease.endpoint] -= 1
+        if not instance.busy_at[lease.endpoint]:
+            del instance.busy_at[lease.endpoint]
+        self.give_back(instance)
+        took_s = instance.last_used_s - lease.began_s
+        before_s = instance.service_s or took_s
+        instance.service_s = before_s + SERVICE_SHARE * (took_s - before_s)
 
     def touch(self, instance: Instance, keep_alive_s: float | None) -> None:
         """Let the timer of keep-alive start again, maybe with another length."""
@@ -149,6 +160,8 @@ class Table:
             instance.wake.set()
         if not instance.leases:
             instance.idle.set()
+            if self.room_wanted:
+                self.room_changed.set()
         if instance.deadline_s < self.next_look_s:
             self.changed.set()
 
@@ -174,7 +187,7 @@ class Table:
         """Take it out of the table; its own task stops it when the last request has gone."""
         if instance.retiring:
             return
-        log.info("unload %s: %s", instance.plan.bundle.name if instance.plan else instance.key, why)
+        log.info("unload %s: %s", instance.bundle.name, why)
         instance.retiring = True
         self.leaving.add(instance)
         if self.instances.get(instance.key) is instance:
@@ -186,12 +199,21 @@ class Table:
         self.leaving.discard(instance)
         instance.ended.set()
         self.changed.set()
+        self.room_changed.set()
 
     def expire(self) -> None:
-        """Begin to unload every idle instance whose time is over."""
+        """Begin to unload every idle instance whose time is over; one that can sleep sleeps first.
+
+        A keep-alive of 0 means unload: that one does not sleep.
+        """
         now_s = self.clock.monotonic()
         for instance in list(self.instances.values()):
-            if instance.deadline_s <= now_s:
+            if instance.deadline_s > now_s or instance.sleep_wanted:
+                continue
+            if instance.sleeper and not instance.sleeping and instance.keep_alive_s > 0:
+                instance.sleep_wanted = True
+                instance.wake.set()
+            else:
                 self.retire(instance, "its keep-alive is over")
 
     def next_deadline_s(self) -> float:
@@ -205,46 +227,32 @@ class Table:
             (
                 now_s + max(item.keep_alive_s, BUSY_LOOK_S) if item.busy else item.deadline_s
                 for item in self.instances.values()
+                if not item.sleep_wanted
             ),
             default=math.inf,
         )
 
-    def cool_down(self, key: Key, error: VllamaError) -> None:
-        """Remember an engine that served and then used up its restarts."""
-        pause_s = self.limits.cool_down_s
-        cooling = CoolingDown(error.message, retry_after_s=pause_s, hint=error.hint)
-        self.failures[key] = Failure(error=cooling, until_s=self.clock.monotonic() + pause_s)
+    def fail(self, instance: Instance, error: VllamaError, *, pause_s: float = 0.0) -> None:
+        """Remember why a model failed, and for `pause_s` answer so instead of trying again."""
+        if pause_s:
+            error = CoolingDown(error.message, retry_after_s=pause_s, hint=error.hint)
+        now_s = self.clock.monotonic()
+        self.failures[instance.key] = Failure(
+            bundle=instance.bundle, error=error, since_s=self.clock.time(), until_s=now_s + pause_s
+        )
 
-    def check_cool_down(self, key: Key) -> None:
-        """Raise CoolingDown while a failed engine is not tried again."""
+    def check_failure(self, key: Key) -> None:
+        """Raise CoolingDown while a failed engine is not tried again; else forget its failure."""
         failure = self.failures.get(key)
-        if failure and failure.until_s > self.clock.monotonic():
-            raise failure.error
+        if failure and isinstance(failure.error, CoolingDown):
+            left_s = failure.until_s - self.clock.monotonic()
+            if left_s > 0:
+                raise CoolingDown(
+                    failure.error.message, retry_after_s=left_s, hint=failure.error.hint
+                )
         self.failures.pop(key, None)
 
-    # -- views --------------------------------------------------------------------------------
-
-    def views(self) -> list[View]:
-        """Return what is loaded or loading, latest expiry first."""
-        now_s, wall_s = self.clock.monotonic(), self.clock.time()
-        rows = []
-        for instance in self.all():
-            if instance.plan is None or instance.process is None:
-                continue
-            left_s = instance.keep_alive_s
-            if not instance.busy:
-                left_s = max(0.0, instance.deadline_s - now_s)
-            rows.append(
-                View(
-                    name=instance.plan.bundle.name,
-                    bundle=instance.plan.bundle,
-                    plan=instance.plan,
-                    state=State.STOPPING if instance.retiring else instance.process.state,
-                    memory_bytes=instance.memory_bytes,
-                    expires_s=wall_s if instance.retiring else wall_s + left_s,
-                    leases=instance.leases,
-                    queued=len(instance.queue),
-                    pid=instance.process.pid,
-                )
-            )
-        return sorted(rows, key=lambda row: -row.expires_s)
+    def forget_failures(self, bundle: Bundle) -> None:
+        """Forget that a model failed: it may be tried again at once."""
+        for key in [key for key in self.failures if key.model == bundle.key]:
+            del self.failures[key]

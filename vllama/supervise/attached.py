@@ -7,10 +7,12 @@ difference. Several endpoints serve the same; one that fails is left out until i
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from vllama.errors import CoolingDown
 from vllama.supervise.probe import http_status
-from vllama.supervise.spec import Attempt, Endpoint, Grace, State
+from vllama.supervise.spec import Attempt, Diagnosis, Endpoint, Grace, State
+from vllama.supervise.tree import Activity, Footprint
 
 PROBE_TIMEOUT_S = 3.0
 RETRY_S = 1.0
@@ -28,6 +30,7 @@ class AttachedProcess:
         self._stop = asyncio.Event()
         self._look = asyncio.Event()
         self._looked = asyncio.Event()
+        self._listener: Callable[[], object] = bool
 
     @property
     def state(self) -> State:
@@ -38,6 +41,11 @@ class AttachedProcess:
     def attempts(self) -> tuple[Attempt, ...]:
         """Nothing is ever started."""
         return ()
+
+    @property
+    def last_diagnosis(self) -> Diagnosis | None:
+        """Nothing is known of its inside."""
+        return None
 
     @property
     def pid(self) -> int | None:
@@ -88,6 +96,7 @@ class AttachedProcess:
         """Leave `endpoint` out until it answers a probe again."""
         self._up = tuple(item for item in self._up if item != endpoint)
         self._state = State.READY if self._up else State.STARTING
+        self._listener()
         self._look.set()
 
     async def stop(self, grace: Grace | None = None) -> None:
@@ -95,9 +104,33 @@ class AttachedProcess:
         self._stop.set()
         self._look.set()
 
-    def descendants_rss_bytes(self) -> int:
-        """Its memory is not ours to measure."""
-        return 0
+    def footprint(self) -> Footprint:
+        """Return nothing: its memory is not ours to measure."""
+        return Footprint()
+
+    def activity(self) -> Activity | None:
+        """Return None: it is not our process."""
+        return None
+
+    async def answers(self, endpoint: Endpoint, limit_s: float) -> bool:
+        """Ask it whether it lives."""
+        status = await http_status(
+            endpoint, self._path, timeout_s=limit_s, api_key=endpoint.api_key
+        )
+        return status is not None and status < 500
+
+    @property
+    def parts(self) -> tuple[AttachedProcess, ...]:
+        """The processes of which it consists: itself."""
+        return (self,)
+
+    def listen(self, changed: Callable[[], object]) -> None:
+        """Have `changed` called when endpoints come or go."""
+        self._listener = changed
+
+    def condemn(self, endpoint: Endpoint, cause: str) -> None:
+        """Hear that it hangs: leave it out until it answers again."""
+        self.suspect(endpoint)
 
     async def _probe_all(self) -> None:
         answers = await asyncio.gather(
@@ -110,3 +143,4 @@ class AttachedProcess:
             if status is not None and status < 500
         )
         self._state = State.READY if self._up else State.STARTING
+        self._listener()

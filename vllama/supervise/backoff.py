@@ -33,12 +33,16 @@ def after_crash(policy: RestartPolicy, *, crashes: int, start_s: float, ready_s:
     return Verdict(count=before + 1, delay_s=delay_s)
 
 
-def after_failed_start(policy: RestartPolicy, *, retries: int, retryable: bool) -> Verdict:
+def after_failed_start(
+    policy: RestartPolicy, *, retries: int, retryable: bool, killed: bool = False
+) -> Verdict:
     """Decide after an exit before the process was ever ready, `retries` retries before it.
 
-    Only what can go well the next time (a taken port) is tried again, and at once.
+    Only what can go well the next time (a taken port) is tried again, and at once. One that was
+    `killed` by somebody else is tried once more: the system does so too when memory runs out, and
+    then does it again.
     """
-    again = retryable and retries < policy.start_retries
+    again = retries < (policy.start_retries if retryable else int(killed))
     return Verdict(count=retries + 1, delay_s=0.0 if again else None)
 
 
@@ -51,7 +55,13 @@ class Restarts:
         self._retries = 0
 
     def delay_s(
-        self, *, ever_ready: bool, start_s: float, ready_s: float, retryable: bool
+        self,
+        *,
+        ever_ready: bool,
+        start_s: float,
+        ready_s: float,
+        retryable: bool,
+        killed: bool = False,
     ) -> float | None:
         """Count an unasked end and return when to start again; None: never."""
         if ever_ready:
@@ -60,6 +70,8 @@ class Restarts:
             )
             self._crashes = verdict.count
         else:
-            verdict = after_failed_start(self._policy, retries=self._retries, retryable=retryable)
+            verdict = after_failed_start(
+                self._policy, retries=self._retries, retryable=retryable, killed=killed
+            )
             self._retries = verdict.count
         return verdict.delay_s

@@ -26,13 +26,17 @@ class GuardFailed(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """What to execute: `env` is all of its environment, `log_path` gets its output appended."""
+    """What to execute: `env` is all of its environment, `log_path` gets its output appended.
+
+    `scratch` is a folder that goes when nobody of the tree is left.
+    """
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
     log_path: Path
     cwd: Path | None
     grace: Grace
+    scratch: Path | None = None
 
 
 class Guard:
@@ -105,6 +109,7 @@ def _popen(command: Command, stdin: int, status_fd: int) -> subprocess.Popen[byt
         *("--status-fd", str(status_fd)),
         *("--grace", str(grace.term_s + grace.second_term_s)),
         *("--second-term", str(grace.term_s)),
+        *(("--scratch", str(command.scratch)) if command.scratch else ()),
         "--",
         *command.argv,
     ]

@@ -16,9 +16,11 @@ from pathlib import Path
 
 import psutil
 
-from vllama.supervise import tree
+from vllama.supervise import shim, tree
 from vllama.supervise.logs import slug
+from vllama.supervise.scratch import remove_scratch
 
+SCRATCH = "vllama-"
 _KILL_S = 5.0
 _SAME_START_S = 1.5  # start times are seen through the wall clock, which may be adjusted
 
@@ -46,11 +48,20 @@ class Identity:
 class RunFile:
     """The file `<run_dir>/<engine pid>-<name>.json` of a running engine."""
 
-    def __init__(self, run_dir: Path, *, name: str, pid: int, argv: Sequence[str]) -> None:
+    def __init__(
+        self,
+        run_dir: Path,
+        *,
+        name: str,
+        pid: int,
+        argv: Sequence[str],
+        scratch: Path | None = None,
+    ) -> None:
         self.path = run_dir / f"{pid}-{slug(name)}.json"
         self._name = name
         self._pid = pid
         self._argv = list(argv[:3])
+        self._scratch = scratch
 
     def write(self, known: Iterable[psutil.Process]) -> None:
         """Write it; `known` are descendants to be ended too, whether or not the engine lives."""
@@ -70,6 +81,7 @@ class RunFile:
             "engine": engine,
             "descendants": others,
             "argv": self._argv,
+            "scratch": str(self._scratch) if self._scratch else None,
         }
         self.path.parent.mkdir(parents=True, exist_ok=True)
         new = self.path.with_suffix(".new")
@@ -81,6 +93,32 @@ class RunFile:
         self.path.unlink(missing_ok=True)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """What a run file tells; `leader` is the engine itself, if it was alive then."""
+
+    name: str
+    supervisor: Identity
+    leader: list[Identity]
+    others: list[Identity]
+    scratch: Path | None = None
+
+    @classmethod
+    def read(cls, path: Path) -> Record | None:
+        """Return the record in `path`; None if it is none, or has just been removed."""
+        try:
+            record = json.loads(path.read_text())
+            return cls(
+                name=str(record["name"]),
+                supervisor=Identity(**record["supervisor"]),
+                leader=[Identity(**record["engine"])] if record["engine"] else [],
+                others=[Identity(**item) for item in record["descendants"]],
+                scratch=Path(record["scratch"]) if record.get("scratch") else None,
+            )
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+
 def sweep(run_dir: Path, *, term_s: float = 2.0) -> list[str]:
     """End the engines whose supervisor is dead, remove their files; return the engines' names.
 
@@ -90,23 +128,28 @@ def sweep(run_dir: Path, *, term_s: float = 2.0) -> list[str]:
     """
     ended = []
     for path in sorted(run_dir.glob("*.json")):
-        try:
-            record = json.loads(path.read_text())
-            supervisor = Identity(**record["supervisor"])
-            leader = [Identity(**record["engine"])] if record["engine"] else []
-            others = [Identity(**item) for item in record["descendants"]]
-            name = str(record["name"])
-        except FileNotFoundError:
-            continue
-        except (ValueError, KeyError, TypeError):
+        record = Record.read(path)
+        if record is None:
             path.unlink(missing_ok=True)
             continue
-        if supervisor.find() is not None:
+        if record.supervisor.find() is not None:
             continue
-        if _end(leader, others, term_s):
-            ended.append(name)
+        if _end(record.leader, record.others, term_s):
+            ended.append(record.name)
+        remove_scratch(record.scratch)
         path.unlink(missing_ok=True)
     return ended
+
+
+def look(run_dir: Path) -> list[tuple[str, list[int]]]:
+    """Return name and pids of each engine that `sweep` would end; touches nothing."""
+    found = []
+    for path in sorted(run_dir.glob("*.json")):
+        record = Record.read(path)
+        if record is not None and record.supervisor.find() is None:
+            pids = [each.pid for each in (*record.leader, *record.others) if each.find()]
+            found += [(record.name, pids)] if pids else []
+    return found
 
 
 def _end(leader: list[Identity], others: list[Identity], term_s: float) -> bool:
@@ -115,6 +158,7 @@ def _end(leader: list[Identity], others: list[Identity], term_s: float) -> bool:
     procs = set(roots).union(*(tree.below(root) for root in roots)) if roots else set()
     # Only a group whose leader is the engine itself is known to be ours.
     group = next((item.pid for item in leader if item.find() is not None), None)
+    shared = shim.shared_memory(proc.pid for proc in procs)
     for number, limit_s in ((signal.SIGTERM, term_s), (signal.SIGKILL, _KILL_S)):
         left = [proc for proc in procs if tree.alive(proc)]
         if not left:
@@ -127,6 +171,7 @@ def _end(leader: list[Identity], others: list[Identity], term_s: float) -> bool:
             except psutil.Error:
                 continue
         psutil.wait_procs(procs, timeout=limit_s)
+    shim.remove_shared_memory(shared)
     return bool(roots)
 
 

@@ -91,6 +91,7 @@ class LogRing:
         self._lines: deque[str] = deque(maxlen=limit)
         self.first_error: str | None = None
         self.total = 0
+        self.on_line: Callable[[str], object] | None = None
 
     def append(self, line: str) -> None:
         """Add a line; the oldest goes when the ring is full."""
@@ -98,6 +99,8 @@ class LogRing:
         self.total += 1
         if self.first_error is None and _ERROR.search(line):
             self.first_error = line
+        if self.on_line is not None:
+            self.on_line(line)
 
     def tail(self, n: int) -> tuple[str, ...]:
         """Return the last `n` lines, oldest first."""

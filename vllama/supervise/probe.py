@@ -25,13 +25,26 @@ class Readiness(StrEnum):
 
 
 async def http_status(
-    endpoint: Endpoint, path: str, *, timeout_s: float, api_key: str | None = None
+    endpoint: Endpoint,
+    path: str,
+    *,
+    timeout_s: float | None,
+    api_key: str | None = None,
+    post: bytes | None = None,
 ) -> int | None:
-    """GET `path` and return the status; None for no answer, a late one, or one that is not HTTP."""
-    head = f"GET {endpoint.prefix}{path} HTTP/1.1\r\nHost: {endpoint.host}:{endpoint.port}\r\n"
+    """GET `path` (or POST it `post`, JSON) and return the status.
+
+    None for no answer, a late one, or one that is not HTTP.
+    """
+    method = "GET" if post is None else "POST"
+    head = f"{method} {endpoint.prefix}{path} HTTP/1.1\r\n"
+    head += f"Host: {endpoint.host}:{endpoint.port}\r\n"
     if api_key is not None:
         head += f"Authorization: Bearer {api_key}\r\n"
-    request = f"{head}Accept: */*\r\nConnection: close\r\n\r\n".encode("latin-1")
+    if post is not None:
+        head += f"Content-Type: application/json\r\nContent-Length: {len(post)}\r\n"
+    head += "Accept: */*\r\nConnection: close\r\n\r\n"
+    request = head.encode("latin-1") + (post or b"")
     try:
         async with asyncio.timeout(timeout_s):
             return await _exchange(endpoint, request)
@@ -59,20 +72,24 @@ async def _exchange(endpoint: Endpoint, request: bytes) -> int:
 
 
 async def check(spec: LaunchSpec) -> bool:
-    """Probe once: ready by its status and, if there is a `verify_path`, ours by its key."""
-    probe = spec.probe
+    """Probe once: ready by its status, ours by its key, able to work, as far as that is asked."""
+    probe, key = spec.probe, spec.endpoint.api_key
     status = await http_status(spec.endpoint, probe.path, timeout_s=probe.timeout_s)
     if status not in probe.ready_statuses:
         return False
-    if probe.verify_path is None:
+    if probe.verify_path is not None:
+        status = await http_status(
+            spec.endpoint, probe.verify_path, timeout_s=probe.timeout_s, api_key=key
+        )
+        if status != 200:
+            return False
+    work = probe.first_work
+    if work is None:
         return True
-    verified = await http_status(
-        spec.endpoint,
-        probe.verify_path,
-        timeout_s=probe.timeout_s,
-        api_key=spec.endpoint.api_key,
+    status = await http_status(
+        spec.endpoint, work.path, timeout_s=spec.stall_timeout_s, api_key=key, post=work.body
     )
-    return verified == 200
+    return status == 200
 
 
 async def wait_ready(

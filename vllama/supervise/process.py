@@ -45,6 +45,7 @@ class Child:
         self._spawned: asyncio.Future[None] = loop.create_future()
         self._guard_ended = threading.Event()
         self._known: set[psutil.Process] = set()
+        self._shared: set[str] = set()  # of those that were signalled, see `shim.shared_memory`
         self._known_lock = threading.Lock()  # threads take snapshots too; held for microseconds
 
     @classmethod
@@ -56,15 +57,22 @@ class Child:
         log_path: Path,
         cwd: Path | None = None,
         grace: Grace | None = None,
+        scratch: Path | None = None,
     ) -> Child:
         """Start `argv` with exactly `env`, its output appended to `log_path`.
 
         Returns once it was executed. `grace` is what the guard gives the tree if this process dies,
-        or if the engine leaves somebody behind. Raises `EngineStartFailed` if it cannot be run.
+        or if the engine leaves somebody behind. `scratch` is a folder to remove after its end.
+        Raises `EngineStartFailed` if it cannot be run.
         """
         child = cls(asyncio.get_running_loop())
         command = Command(
-            argv=tuple(argv), env=dict(env), log_path=log_path, cwd=cwd, grace=grace or Grace()
+            argv=tuple(argv),
+            env=dict(env),
+            log_path=log_path,
+            cwd=cwd,
+            grace=grace or Grace(),
+            scratch=scratch,
         )
         attend = partial(child._attend, command)
         threading.Thread(target=attend, name=f"child-{Path(argv[0]).name}", daemon=True).start()
@@ -94,6 +102,7 @@ class Child:
            that it inherits. Again every 50 ms until the guard says by its end that nobody is left.
         3. Past the limit the guard is killed as well.
         4. Verify: whoever was remembered, or is in the engine's session, is killed or reported.
+           Then remove the shared memory that the killed could not remove.
 
         Also the verification after an end that was not asked for: then steps 1 to 3 do nothing.
         """
@@ -107,9 +116,13 @@ class Child:
             self._known = {*below, *(proc for proc in old if tree.alive(proc))}
             return tuple(self._known)
 
-    def rss_bytes(self) -> int:
-        """Return the resident memory of engine and descendants; blocks for milliseconds."""
-        return tree.rss_bytes(self.remember())
+    def footprint(self) -> tree.Footprint:
+        """Measure engine and descendants; blocks for milliseconds."""
+        return tree.footprint(self.remember())
+
+    def activity(self) -> tree.Activity:
+        """Return what engine and descendants have done so far; blocks for milliseconds."""
+        return tree.activity(self.remember())
 
     # --- in the loop ---------------------------------------------------------------------
 
@@ -170,12 +183,15 @@ class Child:
 
     def _terminate(self) -> None:
         if not self.exited.done():
-            tree.signal_tree(self.pid, self.remember(), signal.SIGTERM)
+            known = self.remember()
+            self._shared |= shim.shared_memory(proc.pid for proc in known)
+            tree.signal_tree(self.pid, known, signal.SIGTERM)
 
     def _kill_tree(self, limit_s: float) -> tuple[int, ...]:
         deadline = time.monotonic() + limit_s
         while not self._guard_ended.is_set():
             known = self.remember()  # 1
+            self._shared |= shim.shared_memory(proc.pid for proc in known)
             if not self.exited.done():
                 tree.signal_tree(self.pid, known, signal.SIGKILL)  # 2
             late = time.monotonic() > deadline
@@ -187,6 +203,7 @@ class Child:
             members = {*self.remember(), *tree.session(self.pid)}
             left = [proc for proc in members if tree.alive(proc)]  # 4
             if not left or time.monotonic() > deadline + 1.0:
+                shim.remove_shared_memory(self._shared)
                 return tuple(proc.pid for proc in left)
             for proc in left:
                 _signal(proc.pid, signal.SIGKILL)

@@ -1,9 +1,9 @@
 """The guard: a tiny program between supervisor and engine, so that no engine outlives either.
 
-Started as ``python -I -S shim.py --status-fd N --grace S [--second-term S] -- argv…`` with the
-read end of a pipe as stdin; the supervisor holds the write end and never writes. The supervisor's
-death, SIGKILL included, is the end of that pipe. Uses the standard library only, is a program and
-not imported by anything, and knows nothing of what it guards.
+Started as ``python -I -S shim.py --status-fd N --grace S [--second-term S] [--scratch DIR] --
+argv…`` with the read end of a pipe as stdin; the supervisor holds the write end and never writes.
+The supervisor's death, SIGKILL included, is the end of that pipe. Uses the standard library only,
+is a program of its own, and knows nothing of what it guards.
 
 The engine's environment comes encoded in one variable, so that neither the guard's Python is
 disturbed by it (LD_PRELOAD, PYTHONPATH) nor it by the guard's Python (PEP 538 sets LC_CTYPE).
@@ -15,7 +15,9 @@ disturbed by it (LD_PRELOAD, PYTHONPATH) nor it by the guard's Python (PEP 538 s
 5. The end of stdin, SIGTERM, SIGINT, SIGHUP or the engine's end: SIGTERM to its group and to every
    descendant, again after the second-term time (default: half of the grace), SIGKILL after the
    grace (at once on SIGUSR1), repeated every 50 ms until nobody is left.
-6. Exit as the engine did: same code, or death by the same signal.
+6. Remove what the tree left behind: the scratch folder, and shared memory that a killed process
+   could not remove itself (engines of several processes leave hundreds of megabytes in /dev/shm).
+7. Exit as the engine did: same code, or death by the same signal.
 """
 
 import binascii
@@ -24,6 +26,10 @@ import select
 import signal
 import sys
 import time
+
+TYPE_CHECKING = False  # typing is slow to import
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 ENV_VARIABLE = "VLLAMA_GUARD_ENV"
 EXEC_FAILED = 127
@@ -72,6 +78,45 @@ def process_table() -> list[tuple[int, int, int]]:
         pid, parent, group = line.split()
         table.append((int(pid), int(parent), int(group)))
     return table
+
+
+def shared_memory(pids: "Iterable[int]") -> set[str]:
+    """Return the files in /dev/shm that the processes have mapped; none but on Linux."""
+    found: set[str] = set()
+    for pid in pids:
+        try:
+            with open(f"/proc/{pid}/maps", "rb") as file:
+                lines = [line for line in file if b" /dev/shm/" in line]
+        except OSError:
+            continue
+        names = (os.fsdecode(line.rstrip(b"\n").split(None, 5)[5]) for line in lines)
+        found.update(name for name in names if not name.endswith(" (deleted)"))
+    return found
+
+
+def remove_shared_memory(paths: set[str]) -> None:
+    """Remove those of the files that nobody has mapped any more."""
+    if not paths:
+        return
+    for path in paths - shared_memory(map(int, filter(str.isdigit, os.listdir("/proc")))):
+        try:
+            os.unlink(path)
+        except OSError:
+            pass
+
+
+def remove_folder(folder: str) -> None:
+    """Remove a folder and all in it, as far as that is possible; links are not followed."""
+    for here, folders, files in os.walk(folder, topdown=False):
+        for name in files + [n for n in folders if os.path.islink(os.path.join(here, n))]:
+            try:
+                os.unlink(os.path.join(here, name))
+            except OSError:
+                pass
+        try:
+            os.rmdir(here)
+        except OSError:
+            pass
 
 
 # --------------------------------------------------------------------------------------------
@@ -143,6 +188,7 @@ class Guard:
     ) -> None:
         self.subreaper = subreaper
         self.known: set[tuple[int, int]] = set()  # as found before an orphan's parent ended
+        self.shared: set[str] = set()
         self.engine = engine
         self.status_fd = status_fd
         self.wake_fd = wake_fd
@@ -202,6 +248,8 @@ class Guard:
             return
         table = process_table()
         self.known = descendants(table) | self.known.intersection((p, g) for p, _, g in table)
+        # before each signal: who ends without clearing up may be gone by the next
+        self.shared |= shared_memory(pid for pid, _ in self.known)
         send(-self.engine, number)
         for pid, group in self.known:
             if group != self.engine:
@@ -277,7 +325,11 @@ def main(args: list[str]) -> None:
         grace_s=grace_s,
         term_s=float(options.get("--second-term", grace_s / 2)),
     )
-    leave(guard.run())
+    code = guard.run()
+    remove_shared_memory(guard.shared)
+    if scratch := options.get("--scratch"):
+        remove_folder(scratch)
+    leave(code)
 
 
 if __name__ == "__main__":

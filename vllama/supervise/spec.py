@@ -27,6 +27,7 @@ class Endpoint:
     """Where a process listens, and the key it wants as a bearer token (None: none).
 
     `prefix` stands before every path; only servers that we did not start have one.
+    `keeps_connections` False: it closes a connection after an answer, whatever it promised.
     """
 
     scheme: str = "http"
@@ -34,6 +35,7 @@ class Endpoint:
     port: int
     api_key: str | None = None
     prefix: str = ""
+    keeps_connections: bool = True
 
     @property
     def url(self) -> str:
@@ -43,16 +45,26 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """A POST of JSON that a process must answer with 200 before it counts as ready."""
+
+    path: str
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HttpProbe:
     """Ready when GET `path` answers with one of `ready_statuses`.
 
     If `verify_path` is set, one more GET there with the key must answer 200: it proves that
-    the answering process is ours and not a stranger on the same port.
+    the answering process is ours and not a stranger on the same port. `first_work` is for a server
+    that listens before it can work: what it has to do once; it has `stall_timeout_s` for that.
     """
 
     path: str
     ready_statuses: frozenset[int] = frozenset({200})
     verify_path: str | None = None
+    first_work: Work | None = None
     interval_s: float = 0.05
     timeout_s: float = 2.0
 
@@ -123,7 +135,11 @@ class LaunchSpec:
     `env` is the child's whole environment. `stall_timeout_s` ends a start during which the log
     did not grow for that long; None waits for ever. `diagnose` turns an exit into a cause.
     `progress` returns a value whose change counts as progress as well (bytes fetched, say).
+    `hopeless` is a regular expression: after a line of output that matches it the process will
+    never be ready, although it may go on (it is then ended and diagnosed like an exit).
     `hold_port` False is for a server that binds without SO_REUSEADDR (see `ports`).
+    `scratch_variables` are set to a folder of its own for what it litters (sockets, temporary
+    files), which is removed with it; its path is short enough for a socket in it.
     """
 
     name: str
@@ -136,7 +152,9 @@ class LaunchSpec:
     stall_timeout_s: float | None = 300.0
     diagnose: Callable[[Exit], Diagnosis] = plain_diagnosis
     progress: Callable[[], object] | None = None
+    hopeless: str | None = None
     hold_port: bool = True
+    scratch_variables: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,18 +10,17 @@ import asyncio
 import errno
 import logging
 import secrets
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
 from vllama.clock import Clock
-from vllama.errors import Busy, CoolingDown, EngineCrashed, EngineStartFailed, VllamaError
+from vllama.errors import VllamaError
 from vllama.supervise.backoff import Restarts
-from vllama.supervise.history import History
 from vllama.supervise.logs import LogRing, open_log
 from vllama.supervise.ports import PortReservation
 from vllama.supervise.probe import Readiness
 from vllama.supervise.spec import (
-    Attempt,
     Diagnosis,
     Endpoint,
     Exit,
@@ -30,15 +29,14 @@ from vllama.supervise.spec import (
     RestartPolicy,
     State,
 )
+from vllama.supervise.status import Status
 from vllama.supervise.trial import KILL_AT_ONCE, Trial
 from vllama.supervise.waits import finish
-
-PATIENCE_S = 2.5
 
 log = logging.getLogger(__name__)
 
 
-class SupervisedProcess:
+class SupervisedProcess(Status):
     """One child tree and its state, for one life: `run()` is called once."""
 
     def __init__(
@@ -57,108 +55,31 @@ class SupervisedProcess:
         `run_dir` is where run files for `leftovers.sweep` go; `on_progress` gets the newest line
         of output while starting.
         """
-        self.name = name
+        super().__init__(name, clock)
         self._launch = launch
         self._restarts = Restarts(policy)
         self._log_dir = log_dir
-        self._clock = clock
         self._run_dir = run_dir
         self._on_progress = on_progress
 
-        self._state = State.STOPPED
-        self._changed = asyncio.Event()
-        self._begun = False
-        self._over = asyncio.Event()
-        self._stop_wanted = False
         self._stop: asyncio.Future[None] | None = None
         self._hurry: asyncio.Future[None] | None = None
         self._grace: Grace | None = None
-
-        self._trial: Trial | None = None
-        self._endpoint: Endpoint | None = None
-        self._logs = LogRing()
-        self._history = History(clock)
+        self._hangs: asyncio.Future[str] | None = None
         self._number = 0
         self._failed = False
-        self._retry_at_s = 0.0
 
-    # --- for readers ---------------------------------------------------------------------
-
-    @property
-    def state(self) -> State:
-        """Where in its life it is."""
-        return self._state
-
-    @property
-    def endpoint(self) -> Endpoint | None:
-        """Where it serves; None unless ready."""
-        return self._endpoint
-
-    @property
-    def endpoints(self) -> tuple[Endpoint, ...]:
-        """Where it serves, as a set of one or none."""
-        return (self._endpoint,) if self._endpoint else ()
+    # --- for callers ---------------------------------------------------------------------
 
     def suspect(self, endpoint: Endpoint) -> None:
         """Hear that it could not be reached; its exit tells more and is watched anyway."""
 
-    @property
-    def pid(self) -> int | None:
-        """The engine's pid, None if there is none."""
-        return self._trial.child.pid if self._trial is not None else None
-
-    @property
-    def attempts(self) -> tuple[Attempt, ...]:
-        """The newest attempts, oldest first, the running one included."""
-        return self._history.attempts
-
-    @property
-    def last_diagnosis(self) -> Diagnosis | None:
-        """Why it last ended unasked."""
-        return self._history.diagnosis
-
-    @property
-    def logs(self) -> LogRing:
-        """The newest lines of the newest attempt."""
-        return self._logs
-
-    def descendants_rss_bytes(self) -> int:
-        """Return the resident memory of the engine and all below; blocks for milliseconds."""
-        return self._trial.child.rss_bytes() if self._trial is not None else 0
-
-    # --- for callers ---------------------------------------------------------------------
-
-    async def ensure_ready(self) -> Endpoint:
-        """Return the endpoint as soon as the process serves; without suspending if it does.
-
-        Joins a start, waits out a stop and a short backoff. Raises `CoolingDown` in a longer one,
-        `EngineStartFailed` or `EngineCrashed` with the cause if it failed for good, and `Busy` if
-        it was stopped.
-        """
-        while self._endpoint is None:
-            remaining_s = self._retry_at_s - self._clock.monotonic()
-            if self._state is State.FAILED:
-                raise self._failure()
-            if self._over.is_set() or (self._stop_wanted and not self._begun):
-                raise Busy(f"cannot use {self.name}: it was stopped", hint="Try again.")
-            if self._state is State.BACKOFF and remaining_s > PATIENCE_S:
-                raise CoolingDown(
-                    self._why(),
-                    retry_after_s=remaining_s,
-                    hint=f"Try again in {remaining_s:.0f} s.",
-                )
-            await self._changed.wait()
-        return self._endpoint
-
-    async def wait_not_ready(self, endpoint: Endpoint | None = None) -> None:
-        """Wait until the process no longer serves at `endpoint` (default: where it does now).
-
-        Returns as soon as the engine's exit is seen or a stop begins; at once if it does not serve
-        there. A restart has another endpoint, so it does not confuse the waiter.
-        """
-        endpoint = endpoint or self._endpoint
-        while endpoint is not None and self._endpoint == endpoint:
-            await self._changed.wait()
+    def condemn(self, endpoint: Endpoint, cause: str) -> None:
+        """Hear that the engine there hangs: it is killed, and restarted as after a crash."""
+        if self._endpoint == endpoint and self._hangs is not None and not self._hangs.done():
+            self._hangs.set_result(cause)
+            self._endpoint = None  # nobody is sent there any more
+            self._enter(State.BACKOFF)
 
     async def stop(self, grace: Grace | None = None) -> None:
         """Stop for good and wait until the whole tree is gone; may be called again.
@@ -183,7 +104,8 @@ class SupervisedProcess:
 
         1. Starting: a fresh port, key and log; spawn; wait for readiness. What cannot be executed
            has failed for good.
-        2. Ready: give the endpoint to all who wait, then wait for the exit or a stop.
+        2. Ready: give the endpoint to all who wait, then wait for the exit, a stop, or for
+           somebody to tell that it hangs (`condemn`).
         3. Judge, unless stopped: record exit and cause, and decide. A stall has failed for good.
            Before it was ever ready, an exit is tried again if its diagnosis says so, else it has
            failed for good. Later `after_crash` decides.
@@ -255,19 +177,22 @@ class SupervisedProcess:
             stalled = readiness is Readiness.STALLED
             if readiness is Readiness.READY:
                 self._history.ready()
+                self._hangs = asyncio.get_running_loop().create_future()
                 self._endpoint = trial.spec.endpoint
                 self._enter(State.READY)  # 2
-                await trial.until_exit(stop)
+                await trial.until_exit(stop, self._hangs)
             again = not stop.done() and self._judge(trial, stalled=stalled)  # 3
         finally:
             self._endpoint = None
             self._enter(State.BACKOFF if again else State.STOPPING)
-            await finish(self._clear(trial, stalled=stalled))  # 4
+            hangs = self._hangs is not None and self._hangs.done()
+            await finish(self._clear(trial, stalled=stalled, kill=stalled or hangs))  # 4
+            self._hangs = None
         return again and not self._failed
 
-    async def _clear(self, trial: Trial, *, stalled: bool) -> None:
+    async def _clear(self, trial: Trial, *, stalled: bool, kill: bool) -> None:
         """End the tree and complete the record (step 4)."""
-        grace = KILL_AT_ONCE if stalled else self._grace
+        grace = KILL_AT_ONCE if kill else self._grace
         survivors = await trial.end(grace, hurry=self._hurry)
         self._trial = None
         self._history.ended(self._exit(trial, stalled=stalled), None)
@@ -281,6 +206,8 @@ class SupervisedProcess:
         """Record an unasked end and decide whether to start again (step 3)."""
         ended = self._exit(trial, stalled=stalled)
         diagnosis = trial.spec.diagnose(ended)
+        if self._hangs is not None and self._hangs.done():
+            diagnosis = Diagnosis(cause=self._hangs.result())
         self._history.ended(ended, diagnosis)
         start_s, ready_s = self._history.durations()
         delay_s = None
@@ -290,6 +217,7 @@ class SupervisedProcess:
                 start_s=start_s,
                 ready_s=ready_s,
                 retryable=diagnosis.retryable,
+                killed=ended.code in (-signal.SIGKILL, -signal.SIGTERM),
             )
         if delay_s is None:
             self._fail(diagnosis)
@@ -300,28 +228,11 @@ class SupervisedProcess:
 
     # --- state ---------------------------------------------------------------------------
 
-    def _enter(self, state: State) -> None:
-        """Change the state and wake all who wait for a change."""
-        self._state = state
-        changed, self._changed = self._changed, asyncio.Event()
-        changed.set()
-
     def _fail(self, diagnosis: Diagnosis) -> None:
         """Record that it has failed for good; the state follows when the tree is gone."""
         log.error("%s: failed: %s", self.name, diagnosis.cause)
         self._failed = True
         self._history.ended(None, diagnosis)
-
-    def _why(self) -> str:
-        diagnosis = self._history.diagnosis
-        verb = "keep" if self._history.ever_ready else "start"
-        cause = diagnosis.cause if diagnosis else "unknown cause"
-        return f"cannot {verb} {self.name}{' running' if verb == 'keep' else ''}: {cause}"
-
-    def _failure(self) -> EngineCrashed | EngineStartFailed:
-        diagnosis = self._history.diagnosis
-        kind = EngineCrashed if self._history.ever_ready else EngineStartFailed
-        return kind(self._why(), hint=diagnosis.hint if diagnosis else None)
 
 
 def _settle(future: asyncio.Future[None] | None) -> None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 
@@ -69,12 +71,68 @@ def signal_tree(group: int, procs: Iterable[psutil.Process], number: signal.Sign
             continue
 
 
-def rss_bytes(procs: Iterable[psutil.Process]) -> int:
-    """Return the sum of resident memory; shared pages count once per process."""
-    total_bytes = 0
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Footprint:
+    """Memory of a tree. `file_bytes` of `ram_bytes` are pages of files: the system counts those as
+    available although the tree needs them (mapped weights). `pids` tell it to a GPU's driver.
+    """
+
+    ram_bytes: int = 0
+    file_bytes: int = 0
+    pids: frozenset[int] = frozenset()
+
+
+def footprint(procs: Iterable[psutil.Process]) -> Footprint:
+    """Measure `procs`: shared pages count in parts (Linux), elsewhere once per process."""
+    ram_bytes, file_bytes, pids = 0, 0, set()
     for proc in procs:
         try:
-            total_bytes += proc.memory_info().rss
+            whole, of_files = _memory(proc)
+        except (psutil.Error, OSError):
+            continue
+        ram_bytes += whole
+        file_bytes += of_files
+        pids.add(proc.pid)
+    return Footprint(ram_bytes=ram_bytes, file_bytes=file_bytes, pids=frozenset(pids))
+
+
+def _memory(proc: psutil.Process) -> tuple[int, int]:
+    """Return (all, of files) in bytes, from Linux's `smaps_rollup` (lines `Pss_File: 12 kB`)."""
+    try:
+        text = Path(f"/proc/{proc.pid}/smaps_rollup").read_text()
+    except OSError:
+        return proc.memory_info().rss, 0
+    sizes = {name: rest.split() for name, _, rest in map(_split, text.splitlines()[1:])}
+    if "Pss" not in sizes:
+        return proc.memory_info().rss, 0
+    return _kilobytes(sizes["Pss"]), _kilobytes(sizes.get("Pss_File", ["0"]))
+
+
+def _split(line: str) -> tuple[str, str, str]:
+    return line.partition(":")
+
+
+def _kilobytes(words: list[str]) -> int:
+    return int(words[0]) * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activity:
+    """What a tree has done since it began: seconds of CPU, bytes read from disks."""
+
+    cpu_s: float = 0.0
+    read_bytes: int = 0
+
+
+def activity(procs: Iterable[psutil.Process]) -> Activity:
+    """Sum up what `procs` have done; bytes are 0 where the system does not tell."""
+    cpu_s, read_bytes = 0.0, 0
+    for proc in procs:
+        try:
+            times = proc.cpu_times()
+            cpu_s += times.user + times.system
+            if hasattr(proc, "io_counters"):
+                read_bytes += proc.io_counters().read_bytes
         except psutil.Error:
             continue
-    return total_bytes
+    return Activity(cpu_s=cpu_s, read_bytes=read_bytes)

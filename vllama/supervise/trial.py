@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from vllama.supervise.leftovers import RunFile
 from vllama.supervise.logs import LogRing, Tailer
 from vllama.supervise.probe import Readiness, wait_ready
 from vllama.supervise.process import Child
+from vllama.supervise.scratch import remove_scratch, scratch_folder
 from vllama.supervise.spec import Exit, Grace, LaunchSpec
 from vllama.supervise.waits import finish, in_thread
 
@@ -34,8 +37,12 @@ class Trial:
         self.spec = spec
         self.child = child
         self._tailer = tailer
+        self._hopeless: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if spec.hopeless is not None:
+            tailer.ring.on_line = partial(self._look, re.compile(spec.hopeless))
         self._tailing = asyncio.ensure_future(tailer.run())
         self._run_file: RunFile | None = None
+        self._scratch: Path | None = None
 
     @classmethod
     async def begin(
@@ -48,12 +55,28 @@ class Trial:
         on_progress: Callable[[str], object] | None,
     ) -> Trial:
         """Spawn the process; raises `EngineStartFailed` if it cannot be executed."""
-        child = await Child.spawn(
-            spec.argv, env=spec.env, cwd=spec.cwd, grace=spec.grace, log_path=log_path
-        )
+        env, scratch = dict(spec.env), None
+        if spec.scratch_variables:
+            scratch = scratch_folder()
+            env |= dict.fromkeys(spec.scratch_variables, str(scratch))
+        try:
+            child = await Child.spawn(
+                spec.argv,
+                env=env,
+                cwd=spec.cwd,
+                grace=spec.grace,
+                log_path=log_path,
+                scratch=scratch,
+            )
+        except BaseException:
+            remove_scratch(scratch)
+            raise
         trial = cls(spec, child, Tailer(log_path, ring, on_line=on_progress))
+        trial._scratch = scratch
         if run_dir is not None:
-            trial._run_file = RunFile(run_dir, name=spec.name, pid=child.pid, argv=spec.argv)
+            trial._run_file = RunFile(
+                run_dir, name=spec.name, pid=child.pid, argv=spec.argv, scratch=scratch
+            )
         try:
             await finish(in_thread("run-file", trial._note))
         except BaseException:
@@ -62,21 +85,26 @@ class Trial:
         return trial
 
     async def until_ready(self, stop: asyncio.Future[None], clock: Clock) -> Readiness:
-        """Wait until ready, stalled, or interrupted by the process's exit or by `stop`."""
+        """Wait until ready, stalled, or interrupted: by its exit, by `stop`, by a hopeless line."""
         readiness = await wait_ready(
             self.spec,
             clock=clock,
             progress=lambda: self._tailer.read_bytes,
-            interrupts=(self.child.exited, stop),
+            interrupts=(self.child.exited, stop, self._hopeless),
         )
+        self._tailer.ring.on_line = None
         if readiness is Readiness.READY:
             self._tailer.serving(_SERVING_INTERVAL_S)
         return readiness
 
-    async def until_exit(self, stop: asyncio.Future[None]) -> None:
-        """Wait for the process's exit or for `stop`; nothing is polled."""
+    def _look(self, hopeless: re.Pattern[str], line: str) -> None:
+        if hopeless.search(line) and not self._hopeless.done():
+            self._hopeless.set_result(None)
+
+    async def until_exit(self, *ends: asyncio.Future[Any]) -> None:
+        """Wait for the process's exit or for one of `ends`; nothing is polled."""
         await finish(in_thread("run-file", self._note))
-        await _first(self.child.exited, stop)
+        await _first(self.child.exited, *ends)
 
     def exit(self, *, was_ready: bool, stalled: bool = False) -> Exit:
         """Return how it ended, as far as it has, with the last lines that there are."""
@@ -109,6 +137,7 @@ class Trial:
                     await self.child.terminate()  # 1
                     await _first(self.child.gone, hurry, timeout_s=wait_s)
             survivors = await self.child.kill_tree(grace.kill_s)  # 2
+            remove_scratch(self._scratch)  # where the guard was killed too
             if survivors:
                 log.error("cannot end %s: %s survive SIGKILL", self.spec.name, survivors)
             elif self._run_file is not None:

@@ -1,0 +1,276 @@
+"""Room for models: measured memory, turns, memory that comes back late, what is remembered."""
+
+import asyncio
+import json
+import math
+import threading
+from dataclasses import replace
+
+import pytest
+
+from tests.facts import CPU, H100, INFO, LLAMA_CPP_GPU, MIB, facts
+from tests.scheduler.world import World, in_loop, model, reach, settle
+from vllama.errors import NotEnoughMemory
+from vllama.hardware.nvidia import parse_processes
+from vllama.plan.choose import make_plan
+from vllama.plan.types import Need
+from vllama.scheduler.memory import Meter, Remembered, identity
+from vllama.scheduler.views import Phase
+from vllama.supervise.tree import Footprint
+
+CHAT = Need()
+SIZE = 4000 * MIB
+
+
+async def use(scheduler, name, keep_alive_s=None):
+    """Ask a model something."""
+    scheduler.release(await scheduler.acquire(model(name), CHAT, keep_alive_s))
+
+
+def names(scheduler):
+    return sorted(view.name.removesuffix(":latest") for view in scheduler.views())
+
+
+@in_loop
+async def test_three_models_where_two_fit():
+    world = World(size=SIZE, max_loaded=9)
+    async with world.running() as scheduler:
+        for name in ("a", "b", "c", "a", "c"):
+            world.clock.advance(1)
+            await use(scheduler, name)
+        assert names(scheduler) == ["a", "c"]
+        assert len(world.processes) == 4
+
+
+@in_loop
+async def test_models_that_fit_load_side_by_side():
+    world = World(size=SIZE, max_loaded=9)
+    world.auto_open = False
+    async with world.running() as scheduler:
+        asks = [asyncio.ensure_future(use(scheduler, name)) for name in ("a", "b", "c")]
+        await settle()
+        assert len(world.processes) == 2  # the third has to wait until one of them is done
+        await reach(lambda: any("busy models" in view.cause for view in scheduler.views()))
+        world.processes[1].open()
+        await asyncio.wait_for(asks[1], 5)
+        await reach(lambda: len(world.processes) == 3)
+        assert world.processes[1].stops == 1
+        for process in world.processes:
+            process.open()
+        await asyncio.gather(*asks)
+
+
+@in_loop
+async def test_what_is_measured_counts_and_not_the_estimate():
+    world = World(size=SIZE, max_loaded=9)
+    world.true_size = SIZE // 2  # the estimate is too large: a third one fits
+    async with world.running() as scheduler:
+        for name in ("a", "b", "c"):
+            await use(scheduler, name)
+        assert names(scheduler) == ["a", "b", "c"]
+
+
+@in_loop
+async def test_a_request_for_a_warm_model_does_not_wait_for_a_load():
+    world = World(size=SIZE, max_loaded=9)
+    async with world.running() as scheduler:
+        await use(scheduler, "a")
+        world.auto_open = False
+        other = asyncio.ensure_future(use(scheduler, "b"))
+        await settle()
+        lease = scheduler.try_acquire(model("a"), CHAT, None)
+        assert lease is not None
+        scheduler.release(lease)
+        world.processes[1].open()
+        await other
+
+
+@in_loop
+async def test_a_busy_model_gives_way_after_its_turn_and_comes_back():
+    world = World(size=SIZE, free=5000 * MIB, slots=2, turn_s=10)
+    async with world.running() as scheduler:
+        held = await scheduler.acquire(model("a"), CHAT, None)
+        other = asyncio.ensure_future(scheduler.acquire(model("b"), CHAT, None))
+        await settle()
+        # until then it takes further requests
+        second = scheduler.try_acquire(model("a"), CHAT, None)
+        assert second is not None
+        scheduler.release(second)
+        world.clock.advance(11)
+        while lease := scheduler.try_acquire(model("a"), CHAT, None):
+            scheduler.release(lease)
+            await asyncio.sleep(0.001)
+        late = asyncio.ensure_future(scheduler.acquire(model("a"), CHAT, None))
+        await settle()
+        assert not world.processes[0].stops  # the running one is not cut
+        scheduler.release(held)
+        scheduler.release(await other)
+        scheduler.release(await late)
+        assert [process.plan.bundle.name for process in world.processes] == [
+            "a:latest", "b:latest", "a:latest",
+        ]  # fmt: skip
+
+
+@in_loop
+async def test_a_model_for_ever_is_not_evicted_and_the_refusal_names_it():
+    world = World(size=SIZE, free=5000 * MIB)
+    async with world.running() as scheduler:
+        await use(scheduler, "a", math.inf)
+        with pytest.raises(NotEnoughMemory, match=r"pinned models hold it: .*a\.gguf"):
+            await use(scheduler, "b")
+        assert names(scheduler) == ["a"]
+
+
+@in_loop
+async def test_nobody_goes_for_memory_that_is_on_its_way_back():
+    world = World(size=SIZE, max_loaded=9)
+    async with world.running() as scheduler:
+        for name in ("a", "b"):
+            world.clock.advance(1)
+            await use(scheduler, name)
+        # as a GPU's does, a's memory comes back after the process has gone
+        world.lagging = SIZE
+        world.free += SIZE
+        stopped = world.processes[0].stop
+
+        async def stop(grace=None):
+            world.free -= SIZE
+            await stopped(grace)
+
+        world.processes[0].stop = stop
+        third = asyncio.ensure_future(use(scheduler, "c"))
+        await reach(lambda: world.processes[0].stops)
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+        assert not third.done()
+        assert not world.processes[1].stops, "b was stopped although a's memory was enough"
+        world.lagging = 0
+        world.free += 0
+        await third
+        assert names(scheduler) == ["b", "c"]
+
+
+@in_loop
+async def test_what_a_model_held_is_noted_when_it_ends():
+    world = World(size=SIZE)
+    async with world.running() as scheduler:
+        await use(scheduler, "a")
+        world.processes[0].size = SIZE + MIB
+        assert scheduler.unload(model("a"))
+        await reach(lambda: not scheduler.views())
+    assert world.remembered == [("a:latest", {"ram": SIZE + MIB})]
+
+
+@in_loop
+async def test_ps_tells_measured_memory_and_what_a_load_waits_for():
+    world = World(size=SIZE, free=5000 * MIB)
+    async with world.running() as scheduler:
+        lease = await scheduler.acquire(model("a"), CHAT, None)
+        world.processes[0].size = SIZE + 5
+        await scheduler.measure()
+        other = asyncio.ensure_future(use(scheduler, "b"))
+        await settle()
+        rows = {view.name: view for view in scheduler.views()}
+        assert rows["a:latest"].memory_bytes == SIZE + 5
+        assert (rows["a:latest"].leases, rows["a:latest"].state) == (1, Phase.READY)
+        assert rows["b:latest"].state is Phase.LOADING
+        assert "waiting for busy models" in rows["b:latest"].cause
+        assert rows["b:latest"].queued == 1
+        scheduler.release(lease)
+        await other
+
+
+# -- the meter and the file ---------------------------------------------------------------------
+
+
+class Fixed:
+    def __init__(self, ram, of_files=0):
+        self.print = Footprint(ram_bytes=ram, file_bytes=of_files)
+
+    def footprint(self):
+        return self.print
+
+
+@in_loop
+async def test_mapped_weights_are_not_free_memory():
+    """The system counts pages of files as available: an engine's weights would be lent twice."""
+    plain = await Meter(CPU, 0).measure({"a": Fixed(10 * MIB)})
+    mapped = await Meter(CPU, 0).measure({"a": Fixed(900 * MIB, of_files=800 * MIB)})
+    assert mapped.holds == {"a": {"ram": 900 * MIB}}
+    assert plain.free["ram"] - mapped.free["ram"] > 400 * MIB  # others use memory meanwhile
+
+
+@in_loop
+async def test_the_reserve_stays_free():
+    without = await Meter(CPU, 0).measure({})
+    much = await Meter(CPU, 10**15).measure({})
+    assert without.free["ram"] >= 0 > much.free["ram"]
+
+
+def plan_on(platform, installed=None, **preferences):
+    here = (installed,) if installed else ()
+    world = facts(platform, *([here] if here else []), **preferences)
+    return make_plan(world, model("m"), INFO, CHAT)
+
+
+def test_needs_go_to_where_the_model_lies():
+    on_cpu, on_gpu = plan_on(CPU), plan_on(H100, LLAMA_CPP_GPU)
+    assert Meter(CPU, 0).needs(on_cpu) == {"ram": on_cpu.memory.total_bytes}
+    assert Meter(H100, 0).needs(on_gpu) == {"gpu0": on_gpu.memory.total_bytes}
+    two = replace(H100, accelerators=(*H100.accelerators, replace(H100.accelerators[0], index=1)))
+    spread = Meter(two, 0).needs(on_gpu)
+    assert spread.keys() == {"gpu0", "gpu1"}
+    assert sum(spread.values()) >= on_gpu.memory.total_bytes
+
+
+def test_the_most_of_the_last_runs_is_remembered(tmp_path):
+    plan = plan_on(CPU)
+    remembered = Remembered(tmp_path / "deep" / "memory.json")
+    assert remembered.needs(plan) is None
+    for size in (5, 90, 7, 8, 9, 10):
+        remembered.note(plan, {"ram": size})
+    assert Remembered(tmp_path / "deep" / "memory.json").needs(plan) == {"ram": 90}
+    remembered.note(plan, {"ram": 11})  # the 90 is long ago now
+    assert remembered.needs(plan) == {"ram": 11}
+
+
+def test_other_settings_are_another_memory(tmp_path):
+    plan = plan_on(CPU)
+    larger = replace(plan, settings=replace(plan.settings, context_length=8192))
+    other_threads = replace(plan, settings=replace(plan.settings, threads=1, alias="other"))
+    assert identity(plan) != identity(larger)
+    assert identity(plan) == identity(other_threads)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"x": 3}', "null"])
+def test_a_damaged_file_is_as_none(tmp_path, text):
+    path, plan = tmp_path / "memory.json", plan_on(CPU)
+    path.write_text(text.replace("x", identity(plan)))
+    remembered = Remembered(path)
+    assert remembered.needs(plan) is None
+    remembered.note(plan, {"ram": 4})
+    assert remembered.needs(plan) == {"ram": 4}
+
+
+def test_several_writers_lose_nothing(tmp_path):
+    base = plan_on(CPU)
+    plans = [
+        replace(base, settings=replace(base.settings, context_length=512 * n)) for n in range(1, 9)
+    ]
+    path = tmp_path / "memory.json"
+    threads = [
+        threading.Thread(target=Remembered(path).note, args=(plan, {"ram": n}))
+        for n, plan in enumerate(plans)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(json.loads(path.read_text())) == len(plans)
+
+
+def test_the_driver_tells_who_holds_what():
+    gpus = "GPU-aa, 0\nGPU-bb, 1\n"
+    apps = "GPU-aa, 10, 512\nGPU-bb, 10, 256\nGPU-bb, 11, [N/A]\nGPU-cc, 12, 5\n"
+    assert parse_processes(gpus, apps) == {10: {0: 512 * MIB, 1: 256 * MIB}, 11: {1: 0}}
+    assert parse_processes("", "No devices were found") == {}

@@ -1,0 +1,268 @@
+"""The scheduler in a whole server, with the fake engine behind it."""
+
+import asyncio
+import json
+import signal
+import threading
+from contextlib import ExitStack
+
+import httpx
+import psutil
+import pytest
+
+from tests.gateway.test_ollama_chat import WORDS, until, user
+from tests.server import Server
+
+pytestmark = pytest.mark.slow
+
+
+def whole(server, model, text="hello", **more):
+    return server.post("/api/chat", {"model": model, **user(text), "stream": False, **more})
+
+
+def row(server, name):
+    rows = server.get("/api/ps")["models"]
+    return next((row for row in rows if row["name"].startswith(name)), None)
+
+
+def together(server, count, body, path="/api/chat"):
+    """Ask `count` times at once; return the answers."""
+
+    async def ask_all():
+        limits = httpx.Limits(max_connections=None)
+        async with httpx.AsyncClient(base_url=server.url, timeout=120, limits=limits) as client:
+            asks = [client.post(path, json=body) for _ in range(count)]
+            return await asyncio.gather(*asks)
+
+    return asyncio.run(ask_all())
+
+
+# -- throughput ---------------------------------------------------------------------------------
+
+
+def test_an_engine_with_n_slots_works_at_n_requests_at_once(tmp_path):
+    """No lock, no queue of one: the engine itself counts how many it has at a time."""
+    with Server(tmp_path) as server, ExitStack() as streams:
+        name = server.model("wide", "--token-interval", "0.05")
+        whole(server, name, "@tokens=1")
+        for _ in range(80):
+            body = json.dumps({"model": name, **user("@tokens=9000")})
+            connection = server.connect()
+            streams.callback(connection.close)
+            connection.request("POST", "/api/chat", body)
+        # 64 is its limit: not one less, not one more; the others wait
+        until(lambda: row(server, name)["queued"] == 16, limit_s=30.0)
+        until(lambda: server.stats(name)["active"] == 64, limit_s=30.0)
+        assert row(server, name)["requests"] == 64
+        assert server.stats(name)["most"] == 64
+
+
+@pytest.mark.timeout(180)
+def test_512_streams_at_once(tmp_path):
+    with Server(tmp_path) as server:
+        name = server.model("wide")
+        whole(server, name)
+        answers = together(server, 512, {"model": name, **user()})
+        texts = {
+            "".join(json.loads(line)["message"]["content"] for line in answer.text.splitlines())
+            for answer in answers
+        }
+        assert {answer.status_code for answer in answers} == {200}
+        assert texts == {WORDS}
+
+
+def test_replicas_share_the_requests_of_a_serial_engine(tmp_path):
+    with Server(tmp_path, "--replicas", "3") as server:
+        name = server.model("serial", "--token-interval", "0.05")
+        whole(server, name)
+        until(lambda: row(server, name)["replicas"] == 3)
+        assert row(server, name)["slots"] == 3
+        lock, seen = threading.Lock(), []
+
+        def ask():
+            with server.open("/api/chat", {"model": name, **user("@tokens=30")}) as answer:
+                answer.readline()
+                with lock:
+                    seen.append(row(server, name)["requests"])
+                answer.read()
+
+        threads = [threading.Thread(target=ask) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert max(seen) == 3
+        engines = [p for p in server.tree() if "engine.py" in " ".join(p.cmdline())]
+        ports = {p.cmdline()[p.cmdline().index("--port") + 1] for p in engines}
+        assert len(ports) == 3
+        engine = server.engine(name)
+        engine.send_signal(signal.SIGKILL)
+        engine.wait(timeout=10)
+        assert whole(server, name)[0] == 200  # the others serve meanwhile
+        until(lambda: row(server, name)["replicas"] == 3)
+
+
+# -- queues -------------------------------------------------------------------------------------
+
+
+def test_the_place_in_the_queue_is_told(tmp_path):
+    with Server(tmp_path, "--max-queue", "1") as server:
+        name = server.model("slow", "--token-interval", "0.05")
+        whole(server, name, "@tokens=1")
+        with server.open("/api/chat", {"model": name, **user("@tokens=60")}) as first:
+            assert "x-vllama-queue-position" not in first.headers
+            first.readline()
+            headers = {}
+
+            def wait():
+                body = {"model": name, **user("@tokens=1"), "stream": False}
+                headers.update(server.request("POST", "/api/chat", body)[1])
+
+            thread = threading.Thread(target=wait)
+            thread.start()
+            until(lambda: row(server, name)["queued"] == 1)
+            body = {"model": name, **user()}
+            status, refusal, data = server.request("POST", "/api/chat", body)
+            assert status == 503
+            assert int(refusal["retry-after"]) >= 1
+            assert "server busy" in json.loads(data)["error"]
+            # another model's queue is its own
+            assert whole(server, server.model("other"))[0] == 200
+            first.read()
+            thread.join()
+        assert headers["x-vllama-queue-position"] == "1"
+        assert "from place 1 of the queue" in server.output
+
+
+# -- health -------------------------------------------------------------------------------------
+
+
+def test_an_engine_that_hangs_in_mid_stream(tmp_path):
+    with Server(tmp_path, "--hang-timeout", "2s") as server:
+        name = server.model("hangs", "--stall-after", "3", once=True)
+        lines = server.lines("/api/chat", {"model": name, **user()})
+        text = "".join(line.get("message", {}).get("content", "") for line in lines)
+        assert text == "tok0 tok1 tok2 "
+        assert "the engine hangs: no token has come" in lines[-1]["error"]
+        status, reply = whole(server, name)
+        assert (status, reply["message"]["content"]) == (200, WORDS)
+        assert row(server, name)["restarts"] == 1
+
+
+def test_an_engine_that_is_frozen(tmp_path):
+    with Server(tmp_path, "--hang-timeout", "2s") as server:
+        name = server.model("freezes", "--token-interval", "0.02")
+        with server.open("/api/chat", {"model": name, **user("@tokens=9000")}) as answer:
+            answer.readline()
+            engine = server.engine(name)
+            engine.send_signal(signal.SIGSTOP)
+            lines = [json.loads(line) for line in answer.read().splitlines()]
+        assert "the engine hangs" in lines[-1]["error"]
+        assert whole(server, name, "@tokens=8")[0] == 200
+        assert not engine.is_running()
+
+
+def test_a_frozen_engine_is_found_before_anybody_asks(tmp_path):
+    with Server(tmp_path, "--hang-timeout", "2s") as server:
+        name = server.model("m")
+        whole(server, name)
+        engine = server.engine(name)
+        engine.send_signal(signal.SIGSTOP)
+        until(lambda: not engine.is_running(), limit_s=30.0)
+        assert whole(server, name)[0] == 200
+
+
+def test_a_slow_client_does_not_make_its_engine_hang(tmp_path):
+    with Server(tmp_path, "--hang-timeout", "2s") as server:
+        name = server.model("wide-long")
+        whole(server, name)
+        pid = server.engine(name).pid
+        with server.open("/api/chat", {"model": name, **user("@tokens=200000")}) as answer:
+            answer.readline()
+            threading.Event().wait(5.0)  # nobody reads; that is what is tried here
+            assert server.engine(name).pid == pid
+            answer.close()
+        assert whole(server, name)[0] == 200
+        assert server.engine(name).pid == pid
+
+
+@pytest.mark.timeout(180)
+def test_one_that_used_up_its_restarts_has_failed_until_it_is_stopped(tmp_path):
+    with Server(tmp_path) as server:
+        name = server.model("dying", "--exit-after", "0.3", "--exit-code", "3")
+        whole(server, name)  # is served, or hears of a crash; the restarts go on by themselves
+        until(lambda: "failed" in server.get("/api/ps"), limit_s=120.0)
+        (failed,) = server.get("/api/ps")["failed"]
+        assert failed["name"] == "dying:latest"
+        assert "exit code 3" in failed["cause"]
+        assert failed["retry_after"] > 0
+        status, headers, data = server.request("POST", "/api/chat", {"model": name, **user()})
+        assert status == 503
+        assert "exit code 3" in json.loads(data)["error"]
+        assert int(headers["retry-after"]) >= 1
+        server.model(name)  # mended
+        server.post("/api/generate", {"model": name, "keep_alive": 0})
+        assert "failed" not in server.get("/api/ps")
+        assert whole(server, name)[0] == 200
+
+
+# -- memory, sleep ------------------------------------------------------------------------------
+
+
+def test_memory_is_measured_and_remembered(tmp_path):
+    with Server(tmp_path) as server:
+        name = server.model("large", "--hold", "200")
+        whole(server, name)
+        until(lambda: row(server, name)["size"] > 200 * 1024**2)
+        server.post("/api/generate", {"model": name, "keep_alive": 0})
+        until(lambda: row(server, name) is None)
+        noted = json.loads((server.home / "data" / "memory.json").read_text())
+        ((held,),) = noted.values()
+        assert held["ram"] > 200 * 1024**2
+
+
+def test_it_sleeps_before_it_is_unloaded(tmp_path):
+    with Server(tmp_path) as server:
+        name = server.model("dozes")
+        whole(server, name, keep_alive="300ms")
+        until(lambda: row(server, name)["state"] == "sleeping")
+        pid = server.engine(name).pid
+        until(lambda: server.stats(name)["sleeps"] == 1)
+        status, reply = whole(server, name, keep_alive="5m")
+        assert (status, reply["message"]["content"]) == (200, WORDS)
+        assert server.engine(name).pid == pid
+        assert row(server, name)["state"] == "ready"
+
+
+def test_one_that_does_not_wake_up_is_restarted(tmp_path):
+    with Server(tmp_path) as server:
+        name = server.model("dozes-deeply", "--no-wake")
+        whole(server, name, keep_alive="300ms")
+        until(lambda: row(server, name)["state"] == "sleeping")
+        pid = server.engine(name).pid
+        assert whole(server, name, keep_alive="5m")[0] == 200
+        assert server.engine(name).pid != pid
+
+
+# -- two servers --------------------------------------------------------------------------------
+
+
+def test_two_servers_of_one_user_leave_each_other_alone(tmp_path):
+    with Server(tmp_path) as one:
+        name = one.model("m")
+        whole(one, name)
+        engine = one.engine(name)
+        with Server(tmp_path, env={"PYTHONUNBUFFERED": "1"}) as two:
+            assert whole(two, name)[0] == 200
+            assert two.engine(name).pid != engine.pid
+            other = two.engine(name)
+            two.process.kill()
+            two.process.wait()
+            psutil.wait_procs([other], timeout=20)
+            assert not other.is_running()
+        assert engine.is_running()
+        with Server(tmp_path) as three:  # sweeps what the second left, and nothing else
+            assert whole(three, name)[0] == 200
+            assert engine.is_running()
+        assert whole(one, name)[0] == 200
+        assert one.engine(name).pid == engine.pid

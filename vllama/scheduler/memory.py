@@ -1,0 +1,149 @@
+"""Memory in pools: what is free, what each engine holds, and what a model held the last time.
+
+A pool is "ram" or "gpu0", "gpu1" …; sizes are in bytes. An estimate is good for the first load
+only: what was measured then is kept on disk for the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import threading
+from collections.abc import Hashable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from vllama.hardware.detect import detect, free_ram_bytes
+from vllama.hardware.nvidia import gpu_processes
+from vllama.hardware.types import Platform, Vendor
+from vllama.plan.types import Plan
+from vllama.scheduler.policy import Pools
+
+if TYPE_CHECKING:
+    from vllama.supervise.tree import Footprint
+
+log = logging.getLogger(__name__)
+
+RAM = "ram"
+KEPT = 5
+LOCK_LIMIT_S = 5.0
+# what does not change how much memory a process takes
+IDLE_SETTINGS = {"alias", "threads", "batch_threads", "stall_timeout_s"}
+
+
+class Measurable(Protocol):
+    """A process whose memory can be measured."""
+
+    def footprint(self) -> Footprint:
+        """Measure its tree; blocks for milliseconds."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What is free, less the reserve, and what each process holds, both at one time."""
+
+    free: Pools
+    holds: Mapping[Hashable, Pools] = field(default_factory=dict)
+
+
+class Meter:
+    """Measures this machine. `reserve_bytes` stay free in every pool."""
+
+    def __init__(self, platform: Platform, reserve_bytes: int) -> None:
+        self._gpus = [f"gpu{index}" for index in range(len(platform.accelerators))]
+        self._names_pids = bool(platform.of(Vendor.NVIDIA))
+        self._reserve_bytes = reserve_bytes
+
+    def needs(self, plan: Plan) -> dict[str, int]:
+        """Return where a plan's estimate goes: engines spread a model over all GPUs."""
+        total = plan.memory.total_bytes
+        if not plan.memory.on_gpu or not self._gpus:
+            return {RAM: total}
+        return dict.fromkeys(self._gpus, -(-total // len(self._gpus)))
+
+    async def measure(
+        self, processes: Mapping[Hashable, Measurable], *, gpus: bool = False
+    ) -> Measured:
+        """Look at free memory and at `processes`, in a thread; GPUs only where `gpus` asks."""
+        return await asyncio.to_thread(self._measure, processes, gpus and bool(self._gpus))
+
+    def _measure(self, processes: Mapping[Hashable, Measurable], gpus: bool) -> Measured:
+        prints = {key: process.footprint() for key, process in processes.items()}
+        holds = {key: {RAM: item.ram_bytes} for key, item in prints.items()}
+        kept = sum(item.file_bytes for item in prints.values())
+        free = {RAM: free_ram_bytes(kept) - self._reserve_bytes}
+        if gpus:
+            accelerators = detect().accelerators
+            for name, gpu in zip(self._gpus, accelerators, strict=False):
+                free[name] = gpu.free_bytes - self._reserve_bytes
+            held = gpu_processes() if self._names_pids else {}
+            for key, item in prints.items():
+                for pid in item.pids & held.keys():
+                    for index, size in held[pid].items():
+                        name = f"gpu{index}"
+                        holds[key][name] = holds[key].get(name, 0) + size
+        return Measured(free=free, holds=holds)
+
+
+def identity(plan: Plan) -> str:
+    """Return what decides how much memory a process takes: files, engine, version, settings."""
+    settings = {
+        name: sorted(map(str, value)) if isinstance(value, frozenset) else str(value)
+        for name, value in asdict(plan.settings).items()
+        if name not in IDLE_SETTINGS
+    }
+    facts = [plan.bundle.key, plan.bundle.size_bytes, plan.engine, plan.installation.version]
+    text = json.dumps([*facts, settings], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+class Remembered:
+    """The file with what models held: the last few measurements of each, the largest counts.
+
+    Another server may use the same file: it is read and written under a lock.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._thread_lock = threading.Lock()
+
+    def needs(self, plan: Plan) -> dict[str, int] | None:
+        """Return what a process like this held at most; None if it never ran."""
+        seen = self._read().get(identity(plan))
+        if not isinstance(seen, list):
+            return None
+        most: dict[str, int] = {}
+        for row in seen:
+            for pool, size in row.items() if isinstance(row, dict) else ():
+                if isinstance(size, int):
+                    most[str(pool)] = max(most.get(str(pool), 0), size)
+        return most or None
+
+    def note(self, plan: Plan, held: Pools) -> None:
+        """Keep what a process held at most in its life; blocks for the write of a small file."""
+        from filelock import FileLock, Timeout  # a start writes nothing
+
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(self._path.with_suffix(".lock"), timeout=LOCK_LIMIT_S)
+            with self._thread_lock, lock:
+                known = self._read()
+                seen = known.get(identity(plan))
+                rows = seen if isinstance(seen, list) else []
+                known[identity(plan)] = [*rows, dict(held)][-KEPT:]
+                new = self._path.with_suffix(".new")
+                new.write_text(json.dumps(known))
+                new.replace(self._path)
+        except (OSError, Timeout) as error:
+            log.warning("cannot note the memory of %s: %s", plan.bundle.name, error)
+
+    def _read(self) -> dict[str, object]:
+        try:
+            value = json.loads(self._path.read_text())
+        except (OSError, ValueError):
+            return {}
+        return value if isinstance(value, dict) else {}

@@ -1,0 +1,211 @@
+"""Who may load, and when: measures the memory, asks the policy, tells those who wait.
+
+One loop decides for all, so that two loads never take the same room and nobody is forgotten. It
+runs only while somebody waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+from vllama.errors import NotEnoughMemory
+from vllama.scheduler.instance import Instance
+from vllama.scheduler.memory import Measurable, Measured
+from vllama.scheduler.policy import Action, Decision, Model, Pools, Waiting, arrange
+from vllama.scheduler.table import Ports, Table
+
+log = logging.getLogger(__name__)
+
+GIB = 1024**3
+# of what an ended process held, so much must be free again before anybody else is stopped for it
+BACK_SHARE = 0.9
+
+
+@dataclass(slots=True, eq=False)
+class _Place:
+    """One that waits for room."""
+
+    needs: Pools
+    since_s: float
+    admitted: asyncio.Future[None]
+
+
+class Room:
+    """The arbiter of memory and slots."""
+
+    def __init__(self, table: Table, ports: Ports) -> None:
+        self._table = table
+        self._ports = ports
+        self._places: dict[Instance, _Place] = {}
+        self._free: Pools = {}
+        self._back: dict[str, int] = {}
+        self._back_until_s = -math.inf
+        self._measured_s = -math.inf
+
+    async def enter(self, instance: Instance, needs: Pools) -> None:
+        """Wait until there is room for `needs`. Raises NotEnoughMemory if there never will be."""
+        place = _Place(needs, self._table.clock.monotonic(), asyncio.Future())
+        self._places[instance] = place
+        self._table.room_changed.set()
+        try:
+            await place.admitted
+        finally:
+            self._places.pop(instance, None)
+            self._table.room_wanted = bool(self._places)
+            instance.waits_for = ""
+
+    async def run(self) -> None:
+        """Decide whenever something has changed, as long as somebody waits; until cancelled."""
+        changed = self._table.room_changed
+        while True:
+            await changed.wait()
+            while self._places:
+                self._table.room_wanted = True
+                changed.clear()
+                measured = await self.measure()
+                # from here on nothing is awaited: what is decided upon is what there is
+                self._decide(measured)
+                if any(not place.admitted.done() for place in self._places.values()):
+                    try:  # memory that another program frees: nothing tells us of that
+                        async with asyncio.timeout(self._table.limits.retry_room_s):
+                            await changed.wait()
+                    except TimeoutError:
+                        pass
+                else:
+                    await asyncio.sleep(0)  # those who were admitted take their places
+            changed.clear()
+
+    @property
+    def age_s(self) -> float:
+        """For how long nothing was measured."""
+        return self._table.clock.monotonic() - self._measured_s
+
+    async def measure(self) -> Measured:
+        """Measure free memory and what every instance holds, and note it there.
+
+        GPUs, which take longer to ask, are looked at only if one is used or wanted.
+        """
+        processes: dict[Hashable, Measurable] = {
+            item: item.process for item in self._table.all() if item.process and item.admitted
+        }
+        gpus = any(
+            pool.startswith("gpu")
+            for item in (*self._places, *self._table.all())
+            for pool in item.needs
+        )
+        try:
+            measured = await self._ports.measure(processes, gpus)
+        except Exception:
+            # boundary: what cannot be measured must keep nothing from running, or from ending
+            log.exception("cannot measure memory")
+            return Measured(free=self._free)
+        for item in self._table.all():
+            if found := measured.holds.get(item):
+                # what a driver does not tell is taken to be as estimated
+                unknown = {
+                    pool: size
+                    for pool, size in item.needs.items()
+                    if pool not in found and item.loaded and not item.sleeping
+                }
+                item.holds = {**unknown, **found}
+                for pool, size in item.holds.items():
+                    item.peak[pool] = max(item.peak.get(pool, 0), size)
+        self._free, self._measured_s = measured.free, self._table.clock.monotonic()
+        return measured
+
+    def left(self, instance: Instance) -> None:
+        """Hear that the process of `instance` is gone: its memory may come back a little later."""
+        now_s = self._table.clock.monotonic()
+        if now_s > self._back_until_s:
+            self._back.clear()
+        self._back_until_s = now_s + self._table.limits.settle_s
+        for pool, size in instance.holds.items():
+            before = self._back.get(pool, self._free.get(pool, 0))
+            self._back[pool] = before + int(size * BACK_SHARE)
+        instance.holds = {}
+        self._table.room_changed.set()
+
+    def _settling(self, free: Pools) -> bool:
+        if self._table.clock.monotonic() > self._back_until_s:
+            return False
+        return any(free.get(pool, size) < size for pool, size in self._back.items())
+
+    def _decide(self, measured: Measured) -> None:
+        """Ask the policy, and do what it says."""
+        table = self._table
+        waiting = {str(item.key): item for item in self._places}
+        decisions = arrange(
+            measured.free,
+            [_model(item, table.limits.turn_s) for item in table.all() if item.admitted],
+            [
+                Waiting(key=key, needs=self._places[item].needs, since_s=self._places[item].since_s)
+                for key, item in waiting.items()
+                if not self._places[item].admitted.done()
+            ],
+            max_loaded=table.limits.max_loaded,
+            now_s=table.clock.monotonic(),
+            settling=self._settling(measured.free),
+        )
+        for decision in decisions:
+            self._apply(decision, waiting[decision.key], measured.free)
+
+    def _apply(self, decision: Decision, instance: Instance, free: Pools) -> None:
+        table, place, name = self._table, self._places[instance], instance.bundle.name
+        instance.waits_for = decision.reason
+        if decision.action is Action.LOAD:
+            instance.admitted, instance.waking = True, instance.sleeping
+            self._back.clear()  # what has come back goes to this one
+            place.admitted.set_result(None)
+            return
+        if decision.action is Action.REFUSE:
+            place.admitted.set_exception(too_little(name, place.needs, free, decision.reason))
+            return
+        for other in list(table.instances.values()):
+            key = str(other.key)
+            if key in decision.evict:
+                table.retire(other, f"room for {name}: {decision.reason}")
+            elif key in decision.sleep:
+                other.sleep_wanted = True
+                other.wake.set()
+            elif key in decision.give_way:
+                table.retire(other, f"gives way to {name}, which has waited for its turn")
+
+
+def _model(item: Instance, turn_s: float) -> Model:
+    """Return an instance as the policy sees it."""
+    holds = item.holds if item.loaded else {pool: item.holds.get(pool, 0) for pool in item.needs}
+    asleep = None
+    if item.sleeper and item.loaded and not item.sleeping:
+        gpu = sum(size for pool, size in item.holds.items() if pool != "ram")
+        asleep = {"ram": item.holds.get("ram", 0) + gpu}
+    sleeping = item.sleeping and not item.waking
+    claims = holds if sleeping else (item.peak if item.loaded else item.needs)
+    return Model(
+        key=str(item.key),
+        holds=holds,
+        claims=claims,
+        busy=item.busy,
+        pinned=math.isinf(item.keep_alive_s),
+        leaving=item.retiring,
+        sleeping=sleeping,
+        last_used_s=item.last_used_s,
+        since_s=item.ready_s if item.loaded else math.inf,
+        turn_ends_s=item.ready_s + max(turn_s, item.load_s) if item.loaded else math.inf,
+        asleep_holds=asleep,
+    )
+
+
+def too_little(name: str, needs: Pools, free: Pools, reason: str) -> NotEnoughMemory:
+    """Return the error of a load that will never fit, with the numbers of the tightest pool."""
+    pool = min(needs, key=lambda pool: free.get(pool, 0) - needs[pool], default="ram")
+    kind = "system memory" if pool == "ram" else f"memory on {pool.upper()}"
+    return NotEnoughMemory(
+        f"cannot load '{name}': model requires more {kind} "
+        f"({needs.get(pool, 0) / GIB:.1f} GiB) than is available "
+        f"({max(0, free.get(pool, 0)) / GIB:.1f} GiB): {reason}",
+        hint="stop another model, or use a smaller context or quantisation",
+    )

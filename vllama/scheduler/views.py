@@ -1,0 +1,129 @@
+"""What `ps` shows: every model that has a process or is about to, and those that failed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from vllama.models.types import Bundle
+from vllama.plan.types import Plan
+from vllama.scheduler.instance import Instance
+from vllama.scheduler.table import Table
+from vllama.supervise.spec import State
+
+
+class Phase(StrEnum):
+    """The states of a model, in words for people."""
+
+    LOADING = "loading"
+    READY = "ready"
+    SLEEPING = "sleeping"
+    BACKOFF = "backoff"
+    STOPPING = "stopping"
+    FAILED = "failed"
+
+
+PHASES = {
+    State.READY: Phase.READY,
+    State.BACKOFF: Phase.BACKOFF,
+    State.FAILED: Phase.FAILED,
+    State.STOPPING: Phase.STOPPING,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """A row of `ps`.
+
+    `expires_s` is Unix time, infinite for ever. `cause` says what a load waits for, or why the
+    engine last ended. `replicas` counts the processes that serve. `memory` is in bytes by pool.
+    """
+
+    name: str
+    bundle: Bundle
+    plan: Plan
+    state: Phase
+    cause: str
+    memory_bytes: int
+    vram_bytes: int
+    expires_s: float
+    leases: int
+    limit: int
+    queued: int
+    replicas: int
+    restarts: int
+    pid: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureView:
+    """A model that failed; `retry_s`: for so long it is not tried again."""
+
+    name: str
+    cause: str
+    hint: str | None
+    since_s: float
+    retry_s: float
+
+
+def views(table: Table) -> list[View]:
+    """Return what is loaded or loading, latest expiry first."""
+    rows = [view(table, item, item.plan) for item in table.all() if item.plan]
+    return sorted(rows, key=lambda row: -row.expires_s)
+
+
+def view(table: Table, item: Instance, plan: Plan) -> View:
+    """Return one row."""
+    now_s, wall_s = table.clock.monotonic(), table.clock.time()
+    left_s = item.keep_alive_s
+    if not item.busy:
+        left_s = max(0.0, item.deadline_s - now_s)
+    process = item.process
+    vram_bytes = sum(size for pool, size in item.holds.items() if pool != "ram")
+    if plan.memory.on_gpu and not item.sleeping:
+        vram_bytes = vram_bytes or item.memory_bytes
+    diagnosis = process.last_diagnosis if process else None
+    phase = phase_of(item)
+    told = phase in (Phase.LOADING, Phase.BACKOFF, Phase.FAILED)
+    return View(
+        name=plan.bundle.name,
+        bundle=plan.bundle,
+        plan=plan,
+        state=phase,
+        cause=item.waits_for or (diagnosis.cause if diagnosis and told else ""),
+        memory_bytes=item.memory_bytes,
+        vram_bytes=min(vram_bytes, item.memory_bytes),
+        expires_s=wall_s if item.retiring else wall_s + left_s,
+        leases=item.leases,
+        limit=item.limit,
+        queued=len(item.queue),
+        replicas=len(process.endpoints) if process else 0,
+        restarts=max(0, len(process.attempts) - len(process.parts)) if process else 0,
+        pid=process.pid if process else None,
+    )
+
+
+def phase_of(item: Instance) -> Phase:
+    """Return the state of an instance in one word."""
+    if item.retiring:
+        return Phase.STOPPING
+    if item.sleeping:
+        return Phase.SLEEPING
+    return PHASES.get(item.process.state, Phase.LOADING) if item.process else Phase.LOADING
+
+
+def failures(table: Table) -> list[FailureView]:
+    """Return the models that failed and were not asked for again since, newest first."""
+    now_s = table.clock.monotonic()
+    rows = [
+        FailureView(
+            name=failure.bundle.name,
+            cause=failure.error.message,
+            hint=failure.error.hint,
+            since_s=failure.since_s,
+            retry_s=max(0.0, failure.until_s - now_s),
+        )
+        for key, failure in table.failures.items()
+        if key not in table.instances
+    ]
+    return sorted(rows, key=lambda row: -row.since_s)
