@@ -114,21 +114,6 @@ def test_users_arguments_come_last_and_win(engine):
     assert launch(engine, installation, extra_args=("--x", "1")).argv[-2:] == ("--x", "1")
 
 
-def test_vllm_is_started_on_the_folder_under_its_own_name():
-    spec = launch(VLLM, PROGRAM, context_length=8192)
-    assert spec.argv == (
-        "/env/bin/vllm", "serve", "/models/m.gguf", "--served-model-name", "m:latest",
-        "--host", "127.0.0.1", "--port", "4321", "--max-model-len", "8192",
-    )  # fmt: skip
-    assert spec.env["VLLM_API_KEY"] == "secret"
-    assert spec.env["HF_HUB_OFFLINE"] == "1"
-
-
-def test_vllm_embeds_with_the_pooling_runner():
-    argv = launch(VLLM, PROGRAM, mode=Mode.EMBED).argv
-    assert argv[argv.index("--runner") + 1] == "pooling"
-
-
 def test_only_roles_that_the_engine_takes():
     traits = LLAMA_CPP.traits(bundle(), Settings(mode=Mode.CHAT, alias="m", context_length=512))
     assert engine_role("developer", traits) == "system"

@@ -9,6 +9,7 @@ import pytest
 from vllama.hardware.cpu import (
     Limits,
     detect_cpu,
+    parse_active_file,
     parse_cfs_quota,
     parse_cpu_max,
     parse_cpuinfo,
@@ -17,6 +18,7 @@ from vllama.hardware.cpu import (
     parse_self_cgroup,
     read_cgroup,
     usable_cores,
+    usable_ram,
 )
 
 GIB = 1024**3
@@ -156,3 +158,31 @@ def test_the_limit_counts_as_the_memory_there_is(tmp_path: Path) -> None:
     assert (cpu.ram_total_bytes, cpu.ram_available_bytes) == (104857600, 100000000)
     assert (cpu.name, cpu.features) == ("Some CPU", frozenset({"avx2"}))
     assert cpu.cores >= 1
+
+
+def test_pages_of_files_that_are_kept_are_not_available():
+    total, available = usable_ram(Limits())
+    _, less = usable_ram(Limits(), kept_bytes=total)
+    assert available > 0
+    assert less == 0
+
+
+@pytest.mark.parametrize(
+    ("cached_bytes", "kept_bytes", "available"),
+    [
+        (0, 0, 600),  # as before: used is used
+        (0, 100, 500),  # kept, and not counted as used there
+        (100, 100, 600),  # kept, and counted as used there already
+        (300, 100, 600),
+        (50, 100, 550),
+    ],
+)
+def test_kept_pages_count_once_in_a_control_group(cached_bytes, kept_bytes, available):
+    limits = Limits(memory_bytes=1000, memory_used_bytes=400, memory_cached_bytes=cached_bytes)
+    assert usable_ram(limits, kept_bytes)[1] == available
+
+
+def test_active_pages_of_files():
+    assert parse_active_file("inactive_file 7\nactive_file 4096\n") == 4096
+    assert parse_active_file("total_active_file 77\n") == 77
+    assert parse_active_file("") == 0

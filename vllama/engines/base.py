@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from vllama.hardware.types import Platform
-from vllama.models.types import Bundle, Format, ModelInfo
+from vllama.models.types import Bundle, Capability, Format, ModelInfo
 from vllama.supervise.spec import Endpoint, LaunchSpec
 from vllama.translate.traits import Traits
 
@@ -25,11 +25,33 @@ class Mode(StrEnum):
     EMBED = "embed"
 
 
+class Origin(StrEnum):
+    """Where an engine was found, in words for people."""
+
+    GIVEN = "the path in the settings"
+    OWN = "its own environment"
+    HERE = "this environment"
+    PATH = "PATH"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """Where engines may be (`find.find_package` looks there for all adapters).
+
+    `environments` has a folder for each engine that was installed by us, `paths` what the user
+    named, by the engine's name. `search` is written as PATH is; None: PATH itself.
+    """
+
+    environments: Path | None = None
+    paths: Mapping[str, Path] = field(default_factory=dict)
+    search: str | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installation:
     """An engine found on this machine.
 
-    `python` runs it as a module, `executable` directly; one of them is set.
+    `python` runs it as a module, `executable` directly; one of them is set, or both.
     `offloads` tells whether this build can use an accelerator.
     """
 
@@ -38,15 +60,20 @@ class Installation:
     python: Path | None = None
     executable: Path | None = None
     offloads: bool = False
+    origin: Origin = Origin.HERE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Missing:
-    """Why an engine is not there, and the command that installs it."""
+    """Why an engine is not there, and the command that installs it.
+
+    `installable` False: that command would fail here, for want of a compiler, say.
+    """
 
     engine: str
     reason: str
     hint: str
+    installable: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +81,10 @@ class Settings:
     """How to launch, decided by the planner.
 
     Context in tokens; `gpu_layers` -1 means all. `kv_cache_type` is f16, q8_0 or q4_0, None the
-    engine's own. `parallel` is how many requests at once the user wants at most.
+    engine's own. `parallel` is how many requests at once the user wants at most. `capabilities` are
+    the model's; `ranks`: it scores documents instead of making vectors. `tuned_args` and
+    `tuned_env` are what an engine's own `tune` decided; `extra_args` are the user's and come last,
+    so that they win.
     """
 
     mode: Mode
@@ -67,7 +97,11 @@ class Settings:
     kv_cache_type: str | None = None
     parallel: int | None = None
     logprobs: bool = False
+    ranks: bool = False
     stall_timeout_s: float | None = 300.0
+    capabilities: frozenset[Capability] = frozenset({Capability.COMPLETION})
+    tuned_args: tuple[str, ...] = ()
+    tuned_env: tuple[tuple[str, str], ...] = ()
     extra_args: tuple[str, ...] = ()
 
 
@@ -92,12 +126,14 @@ class Overhead:
     `fixed_bytes`: the process without a model. `logits_rows`: rows of float32 logits it keeps
     (llama.cpp's micro-batch). `context_multiple`: the context is rounded up to a multiple of this.
     `whole_windows`: layers with a sliding window get a cache for the whole context all the same.
+    `logprobs_take_memory`: log probabilities want the logits of every position.
     """
 
     fixed_bytes: int = 0
     logits_rows: int = 512
     context_multiple: int = 1
     whole_windows: bool = True
+    logprobs_take_memory: bool = True
 
 
 class Engine(Protocol):
@@ -111,8 +147,11 @@ class Engine(Protocol):
     overhead: Overhead
     failures: tuple[FailurePattern, ...]
 
-    def find(self) -> Installation | Missing:
-        """Look for it on this machine; may run a short command, never raises."""
+    def find(self, places: Places) -> Installation | Missing:
+        """Look for it on this machine; may run a short command, never raises.
+
+        An engine that is found in a way of its own may do without the argument.
+        """
         ...
 
     def preference(self, platform: Platform) -> tuple[int, str]:
@@ -145,6 +184,105 @@ class Configurable(Protocol):
 
     def configured(self, options: Mapping[str, object]) -> Engine:
         """Return the engine for these settings."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What is to be served, before an engine's own `tune` has settled its memory.
+
+    `context_length` is in tokens; `context_asked` tells that somebody asked for that much, so that
+    it must not shrink. `reserve_bytes` is to be left free, on each GPU or of the RAM.
+    """
+
+    platform: Platform
+    info: ModelInfo
+    installation: Installation
+    mode: Mode
+    context_length: int
+    context_asked: bool
+    on_gpu: bool
+    parallel: int | None
+    kv_cache_type: str | None
+    reserve_bytes: int
+    extra_args: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """What an engine's `tune` decided; sizes in bytes, for all its processes together.
+
+    `reasons` are sentences for the plan, with the numbers.
+    """
+
+    context_length: int
+    args: tuple[str, ...]
+    weights_bytes: int
+    kv_bytes: int
+    compute_bytes: int
+    fixed_bytes: int
+    reasons: tuple[str, ...]
+    env: tuple[tuple[str, str], ...] = ()
+
+
+@runtime_checkable
+class Tunable(Protocol):
+    """An engine with memory knobs and a memory layout of its own."""
+
+    def tune(self, wish: Wish) -> Tuning:
+        """Decide its knobs from the model and the memory that is free. Pure.
+
+        What does not fit is not refused here: the sizes say so. Raises NoPlan for arguments of the
+        user that cannot be met.
+        """
+        ...
+
+
+@runtime_checkable
+class Sleeping(Protocol):
+    """An engine that can give its memory back without ending, and wakes faster than it starts.
+
+    `sleep` and `wake` are (method, path) of requests without a body, with the endpoint's key, that
+    return 200 when it is done; `asleep` is the (method, path) that answers `{"is_sleeping": bool}`.
+    """
+
+    def sleeps(self, settings: Settings) -> bool:
+        """Tell whether a process launched like this can sleep."""
+        ...
+
+    def sleep(self) -> tuple[str, str]:
+        """Return the request that puts it to sleep."""
+        ...
+
+    def wake(self) -> tuple[str, str]:
+        """Return the request that wakes it."""
+        ...
+
+    def asleep(self) -> tuple[str, str]:
+        """Return the request that tells which it is."""
+        ...
+
+
+@runtime_checkable
+class Limited(Protocol):
+    """An engine that can do less than others that read the same models."""
+
+    def lacks(
+        self, bundle: Bundle | None, info: ModelInfo | None, parallel: int | None
+    ) -> str | None:
+        """Return what is missing for this model and so many requests at once, None: nothing.
+
+        It completes "it …". Such an engine is taken if no other is there.
+        """
+        ...
+
+
+@runtime_checkable
+class Slotted(Protocol):
+    """An engine that keeps a context for each of the requests that it answers at once."""
+
+    def slots(self, parallel: int | None) -> int:
+        """Return for how many, if `parallel` are asked for (None: as many as it likes)."""
         ...
 
 

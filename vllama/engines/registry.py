@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+import inspect
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import cast
 
-from vllama.engines.base import Configurable, Engine, Found, Installation, Missing
+from vllama.engines.base import Configurable, Engine, Found, Installation, Missing, Places
 from vllama.errors import ConfigError
+
+log = logging.getLogger(__name__)
 
 GROUP = "vllama.engines"
 FIND_LIMIT_S = 10.0
@@ -16,32 +23,89 @@ FIND_LIMIT_S = 10.0
 
 def load_engines() -> dict[str, Engine]:
     """Load every adapter of the entry-point group, by name; a broken one is left out."""
-    engines: dict[str, Engine] = {}
-    for point in sorted(entry_points(group=GROUP), key=lambda item: item.name):
-        engine = cast("Engine", point.load())
-        engines[engine.name] = engine
+    engines, broken = load_adapters()
+    for name, reason in broken.items():
+        log.warning("the adapter of engine '%s' is left out: %s", name, reason)
     return engines
 
 
+def load_adapters() -> tuple[dict[str, Engine], dict[str, str]]:
+    """Load every adapter of the entry-point group: those that work, and why others do not."""
+    engines: dict[str, Engine] = {}
+    broken: dict[str, str] = {}
+    for point in sorted(entry_points(group=GROUP), key=lambda item: item.name):
+        try:
+            engine = cast("Engine", point.load())
+            engines[engine.name] = engine
+        except Exception as error:  # somebody else's code: it must not take the others down
+            broken[point.name] = f"{type(error).__name__}: {error}"
+    return engines, broken
+
+
 def discover(
-    engines: Mapping[str, Engine] | None = None, options: Mapping[str, object] | None = None
+    engines: Mapping[str, Engine] | None = None,
+    options: Mapping[str, object] | None = None,
+    places: Places | None = None,
 ) -> Found:
-    """Look for all engines in parallel; `options` are settings that some of them want."""
+    """Look for all engines in parallel; `options` are settings that some of them want.
+
+    Raises ConfigError if `places` has the path of an engine that there is not.
+    """
     known = load_engines() if engines is None else dict(engines)
     for name, engine in known.items():
         if isinstance(engine, Configurable):
             known[name] = engine.configured(options or {})
-    installations: dict[str, Installation] = {}
-    missing: dict[str, Missing] = {}
-    with ThreadPoolExecutor(max_workers=max(1, len(known))) as pool:
-        futures = {name: pool.submit(engine.find) for name, engine in known.items()}
-        for name, future in futures.items():
-            found = future.result(timeout=FIND_LIMIT_S)
-            if isinstance(found, Installation):
-                installations[name] = found
-            else:
-                missing[name] = found
-    return Found(engines=known, installations=installations, missing=missing)
+    where = by_name(places or Places(), known.values())
+    answers = _ask_all(known, where)
+    return Found(
+        engines=known,
+        installations={k: v for k, v in answers.items() if isinstance(v, Installation)},
+        missing={k: v for k, v in answers.items() if isinstance(v, Missing)},
+    )
+
+
+def _ask_all(engines: Mapping[str, Engine], places: Places) -> dict[str, Installation | Missing]:
+    """Ask all at once, in daemon threads: one that hangs is left behind and counts as missing."""
+    answers: dict[str, Installation | Missing] = {}
+
+    def ask(name: str, engine: Engine) -> None:
+        answers[name] = find(engine, places)
+
+    threads = {
+        name: threading.Thread(target=ask, args=(name, engine), name=f"find-{name}", daemon=True)
+        for name, engine in engines.items()
+    }
+    deadline_s = time.monotonic() + FIND_LIMIT_S
+    for thread in threads.values():
+        thread.start()
+    for thread in threads.values():
+        thread.join(max(0.0, deadline_s - time.monotonic()))
+    late = f"looking for it took more than {FIND_LIMIT_S:g} s"
+    hint = "run 'vllama doctor', which looks at the machine"
+    return {
+        name: answers.get(name) or Missing(engine=name, reason=late, hint=hint) for name in engines
+    }
+
+
+def find(engine: Engine, places: Places) -> Installation | Missing:
+    """Let an engine look for itself; one that knows by itself where to look takes no places."""
+    try:
+        if inspect.signature(engine.find).parameters:
+            return engine.find(places)
+        return cast("Callable[[], Installation | Missing]", engine.find)()
+    except Exception as error:  # somebody else's code: it must not take the others down
+        log.warning("looking for %s failed", engine.name, exc_info=True)
+        reason = f"looking for it failed ({type(error).__name__}: {error})"
+        return Missing(engine=engine.name, reason=reason, hint="report it to the adapter's author")
+
+
+def by_name(places: Places, engines: Iterable[Engine]) -> Places:
+    """Return `places` with its paths under the engines' own names. Raises ConfigError."""
+    known = list(engines)
+    paths: dict[str, Path] = {
+        engine_named(known, name).name: path for name, path in places.paths.items()
+    }
+    return replace(places, paths=paths)
 
 
 def engine_named(engines: Iterable[Engine], wanted: str) -> Engine:

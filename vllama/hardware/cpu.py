@@ -18,12 +18,14 @@ UNLIMITED_BYTES = 2**60
 class Limits:
     """Limits of the control groups of this process; None where there is none.
 
-    `memory_used_bytes` leaves out the page cache that the kernel can drop.
+    `memory_used_bytes` leaves out the page cache that the kernel can drop; `memory_cached_bytes` is
+    the rest of it, pages of files in use.
     """
 
     cores: float | None = None
     memory_bytes: int | None = None
     memory_used_bytes: int = 0
+    memory_cached_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,13 +53,18 @@ def detect_cpu(root: Path = Path("/")) -> Cpu:
     )
 
 
-def usable_ram(limits: Limits) -> tuple[int, int]:
-    """Return total and available memory in bytes, within the limits of the control groups."""
+def usable_ram(limits: Limits, kept_bytes: int = 0) -> tuple[int, int]:
+    """Return total and available memory in bytes, within the limits of the control groups.
+
+    `kept_bytes` of the page cache are in use (mapped weights) and not to be counted as available.
+    """
     memory = psutil.virtual_memory()
-    total, available = memory.total, memory.available
+    total, available = memory.total, max(0, memory.available - kept_bytes)
     if limits.memory_bytes is not None:
         total = min(total, limits.memory_bytes)
-        available = min(available, max(0, limits.memory_bytes - limits.memory_used_bytes))
+        # active pages of files count as used there already
+        used = limits.memory_used_bytes + kept_bytes - min(kept_bytes, limits.memory_cached_bytes)
+        available = min(available, max(0, limits.memory_bytes - used))
     return total, available
 
 
@@ -106,9 +113,18 @@ def parse_memory_limit(text: str) -> int | None:
 
 def parse_inactive_file(text: str) -> int:
     """Read from `memory.stat` the page cache that can be dropped."""
+    return _stat(text, "inactive_file")
+
+
+def parse_active_file(text: str) -> int:
+    """Read from `memory.stat` the page cache that is in use."""
+    return _stat(text, "active_file")
+
+
+def _stat(text: str, name: str) -> int:
     for line in text.splitlines():
         match line.split():
-            case [("inactive_file" | "total_inactive_file"), number] if number.isdigit():
+            case [found, number] if found in (name, f"total_{name}") and number.isdigit():
                 return int(number)
     return 0
 
@@ -134,20 +150,20 @@ def read_cgroup(root: Path = Path("/")) -> Limits:
 
 def _read_v2(mount: Path, path: str) -> Limits:
     cores: list[float] = []
-    memory: list[tuple[int, int]] = []
+    memory: list[tuple[int, int, int]] = []
     for folder in _upwards(mount, path):
         quota = parse_cpu_max(_read(folder / "cpu.max") or "")
         limit = parse_memory_limit(_read(folder / "memory.max") or "")
         if quota is not None:
             cores.append(quota)
         if limit is not None:
-            memory.append((limit, _used(folder, "memory.current")))
+            memory.append((limit, *_used(folder, "memory.current")))
     return _tightest(cores, memory)
 
 
 def _read_v1(mount: Path, paths: dict[str, str]) -> Limits:
     cores: list[float] = []
-    memory: list[tuple[int, int]] = []
+    memory: list[tuple[int, int, int]] = []
     for folder in _upwards(mount / "cpu", paths.get("cpu", "/")):
         quota = parse_cfs_quota(
             _read(folder / "cpu.cfs_quota_us") or "", _read(folder / "cpu.cfs_period_us") or ""
@@ -157,19 +173,26 @@ def _read_v1(mount: Path, paths: dict[str, str]) -> Limits:
     for folder in _upwards(mount / "memory", paths.get("memory", "/")):
         limit = parse_memory_limit(_read(folder / "memory.limit_in_bytes") or "")
         if limit is not None:
-            memory.append((limit, _used(folder, "memory.usage_in_bytes")))
+            memory.append((limit, *_used(folder, "memory.usage_in_bytes")))
     return _tightest(cores, memory)
 
 
-def _tightest(cores: list[float], memory: list[tuple[int, int]]) -> Limits:
+def _tightest(cores: list[float], memory: list[tuple[int, int, int]]) -> Limits:
     """Take the smallest quota, and of the memory limits the one with the least room left."""
-    limit, used = min(memory, key=lambda pair: pair[0] - pair[1], default=(None, 0))
-    return Limits(cores=min(cores, default=None), memory_bytes=limit, memory_used_bytes=used)
+    limit, used, cached = min(memory, key=lambda row: row[0] - row[1], default=(None, 0, 0))
+    return Limits(
+        cores=min(cores, default=None),
+        memory_bytes=limit,
+        memory_used_bytes=used,
+        memory_cached_bytes=cached,
+    )
 
 
-def _used(folder: Path, name: str) -> int:
+def _used(folder: Path, name: str) -> tuple[int, int]:
+    """Return what is in use there, and how much of that are pages of files."""
     used = parse_memory_limit(_read(folder / name) or "") or 0
-    return max(0, used - parse_inactive_file(_read(folder / "memory.stat") or ""))
+    stat = _read(folder / "memory.stat") or ""
+    return max(0, used - parse_inactive_file(stat)), parse_active_file(stat)
 
 
 def _upwards(mount: Path, path: str) -> list[Path]:

@@ -46,9 +46,22 @@ def detect() -> Platform:
     )
 
 
-def free_ram_bytes() -> int:
-    """Return the memory that is available now; cheap enough to ask before every load."""
-    return cpu.usable_ram(cpu.read_cgroup())[1]
+def free_ram_bytes(kept_bytes: int = 0) -> int:
+    """Return the memory that is available now; cheap enough to ask before every load.
+
+    `kept_bytes` of the page cache are weights that running engines have mapped.
+    """
+    return cpu.usable_ram(cpu.read_cgroup(), kept_bytes)[1]
+
+
+def with_free_memory(machine: Platform) -> Platform:
+    """Return the same machine with the memory that is free now; its GPUs are asked again."""
+    accelerators = detect().accelerators if machine.accelerators else ()
+    return replace(
+        machine,
+        accelerators=accelerators or machine.accelerators,
+        ram_available_bytes=free_ram_bytes(),
+    )
 
 
 def assemble(

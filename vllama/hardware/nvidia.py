@@ -175,6 +175,49 @@ def _read_device(nvml: Any, index: int, driver: str, notes: list[str]) -> Accele
     )
 
 
+def gpu_processes() -> dict[int, dict[int, int]]:
+    """Return pid → index of the GPU → bytes that it holds there; never raises.
+
+    Empty without a driver, and inside a container that does not see the pids of the host.
+    """
+    try:
+        nvml = importlib.import_module("pynvml")
+        nvml.nvmlInit()
+    except Exception:  # the package, the library or the driver is not there
+        return _smi_processes()
+    held: dict[int, dict[int, int]] = {}
+    for index in range(_quietly(nvml, nvml.nvmlDeviceGetCount) or 0):
+        handle = _quietly(nvml, nvml.nvmlDeviceGetHandleByIndex, index)
+        for row in _quietly(nvml, nvml.nvmlDeviceGetComputeRunningProcesses, handle) or ():
+            held.setdefault(row.pid, {})[index] = int(row.usedGpuMemory or 0)
+    _quietly(nvml, nvml.nvmlShutdown)
+    return held
+
+
+def _smi_processes() -> dict[int, dict[int, int]]:
+    smi = shutil.which("nvidia-smi") or next((p for p in PLACES if Path(p).is_file()), None)
+    if smi is None:
+        return {}
+    queries = ("--query-gpu=uuid,index", "--query-compute-apps=gpu_uuid,pid,used_gpu_memory")
+    gpus, apps = (
+        run_command([smi, query, "--format=csv,noheader,nounits"], timeout_s=SMI_TIMEOUT_S).text
+        for query in queries
+    )
+    return parse_processes(gpus, apps)
+
+
+def parse_processes(gpus: str, apps: str) -> dict[int, dict[int, int]]:
+    """Read `uuid, index` and `gpu_uuid, pid, MiB` lines; see `gpu_processes`."""
+    rows = [[cell.strip() for cell in line.split(",")] for line in gpus.splitlines()]
+    index = {row[0]: int(row[1]) for row in rows if len(row) == 2 and row[1].isdigit()}
+    held: dict[int, dict[int, int]] = {}
+    for line in apps.splitlines():
+        uuid, *rest = (cell.strip() for cell in line.split(","))
+        if uuid in index and len(rest) == 2 and rest[0].isdigit():
+            held.setdefault(int(rest[0]), {})[index[uuid]] = _mebibytes(rest[1])
+    return held
+
+
 def _quietly(nvml: Any, ask: Any, *args: Any) -> Any:
     """Return NVML's answer, or None where this device or driver has none."""
     try:

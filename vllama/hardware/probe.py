@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from vllama.hardware.types import Accelerator
@@ -26,14 +26,20 @@ class Output:
     problem: str = ""
 
 
-def run_command(argv: Sequence[str], *, timeout_s: float) -> Output:
-    """Run a short command and return what it printed, errors included; never raises."""
+def run_command(
+    argv: Sequence[str], *, timeout_s: float, env: Mapping[str, str] | None = None
+) -> Output:
+    """Run a short command and return what it printed, errors included; never raises.
+
+    `env` is its whole environment (None: ours).
+    """
     try:
         done = subprocess.run(
             list(argv),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=timeout_s,
+            env=env,
             check=False,
         )
     except subprocess.TimeoutExpired:

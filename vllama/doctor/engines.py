@@ -1,0 +1,127 @@
+"""Engines: which one would serve, whether it uses the GPU, installations that are not whole."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+
+from vllama.doctor.check import Finding, ok, warning
+from vllama.doctor.check import failed as failure
+from vllama.engines.base import Attachable, Installation, Origin, Places
+from vllama.engines.environment import child_environment
+from vllama.engines.find import NOT_INSTALLED
+from vllama.engines.install import lacking
+from vllama.engines.recipe import recipe_of
+from vllama.environments.place import MARKER, existing, python_of
+from vllama.errors import NoPlan
+from vllama.hardware.probe import run_command
+from vllama.plan.choose import advice, choose_engine, ranked
+from vllama.plan.types import Choice, Facts
+
+START_LIMIT_S = 90.0
+
+
+def chosen(facts: Facts) -> Iterator[Finding]:
+    """Tell which engine would serve here, and what would serve better."""
+    found = facts.found
+    try:
+        choice = choose_engine(facts)
+    except NoPlan as error:
+        yield failure(error.message, error.hint)
+        return
+    engine, installation = found.engines[choice.engine], choice.installation
+    where = "" if isinstance(engine, Attachable) else f", from {installation.origin}"
+    yield ok(f"{engine.title} {installation.version}{where}")
+    for better, _, reason in ranked(facts):
+        if better.name == choice.engine or facts.preferences.engine:
+            break
+        if absent := found.missing.get(better.name):
+            yield warning(
+                f"{better.title} would be the choice here ({reason}), but {absent.reason}",
+                advice(facts, absent),
+            )
+    if facts.platform.accelerators and not installation.offloads:
+        yield warning(
+            f"this build of {engine.title} has no GPU support: "
+            f"{facts.platform.accelerators[0].name} is not used",
+            gpu_build(facts, choice),
+        )
+
+
+def gpu_build(facts: Facts, choice: Choice) -> str:
+    """Return how to get a build of the engine that uses the GPU, as far as its recipe knows one."""
+    suiting = recipe_of(facts.found.engines[choice.engine]).wheels_for(facts.platform)
+    if not suiting:
+        return "install a build of it with GPU support, and name it in engine_paths"
+    install = f"vllama engines install {choice.engine}"
+    if choice.installation.origin is Origin.OWN:
+        install = f"vllama engines remove {choice.engine}; {install}"
+    programs = " and ".join(lacking(suiting[0]))
+    return f"put {programs} on PATH, then: {install}" if programs else f"build it anew: {install}"
+
+
+def unusable(facts: Facts, broken: Mapping[str, str]) -> Iterator[Finding]:
+    """Tell adapters that cannot be loaded, and engines that are here but not whole."""
+    for name, reason in broken.items():
+        yield failure(
+            f"the adapter of engine '{name}' cannot be loaded ({reason})",
+            "update or remove the package that it came with",
+        )
+    for name, absent in facts.found.missing.items():
+        engine = facts.found.engines[name]
+        if absent.reason != NOT_INSTALLED and not isinstance(engine, Attachable):
+            yield warning(f"{engine.title}: {absent.reason}", absent.hint)
+
+
+def environments(places: Places, names: Collection[str]) -> Iterator[Finding]:
+    """Tell environments that are half-made, or whose Python has gone; `names` are the engines'."""
+    for folder in sorted(places.environments.glob("*/") if places.environments else ()):
+        if existing(folder) is not None:
+            continue
+        again, away = (
+            f"vllama engines install {folder.name}",
+            f"vllama engines remove {folder.name}",
+        )
+        if folder.name not in names:  # a tool's, made by the command that wants it
+            again, away = "run that command again", f"remove the folder '{folder}'"
+        if not (folder / MARKER).exists():
+            yield warning(
+                f"the installation of {folder.name} was broken off",
+                f"go on with it ({again}), or take it away ({away})",
+            )
+        else:
+            yield failure(
+                f"the environment of {folder.name} has lost its Python "
+                f"({python_of(folder).resolve()})",
+                f"make it anew: {away}, then {again}",
+            )
+
+
+def start(facts: Facts, name: str, environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Try whether an installed engine starts at all."""
+    engine, installation = facts.found.engines[name], facts.found.installations[name]
+    argv = check_command(facts, name, installation)
+    if not argv:
+        return
+    limit_s = START_LIMIT_S - 5.0  # so that it is this that ends it, and not who waits for us
+    out = run_command(argv, timeout_s=limit_s, env=child_environment(environ))
+    if out.status == 0:
+        yield ok(f"{engine.title} {installation.version} starts")
+        return
+    last = next((line for line in reversed(out.text.splitlines()) if line.strip()), "no output")
+    yield failure(
+        f"{engine.title} does not start: {out.problem or last.strip()}",
+        f"install it again: vllama engines install {name}",
+    )
+
+
+def check_command(facts: Facts, name: str, installation: Installation) -> list[str]:
+    """Return the command that shows whether it starts: the recipe's, else `--version`."""
+    for wheels in recipe_of(facts.found.engines[name]).wheels_for(facts.platform):
+        if not wheels.check:
+            continue
+        program, *rest = wheels.check
+        if program == "python" and installation.python:
+            return [str(installation.python), *rest]
+        if installation.executable and installation.executable.name == program:
+            return [str(installation.executable), *rest]
+    return [str(installation.executable), "--version"] if installation.executable else []

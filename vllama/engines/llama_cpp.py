@@ -1,0 +1,195 @@
+"""The driver of llama.cpp's servers: what they share is here, what sets one apart is its row.
+
+A row (an `ENGINE` in `llama_cpp_python` and `llama_server`) is a table of flags, a set of traits
+and a few capabilities. The third server, xllamacpp, takes the row of `llama_server`: it is the same
+program inside a wheel, started by `xllamacpp_child` with the same command line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from vllama.engines.base import (
+    FailurePattern,
+    Installation,
+    Missing,
+    Mode,
+    Overhead,
+    Places,
+    Settings,
+)
+from vllama.engines.diagnose import diagnose
+from vllama.engines.environment import child_environment
+from vllama.engines.ollama_layouts import only_for_ollama
+from vllama.engines.recipe import Recipe
+from vllama.hardware.types import Platform
+from vllama.models.types import Bundle, Format, ModelInfo
+from vllama.supervise.spec import Endpoint, Grace, HttpProbe, LaunchSpec
+from vllama.translate.traits import Traits
+
+MIB = 1024 * 1024
+BACKENDS = ("*cuda*", "*hip*", "*vulkan*", "*metal*", "*sycl*")
+"""How the libraries are called that use an accelerator."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """What a flag may depend on."""
+
+    bundle: Bundle
+    settings: Settings
+    endpoint: Endpoint
+    slots: int
+
+    @property
+    def embeds(self) -> bool:
+        """Whether it is started for vectors."""
+        return self.settings.mode is Mode.EMBED
+
+    @property
+    def batch(self) -> int | None:
+        """Tokens of one batch, None: the server's own; an input for a vector has to fit into it."""
+        return self.settings.context_length if self.embeds else None
+
+
+Flag = tuple[str, Callable[[Start], object]]
+"""A flag and its value; None leaves it out, True gives it without a value, a tuple repeats it."""
+
+
+def spell(flags: Sequence[Flag], start: Start) -> Iterator[str]:
+    """Yield the words of a command line."""
+    for name, value_of in flags:
+        value = value_of(start)
+        for item in value if isinstance(value, tuple) else (value,):
+            if item is None:
+                continue
+            yield name
+            if item is not True:
+                yield str(item)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LlamaCpp:
+    """Adapter of one of llama.cpp's servers.
+
+    `finder` looks for it, `program` gives the first words of its command line. `default_slots` is
+    how many requests it answers at once if nobody says how many, `most_slots` the most it can
+    (None: any number); each has a context of its own. `reads_projectors`: it takes images where the
+    model has a projector; `logprobs_at_start`: it gives log probabilities only if it was started
+    for them; `rerank_path` is its route for models that rank. `by_platform` holds preference and
+    reason for Apple silicon, another macOS, and anything else. `key_variable` carries the key: an
+    argument is for everybody on the machine to read.
+    """
+
+    name: str
+    title: str
+    aliases: tuple[str, ...]
+    finder: Callable[[Places, str], Installation | Missing]
+    program: Callable[[Installation], tuple[str, ...]]
+    flags: tuple[Flag, ...]
+    base_traits: Traits
+    probe: HttpProbe
+    key_variable: str
+    by_platform: tuple[tuple[int, str], tuple[int, str], tuple[int, str]]
+    failures: tuple[FailurePattern, ...]
+    install: Recipe
+    max_adapters: int
+    grace: Grace = Grace(term_s=1.0, second_term_s=1.0, kill_s=5.0)
+    formats: tuple[Format, ...] = (Format.GGUF,)
+    modes: tuple[Mode, ...] = (Mode.CHAT, Mode.EMBED)
+    overhead: Overhead
+    default_slots: int = 1
+    most_slots: int | None = None
+    reads_projectors: bool = False
+    logprobs_at_start: bool = False
+    keeps_connections: bool = True
+    rerank_path: str | None = None
+
+    def find(self, places: Places) -> Installation | Missing:
+        """Look for it where all engines are looked for, without importing it."""
+        return self.finder(places, self.name)
+
+    def preference(self, platform: Platform) -> tuple[int, str]:
+        """Return how well it suits the platform, from the row's table."""
+        if platform.os == "darwin":
+            return self.by_platform[0 if platform.accelerators else 1]
+        return self.by_platform[2]
+
+    def supports(self, platform: Platform, info: ModelInfo) -> str | None:
+        """Refuse what has a vocabulary but no weights, and what only Ollama's loader reads."""
+        if info.weights_bytes == 0:
+            return "the file has no weights (a vocabulary only)"
+        return only_for_ollama(info)
+
+    def lacks(
+        self, bundle: Bundle | None, info: ModelInfo | None, parallel: int | None
+    ) -> str | None:
+        """Return what it cannot do of what this model and so many requests at once want."""
+        if self.most_slots is not None and (parallel or 1) > self.most_slots:
+            return f"answers {_times(self.most_slots)} at a time"
+        if bundle and bundle.projector is not None and not self.reads_projectors:
+            return "shows a model no images"
+        if bundle and len(bundle.adapters) > self.max_adapters:
+            return f"takes no more than {self.max_adapters} adapter"
+        if info and info.ranks and self.rerank_path is None:
+            return "does not rank documents"
+        return None
+
+    def slots(self, parallel: int | None) -> int:
+        """Return how many requests have a context each, for the number that the user wants."""
+        return min(
+            parallel or self.default_slots, self.most_slots or parallel or self.default_slots
+        )
+
+    def launch(
+        self,
+        bundle: Bundle,
+        settings: Settings,
+        installation: Installation,
+        endpoint: Endpoint,
+        environ: Mapping[str, str],
+    ) -> LaunchSpec:
+        """Build the command line from the row's flags, with every default that matters passed."""
+        start = Start(
+            bundle=bundle,
+            settings=settings,
+            endpoint=endpoint,
+            slots=self.slots(settings.parallel),
+        )
+        # threads that spin at barriers collapse beside any other load (a third of the speed is lost
+        # on an idle machine, a tenth of it is left on a busy one)
+        extra = {"OMP_WAIT_POLICY": environ.get("OMP_WAIT_POLICY", "PASSIVE")}
+        if endpoint.api_key:
+            extra[self.key_variable] = endpoint.api_key
+        words = (*self.program(installation), *spell(self.flags, start), *settings.extra_args)
+        return LaunchSpec(
+            name=settings.alias,
+            argv=words,
+            env=child_environment(environ, extra=extra),
+            cwd=Path("/"),
+            endpoint=replace(endpoint, keeps_connections=self.keeps_connections),
+            probe=self.probe,
+            # a busy server may finish its answer before it obeys, so do not wait for long
+            grace=self.grace,
+            stall_timeout_s=settings.stall_timeout_s,
+            diagnose=diagnose(self.failures),
+        )
+
+    def traits(self, bundle: Bundle, settings: Settings) -> Traits:
+        """Declare the row's traits, for this model and these settings."""
+        embeds = settings.mode is Mode.EMBED
+        return replace(
+            self.base_traits,
+            context_length=settings.context_length,
+            max_concurrency=self.slots(settings.parallel),
+            takes_logprobs=settings.logprobs or not self.logprobs_at_start,
+            takes_images=self.reads_projectors and bundle.projector is not None,
+            embeds=embeds,
+            rerank_path=self.rerank_path if embeds else None,
+        )
+
+
+def _times(count: int) -> str:
+    return "one request" if count == 1 else f"{count} requests"

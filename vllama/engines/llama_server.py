@@ -1,0 +1,205 @@
+"""llama.cpp through `llama-server`, its native server; without one, through xllamacpp.
+
+xllamacpp is a wheel with the same server in it and no program, so nothing is compiled: our
+`xllamacpp_child` starts it with the same command line. A program on PATH comes first: it was built
+for this machine, the wheel runs on any CPU (half the speed under load).
+
+Measured facts behind the choices here (llama.cpp b11434, xllamacpp 2026.10.11549):
+`-c` is what all slots share, so each slot is given its own part: `-c` is context times slots,
+without the unified cache in which one long conversation takes the others' room. `--cache-ram` is 8
+GiB unless it is said otherwise, more than many a model; the slots keep their conversations anyway.
+`/health` answers 503 while it loads; it and `/v1/models` want no key, `/props` does. A first TERM
+waits for answers up to 30 s, a second one ends it. Completions take a schema as `json_schema` and
+ignore `response_format`. `n` above the number of slots is refused, and each choice has a usage of
+its own, so that several choices are asked for one by one. Bad grammars are answered with 400. A
+connection is closed after a streamed answer, although its head promises to keep it. Tool calls are
+left to the front: models whose template knows no tools can be made to call them there, and calls
+look the same with every engine; `tool_choice` "none" still shows the tools to the template.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+from vllama.engines.base import FailurePattern, Installation, Missing, Overhead, Places
+from vllama.engines.find import find_package
+from vllama.engines.llama_cpp import BACKENDS, MIB, Flag, LlamaCpp, Start
+from vllama.engines.llama_cpp_failures import failures
+from vllama.engines.recipe import Kind, Recipe, Wheels
+from vllama.environments.place import Step
+from vllama.hardware.probe import run_command
+from vllama.models.types import Capability
+from vllama.supervise.spec import HttpProbe
+from vllama.translate.traits import Tokenizer, Traits
+
+DISTRIBUTION = "xllamacpp"
+PROGRAM = "llama-server"
+CHILD = Path(__file__).with_name("xllamacpp_child.py")
+LOOK_S = 5.0
+ALL_LAYERS = 999
+"""More layers than any model has; older versions know no word for all."""
+BY_HAND = (
+    "install llama.cpp (macOS: brew install llama.cpp) or put a llama-server of your own on PATH"
+)
+
+RECIPE = Recipe(
+    wheels=(
+        Wheels(
+            steps=(Step(requirements=("xllamacpp>=2026.1",), extra_args=("--only-binary=:all:",)),),
+            # the index has wheels for CPUs and Metal; those for other GPUs are elsewhere
+            on=(Kind.CPU, Kind.APPLE),
+            archs=("x86_64", "amd64", "aarch64", "arm64"),
+            check=("python", "-I", str(CHILD), "--version"),
+            download_bytes=34 * MIB,
+            disk_bytes=110 * MIB,
+            note="nothing is compiled",
+        ),
+    ),
+    by_hand=BY_HAND,
+)
+
+
+def find(places: Places, engine: str) -> Installation | Missing:
+    """Look for a program first, then for the wheel."""
+    found = find_package(places, engine, executable=PROGRAM)
+    if not isinstance(found, Missing):
+        program = str(found.executable)
+        return found.installation(version=_version(program), offloads=_has_devices(program))
+    found = find_package(places, engine, distributions=(DISTRIBUTION,), hint=found.hint)
+    if isinstance(found, Missing):
+        return found
+    package = found.module_folder(DISTRIBUTION) or Path()
+    libraries = (package, package.with_name(f"{DISTRIBUTION}.libs"))
+    offloads = sys.platform == "darwin" or any(
+        next(folder.glob(pattern), None) for folder in libraries for pattern in BACKENDS
+    )
+    return found.installation(version=f"{DISTRIBUTION} {found.version}", offloads=offloads)
+
+
+def _version(program: str) -> str:
+    """Return the build, as in "b11434"; empty if it does not tell (`--version`, on stderr)."""
+    told = re.search(
+        r"version: (\S+)(?: \((\w+)\))?", run_command([program, "--version"], timeout_s=LOOK_S).text
+    )
+    return f"b{told[1]}" if told and told[1].isdigit() else (told[1] if told else "")
+
+
+def _has_devices(program: str) -> bool:
+    """Tell whether it lists a device that is no CPU: indented lines such as "CUDA0: NVIDIA …"."""
+    listed = run_command([program, "--list-devices"], timeout_s=LOOK_S)
+    return (
+        re.search(r"(?m)^\s+(?!CPU|BLAS)\w+: ", listed.text.partition("vailable devices:")[2])
+        is not None
+    )
+
+
+def program(installation: Installation) -> tuple[str, ...]:
+    """Return the start of the command line; never with modules from the current folder."""
+    if installation.executable is not None:
+        return (str(installation.executable),)
+    return (str(installation.python), "-I", str(CHILD))
+
+
+def _pooling(start: Start) -> str | None:
+    """Return how vectors are made where the model does not tell: the mean of all tokens'."""
+    known = Capability.EMBEDDING in start.settings.capabilities
+    return "mean" if start.embeds and not known and not start.settings.ranks else None
+
+
+def _kv_type(start: Start) -> str | None:
+    kind = start.settings.kv_cache_type
+    return kind if kind != "fp8" else None
+
+
+FLAGS: tuple[Flag, ...] = (
+    ("--model", lambda start: start.bundle.path),
+    ("--alias", lambda start: start.settings.alias),
+    ("--host", lambda start: start.endpoint.host),
+    ("--port", lambda start: start.endpoint.port),
+    ("--ctx-size", lambda start: start.settings.context_length * start.slots),
+    ("--parallel", lambda start: start.slots),
+    ("--no-kv-unified", lambda start: True),
+    ("--batch-size", lambda start: start.batch),
+    ("--ubatch-size", lambda start: start.batch),
+    (
+        "--n-gpu-layers",
+        lambda start: ALL_LAYERS if start.settings.gpu_layers < 0 else start.settings.gpu_layers,
+    ),
+    ("--threads", lambda start: start.settings.threads),
+    ("--threads-batch", lambda start: start.settings.batch_threads),
+    ("--flash-attn", lambda start: "on" if start.settings.flash_attention else "off"),
+    ("--cache-type-k", _kv_type),
+    ("--cache-type-v", _kv_type),
+    ("--cache-ram", lambda start: 0),
+    ("--lora", lambda start: start.bundle.adapters),
+    ("--mmproj", lambda start: start.bundle.projector if not start.embeds else None),
+    ("--jinja", lambda start: True),
+    ("--reasoning-format", lambda start: "deepseek"),
+    ("--embeddings", lambda start: (start.embeds and not start.settings.ranks) or None),
+    ("--reranking", lambda start: (start.embeds and start.settings.ranks) or None),
+    ("--pooling", _pooling),
+    ("--metrics", lambda start: True),
+    ("--no-webui", lambda start: True),
+    ("--offline", lambda start: True),
+)
+
+TRAITS = Traits(
+    context_length=0,
+    parameters={
+        name: name
+        for name in (
+            "temperature", "top_p", "top_k", "min_p", "typical_p", "repeat_penalty",
+            "repeat_last_n", "presence_penalty", "frequency_penalty", "seed", "stop", "max_tokens",
+        )
+    },
+    parses_tools=False,
+    silent_tool_choice="none",
+    takes_prompt_lists=True,
+    takes_template_kwargs=True,
+    completion_schema="json_schema",
+    reasoning_field="reasoning_content",
+    seed_bits=32,
+    tokenizer=Tokenizer(
+        tokenize_path="/tokenize",
+        detokenize_path="/detokenize",
+        input_field="content",
+        text_field="content",
+    ),
+    refused_fields=frozenset(),
+)  # fmt: skip
+
+ENGINE = LlamaCpp(
+    name="llama-server",
+    title="llama.cpp (llama-server)",
+    aliases=("llama_server", "xllamacpp", "llama.cpp-server"),
+    finder=find,
+    program=program,
+    flags=FLAGS,
+    base_traits=TRAITS,
+    probe=HttpProbe(path="/health", verify_path="/props"),
+    key_variable="LLAMA_API_KEY",
+    by_platform=(
+        (85, "Apple silicon: all layers on the GPU by Metal, several requests at once"),
+        (75, "macOS, several requests at once"),
+        (45, "runs on any CPU, several requests at once"),
+    ),
+    failures=failures(
+        "update llama.cpp: vllama engines install llama-server --upgrade, or your own llama-server",
+        FailurePattern(
+            pattern=r"error while loading shared libraries: (\S+):",
+            cause="its library {0} is missing",
+            hint="install llama.cpp again",
+        ),
+    ),
+    install=RECIPE,
+    max_adapters=16,
+    overhead=Overhead(
+        fixed_bytes=100 * MIB, logits_rows=512, context_multiple=256, logprobs_take_memory=False
+    ),
+    default_slots=4,
+    reads_projectors=True,
+    keeps_connections=False,
+    rerank_path="/v1/rerank",
+)

@@ -1,0 +1,158 @@
+"""MAX through `max serve`, Modular's engine.
+
+Facts of MAX 26.7 (engines-other §6, and its source): a field that it does not know is refused
+(400); temperatures end at 2; a stop sequence
+stays in the text; on a CPU it takes float32 weights only, and one request at a time; the
+first start of a model compiles for minutes (about seven on two cores) and later ones take seconds;
+without the variable below it sends telemetry to its vendor and opens a second port for metrics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from vllama.engines.base import FailurePattern, Overhead, Settings
+from vllama.engines.find import Located
+from vllama.engines.flags import has_flag
+from vllama.engines.recipe import Recipe, Wheels
+from vllama.engines.served import COMMON_FAILURES, GIB, Served, for_mlx_only
+from vllama.environments.place import Step
+from vllama.hardware.types import Platform
+from vllama.models.types import Bundle, Capability, ModelInfo
+from vllama.supervise.spec import Endpoint, Grace, HttpProbe
+from vllama.translate.traits import SchemaStyle, Stops, Traits
+
+PARAMETERS = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "repeat_penalty": "repetition_penalty",
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+    "seed": "seed",
+    "stop": "stop",
+    "max_tokens": "max_tokens",
+}
+FIELDS = frozenset(
+    {
+        "model", "messages", "prompt", "stream", "stream_options", "temperature", "top_p", "top_k",
+        "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "seed", "stop",
+        "max_tokens", "max_completion_tokens", "min_tokens", "ignore_eos", "stop_token_ids",
+        "logit_bias", "logprobs", "top_logprobs", "tools", "tool_choice", "parallel_tool_calls",
+        "response_format", "chat_template_kwargs", "reasoning_effort", "user",
+    }
+)  # fmt: skip
+
+FAILURES = (
+    FailurePattern(
+        pattern=r"The encoding '?(\w+)'? is not compatible with the selected device type '?(\w+)",
+        cause="MAX cannot use weights in {0} on a device of type {1}",
+        hint="choose a variant in float32, or another engine",
+    ),
+    FailurePattern(
+        pattern=r"(?i)architecture[^.]{0,80}not (?:supported|registered|found)"
+        r"|no registered architecture|unsupported architecture",
+        cause="MAX does not support the model's architecture",
+        hint="choose another engine",
+    ),
+    FailurePattern(
+        pattern=r"(?i)not enough memory|exceeds available memory|insufficient memory"
+        r"|requires more memory",
+        cause="the model and its context do not fit into memory",
+        hint="use a smaller context (--ctx) or a smaller model, or free memory",
+    ),
+    *COMMON_FAILURES,
+)
+RECIPE = Recipe(
+    wheels=(
+        Wheels(
+            steps=(Step(requirements=("max[serve]>=26.7",)),),
+            download_bytes=GIB // 2,
+            disk_bytes=13 * GIB // 10,
+            check=("max", "--version"),
+            note="the first start of each model compiles it, which takes minutes",
+        ),
+    ),
+    by_hand="pip install 'max[serve]'",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaxServe(Served):
+    """Adapter of `max serve`."""
+
+    name: str = "max"
+    aliases: tuple[str, ...] = ("max-serve", "modular")
+    title: str = "MAX"
+    overhead: Overhead = Overhead(fixed_bytes=GIB, logits_rows=1, logprobs_take_memory=False)
+    failures: tuple[FailurePattern, ...] = FAILURES
+    install: Recipe = RECIPE
+    distributions: tuple[str, ...] = ("max",)
+    program: str | None = "max"
+    needs: tuple[str, ...] = ("fastapi", "uvicorn")
+    ready: HttpProbe = HttpProbe(path="/health", verify_path="/v1/models")
+    grace: Grace = Grace(term_s=8.0, second_term_s=3.0, kill_s=10.0)
+
+    def offloads(self, located: Located) -> bool:
+        """One wheel has the code for all its GPUs."""
+        return True
+
+    def preference(self, platform: Platform) -> tuple[int, str]:
+        """Only by name: what it takes over is not known of any model before minutes have passed."""
+        return 0, "it is taken by name only: its first start of a model takes minutes"
+
+    def supports(self, platform: Platform, info: ModelInfo) -> str | None:
+        """Refuse on a CPU what it cannot compute there."""
+        if reason := for_mlx_only(info):
+            return reason
+        if not platform.accelerators and info.quant != "F32":
+            return f"on a CPU it takes weights in float32 only, and these are {info.quant}"
+        return None
+
+    def command(self, bundle: Bundle, settings: Settings, endpoint: Endpoint) -> Sequence[object]:
+        """Name the device, since it would guess an encoding by it that the files do not have."""
+        own: list[object] = [
+            "serve", "--model", bundle.path, "--served-model-name", settings.alias,
+            "--host", endpoint.host, "--port", endpoint.port,
+            "--max-length", settings.context_length,
+        ]  # fmt: skip
+        if not settings.gpu_layers and not has_flag(settings.extra_args, "--devices"):
+            own += ["--devices", "cpu", "--quantization-encoding", "float32"]
+        if settings.parallel:
+            own += ["--max-batch-size", settings.parallel]
+        return own
+
+    def environment(self, settings: Settings, endpoint: Endpoint) -> Mapping[str, str]:
+        """Keep it off the network and to one port."""
+        return {
+            "HF_HUB_OFFLINE": "1",
+            "HF_HUB_DISABLE_TELEMETRY": "1",
+            "MAX_SERVE_DISABLE_TELEMETRY": "1",
+        }
+
+    def traits(self, bundle: Bundle, settings: Settings) -> Traits:
+        """Declare what it takes without the parsers that have to be named at its start."""
+        on_cpu = not settings.gpu_layers
+        return Traits(
+            context_length=settings.context_length,
+            max_concurrency=settings.parallel or (1 if on_cpu else 64),
+            model_name=settings.alias,
+            parameters=PARAMETERS,
+            taken_fields=FIELDS,
+            limits={"temperature": (0.0, 2.0)},
+            schema_style=SchemaStyle.NONE,
+            stops=Stops.KEPT,
+            formats_completions=False,
+            parses_tools=False,
+            splits_reasoning=False,
+            # on GPUs its scheduler works ahead, and refuses them
+            takes_logprobs=on_cpu,
+            takes_images=Capability.VISION in settings.capabilities,
+            takes_template_kwargs=True,
+            seed_bits=63,
+        )
+
+
+ENGINE = MaxServe()

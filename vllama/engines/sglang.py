@@ -1,0 +1,154 @@
+"""SGLang through `python -m sglang.launch_server`.
+
+Not started by us: its kernels want a GPU that was not there. Arguments and fields are from its
+help and its source (0.5.23, engines-other §8); the argument list is checked as a table, the traits
+against the fake engine. It answers `/health` before its own warm-up is over, so that a first answer
+is waited for. Its key can only be given on the command line, where everybody on the machine could
+read it: it is started without one, on loopback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from vllama.engines.base import FailurePattern, Mode, Overhead, Settings
+from vllama.engines.find import Located
+from vllama.engines.recipe import Kind, Recipe, Wheels
+from vllama.engines.served import COMMON_FAILURES, GIB, Served, for_mlx_only
+from vllama.environments.place import Step
+from vllama.hardware.types import Platform, Vendor
+from vllama.models.types import Bundle, Capability, ModelInfo
+from vllama.supervise.spec import Endpoint, Grace, HttpProbe
+from vllama.translate.traits import Tokenizer, Traits
+
+PARAMETERS = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "repeat_penalty": "repetition_penalty",
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+    "seed": "seed",
+    "stop": "stop",
+    "max_tokens": "max_tokens",
+}
+FAILURES = (
+    FailurePattern(
+        pattern=r"Not enough memory|Please try to increase --mem-fraction-static",
+        cause="the model and its context do not fit into the GPU's memory",
+        hint="use a smaller context (--ctx) or a smaller model, or free the GPU",
+    ),
+    FailurePattern(
+        pattern=r"Model architectures? (.+?) (?:are|is) not supported",
+        cause="SGLang does not support the architecture {0}",
+        hint="update it, or choose another engine",
+    ),
+    FailurePattern(
+        pattern=r"from sgl_kernel import|No module named 'sgl_kernel'",
+        cause="its kernels are not built for this machine",
+        hint="SGLang's package is for NVIDIA GPUs; choose another engine",
+    ),
+    FailurePattern(
+        pattern=r"(?i)driver version is insufficient|NVIDIA driver on your system is too old",
+        cause="the NVIDIA driver is too old for this build of SGLang",
+        hint="update the driver, or install a build for an older CUDA",
+    ),
+    *COMMON_FAILURES,
+)
+RECIPE = Recipe(
+    wheels=(
+        Wheels(
+            steps=(Step(requirements=("sglang>=0.5.23",)),),
+            download_bytes=4 * GIB,
+            disk_bytes=10 * GIB,
+            on=(Kind.NVIDIA,),
+            systems=("linux",),
+            check=("python", "-I", "-c", "import sglang"),
+        ),
+    ),
+    by_hand="pip install sglang (Linux with an NVIDIA GPU)",
+)
+AT_ONCE = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sglang(Served):
+    """Adapter of SGLang's server."""
+
+    name: str = "sglang"
+    title: str = "SGLang"
+    modes: tuple[Mode, ...] = (Mode.CHAT, Mode.EMBED)
+    overhead: Overhead = Overhead(
+        fixed_bytes=2 * GIB, logits_rows=1024, context_multiple=16, logprobs_take_memory=False
+    )
+    failures: tuple[FailurePattern, ...] = FAILURES
+    install: Recipe = RECIPE
+    distributions: tuple[str, ...] = ("sglang",)
+    needs: tuple[str, ...] = ("sglang", "torch")
+    ready: HttpProbe = HttpProbe(path="/health", verify_path="/v1/models")
+    first_work_path: str | None = "/v1/chat/completions"
+    grace: Grace = Grace(term_s=5.0, second_term_s=3.0, kill_s=10.0)
+    module: str = "sglang.launch_server"
+
+    def offloads(self, located: Located) -> bool:
+        """It is made for GPUs."""
+        return True
+
+    def preference(self, platform: Platform) -> tuple[int, str]:
+        """Second to the default on Linux with an NVIDIA GPU, none elsewhere."""
+        gpus = platform.of(Vendor.NVIDIA)
+        if platform.os == "linux" and gpus:
+            return 40, f"Linux with {gpus[0].name}"
+        return 0, "it needs Linux with an NVIDIA GPU"
+
+    def supports(self, platform: Platform, info: ModelInfo) -> str | None:
+        """Refuse weights that only MLX can read; it knows its own list of architectures."""
+        return for_mlx_only(info)
+
+    def command(self, bundle: Bundle, settings: Settings, endpoint: Endpoint) -> Sequence[object]:
+        """Give it the model under its own name and the context that was planned."""
+        own: list[object] = [
+            "-m", self.module, "--model-path", bundle.path,
+            "--served-model-name", settings.alias, "--host", endpoint.host,
+            "--port", endpoint.port, "--context-length", settings.context_length,
+        ]  # fmt: skip
+        if settings.parallel:
+            own += ["--max-running-requests", settings.parallel]
+        if settings.mode is Mode.EMBED:
+            own += ["--is-embedding"]
+        return own
+
+    def environment(self, settings: Settings, endpoint: Endpoint) -> Mapping[str, str]:
+        """Keep it off the network."""
+        return {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+
+    def traits(self, bundle: Bundle, settings: Settings) -> Traits:
+        """Declare its OpenAI server without the parsers that have to be named at its start."""
+        return Traits(
+            context_length=settings.context_length,
+            max_concurrency=settings.parallel or AT_ONCE,
+            model_name=settings.alias,
+            parameters=PARAMETERS,
+            limits={"repeat_penalty": (1e-3, 2.0)},
+            no_top_k=-1,
+            parses_tools=False,
+            splits_reasoning=False,
+            takes_images=Capability.VISION in settings.capabilities,
+            takes_audio=Capability.AUDIO in settings.capabilities,
+            takes_n=True,
+            takes_template_kwargs=True,
+            takes_reasoning_effort=True,
+            embeds=settings.mode is Mode.EMBED,
+            rerank_path="/v1/rerank",
+            transcription_path="/v1/audio/transcriptions",
+            tokenizer=Tokenizer(
+                tokenize_path="/v1/tokenize",
+                detokenize_path="/v1/detokenize",
+                input_field="prompt",
+            ),
+        )
+
+
+ENGINE = Sglang()

@@ -1,0 +1,142 @@
+"""tinygrad through `python -m tinygrad.llm --serve`: a small engine for every kind of device.
+
+Facts of tinygrad 0.13 (engines-other §7, and its source): GGUF only, chats only; of a request it
+reads messages, `max_tokens` and `temperature`; a conversation is written in the form of the
+tokenizer's family, not by the model's template, so that tools are not shown; the rest of a bad
+request is a closed connection. One request at a time, and nothing else is answered meanwhile.
+
+Its server would listen on all interfaces of the machine, without a key and without a switch for
+that. It is therefore started through three lines that give it the loopback address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from vllama.engines.base import FailurePattern, Overhead, Settings
+from vllama.engines.find import Located
+from vllama.engines.recipe import Recipe, Wheels
+from vllama.engines.served import COMMON_FAILURES, Served
+from vllama.environments.place import Step
+from vllama.hardware.types import Platform
+from vllama.models.types import Bundle, Format, ModelInfo
+from vllama.supervise.spec import Endpoint, HttpProbe
+from vllama.translate.traits import SchemaStyle, Stops, Traits
+
+MIB = 1024**2
+TOKENIZERS = frozenset(
+    {
+        "llama3", "llama-v3", "llama-bpe", "qwen2", "qwen35", "qwen35moe", "olmo", "kimi-k2",
+        "tekken", "glm4",
+    }
+)  # fmt: skip
+"""Families whose text it can split into tokens, as GGUF's `tokenizer.ggml.pre` names them."""
+
+ON_LOOPBACK = """\
+import tinygrad.llm.cli as cli
+class Local(cli.LLMServer):
+    def __init__(self, address, *rest): super().__init__(("{host}", address[1]), *rest)
+cli.LLMServer = Local
+cli.main()
+"""
+
+FAILURES = (
+    FailurePattern(
+        pattern=r"Invalid tokenizer preset '([^']+)'",
+        cause="tinygrad does not know the tokenizer '{0}'",
+        hint="choose --engine llama.cpp",
+    ),
+    FailurePattern(
+        pattern=r"No module named 'tinygrad\.llm\.kernels'",
+        cause="this release of tinygrad is not complete (0.14.0 lacks tinygrad.llm.kernels)",
+        hint="install it again with: vllama engines install tinygrad",
+    ),
+    FailurePattern(
+        pattern=r"FileNotFoundError: \[Errno 2\] No such file or directory: '(clang|cc|gcc)\S*'",
+        cause="it compiles for the CPU with {0}, which is not on PATH",
+        hint="install clang (Debian, Ubuntu: apt install clang)",
+    ),
+    FailurePattern(
+        pattern=r"(?:NotImplementedError|KeyError|ValueError|AssertionError): (.+)",
+        cause="it cannot load the model ({0})",
+        hint="choose --engine llama.cpp",
+    ),
+    *COMMON_FAILURES,
+)
+RECIPE = Recipe(
+    wheels=(
+        Wheels(
+            steps=(Step(requirements=("tinygrad==0.13.0", "jinja2")),),
+            download_bytes=10 * MIB,
+            disk_bytes=70 * MIB,
+            programs=("clang",),
+            check=("python", "-I", "-c", "import tinygrad.llm.cli"),
+            note="it compiles for the CPU with clang",
+        ),
+    ),
+    by_hand="pip install tinygrad==0.13.0 jinja2",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tinygrad(Served):
+    """Adapter of tinygrad's `llm` server."""
+
+    name: str = "tinygrad"
+    title: str = "tinygrad"
+    formats: tuple[Format, ...] = (Format.GGUF,)
+    overhead: Overhead = Overhead(fixed_bytes=300 * MIB, logits_rows=1, logprobs_take_memory=False)
+    failures: tuple[FailurePattern, ...] = FAILURES
+    install: Recipe = RECIPE
+    distributions: tuple[str, ...] = ("tinygrad",)
+    # any other path answers 200 with its page, this one only when the model was warmed up
+    ready: HttpProbe = HttpProbe(path="/v1/models")
+
+    def offloads(self, located: Located) -> bool:
+        """It finds the machine's devices by itself."""
+        return True
+
+    def preference(self, platform: Platform) -> tuple[int, str]:
+        """Only by name."""
+        return 0, "it is taken by name only: others do more with the same files, and faster"
+
+    def supports(self, platform: Platform, info: ModelInfo) -> str | None:
+        """Refuse a tokenizer that it does not know, before it has loaded anything."""
+        family = info.metadata.get("tokenizer.ggml.pre")
+        if family is None or family in TOKENIZERS:
+            return None
+        return f"it does not know the model's tokenizer ({family})"
+
+    def command(self, bundle: Bundle, settings: Settings, endpoint: Endpoint) -> Sequence[object]:
+        """Keep it on loopback; the path is absolute, since it takes any other for an address."""
+        return (
+            "-c", ON_LOOPBACK.format(host=endpoint.host), "--model", bundle.path,
+            "--max_context", settings.context_length, "--serve", endpoint.port,
+        )  # fmt: skip
+
+    def environment(self, settings: Settings, endpoint: Endpoint) -> Mapping[str, str]:
+        """Name the compiler and, without layers on a GPU, the CPU."""
+        return {"CC": "clang"} | ({} if settings.gpu_layers else {"DEV": "CPU"})
+
+    def traits(self, bundle: Bundle, settings: Settings) -> Traits:
+        """Declare how little it reads of a request."""
+        return Traits(
+            context_length=settings.context_length,
+            parameters={"temperature": "temperature", "max_tokens": "max_tokens"},
+            schema_style=SchemaStyle.NONE,
+            stops=Stops.UNKNOWN,
+            formats_completions=False,
+            completes=False,
+            takes_tools=False,
+            parses_tools=False,
+            splits_reasoning=False,
+            takes_null_content=False,
+            takes_developer_role=False,
+            takes_nulls=False,
+            takes_logprobs=False,
+            roles=frozenset({"system", "user", "assistant"}),
+        )
+
+
+ENGINE = Tinygrad()

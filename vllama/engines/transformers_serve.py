@@ -1,0 +1,181 @@
+"""Transformers through `transformers serve`: every architecture, by the reference implementation.
+
+Facts of transformers 5.23 (engines-other §4, and its source): a request with a field that it does
+not know is refused (422); sampling is greedy unless `do_sample` is set, and only the JSON in the
+field `generation_config` can set it, as well as `top_k`, `min_p` and the repetition penalty; its
+limits of tokens are 20 and 1024 by default, so one is always sent; a body's `frequency_penalty`
+would become the repetition penalty. The stream ends without `[DONE]`, its usage comes with the
+last choice. `--continuous-batching` takes the sampling of the first request for all that follow,
+which is why it is not used: one request at a time.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from vllama.engines.base import FailurePattern, Overhead, Settings
+from vllama.engines.find import Located
+from vllama.engines.recipe import Recipe, Wheels
+from vllama.engines.served import COMMON_FAILURES, GIB, Served, for_mlx_only, torch_has_gpus
+from vllama.environments.place import Step
+from vllama.hardware.types import Platform
+from vllama.models.types import Bundle, Capability, ModelInfo
+from vllama.supervise.spec import Endpoint
+from vllama.translate.traits import SchemaStyle, Stops, Traits
+
+PARAMETERS = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "seed": "seed",
+    "stop": "stop",
+    "max_tokens": "max_tokens",
+    "top_k": "generation_config.top_k",
+    "min_p": "generation_config.min_p",
+    "repeat_penalty": "generation_config.repetition_penalty",
+}
+FIELDS = frozenset(
+    {
+        "model", "messages", "prompt", "stream", "temperature", "top_p", "seed", "stop",
+        "max_tokens", "max_completion_tokens", "logit_bias", "tools", "chat_template_kwargs",
+        "generation_config",
+    }
+)  # fmt: skip
+"""What its chats and completions take and use; it also takes, and ignores, other OpenAI fields."""
+
+FAILURES = (
+    FailurePattern(
+        pattern=r"does not recognize this architecture|model type `?([\w.-]+)`? but Transformers",
+        cause="this version of Transformers does not know the model's architecture",
+        hint="update it (vllama engines install transformers --upgrade), or choose another engine",
+    ),
+    FailurePattern(
+        pattern=r"Unrecognized configuration class",
+        cause="Transformers cannot generate text with a model of this architecture",
+        hint="choose a model that generates text",
+    ),
+    FailurePattern(
+        pattern=r"(?:requires|need).*?(?:accelerate|bitsandbytes|auto-?gptq|autoawq|gptqmodel"
+        r"|compressed-tensors|optimum)",
+        cause="the model's quantisation needs a package that its environment does not have",
+        hint="choose a variant in bfloat16, or another engine",
+    ),
+    FailurePattern(
+        pattern=r"Error while deserializing header|SafetensorError: (.+)",
+        cause="the model's weights are cut or damaged ({0})",
+        hint="fetch the model again",
+    ),
+    FailurePattern(
+        pattern=r"Unrecognized processing class|Couldn't instantiate the backend tokenizer",
+        cause="the model's folder has no tokenizer that Transformers can read",
+        hint="fetch the model again",
+    ),
+    FailurePattern(
+        pattern=r"Missing dependencies for serving",
+        cause="it was installed without its server",
+        hint="install it with: vllama engines install transformers",
+    ),
+    *COMMON_FAILURES,
+)
+TORCH = ("torch>=2.10", "transformers[serving]>=5.23", "accelerate")
+CHECK = ("python", "-I", "-c", "import torch, fastapi, transformers.cli.serve")
+RECIPE = Recipe(
+    wheels=(
+        Wheels(
+            steps=(Step(requirements=TORCH),),
+            download_bytes=3 * GIB,
+            disk_bytes=7 * GIB,
+            systems=("linux",),
+            # uv takes the PyTorch that suits this machine's driver, or one without CUDA
+            env=(("UV_TORCH_BACKEND", "auto"),),
+            check=CHECK,
+            note="pip takes a torch with CUDA's libraries; uv only where there is a GPU for them",
+        ),
+        Wheels(
+            steps=(Step(requirements=TORCH),),
+            download_bytes=GIB // 3,
+            disk_bytes=3 * GIB // 2,
+            systems=("darwin",),
+            check=CHECK,
+        ),
+    ),
+    by_hand="pip install torch 'transformers[serving]' accelerate",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformersServe(Served):
+    """Adapter of `transformers serve`."""
+
+    name: str = "transformers"
+    aliases: tuple[str, ...] = ("transformers-serve", "hf")
+    title: str = "Transformers"
+    overhead: Overhead = Overhead(
+        fixed_bytes=600 * 1024**2, logits_rows=1, logprobs_take_memory=False
+    )
+    failures: tuple[FailurePattern, ...] = FAILURES
+    install: Recipe = RECIPE
+    distributions: tuple[str, ...] = ("transformers",)
+    program: str | None = "transformers"
+    # the package is often there for other work: only with these it is a server
+    needs: tuple[str, ...] = ("torch", "fastapi", "uvicorn", "openai")
+
+    def offloads(self, located: Located) -> bool:
+        """Its torch decides; on a Mac that always has Metal."""
+        return sys.platform == "darwin" or torch_has_gpus(located)
+
+    def preference(self, platform: Platform) -> tuple[int, str]:
+        """Take what no faster engine takes."""
+        return 10, "it runs every architecture, though slower than engines made for serving"
+
+    def supports(self, platform: Platform, info: ModelInfo) -> str | None:
+        """Refuse weights that only MLX can read."""
+        return for_mlx_only(info)
+
+    def command(self, bundle: Bundle, settings: Settings, endpoint: Endpoint) -> Sequence[object]:
+        """Pin the server to the model, so that it is loaded before the port opens."""
+        return (
+            "serve", bundle.path, "--host", endpoint.host, "--port", endpoint.port,
+            "--device", "auto" if settings.gpu_layers else "cpu", "--log-level", "info",
+        )  # fmt: skip
+
+    def environment(self, settings: Settings, endpoint: Endpoint) -> Mapping[str, str]:
+        """Keep it off the network, and one core free: its threads spin."""
+        return {
+            "HF_HUB_OFFLINE": "1",
+            "HF_HUB_DISABLE_TELEMETRY": "1",
+            "OMP_NUM_THREADS": str(settings.threads),
+        }
+
+    def traits(self, bundle: Bundle, settings: Settings) -> Traits:
+        """Declare what its handlers read.
+
+        It parses calls and thinking for some families only and leaves those of others in the text:
+        so the front looks there too.
+        """
+        return Traits(
+            context_length=settings.context_length,
+            model_name=str(bundle.path),
+            parameters=PARAMETERS,
+            taken_fields=FIELDS,
+            always={
+                "max_tokens": settings.context_length,
+                "generation_config.do_sample": True,
+            },
+            schema_style=SchemaStyle.NONE,
+            stops=Stops.KEPT,
+            formats_completions=False,
+            parses_tools=False,
+            splits_reasoning=False,
+            takes_developer_role=False,
+            takes_nulls=False,
+            takes_logprobs=False,
+            takes_images=Capability.VISION in settings.capabilities,
+            takes_audio=Capability.AUDIO in settings.capabilities,
+            takes_template_kwargs=True,
+            roles=frozenset({"system", "user", "assistant", "tool"}),
+        )
+
+
+ENGINE = TransformersServe()

@@ -1,0 +1,127 @@
+"""What vLLM prints when it fails, and what to tell a user. Recorded from 0.32, CPU build.
+
+Its last lines say only that the engine core failed; the cause stands far above, in the output of
+another process. So these patterns are searched in all lines that are kept, most telling first.
+"""
+
+from __future__ import annotations
+
+from vllama.engines.base import FailurePattern
+
+FAILURES = (
+    FailurePattern(
+        pattern=r"(?i)address already in use",
+        cause="its port was taken by another program",
+        retryable=True,
+    ),
+    FailurePattern(
+        pattern=r"error: unrecognized arguments: (.+)",
+        cause="it does not know the arguments {0}",
+        hint="correct what stands after -- (or engine_args); vllm serve --help=all lists them",
+    ),
+    FailurePattern(
+        pattern=r"error: (argument .+)",
+        cause="it does not take an argument: {0}",
+        hint="correct what stands after -- (or engine_args); vllm serve --help=all lists them",
+    ),
+    FailurePattern(
+        pattern=r"invalid (tool call|reasoning) parser: ?(\S+)|"
+        r"(Tool|Reasoning) parser '?([\w-]+)'? not found",
+        cause="this vLLM does not know the {0}{2} parser {1}{3}",
+        hint="update vLLM, or name another after --",
+    ),
+    FailurePattern(
+        pattern=r"Model architectures? \[?'?([^'\]]+)'?\]? (?:are|is) not supported",
+        cause="vLLM does not support the architecture {0}",
+        hint="update vLLM, or choose --engine llama.cpp with a GGUF of the model",
+    ),
+    FailurePattern(
+        pattern=r"model type `([^`]+)` but Transformers does not recognize this architecture",
+        cause="the installed transformers does not know models of the type {0}",
+        hint="update vLLM, or choose --engine llama.cpp with a GGUF of the model",
+    ),
+    FailurePattern(
+        pattern=r"(?i)CUDA out of memory|HIP out of memory|torch\.(?:cuda\.)?OutOfMemoryError",
+        cause="the model and its context do not fit into the GPU's memory",
+        hint="use a smaller context (--ctx) or a smaller model, or free the GPU",
+    ),
+    FailurePattern(
+        pattern=r"No available memory for the cache blocks",
+        cause="the memory it was given leaves no room for the context",
+        hint="use a smaller context (--ctx) or a smaller model, or give it more memory",
+    ),
+    FailurePattern(
+        pattern=r"Free memory on device \S+ \(([\d.]+)/([\d.]+) GiB\) on startup is less than"
+        r" desired GPU memory utilization",
+        cause="only {0} of the GPU's {1} GiB are free, which is less than it was to take",
+        hint="free the GPU, or give it less: -- --gpu-memory-utilization 0.5",
+    ),
+    FailurePattern(
+        pattern=r"Available memory on node \S+ \(([\d.]+)/([\d.]+) GiB\) on (?:startup|kv cache)",
+        cause="only {0} of the {1} GiB of its memory node are free, which is less than it was to"
+        " take",
+        hint="use a smaller context (--ctx), or free memory",
+    ),
+    FailurePattern(
+        pattern=r"max seq len \((\d+)\), \(?([\d.]+ \w+) KV cache is needed, which is larger than"
+        r" the available KV cache memory \(([\d.]+ \w+)\)",
+        cause="a context of {0} tokens needs {1} of cache, and it has {2}",
+        hint="use a smaller context (--ctx), or give it more: -- --kv-cache-memory-bytes 4G",
+    ),
+    FailurePattern(
+        pattern=r"User-specified max_model_len \((\d+)\) is greater than the derived"
+        r" max_model_len \(.*?=(\d+)",
+        cause="the model was made for a context of {1} tokens, not {0}",
+        hint="use a smaller context (--ctx)",
+    ),
+    FailurePattern(
+        pattern=r"(?i)MemoryError|DefaultCPUAllocator: (?:can't|not enough) .*memory"
+        r"|Cannot allocate memory|unable to mmap",
+        cause="there is not enough memory for the model",
+        hint="use a smaller context (--ctx) or a smaller model",
+    ),
+    FailurePattern(
+        pattern=r"(?i)driver version is insufficient|NVIDIA driver on your system is too old",
+        cause="the NVIDIA driver is too old for this build of vLLM",
+        hint="update the driver, or install a vLLM built for an older CUDA",
+    ),
+    FailurePattern(
+        pattern=r"(?i)Failed to infer device type|No CUDA GPUs are available|"
+        r"libcuda\.so\.1: cannot open",
+        cause="this build of vLLM is for GPUs, and it sees none",
+        hint="check the driver (nvidia-smi), or install its CPU build: vllama engines install vllm",
+    ),
+    FailurePattern(
+        pattern=r"No module named '?([\w.]+)'?",
+        cause="its installation is incomplete: the module {0} is missing",
+        hint="install it again: vllama engines install vllm",
+    ),
+    FailurePattern(
+        pattern=r"CPU Generator does not use offset",
+        cause="a request with a seed ended it: its CPU build cannot take seeds for long prompts",
+        hint="leave out --enable-chunked-prefill and --max-num-batched-tokens after --",
+    ),
+    FailurePattern(
+        pattern=r"Can't load (?:the configuration|tokenizer)|Invalid repository ID or local"
+        r" directory|Repo id must be in the form|Cannot find an appropriate cached snapshot",
+        cause="the model's folder is not complete",
+        hint="pull the model again",
+    ),
+    FailurePattern(
+        pattern=r"SafetensorError|Error while deserializing header|incomplete metadata",
+        cause="the model's weights are cut or damaged",
+        hint="remove the model and pull it again",
+    ),
+    FailurePattern(
+        pattern=r"Unsupported quantization|Unknown quantization method: (\S+)|"
+        r"quantization (?:method )?.* not supported",
+        cause="this vLLM cannot read the model's quantisation",
+        hint="choose another quantisation of the model, or --engine llama.cpp with a GGUF",
+    ),
+    # the first error of a worker or of the core: whatever it is, it says more than the last line
+    FailurePattern(
+        pattern=r"^\((?:Vllm)?(?:Worker|EngineCore)[^)]*\) ERROR .*?\b"
+        r"((?:\w+\.)*\w*(?:Error|Exception): (?!Engine core init|WorkerProc init|Worker failed).+)",
+        cause="{0}",
+    ),
+)

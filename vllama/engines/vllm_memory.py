@@ -1,0 +1,278 @@
+"""vLLM's memory knobs, from the model and the memory that is free. Pure.
+
+Sources: vLLM 0.32 (`v1/kv_cache_interface.py`, `v1/worker/gpu_worker.py`, `cpu_worker.py`).
+On a GPU `--gpu-memory-utilization` is this instance's share of the whole GPU and must be free when
+it starts; vLLM profiles what the model needs and gives the rest of the share to the cache. On a CPU
+the same flag is a share of a NUMA node's memory, so that its default of 0.92 refuses to start
+beside anything else: there the cache is given in bytes, which skips that check.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+
+from vllama.engines.base import Mode, Tuning, Wish
+from vllama.engines.flags import flag_number, flag_value, has_flag
+from vllama.engines.vllm_parallel import (
+    Layout,
+    device_variable,
+    given_layout,
+    spans_machines,
+    spread,
+)
+from vllama.hardware.types import Accelerator
+from vllama.models.types import ModelInfo
+
+MIB = 1024**2
+GIB = 1024**3
+BLOCK = 16
+
+# measured on the CPU build: server, engine and worker, three Pythons with torch, less the weights
+CPU_FIXED = int(1.8 * GIB)
+CPU_SEQUENCES = 128
+CPU_CONTEXTS = 8
+# CUDA's context, graphs and workspaces of one GPU, from vLLM's documentation; not measured here
+GPU_FIXED = 2 * GIB
+GPU_SEQUENCES = 256
+GPU_CONTEXTS = 64
+GPU_BATCH = 8192
+MAX_SHARE = 0.92
+LEAST_CONTEXT = 2048
+SENSIBLE = (8192, LEAST_CONTEXT)
+# up to here a prompt is read in one step on a CPU, see `seeds_hold`
+WHOLE_PROMPT = 32_768
+
+SHARE = "--gpu-memory-utilization"
+CACHE = "--kv-cache-memory-bytes"
+LENGTH = "--max-model-len"
+SEQUENCES = "--max-num-seqs"
+BATCH = "--max-num-batched-tokens"
+CACHE_TYPE = "--kv-cache-dtype"
+
+
+def tune(wish: Wish) -> Tuning:
+    """Decide all knobs; see `Tunable`."""
+    return _on_gpus(wish) if wish.on_gpu else _on_cpu(wish)
+
+
+def token_bytes(info: ModelInfo, *, fp8: bool = False) -> int:
+    """Return what one token takes in the cache, over all layers and GPUs.
+
+    Sum over layers of heads × (key + value width) × 2 bytes, 1 with an fp8 cache. With latent
+    attention (DeepSeek) it is the latent's and the rotary part's width, once.
+    """
+    layers, size = info.block_count or 0, 1 if fp8 else 2
+    latent = info.metadata.get(f"{info.architecture}.attention.kv_lora_rank")
+    if isinstance(latent, int):
+        rotary = info.metadata.get(f"{info.architecture}.rope.dimension_count")
+        return layers * (latent + (rotary if isinstance(rotary, int) else 0)) * size
+    heads = info.head_count_kv or ((info.head_count,) if info.head_count else ())
+    if not heads or not info.key_length:
+        return 0
+    per_layer = heads if len(heads) == layers else heads[:1] * layers
+    return sum(per_layer) * (info.key_length + (info.value_length or info.key_length)) * size
+
+
+def seeds_hold(context_length: int, args: Sequence[str]) -> bool:
+    """Tell whether a CPU build survives a request with a `seed`.
+
+    vLLM sets back a seeded generator when a prompt is read in parts (`gpu_model_runner`), which
+    torch's generator of the CPU cannot: "CPU Generator does not use offset", and the engine is
+    dead. So prompts are read whole where the context is not too long for that, and else no seed
+    is sent.
+    """
+    if has_flag(args, "--no-enable-chunked-prefill"):
+        return True
+    return context_length <= WHOLE_PROMPT and not has_flag(args, "--enable-chunked-prefill", BATCH)
+
+
+def _on_cpu(wish: Wish) -> Tuning:
+    args, info = wish.extra_args, wish.info
+    layout = given_layout(args) or Layout()
+    free = wish.platform.ram_available_bytes - wish.reserve_bytes
+    total = wish.platform.ram_total_bytes - wish.reserve_bytes
+    fixed = CPU_FIXED * layout.processes
+    weights = info.weights_bytes * layout.data
+    each = token_bytes(info, fp8=_fp8(wish)) * layout.data
+    context, reasons = wish.context_length, []
+    sequences = flag_number(args, SEQUENCES, default=wish.parallel or CPU_SEQUENCES)
+
+    # what is free now; if that is too little, what would be if our other models were unloaded
+    least = (
+        weights + fixed + each * (context if wish.context_asked else min(context, LEAST_CONTEXT))
+    )
+    room = (free if least <= free else total) - weights - fixed
+    if not wish.context_asked and each:
+        context, lowered = _shrunk(context, room // each)
+        reasons += lowered
+    contexts = min(sequences, wish.parallel or CPU_CONTEXTS)
+    cache = given_bytes(flag_value(args, CACHE)) or _blocks(
+        max(each * context, min(each * context * contexts, room // 2)), each
+    )
+
+    own: list[str] = [LENGTH, str(context), SEQUENCES, str(sequences)]
+    if not has_flag(args, CACHE, SHARE):
+        own += [CACHE, str(cache)]
+        reasons.append(
+            f"cache of {cache / GIB:.2f} GiB: {cache // max(1, each)} tokens, "
+            f"{each / 1024:.1f} KiB each, of {room / GIB:.1f} GiB free beside weights and process"
+        )
+    if not has_flag(args, "--compilation-config", "-cc", "-O", "-O0", "-O1", "-O2", "-O3"):
+        own.append("--enforce-eager")  # compiling takes a minute and gains little on a CPU
+    whole = wish.mode is Mode.CHAT and seeds_hold(context, args)  # vectors have no seed
+    if whole and not has_flag(args, "--no-enable-chunked-prefill"):
+        # the longest prompt fits into a step beside a token of each other answer: none starves
+        own += ["--no-enable-chunked-prefill", BATCH, str(max(context, LEAST_CONTEXT) + sequences)]
+    return Tuning(
+        context_length=context,
+        args=tuple(own),
+        weights_bytes=weights,
+        kv_bytes=cache,
+        compute_bytes=min(sequences, BLOCK) * (info.vocab_size or 0) * 4,
+        fixed_bytes=fixed,
+        reasons=tuple(reasons),
+    )
+
+
+def _on_gpus(wish: Wish) -> Tuning:
+    args, info = wish.extra_args, wish.info
+    each = token_bytes(info, fp8=_fp8(wish))
+    sequences = flag_number(
+        args, SEQUENCES, default=min(wish.parallel or GPU_SEQUENCES, GPU_SEQUENCES)
+    )
+    compute = _activations(info, sequences)
+    buffers = compute + GPU_FIXED
+
+    def need(shards: int, context: int) -> int:
+        """Return what one GPU must have for `context` tokens."""
+        return (info.weights_bytes + each * context) // shards + buffers
+
+    layout, now = _layout(wish, need)
+    gpus = layout.gpus or wish.platform.accelerators
+    room = _room(gpus, wish.reserve_bytes, now=now)
+    context = wish.context_length
+    reasons = [f"{layout.words()} of {len(wish.platform.accelerators)}"]
+    if not wish.context_asked and each:
+        left = (room - need(layout.shards, 0)) * layout.shards
+        context, lowered = _shrunk(context, left // each)
+        reasons += lowered
+    contexts = min(sequences, wish.parallel or GPU_CONTEXTS)
+    target = need(layout.shards, context * contexts)
+    taken = max(need(layout.shards, context), min(target, room))
+    smallest = min((gpu.total_bytes for gpu in gpus), default=0)
+
+    own = [LENGTH, str(context), SEQUENCES, str(sequences), *layout.args()]
+    if _fp8(wish) and not has_flag(args, CACHE_TYPE):
+        own += [CACHE_TYPE, "fp8"]
+    if given := given_bytes(flag_value(args, CACHE)):
+        taken = need(layout.shards, 0) + given
+    elif has_flag(args, SHARE):
+        taken = int(smallest * _number(flag_value(args, SHARE), MAX_SHARE))
+    elif gpus:
+        share = min(MAX_SHARE, math.ceil(taken / smallest * 1000) / 1000)
+        if taken <= room:  # rounded up, it must not be more than is free
+            share = min(share, math.floor(room / smallest * 1000) / 1000)
+        own += [SHARE, f"{share:.3f}"]
+    cache = max(0, taken - need(layout.shards, 0))
+    reasons.append(
+        f"{taken / max(1, smallest):.0%} of each GPU ({taken / GIB:.1f} GiB, {room / GIB:.1f} "
+        f"free): weights {info.weights_bytes / layout.shards / GIB:.1f}, buffers "
+        f"{buffers / GIB:.1f}, cache {cache / GIB:.1f} GiB for "
+        f"{cache * layout.shards // max(1, each)} tokens of {each / 1024:.1f} KiB"
+    )
+    if spans_machines(args):
+        reasons.append("over several machines, as asked for: only this one's memory is counted")
+    workers = max(1, len(layout.gpus) or min(layout.processes, len(gpus) or 1))
+    return Tuning(
+        context_length=context,
+        args=tuple(own),
+        env=device_variable(layout, wish.platform),
+        weights_bytes=info.weights_bytes // layout.shards * workers,
+        kv_bytes=cache * workers,
+        compute_bytes=compute * workers,
+        fixed_bytes=GPU_FIXED * workers,
+        reasons=tuple(reasons),
+    )
+
+
+def _layout(wish: Wish, need: Callable[[int, int], int]) -> tuple[Layout, bool]:
+    """Return the layout, and whether it fits into what is free now.
+
+    Else it is one for what would be free without our other models. A short context is better than
+    more GPUs or the end of another model only down to a sensible length.
+    """
+    if (given := given_layout(wish.extra_args)) is not None:
+        return given, True
+    wanted = wish.context_length
+    lengths = [wanted] if wish.context_asked else sorted({min(wanted, n) for n in SENSIBLE})[::-1]
+    layout = Layout()
+    for now in (True, False):
+        for length in lengths:
+
+            def fits(
+                gpus: Sequence[Accelerator], shards: int, now: bool = now, length: int = length
+            ) -> bool:
+                return need(shards, length) <= _room(gpus, wish.reserve_bytes, now=now)
+
+            layout = spread(wish.platform, wish.info, fits=fits, parallel=wish.parallel)
+            if fits(layout.gpus, layout.shards):
+                return layout, now
+    return layout, False
+
+
+def _room(gpus: Sequence[Accelerator], reserve_bytes: int, *, now: bool) -> int:
+    """Return what the tightest of the GPUs gives to one instance."""
+    return min(
+        (
+            min(
+                (gpu.free_bytes if now else gpu.total_bytes) - reserve_bytes,
+                int(gpu.total_bytes * MAX_SHARE),
+            )
+            for gpu in gpus
+        ),
+        default=0,
+    )
+
+
+def given_bytes(text: str | None) -> int:
+    """Read a size as vLLM does (`4G` is binary, `4g` decimal), 0 if it is none."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([kmgtKMGT]?)", text or "")
+    if found is None:
+        return 0
+    step = 1024 if found[2].isupper() else 1000
+    return int(float(found[1]) * step ** " kmgt".index(found[2].lower() or " "))
+
+
+def _number(text: str | None, default: float) -> float:
+    try:
+        return float(text or "")
+    except ValueError:
+        return default
+
+
+def _activations(info: ModelInfo, sequences: int) -> int:
+    """Estimate one step's buffers on a GPU: hidden states of a batch, and the logits."""
+    hidden = GPU_BATCH * (info.embedding_length or 0) * 2 * 8
+    return hidden + sequences * (info.vocab_size or 0) * 4
+
+
+def _shrunk(context: int, tokens: int) -> tuple[int, list[str]]:
+    """Return the context that `tokens` of cache hold, halved from above, and why."""
+    lowered = context
+    while lowered > tokens and lowered > LEAST_CONTEXT:
+        lowered = max(LEAST_CONTEXT, -(-lowered // 2 // BLOCK) * BLOCK)
+    if lowered == context:
+        return context, []
+    return lowered, [f"context lowered from {context} to {lowered} tokens to fit into memory"]
+
+
+def _blocks(size: int, each: int) -> int:
+    """Round up to whole blocks of the CPU's cache (128 tokens), one more for its null block."""
+    block = max(1, each * 128)
+    return (-(-size // block) + 1) * block
+
+
+def _fp8(wish: Wish) -> bool:
+    return wish.kv_cache_type in ("q8_0", "q4_0", "fp8") and wish.on_gpu

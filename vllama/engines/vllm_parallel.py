@@ -1,0 +1,142 @@
+"""How vLLM spreads a model over GPUs and machines. Pure.
+
+The rule is vLLM's own advice: nothing if it fits one GPU; tensor parallel over as few as hold it;
+pipeline parallel where the heads cannot be divided; over several machines tensor parallel within
+and pipeline parallel between them. The flags of several machines are the user's, and are counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from vllama.engines.flags import flag_number, flag_value, has_flag
+from vllama.hardware.types import Accelerator, Platform, Vendor
+from vllama.models.types import ModelInfo
+
+TENSOR = ("--tensor-parallel-size", "-tp")
+PIPELINE = ("--pipeline-parallel-size", "-pp")
+DATA = ("--data-parallel-size", "-dp")
+NODES = ("--nnodes", "-n")
+BACKEND = "--distributed-executor-backend"
+SEQUENCES_A_REPLICA = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """How many processes share the model (`tensor` × `pipeline`), and how many copies there are.
+
+    `gpus` are those of this machine that are used, empty: none, or as the user says.
+    """
+
+    tensor: int = 1
+    pipeline: int = 1
+    data: int = 1
+    gpus: tuple[Accelerator, ...] = ()
+    given: bool = False
+
+    @property
+    def shards(self) -> int:
+        """In how many parts one copy of the model lies."""
+        return self.tensor * self.pipeline
+
+    @property
+    def processes(self) -> int:
+        """How many workers there are, on all machines."""
+        return self.shards * self.data
+
+    def args(self) -> tuple[str, ...]:
+        """Return the flags, none for what is vLLM's default or the user's own."""
+        if self.given:
+            return ()
+        pairs = ((TENSOR[0], self.tensor), (PIPELINE[0], self.pipeline), (DATA[0], self.data))
+        return tuple(word for name, n in pairs if n > 1 for word in (name, str(n)))
+
+    def words(self) -> str:
+        """Say it in a sentence's part."""
+        parts = [f"tensor parallel {self.tensor}"] if self.tensor > 1 else []
+        parts += [f"pipeline parallel {self.pipeline}"] if self.pipeline > 1 else []
+        parts += [f"{self.data} copies (data parallel)"] if self.data > 1 else []
+        return ", ".join(parts) or "one GPU"
+
+
+def given_layout(args: Sequence[str]) -> Layout | None:
+    """Return the layout that the user's own flags ask for, None if they say nothing of it."""
+    if not any(has_flag(args, *names) for names in (TENSOR, PIPELINE, DATA, NODES, (BACKEND,))):
+        return None
+    return Layout(
+        tensor=flag_number(args, *TENSOR, default=1),
+        pipeline=flag_number(args, *PIPELINE, default=1),
+        data=flag_number(args, *DATA, default=1),
+        given=True,
+    )
+
+
+def spans_machines(args: Sequence[str]) -> bool:
+    """Tell whether the user's flags spread one server over several machines."""
+    return flag_value(args, BACKEND) == "ray" or flag_number(args, *NODES, default=1) > 1
+
+
+def divides(info: ModelInfo, tensor: int) -> bool:
+    """Tell whether the model's heads can be shared among `tensor` GPUs.
+
+    Key/value heads may also be fewer than GPUs: each is then copied to the same number of them.
+    """
+    heads = info.head_count or 1
+    kv_heads = max(info.head_count_kv or (heads,))
+    return heads % tensor == 0 and (kv_heads % tensor == 0 or tensor % kv_heads == 0)
+
+
+def shapes(info: ModelInfo, gpus: int) -> Iterator[tuple[int, int]]:
+    """Yield (tensor, pipeline) for up to `gpus` GPUs, best first.
+
+    Tensor parallel alone, which makes each answer faster, then with a pipeline, which does not;
+    fewest GPUs first within each.
+    """
+    tensors = [count for count in range(1, gpus + 1) if divides(info, count)]
+    yield from ((tensor, 1) for tensor in tensors)
+    most = info.block_count or 1
+    for count in range(2, gpus + 1):
+        for tensor in reversed(tensors):
+            if count % tensor == 0 and 1 < count // tensor <= most:
+                yield tensor, count // tensor
+
+
+def spread(
+    platform: Platform,
+    info: ModelInfo,
+    *,
+    fits: Callable[[Sequence[Accelerator], int], bool],
+    parallel: int | None,
+) -> Layout:
+    """Choose the GPUs and the layout: the fewest GPUs, the roomiest first, that hold the model.
+
+    `fits(gpus, shards)` judges memory. If nothing fits, the widest layout is returned, whose
+    numbers then say by how much. Copies are made only for more requests at once than one copy
+    takes, and only on GPUs that are left.
+    """
+    usable = platform.of(Vendor.NVIDIA) or platform.of(Vendor.AMD)
+    gpus = sorted(usable, key=lambda gpu: (-gpu.free_bytes, gpu.index))
+    widest = (1, 1)  # by the number of GPUs
+    for tensor, pipeline in shapes(info, len(gpus)):
+        count = tensor * pipeline
+        if fits(gpus[:count], count):
+            wanted = -(-(parallel or 1) // SEQUENCES_A_REPLICA)
+            able = (n for n in range(2, wanted + 1) if fits(gpus[: count * n], count))
+            data = max((n for n in able if count * n <= len(gpus)), default=1)
+            chosen = tuple(gpus[: count * data])
+            return Layout(tensor=tensor, pipeline=pipeline, data=data, gpus=chosen)
+        widest = max(widest, (tensor, pipeline), key=lambda shape: shape[0] * shape[1])
+    tensor, pipeline = widest
+    return Layout(tensor=tensor, pipeline=pipeline, gpus=tuple(gpus[: tensor * pipeline]))
+
+
+def device_variable(layout: Layout, platform: Platform) -> tuple[tuple[str, str], ...]:
+    """Return the variable that shows only the chosen GPUs, if they are not all there are."""
+    everything = platform.of(Vendor.NVIDIA) or platform.of(Vendor.AMD)
+    if not layout.gpus or len(layout.gpus) == len(everything):
+        return ()
+    if layout.gpus[0].vendor is Vendor.NVIDIA:
+        names = [gpu.uuid or str(gpu.index) for gpu in layout.gpus]
+        return (("CUDA_VISIBLE_DEVICES", ",".join(names)),)
+    return (("HIP_VISIBLE_DEVICES", ",".join(str(gpu.index) for gpu in layout.gpus)),)

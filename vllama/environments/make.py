@@ -1,0 +1,276 @@
+"""Make an environment, find a made one, remove it.
+
+An environment is complete when its marker lies in it, which is written last. A half-made one is
+continued: what was installed stays, what was downloaded is in the installer's cache.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from vllama.environments.causes import Cause, cause_of
+from vllama.environments.installer import Installer, find_uv
+from vllama.environments.place import (
+    MARKER,
+    Step,
+    arguments,
+    complete,
+    existing,
+    python_of,
+    requirements,
+    site_packages,
+)
+from vllama.environments.variables import installer_environment
+from vllama.errors import EngineStartFailed, EnvironmentFailed
+from vllama.supervise.logs import LogRing, Tailer
+from vllama.supervise.process import Child
+from vllama.supervise.spec import Grace
+from vllama.supervise.waits import finish
+
+__all__ = ["Step", "check", "existing", "make", "make_in_steps", "remove"]
+
+LOG = "install.log"
+GRACE = Grace(term_s=2.0, second_term_s=1.0, kill_s=5.0)
+LOCK_EVERY_S = 0.2
+
+OnLine = Callable[[str], object]
+
+
+async def make(
+    folder: Path,
+    requirements: Sequence[str],
+    *,
+    extra_args: Sequence[str] = (),
+    on_line: OnLine | None = None,
+) -> Path:
+    """Make an environment with `requirements` in `folder` and return its Python.
+
+    Does nothing if it is there already. `extra_args` go to the installer; `on_line` is told each
+    line that it prints (`lines.read` understands them). Raises EnvironmentFailed.
+    """
+    step = Step(requirements=tuple(requirements), extra_args=tuple(extra_args))
+    return await make_in_steps(folder, [step], on_line=on_line)
+
+
+async def make_in_steps(
+    folder: Path,
+    steps: Sequence[Step],
+    *,
+    python: Path | str | None = None,
+    environ: Mapping[str, str] | None = None,
+    extra_env: Mapping[str, str] | None = None,
+    trial: Sequence[str] = (),
+    on_line: OnLine | None = None,
+) -> Path:
+    """Make an environment in several calls of the installer, in order; see `make`.
+
+    `python` is the interpreter to make it of (default: our own); `extra_env` is added to what
+    the installer may see of `environ` (default: ours). `trial` is a command of the environment that
+    has to succeed, see `check`.
+
+    1. Take the lock: two programs must not install into one environment.
+    2. Make it, or mend a half-made one.
+    3. Install; a call that was done before finds everything there.
+    4. Try what was installed.
+    5. Write the marker.
+    """
+    wanted = requirements(steps), arguments(steps)
+    if (found := existing(folder, *wanted)) is not None:
+        return found
+    told = on_line or (lambda line: None)
+    env = installer_environment(dict(os.environ) if environ is None else environ, extra_env)
+    installer = Installer(uv=find_uv(env.get("PATH")))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240 - a moment's work
+        async with _locked(folder, told):  # 1
+            if (found := existing(folder, *wanted)) is not None:
+                return found
+            run = _Runner(folder=folder, env=env, on_line=told)
+            if not installer.can_install(folder):
+                await run.call(installer.create(folder, python or sys.executable))  # 2
+            drop_half_installed(folder)
+            if refresh := installer.refresh(folder):
+                with contextlib.suppress(EnvironmentFailed):  # it will do as it is
+                    await run.call(refresh)
+            with _incomplete(folder) as changed:
+                for step in steps:
+                    argv = installer.install(folder, step.requirements, step.extra_args)
+                    await run.call(argv)  # 3
+                    changed()
+            if trial:
+                told(f"trying {' '.join(trial)}")
+                await check(folder, trial, environ=env)  # 4
+            complete(folder, steps)  # 5
+    except OSError as error:
+        raise failed(
+            folder, Cause(cause=f"{error.strerror or error} ('{error.filename}')")
+        ) from None
+    return python_of(folder)
+
+
+async def check(
+    folder: Path, command: Sequence[str], *, environ: Mapping[str, str] | None = None
+) -> None:
+    """Run a command of an environment (`python` or another of its programs, and arguments).
+
+    Raises EnvironmentFailed, with its last line, if it does not succeed; nothing to run succeeds.
+    """
+    if not command:
+        return
+    program = python_of(folder).with_name(command[0])
+    env = installer_environment(dict(os.environ) if environ is None else environ)
+    run = _Runner(folder=folder, env=env, on_line=lambda line: None)
+    ring, code = await run.run([str(program), *command[1:]])
+    if code != 0:
+        last = next((line for line in reversed(ring.tail(20)) if line.strip()), "no output")
+        raise EnvironmentFailed(
+            f"what is installed in '{folder}' does not start: {last.strip()}",
+            hint=f"all that it said is in {folder / LOG}",
+        )
+
+
+def remove(folder: Path) -> None:
+    """Remove an environment, complete or not. Raises EnvironmentFailed if that is not possible."""
+    if not folder.exists():
+        return
+    try:
+        with FileLock(_lock_file(folder), timeout=0):
+            (folder / MARKER).unlink(missing_ok=True)  # a removal that is broken off counts as one
+            shutil.rmtree(folder)
+    except Timeout:
+        raise EnvironmentFailed(
+            f"cannot remove '{folder}': another vllama is installing there",
+            hint="wait until it has ended",
+        ) from None
+    except OSError as error:
+        raise EnvironmentFailed(f"cannot remove '{folder}': {error.strerror or error}") from None
+
+
+def drop_half_installed(folder: Path) -> None:
+    """Let the installer forget packages that a kill left half-installed.
+
+    Both installers write a package's RECORD last, but take any metadata folder for the package.
+    """
+    for site in site_packages(folder):
+        for info in site.glob("*.dist-info"):
+            if not (info / "RECORD").exists():
+                shutil.rmtree(info)
+
+
+def failed(folder: Path, cause: Cause) -> EnvironmentFailed:
+    """Return the error for a cause."""
+    return EnvironmentFailed(
+        f"cannot install into '{folder}': {cause.cause}",
+        hint=cause.hint or f"the installer's output is in {folder / LOG}",
+    )
+
+
+class _Lines(LogRing):
+    """A ring that tells every line on."""
+
+    def __init__(self, on_line: OnLine) -> None:
+        super().__init__()
+        self._on_line = on_line
+
+    def append(self, line: str) -> None:
+        super().append(line)
+        self._on_line(line)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Runner:
+    """Runs the installer as a guarded child: in a session of its own, gone when we are gone."""
+
+    folder: Path
+    env: Mapping[str, str]
+    on_line: OnLine
+
+    async def call(self, argv: Sequence[str]) -> None:
+        """Run the installer to its end. Raises EnvironmentFailed with its cause."""
+        ring, code = await self.run(argv)
+        if code != 0:
+            raise failed(self.folder, cause_of(ring.tail(ring.total), code))
+
+    async def run(self, argv: Sequence[str]) -> tuple[LogRing, int]:
+        """Run a command to its end; return its lines and its code."""
+        log = self.folder / LOG
+        log.write_bytes(b"")
+        ring = _Lines(self.on_line)
+        try:
+            child = await Child.spawn(
+                argv, env=self.env, log_path=log, cwd=self.folder, grace=GRACE
+            )
+        except EngineStartFailed as error:
+            raise failed(self.folder, Cause(cause=error.message)) from None
+        tailer = Tailer(log, ring)
+        tailing = asyncio.ensure_future(tailer.run())
+        try:
+            code = await child.wait()
+        except asyncio.CancelledError:
+            await finish(_end(child))
+            raise
+        finally:
+            tailing.cancel()
+            await asyncio.wait({tailing})
+        await finish(_end(child))
+        tailer.finish()
+        return ring, code
+
+
+async def _end(child: Child) -> None:
+    """TERM, then KILL all that is left of the installer and the compilers below it."""
+    if not child.gone.done():
+        await child.terminate()
+        await asyncio.wait({child.gone}, timeout=GRACE.term_s)
+    await child.kill_tree(GRACE.kill_s)
+
+
+@contextlib.asynccontextmanager
+async def _locked(folder: Path, on_line: OnLine) -> AsyncIterator[None]:
+    """Hold the environment's lock, which lies beside it, for `remove`, and stays there."""
+    lock = FileLock(_lock_file(folder))
+    told = False
+    while True:
+        try:
+            lock.acquire(timeout=0)
+            break
+        except Timeout:
+            if not told:
+                on_line("waiting for another vllama that installs there")
+            told = True
+            await asyncio.sleep(LOCK_EVERY_S)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextlib.contextmanager
+def _incomplete(folder: Path) -> Iterator[Callable[[], None]]:
+    """Take the marker away; put it back if the installer refuses before anything has changed.
+
+    So an engine whose upgrade fails, for want of a network say, goes on being there.
+    """
+    marker = folder / MARKER
+    old = marker.read_text() if existing(folder) else ""
+    marker.unlink(missing_ok=True)
+    steps_done: list[None] = []
+    try:
+        yield lambda: steps_done.append(None)
+    except EnvironmentFailed:
+        if old and not steps_done:
+            marker.write_text(old)
+        raise
+
+
+def _lock_file(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.lock")

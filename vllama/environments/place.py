@@ -1,0 +1,74 @@
+"""Where things are in an environment, and how a complete one is told from a half-made one.
+
+Light: looked at by every start.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+MARKER = "vllama-environment.json"
+"""Written last: an environment without it is not complete."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One call of the installer; `extra_args` are understood by pip and by uv."""
+
+    requirements: tuple[str, ...]
+    extra_args: tuple[str, ...] = ()
+
+
+def python_of(folder: Path) -> Path:
+    """Return where an environment has its Python."""
+    windows = folder / "Scripts" / "python.exe"
+    return windows if sys.platform == "win32" else folder / "bin" / "python"
+
+
+def site_packages(folder: Path) -> list[Path]:
+    """Return where an environment has its packages; nothing if it is not there."""
+    return [*sorted(folder.glob("lib/python3*/site-packages")), *folder.glob("Lib/site-packages")]
+
+
+def existing(
+    folder: Path,
+    requirements: Sequence[str] | None = None,
+    arguments: Sequence[str] | None = None,
+) -> Path | None:
+    """Return the Python of a complete environment.
+
+    If they are given, only one that was made with exactly these requirements (and arguments).
+    """
+    try:
+        marker = json.loads((folder / MARKER).read_text())
+        made_for, made_with = marker["requirements"], marker["arguments"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    if requirements is not None and made_for != list(requirements):
+        return None
+    if arguments is not None and made_with != list(arguments):
+        return None
+    python = python_of(folder)
+    return python if python.exists() else None
+
+
+def complete(folder: Path, steps: Sequence[Step]) -> None:
+    """Mark an environment as complete. Raises OSError."""
+    marker = {"requirements": requirements(steps), "arguments": arguments(steps)}
+    new = folder / f"{MARKER}.new"
+    new.write_text(json.dumps(marker))
+    new.replace(folder / MARKER)
+
+
+def requirements(steps: Sequence[Step]) -> list[str]:
+    """Return what all steps install."""
+    return [item for step in steps for item in step.requirements]
+
+
+def arguments(steps: Sequence[Step]) -> list[str]:
+    """Return the further arguments of all steps."""
+    return [item for step in steps for item in step.extra_args]
