@@ -9,15 +9,23 @@ ALIVE := $(PYTHON) scripts/alive.py
 PARALLEL := -n 3 --dist worksteal
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test test-fast check fix bench clean
+.PHONY: demo test test-vllm test-engines test-fast check fix bench soak clean
 .DELETE_ON_ERROR:
 
 demo: $(STAMPS)/engine $(STAMPS)/model
 	$(BIN)/python scripts/demo.py
 
-test: $(STAMPS)/dev $(STAMPS)/engine $(STAMPS)/model $(STAMPS)/registry
+test: $(STAMPS)/dev $(STAMPS)/engine $(STAMPS)/llama-server $(STAMPS)/model $(STAMPS)/registry
 	$(BIN)/python -m pytest -m "not slow" $(PARALLEL)
 	$(BIN)/python -m pytest -m slow
+
+# the same for vLLM, on its CPU build: 3.4 GB once, then some minutes
+test-vllm: $(STAMPS)/vllm $(STAMPS)/model
+	$(BIN)/python -m pytest -m slow tests/e2e/test_vllm_real.py
+
+# and for engines that are no default: 1.6 GB once (3 GB more where pip takes a torch with CUDA)
+test-engines: $(STAMPS)/engines $(STAMPS)/model
+	$(BIN)/python -m pytest -m slow tests/e2e/test_other_engines_real.py
 
 test-fast: $(STAMPS)/dev
 	$(BIN)/python -m pytest -m "not slow" $(PARALLEL)
@@ -36,6 +44,11 @@ fix: $(STAMPS)/dev
 # goals and numbers: BENCHMARKS.md; QUICK=1 for a few minutes, ARGS="--only … --scenario …"
 bench: $(STAMPS)/package
 	$(BIN)/python -m bench.run $(if $(QUICK),--quick) $(if $(PEER_PYTHON),--python $(PEER_PYTHON)) $(ARGS)
+
+# clients, kills, hangs and evictions at random against the fake engine; SEED=… repeats a run
+SECONDS ?= 600
+soak: $(STAMPS)/dev
+	$(BIN)/python -m tests.chaos.storm --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 clean:
 	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
@@ -56,6 +69,24 @@ $(STAMPS)/dev: $(STAMPS)/package
 # llama-cpp-python comes as source: about four minutes of compiling on two cores
 $(STAMPS)/engine: $(STAMPS)/package
 	$(ALIVE) "compiling llama.cpp (about 4 minutes on 2 cores, once)" -- $(PIP) install --editable '.[llamacpp]'
+	touch $@
+
+# as a user would install it: a wheel, nothing is compiled
+$(STAMPS)/llama-server: $(STAMPS)/package
+	$(ALIVE) "installing llama-server (34 MB)" -- env VLLAMA_DATA_DIR=$(CURDIR)/.venv/data $(BIN)/vllama engines install llama-server --yes
+	touch $@
+
+# as a user would install it; gguf and accelerate are for making the model that it is tested with
+$(STAMPS)/vllm: $(STAMPS)/dev
+	$(ALIVE) "installing vLLM for CPUs (3.4 GB)" -- env VLLAMA_DATA_DIR=$(CURDIR)/.venv/data $(BIN)/vllama engines install vllm --yes
+	$(ALIVE) "installing what makes the test's model" -- $(PIP) --python .venv/data/environments/vllm/bin/python install gguf accelerate
+	touch $@
+
+# tinygrad wants clang, which is the system's: without it that engine is skipped
+$(STAMPS)/engines: $(STAMPS)/dev
+	for engine in transformers mlx-lm; do $(ALIVE) "installing $$engine" -- env VLLAMA_DATA_DIR=$(CURDIR)/.venv/data $(BIN)/vllama engines install $$engine --yes || exit 1; done
+	command -v clang >/dev/null && $(ALIVE) "installing tinygrad" -- env VLLAMA_DATA_DIR=$(CURDIR)/.venv/data $(BIN)/vllama engines install tinygrad --yes || true
+	$(ALIVE) "installing what makes the test's model" -- $(PIP) --python .venv/data/environments/transformers/bin/python install gguf
 	touch $@
 
 # only the model's file is wanted, not what the package would install beside it

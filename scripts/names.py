@@ -13,11 +13,15 @@ PACKAGE = Path("vllama")
 MAX_LINES = 500
 RULES = (
     # what, pattern, where it may stand
-    ("an engine's name", re.compile(r"\b(llama_cpp|vllm)\b"), ("engines/",)),
+    (
+        "an engine's name",
+        re.compile(r"\b(llama_cpp|vllm|mlx_lm|sglang|sgl_jax|tinygrad|max_serve)\b"),
+        ("engines/",),
+    ),
     (
         "os.environ",
         re.compile(r"\bos\.environ\b|\bgetenv\("),
-        ("config/", "supervise/", "early.py"),
+        ("config/", "supervise/", "environments/", "early.py", "engines/xllamacpp_child.py"),
     ),
     ("print or rich", re.compile(r"^\s*print\(|^\s*(from|import) rich\b"), ("cli/",)),
     ("asyncio's PIPE", re.compile(r"asyncio\.subprocess\.PIPE"), ()),

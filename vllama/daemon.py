@@ -13,12 +13,13 @@ import asyncio
 import contextlib
 import gc
 import logging
+import math
 import os
 import signal
 import socket
 import threading
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import uvloop
 
@@ -26,23 +27,29 @@ from vllama.clock import RealClock
 from vllama.config import Config, environ, models_settings
 from vllama.config.address import is_loopback
 from vllama.daemon_ui import ServeUi
-from vllama.engines.base import Attachable, Engine
-from vllama.errors import BadRequest, ModelNotFound, NoPlan, VllamaError
+from vllama.engines.base import Attachable, Engine, Mode, Sleeping
+from vllama.errors import BadRequest, EngineMissing, ModelNotFound, NoPlan, VllamaError
 from vllama.gateway.app import App, Gateway
 from vllama.gateway.catalog import Catalog
 from vllama.gateway.guards import Guards
 from vllama.gateway.routes import import_handlers
 from vllama.gateway.serve import Server, bind, make_server
 from vllama.gateway.upstream import Upstreams
-from vllama.hardware.detect import describe, detect, free_ram_bytes
+from vllama.hardware.detect import describe, with_free_memory
 from vllama.metrics import Metrics
 from vllama.models.library import Library, open_library
 from vllama.models.types import Bundle, ModelInfo
-from vllama.plan.choose import choose_engine, make_plan, preferred_formats
+from vllama.plan.choose import choose_engine, loadable_formats, make_plan
+from vllama.plan.fitting import FitsHere
+from vllama.plan.report import short
 from vllama.plan.types import Facts, Need, Plan
 from vllama.preflight import check_engine, check_model, look_around, with_preload
-from vllama.scheduler.instance import Process
+from vllama.scheduler.instance import Process, Sleeper
+from vllama.scheduler.memory import Measurable, Measured, Meter, Remembered
+from vllama.scheduler.policy import Pools
+from vllama.scheduler.replicas import Replicas
 from vllama.scheduler.scheduler import Scheduler
+from vllama.scheduler.sleeping import EngineSleeper
 from vllama.scheduler.table import Limits, Ports
 from vllama.supervise.leftovers import sweep
 from vllama.supervise.spec import Endpoint, LaunchSpec, RestartPolicy
@@ -58,7 +65,8 @@ LOADED_PER_GPU = 3
 def serve(config: Config, ui: ServeUi) -> int:
     """Run the server until it is told to stop; return the exit code.
 
-    Raises VllamaError for everything that is wrong before it serves.
+    Raises VllamaError for everything that is wrong before it serves, EngineMissing also if that is
+    found out by loading the first model.
     """
     listener = bind(config.host, config.port)
     try:
@@ -82,6 +90,7 @@ class Stop:
     asked: asyncio.Event
     hurry: asyncio.Event
     code: int = 0
+    missing: EngineMissing | None = None
 
     def signal(self, number: int) -> None:
         """Go one step further."""
@@ -102,6 +111,7 @@ class Daemon:
         self._ui = ui
         self._clock = RealClock()
         self._environ = environ()
+        self._told_plans: set[tuple[str, Mode]] = set()
         loopback = is_loopback(config.host)
         self._catalog = Catalog(library, self._clock, paths=loopback)
         self._upstreams = Upstreams()
@@ -109,14 +119,22 @@ class Daemon:
             plan=self._plan,
             start=self._start,
             traits=self._traits,
-            free_bytes=self._free_bytes,
+            needs=self._needs,
+            measure=self._measure,
+            remember=self._remember,
             told=self._told,
+            traffic=self._upstreams.traffic,
+            cut=self._upstreams.cut,
+            sleeper=self._sleeper,
         )
         gpus = len(facts.platform.accelerators)
+        self._meter = Meter(facts.platform, facts.preferences.reserve_bytes)
+        self._remembered = Remembered(config.data_dir / "memory.json")
         limits = Limits(
             keep_alive_s=config.keep_alive_s,
             max_loaded=config.max_loaded_models or LOADED_PER_GPU * max(1, gpus),
             max_queue=config.max_queue,
+            hang_s=config.hang_timeout_s or math.inf,
         )
         self.scheduler = Scheduler(ports, limits, self._clock)
         self.app = App(
@@ -127,6 +145,7 @@ class Daemon:
                 facts=facts,
                 guards=Guards(origins=config.origins, loopback=loopback),
                 metrics=Metrics(),
+                environ=self._environ,
             )
         )
 
@@ -147,6 +166,8 @@ class Daemon:
                 settling.cancel()
                 preload.cancel()
                 await self._end(server, http, keeper, stop)
+        if stop.missing is not None:
+            raise stop.missing
         return stop.code
 
     async def _end(
@@ -186,6 +207,9 @@ class Daemon:
             bundle = await self._fetched(name)
             lease = await self.scheduler.acquire(bundle, Need(), None)
             self.scheduler.release(lease)
+        except EngineMissing as error:  # told, or mended, by whoever started the server
+            stop.missing = error
+            stop.asked.set()
         except VllamaError as error:
             self._ui.error(error.message, error.hint)
             stop.code = error.exit_code
@@ -202,7 +226,9 @@ class Daemon:
             return await asyncio.to_thread(
                 self._library.pull,
                 name,
-                formats=preferred_formats(self._facts),
+                formats=loadable_formats(self._facts),
+                fits=FitsHere(self._facts),
+                to_load=True,
                 progress=lambda event: void(loop.call_soon_threadsafe(self._ui.pull, event)),
                 cancel=cancel,
             )
@@ -225,7 +251,13 @@ class Daemon:
 
     async def _plan(self, bundle: Bundle, need: Need) -> Plan:
         info = await asyncio.to_thread(self._library.info, bundle)
-        plan = make_plan(self._facts, bundle, info, need)
+        # engines that take a share of what is free want to know how much that is now
+        platform = await asyncio.to_thread(with_free_memory, self._facts.platform)
+        plan = make_plan(replace(self._facts, platform=platform), bundle, info, need)
+        if (bundle.key, need.mode) not in self._told_plans:
+            self._told_plans.add((bundle.key, need.mode))
+            for line in short(plan):
+                self._ui.note(line)
         self._ui.loading(f"loading {bundle.name}")
         await asyncio.to_thread(read_template, info)
         return plan
@@ -258,15 +290,21 @@ class Daemon:
                 plan.bundle, plan.settings, plan.installation, endpoint, self._environ
             )
 
-        return SupervisedProcess(
-            name=plan.bundle.name,
-            launch=launch,
-            policy=RestartPolicy(),
-            log_dir=self._config.log_dir,
-            run_dir=self._config.run_dir,
-            clock=self._clock,
-            on_progress=lambda line: self._ui.loading(f"{plan.bundle.name}: {line}"),
-        )
+        def member(name: str) -> SupervisedProcess:
+            return SupervisedProcess(
+                name=name,
+                launch=launch,
+                policy=RestartPolicy(),
+                log_dir=self._config.log_dir,
+                run_dir=self._config.run_dir,
+                clock=self._clock,
+                on_progress=lambda line: self._ui.loading(f"{plan.bundle.name}: {line}"),
+            )
+
+        count = self._replicas(plan)
+        if count == 1:
+            return member(plan.bundle.name)
+        return Replicas([member(f"{plan.bundle.name}-{number}") for number in range(1, count + 1)])
 
     def _told(self, plan: Plan, error: VllamaError | None) -> None:
         """End the display of a load; a failed one has told whoever asked for it."""
@@ -275,13 +313,29 @@ class Daemon:
         else:
             self._ui.loading("")
 
-    async def _free_bytes(self, plan: Plan) -> int:
-        """Return what is free now, less the reserve; a GPU is looked at afresh."""
-        reserve = self._facts.preferences.reserve_bytes
-        if plan.memory.on_gpu:
-            platform = await asyncio.to_thread(detect)
-            return sum(gpu.free_bytes for gpu in platform.accelerators) - reserve
-        return free_ram_bytes() - reserve
+    def _needs(self, plan: Plan) -> Pools:
+        """Return what a plan will take, by what it took the last time, else as estimated."""
+        single = self._remembered.needs(plan) or self._meter.needs(plan)
+        return {pool: size * self._replicas(plan) for pool, size in single.items()}
+
+    async def _remember(self, plan: Plan, held: Pools) -> None:
+        count = self._replicas(plan)
+        single = {pool: size // count for pool, size in held.items()}
+        await asyncio.to_thread(self._remembered.note, plan, single)
+
+    async def _measure(self, processes: Mapping[Hashable, Measurable], gpus: bool) -> Measured:
+        return await self._meter.measure(processes, gpus=gpus)
+
+    def _replicas(self, plan: Plan) -> int:
+        return 1 if isinstance(self._engine(plan), Attachable) else self._config.replicas
+
+    def _sleeper(self, plan: Plan) -> Sleeper | None:
+        engine = self._engine(plan)
+        if not isinstance(engine, Sleeping) or not engine.sleeps(plan.settings):
+            return None
+        if self._replicas(plan) > 1:
+            return None  # they share one set of routes, and would have to sleep all together
+        return EngineSleeper(engine)
 
 
 async def settle() -> None:

@@ -15,6 +15,7 @@
         Offline                502           the source cannot be reached
         ChecksumMismatch       502           what arrived is not what was announced
       DiskFull                 507           not enough space for a download
+      EnvironmentFailed        500           an engine's or tool's environment cannot be made
       NoPlan                   500  exit 3   nothing here can serve that model
         EngineMissing          500  exit 3   the right engine is not installed
         NotEnoughMemory        500  exit 3   it does not fit
@@ -24,6 +25,7 @@
         UpstreamError          502           answered with an error of its own
       Busy                     503           try again later (`retry_after_s`)
         QueueFull, CoolingDown, ShuttingDown
+      VerifyFailed                  exit 3   two engines cannot be compared
       PortTaken                     exit 4   the listening address is in use
       ServerUnreachable             exit 1   the command line found no server
 
@@ -120,6 +122,10 @@ class DiskFull(VllamaError):
     status = 507
 
 
+class EnvironmentFailed(VllamaError):
+    """A Python environment cannot be made, or not be removed."""
+
+
 class NoPlan(VllamaError):
     """Nothing on this machine can serve the model."""
 
@@ -127,7 +133,13 @@ class NoPlan(VllamaError):
 
 
 class EngineMissing(NoPlan):
-    """The chosen engine is not installed."""
+    """The chosen engine is not installed; `engine` is its name, empty if none can be offered."""
+
+    engine: str = ""
+
+    def __init__(self, message: str, *, hint: str | None = None, engine: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.engine = engine
 
 
 class NotEnoughMemory(NoPlan):
@@ -178,6 +190,12 @@ class CoolingDown(Busy):
 
 class ShuttingDown(Busy):
     """The server is stopping."""
+
+
+class VerifyFailed(VllamaError):
+    """An engine cannot be started or asked, so that there is nothing to compare."""
+
+    exit_code = 3
 
 
 class PortTaken(VllamaError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from vllama.config import Config, preferences
+from vllama.config import Config, places, preferences
 from vllama.engines.registry import discover
 from vllama.errors import ModelNotFound
 from vllama.hardware.detect import detect
@@ -20,7 +20,7 @@ def look_around(config: Config) -> Facts:
     """Detect hardware and engines, in parallel."""
     options = {"upstreams": config.upstreams, "upstream_key": config.upstream_key}
     with ThreadPoolExecutor(max_workers=2) as pool:
-        platform, found = pool.submit(detect), pool.submit(discover, None, options)
+        platform, found = pool.submit(detect), pool.submit(discover, None, options, places(config))
         return Facts(
             platform=platform.result(), found=found.result(), preferences=preferences(config)
         )

@@ -13,6 +13,7 @@ from tests.cli.conftest import Vllama
 from tests.cli.stub import StubServer, answer
 from tests.cli.terminal import Terminal
 from tests.tiny import write_tiny_gguf
+from vllama.cli.list import COLUMNS
 
 # real processes, one after another: not for every save
 pytestmark = pytest.mark.slow
@@ -61,7 +62,7 @@ def test_create_show_cp_rm(folder: Path, tmp_path: Path, vllama: Vllama) -> None
     models = json.loads(vllama("list", "--json").stdout)["models"]
     assert {"Terse:latest", "again:latest", "team/other:v1"} < {row["name"] for row in models}
     assert vllama("rm", "terse", "again", "team/other:v1").returncode == 0
-    assert vllama("list", "t").stdout.split() == ["NAME", "ID", "SIZE", "MODIFIED"]
+    assert vllama("list", "t").stdout.split() == [*COLUMNS]
     assert (folder / "mine.gguf").exists()
 
 

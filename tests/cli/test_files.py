@@ -17,6 +17,7 @@ from tests.cli.stub import StubServer
 from tests.cli.terminal import Terminal
 from tests.hub import Fault, StandInHub
 from tests.tiny import write_tiny_gguf
+from vllama.cli.list import COLUMNS
 
 HUB_NAME = "org/tiny-GGUF"
 NAME = "hf.co/org/tiny-GGUF:Q4_K_M"
@@ -50,12 +51,12 @@ def test_list(folder: Path, vllama: Vllama) -> None:
     done = vllama("list", "mine")
     assert done.returncode == 0
     header, row = done.stdout.splitlines()
-    assert header.split() == ["NAME", "ID", "SIZE", "MODIFIED"]
+    assert header.split() == [*COLUMNS]
     name, digest, size, *ago = row.split()
     assert name == "mine:latest"
     assert len(digest) == 12
     assert size.isdigit()
-    assert ago[-2:] == ["years", "ago"]
+    assert ago[-5:] == ["years", "ago", "gguf", "F16", "folder"]
     assert header.index("ID") == row.index(digest)
     (model,) = json.loads(vllama("ls", "MINE", "--json").stdout)["models"]
     assert model["digest"].startswith(digest)
@@ -63,9 +64,30 @@ def test_list(folder: Path, vllama: Vllama) -> None:
     assert (model["format"], model["size"]) == ("gguf", (folder / "mine.gguf").stat().st_size)
 
 
+def test_list_has_ollamas_columns_first_and_says_what_is_left_out(
+    folder: Path, env: dict[str, str], tmp_path: Path, vllama: Vllama
+) -> None:
+    assert COLUMNS[:4] == ("NAME", "ID", "SIZE", "MODIFIED")
+    manifests = tmp_path / "ollama/manifests/registry.ollama.ai/library/mine"
+    manifests.mkdir(parents=True)
+    (manifests / "broken").write_text("{}")
+    env["OLLAMA_MODELS"] = str(tmp_path / "ollama")
+    done = vllama("list", "mine")
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["NAME", "mine:latest"]
+    assert done.stderr.startswith("left out: mine:broken (ollama, ")
+    told = json.loads(vllama("list", "mine", "--json").stdout)
+    assert [row["store"] for row in told["models"]] == ["folder"]
+    (skipped,) = told["skipped"]
+    assert (skipped["name"], skipped["store"]) == ("mine:broken", "ollama") and skipped["reason"]
+    assert json.loads(vllama("list", "no-such", "--json").stdout)["skipped"] == []
+
+
 def test_list_of_nothing(vllama: Vllama) -> None:
-    assert vllama("list", "no-such").stdout.split() == ["NAME", "ID", "SIZE", "MODIFIED"]
-    assert json.loads(vllama("list", "no-such", "--json").stdout) == {"models": []}
+    assert vllama("list", "no-such").stdout.split() == [*COLUMNS]
+    assert json.loads(vllama("list", "no-such", "--json").stdout) == {
+        "models": [],
+        "skipped": [],
+    }
 
 
 def test_show(folder: Path, vllama: Vllama) -> None:
@@ -193,6 +215,20 @@ def test_ctrl_c_leaves_what_is_there(hub: StandInHub, env: dict[str, str], vllam
     assert "Error" not in shown
     hub.fault = None
     assert vllama("pull", HUB_NAME).returncode == 0
+
+
+def test_too_little_memory(
+    hub: StandInHub, vllama: Vllama, terminal: Callable[..., Terminal]
+) -> None:
+    little = {"OLLAMA_GPU_OVERHEAD": str(2**60)}
+    refused = vllama("pull", HUB_NAME, **little)
+    assert refused.returncode == 3
+    assert "Q4_K_M needs " in refused.stderr and f"vllama pull {NAME}" in refused.stderr
+    screen = terminal("pull", NAME, **little)  # what is named is fetched, and the warning stays
+    screen.expect("warning: model requires more memory")
+    screen.expect("success")
+    assert screen.finish() == 0
+    assert NAME in vllama("list").stdout
 
 
 def test_bars(hub: StandInHub, terminal: Callable[..., Terminal]) -> None:

@@ -53,6 +53,30 @@ def test_ps(stub: StubServer, vllama: Vllama) -> None:
     ]
 
 
+def test_ps_of_our_own_server(stub: StubServer, vllama: Vllama) -> None:
+    busy = {"state": "ready", "requests": 4, "slots": 4, "queued": 2}
+    late = {"state": "loading", "requests": 0, "slots": 1, "queued": 1, "cause": "no free slot"}
+    failed = {"name": "bad:latest", "state": "failed", "cause": "it is damaged", "hint": "mend it"}
+    stub.on(
+        "GET /api/ps",
+        {"models": [loaded("busy:latest", **busy), loaded("late:latest", **late)],
+         "failed": [failed]},
+    )  # fmt: skip
+    done = vllama("ps")
+    columns = [line.split("    ") for line in done.stdout.splitlines()]
+    ends = [[cell.strip() for cell in row if cell.strip()][5:] for row in columns]
+    assert ends == [
+        ["UNTIL", "STATE", "REQUESTS"],
+        ["4 minutes from now", "ready", "4/4, 2 waiting"],
+        ["Loading...", "loading", "0/1, 1 waiting"],
+    ]
+    assert done.stderr.splitlines() == [
+        "late:latest (loading): no free slot",
+        "bad:latest (failed): it is damaged; mend it",
+    ]
+    assert json.loads(vllama("ps", "--json").stdout)["failed"] == [failed]
+
+
 def test_ps_of_nothing(stub: StubServer, vllama: Vllama) -> None:
     stub.on("GET /api/ps", {"models": []})
     assert vllama("ps").stdout.split() == ["NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL"]

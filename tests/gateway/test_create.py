@@ -153,8 +153,6 @@ def test_from_an_uploaded_file(server, client, tmp_path):
         ({"model": "x", "from": "plain", "messages": ["a"]}, 400, "json: cannot unmarshal string"),
         ({"model": "x", "from": "plain", "messages": [{"role": "it"}]}, 400, "message role must"),
         ({"model": "x", "from": "plain", "license": [3]}, 400, "json: cannot unmarshal array"),
-        ({"model": "x", "from": "plain", "quantize": "Q4_K_M"}, 400,
-         "cannot quantize from F16 to Q4_K_M"),
         ({"model": "x", "from": "plain", "quantize": "Q"}, 400, 'unsupported quantization "Q"'),
         ({"model": "x", "from": "plain", "adapters": {"a": "sha256:0"}}, 400, "invalid digest"),
         ({"model": "x", "from": "plain", "template": "{{ .A"}, 400, "cannot use the template: li"),

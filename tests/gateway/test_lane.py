@@ -7,7 +7,7 @@ import json
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.translate.test_ollama_out import chat, generate
@@ -125,7 +125,6 @@ def timeless(out: bytes) -> list[object]:
     return values
 
 
-@settings(deadline=None)
 @pytest.mark.parametrize("kind", REPLIES)
 @given(events=st.lists(EVENTS, max_size=12), data=st.data())
 def test_the_lane_says_what_the_reply_says(kind: str, events: list[bytes], data) -> None:

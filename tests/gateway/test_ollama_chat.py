@@ -162,6 +162,15 @@ def test_old_turns_are_dropped_and_a_header_says_so(server):
     assert (sent[0]["content"], sent[-1]["content"]) == ("rules", "last")
 
 
+def test_old_turns_are_dropped_also_for_an_engine_that_counts_by_itself(server):
+    turns = [{"role": "user", "content": "w" * 800} for _ in range(10)]
+    asked = {"model": "counts", "messages": turns, "stream": False}
+    status, headers, _ = server.request("POST", "/api/chat", asked)
+    assert (status, int(headers["x-vllama-truncated"]) > 0) == (200, True)
+    assert len(server.sent("counts")["messages"]) < 10
+    assert server.post("/api/chat", asked | {"truncate": False})[0] == 400
+
+
 @pytest.mark.parametrize("path", ["/api/chat", "/api/generate"])
 def test_an_empty_prompt_loads_and_unloads(server, path):
     status, reply = server.post(path, {"model": "plain", "keep_alive": "1h"})

@@ -57,6 +57,14 @@ def test_show(server, field):
     assert "tensors" not in reply
 
 
+def test_show_tells_the_plan(server):
+    told = server.post("/api/show", {"model": "plain"})[1]["vllama"]
+    assert told["engine"] and told["reasons"] and told["command"]
+    assert told["context_length"] > 0 and told["memory"]["total_bytes"] > 0
+    assert [file["here"] for file in told["files"]] == [True]
+    assert "GiB" in told["platform"] and told["devices"]
+
+
 def test_show_verbose_has_arrays_and_tensors(server):
     _, reply = server.post("/api/show", {"model": "plain", "verbose": True})
     assert len(reply["model_info"]["tokenizer.ggml.tokens"]) > 100

@@ -1,6 +1,7 @@
 """`/api/pull`, `/api/delete` and `serve --model` of a hub name, against the stand-in hub."""
 
 import json
+import re
 
 import pytest
 
@@ -89,6 +90,22 @@ def test_serve_downloads_the_model_it_is_given(hub, tmp_path):
         server.wait_for("is ready")
         assert server.get("/api/ps")["models"][0]["name"] == NAME
         assert "success" in server.output
+        # the plan's short form: the file, then why
+        assert f"{NAME}: Tiny-Q8_0.gguf, gguf Q8_0, " in server.output
+        assert re.search(r"^context \d+ tokens; about .* usable$", server.output, re.MULTILINE)
+
+
+def test_too_little_memory_is_told_before_anything_moves(hub, tmp_path):
+    env = {"HF_ENDPOINT": hub.url, "OLLAMA_GPU_OVERHEAD": str(2**60)}
+    with Server(tmp_path / "home", env=env) as server:
+        line = server.lines("/api/pull", {"model": "test/Tiny-GGUF"})[-1]
+        status, whole = server.post("/api/pull", {"model": "test/Tiny-GGUF", "stream": False})
+        assert status == 500 and whole == line
+        assert "requires more memory (Q8_0 needs " in line["error"]
+        assert f"vllama pull {NAME}" in line["error"]
+        lines = server.lines("/api/pull", {"model": NAME})
+        assert any(line["status"].startswith("warning: ") for line in lines)
+        assert lines[-1] == {"status": "success"}
 
 
 def test_a_cached_model_is_used_in_place_and_offline(hub, tmp_path):

@@ -46,7 +46,7 @@ def test_the_users_engine_is_never_replaced():
     with pytest.raises(EngineMissing) as caught:
         choose_engine(facts(H100, (LLAMA_CPP_GPU,), engine="vllm"))
     assert caught.value.exit_code == 3
-    assert "pip install vllm" in str(caught.value.hint)
+    assert "vllama engines install vllm" in str(caught.value.hint)
     assert choose_engine(facts(H100, BOTH, engine="llama.cpp")).engine == "llama-cpp-python"
 
 
@@ -70,7 +70,7 @@ def test_a_file_for_ollamas_own_engine_is_refused_with_a_hint(name, hint):
 
 def test_the_format_decides_among_engines():
     assert choose_engine(facts(H100, BOTH), Format.GGUF).engine == "llama-cpp-python"
-    with pytest.raises(NoPlan, match="safetensors"):
+    with pytest.raises(EngineMissing, match="vLLM: it is not installed"):
         choose_engine(facts(CPU, (LLAMA_CPP_HERE,)), Format.SAFETENSORS)
     with pytest.raises(NoPlan, match="it reads gguf"):
         choose_engine(facts(CPU, engine="llama.cpp"), Format.SAFETENSORS)

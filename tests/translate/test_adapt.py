@@ -356,7 +356,7 @@ MESSAGE = st.dictionaries(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.dictionaries(FIELDS, VALUES), st.lists(MESSAGE, min_size=1, max_size=2))
 def test_only_bad_request_ever(fields: dict[str, Any], messages: list[Any]) -> None:
     for traits in (LCP, VLLM):

@@ -84,7 +84,7 @@ def test_fold() -> None:
     assert fold(source, ("model", "stream")) == {"model": "b", "stream": True}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.binary(max_size=60)
     | st.text(alphabet='{}[]",:\\ ntfabu0123.e-', max_size=40).map(str.encode)

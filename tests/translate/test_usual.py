@@ -103,6 +103,7 @@ def test_others_are_not_matched() -> None:
         event("a") + event('"') + event("c"),
         event("a") + event("") + event("c"),
         event("a")[:-1],
+        b"data: [DONE]\n\n",
         b"",
     ):
         assert usual.match(other) is None

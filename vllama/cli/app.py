@@ -16,7 +16,7 @@ from vllama.cli.table import ALIASES, COMMANDS, help_page
 INTERRUPTED = 130
 USAGE = 2
 HELP_FLAGS = ("-h", "--help")
-REST = ("serve", "launch")
+REST = ("serve", "launch", "engines")
 """The commands that hand what comes after -- to another program."""
 SWITCHES = (
     *("verbose", "hidethinking", "nowordwrap", "truncate", "insecure", "experimental"),

@@ -12,7 +12,7 @@ from vllama.config.address import is_loopback
 if TYPE_CHECKING:
     from vllama.cli.client import Client
     from vllama.models.library import Library
-    from vllama.models.types import Format
+    from vllama.plan.types import Facts
 
 
 def settings() -> Config:
@@ -40,12 +40,8 @@ def library(loaded: Config) -> Library:
     return open_library(config.models_settings(loaded))
 
 
-def wanted_formats(loaded: Config) -> tuple[Format, ...]:
-    """Return the formats that the engine of this machine reads, best first."""
-    from vllama.engines.registry import discover
-    from vllama.hardware.detect import detect
-    from vllama.plan.choose import preferred_formats
-    from vllama.plan.types import Facts
+def machine(loaded: Config) -> Facts:
+    """Return what a decision about a model may look at: this machine and its engines."""
+    from vllama.preflight import look_around
 
-    facts = Facts(platform=detect(), found=discover(), preferences=config.preferences(loaded))
-    return preferred_formats(facts)
+    return look_around(loaded)

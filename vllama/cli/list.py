@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from vllama.models.types import Bundle
+    from vllama.models.library import Library
+    from vllama.models.types import Bundle, Skipped
 
-COLUMNS = ("NAME", "ID", "SIZE", "MODIFIED")
+COLUMNS = ("NAME", "ID", "SIZE", "MODIFIED", "FORMAT", "QUANT", "STORE")
+"""Ollama's four first: scripts count on them."""
 
 EXAMPLES = """\
 \b
@@ -27,15 +29,18 @@ Examples:
 def list_models(prefix: str, as_json: bool) -> None:
     """List the models on this machine."""
     from vllama.cli.files import library, settings
-    from vllama.cli.output import show_json, show_table
+    from vllama.cli.output import say_aside, show_json, show_table
 
-    found = sorted(library(settings()).list(), key=lambda bundle: -bundle.modified_s)
-    start = prefix.lower()
+    books, start = library(settings()), prefix.lower()
+    found = sorted(books.list(), key=lambda bundle: -bundle.modified_s)
+    entries = [_entry(books, one) for one in found if one.name.lower().startswith(start)]
+    skipped = [one for one in books.skipped() if one.name.lower().startswith(start)]
     if as_json:
-        entries = [_entry(bundle) for bundle in found if bundle.name.lower().startswith(start)]
-        show_json({"models": entries})
-    else:
-        show_table(COLUMNS, model_rows([_entry(bundle) for bundle in found], start))
+        show_json({"models": entries, "skipped": [_skipped(one) for one in skipped]})
+        return
+    show_table(COLUMNS, model_rows(entries))
+    for one in skipped:
+        say_aside(f"left out: {one.name} ({one.store}, {one.path}): {one.reason}")
 
 
 def model_rows(models: Sequence[Mapping[str, object]], start: str = "") -> list[tuple[str, ...]]:
@@ -49,10 +54,20 @@ def model_rows(models: Sequence[Mapping[str, object]], start: str = "") -> list[
             str(model.get("digest", ""))[:12],
             format_bytes_decimal(int(str(model.get("size") or 0))),
             _ago(str(model.get("modified_at", "")), now_s),
+            _word(model, "format"),
+            _word(model, "quantization_level"),
+            str(model.get("store") or "-"),
         )
         for model in models
         if (name := str(model.get("name", ""))).lower().startswith(start)
     ]
+
+
+def _word(model: Mapping[str, object], key: str) -> str:
+    """Return one of the details; `-` for none, so that no column is ever empty."""
+    details = model.get("details")
+    value = details.get(key) if isinstance(details, Mapping) else None
+    return str(value or "-")
 
 
 def _ago(stamp: str, now_s: float) -> str:
@@ -64,9 +79,10 @@ def _ago(stamp: str, now_s: float) -> str:
         return ""
 
 
-def _entry(bundle: Bundle) -> dict[str, object]:
+def _entry(books: Library, bundle: Bundle) -> dict[str, object]:
     from vllama.units import rfc3339_local
 
+    quant = bundle.quant or _quant(books, bundle)
     return {
         "name": bundle.name,
         "model": bundle.name,
@@ -74,7 +90,25 @@ def _entry(bundle: Bundle) -> dict[str, object]:
         "size": bundle.size_bytes,
         "modified_at": rfc3339_local(bundle.modified_s),
         "format": str(bundle.format),
-        "quantization_level": bundle.quant,
+        "quantization_level": quant,
+        "details": {"format": str(bundle.format), "quantization_level": quant},
         "store": bundle.store,
         "path": str(bundle.path),
+        "files": [str(path) for path in bundle.files],
+        "hub_id": bundle.hub_id,
+        "base": bundle.base,
     }
+
+
+def _quant(books: Library, bundle: Bundle) -> str | None:
+    """Return what the file itself says, where its name says nothing."""
+    from vllama.errors import VllamaError
+
+    try:
+        return books.info(bundle).quant
+    except VllamaError:  # it is listed all the same
+        return None
+
+
+def _skipped(one: Skipped) -> dict[str, object]:
+    return {"name": one.name, "store": one.store, "path": str(one.path), "reason": one.reason}

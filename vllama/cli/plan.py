@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from vllama.models.library import Library
     from vllama.models.resolve import Resolution
     from vllama.models.types import Bundle
-    from vllama.plan.types import Facts
 
 EXAMPLES = """\
 \b
@@ -43,7 +42,7 @@ def plan(
 
     given = {"engine": engine, "context_length": ctx, "gpu_layers": gpu_layers}
     loaded = config.load(given, config.environ())
-    told = tell(library(loaded), loaded, model)
+    told = told_of(library(loaded), loaded, model)
     if as_json:
         show_json(told)
     else:
@@ -55,42 +54,39 @@ def plan(
     return NotEnoughMemory.exit_code
 
 
-def tell(books: Library, loaded: Config, model: str) -> dict[str, Any]:
+def told_of(books: Library, loaded: Config, model: str) -> dict[str, Any]:
     """Plan for a model that is here, or for what a pull would fetch. Raises what a pull raises."""
     from vllama import config
-    from vllama.errors import ModelNotFound, VllamaError
+    from vllama.cli.files import machine
+    from vllama.errors import ModelNotFound
     from vllama.hardware.detect import describe
-    from vllama.plan.choose import make_plan, preferred_formats
+    from vllama.models.library import too_large
+    from vllama.models.ref import ModelRef
+    from vllama.plan.choose import preferred_formats
+    from vllama.plan.fitting import FitsHere
     from vllama.plan.report import report
-    from vllama.plan.types import Need, Plan
-    from vllama.preflight import look_around
+    from vllama.plan.tell import tell
 
-    facts: Facts = look_around(loaded)
-    found: Resolution | None = None
+    facts, environ = machine(loaded), config.environ()
     try:
         bundle = books.find(model)
-        info = books.info(bundle)
+        return tell(facts, bundle, books.info(bundle), environ)
     except ModelNotFound as missing:
         try:
-            found = books.look_up(model, formats=preferred_formats(facts))
+            found = books.look_up(model, formats=preferred_formats(facts), fits=FitsHere(facts))
         except ModelNotFound:
             raise missing from None
-        info = books.look_into(found)
-        bundle = to_come(loaded, found)
-    outcome: Plan | VllamaError
-    try:
-        outcome = make_plan(facts, bundle, info, Need())
-    except VllamaError as error:
-        outcome = error
-    return report(
-        facts,
-        bundle,
-        outcome,
-        platform=describe(facts.platform),
-        environ=config.environ(),
-        files=file_rows(bundle, found),
-        candidates=candidate_rows(found),
-    )
+    bundle = to_come(loaded, found)
+    more: dict[str, Any] = {
+        "files": file_rows(found),
+        "candidates": candidate_rows(found),
+        "notes": found.notes,
+    }
+    if found.shortage is None:
+        return tell(facts, bundle, books.look_into(found), environ, **more)
+    refusal = too_large(ModelRef.parse(model), found, found.shortage, to_load=True)
+    platform = describe(facts.platform)
+    return report(facts, bundle, refusal, platform=platform, environ=environ, **more)
 
 
 def to_come(loaded: Config, found: Resolution) -> Bundle:
@@ -118,21 +114,15 @@ def to_come(loaded: Config, found: Resolution) -> Bundle:
     )
 
 
-def file_rows(bundle: Bundle, found: Resolution | None) -> list[dict[str, Any]]:
-    """Return name and size of each file, and whether it is here."""
-    if found is not None:
-        return [
-            {"name": file.path, "size_bytes": file.size_bytes, "here": False}
-            for file in found.variant.files
-        ]
+def file_rows(found: Resolution) -> list[dict[str, Any]]:
+    """Return name and size of each file that would be fetched."""
     return [
-        {"name": str(file), "size_bytes": file.stat().st_size, "here": True}
-        for file in bundle.files
-        if file.exists()
+        {"name": file.path, "size_bytes": file.size_bytes, "here": False}
+        for file in found.variant.files
     ]
 
 
-def candidate_rows(found: Resolution | None) -> list[dict[str, Any]]:
+def candidate_rows(found: Resolution) -> list[dict[str, Any]]:
     """Return what was looked at on the hub, with the reasons."""
     return [
         {
@@ -142,7 +132,7 @@ def candidate_rows(found: Resolution | None) -> list[dict[str, Any]]:
             "taken": one.taken,
             "reason": one.reason,
         }
-        for one in (found.candidates if found else ())
+        for one in found.candidates
     ]
 
 
@@ -150,6 +140,7 @@ def show(told: Mapping[str, Any]) -> None:
     """Print the report for a person."""
     from vllama.cli.output import say
     from vllama.cli.view import section_lines
+    from vllama.units import format_bytes_binary as in_memory
     from vllama.units import format_bytes_decimal
 
     def mark(row: Mapping[str, Any]) -> str:
@@ -174,6 +165,7 @@ def show(told: Mapping[str, Any]) -> None:
              row["reason"])
             for row in told["candidates"]
         ]),
+        ("Chosen", [(note,) for note in told["notes"]]),
         ("Files", [(row["name"], size(row["size_bytes"])) for row in told["files"]]),
     ]  # fmt: skip
     if "error" not in told:
@@ -181,8 +173,16 @@ def show(told: Mapping[str, Any]) -> None:
         where = "GPU memory" if memory["device"] == "gpu" else "memory"
         sections += [
             (f"Takes of the {where}", [
-                (name.removesuffix("_bytes").replace("_", " "), size(memory[name]) or "0 B")
+                (name.removesuffix("_bytes").replace("_", " "), in_memory(memory[name]))
                 for name in memory if name != "device"
+            ]),
+            ("Devices", [
+                (
+                    row["device"],
+                    f"{in_memory(row['takes_bytes'])} of {in_memory(row['usable_bytes'])} usable",
+                    f"{in_memory(row['total_bytes'])} in all",
+                )
+                for row in told["devices"]
             ]),
             ("Because", [(reason,) for reason in told["reasons"]]),
             ("Command", [(shlex.join(told["command"]),)] if told["command"] else []),

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 QUIET_S = 10.0
 STEP_PERCENT = 10
 SUCCESS = "success"
+LASTING = ("chose ", "warning: ")
+"""How statuses begin that are to be read after the download too."""
 
 
 class PullDisplay:
@@ -132,6 +134,9 @@ class _Bars:
 
     def show(self, event: PullEvent) -> None:
         if not event.total_bytes:
+            if event.status.startswith(LASTING):
+                self._live.console.print(event.status)
+                return
             self._spinner.update(text=event.status)
             if event.status == SUCCESS:
                 self._live.update(self._group(self._bars, SUCCESS))

@@ -15,6 +15,7 @@ Examples:
 """
 
 STATES = {
+    "loading": "Loading...",
     "starting": "Loading...",
     "backoff": "Restarting...",
     "failed": "Failed",
@@ -27,19 +28,23 @@ STATES = {
 def ps(prefix: str, as_json: bool) -> None:
     """List the models that are loaded."""
     from vllama.cli.files import server
-    from vllama.cli.output import show_json, show_table
+    from vllama.cli.output import say_aside, show_json, show_table
     from vllama.units import format_bytes_decimal
 
     with server() as client:
-        models = client.get("/api/ps").get("models") or []
-    start = prefix.lower()
-    found = [model for model in models if str(model.get("name", "")).lower().startswith(start)]
+        reply = client.get("/api/ps")
+    found, failed = (
+        [row for row in reply.get(kind) or [] if named(row, prefix)]
+        for kind in ("models", "failed")
+    )
     if as_json:
-        show_json({"models": found})
+        show_json({"models": found} | ({"failed": failed} if failed else {}))
         return
     now_s = time.time()
+    # Ollama's columns; behind them, where scripts that read those do not look, what it lacks
+    more = ("STATE", "REQUESTS") if any("requests" in model for model in found) else ()
     show_table(
-        ("NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL"),
+        ("NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL", *more),
         [
             (
                 str(model.get("name", "")),
@@ -48,10 +53,35 @@ def ps(prefix: str, as_json: bool) -> None:
                 processor(int(model.get("size") or 0), int(model.get("size_vram") or 0)),
                 str(model.get("context_length") or ""),
                 until(model, now_s),
+                *((str(model.get("state", "")), requests(model)) if more else ()),
             )
             for model in found
         ],
     )
+    for row in (*found, *failed):
+        if row.get("cause"):
+            say_aside(told(row))
+
+
+def named(row: Mapping[str, object], prefix: str) -> bool:
+    """Tell whether a model's name begins so, in any case."""
+    return str(row.get("name", "")).lower().startswith(prefix.lower())
+
+
+def requests(model: Mapping[str, object]) -> str:
+    """Say how many requests run, of how many at once, and how many wait."""
+    if "requests" not in model:
+        return ""
+    running = f"{model['requests']}/{model.get('slots', '?')}"
+    return f"{running}, {model['queued']} waiting" if model.get("queued") else running
+
+
+def told(row: Mapping[str, object]) -> str:
+    """Say why a model is not served at the moment."""
+    text = f"{row.get('name')} ({row.get('state')}): {row['cause']}"
+    if hint := row.get("hint"):
+        text += f"; {hint}"
+    return text
 
 
 def processor(size_bytes: int, vram_bytes: int) -> str:

@@ -42,7 +42,9 @@ def pull(model: str, insecure: bool = False) -> int:
 
 def _pulled(loaded: Config, model: str, display: PullDisplay, insecure: bool) -> bool:
     """Pull in a thread, so that Ctrl-C can end it in order; False if it was stopped so."""
-    from vllama.cli.files import library, wanted_formats
+    from vllama.cli.files import library, machine
+    from vllama.plan.choose import preferred_formats
+    from vllama.plan.fitting import FitsHere
 
     books = library(loaded)
     cancel = threading.Event()
@@ -53,9 +55,11 @@ def _pulled(loaded: Config, model: str, display: PullDisplay, insecure: bool) ->
 
     def work() -> None:
         try:
+            facts = machine(loaded)
             books.pull(
                 model,
-                formats=wanted_formats(loaded),
+                formats=preferred_formats(facts),
+                fits=FitsHere(facts),
                 progress=display,
                 cancel=cancel,
                 insecure=insecure,

@@ -28,7 +28,7 @@ Examples:
     shell_complete=model_names,
 )
 @click.option(
-    "--force", is_flag=True, help="Also models in Ollama's store that Ollama itself pulled."
+    "--force", is_flag=True, help="Also models that Ollama or LM Studio themselves pulled."
 )
 def rm(models: tuple[str, ...], force: bool) -> int:
     """Remove models, unloading them first."""

@@ -53,7 +53,16 @@ line in the config file (port = 8080); OLLAMA_HOST and the other variables of Ol
 @click.option(
     "--max-loaded-models", metavar="N", help="Models loaded at once; 0: as memory allows."
 )
-@click.option("--max-queue", metavar="N", help="Requests that may wait; more are refused. [512]")
+@click.option(
+    "--max-queue", metavar="N", help="Requests that may wait for a model; more are refused. [512]"
+)
+@click.option("--replicas", metavar="N", help="Processes of each model that share its requests.")
+@click.option(
+    "--hang-timeout",
+    "hang_timeout_s",
+    metavar="DURATION",
+    help="How long an engine may be silent in an answer; 0: for ever. [30s]",
+)
 @click.option(
     "--load-timeout",
     "load_timeout_s",
@@ -71,8 +80,9 @@ line in the config file (port = 8080); OLLAMA_HOST and the other variables of Ol
 @click.option("--debug", is_flag=True, default=None, help="Log more.")
 @click.option("--config", "config_file", type=Path, metavar="FILE", help="Config file to use.")
 @click.option("--log-format", metavar="FORM", help="Form of the log: text or json.")
+@click.option("--yes", "-y", is_flag=True, help="Install an engine that is missing, unasked.")
 @click.pass_obj
-def serve(engine_args: Sequence[str], /, config_file: Path | None, **flags: Any) -> int:
+def serve(engine_args: Sequence[str], /, config_file: Path | None, yes: bool, **flags: Any) -> int:
     """Run the server, and load a model at once if one is named."""
     from vllama import config
     from vllama.cli.logs import set_up_logging
@@ -85,11 +95,20 @@ def serve(engine_args: Sequence[str], /, config_file: Path | None, **flags: Any)
     config.prepare_environment()
     set_up_logging(debug=loaded.debug, log_format=loaded.log_format)
     from vllama import daemon
+    from vllama.errors import EngineMissing
 
     ui = TerminalUi()
     for note in loaded.notes:
         ui.note(note)
     try:
+        try:
+            return daemon.serve(loaded, ui)
+        except EngineMissing as error:
+            from vllama.cli.installing import offer_missing
+
+            ui.close()
+            if not offer_missing(loaded, error, yes=yes):
+                raise
         return daemon.serve(loaded, ui)
     finally:
         ui.close()

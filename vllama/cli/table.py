@@ -23,12 +23,21 @@ GROUPS = (
         ),
     ),
     (
+        "This machine",
+        (
+            ("engines", "engines:engines", "List, install or remove the engines."),
+            ("doctor", "doctor:doctor", "Look for what keeps models from running here."),
+            ("verify", "verify:verify", "Tell whether two engines give the same answers."),
+        ),
+    ),
+    (
         "Models on this disk",
         (
             ("pull", "pull:pull", "Download a model, or go on with a download that was stopped."),
             ("list", "list:list_models", "List the models on this machine."),
             ("show", "show:show", "Show what a model is."),
             ("create", "create:create", "Create a model: a base, with defaults of its own."),
+            ("convert", "convert:convert", "Make a GGUF of safetensors, or a smaller GGUF."),
             ("cp", "cp:cp", "Give a model a second name; the files are shared."),
             ("rm", "rm:rm", "Remove models, unloading them first."),
         ),

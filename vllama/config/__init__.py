@@ -25,6 +25,7 @@ from vllama.config.settings import (
 from vllama.config.table import SETTINGS, Setting
 
 if TYPE_CHECKING:
+    from vllama.engines.base import Places
     from vllama.models.settings import ModelsSettings
     from vllama.plan.types import Preferences
 
@@ -38,6 +39,7 @@ __all__ = [
     "environ",
     "load",
     "models_settings",
+    "places",
     "preferences",
     "prepare_environment",
     "table",
@@ -97,6 +99,13 @@ def models_settings(config: Config) -> ModelsSettings:
         lmstudio_dirs=(lmstudio,) if lmstudio else default_lmstudio_dirs(),
         connections=config.download_connections,
     )
+
+
+def places(config: Config) -> Places:
+    """Build the slice of `engines`: where they may be."""
+    from vllama.engines.base import Places
+
+    return Places(environments=config.data_dir / "environments", paths=dict(config.engine_paths))
 
 
 def preferences(config: Config) -> Preferences:

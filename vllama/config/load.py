@@ -223,7 +223,10 @@ def _fill_in(values: dict[str, Any], environ: Mapping[str, str], notes: list[str
     hf_home = Path(home).expanduser() if home else None
     if hf_home is None:
         hf_home = Path(cache).expanduser() / "huggingface" if cache else default_hf_home()
-    values.setdefault("hf_cache_dir", hf_home / "hub")
+    older = _trimmed(environ, "HUGGINGFACE_HUB_CACHE")
+    values.setdefault("hf_cache_dir", Path(older).expanduser() if older else hf_home / "hub")
+    if "hf_token" not in values and (token := _trimmed(environ, "HUGGING_FACE_HUB_TOKEN")):
+        values["hf_token"] = token
     if "hf_token" not in values:
         named = _trimmed(environ, "HF_TOKEN_PATH")
         path = Path(named).expanduser() if named else hf_home / "token"

@@ -107,18 +107,22 @@ def each(parse: Parser[T], split: Parser[list[str]]) -> Callable[[str | Sequence
     return parse_all
 
 
-def aliases(value: str | Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """Take `name=model, other=model`, or the lines of a table written so.
+def pairs(shape: str, value: Parser[T]) -> Callable[[str | Sequence[str]], object]:
+    """Make a parser of `name=value, other=value`, or of the lines of a table written so.
 
-    Both sides are checked by whoever uses them: this package does not know models' names.
+    `shape` is how one is written, for the error.
     """
-    pairs: list[tuple[str, str]] = []
-    for item in by_comma(value) if isinstance(value, str) else value:
-        name, sign, model = (part.strip() for part in item.partition("="))
-        if not (name and sign and model):
-            raise ValueError("not of the form name=model")
-        pairs.append((name, model))
-    return tuple(pairs)
+
+    def parse(text: str | Sequence[str]) -> tuple[tuple[str, T], ...]:
+        found: list[tuple[str, T]] = []
+        for item in by_comma(text) if isinstance(text, str) else text:
+            name, _, rest = (part.strip() for part in item.partition("="))
+            if not (name and rest):
+                raise ValueError(f"not of the form {shape}")
+            found.append((name, value(rest)))
+        return tuple(found)
+
+    return parse
 
 
 def by_comma(text: str) -> list[str]:

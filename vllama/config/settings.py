@@ -57,8 +57,9 @@ class Config:
     """Every setting of one run. None means: decide by what is there.
 
     `port` 0 takes any free port. `context_length` is in tokens, `gpu_layers` -1 means all.
-    `keep_alive_s` may be `math.inf`; `load_timeout_s` None waits for ever. `num_parallel` and
-    `max_loaded_models` 0 leave it to engine and memory. `notes` are warnings for the user.
+    `keep_alive_s` may be `math.inf`; `load_timeout_s` and `hang_timeout_s` None wait for ever.
+    `num_parallel` and `max_loaded_models` 0 leave it to engine and memory. `notes` are warnings
+    for the user.
     """
 
     scheme: str = "http"
@@ -75,12 +76,15 @@ class Config:
     num_parallel: int = 0
     max_loaded_models: int = 0
     max_queue: int = 512
+    replicas: int = 1
+    hang_timeout_s: float | None = 30.0
     origins: tuple[str, ...] = ()
     upstreams: tuple[str, ...] = ()
     upstream_key: str | None = field(default=None, repr=False)
     flash_attention: bool | None = None
     kv_cache_type: str | None = None
     gpu_overhead_bytes: int = 0
+    engine_paths: tuple[tuple[str, Path], ...] = ()
     engine_args: tuple[str, ...] = ()
     folders: tuple[Path, ...] = ()
     aliases: tuple[tuple[str, str], ...] = ()

@@ -111,10 +111,24 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "max_queue",
         parse.whole(0),
-        "requests that may wait; more are refused",
+        "requests that may wait for a model; more are refused",
         "512",
         "--max-queue",
         "OLLAMA_MAX_QUEUE",
+    ),
+    Setting(
+        "replicas",
+        parse.whole(1, 64),
+        "processes of each model, between which its requests are shared",
+        "2",
+        "--replicas",
+    ),
+    Setting(
+        "hang_timeout_s",
+        parse.timeout,
+        "how long an engine may be silent in an answer before it is restarted; 0 for ever",
+        "30s",
+        "--hang-timeout",
     ),
     Setting(
         "upstreams",
@@ -155,6 +169,13 @@ SETTINGS: tuple[Setting, ...] = (
         foreign="OLLAMA_GPU_OVERHEAD",
     ),
     Setting(
+        "engine_paths",
+        parse.pairs("engine=path", parse.path),
+        "where engines are: an environment's folder, or a program",
+        "llama-server=/opt/llama/llama-server",
+        table=True,
+    ),
+    Setting(
         "engine_args",
         parse.each(str, parse.by_shell),
         "further arguments for the engine, as after --",
@@ -170,7 +191,7 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         "aliases",
-        parse.aliases,
+        parse.pairs("name=model", parse.plain),
         "names of your own for models of the hub, or other models for Ollama's names",
         "mine=hf.co/org/repo:Q4_K_M",
         table=True,

@@ -36,5 +36,6 @@ async def health(gateway: Gateway, request: Request) -> None:
 async def metrics(gateway: Gateway, request: Request) -> None:
     """Give the counters to Prometheus."""
     views = gateway.scheduler.views()
-    text = gateway.metrics.text(loaded=len(views), queued=sum(view.queued for view in views))
+    loaded = sum(view.replicas > 0 for view in views)
+    text = gateway.metrics.text(loaded=loaded, queued=sum(view.queued for view in views))
     await request.respond(200, text, CONTENT_TYPE.encode())

@@ -16,6 +16,7 @@ import msgspec
 
 from vllama.engines.base import Mode
 from vllama.errors import CapabilityMissing, ContextOverflow
+from vllama.gateway.affinity import of_messages
 from vllama.gateway.catalog import Entry
 from vllama.gateway.http import Message, Request, Send
 from vllama.gateway.inference import dropped_header, leased, relayed
@@ -157,8 +158,8 @@ async def relay_blocks(
             made.enough = relay.cut
         await relayed(gateway, request, entry.bundle, relay, upstream, turn.call)
 
-    need = need_of(load, Mode.CHAT)
-    await leased(gateway, request, entry.bundle, need, extras.keep_alive, use)
+    need, prefix = need_of(load, Mode.CHAT), of_messages(chat.get("messages"))
+    await leased(gateway, request, entry.bundle, need, extras.keep_alive, use, prefix)
 
 
 def seed_of(request: Request) -> str:

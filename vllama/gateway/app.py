@@ -10,7 +10,7 @@ import itertools
 import logging
 import time
 from collections.abc import Awaitable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from vllama.errors import Busy, VllamaError
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True, kw_only=True)
 class Gateway:
-    """What the handlers work with."""
+    """What the handlers work with; `environ` is what an engine would be started with."""
 
     catalog: Catalog
     scheduler: Scheduler
@@ -37,6 +37,7 @@ class Gateway:
     facts: Facts
     guards: Guards
     metrics: Metrics
+    environ: Mapping[str, str] = field(default_factory=dict)
 
 
 class App:

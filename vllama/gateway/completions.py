@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from vllama.engines.base import Mode
 from vllama.errors import CapabilityMissing
+from vllama.gateway.affinity import of_text
 from vllama.gateway.catalog import Entry
 from vllama.gateway.http import JSON, Request, now_ns
 from vllama.gateway.inference import Prompt, dropped_header, leased
@@ -82,7 +83,8 @@ async def completions(gateway: Gateway, request: Request) -> None:
             gateway, request, entry.bundle, upstream, choices, whole=whole, headers=headers
         )
 
-    await leased(gateway, request, entry.bundle, need, extras.keep_alive, use)
+    prefix = of_text(*asked.prompts[:1])
+    await leased(gateway, request, entry.bundle, need, extras.keep_alive, use, prefix)
 
 
 async def text_turn(

@@ -20,6 +20,7 @@ Send = Callable[[Message], Awaitable[None]]
 
 MAX_BODY_BYTES = 128 * 1024 * 1024
 JSON = b"application/json; charset=utf-8"
+QUEUE_HEADER = b"x-vllama-queue-position"
 
 # wall time that never goes back: durations in replies are differences of these
 EPOCH_NS = time.time_ns() - time.monotonic_ns()
@@ -48,6 +49,7 @@ class Request:
         "id",
         "method",
         "path",
+        "queue_position",
         "receive",
         "send",
         "started_ns",
@@ -65,6 +67,7 @@ class Request:
         self.id = id_
         self.started_ns = now_ns()
         self.status = 0  # 0 until the head of the answer is out
+        self.queue_position = 0  # the place in a model's queue that it began at; 0: it did not wait
 
     def header(self, name: bytes) -> str:
         """Return a header's text, "" if absent; `name` in lower case."""
@@ -109,6 +112,8 @@ class Request:
         headers = [(b"content-type", content_type), (b"x-request-id", self.id.encode())]
         if length is not None:
             headers.append((b"content-length", str(length).encode()))
+        if self.queue_position:
+            headers.append((QUEUE_HEADER, str(self.queue_position).encode()))
         for name, value in (extra or {}).items():
             headers.append((name.encode(), value.encode("latin-1", "replace")))
         return {"type": "http.response.start", "status": status, "headers": headers}

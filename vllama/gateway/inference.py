@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from vllama.errors import BadRequest, ContextOverflow, VllamaError
+from vllama.gateway.affinity import Prefix
 from vllama.gateway.http import ClientGone, Request
 from vllama.gateway.relay import Relay
 from vllama.gateway.upstream import ConnectionLost, Upstream
@@ -67,6 +68,7 @@ async def leased(
     need: Need,
     keep_alive_s: float | None,
     use: Callable[[Lease, Upstream], Awaitable[None]],
+    prefix: Prefix | None = None,
 ) -> None:
     """Run `use` with a lease on an instance of `bundle`; what it raises comes through.
 
@@ -75,9 +77,11 @@ async def leased(
     """
     scheduler = gateway.scheduler
     for pause_s in (*RETRY_PAUSES_S, None):
-        lease = scheduler.try_acquire(bundle, need, keep_alive_s)
+        lease = scheduler.try_acquire(bundle, need, keep_alive_s, prefix)
         if lease is None:
-            lease = await unless_gone(request, scheduler.acquire(bundle, need, keep_alive_s))
+            waiting = scheduler.acquire(bundle, need, keep_alive_s, prefix)
+            lease = await unless_gone(request, waiting)
+            request.queue_position = lease.queue_position
         try:
             await use(lease, gateway.upstreams.to(lease.endpoint))
             return
@@ -220,11 +224,13 @@ class Prompt:
         think: Think,
         always: bool = False,
         chat_only: bool = False,
+        text_wanted: bool = False,
     ) -> Sequence[Message]:
         """Return the messages that fit into the context; count them on the way.
 
         Oldest messages go first, system messages and the last one stay (contract §3.6).
-        Nothing is counted for an engine that counts by itself, unless `always`. Images can only be
+        Nothing is counted for an engine that counts by itself, unless `always` or where it might be
+        too long. Images can only be
         given to the engine with the messages, so that they need its own template; so does what only
         its chat route can do (`chat_only`: keep to a schema).
         Raises ContextOverflow.
@@ -234,8 +240,8 @@ class Prompt:
         if not (self.finished or has_images or chat_only) and self._template is not None:
             style = style_of(self._info.chat_template)
             self.finished = renders_better(messages, think, self._traits, style)
-        counts = always or not self._traits.usage_in_stream
-        if not self.finished and (self._template is None or not counts):
+        counts = always or not self._traits.usage_in_stream or self._may_be_long(messages)
+        if not self.finished and (self._template is None or not (counts or text_wanted)):
             return messages
         try:
             text = self._render(messages, tools, think)
@@ -263,6 +269,14 @@ class Prompt:
             await self.count(self._render(kept, tools, think))
             self.dropped_tokens += before - self.tokens
         return kept
+
+    def _may_be_long(self, messages: Sequence[Message]) -> bool:
+        """Whether the texts could fill the context: a token is one byte at least.
+
+        An engine that counts by itself refuses what is too long, where Ollama cuts it.
+        """
+        size = sum(len(message.content.encode()) for message in messages)
+        return self._traits.tokenizer is not None and size >= self._traits.context_length
 
     def _render(
         self,

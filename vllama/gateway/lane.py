@@ -45,6 +45,11 @@ class Lane(asyncio.Protocol):
         self._tail = b""
         self._end = self._after = b""  # as they stand at the end of an HTTP chunk
 
+    @property
+    def tokens(self) -> int:
+        """How many tokens have passed, in this lane or not: it tells that the engine goes on."""
+        return self._usual.tokens
+
     def data_received(self, data: bytes) -> None:
         """Pass plain tokens on; leave everything else to the connection."""
         usual, writer = self._usual, self._writer

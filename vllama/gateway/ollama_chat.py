@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from vllama.engines.base import Mode
 from vllama.errors import BadRequest, CapabilityMissing
+from vllama.gateway.affinity import of_messages
 from vllama.gateway.catalog import Entry
 from vllama.gateway.http import Request, now_ns
 from vllama.gateway.inference import (
@@ -36,6 +37,7 @@ from vllama.scheduler.instance import Lease
 from vllama.translate.ollama_in import parse_chat
 from vllama.translate.ollama_out import ChatReply
 from vllama.translate.options import resolve_options
+from vllama.translate.stopping import stopped
 from vllama.translate.style import style_of
 from vllama.translate.tool_history import fit_history
 from vllama.translate.tool_requests import toolset
@@ -74,7 +76,8 @@ async def chat(gateway: Gateway, request: Request) -> None:
             gateway, request, entry, asked, messages, sampling, shown, prompt, upstream
         )
 
-    await leased(gateway, request, entry.bundle, need, asked.keep_alive, use)
+    prefix = of_messages(messages)
+    await leased(gateway, request, entry.bundle, need, asked.keep_alive, use, prefix)
 
 
 async def relay_chat(
@@ -123,5 +126,6 @@ async def relay_chat(
     if call is None:
         await answer_nothing(request, reply, headers)
         return
-    relay = Relay(request, reply, whole=not asked.stream, headers=headers)
+    seen = stopped(reply, sampling.stop, prompt.traits)
+    relay = Relay(request, seen, whole=not asked.stream, headers=headers)
     await relayed(gateway, request, entry.bundle, relay, upstream, call)

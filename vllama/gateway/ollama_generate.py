@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from vllama.engines.base import Mode
 from vllama.errors import BadRequest, CapabilityMissing, ModelNotFound
+from vllama.gateway.affinity import of_text
 from vllama.gateway.catalog import Entry
 from vllama.gateway.http import Request, now_ns
 from vllama.gateway.inference import (
@@ -39,6 +40,7 @@ from vllama.translate.go_template_prompt import GoTemplate
 from vllama.translate.ollama_in import check_raw, parse_generate
 from vllama.translate.ollama_out import GenerateReply
 from vllama.translate.options import resolve_options
+from vllama.translate.stopping import stopped
 from vllama.translate.types import Call, GenerateRequest, Message, Sampling
 
 if TYPE_CHECKING:
@@ -74,7 +76,8 @@ async def generate(gateway: Gateway, request: Request) -> None:
             gateway, request, entry, asked, sampling, shown, template, prompt, lease, upstream
         )
 
-    await leased(gateway, request, entry.bundle, need, asked.keep_alive, use)
+    prefix = of_text(asked.system, asked.prompt)
+    await leased(gateway, request, entry.bundle, need, asked.keep_alive, use, prefix)
 
 
 async def relay_generate(
@@ -127,7 +130,8 @@ async def relay_generate(
         await context()
         await answer_nothing(request, reply, headers)
         return
-    relay = Relay(request, reply, whole=not asked.stream, headers=headers)
+    seen = stopped(reply, sampling.stop, prompt.traits)
+    relay = Relay(request, seen, whole=not asked.stream, headers=headers)
     await relayed(gateway, request, entry.bundle, relay, upstream, call, context)
 
 
@@ -173,6 +177,7 @@ async def prepare(
             think=think,
             always=always,
             chat_only=chat_only(asked, lease.traits) and not asked.template,
+            text_wanted=True,  # for `context`
         )
     check_tokens(asked.context, entry.info.vocab_size)
     before = await text_of(entry, upstream, lease.traits, asked.context)

@@ -19,14 +19,17 @@ from vllama.models.info import details, model_info, projector_info
 from vllama.models.modelfile import modelfile_text, parameters_text
 from vllama.models.ref import Kind, ModelRef
 from vllama.models.types import Bundle, Capability, ModelInfo, PullEvent
+from vllama.plan.tell import tell
 from vllama.translate.ollama_in import parse_model_field
 from vllama.units import rfc3339_local
 
 if TYPE_CHECKING:
     from vllama.gateway.app import Gateway
+    from vllama.scheduler.views import FailureView
 
 # "for ever" in Ollama: now plus the largest duration that Go can hold
 FOREVER_S = (2**63 - 1) / 1e9
+MEASURED_S = 2.0  # memory that was measured so lately is shown as it is
 NDJSON = b"application/x-ndjson"
 
 
@@ -66,6 +69,7 @@ async def ps(gateway: Gateway, request: Request) -> None:
     """List loaded models, latest expiry first; one row a model."""
     rows: dict[str, dict[str, object]] = {}
     now_s = time.time()
+    await gateway.scheduler.measure(max_age_s=MEASURED_S)
     for view in gateway.scheduler.views():
         expires_s = now_s + FOREVER_S if math.isinf(view.expires_s) else view.expires_s
         size = view.memory_bytes
@@ -76,15 +80,35 @@ async def ps(gateway: Gateway, request: Request) -> None:
         rows[view.name] = described(view.bundle, view.plan.info) | {
             "size": size,
             "expires_at": rfc3339_local(expires_s),
-            "size_vram": size if view.plan.memory.on_gpu else 0,
+            "size_vram": view.vram_bytes,
             "context_length": view.plan.settings.context_length,
             "state": str(view.state),
             "engine": view.plan.engine,
             "requests": view.leases,
+            "slots": view.limit,
             "queued": view.queued,
+            "replicas": view.replicas,
+            "restarts": view.restarts,
             "pid": view.pid,
         }
-    await request.json(200, {"models": list(rows.values())})
+        if view.cause:
+            rows[view.name]["cause"] = view.cause
+    reply: dict[str, object] = {"models": list(rows.values())}
+    if failures := gateway.scheduler.failures():
+        reply["failed"] = [failed_row(failure) for failure in failures]
+    await request.json(200, reply)
+
+
+def failed_row(failure: FailureView) -> dict[str, object]:
+    """Describe a model that failed; those that are loaded stand elsewhere."""
+    return {
+        "name": failure.name,
+        "state": "failed",
+        "cause": failure.cause,
+        "hint": failure.hint,
+        "since": rfc3339_local(failure.since_s),
+        "retry_after": round(failure.retry_s, 3),
+    }
 
 
 def named(body: Mapping[str, object]) -> str:
@@ -132,7 +156,16 @@ async def show(gateway: Gateway, request: Request) -> None:
             {"name": tensor, "type": kind, "shape": list(shape)}
             for tensor, kind, shape in info.tensors
         ]
+    reply["vllama"] = await asyncio.to_thread(planned, gateway, entry.bundle, info)
     await request.json(200, reply)
+
+
+def planned(gateway: Gateway, bundle: Bundle, info: ModelInfo) -> dict[str, object]:
+    """Return the plan that a model is loaded by, or would be, as `vllama plan` tells it."""
+    views = gateway.scheduler.views()
+    running = next((view.plan for view in views if view.bundle.key == bundle.key), None)
+    told = tell(gateway.facts, bundle, info, gateway.environ, running=running)
+    return told | {"loaded": running is not None}
 
 
 def shown_as(bundle: Bundle, body: Mapping[str, object]) -> Bundle:

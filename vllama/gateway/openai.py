@@ -14,6 +14,7 @@ from urllib.parse import unquote
 
 from vllama.engines.base import Mode
 from vllama.errors import BadRequest, CapabilityMissing, ModelNotFound
+from vllama.gateway.affinity import of_messages
 from vllama.gateway.catalog import Entry
 from vllama.gateway.embedding import check_inputs, embed_all
 from vllama.gateway.http import Request
@@ -103,7 +104,9 @@ async def chat(gateway: Gateway, request: Request) -> None:
 
     async def use(lease: Lease, upstream: Upstream) -> None:
         traits = lease.traits
-        given = body | {"n": n if traits.takes_n and n > 1 else None}
+        # without sampling they are alike, and engines refuse to make several of them
+        together = traits.takes_n and body.get("temperature") != 0
+        given = body | {"n": n if together and n > 1 else None}
         turn = await turn_of(entry, given, upstream, traits, defaults=defaults, truncate=truncate)
         stream = turn.passage.stream
         choices = [
@@ -112,14 +115,15 @@ async def chat(gateway: Gateway, request: Request) -> None:
                 reply=turn.reply(PassThrough if stream else Whole)[0],
                 new_prompt=number == 0,
             )
-            for number in range(1 if traits.takes_n else n)
+            for number in range(1 if together else n)
         ]
         headers = dropped_header(turn.prompt)
         await relay_choices(
             gateway, request, entry.bundle, upstream, choices, whole=not stream, headers=headers
         )
 
-    await leased(gateway, request, entry.bundle, need, extras.keep_alive, use)
+    prefix = of_messages(body.get("messages"))
+    await leased(gateway, request, entry.bundle, need, extras.keep_alive, use, prefix)
 
 
 def effort_of(body: dict[str, Any]) -> object:

@@ -11,6 +11,7 @@ from vllama.gateway.http import Request
 from vllama.gateway.inference import unless_gone
 from vllama.models.types import Bundle, PullEvent
 from vllama.plan.choose import preferred_formats
+from vllama.plan.fitting import FitsHere
 
 if TYPE_CHECKING:
     from vllama.gateway.app import Gateway
@@ -48,6 +49,7 @@ async def pulled(
             progress=report,
             cancel=cancel,
             insecure=insecure,
+            fits=FitsHere(gateway.facts),
         )
     )
     download.add_done_callback(lambda _: events.put_nowait(None))

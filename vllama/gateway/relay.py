@@ -25,6 +25,7 @@ from vllama.gateway.lane import Lane
 from vllama.gateway.upstream import Connection, ConnectionLost, Upstream
 from vllama.gateway.watch import Watch
 from vllama.translate.faults import clean_engine_error
+from vllama.translate.stopping import StoppedReply
 from vllama.translate.types import Call, Usage
 from vllama.translate.usual import Usual
 
@@ -104,6 +105,8 @@ class Relay:
         self._ended = False
         self._gone = False
         self._writer: Writer | None = None
+        if isinstance(reply, StoppedReply):
+            reply.enough = self.cut
         self._usual = reply.usual
         self._diverted = False
         self._rest: Awaitable[None] | None = None

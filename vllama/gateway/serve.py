@@ -15,6 +15,7 @@ from vllama.errors import ConfigError, PortTaken
 from vllama.gateway.app import App
 
 PROBE_LIMIT_S = 1.0
+PROBE_BYTES = 4096
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -61,16 +62,17 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def owner_of(host: str, port: int) -> str:
+def owner_of(host: str, port: int, limit_s: float = PROBE_LIMIT_S) -> str:
     """Return a name for the program that listens there already: it may be an Ollama."""
     where = "127.0.0.1" if host in ("", "0.0.0.0") else "::1" if host == "::" else host
-    try:
-        with socket.create_connection((where, port), timeout=PROBE_LIMIT_S) as probe:
-            probe.settimeout(PROBE_LIMIT_S)
-            probe.sendall(b"GET /api/version HTTP/1.0\r\nhost: localhost\r\n\r\n")
-            answer = probe.recv(4096)
-    except OSError:
-        return "another program"
+    answer = b""
+    with (
+        contextlib.suppress(OSError),
+        socket.create_connection((where, port), timeout=limit_s) as probe,
+    ):
+        probe.sendall(b"GET /api/version HTTP/1.0\r\nhost: localhost\r\n\r\n")
+        while len(answer) < PROBE_BYTES and (data := probe.recv(PROBE_BYTES)):
+            answer += data  # head and body may come apart
     if b'"vllama"' in answer:
         return "another vllama"
     return "an Ollama server" if b'"version"' in answer else "another program"

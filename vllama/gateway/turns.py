@@ -23,6 +23,7 @@ from vllama.translate.openai_messages import conversation, keep_messages
 from vllama.translate.prompt import opens_thinking
 from vllama.translate.rendered import RenderedReply, rendered_call
 from vllama.translate.reply import Reply
+from vllama.translate.stopping import stopped
 from vllama.translate.style import Style, style_of
 from vllama.translate.tool_requests import leaves_choice
 from vllama.translate.traits import Traits
@@ -50,7 +51,8 @@ class Turn:
             think=self.thinks,
             think_opened=opens_thinking(self.prompt.text or ""),
         )
-        return (RenderedReply(made) if self.prompt.finished else made), made
+        reply = RenderedReply(made) if self.prompt.finished else made
+        return stopped(reply, self.passage.stop, self.prompt.traits), made
 
 
 async def turn_of(

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Protocol, cast
 import httptools
 
 from vllama.errors import EngineCrashed, UpstreamError
+from vllama.scheduler.health import Answer as Progress
 from vllama.supervise.spec import Endpoint
 
 if TYPE_CHECKING:
+    from vllama.gateway.lane import Lane
     from vllama.translate.types import Call
 
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
@@ -95,7 +97,9 @@ class Connection(asyncio.Protocol):
     def __init__(self, pool: Upstream) -> None:
         self._pool = pool
         self.frames = pool.frames
-        self._diverted = False
+        self._lane: Lane | None = None
+        self._reads = 0
+        self._held = False
         self._transport: asyncio.Transport | None = None
         self._parser: httptools.HttpResponseParser | None = None
         self._sink: Sink | None = None
@@ -112,6 +116,7 @@ class Connection(asyncio.Protocol):
     def request(self, data: bytes, sink: Sink) -> None:
         """Send a request; its answer goes to `sink`."""
         self._sink = sink
+        self._reads, self._held = 0, False
         self._reused = self._parser is not None
         self._answered = self._complete = self._keep = self._between_chunks = False
         self._parser = httptools.HttpResponseParser(self)
@@ -120,26 +125,41 @@ class Connection(asyncio.Protocol):
 
     def pause(self) -> None:
         """Stop reading: the client does not keep up."""
+        self._held = True
         if self._transport and not self.closed:
             self._transport.pause_reading()
 
     def resume(self) -> None:
         """Go on reading."""
+        self._held = False
         if self._transport and not self.closed:
             self._transport.resume_reading()
 
-    def divert(self, lane: asyncio.Protocol | None) -> None:
+    @property
+    def progress(self) -> Progress | None:
+        """How far its answer is; None if it waits for none."""
+        if self._sink is None:
+            return None
+        in_lane = self._lane.tokens if self._lane is not None else 0
+        return Progress(self._reads > 0, self._reads + in_lane, self._held)
+
+    def divert(self, lane: Lane | None) -> None:
         """Let `lane` take the reads of this answer from now on; None takes it away."""
         if self._transport and not self.closed:
             self._transport.set_protocol(lane or self)
-            self._diverted = lane is not None
+            self._lane = lane
 
     def release(self) -> None:
         """Give it back: to the pool if the answer was complete, else it is cut."""
         self._sink = None
-        if self._diverted:
+        if self._lane is not None:
             self.divert(None)
-        if self._complete and self._keep and not self.closed:
+        if (
+            self._complete
+            and self._keep
+            and self._pool.endpoint.keeps_connections
+            and not self.closed
+        ):
             self._pool.idle.append(self)
         else:
             self.abort()
@@ -156,7 +176,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport."""
         self._transport = cast("asyncio.Transport", transport)
-        self._pool.live += 1
+        self._pool.live.add(self)
 
     def data_received(self, data: bytes) -> None:
         """Parse one read and push its body bytes to the sink at once.
@@ -165,6 +185,7 @@ class Connection(asyncio.Protocol):
         two chunks before and after it, need not see it (its callbacks cost more than the rest).
         """
         sink = self._sink
+        self._reads += 1
         if self._between_chunks and sink is not None:
             bodies, rest = whole_chunks(data, self.frames)
             if not rest:
@@ -199,14 +220,20 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the sink, if it still waits."""
         self.closed = True
-        self._pool.live -= 1
+        self._pool.live.discard(self)
         if self in self._pool.idle:
             self._pool.idle.remove(self)
         if not self._complete:
             self._lose("the connection to the engine was lost")
 
-    def _lose(self, reason: str) -> None:
-        sink, unsent = self._sink, self._reused and not self._answered
+    def cut(self, reason: str) -> None:
+        """End the answer that it waits for: its engine hangs, and is about to be ended."""
+        self._lose(reason, unsent=False)
+
+    def _lose(self, reason: str, *, unsent: bool | None = None) -> None:
+        sink = self._sink
+        if unsent is None:
+            unsent = self._reused and not self._answered
         self.abort()
         if sink is not None:
             sink.on_lost(self._pool.lost(reason, unsent=unsent))
@@ -280,7 +307,7 @@ class Upstream:
         self.endpoint = endpoint
         self.frames: dict[int, bytes] = {}  # by the length of a chunk with its frame
         self.idle: list[Connection] = []
-        self.live = 0
+        self.live: set[Connection] = set()
         self.stopping = False
 
     def lost(self, reason: str, *, unsent: bool) -> ConnectionLost:
@@ -358,6 +385,19 @@ class Upstreams:
         for endpoint, pool in list(self._pools.items()):
             if not pool.live:
                 del self._pools[endpoint]
+
+    def traffic(self, endpoint: Endpoint) -> dict[int, Progress]:
+        """Return how far the answers from `endpoint` are, by a number that stays theirs."""
+        pool = self._pools.get(endpoint)
+        live = ((id(item), item.progress) for item in pool.live) if pool else ()
+        return {number: progress for number, progress in live if progress is not None}
+
+    def cut(self, endpoint: Endpoint, reason: str) -> None:
+        """End all answers from `endpoint`, for the reason given."""
+        pool = self._pools.get(endpoint)
+        for connection in list(pool.live) if pool else ():
+            if connection.progress is not None:
+                connection.cut(reason)
 
     def stopping(self) -> None:
         """Note that engines are about to be stopped, for the errors of those still answering."""

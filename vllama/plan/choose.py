@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from vllama.engines.base import Adapting, Engine, Mode, Settings
+from vllama.engines.base import Adapting, Engine, Limited, Missing, Settings
+from vllama.engines.recipe import how_to_get
 from vllama.engines.registry import engine_named
 from vllama.errors import BadModelFile, EngineMissing, InvalidModelRef, NoPlan, NotEnoughMemory
-from vllama.hardware.types import Platform, Vendor
 from vllama.models.aliases import hub_alias
+from vllama.models.convert.offer import offer_for
+from vllama.models.fits import amount
 from vllama.models.ref import ModelRef
 from vllama.models.types import Bundle, Format, ModelInfo
-from vllama.plan.fit import default_context, estimate, largest_context, round_up
-from vllama.plan.types import Choice, Facts, Memory, Need, Plan
+from vllama.plan.reckon import fitting_context, flash_attention, reckon
+from vllama.plan.types import Choice, Facts, Need, Plan, Reckoned
 
-GIB = 1024**3
-UNKNOWN_CONTEXT = 131_072
 FETCHED = (Format.GGUF, Format.SAFETENSORS)
 
 
@@ -23,12 +23,19 @@ def ranked(facts: Facts) -> list[tuple[Engine, int, str]]:
     return sorted((row for row in rows if row[1] > 0), key=lambda row: -row[1])
 
 
-def choose_engine(facts: Facts, format_: Format | None = None) -> Choice:
-    """Choose an installed engine, for a model of `format_` if given.
+def choose_engine(
+    facts: Facts,
+    format_: Format | None = None,
+    bundle: Bundle | None = None,
+    info: ModelInfo | None = None,
+) -> Choice:
+    """Choose an installed engine, for a model of `format_`, or for this very model, if given.
 
     1. An engine named by the user is taken or refused, never replaced.
-    2. Else the best for this platform that is installed and reads the format; if a better one
-       is missing, the reason says so and how to install it.
+    2. Else the best for this platform that is installed, reads the format and lacks nothing that
+       the model or the number of requests at once wants; if a better one is missing, the reason
+       says so and how to install it.
+    3. Else the best that lacks something; the reason says what, and which engine would not.
 
     Raises EngineMissing if none is installed, NoPlan if none reads the format.
     """
@@ -36,7 +43,7 @@ def choose_engine(facts: Facts, format_: Format | None = None) -> Choice:
     if wanted:
         engine = engine_named(found.engines.values(), wanted)
         if absent := found.missing.get(engine.name):
-            raise EngineMissing(f"cannot use {engine.title}: {absent.reason}", hint=absent.hint)
+            raise missing(facts, absent)
         if format_ and format_ not in engine.formats:
             raise NoPlan(
                 f"cannot serve a {format_} model with {engine.title}: it reads "
@@ -45,37 +52,77 @@ def choose_engine(facts: Facts, format_: Format | None = None) -> Choice:
             )
         installation = found.installations[engine.name]
         return Choice(engine=engine.name, installation=installation, reason="asked for by name")
-    better: list[str] = []
+    better: list[str] = []  # missing engines that would be taken
+    passed: list[tuple[Engine, str, str]] = []  # installed ones that lack something
     for engine, _, reason in ranked(facts):
         if format_ and format_ not in engine.formats:
             continue
-        if absent := found.missing.get(engine.name):
+        lack = lacking(engine, facts, bundle, info)
+        absent = found.missing.get(engine.name)
+        if absent and not lack and absent.installable:
             better.append(
                 f"{engine.title} would be the choice here ({reason}), but {absent.reason}: "
-                f"{absent.hint}"
+                f"{advice(facts, absent)}"
             )
-            continue
+        elif lack and not absent:
+            passed.append((engine, reason, lack))
+        elif not absent:
+            others = [f"{other.title} {what}" for other, _, what in passed]
+            return Choice(
+                engine=engine.name,
+                installation=found.installations[engine.name],
+                reason="; ".join([reason, *others, *better]),
+            )
+    for engine, reason, lack in passed[:1]:
         return Choice(
             engine=engine.name,
             installation=found.installations[engine.name],
-            reason="; ".join([reason, *better]),
+            reason="; ".join([reason, f"it {lack}", *better]),
         )
     raise nothing_found(facts, format_, better)
 
 
+def lacking(
+    engine: Engine, facts: Facts, bundle: Bundle | None, info: ModelInfo | None
+) -> str | None:
+    """Return what an engine cannot do that the model, or the user's settings, want of it."""
+    if not isinstance(engine, Limited):
+        return None
+    return engine.lacks(bundle, info, facts.preferences.parallel)
+
+
+def missing(facts: Facts, absent: Missing) -> EngineMissing:
+    """Return the error for an engine that is not here."""
+    title = facts.found.engines[absent.engine].title
+    return EngineMissing(
+        f"cannot use {title}: {absent.reason}", hint=advice(facts, absent), engine=absent.engine
+    )
+
+
+def advice(facts: Facts, absent: Missing) -> str:
+    """Return how to get an engine that is not here, on this machine."""
+    engine = facts.found.engines[absent.engine]
+    return how_to_get(engine, engine.name, facts.platform, absent.hint)
+
+
 def nothing_found(facts: Facts, format_: Format | None, better: list[str]) -> NoPlan:
     """Return the error that says why no engine can be used and what to install."""
-    first = next(
-        (
-            facts.found.missing[engine.name]
-            for engine, _, _ in ranked(facts)
-            if engine.name in facts.found.missing and (not format_ or format_ in engine.formats)
+    absent = [
+        facts.found.missing[engine.name]
+        for engine, _, _ in ranked(facts)
+        if engine.name in facts.found.missing and (not format_ or format_ in engine.formats)
+    ]
+    # one that can be installed here, and that lacks nothing, rather than the best of all
+    first = min(
+        absent,
+        key=lambda item: (
+            not item.installable,
+            lacking(facts.found.engines[item.engine], facts, None, None) is not None,
         ),
-        None,
+        default=None,
     )
     if first is not None:
-        title = facts.found.engines[first.engine].title
-        return EngineMissing(f"cannot use {title}: {first.reason}", hint=first.hint)
+        return missing(facts, first)
     return NoPlan(
         f"cannot serve a {format_} model on this machine: no engine for it runs here",
         hint="choose a GGUF of the model (hf.co/org/repo-GGUF)",
@@ -92,36 +139,16 @@ def preferred_formats(facts: Facts) -> tuple[Format, ...]:
     return (*first, *(item for item in FETCHED if item not in first))
 
 
-def gpu_bytes(platform: Platform) -> int:
-    """Return the total memory of all accelerators."""
-    return sum(accelerator.total_bytes for accelerator in platform.accelerators)
+def loadable_formats(facts: Facts) -> tuple[Format, ...]:
+    """Return those of `preferred_formats` that an installed engine reads; all if none is."""
+    formats = preferred_formats(facts)
+    return tuple(item for item in formats if reads(facts, item)) or formats
 
 
-def layers(facts: Facts, choice: Choice, need: Need) -> tuple[int, str | None]:
-    """Return how many layers go to the GPU (-1: all) and why."""
-    asked = need.gpu_layers if need.gpu_layers is not None else facts.preferences.gpu_layers
-    if asked is not None and asked >= 0:
-        return asked, f"{asked} layers on the GPU, as asked for"
-    if not facts.platform.accelerators:
-        return 0, None
-    if not choice.installation.offloads:
-        return 0, "all layers on the CPU: this build of the engine has no GPU support"
-    where = "Metal" if facts.platform.of(Vendor.APPLE) else "the GPU"
-    return -1, f"all layers on {where}"
-
-
-def wanted_context(facts: Facts, need: Need) -> tuple[int, bool]:
-    """Return the context to load with, and whether somebody asked for that much.
-
-    A request can only raise it: one that wants less is served by more, and a model loaded with
-    a tiny context would be loaded again for everybody else.
-    """
-    automatic = default_context(gpu_bytes(facts.platform))
-    own = facts.preferences.context_length
-    if not need.context_length:
-        return own or automatic, bool(own)
-    floor = own or min(automatic, default_context(0))
-    return max(need.context_length, floor), bool(own) or need.context_length >= floor
+def reads(facts: Facts, format_: Format) -> bool:
+    """Tell whether an installed engine reads files of that format."""
+    found = facts.found
+    return any(format_ in found.engines[name].formats for name in found.installations)
 
 
 def make_plan(facts: Facts, bundle: Bundle, info: ModelInfo, need: Need) -> Plan:
@@ -131,7 +158,12 @@ def make_plan(facts: Facts, bundle: Bundle, info: ModelInfo, need: Need) -> Plan
     Ollama's tier, clamped to what the model was trained for; 4. memory: an automatic context
     shrinks until it fits, what still does not fit is refused with the numbers.
     """
-    choice = choose_engine(facts, bundle.format)
+    try:
+        choice = choose_engine(facts, bundle.format, bundle, info)
+    except NoPlan as error:
+        if reads(facts, Format.GGUF) and (offered := offer_for(bundle)):
+            error.hint = f"{error.hint}; or {offered}" if error.hint else offered
+        raise
     engine = facts.found.engines[choice.engine]
     if reason := engine.supports(facts.platform, info):
         raise BadModelFile(
@@ -140,51 +172,16 @@ def make_plan(facts: Facts, bundle: Bundle, info: ModelInfo, need: Need) -> Plan
     refuse_adapters(bundle, engine)
     if need.mode not in engine.modes:
         raise NoPlan(f"cannot serve '{bundle.name}' for {need.mode}: {engine.title} does not")
-    reasons = [f"{engine.title} {choice.installation.version}: {choice.reason}"]
-    gpu_layers, why = layers(facts, choice, need)
-    on_gpu = gpu_layers != 0 and bool(facts.platform.accelerators)
-    if why:
-        reasons.append(why)
-    flash = facts.preferences.flash_attention is not False and need.mode is Mode.CHAT
-
-    if bundle.format is Format.REMOTE:  # it runs already, with the context it has
-        wanted, asked = info.context_length or UNKNOWN_CONTEXT, False
-    else:
-        wanted, asked = wanted_context(facts, need)
-    if info.context_length and wanted > info.context_length:
-        wanted = info.context_length
-        reasons.append(f"context clamped to the {wanted} tokens the model was trained for")
-    context = round_up(max(wanted, 4), engine.overhead.context_multiple)
-    available = available_bytes(facts, on_gpu=on_gpu)
-    if not asked:
-        fitting = largest_context(
-            info,
-            context,
-            available,
-            engine.overhead,
-            on_gpu=on_gpu,
-            cache_type=facts.preferences.kv_cache_type,
-            flash=flash,
-        )
-        if fitting is not None and fitting < context:
-            reasons.append(f"context lowered from {context} to {fitting} tokens to fit into memory")
-            context = fitting
-    # an embedding process evaluates its whole context in one batch
-    every = need.logprobs or need.mode is Mode.EMBED
-    memory = estimate(
-        info,
-        context,
-        engine.overhead,
-        every_row=every,
-        on_gpu=on_gpu,
-        cache_type=facts.preferences.kv_cache_type,
-        flash=flash,
-    )
-    refuse_if_too_large(bundle, memory, context, available)
-    reasons.append(
-        f"context {context} tokens; about {memory.total_bytes / GIB:.1f} GiB of "
-        f"{'GPU memory' if on_gpu else 'memory'}, {available / GIB:.1f} GiB usable"
-    )
+    reckoned = reckon(facts, choice, bundle.format, info, need)
+    refuse_if_too_large(bundle, reckoned, facts, choice, info, need)
+    memory, context = reckoned.memory, reckoned.context_length
+    reasons = [
+        f"{engine.title} {choice.installation.version}: {choice.reason}",
+        *reckoned.reasons,
+        f"context {context} tokens; about {amount(memory.total_bytes)} of "
+        f"{'GPU memory' if memory.on_gpu else 'memory'}, "
+        f"{amount(reckoned.usable_bytes)} usable",
+    ]
     prefs, cores = facts.preferences, facts.platform.cores
     threads = need.threads or prefs.threads
     return Plan(
@@ -196,15 +193,19 @@ def make_plan(facts: Facts, bundle: Bundle, info: ModelInfo, need: Need) -> Plan
             mode=need.mode,
             alias=bundle.name,
             context_length=context,
-            gpu_layers=gpu_layers,
+            gpu_layers=reckoned.gpu_layers,
             # one core left free: spinning OpenMP threads on every core collapse beside any load
             threads=threads or max(1, cores - 1),
             batch_threads=threads or max(1, cores),
-            flash_attention=flash,
+            flash_attention=flash_attention(facts, need),
             kv_cache_type=prefs.kv_cache_type,
-            parallel=prefs.parallel,
-            logprobs=need.logprobs,
+            parallel=reckoned.parallel,
+            logprobs=need.logprobs or not engine.overhead.logprobs_take_memory,
+            ranks=info.ranks,
             stall_timeout_s=prefs.stall_timeout_s,
+            capabilities=info.capabilities,
+            tuned_args=reckoned.tuning.args if reckoned.tuning else (),
+            tuned_env=reckoned.tuning.env if reckoned.tuning else (),
             extra_args=prefs.extra_args,
         ),
         memory=memory,
@@ -234,24 +235,16 @@ def refuse_adapters(bundle: Bundle, engine: Engine) -> None:
         )
 
 
-def available_bytes(facts: Facts, *, on_gpu: bool) -> int:
-    """Return what a new engine could have if everything of ours were unloaded.
-
-    Total memory less the reserve: whether it is free *now* is the scheduler's question.
-    """
-    platform = facts.platform
-    total = gpu_bytes(platform) if on_gpu else platform.ram_total_bytes
-    return max(0, total - facts.preferences.reserve_bytes)
-
-
-def refuse_if_too_large(bundle: Bundle, memory: Memory, context: int, available: int) -> None:
-    """Raise NotEnoughMemory, with the numbers, if the estimate exceeds what there is."""
-    if memory.total_bytes <= available:
+def refuse_if_too_large(
+    bundle: Bundle, reckoned: Reckoned, facts: Facts, choice: Choice, info: ModelInfo, need: Need
+) -> None:
+    """Raise NotEnoughMemory, with the numbers and what would fit, if it does not."""
+    if reckoned.fits:
         return
+    context = fitting_context(facts, choice, bundle.format, info, need, reckoned)
+    smaller = f"a smaller context (--ctx {context} fits)" if context else "a smaller model"
     raise NotEnoughMemory(
         f"cannot load '{bundle.name}': model requires more system memory "
-        f"({memory.total_bytes / GIB:.1f} GiB: weights {memory.weights_bytes / GIB:.1f}, "
-        f"context of {context} tokens {memory.kv_bytes / GIB:.1f}, "
-        f"buffers {memory.compute_bytes / GIB:.1f}) than is available ({available / GIB:.1f} GiB)",
-        hint="use a smaller context (--ctx) or a smaller quantisation",
+        f"({reckoned.numbers}) than is available ({amount(reckoned.usable_bytes)})",
+        hint=f"use {smaller} or a smaller quantisation",
     )

@@ -20,6 +20,8 @@ CELLS_MULTIPLE = 256
 
 # Ollama's tiers of the default context by total GPU memory
 CONTEXT_TIERS = ((47 * GIB, 262_144), (23 * GIB, 32_768), (0, 4096))
+SENSIBLE_CONTEXT = 4096
+"""Tokens that a quantisation leaves room for before the context is shrunk instead."""
 
 # bytes of one value in the cache: block bytes / block values (ggml)
 DEFAULT_CACHE_TYPE = "f16"
@@ -135,11 +137,15 @@ def estimate(
     on_gpu: bool,
     cache_type: str | None = None,
     flash: bool = True,
+    slots: int = 1,
 ) -> Memory:
-    """Estimate what one process takes; see `kv_bytes` and `compute_bytes`."""
+    """Estimate what one process takes; see `kv_bytes` and `compute_bytes`.
+
+    Each of `slots` has a cache of its own, for the whole context.
+    """
     return Memory(
         weights_bytes=info.weights_bytes,
-        kv_bytes=kv_bytes(info, context_length, overhead, cache_type),
+        kv_bytes=slots * kv_bytes(info, context_length, overhead, cache_type),
         compute_bytes=compute_bytes(
             info, context_length, overhead, every_row=every_row, flash=flash
         ),
@@ -157,6 +163,7 @@ def largest_context(
     on_gpu: bool,
     cache_type: str | None = None,
     flash: bool = True,
+    slots: int = 1,
 ) -> int | None:
     """Return the largest context up to `wanted` that fits, or None if not even the least does.
 
@@ -172,6 +179,7 @@ def largest_context(
             on_gpu=on_gpu,
             cache_type=cache_type,
             flash=flash,
+            slots=slots,
         )
         if memory.total_bytes <= available_bytes:
             return context

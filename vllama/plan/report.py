@@ -1,22 +1,29 @@
-"""What `vllama plan` tells: the decision, what else there was, and the command, as plain values.
+"""The plan as plain values: the decision, what else there was, memory and the command.
 
-Pure: facts in, a tree of text, numbers and lists out, for a person's table or a program's JSON.
+The same for `vllama plan`, for `/api/show` and for what `serve` says of a load. Pure: facts in, a
+tree of text, numbers and lists out, for a person's table or a program's JSON.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vllama.engines.base import Engine
 from vllama.errors import NoPlan, VllamaError
 from vllama.models.types import Bundle
-from vllama.plan.choose import ranked
+from vllama.plan.choose import choose_engine, ranked
+from vllama.plan.reckon import available_bytes
 from vllama.plan.types import Facts, Plan
 from vllama.supervise.spec import Endpoint
+from vllama.units import format_bytes_decimal
 
 PORT = "PORT"
 """What stands in the command for the port, which is chosen at the start."""
+MASK = "***"
+_SECRETS = frozenset({"key", "apikey", "token", "secret", "password", "credentials"})
+_WORDS = re.compile(r"[-_.]+")
 
 
 def engine_rows(facts: Facts, bundle: Bundle, chosen: str | None) -> list[dict[str, Any]]:
@@ -51,13 +58,62 @@ def engine_rows(facts: Facts, bundle: Bundle, chosen: str | None) -> list[dict[s
 
 
 def command(plan: Plan, engine: Engine, environ: Mapping[str, str]) -> list[str]:
-    """Return the engine's command line; the port stands as PORT."""
+    """Return the engine's command line; the port stands as PORT, a secret as ***."""
     spec = engine.launch(plan.bundle, plan.settings, plan.installation, Endpoint(port=0), environ)
-    words = list(spec.argv)
+    words = masked(spec.argv)
     return [
         PORT if word == "0" and before.lstrip("-") == "port" else word
         for before, word in zip(["", *words], words, strict=False)
     ]
+
+
+def masked(argv: Sequence[str]) -> list[str]:
+    """Return a command line without the values of flags such as `--api-key`."""
+    shown: list[str] = []
+    hides_next = False
+    for word in argv:
+        flag, equals, _ = word.partition("=")
+        names_secret = flag.startswith("-") and not _SECRETS.isdisjoint(
+            _WORDS.split(flag.lstrip("-").lower())
+        )
+        if hides_next and not word.startswith("--"):
+            shown.append(MASK)
+        else:
+            shown.append(f"{flag}={MASK}" if names_secret and equals else word)
+        hides_next = names_secret and not equals
+    return shown
+
+
+def device_rows(facts: Facts, plan: Plan) -> list[dict[str, Any]]:
+    """Return each device's memory in bytes: all of it, what is usable, and what the model takes.
+
+    Several GPUs share a model as their sizes are; what there is of the reserve they share too.
+    """
+    platform, total = facts.platform, plan.memory.total_bytes
+    ram = {"device": "RAM", "total_bytes": platform.ram_total_bytes}
+    if not plan.memory.on_gpu:
+        usable = available_bytes(facts, on_gpu=False)
+        return [ram | {"usable_bytes": usable, "takes_bytes": total}]
+    usable = available_bytes(facts, on_gpu=True)
+    whole = sum(gpu.total_bytes for gpu in platform.accelerators) or 1
+    return [
+        {
+            "device": f"GPU {gpu.index} ({gpu.name})",
+            "total_bytes": gpu.total_bytes,
+            "usable_bytes": usable * gpu.total_bytes // whole,
+            "takes_bytes": total * gpu.total_bytes // whole,
+        }
+        for gpu in platform.accelerators
+    ]
+
+
+def short(plan: Plan) -> list[str]:
+    """Return the plan in a few lines: the model's file and form, then the reasons."""
+    bundle = plan.bundle
+    form = " ".join(part for part in (str(bundle.format), bundle.quant or plan.info.quant) if part)
+    more = f" and {len(bundle.files) - 1} more" if len(bundle.files) > 1 else ""
+    size = format_bytes_decimal(bundle.size_bytes)
+    return [f"{bundle.name}: {bundle.path.name}{more}, {form}, {size}", *plan.reasons]
 
 
 def report(
@@ -67,24 +123,26 @@ def report(
     *,
     platform: str,
     environ: Mapping[str, str],
-    files: list[dict[str, Any]],
-    candidates: list[dict[str, Any]],
+    files: Sequence[Mapping[str, Any]],
+    candidates: Sequence[Mapping[str, Any]] = (),
+    notes: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Put everything together; `outcome` is the plan, or why there is none.
 
     `files` (name, size_bytes, here) are those of the model; `candidates` what was looked at on the
-    hub. Sizes are bytes.
+    hub, `notes` what a pull would say about its choice. Sizes are bytes.
     """
     plan = outcome if isinstance(outcome, Plan) else None
     told: dict[str, Any] = {
         "model": bundle.name,
         "platform": platform,
-        "engines": engine_rows(facts, bundle, plan.engine if plan else None),
-        "files": files,
+        "engines": engine_rows(facts, bundle, plan.engine if plan else _wanted(facts, bundle)),
+        "files": list(files),
         "format": str(bundle.format),
-        "quantization": bundle.quant,
+        "quantization": bundle.quant or (plan.info.quant if plan else None),
         "download_bytes": sum(file["size_bytes"] for file in files if not file["here"]),
-        "candidates": candidates,
+        "candidates": list(candidates),
+        "notes": list(notes),
     }
     if plan is None:
         assert isinstance(outcome, VllamaError)
@@ -102,11 +160,20 @@ def report(
             "total_bytes": memory.total_bytes,
             "device": "gpu" if memory.on_gpu else "ram",
         },
+        "devices": device_rows(facts, plan),
         "reasons": list(plan.reasons),
         "command": []
         if _runs_already(plan, facts)
         else command(plan, _engine(plan, facts), environ),
     }
+
+
+def _wanted(facts: Facts, bundle: Bundle) -> str | None:
+    """Return the engine that would serve the model, were it not for something else."""
+    try:
+        return choose_engine(facts, bundle.format, bundle).engine
+    except NoPlan:
+        return None
 
 
 def _engine(plan: Plan, facts: Facts) -> Engine:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from vllama.engines.base import Found, Installation, Mode, Settings
+from vllama.engines.base import Found, Installation, Mode, Settings, Tuning
 from vllama.hardware.types import Platform
+from vllama.models.fits import amount
 from vllama.models.types import Bundle, ModelInfo
 
 
@@ -68,6 +69,38 @@ class Choice:
     engine: str
     installation: Installation
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reckoned:
+    """What a model takes here, before anybody has judged whether that is too much.
+
+    Context in tokens, `gpu_layers` -1: all; `usable_bytes` is what there is of that memory.
+    `parallel` requests are answered at once, None: as many as the engine likes.
+    """
+
+    gpu_layers: int
+    context_length: int
+    memory: Memory
+    usable_bytes: int
+    parallel: int | None = None
+    reasons: tuple[str, ...] = ()
+    tuning: Tuning | None = None
+
+    @property
+    def fits(self) -> bool:
+        """Whether there is enough memory."""
+        return self.memory.total_bytes <= self.usable_bytes
+
+    @property
+    def numbers(self) -> str:
+        """The estimate and its parts, for people."""
+        memory = self.memory
+        return (
+            f"{amount(memory.total_bytes)}: weights {amount(memory.weights_bytes)}, "
+            f"context of {self.context_length} tokens {amount(memory.kv_bytes)}, "
+            f"buffers {amount(memory.compute_bytes + memory.fixed_bytes)}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,8 @@ from typing import Any, Literal, NoReturn
 
 from vllama.errors import BadRequest, CapabilityMissing
 from vllama.translate.adapt_messages import adapt_messages
-from vllama.translate.decoding import decode_object, encode_json, kind
+from vllama.translate.decoding import decode_object, kind
+from vllama.translate.fields import engine_body
 from vllama.translate.style import Style, asked_think
 from vllama.translate.tool_requests import place_tools
 from vllama.translate.tool_texts import has_tools, tools_as_text
@@ -25,7 +26,9 @@ from vllama.translate.upstream import (
     adapt_response_format,
     clamp,
     mask_seed,
+    need_completions,
     parse_effort,
+    put_completion_format,
     put_max_tokens,
     put_model,
     put_sampling,
@@ -48,7 +51,7 @@ class Passage:
     `model` is the name that the client wrote; `upstream_model` the one the engine will say.
     `tools` are those whose calls may come, True: any. `think` is what the template is asked for.
     `constrained`: a grammar holds from the first token on, so that no thinking comes before;
-    `chat_only`: only the engine's chat route can do it.
+    `chat_only`: only the engine's chat route can do it. `stop` are the sequences that end it.
     """
 
     kind: Literal["chat", "completion"]
@@ -62,6 +65,7 @@ class Passage:
     constrained: bool = False
     chat_only: bool = False
     top_logprobs: int = 0
+    stop: tuple[str, ...] = ()
 
 
 def parse_openai(body: bytes) -> dict[str, Any]:
@@ -98,7 +102,7 @@ def adapt_chat(
     constrained = "response_format" in out and not traits.splits_reasoning
     if constrained and traits.completes_chats and has_tools(out["messages"]):
         out["messages"] = tools_as_text(out["messages"])
-    _parameters(out, traits, defaults)
+    stop = _parameters(out, traits, defaults)
     if "logprobs" in out and not _boolean(out, "logprobs"):
         out.pop("logprobs")
         out.pop("top_logprobs", None)
@@ -122,8 +126,9 @@ def adapt_chat(
         constrained=constrained,
         chat_only="response_format" in out or bool(out.get("logprobs")),
         top_logprobs=top_logprobs,
+        stop=stop,
     )
-    return encode_json(out), passage
+    return engine_body(out, traits), passage
 
 
 def adapt_completion(
@@ -133,6 +138,7 @@ def adapt_completion(
 
     Raises BadRequest, CapabilityMissing.
     """
+    need_completions(traits)
     out = _without_nulls(body, traits)
     out["prompt"] = _prompt(out.get("prompt", ""), traits)
     include_usage = _include_usage(out)
@@ -144,7 +150,8 @@ def adapt_completion(
         out.pop("suffix")
     out.pop("best_of", None)  # not possible in a stream; Ollama ignores it
     _response_format(out, traits)
-    _parameters(out, traits, defaults)
+    put_completion_format(out, out.pop("response_format", None), traits)
+    stop = _parameters(out, traits, defaults)
     logprobs = out.get("logprobs")
     if logprobs is False or logprobs == 0:
         out.pop("logprobs")
@@ -162,8 +169,9 @@ def adapt_completion(
         model=model,
         upstream_model=out["model"],
         max_tokens=limit,
+        stop=stop,
     )
-    return encode_json(out), passage
+    return engine_body(out, traits), passage
 
 
 def _without_nulls(body: Mapping[str, Any], traits: Traits) -> dict[str, Any]:
@@ -199,15 +207,16 @@ def _response_format(out: dict[str, Any], traits: Traits) -> None:
         out["response_format"] = adapted
 
 
-def _parameters(out: dict[str, Any], traits: Traits, defaults: Sampling | None) -> None:
-    """Check, rename and complete the sampling parameters."""
+def _parameters(out: dict[str, Any], traits: Traits, defaults: Sampling | None) -> tuple[str, ...]:
+    """Check, rename and complete the sampling parameters; return the stop sequences."""
     given: dict[str, Any] = {}
     for name in (*_NUMBERS, *_INTEGERS):
         # a client may know the engine's own name as well
-        for spelled in dict.fromkeys((name, traits.parameters.get(name, name))):
+        theirs = traits.parameters.get(name, name).rpartition(".")[2]
+        for spelled in dict.fromkeys((name, theirs)):
             if spelled in out:
                 read = _integer if name in _INTEGERS else _number
-                given[name] = clamp(name, read(spelled, out.pop(spelled)))
+                given[name] = clamp(name, read(spelled, out.pop(spelled)), traits)
     seed = out.pop("seed", None)
     stop = _stop(out.pop("stop", None))
     for name in _COUNTS:
@@ -226,6 +235,7 @@ def _parameters(out: dict[str, Any], traits: Traits, defaults: Sampling | None) 
             out[traits.parameters["seed"]] = masked
     if stop is not None and "stop" in traits.parameters:
         out[traits.parameters["stop"]] = stop
+    return tuple(stop) if stop is not None else (defaults or Sampling()).stop
 
 
 def _stop(value: object) -> list[str] | None:

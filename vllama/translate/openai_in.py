@@ -21,11 +21,15 @@ from vllama.translate.adapt import (
     parse_openai,
 )
 from vllama.translate.decoding import encode_json
+from vllama.translate.fields import engine_body
 from vllama.translate.traits import Traits, VectorStyle
 from vllama.translate.types import Call, Format, Message, Sampling, Think, ToolCall
 from vllama.translate.upstream import (
     engine_role,
     media_part,
+    need_completions,
+    need_tools,
+    put_completion_format,
     put_max_tokens,
     put_model,
     put_sampling,
@@ -60,7 +64,7 @@ def chat_call(
     logprobs: bool = False,
     top_logprobs: int = 0,
 ) -> Call:
-    """Build a chat request. Raises CapabilityMissing (images, log probabilities), BadRequest."""
+    """Build a chat request. Raises CapabilityMissing for what the engine lacks, BadRequest."""
     body: dict[str, Any] = {"messages": _messages(messages, traits, model)}
     put_model(body, traits, model)
     put_sampling(body, sampling, traits)
@@ -69,6 +73,7 @@ def chat_call(
     if wanted is not None:
         body["response_format"] = wanted
     if tools:
+        need_tools(traits)
         body["tools"] = [_tool(tool) for tool in tools]
         if traits.silent_tool_choice is not None and not traits.parses_tools:
             body["tool_choice"] = traits.silent_tool_choice
@@ -79,7 +84,7 @@ def chat_call(
         _need_logprobs(traits, model)
         body["logprobs"] = True
         body["top_logprobs"] = max(1, top_logprobs)  # some engines give none at all for 0
-    return Call(path=CHAT_PATH, body=encode_json(body))
+    return Call(path=CHAT_PATH, body=engine_body(body, traits))
 
 
 def completion_call(
@@ -94,21 +99,20 @@ def completion_call(
 ) -> Call:
     """Build a completion of a finished prompt; a limit is always sent, the default being 16.
 
-    Raises CapabilityMissing (log probabilities).
+    Raises CapabilityMissing for what the engine lacks.
     """
+    need_completions(traits)
     body: dict[str, Any] = {"prompt": prompt}
     put_model(body, traits, model)
     put_sampling(body, sampling, traits)
     put_max_tokens(body, sampling.max_tokens, traits, default_is_small=True)
     if suffix:
         body["suffix"] = suffix
-    wanted = response_format(format, traits)
-    if wanted is not None:
-        body["response_format"] = wanted
+    put_completion_format(body, response_format(format, traits), traits)
     if logprobs:
         _need_logprobs(traits, model)
         body["logprobs"] = logprobs
-    return Call(path=COMPLETION_PATH, body=encode_json(body))
+    return Call(path=COMPLETION_PATH, body=engine_body(body, traits))
 
 
 def embed_call(texts: str | Sequence[str], traits: Traits, *, model: str) -> Call:

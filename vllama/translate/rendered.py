@@ -19,7 +19,7 @@ from vllama.translate.reply import Reply
 from vllama.translate.style import Style
 from vllama.translate.traits import Traits
 from vllama.translate.types import Call, Message, Think, Usage
-from vllama.translate.upstream import put_max_tokens
+from vllama.translate.upstream import need_completions, put_max_tokens
 
 COMPLETION_PATH = "/v1/completions"
 _OF_CHATS = (
@@ -37,7 +37,11 @@ def renders_better(messages: Sequence[Message], think: Think, traits: Traits, st
 
 
 def rendered_call(body: bytes, prompt: str, traits: Traits) -> Call:
-    """Return the completion of a finished prompt, with the settings of a chat's `body`."""
+    """Return the completion of a finished prompt, with the settings of a chat's `body`.
+
+    Raises CapabilityMissing if the engine has no completions.
+    """
+    need_completions(traits)
     chat: dict[str, Any] = msgspec.json.decode(body)
     out = {name: value for name, value in chat.items() if name not in _OF_CHATS}
     out["prompt"] = prompt

@@ -17,8 +17,8 @@ from vllama.translate.decoding import kind
 from vllama.translate.style import Style
 from vllama.translate.tool_texts import guide, has_tools, tools_as_text, with_guide
 from vllama.translate.toolcalls import Toolset
-from vllama.translate.traits import Traits
-from vllama.translate.upstream import response_format
+from vllama.translate.traits import SchemaStyle, Traits
+from vllama.translate.upstream import need_tools, response_format
 
 _CHOICE_FIELDS = ("tool_choice", "parallel_tool_calls")
 _NO_PARAMETERS: Mapping[str, object] = {"type": "object", "properties": {}}
@@ -28,7 +28,7 @@ def place_tools(out: dict[str, Any], traits: Traits, style: Style | None) -> Too
     """Put a request's tools as this engine needs them; return what to look for in the answer.
 
     `out` is the engine's body with adapted messages. `style` None: the template is not known, and
-    is taken to know tools. Raises BadRequest.
+    is taken to know tools. Raises BadRequest, CapabilityMissing.
     """
     tools = _list(out)
     mode, names = _choice(out.get("tool_choice"))
@@ -38,6 +38,7 @@ def place_tools(out: dict[str, Any], traits: Traits, style: Style | None) -> Too
         if style is not None and not style.takes_tools and not traits.parses_tools:
             _history(out, tagged=False)
         return None
+    need_tools(traits)
     if traits.parses_tools:
         return toolset(tools, style)
     tools = [_checked(number, tool) for number, tool in enumerate(tools)]
@@ -47,7 +48,8 @@ def place_tools(out: dict[str, Any], traits: Traits, style: Style | None) -> Too
         raise BadRequest(f"Invalid value for 'tool_choice': there is no tool '{unknown[:80]}'.")
     if names:
         tools = [tool for tool in tools if tool["function"]["name"] in names]
-    forced = mode == "required"
+    # an engine that knows no schema leaves the choice to the model, as Ollama does with all
+    forced = mode == "required" and traits.schema_style is not SchemaStyle.NONE
     most = 1 if forced or out.get("parallel_tool_calls") is False else None
     for name in _CHOICE_FIELDS:
         out.pop(name, None)

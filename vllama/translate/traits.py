@@ -15,6 +15,15 @@ class SchemaStyle(StrEnum):
 
     OPENAI = "openai"  # {"type":"json_schema","json_schema":{"name":..,"schema":S}}
     JSON_OBJECT = "json_object"  # {"type":"json_object","schema":S}
+    NONE = "none"  # not at all: an answer cannot be kept to a form
+
+
+class Stops(StrEnum):
+    """What an engine makes of stop sequences."""
+
+    LEFT_OUT = "left_out"  # the answer ends before one, as OpenAI's API says
+    KEPT = "kept"  # the answer ends after one
+    UNKNOWN = "unknown"  # it does not look for them
 
 
 class VectorStyle(StrEnum):
@@ -56,7 +65,15 @@ class Traits:
     its routes for these, None: it has none. `silent_tool_choice` is the `tool_choice` to send with
     tools whose calls it does not parse, None: none. `completes_chats`: the front may render a chat
     and send it as a completion, where the engine's own rendering lacks something (`rendered`).
-    `formats_completions`: completions too take a `response_format`, not only chats.
+    `formats_completions`: completions too take a `response_format`, not only chats;
+    `completion_schema` is the field that takes a bare schema in its place there.
+    `completes`: it has a route for completions; `takes_tools`: its chats show tools to the model.
+    `taken_fields` are all fields of a body that it knows, for an engine that refuses others: those
+    are left out; None: it ignores what it does not know. `always` are fields sent where the request
+    sets none, such as limits that it would have otherwise. A name in `parameters` or `always` with
+    a dot, `field.name`, goes as `name` into a JSON object that is the text of `field`. `limits` are
+    the ranges of our sampling names where it accepts less than others do; `no_top_k` is how it
+    spells that `top_k` is off.
     """
 
     context_length: int
@@ -74,6 +91,7 @@ class Traits:
     takes_images: bool = False
     takes_logprobs: bool = True
     schema_style: SchemaStyle = SchemaStyle.OPENAI
+    stops: Stops = Stops.LEFT_OUT
     vector_style: VectorStyle = VectorStyle.POOLED
     embeds: bool = False
     tokenizer: Tokenizer | None = None
@@ -90,6 +108,13 @@ class Traits:
     silent_tool_choice: str | None = None
     completes_chats: bool = False
     formats_completions: bool = True
+    completion_schema: str | None = None
     reasoning_field: str | None = None
     roles: frozenset[str] | None = None
     refused_fields: frozenset[str] = frozenset({"grammar"})
+    completes: bool = True
+    takes_tools: bool = True
+    taken_fields: frozenset[str] | None = None
+    always: Mapping[str, object] = field(default_factory=dict)
+    limits: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    no_top_k: int = 0

@@ -28,7 +28,10 @@ LIMITS: Mapping[str, tuple[float, float]] = {
     "frequency_penalty": (-2.0, 2.0),
     "repeat_penalty": (1e-3, 1e6),
 }
-"""What the engines accept; Ollama accepts anything, so values are moved inside."""
+"""What the engines accept; Ollama accepts anything, so values are moved inside.
+
+`Traits.limits` has those of an engine that accepts less.
+"""
 
 _SENT = (
     "temperature", "top_p", "top_k", "min_p", "typical_p", "repeat_penalty", "repeat_last_n",
@@ -73,7 +76,7 @@ def put_sampling(body: dict[str, Any], sampling: Sampling, traits: Traits) -> No
     """Send every parameter that the engine knows, under its name there, but `max_tokens`."""
     for name in _SENT:
         if name in traits.parameters:
-            body[traits.parameters[name]] = clamp(name, getattr(sampling, name))
+            body[traits.parameters[name]] = clamp(name, getattr(sampling, name), traits)
     seed = mask_seed(sampling.seed, traits)
     if seed is not None and "seed" in traits.parameters:
         body[traits.parameters["seed"]] = seed
@@ -92,13 +95,13 @@ def put_max_tokens(
         body[name] = None if traits.takes_nulls else traits.context_length
 
 
-def clamp(name: str, value: float) -> float:
-    """Move a parameter's value into the range that engines accept."""
+def clamp(name: str, value: float, traits: Traits) -> float:
+    """Move a parameter's value into the range that the engine accepts."""
     if name == "top_k":
-        return int(min(max(value, 0), _INT32_MAX))
+        return int(min(value, _INT32_MAX)) if value > 0 else traits.no_top_k
     if name == "repeat_last_n":
         return int(min(max(value, -1), _INT32_MAX))
-    low, high = LIMITS[name]
+    low, high = traits.limits.get(name, LIMITS[name])
     return min(max(value, low), high)
 
 
@@ -108,9 +111,16 @@ def mask_seed(seed: int, traits: Traits) -> int | None:
 
 
 def response_format(wanted: Format, traits: Traits) -> dict[str, object] | None:
-    """Return the `response_format` of a format, None for free text."""
+    """Return the `response_format` of a format, None for free text.
+
+    Raises CapabilityMissing if the engine cannot keep to one: answering anyhow would look like it.
+    """
     if wanted is None:
         return None
+    if traits.schema_style is SchemaStyle.NONE:
+        raise CapabilityMissing(
+            "the engine of this model does not support structured outputs (format)"
+        )
     if wanted == "json":
         return {"type": "json_object"}
     if traits.schema_style is SchemaStyle.JSON_OBJECT:
@@ -118,8 +128,24 @@ def response_format(wanted: Format, traits: Traits) -> dict[str, object] | None:
     return {"type": "json_schema", "json_schema": {"name": "response", "schema": wanted}}
 
 
+def put_completion_format(
+    body: dict[str, Any], wanted: Mapping[str, object] | None, traits: Traits
+) -> None:
+    """Put a `response_format` into a completion, or its bare schema where the engine wants that."""
+    if wanted is None:
+        return
+    if traits.completion_schema is None:
+        body["response_format"] = wanted
+        return
+    inner = wanted.get("json_schema")
+    schema = inner.get("schema") if isinstance(inner, Mapping) else wanted.get("schema")
+    body[traits.completion_schema] = schema or {"type": "object"}
+
+
 def adapt_response_format(value: object, traits: Traits) -> dict[str, object] | None:
-    """Turn OpenAI's `response_format` into the engine's form. Raises BadRequest."""
+    """Turn OpenAI's `response_format` into the engine's form. Raises what `response_format` does,
+    and BadRequest.
+    """
     if not isinstance(value, dict):
         raise BadRequest("Invalid type for 'response_format': expected an object.")
     match value.get("type"):
@@ -133,7 +159,7 @@ def adapt_response_format(value: object, traits: Traits) -> dict[str, object] | 
             if not isinstance(schema, dict):
                 raise BadRequest("Missing required parameter: 'response_format.json_schema'.")
             if traits.schema_style is SchemaStyle.OPENAI:
-                return value
+                return value  # with its name and strictness
         case other:
             raise BadRequest(
                 f"Invalid value: {str(other)[:80]!r}. Supported values are: "
@@ -156,6 +182,21 @@ def put_think(body: dict[str, Any], think: Think, traits: Traits) -> None:
         body["chat_template_kwargs"] = switches | (own if isinstance(own, dict) else {})
     if traits.takes_reasoning_effort and level is not None:
         body["reasoning_effort"] = level
+
+
+def need_completions(traits: Traits) -> None:
+    """Raise CapabilityMissing if the engine has chats only."""
+    if not traits.completes:
+        raise CapabilityMissing(
+            "the engine of this model does not support completions of a finished prompt "
+            "(raw, suffix, context, a template): it has chats only"
+        )
+
+
+def need_tools(traits: Traits) -> None:
+    """Raise CapabilityMissing if the engine would not show tools to the model."""
+    if not traits.takes_tools:
+        raise CapabilityMissing("the engine of this model does not support tools")
 
 
 def parse_effort(value: object) -> Think:

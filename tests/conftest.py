@@ -1,0 +1,8 @@
+"""What holds for all tests: none is about how long something takes."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")

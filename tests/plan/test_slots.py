@@ -1,0 +1,141 @@
+"""Several requests at once: which engine, and how much memory their contexts take."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.facts import CPU, GIB, INFO, MAC, bundle
+from vllama.engines.base import Found, Installation, Missing
+from vllama.engines.llama_cpp_python import ENGINE as PYTHON_SERVER
+from vllama.engines.llama_server import ENGINE as NATIVE
+from vllama.errors import EngineMissing
+from vllama.models.types import Format
+from vllama.plan.choose import choose_engine, make_plan
+from vllama.plan.types import Facts, Need, Preferences
+
+BOTH = (PYTHON_SERVER.name, NATIVE.name)
+
+
+def facts_of(installed, platform=CPU, compiler=True, **preferences):
+    engines = (PYTHON_SERVER, NATIVE)
+    found = Found(
+        engines={engine.name: engine for engine in engines},
+        installations={
+            name: Installation(engine=name, version="1", python=Path("/p")) for name in installed
+        },
+        missing={
+            engine.name: Missing(
+                engine=engine.name,
+                reason="it is not installed",
+                hint="get it",
+                installable=compiler or engine is NATIVE,
+            )
+            for engine in engines
+            if engine.name not in installed
+        },
+    )
+    return Facts(platform=platform, found=found, preferences=Preferences(**preferences))
+
+
+@pytest.mark.parametrize("platform", [CPU, MAC])
+@pytest.mark.parametrize(
+    ("installed", "parallel", "taken", "told"),
+    [
+        (BOTH, None, PYTHON_SERVER, ""),
+        (BOTH, 1, PYTHON_SERVER, ""),
+        (BOTH, 8, NATIVE, "llama_cpp.server) answers one request at a time"),
+        ([NATIVE.name], None, NATIVE, "llama_cpp.server) would be the choice here"),
+        ([NATIVE.name], 8, NATIVE, ""),
+        ([PYTHON_SERVER.name], None, PYTHON_SERVER, ""),
+        ([PYTHON_SERVER.name], 8, PYTHON_SERVER, "it answers one request at a time"),
+        ([PYTHON_SERVER.name], 8, PYTHON_SERVER, "vllama engines install llama-server"),
+    ],
+)
+def test_the_engine_and_why(platform, installed, parallel, taken, told):
+    choice = choose_engine(facts_of(installed, platform, parallel=parallel), Format.GGUF)
+    assert choice.engine == taken.name
+    assert told in choice.reason
+    if not told:
+        assert "install" not in choice.reason
+
+
+def test_a_model_that_sees_is_given_to_the_engine_that_shows_it_images():
+    seeing = bundle(projector=Path("/p"))
+    plan = make_plan(facts_of(BOTH), seeing, INFO, Need())
+    assert plan.engine == NATIVE.name
+    assert "shows a model no images" in plan.reasons[0]
+    assert make_plan(facts_of(BOTH), bundle(), INFO, Need()).engine == PYTHON_SERVER.name
+
+
+def test_a_model_that_ranks():
+    ranker = replace(INFO, metadata={**INFO.metadata, "llama.pooling_type": 4})
+    plan = make_plan(facts_of(BOTH), bundle(), ranker, Need())
+    assert plan.engine == NATIVE.name
+    assert plan.settings.ranks
+
+
+def test_a_named_engine_is_never_replaced():
+    facts = facts_of(BOTH, parallel=8, engine=PYTHON_SERVER.name)
+    assert choose_engine(facts, Format.GGUF).engine == PYTHON_SERVER.name
+    facts = facts_of(BOTH, engine="llama-server")
+    assert choose_engine(facts, Format.GGUF).engine == NATIVE.name
+
+
+@pytest.mark.parametrize(
+    ("compiler", "parallel", "offered"),
+    [(True, None, PYTHON_SERVER), (True, 8, NATIVE), (False, None, NATIVE), (False, 8, NATIVE)],
+)
+def test_what_is_offered_where_nothing_is_installed(compiler, parallel, offered):
+    with pytest.raises(EngineMissing) as caught:
+        choose_engine(facts_of([], compiler=compiler, parallel=parallel), Format.GGUF)
+    assert caught.value.engine == offered.name
+    assert f"vllama engines install {offered.name}" in str(caught.value.hint)
+
+
+def test_what_cannot_be_installed_is_not_recommended():
+    choice = choose_engine(facts_of([NATIVE.name], compiler=False), Format.GGUF)
+    assert "llama_cpp.server" not in choice.reason
+
+
+def test_each_request_has_a_cache_of_its_own():
+    one, eight = (
+        make_plan(facts_of(BOTH, engine=NATIVE.name, parallel=n), bundle(), INFO, Need())
+        for n in (1, 8)
+    )
+    assert eight.memory.kv_bytes == 8 * one.memory.kv_bytes > 0
+    assert eight.memory.weights_bytes == one.memory.weights_bytes
+    assert eight.settings.parallel == 8
+    assert eight.settings.context_length == one.settings.context_length
+    assert "8 requests at once, each with a context of its own" in eight.reasons
+
+
+@pytest.mark.parametrize("ram_gib", [16, 4, 1.2, 1.0])
+def test_as_many_as_fit_beside_the_whole_context_if_nobody_said_how_many(ram_gib):
+    platform = replace(CPU, ram_total_bytes=int(ram_gib * GIB))
+    wanted = replace(INFO, context_length=8192)
+    facts = facts_of(BOTH, platform, engine=NATIVE.name, context_length=8192)
+    plan = make_plan(facts, bundle(), wanted, Need())
+    assert plan.settings.context_length == 8192
+    assert plan.settings.parallel in (1, 2, 4)
+    usable = platform.ram_total_bytes - facts.preferences.reserve_bytes
+    assert plan.memory.total_bytes <= usable
+    if plan.settings.parallel < 4:  # one step more would not have
+        assert plan.memory.total_bytes + plan.memory.kv_bytes > usable
+
+
+def test_an_automatic_context_shrinks_for_the_requests_that_were_asked_for():
+    small = replace(CPU, ram_total_bytes=int(1.2 * GIB))
+    facts = facts_of(BOTH, small, engine=NATIVE.name, parallel=8)
+    plan = make_plan(facts, bundle(), INFO, Need())
+    assert plan.settings.parallel == 8
+    assert plan.settings.context_length < 4096
+
+
+def test_log_probabilities_cost_nothing_and_no_second_load():
+    facts = facts_of(BOTH, engine=NATIVE.name)
+    plain, wanted = (
+        make_plan(facts, bundle(), INFO, Need(logprobs=flag)) for flag in (False, True)
+    )
+    assert plain.memory == wanted.memory
+    assert plain.settings.logprobs

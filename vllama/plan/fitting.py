@@ -1,0 +1,57 @@
+"""The planner's answer to `models.fits`: how a model that is not here yet would lie in memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from vllama.errors import NoPlan
+from vllama.models.fits import Fit
+from vllama.models.types import Format, ModelInfo
+from vllama.plan.choose import choose_engine
+from vllama.plan.fit import GIB, SENSIBLE_CONTEXT
+from vllama.plan.reckon import reckon
+from vllama.plan.types import Facts, Need
+
+
+@dataclass(frozen=True, slots=True)
+class FitsHere:
+    """The judge for this machine, its engines and what the user settled; see `Fits`."""
+
+    facts: Facts
+
+    def certainly(self, size_bytes: int, format_: Format) -> bool:
+        """Assume more cache and buffers than any model has that is as large as that.
+
+        With 4096 tokens of f16 the cache is the smaller half, but for models below 1 GiB.
+        """
+        prefs = self.facts.preferences
+        contexts = max(1.0, (prefs.context_length or 0) / SENSIBLE_CONTEXT) * (prefs.parallel or 1)
+        bound = size_bytes + int(contexts * (size_bytes + 2 * GIB)) + 2 * GIB
+        fit = self.judge(ModelInfo(architecture="unknown", weights_bytes=bound), format_)
+        return fit is not None and fit.fits
+
+    def judge(
+        self, info: ModelInfo, format_: Format, context_length: int | None = None
+    ) -> Fit | None:
+        """Reckon as a load would."""
+        facts = self.facts
+        if context_length is not None:
+            own = replace(facts.preferences, context_length=context_length)
+            facts = replace(facts, preferences=own)
+        try:
+            choice = choose_engine(facts, format_, None, info)
+        except NoPlan:
+            return None
+        if facts.found.engines[choice.engine].supports(facts.platform, info):
+            return None
+        reckoned = reckon(facts, choice, format_, info, Need())
+        wanted = (SENSIBLE_CONTEXT, info.context_length, facts.preferences.context_length)
+        return Fit(
+            fits=reckoned.fits,
+            roomy=reckoned.fits and reckoned.context_length >= min(n for n in wanted if n),
+            needed_bytes=reckoned.memory.total_bytes,
+            usable_bytes=reckoned.usable_bytes,
+            weights_bytes=reckoned.memory.weights_bytes,
+            context_length=reckoned.context_length,
+            numbers=reckoned.numbers,
+        )

@@ -1,0 +1,201 @@
+"""What a model takes on this machine, and with which context. Pure: facts in, numbers out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from vllama.engines.base import Engine, Mode, Slotted, Tunable, Wish
+from vllama.hardware.types import Platform, Vendor
+from vllama.models.types import Format, ModelInfo
+from vllama.plan.fit import default_context, estimate, largest_context, round_up
+from vllama.plan.types import Choice, Facts, Memory, Need, Reckoned
+
+UNKNOWN_CONTEXT = 131_072
+LEAST_CONTEXT = 512
+
+
+def reckon(facts: Facts, choice: Choice, format_: Format, info: ModelInfo, need: Need) -> Reckoned:
+    """Decide about layers, context and memory; whether it fits is for the caller to judge.
+
+    An automatic context shrinks until it fits, and stays as it is if even the least does not.
+    """
+    engine, prefs = facts.found.engines[choice.engine], facts.preferences
+    reasons: list[str] = []
+    gpu_layers, why = layers(facts, choice, need)
+    on_gpu = gpu_layers != 0 and bool(facts.platform.accelerators)
+    if why:
+        reasons.append(why)
+    flash = flash_attention(facts, need)
+    if format_ is Format.REMOTE:  # it runs already, with the context it has
+        wanted, asked = info.context_length or UNKNOWN_CONTEXT, False
+    else:
+        wanted, asked = wanted_context(facts, need)
+    if info.context_length and wanted > info.context_length:
+        wanted = info.context_length
+        reasons.append(f"context clamped to the {wanted} tokens the model was trained for")
+    context = round_up(max(wanted, 4), engine.overhead.context_multiple)
+    usable = available_bytes(facts, on_gpu=on_gpu)
+    if isinstance(engine, Tunable):
+        tuning = engine.tune(
+            Wish(
+                platform=facts.platform,
+                info=info,
+                installation=choice.installation,
+                mode=need.mode,
+                context_length=context,
+                context_asked=asked,
+                on_gpu=on_gpu,
+                parallel=prefs.parallel,
+                kv_cache_type=prefs.kv_cache_type,
+                reserve_bytes=prefs.reserve_bytes,
+                extra_args=prefs.extra_args,
+            )
+        )
+        return Reckoned(
+            gpu_layers=gpu_layers,
+            context_length=tuning.context_length,
+            memory=Memory(
+                weights_bytes=tuning.weights_bytes,
+                kv_bytes=tuning.kv_bytes,
+                compute_bytes=tuning.compute_bytes,
+                fixed_bytes=tuning.fixed_bytes,
+                on_gpu=on_gpu,
+            ),
+            usable_bytes=usable,
+            parallel=prefs.parallel,
+            reasons=(*reasons, *tuning.reasons),
+            tuning=tuning,
+        )
+    parallel, slots = slots_of(facts, engine, info, need, context, on_gpu=on_gpu)
+    if slots > 1:
+        reasons.append(f"{slots} requests at once, each with a context of its own")
+    if not asked:
+        fitting = largest_context(
+            info,
+            context,
+            usable,
+            engine.overhead,
+            on_gpu=on_gpu,
+            cache_type=prefs.kv_cache_type,
+            flash=flash,
+            slots=slots,
+        )
+        if fitting is not None and fitting < context:
+            reasons.append(f"context lowered from {context} to {fitting} tokens to fit into memory")
+            context = fitting
+    memory = memory_of(facts, engine, info, need, context, on_gpu=on_gpu, slots=slots)
+    return Reckoned(
+        gpu_layers=gpu_layers,
+        context_length=context,
+        memory=memory,
+        usable_bytes=usable,
+        parallel=parallel,
+        reasons=tuple(reasons),
+    )
+
+
+def memory_of(
+    facts: Facts,
+    engine: Engine,
+    info: ModelInfo,
+    need: Need,
+    context: int,
+    *,
+    on_gpu: bool,
+    slots: int,
+) -> Memory:
+    """Estimate what one process of an engine takes."""
+    every_row = need.mode is Mode.EMBED  # it evaluates its whole context in one batch
+    return estimate(
+        info,
+        context,
+        engine.overhead,
+        every_row=every_row or (need.logprobs and engine.overhead.logprobs_take_memory),
+        on_gpu=on_gpu,
+        cache_type=facts.preferences.kv_cache_type,
+        flash=flash_attention(facts, need),
+        slots=slots,
+    )
+
+
+def slots_of(
+    facts: Facts, engine: Engine, info: ModelInfo, need: Need, context: int, *, on_gpu: bool
+) -> tuple[int | None, int]:
+    """Return how many requests are answered at once (None: up to the engine), and with how many
+    caches.
+
+    As many as are asked for. The engine's own number has to fit beside the whole context.
+    """
+    asked = facts.preferences.parallel
+    if not isinstance(engine, Slotted):
+        return asked, 1
+    slots = engine.slots(asked)
+    usable = available_bytes(facts, on_gpu=on_gpu)
+    while not asked and slots > 1:
+        memory = memory_of(facts, engine, info, need, context, on_gpu=on_gpu, slots=slots)
+        if memory.total_bytes <= usable:
+            break
+        slots //= 2
+    return slots, slots
+
+
+def fitting_context(
+    facts: Facts, choice: Choice, format_: Format, info: ModelInfo, need: Need, failed: Reckoned
+) -> int | None:
+    """Return the largest context, by halves of the one that failed, with which a model fits."""
+    context = failed.context_length // 2
+    while context >= LEAST_CONTEXT:
+        preferences = replace(facts.preferences, context_length=context)
+        smaller = replace(need, context_length=None)
+        facts = replace(facts, preferences=preferences)
+        if (reckoned := reckon(facts, choice, format_, info, smaller)).fits:
+            return reckoned.context_length
+        context //= 2
+    return None
+
+
+def layers(facts: Facts, choice: Choice, need: Need) -> tuple[int, str | None]:
+    """Return how many layers go to the GPU (-1: all) and why."""
+    asked = need.gpu_layers if need.gpu_layers is not None else facts.preferences.gpu_layers
+    if asked is not None and asked >= 0:
+        return asked, f"{asked} layers on the GPU, as asked for"
+    if not facts.platform.accelerators:
+        return 0, None
+    if not choice.installation.offloads:
+        return 0, "all layers on the CPU: this build of the engine has no GPU support"
+    where = "Metal" if facts.platform.of(Vendor.APPLE) else "the GPU"
+    return -1, f"all layers on {where}"
+
+
+def wanted_context(facts: Facts, need: Need) -> tuple[int, bool]:
+    """Return the context to load with, and whether somebody asked for that much.
+
+    A request can only raise it: one that wants less is served by more, and a model loaded with
+    a tiny context would be loaded again for everybody else.
+    """
+    automatic = default_context(gpu_bytes(facts.platform))
+    own = facts.preferences.context_length
+    if not need.context_length:
+        return own or automatic, bool(own)
+    floor = own or min(automatic, default_context(0))
+    return max(need.context_length, floor), bool(own) or need.context_length >= floor
+
+
+def flash_attention(facts: Facts, need: Need) -> bool:
+    """Return whether attention is computed without its whole matrix of scores."""
+    return facts.preferences.flash_attention is not False and need.mode is Mode.CHAT
+
+
+def available_bytes(facts: Facts, *, on_gpu: bool) -> int:
+    """Return what a new engine could have if everything of ours were unloaded.
+
+    Total memory less the reserve: whether it is free *now* is the scheduler's question.
+    """
+    platform = facts.platform
+    total = gpu_bytes(platform) if on_gpu else platform.ram_total_bytes
+    return max(0, total - facts.preferences.reserve_bytes)
+
+
+def gpu_bytes(platform: Platform) -> int:
+    """Return the total memory of all accelerators."""
+    return sum(accelerator.total_bytes for accelerator in platform.accelerators)

@@ -1,0 +1,33 @@
+"""The last step of every body for an engine: only the fields that it takes, where it takes them.
+
+Engines differ in what they do with a field that they do not know: most ignore it, some refuse the
+whole request (engines-other §1.6). One reads sampling from a JSON object inside a string.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from vllama.translate.decoding import encode_json
+from vllama.translate.traits import Traits
+
+
+def engine_body(body: Mapping[str, Any], traits: Traits) -> bytes:
+    """Encode a body: completed by `traits.always`, dotted names packed, the rest left out.
+
+    Nothing is copied for an engine that declares none of it.
+    """
+    if not traits.always and traits.taken_fields is None:
+        return encode_json(body)
+    out = {**traits.always, **body}
+    packed: dict[str, dict[str, Any]] = {}
+    for name in (*traits.parameters.values(), *traits.always):
+        field, dot, inner = name.partition(".")
+        if dot and name in out:
+            packed.setdefault(field, {})[inner] = out.pop(name)
+    out |= {field: msgspec.json.encode(value).decode() for field, value in packed.items()}
+    taken = traits.taken_fields
+    return encode_json({k: v for k, v in out.items() if taken is None or k in taken})
