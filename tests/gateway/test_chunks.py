@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllama.gateway.upstream import whole_chunks
+from vllama.gateway.connection import whole_chunks
 
 
 def chunk(body: bytes) -> bytes:

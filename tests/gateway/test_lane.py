@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from tests.translate.test_ollama_out import chat, generate
 from tests.translate.test_openai_out import PLAIN, VLLM
 from tests.translate.test_usual import END, EVENTS, event
+from vllama.gateway.connection import Connection
 from vllama.gateway.lane import Lane
 from vllama.gateway.relay import Relay
-from vllama.gateway.upstream import Connection, Upstream
+from vllama.gateway.upstream import Upstream
 from vllama.supervise.spec import Endpoint
 from vllama.translate.openai_out import PassThrough
 

@@ -18,9 +18,10 @@ import msgspec
 
 from vllama.errors import BadRequest, ContextOverflow, VllamaError
 from vllama.gateway.affinity import Prefix
+from vllama.gateway.connection import ConnectionLost
 from vllama.gateway.http import ClientGone, Request
 from vllama.gateway.relay import Relay
-from vllama.gateway.upstream import ConnectionLost, Upstream
+from vllama.gateway.upstream import Upstream
 from vllama.models.types import Bundle, ModelInfo
 from vllama.plan.types import Need
 from vllama.scheduler.instance import Lease

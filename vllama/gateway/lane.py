@@ -16,7 +16,7 @@ from vllama.gateway.direct import FRAMES, Writer, frame
 from vllama.gateway.http import EPOCH_NS
 
 if TYPE_CHECKING:
-    from vllama.gateway.upstream import Connection
+    from vllama.gateway.connection import Connection
     from vllama.translate.usual import Usual
 
 _clock_ns = time.monotonic_ns

@@ -19,10 +19,11 @@ from types import CoroutineType
 from typing import Any, Protocol
 
 from vllama.errors import VllamaError
+from vllama.gateway.connection import Connection, ConnectionLost
 from vllama.gateway.direct import Writer, chunk_writer, hold_head
 from vllama.gateway.http import ClientGone, Message, Request, now_ns
 from vllama.gateway.lane import Lane
-from vllama.gateway.upstream import Connection, ConnectionLost, Upstream
+from vllama.gateway.upstream import Upstream
 from vllama.gateway.watch import Watch
 from vllama.translate.faults import clean_engine_error
 from vllama.translate.stopping import StoppedReply
