@@ -67,7 +67,7 @@ HUNG = {
     "stopped in the midst, nothing known": (
         {"answers": stopped_at(10), "cpu": lambda t: None}, 10 * S),
     "one of two streams": (
-        {"answers": lambda t: {1: Answer(True, int(min(t, 10))), 2: Answer(True, int(t))}}, 2 * S),
+        {"answers": lambda t: {1: Answer(True, int(min(t, 10))), 2: Answer(True, int(t))}}, 4 * S),
     "no first byte, doing nothing": ({"answers": lambda t: {1: Answer(False, 0)}, "cpu": still}, S),
     "no answer to the health check": ({"alive": lambda t: t < 10}, S),
     "frozen in the midst": (

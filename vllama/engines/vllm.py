@@ -28,6 +28,7 @@ from vllama.engines.environment import child_environment
 from vllama.engines.find import find_package
 from vllama.engines.flags import flag_number, flag_value, has_flag
 from vllama.engines.recipe import Recipe
+from vllama.engines.served import for_mlx_only
 from vllama.engines.vllm_failures import FAILURES
 from vllama.engines.vllm_memory import GPU_SEQUENCES, SEQUENCES, seeds_hold, tune
 from vllama.engines.vllm_parsers import reasoning_parser, tool_parser
@@ -100,8 +101,8 @@ class Vllm:
         return 0, "it needs Linux"
 
     def supports(self, platform: Platform, info: ModelInfo) -> str | None:
-        """Leave the question to vLLM, which knows its own list of architectures."""
-        return None
+        """Refuse what only MLX reads; vLLM itself knows its list of architectures."""
+        return for_mlx_only(info)
 
     def tune(self, wish: Wish) -> Tuning:
         """Decide memory and layout over GPUs (`vllm_memory`), and parsers (`vllm_parsers`)."""

@@ -5,7 +5,8 @@ with S for `hang_s`, when
 
 * its health check has failed, and no byte has come from it, for S seconds; or
 * an answer that had begun has been silent for S seconds and the engine does nothing (no CPU, no
-  reading), or for 2 S while other answers of it went on, or for 10 S in any case; or
+  reading), or for 4 S while other answers of it went on (an engine that is short of cache puts
+  some off that long), or for 10 S in any case; or
 * an answer has not begun for S seconds and the engine, which uses no GPU, does nothing.
 
 A long prompt is none of these: it keeps a CPU busy. A client that does not read makes its own
@@ -34,7 +35,7 @@ log = logging.getLogger(__name__)
 LOOKS = 6  # in `hang_s`
 LEAST_PROBE_S = 1.0
 IDLE_SHARE = 0.1  # of a core
-WITH_OTHERS, IN_ANY_CASE = 2, 10  # times `hang_s`
+WITH_OTHERS, IN_ANY_CASE = 4, 10  # times `hang_s`
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 
 from vllama.errors import (
@@ -122,6 +123,7 @@ class Life:
             await self._room.measure()
         await process.stop()
         self._room.left(instance)
+        gc.collect()  # tasks and errors leave cycles, and the collector is set to come rarely
         # one that served nobody may have touched only a part of its memory
         if instance.plan and instance.served and instance.peak:
             await self._ports.remember(instance.plan, dict(instance.peak))

@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from contextvars import Context
 from dataclasses import replace
 
+from vllama import tracing
 from vllama.clock import Clock
 from vllama.errors import QueueFull, ShuttingDown
 from vllama.models.types import Bundle
@@ -158,6 +160,15 @@ class Scheduler:
         self._table.expire()
         return bool(instances)
 
+    def limit(self, limits: Limits) -> None:
+        """Go by other limits from now on; who has the default keep-alive gets the new one."""
+        before, self._limits, self._table.limits = self._limits, limits, limits
+        for instance in self._table.all():
+            if instance.keep_alive_s == before.keep_alive_s:
+                instance.keep_alive_s = limits.keep_alive_s
+        self._table.changed.set()
+        self._table.room_changed.set()
+
     def views(self) -> list[View]:
         """Return what is loaded or loading, latest expiry first."""
         return views(self._table)
@@ -242,7 +253,10 @@ class Scheduler:
         )
         self._table.instances[key] = instance
         life = Life(self._table, self._ports, self._room, instance)
-        instance.task = self._group.create_task(life.run(), name=str(key))
+        # not in the request's context: its life is longer
+        context = Context()
+        context.run(tracing.model.set, bundle.name)
+        instance.task = self._group.create_task(life.run(), name=str(key), context=context)
         return instance
 
 
