@@ -82,16 +82,15 @@ class Lane(asyncio.Protocol):
 
     def _several(self, data: bytes) -> None:
         """Pass on the tokens of a read of several chunks, all or none."""
-        usual, frames, end = self._usual, self._frames, self._end
-        *pieces, rest = data.split(end) if usual.tail else (data,)
-        texts = []
-        for piece in pieces:
-            text = piece.removeprefix(frames.get(len(piece) + len(end), b"?"))
-            text = text.removeprefix(usual.head)
-            if not text or b'"' in text or b"\\" in text:
-                break
-            texts.append(text)
-        if rest or len(texts) < len(pieces):
+        usual, end, frame_of, head = self._usual, self._end, self._frames.get, self._usual.head
+        *pieces, rest = data.split(end) if end else (data,)
+        size = len(end)
+        texts = [
+            piece.removeprefix(frame_of(len(piece) + size, b"?")).removeprefix(head)
+            for piece in pieces
+        ]
+        together = b"".join(texts)
+        if rest or not pieces or not all(texts) or b'"' in together or b"\\" in together:
             self._hand_over(data)
             return
         now_ns = EPOCH_NS + _clock_ns()
