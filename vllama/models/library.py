@@ -327,14 +327,14 @@ class Library:
 
 
 def open_library(settings: ModelsSettings) -> Library:
-    """Build the library of this machine: other tools' stores, packaged models, folders, the hub."""
+    """Build the library of this machine: other tools' stores, folders, the hub's cache, packages."""
     check_aliases(settings.aliases)
     stores: tuple[Store, ...] = (
         OllamaStore(settings.ollama_dirs),
-        PackagedStore(settings.package_dirs),
         FolderStore(settings.folders),
         HfCacheStore(settings.hf_cache_dir),
         LMStudioStore(settings.lmstudio_dirs),
+        PackagedStore(settings.package_dirs),  # last: it answers to a name without its tag
     )
     if settings.upstreams:
         stores = (UpstreamStore(settings.upstreams, settings.upstream_key), *stores)
