@@ -8,6 +8,7 @@
         InvalidModelRef        400           a model's name does not parse
         CapabilityMissing      400           the model cannot do what was asked
         ContextOverflow        400           the prompt is longer than the context
+      Unauthorized             401           a request shows no key, or a wrong one
       ModelNotFound            404           no such model here (or at its source)
       BadModelFile             500           a model's file is damaged or no model at all
       SourceError              502           a hub or registry failed
@@ -80,6 +81,12 @@ class ContextOverflow(BadRequest):
 
     tokens: int | None = None
     limit: int | None = None
+
+
+class Unauthorized(VllamaError):
+    """The server has keys, and the request shows none of them."""
+
+    status = 401
 
 
 class ModelNotFound(VllamaError):

@@ -20,6 +20,7 @@ GROUPS = (
         (
             ("ps", "ps:ps", "List the models that are loaded."),
             ("stop", "stop:stop", "Unload a model; the server goes on."),
+            ("logs", "logs:logs", "Show what a model's engine has said, or vllama itself."),
         ),
     ),
     (

@@ -98,10 +98,12 @@ def completion_logprobs(
         "tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": [],
     }  # fmt: skip
     for entry in entries:
-        others = entry.get("top_logprobs", ())[:top]
+        others: dict[str, float] = {}
+        for other in entry.get("top_logprobs", ())[:top]:
+            others.setdefault(other["token"], other["logprob"])  # the likelier of one text
         out["tokens"].append(entry["token"])
         out["token_logprobs"].append(entry["logprob"])
-        out["top_logprobs"].append({other["token"]: other["logprob"] for other in others} or None)
+        out["top_logprobs"].append(others or None)
         out["text_offset"].append(offset)
         offset += len(entry["token"])
     return out

@@ -1,0 +1,178 @@
+"""One engine's greedy answer: its text in bytes, and where in it each token stands.
+
+Engines write tokens as pieces of text, and not all alike. A character may be several tokens: one
+engine names them in one entry, another writes the first ones as empty and the last as the whole
+character, a third writes all as empty and leaves the character out of the text too. So tokens are
+placed by the bytes of the answer that they make.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+REPLACEMENT = "\ufffd"
+"""What a decoder writes for bytes that are no whole character."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Token:
+    """A token, or several that only their bytes together are known of.
+
+    `start` and `end` are bytes of the answer's text. `logprob` is natural, None: unknown. `top`
+    are the likeliest tokens there, by their bytes; those whose bytes are unknown are left out.
+    """
+
+    start: int
+    end: int
+    logprob: float | None = None
+    top: Mapping[bytes, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """An answer; `tokens` None: the engine tells none, or tells them so that they have no place.
+
+    `cut`: it ended at the limit of tokens, not by itself.
+    """
+
+    text: bytes
+    cut: bool
+    tokens: tuple[Token, ...] | None = None
+
+    def piece(self, token: Token) -> bytes:
+        """Return the bytes of a token."""
+        return self.text[token.start : token.end]
+
+
+def lacks_text(choice: Mapping[str, Any]) -> bool:
+    """Tell whether a choice of `/v1/completions` may lack text that its tokens stand for.
+
+    An engine that streams log probabilities may decode token by token, and drop what is no whole
+    character. Asked for by itself, the text is whole.
+    """
+    return any(_data(piece) is None for piece in _logprobs(choice).get("tokens") or ())
+
+
+def answer_of(choice: Mapping[str, Any], whole: Mapping[str, Any] | None = None) -> Answer:
+    """Read a choice of `/v1/completions`; `whole` is the same one asked for without logprobs."""
+    source, given = whole or choice, _logprobs(choice)
+    cut = source.get("finish_reason") == "length"
+    text = str(source.get("text") or "")
+    if cut:  # in the middle of a character, perhaps
+        text = text.rstrip(REPLACEMENT)
+    data = text.encode(errors="replace")
+    pieces = [_data(piece) for piece in given.get("tokens") or ()]
+    spans = place(data, pieces) if pieces else None
+    if spans is None:
+        return Answer(text=data, cut=cut)
+    logprobs = _padded(given.get("token_logprobs"), len(pieces))
+    tops = _padded(given.get("top_logprobs"), len(pieces))
+    tokens = []
+    for span in spans:
+        logprob, top = None, {}
+        if span.token is not None:
+            logprob, top = logprobs[span.token], _top(tops[span.token])
+        if top and logprob is not None:  # a rarer token with the same text may stand for it
+            top[data[span.start : span.end]] = logprob
+        tokens.append(Token(start=span.start, end=span.end, logprob=logprob, top=top))
+    return Answer(text=data, cut=cut, tokens=tuple(tokens))
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Bytes of a text, and the index of the token that they are; None: several together."""
+
+    start: int
+    end: int
+    token: int | None
+
+
+def place(text: bytes, pieces: Sequence[bytes | None]) -> list[Span] | None:
+    """Find the place of each token in a text; None if they do not make that text.
+
+    A piece that is None has unknown bytes: a part of a character, at least. It has no place where
+    the other pieces are all of the text already. Nor has the token that ends an answer.
+    """
+    known = list(_in_order(text, pieces))
+    if known and known[-1].end == len(text):
+        return known
+    found = _with_gaps(text, pieces)
+    if found is None:
+        last = max((i for i, piece in enumerate(pieces) if piece is not None), default=0)
+        found = _with_gaps(text, pieces[:last])
+    return found
+
+
+def _in_order(text: bytes, pieces: Sequence[bytes | None]) -> Iterator[Span]:
+    """Yield the places of pieces that follow each other, as far as they do."""
+    at = 0
+    for index, piece in enumerate(pieces):
+        if piece is None:
+            continue
+        rest = text[at : at + len(piece)]
+        if not rest or not piece.startswith(rest):  # it may be cut at the end of the text
+            return
+        yield Span(at, at + len(rest), index)
+        at += len(rest)
+
+
+def _with_gaps(text: bytes, pieces: Sequence[bytes | None]) -> list[Span] | None:
+    """Place pieces between which bytes beyond ASCII may be missing: those of the unknown pieces.
+
+    Several unknown ones in a row have their place together. Where none is between two pieces, the
+    missing bytes are the end of the one before.
+    """
+    spans: list[Span] = []
+    at = waiting = 0  # how far the text is explained; how many unknown pieces came last
+    for index, piece in enumerate([*pieces, b""]):
+        if piece is None:
+            waiting += 1
+            continue
+        found = _find(text, piece, at, waiting) if piece else len(text)
+        if found is None or not _beyond_ascii(text[at:found]):
+            return None
+        if at < found and waiting:
+            spans.append(Span(at, found, index - 1 if waiting == 1 else None))
+        elif at < found:
+            if not spans:
+                return None
+            spans[-1] = Span(spans[-1].start, found, spans[-1].token)
+        if piece:
+            spans.append(Span(found, found + len(piece), index))
+        at, waiting = found + len(piece), 0
+    return spans
+
+
+def _find(text: bytes, piece: bytes, at: int, waiting: int) -> int | None:
+    """Find a piece behind `at`, one byte at least for each that waits if that is possible."""
+    for least in (at + waiting, at):
+        found = text.find(piece, least)
+        if found >= 0 and _beyond_ascii(text[at:found]):
+            return found
+    return None
+
+
+def _beyond_ascii(data: bytes) -> bool:
+    return all(byte >= 0x80 for byte in data)
+
+
+def _logprobs(choice: Mapping[str, Any]) -> Mapping[str, Any]:
+    return choice.get("logprobs") or {}
+
+
+def _data(piece: object) -> bytes | None:
+    """Return the bytes of a token's text; None if that is not all of them."""
+    if not isinstance(piece, str) or not piece or REPLACEMENT in piece:
+        return None
+    return piece.encode(errors="replace")
+
+
+def _padded(values: object, size: int) -> list[Any]:
+    given = values[:size] if isinstance(values, list) else []
+    return given + [None] * (size - len(given))
+
+
+def _top(source: Mapping[str, float] | None) -> dict[bytes, float]:
+    return {data: value for name, value in (source or {}).items() if (data := _data(name))}
