@@ -20,7 +20,8 @@ NAMES = sorted(
 BEFORE_AN_ANSWER = (
     "vllama.cli.serve",
     "vllama.cli.serve_ui",
-    "vllama.cli.logs",
+    "vllama.cli.server_log",
+    "vllama.cli.told",
     "vllama.daemon",
     "vllama.gateway.alive",
     "uvicorn.protocols.http.httptools_impl",

@@ -4,7 +4,7 @@
 engines; 3. end the engines of a dead predecessor; 4. build library, scheduler and gateway;
 5. serve, import what only requests need, load the model that was asked for; 6. on a signal stop
 in reverse, each step with its limit. A second signal skips the wait for running requests, a third
-ends at once (the guards of the engines then clear up).
+ends at once (the guards of the engines then clear up). SIGHUP: see `signals`.
 """
 
 from __future__ import annotations
@@ -14,35 +14,40 @@ import contextlib
 import gc
 import logging
 import math
-import os
-import signal
 import socket
 import threading
-from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import replace
 
 import uvloop
 
+from vllama import tracing
 from vllama.clock import RealClock
-from vllama.config import Config, environ, models_settings
+from vllama.config import Config, environ, models_settings, preferences
 from vllama.config.address import is_loopback
+from vllama.config.changes import changes
 from vllama.daemon_ui import ServeUi
-from vllama.engines.base import Attachable, Engine, Mode, Sleeping
-from vllama.errors import BadRequest, EngineMissing, ModelNotFound, NoPlan, VllamaError
+from vllama.engines.base import Attachable, Engine, Sleeping
+from vllama.errors import (
+    EngineMissing,
+    ModelNotFound,
+    NoPlan,
+    VllamaError,
+)
 from vllama.gateway.app import App, Gateway
 from vllama.gateway.catalog import Catalog
 from vllama.gateway.guards import Guards
 from vllama.gateway.routes import import_handlers
 from vllama.gateway.serve import Server, bind, make_server
 from vllama.gateway.upstream import Upstreams
-from vllama.hardware.detect import describe, with_free_memory
+from vllama.hardware.detect import describe
 from vllama.metrics import Metrics
 from vllama.models.library import Library, open_library
-from vllama.models.types import Bundle, ModelInfo
-from vllama.plan.choose import choose_engine, loadable_formats, make_plan
+from vllama.models.types import Bundle
+from vllama.plan.choose import choose_engine, loadable_formats
 from vllama.plan.fitting import FitsHere
-from vllama.plan.report import short
 from vllama.plan.types import Facts, Need, Plan
+from vllama.planner import Planner
 from vllama.preflight import check_engine, check_model, look_around, with_preload
 from vllama.scheduler.instance import Process, Sleeper
 from vllama.scheduler.memory import Measurable, Measured, Meter, Remembered
@@ -51,6 +56,7 @@ from vllama.scheduler.replicas import Replicas
 from vllama.scheduler.scheduler import Scheduler
 from vllama.scheduler.sleeping import EngineSleeper
 from vllama.scheduler.table import Limits, Ports
+from vllama.signals import Stop, handled_signals
 from vllama.supervise.leftovers import sweep
 from vllama.supervise.spec import Endpoint, LaunchSpec, RestartPolicy
 from vllama.translate.traits import Traits
@@ -62,9 +68,10 @@ GC_THRESHOLDS = (50_000, 20, 20)
 LOADED_PER_GPU = 3
 
 
-def serve(config: Config, ui: ServeUi) -> int:
+def serve(config: Config, ui: ServeUi, load: Callable[[], Config]) -> int:
     """Run the server until it is told to stop; return the exit code.
 
+    `load` reads the settings again, from where `config` came; it may raise VllamaError.
     Raises VllamaError for everything that is wrong before it serves, EngineMissing also if that is
     found out by loading the first model.
     """
@@ -76,47 +83,37 @@ def serve(config: Config, ui: ServeUi) -> int:
             ui.note(line)
         library = open_library(with_preload(models_settings(config), config.model))
         check_model(library, config.model)
-        daemon = Daemon(config, facts, library, ui)
+        daemon = Daemon(config, facts, library, ui, load)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(daemon.run(listener))
     finally:
         listener.close()
 
 
-@dataclass(slots=True)
-class Stop:
-    """How far the end has come: each signal goes one step further."""
-
-    asked: asyncio.Event
-    hurry: asyncio.Event
-    code: int = 0
-    missing: EngineMissing | None = None
-
-    def signal(self, number: int) -> None:
-        """Go one step further."""
-        if self.hurry.is_set():
-            os._exit(128 + number)  # the guards see our pipes close and end the engines
-        if self.asked.is_set():
-            self.hurry.set()
-        self.asked.set()
-
-
 class Daemon:
     """Everything that lives while the server runs."""
 
-    def __init__(self, config: Config, facts: Facts, library: Library, ui: ServeUi) -> None:
+    def __init__(
+        self,
+        config: Config,
+        facts: Facts,
+        library: Library,
+        ui: ServeUi,
+        load: Callable[[], Config],
+    ) -> None:
         self._config = config
+        self._load = load
         self._facts = facts
         self._library = library
         self._ui = ui
         self._clock = RealClock()
         self._environ = environ()
-        self._told_plans: set[tuple[str, Mode]] = set()
-        loopback = is_loopback(config.host)
-        self._catalog = Catalog(library, self._clock, paths=loopback)
+        self._planner = Planner(facts, library, ui)
+        self._catalog = Catalog(library, self._clock, paths=is_loopback(config.host))
         self._upstreams = Upstreams()
         ports = Ports(
-            plan=self._plan,
+            plan=self._planner.plan,
+            another=self._planner.another,
             start=self._start,
             traits=self._traits,
             needs=self._needs,
@@ -127,42 +124,36 @@ class Daemon:
             cut=self._upstreams.cut,
             sleeper=self._sleeper,
         )
-        gpus = len(facts.platform.accelerators)
         self._meter = Meter(facts.platform, facts.preferences.reserve_bytes)
         self._remembered = Remembered(config.data_dir / "memory.json")
-        limits = Limits(
-            keep_alive_s=config.keep_alive_s,
-            max_loaded=config.max_loaded_models or LOADED_PER_GPU * max(1, gpus),
-            max_queue=config.max_queue,
-            hang_s=config.hang_timeout_s or math.inf,
+        self.scheduler = Scheduler(ports, limits(config, facts), self._clock)
+        self._gateway = Gateway(
+            catalog=self._catalog,
+            scheduler=self.scheduler,
+            upstreams=self._upstreams,
+            facts=facts,
+            guards=guards(config),
+            metrics=Metrics(),
+            environ=self._environ,
         )
-        self.scheduler = Scheduler(ports, limits, self._clock)
-        self.app = App(
-            Gateway(
-                catalog=self._catalog,
-                scheduler=self.scheduler,
-                upstreams=self._upstreams,
-                facts=facts,
-                guards=Guards(origins=config.origins, loopback=loopback),
-                metrics=Metrics(),
-                environ=self._environ,
-            )
-        )
+        self.app = App(self._gateway)
 
     # -- life ---------------------------------------------------------------------------------
 
     async def run(self, listener: socket.socket) -> int:
         """Serve on `listener` until a signal or a failed preload; return the exit code."""
-        stop = Stop(asyncio.Event(), asyncio.Event())
+        stop, reload = Stop(asyncio.Event(), asyncio.Event()), asyncio.Event()
         server = make_server(self.app, drain_s=self._config.drain_timeout_s)
-        with handled_signals(stop):
+        with handled_signals(stop, reload):
             async with asyncio.TaskGroup() as group:
                 keeper = group.create_task(self.scheduler.run(), name="scheduler")
                 http = group.create_task(server.serve(sockets=[listener]), name="http")
                 self._ui.ready(self._ready_lines(listener))
                 settling = group.create_task(settle(), name="settle")
                 preload = group.create_task(self._preload(stop), name="preload")
+                reloading = group.create_task(self._reload_when(reload), name="reload")
                 await stop.asked.wait()
+                reloading.cancel()
                 settling.cancel()
                 preload.cancel()
                 await self._end(server, http, keeper, stop)
@@ -174,6 +165,7 @@ class Daemon:
         self, server: Server, http: asyncio.Task[None], keeper: asyncio.Task[None], stop: Stop
     ) -> None:
         """Stop in reverse order: accepting, the queue, running requests, engines, connections."""
+        log.info("stopping")
         server.stop()
         self.scheduler.close_queue()
         drained = asyncio.ensure_future(self.scheduler.drained())
@@ -195,6 +187,46 @@ class Daemon:
         self._upstreams.close()
         server.stop(now=True)
         await asyncio.wait({http})
+
+    async def _reload_when(self, wanted: asyncio.Event) -> None:
+        """Read the settings again whenever that is wanted; until cancelled."""
+        while True:
+            await wanted.wait()
+            wanted.clear()
+            try:
+                await self._reload()
+            except VllamaError as error:
+                log.error("the settings stay as they were: %s", error.sentence())
+            except Exception:
+                # boundary: nothing in a file may end a server that runs
+                log.exception("the settings stay as they were: unexpected error")
+
+    async def _reload(self) -> None:
+        """Go by what the settings are now; all or nothing. Raises VllamaError.
+
+        Running requests and loaded models go on as they are; see `config.changes`.
+        """
+        new = await asyncio.to_thread(self._load)
+        found = changes(self._config, new)
+        facts = replace(self._facts, preferences=preferences(found.config))
+        check_engine(facts)
+        settings = models_settings(found.config)
+        library = self._library
+        if settings != models_settings(self._config):
+            library = open_library(with_preload(settings, found.config.model))
+        # nothing is awaited, nothing fails from here on
+        self._config, self._facts, self._library = found.config, facts, library
+        self._gateway.facts, self._gateway.guards = facts, guards(found.config)
+        self._catalog.library = library
+        self._catalog.forget()
+        self.scheduler.limit(limits(found.config, facts))
+        self._planner.go_by(facts, library)
+        tracing.set_level(debug=found.config.debug)
+        for line in new.notes:
+            log.warning("%s", line)
+        for line in found.kept:
+            log.warning("%s: needs a restart, the old one stays", line)
+        log.info("settings read again: %s", "; ".join(found.taken) or "nothing new")
 
     async def _preload(self, stop: Stop) -> None:
         """Get and load the model that was asked for; if that fails, the server ends."""
@@ -248,19 +280,6 @@ class Daemon:
         return lines
 
     # -- what the scheduler asks for ----------------------------------------------------------
-
-    async def _plan(self, bundle: Bundle, need: Need) -> Plan:
-        info = await asyncio.to_thread(self._library.info, bundle)
-        # engines that take a share of what is free want to know how much that is now
-        platform = await asyncio.to_thread(with_free_memory, self._facts.platform)
-        plan = make_plan(replace(self._facts, platform=platform), bundle, info, need)
-        if (bundle.key, need.mode) not in self._told_plans:
-            self._told_plans.add((bundle.key, need.mode))
-            for line in short(plan):
-                self._ui.note(line)
-        self._ui.loading(f"loading {bundle.name}")
-        await asyncio.to_thread(read_template, info)
-        return plan
 
     def _engine(self, plan: Plan) -> Engine:
         return self._facts.found.engines[plan.engine]
@@ -338,6 +357,23 @@ class Daemon:
         return EngineSleeper(engine)
 
 
+def limits(config: Config, facts: Facts) -> Limits:
+    """Build the slice of the scheduler."""
+    gpus = len(facts.platform.accelerators)
+    return Limits(
+        keep_alive_s=config.keep_alive_s,
+        max_loaded=config.max_loaded_models or LOADED_PER_GPU * max(1, gpus),
+        max_queue=config.max_queue,
+        hang_s=config.hang_timeout_s or math.inf,
+    )
+
+
+def guards(config: Config) -> Guards:
+    """Build the slice of the guards."""
+    loopback = is_loopback(config.host)
+    return Guards(origins=config.origins, loopback=loopback, keys=config.api_key)
+
+
 async def settle() -> None:
     """Get ready, while the server answers already, for what comes after a start."""
     await asyncio.to_thread(import_the_rest)
@@ -356,27 +392,5 @@ def import_the_rest() -> None:
     import_handlers()
 
 
-def read_template(info: ModelInfo) -> None:
-    """Compile a model's chat template before the first request waits for it."""
-    from vllama.gateway.inference import template_of
-
-    with contextlib.suppress(BadRequest):  # each request that needs it is told
-        template_of(info)
-
-
 def void(_: object) -> None:
     """Drop a value."""
-
-
-@contextlib.contextmanager
-def handled_signals(stop: Stop) -> Iterator[None]:
-    """Let TERM, INT and HUP stop the running loop in order."""
-    loop = asyncio.get_running_loop()
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    for number in numbers:
-        loop.add_signal_handler(number, stop.signal, number)
-    try:
-        yield
-    finally:
-        for number in numbers:
-            loop.remove_signal_handler(number)

@@ -214,7 +214,7 @@ def test_completion(stub: StubServer, vllama: Vllama) -> None:
         "GET /api/tags",
         {"models": [{"name": "smollm2:135m"}, {"name": "smol:latest"}, {"name": "x:1"}]},
     )
-    assert set(complete(vllama, "vllama l")) == {"launch", "list"}
+    assert set(complete(vllama, "vllama l")) == {"launch", "list", "logs"}
     assert complete(vllama, "vllama run smo") == ["smollm2:135m", "smol:latest"]
     assert complete(vllama, "vllama launch codex --model smoll") == ["smollm2:135m"]
     assert set(complete(vllama, "vllama launch c")) == {"claude", "codex", "copilot"}

@@ -8,10 +8,10 @@ import random
 
 import pytest
 
-from vllama.cli.logs import set_up_logging
 from vllama.cli.output import show_error, table_lines
 from vllama.cli.progress import _Lines, event_of, label
 from vllama.cli.serve_ui import TerminalUi
+from vllama.cli.server_log import set_up_logging
 from vllama.cli.view import section_lines, sections
 from vllama.cli.wrap import WordWrap
 from vllama.daemon_ui import ServeUi
@@ -209,5 +209,5 @@ def test_the_log(capsys: Capture) -> None:
     except ValueError:
         logging.getLogger("other").exception("it broke")
     first, second = (json.loads(line) for line in capsys.readouterr().err.splitlines())
-    assert (first["level"], first["logger"], first["message"]) == ("debug", "vllama.x", "heard 2")
-    assert "ValueError: deep" in second["traceback"]
+    assert (first["level"], first["logger"], first["msg"]) == ("debug", "vllama.x", "heard 2")
+    assert "ValueError: deep" in second["exception"]

@@ -48,7 +48,7 @@ def test_a_person_sees_sections(gguf: Path, vllama: Vllama) -> None:
     titles = [line.strip() for line in done.stdout.splitlines() if line[2:3].strip()]
     assert titles == [
         *("Model", "Platform", "Engines", "Files", "Takes of the memory", "Devices"),
-        *("Because", "Command"),
+        *("Because", "If that fails", "Command"),
     ]
     assert "nothing, it is here" in done.stdout and "→" in done.stdout
 

@@ -218,6 +218,26 @@ def test_vectors(native):
     assert reply["prompt_eval_count"] > 2
 
 
+def test_inputs_are_cut_with_what_the_model_puts_around_them(native):
+    def around(writer):
+        writer.add_add_bos_token(True)
+        writer.add_add_eos_token(True)
+
+    write_tiny_gguf(native.models / "short.gguf", n_ctx=64, extra=around)
+    status, reply = native.post("/api/embed", {"model": "short", "input": "a" * 200})
+    assert (status, reply["prompt_eval_count"]) == (200, 64)
+    write_tiny_gguf(native.models / "around.gguf", n_ctx=256, extra=around)
+    for length in (30, 252, 253, 254, 255, 256, 257, 600):
+        status, reply = native.post("/api/embed", {"model": "around", "input": "a" * length})
+        assert status == 200, (length, reply)
+        assert min(length, 255) <= reply["prompt_eval_count"] <= 256
+    body = {"model": "around", "input": "a" * 600}
+    status, reply = native.post("/api/embed", body | {"options": {"num_ctx": 8}})
+    assert status == 200 and 7 <= reply["prompt_eval_count"] <= 8
+    status, reply = native.post("/api/embed", body | {"truncate": False})
+    assert (status, reply["error"]) == (400, "the input length exceeds the context length")
+
+
 @pytest.mark.parametrize("grammar", ["root ::= (", 'root ::= root "a"', "root ::= foo"])
 def test_a_bad_grammar_is_the_clients_fault(native, client, grammar):
     before = {process.pid for process in native.tree()}
@@ -244,9 +264,16 @@ def test_a_prompt_that_is_too_long(native):
     assert "context" in reply["error"]
 
 
-def test_thinking_is_told_apart_and_switched(native):
-    write_tiny_gguf(native.models / "thinker.gguf", template=THINKS, n_ctx=512)
-    body = {"model": "thinker", "messages": HI, "stream": False, "options": {"num_predict": 12}}
+@pytest.mark.parametrize("name", ["thinker", "unlearnt"])
+def test_thinking_is_told_apart_and_switched(native, name):
+    template = THINKS
+    if name == "unlearnt":  # nothing of earlier turns: llama.cpp takes the thinking for the answer
+        template = THINKS.replace("m.reasoning_content", "m.other")
+    write_tiny_gguf(native.models / f"{name}.gguf", template=template, n_ctx=512)
+    body = {"model": name, "messages": HI, "stream": False, "options": {"num_predict": 12}}
+    status, reply = native.post("/api/chat", body)
+    assert status == 200, reply
+    assert reply["message"].get("thinking") and not reply["message"]["content"]
     status, reply = native.post("/api/chat", body | {"think": True})
     assert status == 200, reply
     assert reply["message"].get("thinking")

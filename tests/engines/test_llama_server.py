@@ -55,6 +55,28 @@ def test_settings_on_the_command_line(changes, words):
     assert any(argv[start : start + len(words)] == words for start in range(len(argv))), argv
 
 
+@pytest.mark.parametrize(
+    ("template", "left"),
+    [
+        (None, False),
+        ("no thinking at all", False),
+        # what llama.cpp learns from: earlier turns, and a form that it knows
+        ("{{ m.reasoning_content }}{% if add_generation_prompt %}<think>\n{% endif %}", False),
+        ("{% set content = content.split('</think>')[-1] %}<think>\n", False),
+        ("<|channel|>analysis", False),
+        # what it sees nothing in: the thinking would be taken for the answer
+        ("{% if enable_thinking %}<think>\n{% else %}<think>\n\n</think>\n\n{% endif %}", True),
+        ('{% set content = content.split("</think>")[-1] %}', True),
+    ],
+)
+def test_thinking_that_llama_cpp_would_not_see_is_left_to_the_front(template, left):
+    argv = launch(chat_template=template).argv
+    assert argv[argv.index("--reasoning-format") + 1] == ("none" if left else "deepseek")
+    assert ("--chat-template-kwargs" in argv) is left  # without it, it would not think at all
+    settings = Settings(mode=Mode.CHAT, alias="m", context_length=64, chat_template=template)
+    assert ENGINE.traits(bundle(), settings).splits_reasoning is not left
+
+
 def test_a_model_that_knows_how_its_vectors_are_made():
     known = frozenset({Capability.EMBEDDING})
     assert "--pooling" not in launch(mode=Mode.EMBED, capabilities=known).argv
@@ -82,6 +104,7 @@ def test_the_key_goes_by_the_environment_and_nothing_of_the_users_does():
     assert spec.env == {
         "PATH": "/bin",
         "OMP_WAIT_POLICY": "PASSIVE",
+        "GGML_NO_BACKTRACE": "1",
         "LLAMA_API_KEY": "secret",
     }
     assert not spec.endpoint.keeps_connections

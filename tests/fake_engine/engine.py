@@ -40,6 +40,7 @@ def parse(args: list[str] | None = None) -> argparse.Namespace:
     p.add_argument("--port", type=int, required=True)
     p.add_argument("--api-key")
     p.add_argument("--model", default="fake")
+    p.add_argument("--context", type=int, default=0, metavar="N", help="tokens, of no use")
     life = p.add_argument_group("start and end")
     life.add_argument("--ready-after", type=float, default=0.0, metavar="S")
     life.add_argument("--bind-early", action="store_true", help="503 until ready")
@@ -47,6 +48,7 @@ def parse(args: list[str] | None = None) -> argparse.Namespace:
     life.add_argument("--exit-after", type=float, metavar="S", help="S after it was ready")
     life.add_argument("--exit-before-ready", action="store_true", help="when it would be ready")
     life.add_argument("--exit-code", type=int, default=None, metavar="N")
+    life.add_argument("--fits", type=int, metavar="N", help="a larger context is too much memory")
     life.add_argument("--hold", type=int, default=0, metavar="MB", help="take so much memory")
     life.add_argument("--no-wake", action="store_true", help="refuse to wake up")
     life.add_argument("--ignore-term", action="store_true", help="children too")
@@ -140,6 +142,9 @@ def main() -> None:
         server = Server(options)
         threading.Thread(target=server.serve_forever, daemon=True).start()
     load(options)
+    if options.fits is not None and options.context > options.fits:
+        print(f"failed to allocate {options.context} tokens", flush=True)
+        os._exit(1)
     if options.exit_before_ready:
         sys.stdout.flush()
         os._exit(options.exit_code or 0)
@@ -173,6 +178,7 @@ class Server(ThreadingHTTPServer):
         self.asleep = False
         self.held = bytes(range(256)) * (4096 * options.hold)
         self.bodies: deque[Any] = deque(maxlen=20)
+        self.ids: deque[str | None] = deque(maxlen=20)  # `x-request-id` of each of the bodies
         super().__init__((options.host, options.port), Handler)
 
     def server_bind(self) -> None:
@@ -212,6 +218,7 @@ class Handler(BaseHTTPRequestHandler):
         if path == "/__stats":
             with self.server.lock:
                 stats = {**self.server.counts, "bodies": list(self.server.bodies)}
+                stats["ids"] = list(self.server.ids)
             self.answer(200, stats)
         elif path == "/__exit":
             os._exit(options.exit_code or 0)
@@ -264,6 +271,7 @@ class Handler(BaseHTTPRequestHandler):
                 return
             with self.server.lock:
                 self.server.bodies.append(body)
+                self.server.ids.append(self.headers.get("x-request-id"))
             self.server.count(requests=1, active=1)
             try:
                 with self.server.slots:

@@ -13,7 +13,7 @@ from pathlib import Path
 from vllama.engines.base import FailurePattern, Installation, Mode, Overhead
 from vllama.engines.diagnose import diagnose
 from vllama.models.types import Format
-from vllama.supervise.spec import Grace, HttpProbe, LaunchSpec
+from vllama.supervise.spec import Fault, Grace, HttpProbe, LaunchSpec
 from vllama.translate.traits import SchemaStyle, Tokenizer, Traits, VectorStyle
 
 PROGRAM = Path(__file__).with_name("engine.py")
@@ -32,6 +32,12 @@ class FakeEngine:
     failures: tuple = (
         FailurePattern(
             pattern="no such colour: (.+)", cause="the colour {0} is unknown", hint="paint it"
+        ),
+        FailurePattern(
+            pattern="failed to allocate", cause="no memory", hint="buy some", fault=Fault.MEMORY
+        ),
+        FailurePattern(
+            pattern="no such shape", cause="the shape is unknown", fault=Fault.ARCHITECTURE
         ),
     )
 
@@ -60,6 +66,7 @@ class FakeEngine:
             argv=(
                 str(installation.python), str(PROGRAM), "--port", str(endpoint.port),
                 "--api-key", str(endpoint.api_key), "--model", settings.alias,
+                "--context", str(settings.context_length),
                 *(part for part in more if part),
             ),
             env={"PATH": environ.get("PATH", "")},
@@ -98,11 +105,12 @@ class FakeEngine:
             usage_in_stream="counts" in bundle.name,
             parses_tools=not bare,
             splits_reasoning=not bare,
-            completes_chats=bare,
+            completes_chats=bare and "counts" not in bundle.name,
             schema_style=SchemaStyle.JSON_OBJECT if bare else SchemaStyle.OPENAI,
             vector_style=VectorStyle.PER_TOKEN,
             embeds=settings.mode is Mode.EMBED,
             takes_audio="hears" in bundle.name,
+            request_id_header="x-request-id",
             rerank_path="/v1/rerank" if "ranks" in bundle.name else None,
             transcription_path="/v1/audio/transcriptions" if "writes" in bundle.name else None,
             tokenizer=Tokenizer(

@@ -44,6 +44,8 @@ def server(tmp_path_factory):
         running.model("bare-oss", "--say", json.dumps(HARMONY), template=TEMPLATE)
         running.model("bare-json", "--say", json.dumps('{"a": 1}'),
                       template=TEMPLATE + "<think>\n")  # fmt: skip
+        running.model("bare-counts", "--say", json.dumps("I look.\n</think>\n\nHello."),
+                      template=TEMPLATE + "<think>\n")  # fmt: skip
         call = '{"name": "weather", "arguments": {"city": "Paris"}}'
         running.model("bare-call", "--say", json.dumps(call))
         yield running
@@ -117,6 +119,21 @@ def test_arguments_of_earlier_calls_are_objects_for_the_template(server):
         {"function": {"name": "weather", "arguments": {"city": "Oslo"}}}]}  # fmt: skip
     chat(server, "/api/chat", messages=ollama, tools=[TOOL])
     assert "[assistant]<city=Oslo>" in server.sent("bare")["prompt"]
+
+
+def test_thinking_that_the_prompt_has_opened_with_an_engine_that_counts_by_itself(server):
+    message = chat(server, model="bare-counts")["choices"][0]["message"]
+    assert (message["reasoning"], message["content"]) == ("I look.", "Hello.")
+    message = chat(server, "/api/chat", model="bare-counts")["message"]
+    assert (message["thinking"], message["content"]) == ("I look.", "Hello.")
+    lines = server.lines("/api/chat", {"model": "bare-counts", "messages": ASK})
+    assert "".join(line["message"]["content"] for line in lines) == "Hello."
+    reply = chat(server, "/api/generate", model="bare-counts", prompt="Weather?")
+    assert (reply["thinking"], reply["response"]) == ("I look.", "Hello.")
+    blocks = chat(server, "/v1/messages", model="bare-counts", max_tokens=99)["content"]
+    assert [block["type"] for block in blocks] == ["thinking", "text"]
+    items = chat(server, "/v1/responses", model="bare-counts", input="Weather?")["output"]
+    assert [item["type"] for item in items] == ["reasoning", "message"]
 
 
 def test_a_format_is_an_answer_though_the_prompt_opens_the_thinking(server):

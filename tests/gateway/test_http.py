@@ -10,10 +10,12 @@ import pytest
 from tests.server import Server
 
 
-def spoken(server: Server, request: bytes) -> tuple[bytes, bytes]:
-    """Send bytes, read until the server closes; return head and body."""
+def spoken(server: Server, request: bytes, *, half: bool = False) -> tuple[bytes, bytes]:
+    """Send bytes, read until the server closes; return head and body. `half`: shut our side."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
         connection.sendall(request)
+        if half:
+            connection.shutdown(socket.SHUT_WR)
         answer = b""
         while piece := connection.recv(65536):
             answer += piece
@@ -45,6 +47,22 @@ def test_a_whole_answer_to_http_1_0_has_a_length(server):
     head, body = spoken(server, b"GET /api/version HTTP/1.0\r\nhost: localhost\r\n\r\n")
     assert b"content-length: %d" % len(body) in head.lower()
     assert json.loads(body)
+
+
+GET = b"GET %b HTTP/1.1\r\nhost: localhost\r\n\r\n"
+
+
+def test_who_has_shut_its_sending_side_is_answered(server):
+    head, body = spoken(server, GET % b"/api/version", half=True)
+    assert b" 200 " in head.splitlines()[0] and json.loads(body)["version"]
+    # several at once, in their order
+    _, rest = spoken(server, GET % b"/api/version" + GET % b"/api/tags", half=True)
+    first, _, second = rest.partition(b"HTTP/1.1 200 OK")
+    assert json.loads(first)["version"]
+    assert "models" in json.loads(second.partition(b"\r\n\r\n")[2])
+    # a request that is not whole, and none at all
+    assert spoken(server, b"GET /api/tags HTTP/1.1\r\nhost", half=True) == (b"", b"")
+    assert spoken(server, b"", half=True) == (b"", b"")
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "../../etc/passwd", "./m.gguf", "/etc", "/no/dir"])

@@ -119,10 +119,10 @@ def test_what_cannot_be_pulled_is_told_in_ollamas_words(server, registry):
     missing = {"error": "pull model manifest: file does not exist"}
     assert server.lines("/api/pull", {"model": "missing"})[-1] == missing
     status, reply = server.post("/api/pull", {"model": "missing", "stream": False})
-    assert (status, reply) == (404, missing)
+    assert (status, reply) == (500, missing)
     plain = {"model": "http://registry.invalid/a/b", "stream": False}
     assert "insecure protocol http" in server.post("/api/pull", plain)[1]["error"]
     status, reply = server.post("/api/pull", {**plain, "insecure": True})
-    assert status == 502 and "cannot reach registry.invalid" in reply["error"]
+    assert status == 500 and "cannot reach registry.invalid" in reply["error"]
     local = {"model": f"http://{registry.host}/library/pulled", "stream": False}
     assert server.post("/api/pull", local) == (200, {"status": "success"})

@@ -64,7 +64,7 @@ def test_what_cannot_be_pulled_is_told_in_the_stream(server):
         lines = server.lines("/api/pull", {"model": name})
         assert words in lines[-1]["error"], lines[-1]
         status, reply = server.post("/api/pull", {"model": name, "stream": False})
-        assert status >= 400
+        assert status == 500
         assert words in reply["error"]
 
 

@@ -2,11 +2,13 @@
 
 import asyncio
 import math
+from dataclasses import replace
 
 import pytest
 
 from tests.facts import MIB
-from tests.scheduler.world import CRASHED, NOT_STARTED, World, in_loop, model, settle
+from tests.scheduler.world import CRASHED, NOT_STARTED, World, in_loop, model, reach, settle
+from vllama import tracing
 from vllama.engines.base import Mode
 from vllama.errors import (
     CoolingDown,
@@ -143,6 +145,38 @@ async def test_keep_alive_runs_from_the_end_of_the_last_request():
         await settle()
         assert not scheduler.views()
         assert world.processes[0].stops == 1
+
+
+@in_loop
+async def test_other_limits_hold_at_once_and_for_what_is_loaded():
+    world = World(keep_alive_s=300)
+    async with world.running() as scheduler:
+        scheduler.release(await scheduler.acquire(model("default"), CHAT, None))
+        scheduler.release(await scheduler.acquire(model("asked"), CHAT, 600))
+        scheduler.limit(replace(world.limits, keep_alive_s=100, max_queue=0))
+        world.clock.advance(101)
+        scheduler.expire()
+        await reach(lambda: [view.name for view in scheduler.views()] == ["asked:latest"])
+        lease = await scheduler.acquire(model("asked"), CHAT, None)
+        with pytest.raises(QueueFull):
+            await scheduler.acquire(model("asked"), CHAT, None)
+        scheduler.release(lease)
+
+
+@in_loop
+async def test_a_load_does_not_belong_to_the_request_that_began_it():
+    seen = []
+
+    class Looking(World):
+        async def plan(self, wanted, need):
+            seen.append((tracing.trace.get(), tracing.model.get()))
+            return await super().plan(wanted, need)
+
+    world = Looking()
+    async with world.running() as scheduler:
+        tracing.trace.set(tracing.Trace("request-1"))
+        scheduler.release(await scheduler.acquire(model("m"), CHAT, None))
+    assert seen == [(None, "m:latest")]
 
 
 @in_loop

@@ -76,16 +76,17 @@ def test_slugs_are_file_names_and_differ() -> None:
 
 
 def test_open_log_keeps_the_newest(tmp_path: Path) -> None:
-    for attempt in range(1, 9):
-        path = open_log(tmp_path, "m", attempt=attempt, now_s=1_700_000_000.0, keep=3)
+    for _ in range(8):
+        path = open_log(tmp_path, "m", now_s=1_700_000_000.0, keep=3)
         path.with_name(path.name + ".1").touch()
-    other = open_log(tmp_path, "n", attempt=1, now_s=0.0, keep=3)
+    other = open_log(tmp_path, "n", now_s=0.0, keep=3)
     assert sorted(p.name for p in (tmp_path / "m").glob("*.log")) == [
         "20231114T221320Z-0006.log",
         "20231114T221320Z-0007.log",
         "20231114T221320Z-0008.log",
     ]
-    assert len(list((tmp_path / "m").iterdir())) == 6
+    assert len(list((tmp_path / "m").iterdir())) == 7
+    assert (tmp_path / "m" / "name").read_text() == "m"
     assert other.exists()
 
 

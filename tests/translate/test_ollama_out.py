@@ -106,6 +106,11 @@ CHAT_CASES: list[tuple[bytes, dict[str, Any], list[dict[str, Any]]]] = [
         {"traits": VLLM, "think": True},
         [said(thinking="why"), said("yes"), last("stop", 10, 9)],
     ),
+    (  # the white space that an engine leaves around the thinking
+        streams.NATIVE.replace(b'"why"', rb'"\nwhy\n"').replace(b'"yes"', rb'"\n\nyes"'),
+        {"traits": VLLM, "think": True},
+        [said(thinking="why"), said("yes"), last("stop", 10, 9)],
+    ),
     (streams.TRANSFORMERS, {"traits": VLLM}, [said("Hi"), last("stop", 5, 1)]),
 ]
 

@@ -50,6 +50,37 @@ def test_bytes_pass_untouched_but_for_the_fingerprint() -> None:
             assert reply.ended and reply.content_type == "text/event-stream"
 
 
+@pytest.mark.parametrize(
+    "theirs",
+    [b'"system_fingerprint":"b0-unknown",', b'"system_fingerprint": null,', FINGERPRINT, b""],
+)
+def test_an_engine_s_own_fingerprint_is_not_shown(theirs: bytes) -> None:
+    stream = streams.CHAT.replace(b"data: {", b"data: {" + theirs)
+    got = events(run(PassThrough(PLAIN, LCP), [stream], start_ns=NOW))
+    assert {event["system_fingerprint"] for event in got} == {"fp_ollama"}
+    assert deltas(got, "content") == deltas(events(streams.CHAT), "content")
+    whole = json.loads(run(Whole(PLAIN, LCP), [stream], start_ns=NOW))
+    assert whole["system_fingerprint"] == "fp_ollama"
+
+
+@pytest.mark.parametrize("name", [b"reasoning", b"reasoning_content"])
+def test_white_space_around_thinking(name: bytes) -> None:
+    stream = (
+        streams.VLLM_REASONING.replace(b'"reasoning"', b'"%b"' % name)
+        .replace(b"Hm, ", rb"\nHm, ")
+        .replace(b" & so.", rb" & so.\n")
+        .replace("Grüße 😀".encode(), rb"\n\n")
+        .replace(b'"content":"."', rb'"content":"\nHi. "')
+    )
+    for reads in ways(stream):
+        got = events(run(PassThrough(PLAIN, VLLM), reads, start_ns=NOW))
+        assert deltas(got, "reasoning") == "Hm, 4 < 5 & so."
+        assert (deltas(got, "content"), deltas(got, "reasoning_content")) == ("Hi. ", "")
+        whole = json.loads(run(Whole(PLAIN, VLLM), reads, start_ns=NOW))
+        message = whole["choices"][0]["message"]
+        assert (message["reasoning"], message["content"]) == ("Hm, 4 < 5 & so.", "Hi. ")
+
+
 def test_logprobs_get_their_bytes() -> None:
     got = run(PassThrough(PLAIN, LCP), [streams.CHAT_LOGPROBS], start_ns=NOW)
     items = [item for e in events(got) for c in e["choices"] if c["logprobs"]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllama.translate.thinking import ThinkSplitter, split_thinking
+from vllama.translate.thinking import ThinkSplitter, Trim, split_thinking
 
 CASES = [
     # text, opened, thinking, content
@@ -144,3 +144,21 @@ def test_cut_never_matters(parts: list[str], opened: bool, seed: int) -> None:
 def test_a_call_that_nobody_reads_is_text_without_tags() -> None:
     text = '<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a": 1}<|call|>'
     assert split_thinking(text, calls=False) == ("", '{"a": 1}')
+
+
+@pytest.mark.parametrize(
+    ("events", "thinking", "text"),
+    [
+        ([("", "  plain"), ("", "\n")], "", "  plain\n"),
+        ([("\n", ""), ("Hm, ", ""), ("so.\n", ""), ("", "\n\n"), ("", "Hello\n")],
+         "Hm, so.", "Hello\n"),
+        ([("a\n", ""), ("\nb", "")], "a\n\nb", ""),
+        ([("\n\n", ""), ("", "\n\nHi")], "", "Hi"),
+        ([("a\n", "\n b"), ("", " c")], "a", "b c"),
+        ([("a\n", ""), ("", "b"), ("\nc", ""), ("", "\nd")], "ac", "bd"),
+    ],
+)  # fmt: skip
+def test_white_space_around_thinking_that_an_engine_split_off(events, thinking, text):
+    trim = Trim()
+    pairs = [trim.feed(*event) for event in events]
+    assert ("".join(a for a, _ in pairs), "".join(b for _, b in pairs)) == (thinking, text)

@@ -43,8 +43,10 @@ class Client:
     server's own text where it refuses.
     """
 
-    def __init__(self, url: str, *, limit_s: float | None = None) -> None:
+    def __init__(self, url: str, *, key: str | None = None, limit_s: float | None = None) -> None:
+        """`key` is one of the server's, if it has keys."""
         self.url = url
+        self._headers = HEADERS | ({"authorization": f"Bearer {key}"} if key else {})
         self._limit_s = limit_s
         self._http = OpenerDirector()  # without a handler of errors: a refusal is an answer too
         self._http.add_handler(_Connections(limit_s))
@@ -89,7 +91,7 @@ class Client:
         content = None if body is None else json.dumps(body, ensure_ascii=False).encode()
         limit_s = min(CONNECT_TIMEOUT_S, self._limit_s or CONNECT_TIMEOUT_S)
         try:
-            request = Request(self.url + path, content, HEADERS, method=method)
+            request = Request(self.url + path, content, self._headers, method=method)
             with self._http.open(request, timeout=limit_s) as answer:
                 if answer.status >= 400:
                     raise _refusal(answer.status, answer.read(), body)

@@ -63,7 +63,7 @@ def model_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> 
 
     try:
         loaded = config.load({}, config.environ())
-        with Client(loaded.url, limit_s=LIMIT_S) as client:
+        with Client(loaded.url, key=loaded.key_to_send, limit_s=LIMIT_S) as client:
             models = client.get("/api/tags").get("models") or []
     except VllamaError:
         return []

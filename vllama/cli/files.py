@@ -27,7 +27,8 @@ def server(loaded: Config | None = None) -> Client:
     """Return a client of the server that the settings name."""
     from vllama.cli.client import Client  # the commands about files need none
 
-    return Client((loaded or settings()).url)
+    loaded = loaded or settings()
+    return Client(loaded.url, key=loaded.key_to_send)
 
 
 def library(loaded: Config) -> Library:

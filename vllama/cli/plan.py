@@ -30,9 +30,15 @@ Examples:
 @click.option("--engine", metavar="NAME", help="Engine to use instead of the best.")
 @click.option("--ctx", metavar="N", help="Context in tokens; 0: as fits.")
 @click.option("--gpu-layers", metavar="N", help="Layers to put on the GPU: all, or a number.")
+@click.option("--strict", is_flag=True, default=None, help="As if serve were to try no other plan.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def plan(
-    model: str, engine: str | None, ctx: str | None, gpu_layers: str | None, as_json: bool
+    model: str,
+    engine: str | None,
+    ctx: str | None,
+    gpu_layers: str | None,
+    strict: bool | None,
+    as_json: bool,
 ) -> int:
     """Tell what serve would do with a model, and why."""
     from vllama import config
@@ -40,7 +46,7 @@ def plan(
     from vllama.cli.output import show_error, show_json
     from vllama.errors import NotEnoughMemory
 
-    given = {"engine": engine, "context_length": ctx, "gpu_layers": gpu_layers}
+    given = {"engine": engine, "context_length": ctx, "gpu_layers": gpu_layers, "strict": strict}
     loaded = config.load(given, config.environ())
     told = told_of(library(loaded), loaded, model)
     if as_json:
@@ -64,13 +70,14 @@ def told_of(books: Library, loaded: Config, model: str) -> dict[str, Any]:
     from vllama.models.ref import ModelRef
     from vllama.plan.choose import preferred_formats
     from vllama.plan.fitting import FitsHere
+    from vllama.plan.forms import forms_here
     from vllama.plan.report import report
     from vllama.plan.tell import tell
 
     facts, environ = machine(loaded), config.environ()
     try:
         bundle = books.find(model)
-        return tell(facts, bundle, books.info(bundle), environ)
+        return tell(facts, bundle, books.info(bundle), environ, forms=forms_here(books, bundle))
     except ModelNotFound as missing:
         try:
             found = books.look_up(model, formats=preferred_formats(facts), fits=FitsHere(facts))
@@ -136,6 +143,19 @@ def candidate_rows(found: Resolution) -> list[dict[str, Any]]:
     ]
 
 
+def failing_rows(told: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Return what would be tried if the plan failed, a row for each kind of failure."""
+    if told["strict"]:
+        return [("nothing else is tried (--strict)",)]
+    # most often the same steps suit several kinds of failure
+    kinds: dict[tuple[str, ...], list[str]] = {}
+    for row in told["if_it_fails"].values():
+        kinds.setdefault(tuple(row["then"]), []).append(row["when"])
+    rows: list[tuple[str, ...]]
+    rows = [(", or ".join(when), "; then ".join(then)) for then, when in kinds.items()]
+    return rows or [("nothing else can be tried here: what was asked for stays",)]
+
+
 def show(told: Mapping[str, Any]) -> None:
     """Print the report for a person."""
     from vllama.cli.output import say
@@ -185,6 +205,7 @@ def show(told: Mapping[str, Any]) -> None:
                 for row in told["devices"]
             ]),
             ("Because", [(reason,) for reason in told["reasons"]]),
+            ("If that fails", failing_rows(told)),
             ("Command", [(shlex.join(told["command"]),)] if told["command"] else []),
         ]  # fmt: skip
     for line in section_lines([(title, rows) for title, rows in sections if rows]):

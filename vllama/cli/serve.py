@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,12 @@ line in the config file (port = 8080); OLLAMA_HOST and the other variables of Ol
 )
 @click.option(
     "--engine", metavar="NAME", help="Engine to use instead of the best for this machine."
+)
+@click.option(
+    "--strict",
+    is_flag=True,
+    default=None,
+    help="Try no other plan if an engine does not start.",
 )
 @click.option("--host", metavar="ADDRESS", help="Address to listen on. [127.0.0.1]")
 @click.option("--port", metavar="N", help="Port; 0 takes any free one. [11434]")
@@ -77,6 +84,12 @@ line in the config file (port = 8080); OLLAMA_HOST and the other variables of Ol
     help="A running OpenAI server to put this API before; may be repeated.",
 )
 @click.option("--upstream-key", metavar="KEY", help="Key that the upstreams want.")
+@click.option(
+    "--api-key",
+    multiple=True,
+    metavar="KEY",
+    help="Key that requests must show; may be repeated. Others on this machine can see flags.",
+)
 @click.option("--debug", is_flag=True, default=None, help="Log more.")
 @click.option("--config", "config_file", type=Path, metavar="FILE", help="Config file to use.")
 @click.option("--log-format", metavar="FORM", help="Form of the log: text or json.")
@@ -85,30 +98,50 @@ line in the config file (port = 8080); OLLAMA_HOST and the other variables of Ol
 def serve(engine_args: Sequence[str], /, config_file: Path | None, yes: bool, **flags: Any) -> int:
     """Run the server, and load a model at once if one is named."""
     from vllama import config
-    from vllama.cli.logs import set_up_logging
     from vllama.cli.serve_ui import TerminalUi
+    from vllama.cli.server_log import set_up_logging
+    from vllama.cli.told import LoggedUi
+    from vllama.supervise.logs import OWN_LOG
 
     # a flag's parameter has the name of its setting; an empty tuple was not given
     given = {field: value or None for field, value in flags.items()}
     given["engine_args"] = engine_args or None
-    loaded = config.load(given, config.environ(), config_file)
-    config.prepare_environment()
-    set_up_logging(debug=loaded.debug, log_format=loaded.log_format)
-    from vllama import daemon
-    from vllama.errors import EngineMissing
+    environ = config.environ()
 
-    ui = TerminalUi()
+    def load() -> config.Config:
+        return config.load(given, environ, config_file)
+
+    loaded = load()
+    config.prepare_environment()
+    as_json = loaded.log_format == "json"
+    own_log = loaded.log_dir / OWN_LOG
+    set_up_logging(debug=loaded.debug, log_format=loaded.log_format, file=own_log)
+    from vllama import daemon
+    from vllama.errors import EngineMissing, VllamaError
+
+    logging.captureWarnings(True)
+    terminal = TerminalUi()
+    ui = LoggedUi(None if as_json else terminal)
     for note in loaded.notes:
         ui.note(note)
     try:
         try:
-            return daemon.serve(loaded, ui)
+            return daemon.serve(loaded, ui, load)
         except EngineMissing as error:
             from vllama.cli.installing import offer_missing
 
-            ui.close()
+            terminal.close()
             if not offer_missing(loaded, error, yes=yes):
                 raise
-        return daemon.serve(loaded, ui)
+        return daemon.serve(loaded, ui, load)
+    except VllamaError as error:
+        if not as_json:  # the boundary of the command line tells it
+            ui.log_error(error.message, error.hint)
+            raise
+        ui.error(error.message, error.hint)
+        return error.exit_code
+    except Exception:
+        ui.log_bug()
+        raise
     finally:
-        ui.close()
+        terminal.close()

@@ -29,8 +29,9 @@ def target_of(
     one, nothing is known but the name. Raises VllamaError.
     """
     from vllama.cli.files import server
-    from vllama.integrations.types import Target
+    from vllama.integrations.types import TOKEN, Target
 
+    key = loaded.key_to_send or TOKEN
     with server(loaded) as client:
         if model is None:
             model = _chosen(client)
@@ -41,9 +42,10 @@ def target_of(
             if needs_server:
                 raise
             show_warning(f"no server at {loaded.url}: the model's context is not known")
-            return Target(url=loaded.url, model=model)
+            return Target(url=loaded.url, model=model, key=key)
     target = Target(
         url=loaded.url,
+        key=key,
         model=model,
         context=_context(shown, loaded_now, model),
         capabilities=frozenset(map(str, shown.get("capabilities") or ())),

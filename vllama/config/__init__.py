@@ -124,4 +124,5 @@ def preferences(config: Config) -> Preferences:
         stall_timeout_s=config.load_timeout_s,
         extra_args=config.engine_args,
         reserve_bytes=max(defaults.reserve_bytes, config.gpu_overhead_bytes),
+        strict=config.strict,
     )

@@ -172,7 +172,7 @@ def _parse(setting: Setting, source: _Given) -> Any:
             return setting.parse([f"{name}={as_text(item)}" for name, item in value.items()])
         return setting.parse(as_text(value))
     except ValueError as error:
-        if setting.field == "hf_token":
+        if setting.secret:
             shown = "…"
         raise ConfigError(
             f'cannot use {setting.key} "{shown}" from {source.origin}: {error}',

@@ -23,6 +23,13 @@ def plain(text: str) -> str:
     return text
 
 
+def key(text: str) -> str:
+    """Take what can stand in a header as one word."""
+    if not plain(text).isascii() or not text.isprintable() or " " in text:
+        raise ValueError("not one word of printable ASCII")
+    return text
+
+
 def path(text: str) -> Path:
     """Take a path; `~` is the home folder."""
     return Path(plain(text)).expanduser()

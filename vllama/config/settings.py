@@ -67,6 +67,7 @@ class Config:
     port: int = 11434
     model: str | None = None
     engine: str | None = None
+    strict: bool = False
     context_length: int | None = None
     gpu_layers: int | None = None
     threads: int | None = None
@@ -79,6 +80,8 @@ class Config:
     replicas: int = 1
     hang_timeout_s: float | None = 30.0
     origins: tuple[str, ...] = ()
+    api_key: tuple[str, ...] = field(default=(), repr=False)
+    client_key: str | None = field(default=None, repr=False)
     upstreams: tuple[str, ...] = ()
     upstream_key: str | None = field(default=None, repr=False)
     flash_attention: bool | None = None
@@ -109,6 +112,11 @@ class Config:
     def url(self) -> str:
         """Where a client on this machine finds the server."""
         return address.url(self.scheme, address.reachable_host(self.host), self.port)
+
+    @property
+    def key_to_send(self) -> str | None:
+        """The key that the command line shows to the server, None: it has none."""
+        return self.api_key[0] if self.api_key else self.client_key
 
 
 def default(name: str) -> Any:

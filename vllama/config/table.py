@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from vllama.config import parse
+from vllama.config.settings import Config
 from vllama.units import parse_bytes
 
 ENV_PREFIX = "VLLAMA_"
@@ -36,6 +37,11 @@ class Setting:
         return self.field.removesuffix("_s").removesuffix("_bytes")
 
     @property
+    def secret(self) -> bool:
+        """True for what is never shown."""
+        return not next(f.repr for f in fields(Config) if f.name == self.field)
+
+    @property
     def env(self) -> str:
         """Name of our own variable."""
         return ENV_PREFIX + self.key.upper()
@@ -51,6 +57,13 @@ SETTINGS: tuple[Setting, ...] = (
         "engine to use; auto takes the best for this machine",
         "auto",
         "--engine",
+    ),
+    Setting(
+        "strict",
+        parse.boolean,
+        "fail if an engine does not start, instead of trying another plan",
+        "true",
+        "--strict",
     ),
     Setting(
         "context_length",
@@ -148,6 +161,21 @@ SETTINGS: tuple[Setting, ...] = (
         many=True,
     ),
     Setting(
+        "api_key",
+        parse.each(parse.key, parse.by_comma),
+        "keys, one of which every request but / and /health must show",
+        "sk-1234",
+        "--api-key",
+        many=True,
+    ),
+    Setting(
+        "client_key",
+        parse.key,
+        "key that the commands show to the server; the first api_key where there is one",
+        "sk-1234",
+        foreign="OLLAMA_API_KEY",
+    ),
+    Setting(
         "flash_attention",
         parse.auto(parse.boolean),
         "flash attention; auto where it works",
@@ -239,7 +267,9 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("hf_offline", parse.boolean, "never ask the hub", "true", foreign="HF_HUB_OFFLINE"),
     Setting("download_connections", parse.whole(1, 64), "connections of one download", "4"),
     Setting("data_dir", parse.path, "where vllama keeps what it writes", "~/.local/share/vllama"),
-    Setting("log_dir", parse.path, "logs of the engines", "~/.local/share/vllama/logs"),
+    Setting(
+        "log_dir", parse.path, "logs of the engines and of vllama", "~/.local/share/vllama/logs"
+    ),
     Setting("run_dir", parse.path, "records of running engines", "~/.local/share/vllama/run"),
     Setting(
         "nohistory",

@@ -14,7 +14,7 @@ from typing import Protocol, runtime_checkable
 
 from vllama.hardware.types import Platform
 from vllama.models.types import Bundle, Capability, Format, ModelInfo
-from vllama.supervise.spec import Endpoint, LaunchSpec
+from vllama.supervise.spec import Endpoint, Fault, LaunchSpec
 from vllama.translate.traits import Traits
 
 
@@ -82,9 +82,9 @@ class Settings:
 
     Context in tokens; `gpu_layers` -1 means all. `kv_cache_type` is f16, q8_0 or q4_0, None the
     engine's own. `parallel` is how many requests at once the user wants at most. `capabilities` are
-    the model's; `ranks`: it scores documents instead of making vectors. `tuned_args` and
-    `tuned_env` are what an engine's own `tune` decided; `extra_args` are the user's and come last,
-    so that they win.
+    the model's; `ranks`: it scores documents instead of making vectors; `chat_template` is the one
+    in its file, None: it has none, or it is not known yet. `tuned_args` and `tuned_env` are what an
+    engine's own `tune` decided; `extra_args` are the user's and come last, so that they win.
     """
 
     mode: Mode
@@ -100,6 +100,7 @@ class Settings:
     ranks: bool = False
     stall_timeout_s: float | None = 300.0
     capabilities: frozenset[Capability] = frozenset({Capability.COMPLETION})
+    chat_template: str | None = None
     tuned_args: tuple[str, ...] = ()
     tuned_env: tuple[tuple[str, str], ...] = ()
     extra_args: tuple[str, ...] = ()
@@ -110,13 +111,17 @@ class FailurePattern:
     """A line of the engine's output that tells why it failed.
 
     `pattern` is searched in each of the last lines, newest first. `cause` and `hint` may use
-    its groups as `{0}`, `{1}` … `retryable`: another start may go well.
+    its groups as `{0}`, `{1}` … `retryable`: the same start may go well another time. `fault` is
+    the kind of failure where another plan may help (`plan.ladder`): MEMORY, too little of it;
+    ARCHITECTURE, the engine cannot serve such a model; QUANTISATION, it cannot read its number
+    format; MISMATCH, the build does not suit this machine or is not whole; PORT, it was taken.
     """
 
     pattern: str
     cause: str
     hint: str | None = None
     retryable: bool = False
+    fault: Fault | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +197,9 @@ class Wish:
     """What is to be served, before an engine's own `tune` has settled its memory.
 
     `context_length` is in tokens; `context_asked` tells that somebody asked for that much, so that
-    it must not shrink. `reserve_bytes` is to be left free, on each GPU or of the RAM.
+    it must not shrink. `parallel` requests at once are asked for; where nobody does, there may be
+    `at_most` so many. `reserve_bytes` is to be left free, on each GPU or of the RAM. `eager`: an
+    earlier start ran out of memory, so do without what makes it faster and takes memory of its own.
     """
 
     platform: Platform
@@ -206,6 +213,8 @@ class Wish:
     kv_cache_type: str | None
     reserve_bytes: int
     extra_args: tuple[str, ...]
+    at_most: int | None = None
+    eager: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

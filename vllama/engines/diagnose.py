@@ -7,7 +7,8 @@ import signal
 from collections.abc import Callable, Sequence
 
 from vllama.engines.base import FailurePattern
-from vllama.supervise.spec import Diagnosis, Exit
+from vllama.engines.general_failures import GENERAL
+from vllama.supervise.spec import Diagnosis, Exit, Fault
 
 MAX_LINE = 300
 
@@ -27,21 +28,28 @@ SIGNALS = {
         None,
     ),
 }
+FAULTS = {signal.SIGKILL: Fault.MEMORY, signal.SIGILL: Fault.MISMATCH}
 
 
 def diagnose(patterns: Sequence[FailurePattern]) -> Callable[[Exit], Diagnosis]:
-    """Return a function that explains an exit by `patterns`, else by the exit code."""
-    compiled = [(re.compile(pattern.pattern), pattern) for pattern in patterns]
+    """Return a function that explains an exit.
+
+    By `patterns`, then by what any program may print (`GENERAL`), else by the exit code.
+    """
+    compiled = [(re.compile(pattern.pattern), pattern) for pattern in (*patterns, *GENERAL)]
 
     def explain(exit_: Exit) -> Diagnosis:
+        # a long trace may have pushed the line that tells out of the last ones
+        lines = (*reversed(exit_.output), *([exit_.first_error] if exit_.first_error else []))
         for regex, pattern in compiled:
-            for line in reversed(exit_.output):
+            for line in lines:
                 if match := regex.search(line):
                     groups = tuple(group or "" for group in match.groups())
                     return Diagnosis(
                         cause=pattern.cause.format(*groups),
                         hint=pattern.hint.format(*groups) if pattern.hint else None,
                         retryable=pattern.retryable,
+                        fault=pattern.fault,
                     )
         return explain_exit(exit_)
 
@@ -62,7 +70,7 @@ def explain_exit(exit_: Exit) -> Diagnosis:
         except ValueError:
             return Diagnosis(cause=f"it was ended by signal {-exit_.code}")
         cause, hint = SIGNALS.get(number, (f"it was ended by {number.name}", None))
-        return Diagnosis(cause=cause, hint=hint)
+        return Diagnosis(cause=cause, hint=hint, fault=FAULTS.get(number))
     return Diagnosis(cause=f"it ended with exit code {exit_.code}: {last}")
 
 

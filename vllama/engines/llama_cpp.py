@@ -78,7 +78,8 @@ class LlamaCpp:
     how many requests it answers at once if nobody says how many, `most_slots` the most it can
     (None: any number); each has a context of its own. `reads_projectors`: it takes images where the
     model has a projector; `logprobs_at_start`: it gives log probabilities only if it was started
-    for them; `rerank_path` is its route for models that rank. `by_platform` holds preference and
+    for them; `rerank_path` is its route for models that rank; `leaves_thinking` tells of a chat
+    template whose thinking it does not split off. `by_platform` holds preference and
     reason for Apple silicon, another macOS, and anything else. `key_variable` carries the key: an
     argument is for everybody on the machine to read.
     """
@@ -106,6 +107,7 @@ class LlamaCpp:
     logprobs_at_start: bool = False
     keeps_connections: bool = True
     rerank_path: str | None = None
+    leaves_thinking: Callable[[str | None], bool] = lambda template: False
 
     def find(self, places: Places) -> Installation | Missing:
         """Look for it where all engines are looked for, without importing it."""
@@ -160,7 +162,11 @@ class LlamaCpp:
         )
         # threads that spin at barriers collapse beside any other load (a third of the speed is lost
         # on an idle machine, a tenth of it is left on a busy one)
-        extra = {"OMP_WAIT_POLICY": environ.get("OMP_WAIT_POLICY", "PASSIVE")}
+        extra = {
+            "OMP_WAIT_POLICY": environ.get("OMP_WAIT_POLICY", "PASSIVE"),
+            # a debugger's trace takes seconds and pushes the line that tells out of the last ones
+            "GGML_NO_BACKTRACE": environ.get("GGML_NO_BACKTRACE", "1"),
+        }
         if endpoint.api_key:
             extra[self.key_variable] = endpoint.api_key
         words = (*self.program(installation), *spell(self.flags, start), *settings.extra_args)
@@ -188,6 +194,8 @@ class LlamaCpp:
             takes_images=self.reads_projectors and bundle.projector is not None,
             embeds=embeds,
             rerank_path=self.rerank_path if embeds else None,
+            splits_reasoning=self.base_traits.splits_reasoning
+            and not self.leaves_thinking(settings.chat_template),
         )
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from vllama.engines.base import FailurePattern
+from vllama.engines.general_failures import GENERAL
+from vllama.supervise.spec import Fault
 
 
 def failures(update: str, *more: FailurePattern) -> tuple[FailurePattern, ...]:
@@ -30,6 +32,7 @@ def failures(update: str, *more: FailurePattern) -> tuple[FailurePattern, ...]:
             pattern=r"unknown model architecture: '([^']*)'",
             cause="this build of llama.cpp does not know the architecture '{0}'",
             hint=f"{update}, or choose another model",
+            fault=Fault.ARCHITECTURE,
         ),
         FailurePattern(
             pattern=r"data is not within the file bounds|model is corrupted or incomplete",
@@ -45,6 +48,13 @@ def failures(update: str, *more: FailurePattern) -> tuple[FailurePattern, ...]:
             pattern=r"this GGUF file is version (\d+) but",
             cause="the file has GGUF version {0}, newer than this llama.cpp",
             hint=update,
+            fault=Fault.ARCHITECTURE,
+        ),
+        FailurePattern(
+            pattern=r"tensor '[^']*' has invalid ggml type (\d+)",
+            cause="this build of llama.cpp does not know the weights' number format (type {0})",
+            hint=f"{update}, or choose another quantisation",
+            fault=Fault.QUANTISATION,
         ),
         FailurePattern(
             pattern=r"failed to open GGUF file '([^']*)' \((.+)\)",
@@ -56,20 +66,25 @@ def failures(update: str, *more: FailurePattern) -> tuple[FailurePattern, ...]:
             r"|failed to bind|HTTP server error: bind",
             cause="its port was taken by another program",
             retryable=True,
+            fault=Fault.PORT,
         ),
         FailurePattern(
             pattern=r"(?i)failed to allocate|out of memory|cudaMalloc failed|std::bad_alloc"
-            r"|Failed to create llama_context|MemoryError|unable to allocate",
+            r"|Failed to create llama_context|MemoryError|unable to allocate"
+            r"|insufficient memory|mem_buffer != NULL|failed to map segment|unable to mmap",
             cause="the model and its context do not fit into memory",
             hint="use a smaller context (--ctx), fewer requests at once (--parallel) or a smaller "
             "model",
+            fault=Fault.MEMORY,
         ),
         *more,
         FailurePattern(
             pattern=r"No module named '?([\w.]+)'?",
             cause="its installation is incomplete: the module {0} is missing",
             hint="remove its environment and install it again (vllama engines install)",
+            fault=Fault.MISMATCH,
         ),
+        *GENERAL,
         FailurePattern(
             pattern=r"error: (?:invalid|unknown|unrecognized) arguments?:? (.+)"
             r"|error while handling argument \"(\S+)\"",
@@ -82,6 +97,7 @@ def failures(update: str, *more: FailurePattern) -> tuple[FailurePattern, ...]:
             cause="it cannot load the model: {0}",
             hint="a file that was made for Ollama's own engine does not load here: pull the same "
             "model from the hub (vllama pull hf.co/org/repo)",
+            fault=Fault.ARCHITECTURE,
         ),
         FailurePattern(
             pattern=r"failed to initialize the context: (.+)",

@@ -15,6 +15,10 @@ its own, so that several choices are asked for one by one. Bad grammars are answ
 connection is closed after a streamed answer, although its head promises to keep it. Tool calls are
 left to the front: models whose template knows no tools can be made to call them there, and calls
 look the same with every engine; `tool_choice` "none" still shows the tools to the template.
+
+How a model thinks is learnt from its template, by the `reasoning_content` of earlier turns and a
+few known forms; of any other (b11434: LFM 2.5, Apertus) the thinking stays in the text, and
+`enable_thinking` is false there unless it is said. `unlearnt` tells these: the front splits them.
 """
 
 from __future__ import annotations
@@ -31,7 +35,7 @@ from vllama.engines.recipe import Kind, Recipe, Wheels
 from vllama.environments.place import Step
 from vllama.hardware.probe import run_command
 from vllama.models.types import Capability
-from vllama.supervise.spec import HttpProbe
+from vllama.supervise.spec import Fault, HttpProbe
 from vllama.translate.traits import Tokenizer, Traits
 
 DISTRIBUTION = "xllamacpp"
@@ -108,6 +112,24 @@ def _pooling(start: Start) -> str | None:
     return "mean" if start.embeds and not known and not start.settings.ranks else None
 
 
+def unlearnt(template: str | None) -> bool:
+    """Tell whether llama.cpp might not see the thinking that a template marks with `<think>`."""
+    learnt = ("reasoning_content", "content.split('</think>')")
+    return bool(re.search("</?think>", template or "")) and not any(
+        sign in (template or "") for sign in learnt
+    )
+
+
+def _reasoning_format(start: Start) -> str:
+    """Return where thinking goes: a field of its own, or the text as the model wrote it."""
+    return "none" if unlearnt(start.settings.chat_template) else "deepseek"
+
+
+def _template_switches(start: Start) -> str | None:
+    """Return what the template is told if the request says nothing: that the model may think."""
+    return '{"enable_thinking":true}' if unlearnt(start.settings.chat_template) else None
+
+
 def _kv_type(start: Start) -> str | None:
     kind = start.settings.kv_cache_type
     return kind if kind != "fp8" else None
@@ -136,7 +158,8 @@ FLAGS: tuple[Flag, ...] = (
     ("--lora", lambda start: start.bundle.adapters),
     ("--mmproj", lambda start: start.bundle.projector if not start.embeds else None),
     ("--jinja", lambda start: True),
-    ("--reasoning-format", lambda start: "deepseek"),
+    ("--reasoning-format", _reasoning_format),
+    ("--chat-template-kwargs", _template_switches),
     ("--embeddings", lambda start: (start.embeds and not start.settings.ranks) or None),
     ("--reranking", lambda start: (start.embeds and start.settings.ranks) or None),
     ("--pooling", _pooling),
@@ -166,6 +189,7 @@ TRAITS = Traits(
         detokenize_path="/detokenize",
         input_field="content",
         text_field="content",
+        special_field="add_special",
     ),
     refused_fields=frozenset(),
 )  # fmt: skip
@@ -191,6 +215,7 @@ ENGINE = LlamaCpp(
             pattern=r"error while loading shared libraries: (\S+):",
             cause="its library {0} is missing",
             hint="install llama.cpp again",
+            fault=Fault.MISMATCH,
         ),
     ),
     install=RECIPE,
@@ -202,4 +227,5 @@ ENGINE = LlamaCpp(
     reads_projectors=True,
     keeps_connections=False,
     rerank_path="/v1/rerank",
+    leaves_thinking=unlearnt,
 )

@@ -20,7 +20,7 @@ from vllama.engines.served import COMMON_FAILURES, GIB, Served, for_mlx_only
 from vllama.environments.place import Step
 from vllama.hardware.types import Platform
 from vllama.models.types import Bundle, Capability, ModelInfo
-from vllama.supervise.spec import Endpoint, Grace, HttpProbe
+from vllama.supervise.spec import Endpoint, Fault, Grace, HttpProbe
 from vllama.translate.traits import SchemaStyle, Stops, Traits
 
 PARAMETERS = {
@@ -50,18 +50,21 @@ FAILURES = (
         pattern=r"The encoding '?(\w+)'? is not compatible with the selected device type '?(\w+)",
         cause="MAX cannot use weights in {0} on a device of type {1}",
         hint="choose a variant in float32, or another engine",
+        fault=Fault.QUANTISATION,
     ),
     FailurePattern(
         pattern=r"(?i)architecture[^.]{0,80}not (?:supported|registered|found)"
         r"|no registered architecture|unsupported architecture",
         cause="MAX does not support the model's architecture",
         hint="choose another engine",
+        fault=Fault.ARCHITECTURE,
     ),
     FailurePattern(
         pattern=r"(?i)not enough memory|exceeds available memory|insufficient memory"
         r"|requires more memory",
         cause="the model and its context do not fit into memory",
         hint="use a smaller context (--ctx) or a smaller model, or free memory",
+        fault=Fault.MEMORY,
     ),
     *COMMON_FAILURES,
 )

@@ -20,7 +20,7 @@ from vllama.engines.served import COMMON_FAILURES, Served
 from vllama.environments.place import Step
 from vllama.hardware.types import Platform
 from vllama.models.types import Bundle, Capability
-from vllama.supervise.spec import Endpoint
+from vllama.supervise.spec import Endpoint, Fault
 from vllama.translate.traits import SchemaStyle, Traits
 
 MIB = 1024**2
@@ -45,6 +45,7 @@ FAILURES = (
         pattern=r"Model type (\S+) not supported",
         cause="MLX does not know the architecture {0}",
         hint="update it (vllama engines install mlx-lm --upgrade), or choose another engine",
+        fault=Fault.ARCHITECTURE,
     ),
     FailurePattern(
         pattern=r"generation thread died: (.+)",

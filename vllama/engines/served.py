@@ -28,7 +28,7 @@ from vllama.engines.find import Located, find_package
 from vllama.engines.recipe import Recipe
 from vllama.hardware.types import Platform
 from vllama.models.types import Bundle, Format, ModelInfo
-from vllama.supervise.spec import Endpoint, Grace, HttpProbe, LaunchSpec, Work
+from vllama.supervise.spec import Endpoint, Fault, Grace, HttpProbe, LaunchSpec, Work
 from vllama.translate.traits import Traits
 
 GIB = 1024**3
@@ -37,17 +37,20 @@ PORT_TAKEN = FailurePattern(
     pattern=r"(?i)address already in use|port \d+ is already in use",
     cause="its port was taken by another program",
     retryable=True,
+    fault=Fault.PORT,
 )
 NO_MEMORY = FailurePattern(
     pattern=r"(?i)CUDA out of memory|OutOfMemoryError|MemoryError|Cannot allocate memory"
     r"|unable to mmap|can't allocate memory|\[metal::malloc\]",
     cause="the model and its context do not fit into memory",
     hint="use a smaller context (--ctx) or a smaller model, or free memory",
+    fault=Fault.MEMORY,
 )
 NO_MODULE = FailurePattern(
     pattern=r"(?:ModuleNotFoundError|ImportError): (.+)",
     cause="its installation is not complete ({0})",
     hint="remove its environment and install it again",
+    fault=Fault.MISMATCH,
 )
 BAD_FLAG = FailurePattern(
     pattern=r"(?i)(?:unrecognized arguments|no such option): (\S+)",

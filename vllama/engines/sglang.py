@@ -19,7 +19,7 @@ from vllama.engines.served import COMMON_FAILURES, GIB, Served, for_mlx_only
 from vllama.environments.place import Step
 from vllama.hardware.types import Platform, Vendor
 from vllama.models.types import Bundle, Capability, ModelInfo
-from vllama.supervise.spec import Endpoint, Grace, HttpProbe
+from vllama.supervise.spec import Endpoint, Fault, Grace, HttpProbe
 from vllama.translate.traits import Tokenizer, Traits
 
 PARAMETERS = {
@@ -39,21 +39,25 @@ FAILURES = (
         pattern=r"Not enough memory|Please try to increase --mem-fraction-static",
         cause="the model and its context do not fit into the GPU's memory",
         hint="use a smaller context (--ctx) or a smaller model, or free the GPU",
+        fault=Fault.MEMORY,
     ),
     FailurePattern(
         pattern=r"Model architectures? (.+?) (?:are|is) not supported",
         cause="SGLang does not support the architecture {0}",
         hint="update it, or choose another engine",
+        fault=Fault.ARCHITECTURE,
     ),
     FailurePattern(
         pattern=r"from sgl_kernel import|No module named 'sgl_kernel'",
         cause="its kernels are not built for this machine",
         hint="SGLang's package is for NVIDIA GPUs; choose another engine",
+        fault=Fault.MISMATCH,
     ),
     FailurePattern(
         pattern=r"(?i)driver version is insufficient|NVIDIA driver on your system is too old",
         cause="the NVIDIA driver is too old for this build of SGLang",
         hint="update the driver, or install a build for an older CUDA",
+        fault=Fault.MISMATCH,
     ),
     *COMMON_FAILURES,
 )

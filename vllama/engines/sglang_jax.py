@@ -15,13 +15,14 @@ from vllama.engines.served import COMMON_FAILURES, GIB
 from vllama.engines.sglang import Sglang
 from vllama.hardware.types import Platform
 from vllama.models.types import Bundle
-from vllama.supervise.spec import Endpoint
+from vllama.supervise.spec import Endpoint, Fault
 
 FAILURES = (
     FailurePattern(
         pattern=r"LogitsProcessor\.__call__\(\) missing",
         cause="this release of SGLang-JAX cannot run the model (a fault of its own)",
         hint="update it, or choose another engine",
+        fault=Fault.ARCHITECTURE,
     ),
     *COMMON_FAILURES,
 )

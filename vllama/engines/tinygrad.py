@@ -21,7 +21,7 @@ from vllama.engines.served import COMMON_FAILURES, Served
 from vllama.environments.place import Step
 from vllama.hardware.types import Platform
 from vllama.models.types import Bundle, Format, ModelInfo
-from vllama.supervise.spec import Endpoint, HttpProbe
+from vllama.supervise.spec import Endpoint, Fault, HttpProbe
 from vllama.translate.traits import SchemaStyle, Stops, Traits
 
 MIB = 1024**2
@@ -46,21 +46,25 @@ FAILURES = (
         pattern=r"Invalid tokenizer preset '([^']+)'",
         cause="tinygrad does not know the tokenizer '{0}'",
         hint="choose --engine llama.cpp",
+        fault=Fault.ARCHITECTURE,
     ),
     FailurePattern(
         pattern=r"No module named 'tinygrad\.llm\.kernels'",
         cause="this release of tinygrad is not complete (0.14.0 lacks tinygrad.llm.kernels)",
         hint="install it again with: vllama engines install tinygrad",
+        fault=Fault.MISMATCH,
     ),
     FailurePattern(
         pattern=r"FileNotFoundError: \[Errno 2\] No such file or directory: '(clang|cc|gcc)\S*'",
         cause="it compiles for the CPU with {0}, which is not on PATH",
         hint="install clang (Debian, Ubuntu: apt install clang)",
+        fault=Fault.MISMATCH,
     ),
     FailurePattern(
         pattern=r"(?:NotImplementedError|KeyError|ValueError|AssertionError): (.+)",
         cause="it cannot load the model ({0})",
         hint="choose --engine llama.cpp",
+        fault=Fault.ARCHITECTURE,
     ),
     *COMMON_FAILURES,
 )

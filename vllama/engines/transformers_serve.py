@@ -22,7 +22,7 @@ from vllama.engines.served import COMMON_FAILURES, GIB, Served, for_mlx_only, to
 from vllama.environments.place import Step
 from vllama.hardware.types import Platform
 from vllama.models.types import Bundle, Capability, ModelInfo
-from vllama.supervise.spec import Endpoint
+from vllama.supervise.spec import Endpoint, Fault
 from vllama.translate.traits import SchemaStyle, Stops, Traits
 
 PARAMETERS = {
@@ -49,17 +49,20 @@ FAILURES = (
         pattern=r"does not recognize this architecture|model type `?([\w.-]+)`? but Transformers",
         cause="this version of Transformers does not know the model's architecture",
         hint="update it (vllama engines install transformers --upgrade), or choose another engine",
+        fault=Fault.ARCHITECTURE,
     ),
     FailurePattern(
         pattern=r"Unrecognized configuration class",
         cause="Transformers cannot generate text with a model of this architecture",
         hint="choose a model that generates text",
+        fault=Fault.ARCHITECTURE,
     ),
     FailurePattern(
         pattern=r"(?:requires|need).*?(?:accelerate|bitsandbytes|auto-?gptq|autoawq|gptqmodel"
         r"|compressed-tensors|optimum)",
         cause="the model's quantisation needs a package that its environment does not have",
         hint="choose a variant in bfloat16, or another engine",
+        fault=Fault.QUANTISATION,
     ),
     FailurePattern(
         pattern=r"Error while deserializing header|SafetensorError: (.+)",
@@ -75,6 +78,7 @@ FAILURES = (
         pattern=r"Missing dependencies for serving",
         cause="it was installed without its server",
         hint="install it with: vllama engines install transformers",
+        fault=Fault.MISMATCH,
     ),
     *COMMON_FAILURES,
 )

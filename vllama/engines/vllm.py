@@ -188,6 +188,7 @@ class Vllm:
         embeds = settings.mode is Mode.EMBED
         return Traits(
             context_length=settings.context_length,
+            request_id_header="x-request-id",
             max_concurrency=flag_number(
                 given, SEQUENCES, default=settings.parallel or GPU_SEQUENCES
             ),

@@ -7,12 +7,15 @@ another process. So these patterns are searched in all lines that are kept, most
 from __future__ import annotations
 
 from vllama.engines.base import FailurePattern
+from vllama.engines.general_failures import GENERAL
+from vllama.supervise.spec import Fault
 
 FAILURES = (
     FailurePattern(
         pattern=r"(?i)address already in use",
         cause="its port was taken by another program",
         retryable=True,
+        fault=Fault.PORT,
     ),
     FailurePattern(
         pattern=r"error: unrecognized arguments: (.+)",
@@ -34,39 +37,46 @@ FAILURES = (
         pattern=r"Model architectures? \[?'?([^'\]]+)'?\]? (?:are|is) not supported",
         cause="vLLM does not support the architecture {0}",
         hint="update vLLM, or choose --engine llama.cpp with a GGUF of the model",
+        fault=Fault.ARCHITECTURE,
     ),
     FailurePattern(
         pattern=r"model type `([^`]+)` but Transformers does not recognize this architecture",
         cause="the installed transformers does not know models of the type {0}",
         hint="update vLLM, or choose --engine llama.cpp with a GGUF of the model",
+        fault=Fault.ARCHITECTURE,
     ),
     FailurePattern(
         pattern=r"(?i)CUDA out of memory|HIP out of memory|torch\.(?:cuda\.)?OutOfMemoryError",
         cause="the model and its context do not fit into the GPU's memory",
         hint="use a smaller context (--ctx) or a smaller model, or free the GPU",
+        fault=Fault.MEMORY,
     ),
     FailurePattern(
         pattern=r"No available memory for the cache blocks",
         cause="the memory it was given leaves no room for the context",
         hint="use a smaller context (--ctx) or a smaller model, or give it more memory",
+        fault=Fault.MEMORY,
     ),
     FailurePattern(
         pattern=r"Free memory on device \S+ \(([\d.]+)/([\d.]+) GiB\) on startup is less than"
         r" desired GPU memory utilization",
         cause="only {0} of the GPU's {1} GiB are free, which is less than it was to take",
         hint="free the GPU, or give it less: -- --gpu-memory-utilization 0.5",
+        fault=Fault.MEMORY,
     ),
     FailurePattern(
         pattern=r"Available memory on node \S+ \(([\d.]+)/([\d.]+) GiB\) on (?:startup|kv cache)",
         cause="only {0} of the {1} GiB of its memory node are free, which is less than it was to"
         " take",
         hint="use a smaller context (--ctx), or free memory",
+        fault=Fault.MEMORY,
     ),
     FailurePattern(
         pattern=r"max seq len \((\d+)\), \(?([\d.]+ \w+) KV cache is needed, which is larger than"
         r" the available KV cache memory \(([\d.]+ \w+)\)",
         cause="a context of {0} tokens needs {1} of cache, and it has {2}",
         hint="use a smaller context (--ctx), or give it more: -- --kv-cache-memory-bytes 4G",
+        fault=Fault.MEMORY,
     ),
     FailurePattern(
         pattern=r"User-specified max_model_len \((\d+)\) is greater than the derived"
@@ -79,22 +89,26 @@ FAILURES = (
         r"|Cannot allocate memory|unable to mmap",
         cause="there is not enough memory for the model",
         hint="use a smaller context (--ctx) or a smaller model",
+        fault=Fault.MEMORY,
     ),
     FailurePattern(
         pattern=r"(?i)driver version is insufficient|NVIDIA driver on your system is too old",
         cause="the NVIDIA driver is too old for this build of vLLM",
         hint="update the driver, or install a vLLM built for an older CUDA",
+        fault=Fault.MISMATCH,
     ),
     FailurePattern(
         pattern=r"(?i)Failed to infer device type|No CUDA GPUs are available|"
         r"libcuda\.so\.1: cannot open",
         cause="this build of vLLM is for GPUs, and it sees none",
         hint="check the driver (nvidia-smi), or install its CPU build: vllama engines install vllm",
+        fault=Fault.MISMATCH,
     ),
     FailurePattern(
         pattern=r"No module named '?([\w.]+)'?",
         cause="its installation is incomplete: the module {0} is missing",
         hint="install it again: vllama engines install vllm",
+        fault=Fault.MISMATCH,
     ),
     FailurePattern(
         pattern=r"CPU Generator does not use offset",
@@ -117,7 +131,15 @@ FAILURES = (
         r"quantization (?:method )?.* not supported",
         cause="this vLLM cannot read the model's quantisation",
         hint="choose another quantisation of the model, or --engine llama.cpp with a GGUF",
+        fault=Fault.QUANTISATION,
     ),
+    FailurePattern(
+        pattern=r"Failed core proc\(s\): \{[^}]*: -9\b",
+        cause="its core was killed (SIGKILL); if nobody did that, the system ran out of memory",
+        hint="use a smaller context (--ctx) or a smaller model, or free memory",
+        fault=Fault.MEMORY,
+    ),
+    *GENERAL,
     # the first error of a worker or of the core: whatever it is, it says more than the last line
     FailurePattern(
         pattern=r"^\((?:Vllm)?(?:Worker|EngineCore)[^)]*\) ERROR .*?\b"

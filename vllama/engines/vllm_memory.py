@@ -97,7 +97,7 @@ def _on_cpu(wish: Wish) -> Tuning:
     weights = info.weights_bytes * layout.data
     each = token_bytes(info, fp8=_fp8(wish)) * layout.data
     context, reasons = wish.context_length, []
-    sequences = flag_number(args, SEQUENCES, default=wish.parallel or CPU_SEQUENCES)
+    sequences = flag_number(args, SEQUENCES, default=wish.parallel or _at_most(wish, CPU_SEQUENCES))
 
     # what is free now; if that is too little, what would be if our other models were unloaded
     least = (
@@ -140,7 +140,7 @@ def _on_gpus(wish: Wish) -> Tuning:
     args, info = wish.extra_args, wish.info
     each = token_bytes(info, fp8=_fp8(wish))
     sequences = flag_number(
-        args, SEQUENCES, default=min(wish.parallel or GPU_SEQUENCES, GPU_SEQUENCES)
+        args, SEQUENCES, default=min(wish.parallel or _at_most(wish, GPU_SEQUENCES), GPU_SEQUENCES)
     )
     compute = _activations(info, sequences)
     buffers = compute + GPU_FIXED
@@ -164,6 +164,9 @@ def _on_gpus(wish: Wish) -> Tuning:
     smallest = min((gpu.total_bytes for gpu in gpus), default=0)
 
     own = [LENGTH, str(context), SEQUENCES, str(sequences), *layout.args()]
+    if wish.eager and not has_flag(args, "--enforce-eager", "--no-enforce-eager"):
+        own.append("--enforce-eager")  # CUDA graphs take memory beside the share
+        reasons.append("no CUDA graphs, which take memory of their own (--enforce-eager)")
     if _fp8(wish) and not has_flag(args, CACHE_TYPE):
         own += [CACHE_TYPE, "fp8"]
     if given := given_bytes(flag_value(args, CACHE)):
@@ -243,6 +246,10 @@ def given_bytes(text: str | None) -> int:
         return 0
     step = 1024 if found[2].isupper() else 1000
     return int(float(found[1]) * step ** " kmgt".index(found[2].lower() or " "))
+
+
+def _at_most(wish: Wish, usual: int) -> int:
+    return min(usual, wish.at_most or usual)
 
 
 def _number(text: str | None, default: float) -> float:

@@ -6,6 +6,7 @@ by its name there too: `--set speculative.draft.n_max=8`.
 """
 
 import argparse
+import json
 import os
 import signal
 import sys
@@ -73,6 +74,7 @@ def parser() -> argparse.ArgumentParser:
     known.add_argument("-ctv", "--cache-type-v")
     known.add_argument("--reasoning-format", type=str.upper)
     known.add_argument("--pooling", type=str.upper)
+    known.add_argument("--chat-template-kwargs", type=json.loads)
     known.add_argument("--rerank", "--reranking", action="store_true")
     known.add_argument("--lora", action="append", default=[])
     known.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
@@ -116,6 +118,9 @@ def parameters(given: dict[str, Any]) -> Any:
             if on
             else {}
         ),
+        "chat_template_kwargs": lambda switches: {
+            "default_template_kwargs": {name: json.dumps(value) for name, value in switches.items()}
+        },
         "lora": lambda paths: {"lora_adapters": [adapter(cpp, path) for path in paths]},
         "speculative.draft.mparams.path": lambda path: {
             "speculative.draft.mparams.path": path,

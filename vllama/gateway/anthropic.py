@@ -164,7 +164,7 @@ async def relay_blocks(
 
 def seed_of(request: Request) -> str:
     """Return 24 hexadecimal digits that are this request's own."""
-    return hashlib.blake2b(request.id.encode(), digest_size=12).hexdigest()
+    return hashlib.blake2b(request.number.encode(), digest_size=12).hexdigest()
 
 
 def _identify(request: Request) -> str:

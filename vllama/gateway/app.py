@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from vllama.errors import Busy, VllamaError
+from vllama.errors import Busy, Unauthorized, VllamaError
 from vllama.gateway.catalog import Catalog
 from vllama.gateway.guards import Guards, cors_headers
 from vllama.gateway.http import ClientGone, Message, Receive, Request, Send, now_ns
@@ -22,6 +22,7 @@ from vllama.gateway.upstream import Upstreams
 from vllama.metrics import Metrics
 from vllama.plan.types import Facts
 from vllama.scheduler.scheduler import Scheduler
+from vllama.tracing import Trace, model, trace
 from vllama.translate.faults import anthropic_error, ollama_error, openai_error
 
 log = logging.getLogger(__name__)
@@ -47,12 +48,16 @@ class App:
         self._gateway = gateway
         self._numbers = itertools.count(1)
         self._prefix = f"{time.time_ns() // 1_000_000:x}"
+        self._running: set[str] = set()
 
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         """Serve one request."""
         if scope["type"] != "http":
             return
         request = Request(scope, receive, send, f"{self._prefix}-{next(self._numbers)}")
+        doubled = request.id in self._running
+        trace.set(Trace(request.id, f"{request.id}-{request.number}" if doubled else ""))
+        model.set("")
         origin = request.header(b"origin")
         host = request.header(b"host")
         guards = self._gateway.guards
@@ -65,19 +70,23 @@ class App:
             if preflight:
                 await request.respond(204, b"")
                 return
-        await self._handle(request)
+        self._running.add(request.id)
+        try:
+            await self._handle(request)
+        finally:
+            if not doubled:
+                self._running.discard(request.id)
         took_s = (now_ns() - request.started_ns) / 1e9
         route = request.path if request.path in ROUTES else "other"
         self._gateway.metrics.request(route, request.status, took_s)
         level = logging.DEBUG if request.method in ("GET", "HEAD") else logging.INFO
         status = request.status or "-"
-        log.log(
-            level, "%s %s %s %.3fs %s", request.method, request.path, status, took_s, request.id
-        )
+        log.log(level, "%s %s %s %.3fs", request.method, request.path, status, took_s)
 
     async def _handle(self, request: Request) -> None:
         """Find the handler and run it; the one place where a request's errors end."""
         try:
+            self._check_key(request)
             handle = await self._route(request)
             if handle:
                 await handle(self._gateway, request)
@@ -90,6 +99,18 @@ class App:
             log.exception("%s %s: unexpected error", request.method, request.path)
             await self._fail(
                 request, VllamaError("internal error", hint="see the server's log and report it")
+            )
+
+    def _check_key(self, request: Request) -> None:
+        """Raise Unauthorized if the server has keys and the request shows none of them."""
+        guards = self._gateway.guards
+        if not guards.keys:
+            return
+        authorization, api_key = request.header(b"authorization"), request.header(b"x-api-key")
+        if not guards.key_allowed(request.path, authorization, api_key):
+            raise Unauthorized(
+                "unauthorized: the request shows no key of this server",
+                hint="send 'Authorization: Bearer KEY'; the commands take it from OLLAMA_API_KEY",
             )
 
     async def _route(self, request: Request) -> Handler | None:
@@ -124,7 +145,7 @@ class App:
             await request.send({"type": "http.response.body", "body": b""})
             return
         if request.path.startswith("/v1/messages"):
-            from vllama.gateway.anthropic import seed_of  # is there: its handler has failed
+            from vllama.gateway.anthropic import seed_of  # only here: see `routes`
 
             id_ = f"req_{seed_of(request)}"
             status, body = anthropic_error(error, request_id=id_)
@@ -135,6 +156,8 @@ class App:
         headers = {}
         if isinstance(error, Busy):
             headers["retry-after"] = str(max(1, round(error.retry_after_s)))
+        if isinstance(error, Unauthorized):
+            headers["www-authenticate"] = 'Bearer realm="vllama"'
         await request.respond(status, body, headers=headers)
 
     @staticmethod

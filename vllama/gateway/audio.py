@@ -87,7 +87,7 @@ async def heard(gateway: Gateway, request: Request, task: str) -> None:
         if path is not None:
             served = Part(name="model", data=(lease.traits.model_name or name).encode())
             others = [part for part in parts if part.name != "model"]
-            form, form_type = build_form([served, *others], seed=request.id)
+            form, form_type = build_form([served, *others], seed=request.number)
             call = Call(path=path, body=form, content_type=form_type)
             answer = await unless_gone(request, fetched(upstream, call, f"{task} with '{name}'"))
             flows = "stream" in fields and fields["stream"].text.lower() == "true"

@@ -57,7 +57,7 @@ async def completions(gateway: Gateway, request: Request) -> None:
 
     async def use(lease: Lease, upstream: Upstream) -> None:
         if asked.loads or asked.max_tokens == 0:
-            answer = answer_without_engine(asked, name, now_ns(), request.id)
+            answer = answer_without_engine(asked, name, now_ns(), request.number)
             kind = EVENT_STREAM.encode() if asked.stream else JSON
             await request.respond(200, answer, kind)
             return

@@ -50,6 +50,9 @@ from vllama.translate.types import (
 if TYPE_CHECKING:
     from vllama.gateway.app import Gateway
 
+MOST_AROUND = 4
+"""Tokens that a model may put around an input: BERT two, SentencePiece a space before."""
+
 
 async def embed(gateway: Gateway, request: Request) -> None:
     """Serve `POST /api/embed`."""
@@ -83,7 +86,9 @@ async def embedded(gateway: Gateway, request: Request, entry: Entry, asked: Embe
             model=asked.model,
             truncate=asked.truncate,
             limit=min(
-                math.inf if load.num_ctx is None else load.num_ctx, lease.traits.context_length
+                math.inf if load.num_ctx is None else load.num_ctx,
+                lease.traits.context_length,
+                entry.info.context_length or math.inf,  # the engine's may be rounded up
             ),
         )
         made = await unless_gone(request, work)
@@ -155,17 +160,25 @@ async def fit_input(
     upstream: Upstream, traits: Traits, text: str, *, truncate: bool, limit: float
 ) -> tuple[str, int]:
     """Cut an input to `limit` tokens, or refuse it (contract §1.4); return how many went, too."""
-    if len(text.encode()) < limit:  # a token is a byte at least
+    if len(text.encode()) < limit - MOST_AROUND:  # a token is a byte at least
         return text, 0
-    tokens = await tokenize(upstream, traits, text)
+    tokens = await tokenize(upstream, traits, text, special=True)
     if tokens is None or len(tokens) <= limit:
         return text, 0
     if not truncate:
         raise ContextOverflow("the input length exceeds the context length")
-    kept = tokens[: max(0, int(limit) - 1)]
-    if not kept:
-        raise ContextOverflow("input after truncation exceeds maximum context length")
-    return await detokenize(upstream, traits, kept), len(tokens) - len(kept)
+    around = 1  # what stands at the end is put there again
+    if traits.tokenizer is not None and traits.tokenizer.special_field:
+        plain = await tokenize(upstream, traits, text) or []
+        tokens, around = plain, len(tokens) - len(plain)
+    kept = tokens[: max(0, int(limit) - around)]
+    while kept:  # a text may have more tokens than it was made of: a space is put before it
+        text = await detokenize(upstream, traits, kept)
+        over = len(await tokenize(upstream, traits, text, special=True) or []) - int(limit)
+        if over <= 0:
+            return text, len(tokens) - len(kept)
+        kept = kept[:-over]
+    raise ContextOverflow("input after truncation exceeds maximum context length")
 
 
 def check_inputs(inputs: Sequence[Input], model: str, vocab_size: int | None) -> None:

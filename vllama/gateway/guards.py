@@ -1,10 +1,11 @@
-"""Who may talk to the server: the Host check and CORS, as Ollama does them (contract §3.8).
+"""Who may talk to the server: the Host check and CORS, as Ollama does them (contract §3.8), keys.
 
 Pure functions of header values; nothing here knows a socket.
 """
 
 from __future__ import annotations
 
+import hmac
 import ipaddress
 import re
 import socket
@@ -24,14 +25,20 @@ HEADERS = (
     "x-stainless-runtime-version, x-stainless-timeout"
 )
 PREFLIGHT_AGE_S = 12 * 3600
+KEYLESS = ("/", "/health")
+"""For whoever only asks whether the server lives."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guards:
-    """What is allowed. `origins` are the user's (`*` wildcards); `loopback`: bound to it only."""
+    """What is allowed. `origins` are the user's (`*` wildcards); `loopback`: bound to it only.
+
+    With `keys`, every request has to show one of them.
+    """
 
     origins: tuple[str, ...] = ()
     loopback: bool = True
+    keys: tuple[str, ...] = ()
 
     def origin_allowed(self, origin: str, host: str) -> bool:
         """Return True if a page of `origin` may talk to us; no origin is no page."""
@@ -42,6 +49,20 @@ class Guards:
     def host_allowed(self, host: str) -> bool:
         """Return True unless the Host header looks like DNS rebinding (loopback only)."""
         return not self.loopback or _host_allowed(host)
+
+    def key_allowed(self, path: str, authorization: str, api_key: str) -> bool:
+        """Return True unless a key is wanted that the request's headers do not show.
+
+        `authorization` is that of RFC 6750, `Bearer KEY`; `api_key` is `x-api-key`, where the
+        clients of Anthropic put it. Takes as long for a wrong key as for a right one.
+        """
+        if not self.keys or path in KEYLESS:
+            return True
+        scheme, _, bearer = authorization.partition(" ")
+        shown = (bearer.strip() if scheme.lower() == "bearer" else "", api_key.strip())
+        pairs = ((key.encode(), one.encode()) for key in self.keys for one in shown)
+        equal = [hmac.compare_digest(*pair) for pair in pairs]  # all of them, always
+        return any(equal)
 
 
 def cors_headers(origin: str, *, preflight: bool) -> dict[str, str]:

@@ -13,6 +13,7 @@ import msgspec
 
 from vllama.errors import BadRequest
 from vllama.gateway.direct import end_with_connection, hold_head
+from vllama.tracing import sane
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -48,6 +49,7 @@ class Request:
         "headers",
         "id",
         "method",
+        "number",
         "path",
         "queue_position",
         "receive",
@@ -57,14 +59,23 @@ class Request:
         "version",
     )
 
-    def __init__(self, scope: Mapping[str, Any], receive: Receive, send: Send, id_: str) -> None:
+    def __init__(
+        self,
+        scope: Mapping[str, Any],
+        receive: Receive,
+        send: Send,
+        number: str,
+    ) -> None:
+        """`number` is no other request's; `id` is the client's own name for it, if it has one."""
         self.method: str = scope["method"]
         self.version: str = scope.get("http_version", "1.1")
         self.path: str = scope["path"]
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.receive = receive
         self.send = send
-        self.id = id_
+        self.number = number
+        given = self.header(b"x-request-id")
+        self.id = given if given and sane(given) else number
         self.started_ns = now_ns()
         self.status = 0  # 0 until the head of the answer is out
         self.queue_position = 0  # the place in a model's queue that it began at; 0: it did not wait

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from vllama import tracing
 from vllama.errors import BadRequest, ContextOverflow, VllamaError
 from vllama.gateway.affinity import Prefix
 from vllama.gateway.connection import ConnectionLost
@@ -29,7 +30,7 @@ from vllama.translate.faults import clean_engine_error
 from vllama.translate.go_template_prompt import GoTemplate
 from vllama.translate.prompt import fit_messages
 from vllama.translate.rendered import renders_better
-from vllama.translate.style import style_of, template_switches
+from vllama.translate.style import marks_thinking, style_of, template_switches
 from vllama.translate.traits import Traits
 from vllama.translate.types import Call, Message, Think
 
@@ -77,6 +78,7 @@ async def leased(
     notice), the request waits its turn for the next one.
     """
     scheduler = gateway.scheduler
+    tracing.model.set(bundle.name)
     for pause_s in (*RETRY_PAUSES_S, None):
         lease = scheduler.try_acquire(bundle, need, keep_alive_s, prefix)
         if lease is None:
@@ -84,7 +86,9 @@ async def leased(
             lease = await unless_gone(request, waiting)
             request.queue_position = lease.queue_position
         try:
-            await use(lease, gateway.upstreams.to(lease.endpoint))
+            upstream = gateway.upstreams.to(lease.endpoint)
+            upstream.request_id_header = lease.traits.request_id_header
+            await use(lease, upstream)
             return
         except ConnectionLost as error:
             scheduler.suspect(lease)
@@ -123,12 +127,19 @@ async def fetch_json(upstream: Upstream, path: str, body: object) -> dict[str, o
     return value
 
 
-async def tokenize(upstream: Upstream, traits: Traits, text: str) -> list[int] | None:
-    """Return the engine's tokens of `text`, None if it has no tokenizer route."""
+async def tokenize(
+    upstream: Upstream, traits: Traits, text: str, *, special: bool = False
+) -> list[int] | None:
+    """Return the engine's tokens of `text`, None if it has no tokenizer route.
+
+    `special`: with those that the model puts around an input, where the route leaves them out.
+    """
     route = traits.tokenizer
     if route is None:
         return None
-    body = {route.input_field: text}
+    body: dict[str, object] = {route.input_field: text}
+    if special and route.special_field:
+        body[route.special_field] = True
     if traits.model_name:
         body["model"] = traits.model_name
     try:
@@ -205,6 +216,8 @@ class Prompt:
         self._upstream = upstream
         self._traits = traits
         self._template = template_of(info)
+        # whoever splits thinking off must know whether the template has opened it
+        self._splits = not traits.splits_reasoning and marks_thinking(info.chat_template or "")
         self.text: str | None = None
         self.tokens: int | None = None
         self.dropped = 0
@@ -214,7 +227,8 @@ class Prompt:
     def matters(self) -> bool:
         """Whether anything is to be done here: an engine may render and count all by itself."""
         counts = not self._traits.usage_in_stream
-        return counts or self._traits.completes_chats or self._go is not None
+        rendered = self._traits.completes_chats or self._go is not None
+        return counts or rendered or self._splits
 
     async def fit(
         self,
@@ -242,7 +256,8 @@ class Prompt:
             style = style_of(self._info.chat_template)
             self.finished = renders_better(messages, think, self._traits, style)
         counts = always or not self._traits.usage_in_stream or self._may_be_long(messages)
-        if not self.finished and (self._template is None or not (counts or text_wanted)):
+        wanted = counts or text_wanted or self._splits
+        if not self.finished and (self._template is None or not wanted):
             return messages
         try:
             text = self._render(messages, tools, think)

@@ -163,7 +163,9 @@ async def show(gateway: Gateway, request: Request) -> None:
 def planned(gateway: Gateway, bundle: Bundle, info: ModelInfo) -> dict[str, object]:
     """Return the plan that a model is loaded by, or would be, as `vllama plan` tells it."""
     views = gateway.scheduler.views()
-    running = next((view.plan for view in views if view.bundle.key == bundle.key), None)
+    # by name too: it may be loaded in another quantisation (`plan.forms`)
+    same = (bundle.key, bundle.name)
+    running = next((v.plan for v in views if v.bundle.key in same or v.name in same), None)
     told = tell(gateway.facts, bundle, info, gateway.environ, running=running)
     return told | {"loaded": running is not None}
 
@@ -225,7 +227,7 @@ async def pull(gateway: Gateway, request: Request) -> None:
     except VllamaError as error:
         reply = {"error": error.sentence()}
         if not stream:
-            await request.json(error.status, reply)
+            await request.json(500, reply)  # whatever it was, as Ollama does (contract §1.5)
             return
         await send_line(request, reply)
     else:

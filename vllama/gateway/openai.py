@@ -169,7 +169,11 @@ async def embeddings(gateway: Gateway, request: Request) -> None:
             asked.inputs,
             model=name,
             truncate=truncate,
-            limit=min(load.num_ctx or math.inf, lease.traits.context_length),
+            limit=min(
+                load.num_ctx or math.inf,
+                lease.traits.context_length,
+                entry.info.context_length or math.inf,
+            ),
         )
         made = await unless_gone(request, work)
         vectors = made.vectors

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Iterator
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from vllama import early
 from vllama.early import BACKLOG
@@ -78,6 +79,25 @@ def owner_of(host: str, port: int, limit_s: float = PROBE_LIMIT_S) -> str:
     return "an Ollama server" if b'"version"' in answer else "another program"
 
 
+class Protocol(HttpToolsProtocol):
+    """uvicorn's, which answers also who has shut its sending side already (`printf … | nc`)."""
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Keep the connection until what was asked is answered; False closes it.
+
+        Only for requests that make nothing: of any other, the end of its sending side is how a
+        client that leaves stops the engine, and how Go's server sees it too.
+        """
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete:
+            return False
+        asked = [cycle, *(waiting for waiting, _ in self.pipeline)]
+        if any(each.scope["method"] not in ("GET", "HEAD") for each in asked):
+            return False
+        cycle.keep_alive = False  # the newest; those before it are answered first
+        return True
+
+
 class Server(uvicorn.Server):
     """uvicorn without its signal handlers: signals belong to the daemon."""
 
@@ -98,7 +118,7 @@ def make_server(app: App, *, drain_s: float) -> Server:
     return Server(
         uvicorn.Config(
             app,
-            http="httptools",
+            http=Protocol,
             ws="none",
             lifespan="off",
             log_config=None,

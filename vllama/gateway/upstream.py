@@ -14,6 +14,7 @@ from vllama.errors import UpstreamError
 from vllama.gateway.connection import Connection, ConnectionLost
 from vllama.scheduler.health import Answer as Progress
 from vllama.supervise.spec import Endpoint
+from vllama.tracing import trace
 
 if TYPE_CHECKING:
     from vllama.translate.types import Call
@@ -64,6 +65,7 @@ class Upstream:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
+        self.request_id_header: str | None = None  # as its engine's traits say
         self.frames: dict[int, bytes] = {}  # by the length of a chunk with its frame
         self.idle: list[Connection] = []
         self.live: set[Connection] = set()
@@ -98,12 +100,15 @@ class Upstream:
         return connection
 
     def encode(self, call: Call) -> bytes:
-        """Return the bytes of a POST."""
-        where = self.endpoint
+        """Return the bytes of a POST, with the id of the request that it is made for."""
+        where, header = self.endpoint, self.request_id_header
+        asked = trace.get() if header else None
+        identity = f"{header}: {asked.next_call()}\r\n" if asked else ""
         auth = f"authorization: Bearer {where.api_key}\r\n" if where.api_key else ""
         head = (
-            f"POST {where.prefix}{call.path} HTTP/1.1\r\nhost: {where.host}:{where.port}\r\n{auth}"
-            f"content-type: {call.content_type}\r\ncontent-length: {len(call.body)}\r\n\r\n"
+            f"POST {where.prefix}{call.path} HTTP/1.1\r\nhost: {where.host}:{where.port}\r\n"
+            f"{auth}{identity}content-type: {call.content_type}\r\n"
+            f"content-length: {len(call.body)}\r\n\r\n"
         )
         return head.encode("latin-1") + call.body
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 
 from vllama.integrations import jsonc, tables
-from vllama.integrations.types import NAME, TOKEN, Edit, Integration, Places, Start, Target
+from vllama.integrations.types import NAME, Edit, Integration, Places, Start, Target
 
 _ANSWER_TOKENS = 8192
 _CLAUDE_TIERS = ("OPUS", "SONNET", "HAIKU")
@@ -19,7 +19,7 @@ _CLAUDE_TIERS = ("OPUS", "SONNET", "HAIKU")
 def _claude_variables(target: Target) -> dict[str, str]:
     return {
         "ANTHROPIC_BASE_URL": target.url,
-        "ANTHROPIC_AUTH_TOKEN": TOKEN,
+        "ANTHROPIC_AUTH_TOKEN": target.key,
         "ANTHROPIC_API_KEY": "",  # a key of the user's is not for this server
         "ANTHROPIC_MODEL": target.model,
         **{f"ANTHROPIC_DEFAULT_{tier}_MODEL": target.model for tier in _CLAUDE_TIERS},
@@ -104,7 +104,7 @@ def _opencode_edits(target: Target, places: Places) -> tuple[Edit, ...]:
 def _copilot_start(target: Target, args: Sequence[str]) -> Start:
     variables = {
         "COPILOT_PROVIDER_BASE_URL": f"{target.url}/v1",
-        "COPILOT_PROVIDER_API_KEY": TOKEN,
+        "COPILOT_PROVIDER_API_KEY": target.key,
         "COPILOT_PROVIDER_WIRE_API": "responses",
         "COPILOT_MODEL": target.model,
     }

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 NAME = "vllama"
 """What our entry is called in other tools' settings."""
 TOKEN = "vllama"
-"""For tools that insist on a key; the server looks at none."""
+"""For tools that insist on a key, where the server has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,11 +17,12 @@ class Target:
     """The server and the model that a tool shall use.
 
     `url` is the server's root without a slash at its end. `context` is in tokens, None if it is
-    not known; `capabilities` are those of `/api/show`.
+    not known; `capabilities` are those of `/api/show`; `key` is one that the server takes.
     """
 
     url: str
     model: str
+    key: str = field(default=TOKEN, repr=False)
     context: int | None = None
     capabilities: frozenset[str] = frozenset()
 

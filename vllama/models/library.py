@@ -327,7 +327,7 @@ class Library:
 
 
 def open_library(settings: ModelsSettings) -> Library:
-    """Build the library of this machine: other tools' stores, folders, the hub's cache, packages."""
+    """Build the library of this machine: others' stores, folders, the hub's cache, packages."""
     check_aliases(settings.aliases)
     stores: tuple[Store, ...] = (
         OllamaStore(settings.ollama_dirs),

@@ -55,7 +55,7 @@ def choose_engine(
     better: list[str] = []  # missing engines that would be taken
     passed: list[tuple[Engine, str, str]] = []  # installed ones that lack something
     for engine, _, reason in ranked(facts):
-        if format_ and format_ not in engine.formats:
+        if engine.name in facts.relief.without or (format_ and format_ not in engine.formats):
             continue
         lack = lacking(engine, facts, bundle, info)
         absent = found.missing.get(engine.name)
@@ -204,12 +204,15 @@ def make_plan(facts: Facts, bundle: Bundle, info: ModelInfo, need: Need) -> Plan
             ranks=info.ranks,
             stall_timeout_s=prefs.stall_timeout_s,
             capabilities=info.capabilities,
+            chat_template=info.chat_template,
             tuned_args=reckoned.tuning.args if reckoned.tuning else (),
             tuned_env=reckoned.tuning.env if reckoned.tuning else (),
             extra_args=prefs.extra_args,
         ),
         memory=memory,
         reasons=tuple(reasons),
+        context_asked=reckoned.context_asked,
+        relief=facts.relief,
     )
 
 

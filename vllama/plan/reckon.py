@@ -30,6 +30,8 @@ def reckon(facts: Facts, choice: Choice, format_: Format, info: ModelInfo, need:
         wanted, asked = info.context_length or UNKNOWN_CONTEXT, False
     else:
         wanted, asked = wanted_context(facts, need)
+    if not asked and facts.relief.context_length:
+        wanted = min(wanted, facts.relief.context_length)
     if info.context_length and wanted > info.context_length:
         wanted = info.context_length
         reasons.append(f"context clamped to the {wanted} tokens the model was trained for")
@@ -49,6 +51,8 @@ def reckon(facts: Facts, choice: Choice, format_: Format, info: ModelInfo, need:
                 kv_cache_type=prefs.kv_cache_type,
                 reserve_bytes=prefs.reserve_bytes,
                 extra_args=prefs.extra_args,
+                at_most=facts.relief.parallel,
+                eager=facts.relief.eager,
             )
         )
         return Reckoned(
@@ -65,6 +69,7 @@ def reckon(facts: Facts, choice: Choice, format_: Format, info: ModelInfo, need:
             parallel=prefs.parallel,
             reasons=(*reasons, *tuning.reasons),
             tuning=tuning,
+            context_asked=asked,
         )
     parallel, slots = slots_of(facts, engine, info, need, context, on_gpu=on_gpu)
     if slots > 1:
@@ -91,7 +96,13 @@ def reckon(facts: Facts, choice: Choice, format_: Format, info: ModelInfo, need:
         usable_bytes=usable,
         parallel=parallel,
         reasons=tuple(reasons),
+        context_asked=asked,
     )
+
+
+def at_once(facts: Facts) -> int | None:
+    """Return how many requests are to run at once: as asked for, else as failures have taught."""
+    return facts.preferences.parallel or facts.relief.parallel
 
 
 def memory_of(
@@ -128,8 +139,8 @@ def slots_of(
     """
     asked = facts.preferences.parallel
     if not isinstance(engine, Slotted):
-        return asked, 1
-    slots = engine.slots(asked)
+        return at_once(facts), 1
+    slots = engine.slots(at_once(facts))
     usable = available_bytes(facts, on_gpu=on_gpu)
     while not asked and slots > 1:
         memory = memory_of(facts, engine, info, need, context, on_gpu=on_gpu, slots=slots)

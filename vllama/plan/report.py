@@ -14,8 +14,10 @@ from vllama.engines.base import Engine
 from vllama.errors import NoPlan, VllamaError
 from vllama.models.types import Bundle
 from vllama.plan.choose import choose_engine, ranked
+from vllama.plan.forms import Form
+from vllama.plan.ladder import WORDS, fallbacks
 from vllama.plan.reckon import available_bytes
-from vllama.plan.types import Facts, Plan
+from vllama.plan.types import Facts, Need, Plan
 from vllama.supervise.spec import Endpoint
 from vllama.units import format_bytes_decimal
 
@@ -126,11 +128,13 @@ def report(
     files: Sequence[Mapping[str, Any]],
     candidates: Sequence[Mapping[str, Any]] = (),
     notes: Sequence[str] = (),
+    forms: Sequence[Form] = (),
 ) -> dict[str, Any]:
     """Put everything together; `outcome` is the plan, or why there is none.
 
     `files` (name, size_bytes, here) are those of the model; `candidates` what was looked at on the
-    hub, `notes` what a pull would say about its choice. Sizes are bytes.
+    hub, `notes` what a pull would say about its choice, `forms` other quantisations that are here.
+    `if_it_fails` has what would be tried then, in order, by the kind of failure. Sizes are bytes.
     """
     plan = outcome if isinstance(outcome, Plan) else None
     told: dict[str, Any] = {
@@ -162,6 +166,11 @@ def report(
         },
         "devices": device_rows(facts, plan),
         "reasons": list(plan.reasons),
+        "strict": facts.preferences.strict,
+        "if_it_fails": {
+            str(fault): {"when": WORDS[fault], "then": list(steps)}
+            for fault, steps in fallbacks(facts, Need(), plan, forms).items()
+        },
         "command": []
         if _runs_already(plan, facts)
         else command(plan, _engine(plan, facts), environ),

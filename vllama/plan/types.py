@@ -24,6 +24,7 @@ class Preferences:
     stall_timeout_s: float | None = 300.0
     extra_args: tuple[str, ...] = ()
     reserve_bytes: int = 512 * 1024 * 1024
+    strict: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,12 +39,28 @@ class Need:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Relief:
+    """What failed starts of a model have taught its next plan (`ladder`).
+
+    An automatic context is at most `context_length` tokens, and at most `parallel` requests run at
+    once, unless the user asked for more. `eager`: nothing that trades memory for speed. `without`:
+    engines that failed.
+    """
+
+    context_length: int | None = None
+    parallel: int | None = None
+    eager: bool = False
+    without: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """All that a decision may look at."""
 
     platform: Platform
     found: Found
     preferences: Preferences = field(default_factory=Preferences)
+    relief: Relief = field(default_factory=Relief)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +93,8 @@ class Reckoned:
     """What a model takes here, before anybody has judged whether that is too much.
 
     Context in tokens, `gpu_layers` -1: all; `usable_bytes` is what there is of that memory.
-    `parallel` requests are answered at once, None: as many as the engine likes.
+    `parallel` requests are answered at once, None: as many as the engine likes. `context_asked`:
+    somebody asked for that much context.
     """
 
     gpu_layers: int
@@ -86,6 +104,7 @@ class Reckoned:
     parallel: int | None = None
     reasons: tuple[str, ...] = ()
     tuning: Tuning | None = None
+    context_asked: bool = False
 
     @property
     def fits(self) -> bool:
@@ -105,7 +124,11 @@ class Reckoned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The decision and its reasons, one sentence each."""
+    """The decision and its reasons, one sentence each.
+
+    `context_asked`: somebody asked for that much context. `relief` is what it had to make do with;
+    `instead` says so, and why, of a plan that is not the first; else it is empty.
+    """
 
     bundle: Bundle
     info: ModelInfo
@@ -114,3 +137,6 @@ class Plan:
     settings: Settings
     memory: Memory
     reasons: tuple[str, ...]
+    context_asked: bool = False
+    relief: Relief = field(default_factory=Relief)
+    instead: str = ""

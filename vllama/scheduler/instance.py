@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from vllama.models.types import Bundle
+from vllama.plan.forms import names_form
+from vllama.plan.ladder import Failed
 from vllama.plan.types import Need, Plan
 from vllama.scheduler.policy import Pools
 from vllama.supervise.spec import Attempt, Diagnosis, Endpoint, Grace, State
@@ -160,9 +162,10 @@ class Instance:
 
     `retiring`: takes no new requests, ends when the last one has gone. `replaces`: the instance
     of the same model that has to be gone before this one may load. `admitted`: it has its room.
-    `needs` is the estimate in bytes by pool, `holds` what was measured last, `peak` the most of
-    that; `awake_holds` what it held before it fell asleep. `service_s` is how long a request takes,
-    as a moving average.
+    `failed` are the plans that did not start before the present one, `another` the one that comes
+    after it; `stands_in`: it runs another quantisation than was asked for. `needs` is the estimate
+    in bytes by pool, `holds` what was measured last, `peak` the most of that; `awake_holds` what it
+    held before it fell asleep. `service_s` is how long a request takes, as a moving average.
     """
 
     key: Key
@@ -172,6 +175,9 @@ class Instance:
     keep_alive_s: float
     last_used_s: float
     plan: Plan | None = None
+    failed: tuple[Failed, ...] = ()
+    another: Plan | None = None
+    stands_in: bool = False
     process: Process | None = None
     sleeper: Sleeper | None = None
     loaded: bool = False
@@ -264,12 +270,16 @@ class Instance:
                 self.prefixes.popitem(last=False)
         return best
 
-    def fits(self, need: Need) -> bool:
+    def fits(self, bundle: Bundle, need: Need) -> bool:
         """Return True if a request with `need` can use it as it is (a smaller context can).
+
+        One that runs another quantisation is not for a request whose name says which it wants.
 
         Before there is a plan, a context that was not asked for counts as large enough: the
         scheduler asks again when the plan is known.
         """
+        if self.stands_in and names_form(bundle):
+            return False
         if self.plan is None:
             have: int | None = self.need.context_length
             logprobs, trained = self.need.logprobs, None

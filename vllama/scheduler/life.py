@@ -12,6 +12,7 @@ from vllama.errors import (
     ShuttingDown,
     VllamaError,
 )
+from vllama.plan.ladder import Failed
 from vllama.plan.types import Plan
 from vllama.scheduler.instance import Instance
 from vllama.scheduler.room import Room
@@ -34,21 +35,15 @@ class Life:
     async def run(self) -> None:
         """Live: 1. plan, 2. wait for room, 3. run the process and hand out slots, 4. leave.
 
+        A process that did not start for a reason that another plan may avoid: from 2 with that.
         Turns every failure into an answer for those who wait; raises nothing but cancellation.
         """
-        instance, table, ports = self._instance, self._table, self._ports
+        instance, table = self._instance, self._table
         try:
-            plan = await self._plan()
-            instance.needs = ports.needs(plan)
-            await self._room.enter(instance, instance.needs)
-            if instance.retiring and not instance.queue:
-                return  # all who wanted it have gone, and so did it
-            instance.traits = ports.traits(plan)
-            instance.sleeper = ports.sleeper(plan)
-            instance.process = ports.start(plan)
-            instance.process.listen(instance.wake.set)
-            begun_s = table.clock.monotonic()
-            await self._hand_out(begun_s)
+            plan: Plan | None = await self._plan()
+            while plan is not None:
+                await self._serve(plan)
+                plan, instance.another = instance.another, None
         except VllamaError as error:
             self._failed(error)
         except Exception:
@@ -61,6 +56,21 @@ class Life:
             table.retire(instance, "it has ended")
             table.fail_queue(instance, ShuttingDown("cannot serve: the server is stopping"))
             table.ended(instance)
+
+    async def _serve(self, plan: Plan) -> None:
+        """Wait for room, start the process and serve by it until it has ended (2 and 3)."""
+        instance, ports = self._instance, self._ports
+        instance.plan, instance.process, instance.admitted = plan, None, False
+        instance.needs, instance.peak = ports.needs(plan), {}
+        instance.stands_in = plan.bundle.key != instance.key.model
+        await self._room.enter(instance, instance.needs)
+        if instance.retiring and not instance.queue:
+            return  # all who wanted it have gone, and so did it
+        instance.traits = ports.traits(plan)
+        instance.sleeper = ports.sleeper(plan)
+        instance.process = ports.start(plan)
+        instance.process.listen(instance.wake.set)
+        await self._hand_out(self._table.clock.monotonic())
 
     def _failed(self, error: VllamaError) -> None:
         instance, process = self._instance, self._instance.process
@@ -105,7 +115,7 @@ class Life:
                     if instance.queue or not instance.loaded or failed:
                         await self._ready(begun_s)
                         table.serve_queue(instance)
-                    if runner.done():
+                    if runner.done() or instance.another:
                         return
                     if instance.loaded and not instance.holds:
                         await self._room.measure()  # from now on the truth, not the estimate
@@ -137,6 +147,9 @@ class Life:
             if instance.sleeping and not await self._wake():
                 process.parts[0].condemn(endpoint, "it did not wake up")
                 await process.ensure_ready()
+        except EngineStartFailed as error:
+            await self._step(error)
+            return
         except VllamaError as error:
             self._failed(error)
             return
@@ -147,6 +160,26 @@ class Life:
             instance.last_used_s = now_s
             self._table.room_changed.set()
             self._ports.told(instance.plan, None)
+
+    async def _step(self, error: EngineStartFailed) -> None:
+        """Find another plan for a process that did not start; if there is none, tell why."""
+        instance = self._instance
+        if instance.failed and instance.failed[-1].plan is instance.plan:
+            return  # judged already; its process is about to be gone
+        diagnosis = instance.process.last_diagnosis if instance.process else None
+        wanted = not instance.loaded and (instance.queue or not instance.retiring)
+        if instance.plan is None or diagnosis is None or not wanted:
+            self._failed(error)
+            return
+        one = Failed(plan=instance.plan, message=error.message, diagnosis=diagnosis)
+        instance.failed = (*instance.failed, one)
+        try:
+            plan = await self._ports.another(instance.bundle, instance.need, instance.failed)
+        except VllamaError as last:
+            self._failed(last)
+            return
+        log.warning("%s: %s", instance.bundle.name, plan.instead)
+        instance.another = plan
 
     # -- sleep --------------------------------------------------------------------------------
 

@@ -96,7 +96,7 @@ class Scheduler:
             instance is None
             or self._closing
             or not (instance.ready and instance.has_slot and not instance.queue)
-            or not instance.fits(need)
+            or not instance.fits(bundle, need)
         ):
             return None
         self._table.take(instance, keep_alive_s)
@@ -120,7 +120,7 @@ class Scheduler:
                 return lease
             instance = self._instance_for(bundle, need)
             granted = await self._queued(instance, keep_alive_s, prefix)
-            if granted and instance.fits(need):
+            if granted and instance.fits(bundle, need):
                 return granted
             # the engine has just ended; or it was still being planned when we joined, with a
             # smaller context than we need
@@ -133,7 +133,7 @@ class Scheduler:
         For a request that wants it loaded and no more: it need not wait for a slot.
         """
         instance = self._table.instances.get(Key(bundle.key, need.mode))
-        if instance is None or not instance.ready or not instance.fits(need):
+        if instance is None or not instance.ready or not instance.fits(bundle, need):
             return False
         self._table.touch(instance, keep_alive_s)
         return True
@@ -235,7 +235,7 @@ class Scheduler:
         key = Key(bundle.key, need.mode)
         self._table.check_failure(key)
         old = self._table.instances.get(key)
-        if old and old.fits(need):
+        if old and old.fits(bundle, need):
             return old
         if old:
             need = widened(old, need)

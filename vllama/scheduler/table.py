@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from vllama.clock import Clock
-from vllama.errors import CoolingDown, VllamaError
+from vllama.errors import CoolingDown, EngineStartFailed, VllamaError
 from vllama.models.types import Bundle
+from vllama.plan.ladder import Failed
 from vllama.plan.types import Need, Plan
 from vllama.scheduler.health import Answer
 from vllama.scheduler.instance import Instance, Key, Lease, Prefix, Process, Sleeper
@@ -49,11 +50,17 @@ class Limits:
     hang_s: float = 30.0
 
 
+async def no_other(bundle: Bundle, need: Need, failed: Sequence[Failed]) -> Plan:
+    """Have no other plan: raise the error of the first."""
+    raise EngineStartFailed(failed[0].message, hint=failed[0].diagnosis.hint)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
     """What the scheduler asks of the world; passed in so that tests can gate each of them.
 
-    `plan` decides (may take a while); `start` makes a process that is not running yet;
+    `plan` decides (may take a while); `another` decides after starts that failed, or raises why
+    there is nothing left to try; `start` makes a process that is not running yet;
     `traits` declares its behaviour; `needs` tells what it will take, by pool; `measure` looks at
     memory (at GPUs only if told to); `told` hears of the end of every load, with its error if it
     failed; `remember` of what a process held at most in its life. `traffic` tells how far the
@@ -67,6 +74,7 @@ class Ports:
     needs: Callable[[Plan], Pools]
     measure: Callable[[Mapping[Hashable, Measurable], bool], Awaitable[Measured]]
     remember: Callable[[Plan, Pools], Awaitable[None]]
+    another: Callable[[Bundle, Need, Sequence[Failed]], Awaitable[Plan]] = no_other
     told: Callable[[Plan, VllamaError | None], None] = lambda plan, error: None
     traffic: Callable[[Endpoint], Mapping[int, Answer]] = lambda endpoint: {}
     cut: Callable[[Endpoint, str], None] = lambda endpoint, cause: None

@@ -35,8 +35,9 @@ PHASES = {
 class View:
     """A row of `ps`.
 
-    `expires_s` is Unix time, infinite for ever. `cause` says what a load waits for, or why the
-    engine last ended. `replicas` counts the processes that serve. `memory` is in bytes by pool.
+    `expires_s` is Unix time, infinite for ever. `cause` says what a load waits for, why the engine
+    last ended, or else why it runs by another than its first plan. `replicas` counts the processes
+    that serve. `memory` is in bytes by pool.
     """
 
     name: str
@@ -90,7 +91,7 @@ def view(table: Table, item: Instance, plan: Plan) -> View:
         bundle=plan.bundle,
         plan=plan,
         state=phase,
-        cause=item.waits_for or (diagnosis.cause if diagnosis and told else ""),
+        cause=item.waits_for or (diagnosis.cause if diagnosis and told else plan.instead),
         memory_bytes=item.memory_bytes,
         vram_bytes=min(vram_bytes, item.memory_bytes),
         expires_s=wall_s if item.retiring else wall_s + left_s,

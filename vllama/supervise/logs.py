@@ -16,6 +16,9 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
+OWN_LOG = "vllama.log"
+"""What vllama's own log is called, in the folder with those of the engines."""
+NAME_FILE = "name"
 RING_LINES = 2000
 LINE_LIMIT_BYTES = 4096
 _READ_BYTES = 256 * 1024
@@ -27,28 +30,46 @@ _ERROR = re.compile(r"Error|Exception")
 
 
 def slug(name: str) -> str:
-    """Return a file name for `name`: readable, and different for different names."""
+    """Return a file name for `name`: readable, different for different names, not `OWN_LOG`."""
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:80]
-    return plain if plain and plain == name else f"{plain or 'x'}-{zlib.crc32(name.encode()):08x}"
+    if plain and plain == name and not plain.startswith(OWN_LOG):
+        return plain
+    return f"{plain or 'x'}-{zlib.crc32(name.encode()):08x}"
 
 
-def open_log(log_dir: Path, name: str, *, attempt: int, now_s: float, keep: int = 5) -> Path:
+def open_log(log_dir: Path, name: str, *, now_s: float, keep: int = 5) -> Path:
     """Create the log of one attempt, prune all but the newest `keep` of that name, return its path.
 
-    The path is `<log_dir>/<slug>/<UTC time>-<attempt>.log`. Raises `OSError`.
+    The path is `<log_dir>/<slug>/<UTC time>-<number>.log`; the numbers go on from one load of a
+    model to the next. Beside it the file `name` holds the name. Raises `OSError`.
     """
     folder = log_dir / slug(name)
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / NAME_FILE).write_text(name)
+    before = attempts(folder)
+    number = number_of(before[-1]) + 1 if before else 1
     started = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now_s))
-    path = folder / f"{started}-{attempt:04d}.log"
+    path = folder / f"{started}-{number:04d}.log"
     path.touch(mode=0o600)
-    for old in sorted(folder.glob("*.log"))[:-keep]:
+    for old in before[: max(0, len(before) + 1 - keep)]:
         old.unlink(missing_ok=True)
-        _aside(old).unlink(missing_ok=True)
+        aside(old).unlink(missing_ok=True)
     return path
 
 
-def _aside(path: Path) -> Path:
+def attempts(folder: Path) -> list[Path]:
+    """Return the logs of all attempts that are kept in a folder, the oldest first."""
+    return sorted(folder.glob("*-*.log"), key=lambda path: (number_of(path), path.name))
+
+
+def number_of(path: Path) -> int:
+    """Return the number of the attempt that a log is of, 0 if it is none of ours."""
+    number = path.stem.rpartition("-")[2]
+    return int(number) if number.isdecimal() else 0
+
+
+def aside(path: Path) -> Path:
+    """Return where the older part of a log is, if it has become too long."""
     return path.with_name(path.name + ".1")
 
 
@@ -58,30 +79,31 @@ class LineSplitter:
     Blank lines and terminal escapes are dropped, long lines cut, undecodable bytes replaced.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limit_bytes: int = LINE_LIMIT_BYTES) -> None:
         self._rest = b""
+        self._limit_bytes = limit_bytes
 
     @property
     def partial(self) -> str:
         """The line that has not ended yet."""
-        return _text(self._rest)
+        return _text(self._rest, self._limit_bytes)
 
     def feed(self, data: bytes) -> list[str]:
         """Return the lines that `data` completes."""
         *whole, self._rest = _BREAK.split(self._rest + data)
-        if len(self._rest) > LINE_LIMIT_BYTES:
-            self._rest = self._rest[: LINE_LIMIT_BYTES + 1]  # longer than the limit: cut for good
-        return [text for line in whole if (text := _text(line))]
+        if len(self._rest) > self._limit_bytes:
+            self._rest = self._rest[: self._limit_bytes + 1]  # longer than the limit: cut for good
+        return [text for line in whole if (text := _text(line, self._limit_bytes))]
 
     def flush(self) -> list[str]:
         """Return the last line, if it did not end."""
         return self.feed(b"\n")
 
 
-def _text(line: bytes) -> str:
-    text = line[:LINE_LIMIT_BYTES].decode("utf-8", "replace")
+def _text(line: bytes, limit_bytes: int) -> str:
+    text = line[:limit_bytes].decode("utf-8", "replace")
     text = _ESCAPES.sub("", text).rstrip()
-    return f"{text} …" if len(line) > LINE_LIMIT_BYTES else text
+    return f"{text} …" if len(line) > limit_bytes else text
 
 
 class LogRing:
@@ -165,7 +187,7 @@ class Tailer:
 
     def _rotate(self) -> None:
         copied = rotate(self.path)
-        while self._take(_aside(self.path), copied):  # what came since the last read
+        while self._take(aside(self.path), copied):  # what came since the last read
             pass
         self._offset = 0
 
@@ -190,13 +212,16 @@ class Tailer:
 def rotate(path: Path) -> int:
     """Copy the log aside and truncate it in place; return how many bytes were copied.
 
-    What is written between the last read and the truncation is lost: microseconds' worth.
+    What is written between the last read and the truncation is lost: microseconds' worth. The copy
+    gets its name last, so that a reader who sees a new one knows that all before is in it.
     """
     copied = 0
-    with path.open("rb") as source, _aside(path).open("wb") as target:
+    copy = path.with_name(path.name + ".new")
+    with path.open("rb") as source, copy.open("wb") as target:
         while data := source.read(_READ_BYTES):
             copied += target.write(data)
         os.truncate(path, 0)
+    copy.replace(aside(path))
     return copied
 
 

@@ -94,13 +94,27 @@ class RestartPolicy:
     cool_down_s: float = 15.0
 
 
+class Fault(StrEnum):
+    """Kinds of causes that a start in another way may avoid."""
+
+    MEMORY = "memory"
+    ARCHITECTURE = "architecture"
+    QUANTISATION = "quantisation"
+    MISMATCH = "mismatch"
+    PORT = "port"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """Why a process ended, for the user; `retryable`: another start may go well."""
+    """Why a process ended, for the user; `retryable`: the same start may go well another time.
+
+    `fault` is its kind, None where nothing is known that would help.
+    """
 
     cause: str
     hint: str | None = None
     retryable: bool = False
+    fault: Fault | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -154,7 +154,7 @@ class SupervisedProcess(Status):
         key = "sk-" + secrets.token_urlsafe(24)  # a prefix, since a leading "-" looks like a flag
         spec = self._launch(Endpoint(host=port.host, port=port.port, api_key=key))
         now_s = self._clock.time()
-        log_path = open_log(self._log_dir, self.name, attempt=self._number, now_s=now_s)
+        log_path = open_log(self._log_dir, self.name, now_s=now_s)
         self._history.begin(self._number, log_path)
         self._logs = LogRing()
         port.before_spawn(hold=spec.hold_port)

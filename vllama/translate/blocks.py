@@ -18,6 +18,7 @@ from vllama.translate.events import Choice, ToolDelta, decode_chunk
 from vllama.translate.framing import DONE
 from vllama.translate.openai_rewrite import Sifter
 from vllama.translate.reply import EVENT_STREAM, JSON, Tap
+from vllama.translate.thinking import Trim
 from vllama.translate.toolcalls import CallCollector, call_id
 from vllama.translate.traits import Traits
 from vllama.translate.types import ToolCall
@@ -93,6 +94,7 @@ class BlockReply(Tap):
         self._seed = seed
         self._hide = hide_thinking
         self._sifter = Sifter(split=self._split, opened=self._opened, scan=self._scan)
+        self._trim = Trim()
         self._begun = False
         self._blocks: list[Block] = []
         self._block: Block | None = None
@@ -147,6 +149,7 @@ class BlockReply(Tap):
         if text and self._sifter.active:
             more, text = self._sifter.feed(text)
             thinking += more
+        thinking, text = self._trim.feed(thinking, text)
         if thinking:
             self._say(BlockKind.THINKING, thinking, out)
         if text:

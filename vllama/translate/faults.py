@@ -20,6 +20,7 @@ from vllama.errors import (
     ContextOverflow,
     InvalidModelRef,
     ModelNotFound,
+    Unauthorized,
     UpstreamError,
     VllamaError,
 )
@@ -41,7 +42,12 @@ _FIELD = re.compile(r"'loc': \(([^)]*)\)[^{}]*?'msg': (?:'([^']*)'|\"([^\"]*)\")
 
 _CLIENT_FAULTS = (400, 404, 413, 415, 422)  # 404: the engine's own, not a missing model of ours
 
-_OPENAI_TYPES = {400: "invalid_request_error", 404: "not_found_error"}
+_OPENAI_TYPES = {
+    400: "invalid_request_error",
+    401: "invalid_request_error",
+    404: "not_found_error",
+}
+_OPENAI_CODES = {ContextOverflow: "context_length_exceeded", Unauthorized: "invalid_api_key"}
 _ANTHROPIC_TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -66,13 +72,13 @@ def openai_error(error: VllamaError) -> tuple[int, bytes]:
 
 def openai_error_object(error: VllamaError) -> dict[str, Any]:
     """Return the object of `openai_error`, also used inside streams."""
-    overflow = isinstance(error, ContextOverflow)
+    code = next((name for kind, name in _OPENAI_CODES.items() if isinstance(error, kind)), None)
     return {
         "error": {
             "message": _text(error),
             "type": _OPENAI_TYPES.get(error.status, "api_error"),
             "param": None,
-            "code": "context_length_exceeded" if overflow else None,
+            "code": code,
         }
     }
 

@@ -27,7 +27,7 @@ from vllama.translate.faults import ollama_error
 from vllama.translate.framing import DONE, SseReader
 from vllama.translate.logprobs import ollama_logprobs
 from vllama.translate.reply import CUT_SHORT
-from vllama.translate.thinking import ThinkSplitter
+from vllama.translate.thinking import ThinkSplitter, Trim
 from vllama.translate.toolcalls import CallCollector, CallScanner, Toolset
 from vllama.translate.traits import Traits
 from vllama.translate.types import ToolCall, Usage
@@ -123,6 +123,7 @@ class OllamaReply(ABC):
         self._splitter = ThinkSplitter(opened=think_opened, calls=reads_calls) if split else None
         self._collector = CallCollector()
         self._plain = self._splitter is None and self._scanner is None
+        self._trim = Trim()
         self._reader = SseReader()
         self._head = _line_head(model)
         self.usual = Usual(self._head, *self._around, moment=_stamp)
@@ -231,7 +232,7 @@ class OllamaReply(ABC):
                 self._learnable = False
                 continue
             event = decode_event(payload)
-            text = plain_text(event) if self._plain else None
+            text = plain_text(event) if self._plain and not self._trim.after else None
             if text is not None:
                 self._count(now_ns)
                 self._keep(text)
@@ -260,13 +261,13 @@ class OllamaReply(ABC):
             text, thinking = choice.text, None
         if text or thinking:
             self._count(now_ns)
-            if choice.logprobs is None and self._plain and not thinking:
-                assert text is not None
+            thinking, text = self._trim.feed(thinking or "", text or "")
+            if choice.logprobs is not None or not self._plain or thinking:
+                self._add(text, thinking, choice, now_ns, lines)
+            elif text:
                 self._keep(text)
                 if self._stream:
                     lines.append(self.usual.write((_encode(text)[1:-1],), now_ns))
-            else:
-                self._add(text or "", thinking or "", choice, now_ns, lines)
         reason = choice.finish_reason
         if reason is not None:
             check_finish(reason)

@@ -28,6 +28,7 @@ from vllama.translate.openai_in import Passage
 from vllama.translate.openai_rewrite import Rewriter
 from vllama.translate.openai_whole import FINGERPRINT, ChoiceParts, whole_object
 from vllama.translate.reply import EVENT_STREAM, Tap
+from vllama.translate.thinking import Trim
 from vllama.translate.traits import Traits
 from vllama.translate.usual import surroundings
 
@@ -52,6 +53,7 @@ class PassThrough(Tap):
         self.content_type = EVENT_STREAM
         self._plain: list[str] = []  # the texts of the plain events of this read
         self._rewriter = Rewriter(split=self._split, opened=self._opened, scan=self._scan)
+        self._trims: dict[int, Trim] = {}
         self._last: Chunk | None = None
         self._usage_sent = False
         self._closed = False
@@ -104,6 +106,7 @@ class PassThrough(Tap):
                     continue
                 self._usage_sent = True
             self._last = chunk
+            payload = self._trimmed(payload, chunk)
             if not self._rewriter.active and (text := plain_text(chunk)) is not None:
                 self._plain.append(text)
             if chunk.choices and (self._rewriter.active or _has_calls(chunk)):
@@ -115,6 +118,37 @@ class PassThrough(Tap):
             if [True for c in chunk.choices or () if tidy(c.logprobs, self._passage.top_logprobs)]:
                 payload = _with_logprobs(payload, chunk)
             out.append(b"data: %b\n\n" % payload)
+
+    def _trimmed(self, payload: bytes, chunk: Chunk) -> bytes:
+        """Take off white space around thinking, in the chunk too; most have none."""
+        changed = False
+        for choice in chunk.choices or ():
+            delta = choice.delta
+            thinking = delta and (delta.reasoning or delta.reasoning_content)
+            trim = self._trims.get(choice.index)
+            if thinking and trim is None:
+                trim = self._trims[choice.index] = Trim()
+            if delta is None or trim is None or not (thinking or trim.after):
+                continue
+            before = (thinking or "", delta.content or "")
+            after = trim.feed(*before)
+            if after != before:
+                changed = True
+                delta.reasoning, delta.reasoning_content = after[0] or None, None
+                delta.content = after[1]
+        if not changed:
+            return payload
+        value = msgspec.json.decode(payload)
+        for written, choice in zip(value["choices"], chunk.choices or (), strict=True):
+            if choice.delta is not None and isinstance(written.get("delta"), dict):
+                delta = written["delta"]
+                had = delta.pop("reasoning_content", None) or delta.pop("reasoning", None)
+                if had:
+                    left = choice.delta.reasoning or choice.delta.reasoning_content
+                    delta["reasoning"] = left or ""
+                if delta.get("content"):
+                    delta["content"] = choice.delta.content
+        return _encode(value)
 
     def _renamed(self, payload: bytes, chunk: Chunk) -> bytes:
         """Put the client's model name, and Ollama's name of the reasoning (§1.8)."""
@@ -128,8 +162,12 @@ class PassThrough(Tap):
             if delta is not None and delta.reasoning_content and delta.reasoning is None:
                 payload = payload.replace(b'"reasoning_content":', b'"reasoning":')
                 break
-        if payload.startswith(b"{") and b'"system_fingerprint"' not in payload:  # Ollama's have it
-            payload = b'{"system_fingerprint":"%b",%b' % (FINGERPRINT.encode(), payload[1:])
+        mark, ours = b'"system_fingerprint":', _encode(FINGERPRINT)
+        for colon in (b":", b": "):
+            theirs = mark[:-1] + colon + _encode(chunk.system_fingerprint)
+            payload = payload.replace(theirs, mark + ours, 1)
+        if payload.startswith(b"{") and mark not in payload:  # Ollama's have it
+            payload = b"{%b%b,%b" % (mark, ours, payload[1:])
         return payload
 
     def _close(self, out: list[bytes]) -> None:

@@ -11,7 +11,7 @@ import msgspec
 from vllama.translate.adapt import Passage
 from vllama.translate.events import Choice, Chunk
 from vllama.translate.logprobs import tidy
-from vllama.translate.thinking import split_thinking
+from vllama.translate.thinking import Trim, split_thinking
 from vllama.translate.toolcalls import CallCollector, CallScanner, Toolset, openai_calls
 
 FINGERPRINT = "fp_ollama"
@@ -72,7 +72,7 @@ def whole_object(
             "object": "chat.completion" if chat else "text_completion",
             "created": first.created or now_ns // 1_000_000_000,
             "model": passage.model,
-            "system_fingerprint": first.system_fingerprint or FINGERPRINT,
+            "system_fingerprint": FINGERPRINT,
             "choices": [
                 _chat_choice(index, part, split=split, opened=opened, scan=scan)
                 if chat
@@ -88,6 +88,8 @@ def _chat_choice(
     index: int, part: ChoiceParts, *, split: bool, opened: bool, scan: Toolset | bool
 ) -> dict[str, Any]:
     text, reasoning = "".join(part.texts), "".join(part.thoughts)
+    if reasoning:
+        reasoning, text = Trim().feed(reasoning, text)
     if split:
         more, text = split_thinking(text, opened=opened, calls=bool(scan))
         reasoning += more

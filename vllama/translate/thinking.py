@@ -112,6 +112,37 @@ class ThinkSplitter:
         return "", held
 
 
+class Trim:
+    """Takes off the white space around thinking that an engine has split off itself.
+
+    Engines leave it: the empty line after `</think>` begins their answer. Ollama's begins with the
+    text, and so does that of `ThinkSplitter`. Of the thinking's end only newlines go.
+    """
+
+    __slots__ = ("_begun", "_held", "after")
+
+    def __init__(self) -> None:
+        self.after = False
+        """Whether thinking came last, so that white space may still stand before the text."""
+        self._begun = False
+        self._held = ""  # newlines that belong to the thinking only if more of it follows
+
+    def feed(self, thinking: str, text: str) -> tuple[str, str]:
+        """Return what is left of one event's thinking and text."""
+        if thinking:
+            held = self._held + thinking
+            held = held if self._begun else held.lstrip()
+            thinking = held.rstrip("\n")
+            self._held = held[len(thinking) :]
+            self._begun = self._begun or bool(thinking)
+            self.after = True
+        if text and self.after:
+            text = text.lstrip()
+            if text:
+                self._held, self._begun, self.after = "", False, False
+        return thinking, text
+
+
 def split_thinking(text: str, *, opened: bool = False, calls: bool = True) -> tuple[str, str]:
     """Split a whole text into (thinking, content)."""
     splitter = ThinkSplitter(opened=opened, calls=calls)

@@ -38,6 +38,7 @@ class Tokenizer:
     """Paths of an engine's tokenizer routes and the names of their fields.
 
     `drops_control`: the text of control tokens is left out when tokens are turned into text.
+    `special_field` asks for the tokens that the model puts around an input, None: they come anyway.
     """
 
     tokenize_path: str
@@ -46,6 +47,7 @@ class Tokenizer:
     tokens_field: str = "tokens"
     text_field: str = "text"
     drops_control: bool = False
+    special_field: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +75,8 @@ class Traits:
     sets none, such as limits that it would have otherwise. A name in `parameters` or `always` with
     a dot, `field.name`, goes as `name` into a JSON object that is the text of `field`. `limits` are
     the ranges of our sampling names where it accepts less than others do; `no_top_k` is how it
-    spells that `top_k` is off.
+    spells that `top_k` is off. `request_id_header` is where it takes a request's id, whatever its
+    form; None: nowhere (llama.cpp's Python server refuses one that is no UUID).
     """
 
     context_length: int
@@ -118,3 +121,4 @@ class Traits:
     always: Mapping[str, object] = field(default_factory=dict)
     limits: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     no_top_k: int = 0
+    request_id_header: str | None = None

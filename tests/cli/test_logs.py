@@ -1,0 +1,209 @@
+"""`vllama logs`, with no server anywhere: the files are all it needs."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Vllama
+from vllama import tracing
+from vllama.cli.server_log import LogFile
+from vllama.supervise.logs import OWN_LOG, aside, open_log, rotate
+
+
+@pytest.fixture
+def logs(env: dict[str, str], tmp_path: Path) -> Path:
+    """The folder of the logs, with three starts of one model."""
+    folder = tmp_path / "logs"
+    env["VLLAMA_LOG_DIR"] = str(folder)
+    for number in (1, 2, 3):
+        path = open_log(folder, "tiny:1b", now_s=1_700_000_000.0 + number)
+        path.write_text(f"start {number}\n\x1b[31mloading\x1b[0m\nend {number}\n")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("args", "lines"),
+    [
+        (["tiny:1b"], ["start 3", "loading", "end 3"]),
+        (["TINY:1b", "--attempt", "2"], ["start 2", "loading", "end 2"]),
+        (["tiny:1b", "-n", "1"], ["end 3"]),
+        (["tiny:1b", "-n", "0"], []),
+    ],
+)
+def test_an_engine(vllama: Vllama, logs: Path, args: list[str], lines: list[str]) -> None:
+    shown = vllama("logs", *args)
+    assert (shown.returncode, shown.stdout.splitlines(), shown.stderr) == (0, lines, "")
+
+
+def test_an_engine_as_json(vllama: Vllama, logs: Path) -> None:
+    shown = vllama("logs", "tiny:1b", "--json", "-n", "2", "--attempt", "1")
+    assert [json.loads(line) for line in shown.stdout.splitlines()] == [
+        {"model": "tiny:1b", "attempt": 1, "line": "loading"},
+        {"model": "tiny:1b", "attempt": 1, "line": "end 1"},
+    ]
+
+
+def test_latest_may_be_left_out(vllama: Vllama, logs: Path) -> None:
+    open_log(logs, "mine:latest", now_s=1.0).write_text("hello\n")
+    assert vllama("logs", "mine").stdout == "hello\n"
+
+
+@pytest.mark.parametrize(
+    ("args", "status", "words"),
+    [
+        (["other"], 1, ["no logs of 'other'", "tiny:1b"]),
+        (["tiny:1b", "--attempt", "9"], 1, ["no log of attempt 9", "1, 2, 3"]),
+        (["--attempt", "1"], 2, ["--attempt needs a MODEL"]),
+        ([], 2, [OWN_LOG, "has not run"]),
+    ],
+)
+def test_what_is_not_there(
+    vllama: Vllama, logs: Path, args: list[str], status: int, words: list[str]
+) -> None:
+    shown = vllama("logs", *args)
+    assert (shown.returncode, shown.stdout) == (status, "")
+    assert all(word in shown.stderr for word in words), shown.stderr
+
+
+# -- vllama's own -----------------------------------------------------------------------------
+
+
+def record(text: str, level: int = logging.INFO) -> logging.LogRecord:
+    return logging.LogRecord("vllama.x", level, "", 0, text, (), None)
+
+
+def test_the_own_log(vllama: Vllama, logs: Path) -> None:
+    file = LogFile(logs / OWN_LOG)
+    file.emit(record("begun"))
+    traced = tracing.trace.set(tracing.Trace("abc-1"))
+    named = tracing.model.set("tiny:1b")
+    file.emit(record("bad \x1b[2J news\nof two lines", logging.ERROR))
+    tracing.trace.reset(traced)
+    tracing.model.reset(named)
+    file.close()
+    first, second = (json.loads(line) for line in vllama("logs", "--json").stdout.splitlines())
+    assert set(first) == {"ts", "level", "logger", "msg"}
+    assert (second["request_id"], second["model"], second["level"]) == ("abc-1", "tiny:1b", "error")
+    shown = vllama("logs").stdout.splitlines()
+    assert shown[0].endswith(" INFO    vllama.x: begun")
+    assert shown[1].endswith(" ERROR   vllama.x: bad [2J news")  # nothing that moves a terminal
+    assert shown[2] == "of two lines [abc-1]"
+    assert vllama("logs", "-n", "1", "--json").stdout.count("\n") == 1
+
+
+def test_the_own_log_is_bounded_and_shared(tmp_path: Path) -> None:
+    """Two servers write to one file: no line is lost while they put it aside in turn."""
+    path = tmp_path / OWN_LOG
+    files = [LogFile(path, max_bytes=4000) for _ in range(2)]
+    for number in range(60):
+        files[number % 2].emit(record(f"line {number}"))
+    numbers = [
+        int(json.loads(line)["msg"].split()[1])
+        for part in (aside(path), path)
+        for line in part.read_text().splitlines()
+    ]
+    assert aside(path).exists() and max(path.stat().st_size, aside(path).stat().st_size) <= 4000
+    assert numbers == list(range(60))
+    for number in range(1000):
+        files[number % 2].emit(record(f"line {number}"))
+    assert sorted(part.name for part in tmp_path.iterdir()) == [OWN_LOG, f"{OWN_LOG}.1"]
+    for file in files:
+        file.close()
+
+
+def test_a_name_that_is_no_text_is_logged(tmp_path: Path) -> None:
+    file = LogFile(tmp_path / OWN_LOG)
+    file.emit(record("no file \udcff"))
+    file.close()
+    assert json.loads((tmp_path / OWN_LOG).read_text())["msg"] == "no file \udcff"
+
+
+def test_a_full_disk_stops_nobody(tmp_path: Path) -> None:
+    (tmp_path / "no folder").touch()
+    file = LogFile(tmp_path / "no folder" / OWN_LOG)
+    file.emit(record("lost"))
+    file.close()
+
+
+# -- following --------------------------------------------------------------------------------
+
+
+@contextmanager
+def following(env: dict[str, str], *args: str) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "vllama", "logs", "-f", *args]
+    with subprocess.Popen(
+        command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        killer = threading.Timer(50, process.kill)  # a line that never comes fails, not hangs
+        killer.start()
+        try:
+            yield process
+        finally:
+            killer.cancel()
+            process.kill()
+
+
+def add(path: Path, text: str) -> None:
+    with path.open("a") as log:
+        log.write(text)
+
+
+def test_follow_over_rotations_and_starts_until_interrupted(
+    env: dict[str, str], logs: Path
+) -> None:
+    newest = next(logs.glob("tiny*/*-0003.log"))
+    with following(env, "tiny:1b", "-n", "1") as process:
+        assert process.stdout and process.stderr
+        assert process.stdout.readline() == "end 3\n"
+        add(newest, "more\n")
+        assert process.stdout.readline() == "more\n"
+        rotate(newest)
+        add(newest, "after the rotation\nits last words")
+        assert process.stdout.readline() == "after the rotation\n"
+        add(open_log(logs, "tiny:1b", now_s=1_700_000_009.0), "start 4\n")
+        assert process.stdout.readline() == "its last words\n"
+        assert process.stdout.readline() == "start 4\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+        assert process.stderr.read() == "-- tiny:1b, attempt 4 --\n"
+
+
+def test_follow_waits_for_the_first_start(env: dict[str, str], logs: Path) -> None:
+    with following(env, "later:1b", "--json") as process:
+        assert process.stdout
+        add(open_log(logs, "later:1b", now_s=1_700_000_009.0), "here\n")
+        line = json.loads(process.stdout.readline())
+        assert line == {"model": "later:1b", "attempt": 1, "line": "here"}
+
+
+@pytest.mark.parametrize("model", ["tiny:1b", None])
+def test_follow_ends_when_nobody_reads(env: dict[str, str], logs: Path, model: str | None) -> None:
+    file = LogFile(logs / OWN_LOG)
+    file.emit(record("begun"))
+    file.close()
+    with following(env, *([model] if model else [])) as process:
+        assert process.stdout and process.stderr
+        assert process.stdout.readline()
+        process.stdout.close()  # and nothing is added: it must see that by itself
+        assert process.wait(30) == 1
+        assert process.stderr.read() == ""
+
+
+def test_colour_is_for_terminals(logs: Path, terminal, vllama: Vllama) -> None:
+    file = LogFile(logs / OWN_LOG)
+    file.emit(record("trouble", logging.ERROR))
+    file.close()
+    shown = terminal("logs")
+    assert shown.finish() == 0
+    assert b"\x1b[31m" in shown._raw and "trouble" in shown.screen
+    assert "\x1b" not in vllama("logs").stdout

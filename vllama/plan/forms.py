@@ -1,0 +1,80 @@
+"""Other quantisations of a model on this disk: which there are, and when one may be taken."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from vllama.errors import BadModelFile
+from vllama.models.quant import quant_of, without_quant
+from vllama.models.types import Bundle, Format, ModelInfo
+from vllama.models.variants import stem_of
+
+if TYPE_CHECKING:
+    from vllama.models.library import Library
+
+Form = tuple[Bundle, ModelInfo]
+
+
+def other_forms(bundle: Bundle, models: Sequence[Bundle]) -> tuple[Bundle, ...]:
+    """Return the other quantisations of a GGUF model among `models`, the largest first.
+
+    Those of the same repository, or folder, whose files have the same name but for it.
+    """
+
+    def family(one: Bundle) -> tuple[str, str] | None:
+        if one.format is not Format.GGUF or one.adapters or one.path.suffix != ".gguf":
+            return None
+        return one.hub_id or str(one.path.parent), without_quant(stem_of(one.path.name))
+
+    wanted = family(bundle)
+    found = {
+        one.path: one
+        for one in models
+        if wanted is not None
+        and one.path != bundle.path
+        and one.quant
+        and one.quant != bundle.quant
+        and family(one) == wanted
+    }
+    return tuple(sorted(found.values(), key=lambda one: -one.size_bytes))
+
+
+def forms_here(library: Library, bundle: Bundle) -> list[Form]:
+    """Return the other quantisations of a model that are on this disk and can be read."""
+    forms: list[Form] = []
+    for other in other_forms(bundle, library.list()):
+        with contextlib.suppress(BadModelFile):
+            forms.append((other, library.info(other)))
+    return forms
+
+
+def names_form(bundle: Bundle) -> bool:
+    """Tell whether a model's name says which quantisation it is: then that one was asked for."""
+    return quant_of(bundle.name) is not None
+
+
+def in_its_place(bundle: Bundle, form: Form) -> Form:
+    """Return another form under the name of `bundle`, with all that the user set for that."""
+    other, info = form
+    taken = replace(
+        bundle,
+        path=other.path,
+        files=other.files,
+        size_bytes=other.size_bytes,
+        digest=other.digest,
+        quant=other.quant,
+    )
+    return taken, info
+
+
+def smaller_offer(bundle: Bundle, forms: Sequence[Bundle]) -> str | None:
+    """Return the hint to take a smaller quantisation: one that is here, else one to be pulled."""
+    smaller = [form for form in forms if form.size_bytes < bundle.size_bytes]
+    if smaller:
+        return f"use {smaller[0].name}, which is here and smaller"
+    if bundle.hub_id and bundle.format is Format.GGUF:
+        return f"pull a smaller quantisation: vllama pull hf.co/{bundle.hub_id}:QUANT"
+    return None

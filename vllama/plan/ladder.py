@@ -1,0 +1,229 @@
+"""The next plan for a model whose start failed for a reason that another plan may avoid. Pure.
+
+The steps, by what went wrong:
+
+=============  ========================================================================
+memory         shorter context, fewer requests at once, no graphs, a smaller form that is
+               here, another engine
+architecture   another engine
+quantisation   another form that is here, another engine
+mismatch       another engine (driver, GPU or libraries do not suit the build)
+port           none: supervision has tried other ports already
+=============  ========================================================================
+
+Each step keeps what those before it gave up, and counts only if it changes the engine's command
+line. What the user asked for stays: an engine that was named, a context (also one that a request
+asked for), a number of requests at once, a quantisation in the model's name. There are at most
+`MOST` steps, and none with `strict`. Nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from vllama.engines.base import Attachable
+from vllama.errors import BadModelFile, EngineStartFailed, NoPlan
+from vllama.plan.choose import advice, make_plan, ranked
+from vllama.plan.fit import MIN_AUTO_CONTEXT
+from vllama.plan.forms import Form, in_its_place, names_form, smaller_offer
+from vllama.plan.types import Facts, Need, Plan, Relief
+from vllama.supervise.spec import Diagnosis, Endpoint, Fault
+
+MOST = 3
+SHORTER, FEWER = 4, 16
+"""By how much the context, and the requests at once, are divided."""
+NUMBERS = ("first", "second", "third", "fourth")
+
+WORDS = {
+    Fault.MEMORY: "it runs out of memory",
+    Fault.ARCHITECTURE: "the engine does not know the architecture",
+    Fault.QUANTISATION: "the engine cannot read the quantisation",
+    Fault.MISMATCH: "driver or libraries do not suit the engine's build",
+}
+"""The kinds of failure that have steps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """A plan that was tried, what its error says, and what is known of the cause."""
+
+    plan: Plan
+    message: str
+    diagnosis: Diagnosis
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One way to go on: what it does, in words, and what is to be planned then."""
+
+    words: str
+    facts: Facts
+    form: Form
+
+
+def next_plan(
+    facts: Facts, need: Need, failed: Sequence[Failed], forms: Sequence[Form] = ()
+) -> Plan | None:
+    """Return what to try after the plans that failed, None if there is nothing.
+
+    `forms` are other quantisations of the model on this disk (`forms.other_forms`).
+    """
+    if facts.preferences.strict or not failed or len(failed) > MOST:
+        return None
+    last = failed[-1]
+    if isinstance(facts.found.engines[last.plan.engine], Attachable):
+        return None
+    tried = [command(facts, one.plan) for one in failed]
+    for step in steps(facts, last, forms):
+        try:
+            plan = make_plan(step.facts, *step.form, need)
+        except (NoPlan, BadModelFile):
+            continue
+        if command(facts, plan) in tried:
+            continue
+        words = step.words
+        if plan.engine != last.plan.engine:
+            words = f"{title(facts, plan)} instead of {title(facts, last.plan)}"
+        number = NUMBERS[len(failed)]
+        instead = (
+            f"{number} plan: {words}, because the {NUMBERS[len(failed) - 1]} failed: "
+            f"{last.diagnosis.cause}"
+        )
+        return replace(plan, instead=instead, reasons=(instead, *plan.reasons))
+    return None
+
+
+def steps(facts: Facts, last: Failed, forms: Sequence[Form]) -> Iterator[Step]:
+    """Yield the steps that suit the last failure, gentlest first."""
+    plan, fault = last.plan, last.diagnosis.fault
+    engine = facts.found.engines[plan.engine]
+    relief, form = plan.relief, (plan.bundle, plan.info)
+
+    def step(words: str, relief: Relief = relief, form: Form = form) -> Step:
+        return Step(words=words, facts=replace(facts, relief=relief), form=form)
+
+    memory, context = fault is Fault.MEMORY, plan.settings.context_length
+    shorter = max(MIN_AUTO_CONTEXT, context // SHORTER)
+    shorten = step(
+        f"a context of {shorter} tokens instead of {context}",
+        replace(relief, context_length=shorter),
+    )
+    may_shorten = memory and not plan.context_asked and shorter < context
+    at_once = engine.traits(plan.bundle, plan.settings).max_concurrency
+    fewer = max(1, at_once // FEWER)
+    # each kind once, before one of them a second time
+    if may_shorten and relief.context_length is None:
+        yield shorten
+    if memory and relief.parallel is None and not facts.preferences.parallel and fewer < at_once:
+        words = f"{fewer} instead of {at_once} requests at once"
+        yield step(words, replace(relief, parallel=fewer))
+    if memory and not relief.eager:
+        yield step("eager, without graphs in memory", replace(relief, eager=True))
+    if (memory or fault is Fault.QUANTISATION) and not names_form(plan.bundle):
+        for other in forms:
+            if not memory or other[0].size_bytes < plan.bundle.size_bytes:
+                words = f"the form in {other[0].quant}, which is here"
+                yield step(words, form=in_its_place(plan.bundle, other))
+    if may_shorten:
+        yield shorten
+    if fault in WORDS and not facts.preferences.engine:
+        without = relief.without | {plan.engine}
+        yield step(f"another engine than {engine.title}", replace(relief, without=without))
+
+
+def title(facts: Facts, plan: Plan) -> str:
+    """Return a plan's engine, for people."""
+    return facts.found.engines[plan.engine].title
+
+
+def command(facts: Facts, plan: Plan) -> tuple[str, ...]:
+    """Return the command line of a plan, which tells whether two plans are the same."""
+    engine = facts.found.engines[plan.engine]
+    endpoint = Endpoint(port=0)
+    return engine.launch(plan.bundle, plan.settings, plan.installation, endpoint, {}).argv
+
+
+def fallbacks(
+    facts: Facts, need: Need, plan: Plan, forms: Sequence[Form] = ()
+) -> dict[Fault, tuple[str, ...]]:
+    """Return what would be tried after `plan`, by the kind of failure; kinds without are left out.
+
+    As if each next plan failed for the same reason.
+    """
+    told: dict[Fault, tuple[str, ...]] = {}
+    for fault, words in WORDS.items():
+        failed = [failure(plan, fault, words)]
+        while (then := next_plan(facts, need, failed, forms)) is not None:
+            failed.append(failure(then, fault, words))
+        if rest := failed[1:]:
+            told[fault] = tuple(doing(one.plan) for one in rest)
+    return told
+
+
+def failure(plan: Plan, fault: Fault, cause: str) -> Failed:
+    """Return the failure of a plan, supposed or real."""
+    return Failed(plan=plan, message=cause, diagnosis=Diagnosis(cause=cause, fault=fault))
+
+
+def doing(plan: Plan) -> str:
+    """Return what a plan that is not the first does otherwise."""
+    return plan.instead.partition(": ")[2].partition(", because the ")[0]
+
+
+def last_word(
+    facts: Facts, failed: Sequence[Failed], forms: Sequence[Form] = ()
+) -> EngineStartFailed:
+    """Return the error of a model that no plan has loaded.
+
+    It has the cause of the first failure, what was tried after it, and what was not tried because
+    the user asked for it; the hint also offers what would have to be fetched for another try.
+    """
+    first = failed[0]
+    parts = [first.message]
+    if rest := failed[1:]:
+        tried = [
+            f"{doing(one.plan)} ({'the same' if one.diagnosis == before else one.diagnosis.cause})"
+            for one, before in zip(rest, [one.diagnosis for one in failed], strict=False)
+        ]
+        parts.append(f"tried then: {'; '.join(tried)}")
+    hints = [first.diagnosis.hint, *offers(facts, failed, forms)]
+    return EngineStartFailed(
+        "; ".join((*parts, *kept(facts, failed))),
+        hint="; or ".join(hint for hint in hints if hint) or None,
+    )
+
+
+def kept(facts: Facts, failed: Sequence[Failed]) -> list[str]:
+    """Return what no step may change, as far as it stood in the way of one."""
+    faults = {one.diagnosis.fault for one in failed} & WORDS.keys()
+    plan, preferences = failed[-1].plan, facts.preferences
+    if not faults:
+        return []
+    if preferences.strict:
+        return ["nothing else is tried with --strict"]
+    asked = []
+    if Fault.MEMORY in faults and plan.context_asked:
+        asked.append(f"the context of {plan.settings.context_length} tokens")
+    if Fault.MEMORY in faults and preferences.parallel:
+        asked.append(f"{preferences.parallel} requests at once")
+    found = facts.found
+    others = (found.engines[name] for name in found.installations if name != plan.engine)
+    if preferences.engine and any(plan.bundle.format in other.formats for other in others):
+        asked.append("the engine")
+    return [f"not changed, since asked for: {', '.join(asked)}"] if asked else []
+
+
+def offers(facts: Facts, failed: Sequence[Failed], forms: Sequence[Form]) -> list[str]:
+    """Return what could be tried if it were here, or asked for."""
+    faults, first = {one.diagnosis.fault for one in failed}, failed[0].plan
+    found, offered = facts.found, []
+    if Fault.MEMORY in faults:
+        offered.append(smaller_offer(first.bundle, [bundle for bundle, _ in forms]) or "")
+    if faults & (WORDS.keys() - {Fault.MEMORY}) and not facts.preferences.engine:
+        for engine, _, _ in ranked(facts):
+            absent = found.missing.get(engine.name)
+            if absent and absent.installable and first.bundle.format in engine.formats:
+                offered.append(f"try {engine.title}: {advice(facts, absent)}")
+                break
+    return offered

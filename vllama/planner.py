@@ -1,0 +1,89 @@
+"""Decides how a model is loaded: gathers what the pure planner looks at, and tells the terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from dataclasses import replace
+
+from vllama.daemon_ui import ServeUi
+from vllama.engines.base import Mode
+from vllama.errors import BadRequest
+from vllama.hardware.detect import with_free_memory
+from vllama.models.library import Library
+from vllama.models.types import Bundle, ModelInfo
+from vllama.plan.choose import make_plan
+from vllama.plan.forms import forms_here
+from vllama.plan.ladder import Failed, last_word, next_plan
+from vllama.plan.report import short
+from vllama.plan.types import Facts, Need, Plan
+from vllama.supervise.spec import Fault
+
+
+class Planner:
+    """Plans for all models of one server; remembers which plans it told, and which were in vain."""
+
+    def __init__(self, facts: Facts, library: Library, ui: ServeUi) -> None:
+        self._facts = facts
+        self._library = library
+        self._ui = ui
+        self._told: set[tuple[str, Mode]] = set()
+        self._instead: dict[tuple[str, Mode], Plan] = {}
+
+    def go_by(self, facts: Facts, library: Library) -> None:
+        """Decide by other settings from now on."""
+        self._facts, self._library = facts, library
+        self._told.clear()
+        self._instead.clear()
+
+    async def plan(self, bundle: Bundle, need: Need) -> Plan:
+        """Return the plan for a load. Raises NoPlan, BadModelFile.
+
+        It begins where the last load of this model got to if its first plan cannot work here.
+        """
+        info = await asyncio.to_thread(self._library.info, bundle)
+        facts, key = await self._now(), (bundle.key, need.mode)
+        if known := self._instead.get(key):
+            facts = replace(facts, relief=known.relief)
+            plan = make_plan(facts, known.bundle, known.info, need)
+            reasons = (known.instead, *plan.reasons)
+            plan = replace(plan, instead=known.instead, reasons=reasons)
+        else:
+            plan = make_plan(facts, bundle, info, need)
+        if key not in self._told:
+            self._told.add(key)
+            for line in short(plan):
+                self._ui.note(line)
+        self._ui.loading(f"loading {bundle.name}")
+        await asyncio.to_thread(read_template, info)
+        return plan
+
+    async def another(self, bundle: Bundle, need: Need, failed: Sequence[Failed]) -> Plan:
+        """Return the next plan after those that failed. Raises EngineStartFailed if none is left.
+
+        An engine that cannot serve the model is not tried for it again while this server runs; what
+        ran out of memory is, since memory comes and goes.
+        """
+        forms = await asyncio.to_thread(forms_here, self._library, bundle)
+        plan, key = next_plan(await self._now(), need, failed, forms), (bundle.key, need.mode)
+        if plan is None:
+            self._instead.pop(key, None)
+            raise last_word(self._facts, failed, forms)
+        if all(one.diagnosis.fault is not Fault.MEMORY for one in failed):
+            self._instead[key] = plan
+        self._ui.loading(f"loading {bundle.name}: {plan.instead}")
+        return plan
+
+    async def _now(self) -> Facts:
+        """Return the facts; engines that take a share of what is free want that as it is now."""
+        platform = await asyncio.to_thread(with_free_memory, self._facts.platform)
+        return replace(self._facts, platform=platform)
+
+
+def read_template(info: ModelInfo) -> None:
+    """Compile a model's chat template before the first request waits for it."""
+    from vllama.gateway.inference import template_of
+
+    with contextlib.suppress(BadRequest):  # each request that needs it is told
+        template_of(info)

@@ -1,0 +1,49 @@
+"""What a line of the log tells besides its text: for which request, and of which model.
+
+Both are variables of the running task, so that no function has to hand them on. Set by the gateway
+for a request and by the scheduler for an instance; read by the log and by the calls to an engine.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from contextvars import ContextVar
+
+MAX_LENGTH = 128
+
+model: ContextVar[str] = ContextVar("model", default="")
+
+
+class Trace:
+    """A request's identity; `id` is what the client knows it by.
+
+    `name` is what engines are told: it differs from `id` where another request that runs has the
+    same, for some engines refuse a second one of a name.
+    """
+
+    __slots__ = ("_calls", "id", "name")
+
+    def __init__(self, id_: str, name: str = "") -> None:
+        self.id = id_
+        self.name = name or id_
+        self._calls = itertools.count(1)
+
+    def next_call(self) -> str:
+        """Return the id of the next call to an engine: the request's own for the first one."""
+        number = next(self._calls)
+        return self.name if number == 1 else f"{self.name}-{number}"
+
+
+trace: ContextVar[Trace | None] = ContextVar("trace", default=None)
+
+
+def sane(id_: str) -> bool:
+    """Tell whether a client's id may stand in logs and headers: bounded, one printable word."""
+    return 0 < len(id_) <= MAX_LENGTH and id_.isascii() and id_.isprintable() and " " not in id_
+
+
+def set_level(*, debug: bool) -> None:
+    """Log our own lines from INFO (DEBUG) on, others' from WARNING (INFO)."""
+    logging.getLogger().setLevel(logging.INFO if debug else logging.WARNING)
+    logging.getLogger("vllama").setLevel(logging.DEBUG if debug else logging.INFO)
