@@ -123,6 +123,7 @@ class Daemon:
             traffic=self._upstreams.traffic,
             cut=self._upstreams.cut,
             sleeper=self._sleeper,
+            over=gc.collect,  # tasks and errors leave cycles, and it is set to come rarely
         )
         self._meter = Meter(facts.platform, facts.preferences.reserve_bytes)
         self._remembered = Remembered(config.data_dir / "memory.json")

@@ -218,26 +218,6 @@ def test_vectors(native):
     assert reply["prompt_eval_count"] > 2
 
 
-def test_inputs_are_cut_with_what_the_model_puts_around_them(native):
-    def around(writer):
-        writer.add_add_bos_token(True)
-        writer.add_add_eos_token(True)
-
-    write_tiny_gguf(native.models / "short.gguf", n_ctx=64, extra=around)
-    status, reply = native.post("/api/embed", {"model": "short", "input": "a" * 200})
-    assert (status, reply["prompt_eval_count"]) == (200, 64)
-    write_tiny_gguf(native.models / "around.gguf", n_ctx=256, extra=around)
-    for length in (30, 252, 253, 254, 255, 256, 257, 600):
-        status, reply = native.post("/api/embed", {"model": "around", "input": "a" * length})
-        assert status == 200, (length, reply)
-        assert min(length, 255) <= reply["prompt_eval_count"] <= 256
-    body = {"model": "around", "input": "a" * 600}
-    status, reply = native.post("/api/embed", body | {"options": {"num_ctx": 8}})
-    assert status == 200 and 7 <= reply["prompt_eval_count"] <= 8
-    status, reply = native.post("/api/embed", body | {"truncate": False})
-    assert (status, reply["error"]) == (400, "the input length exceeds the context length")
-
-
 @pytest.mark.parametrize("grammar", ["root ::= (", 'root ::= root "a"', "root ::= foo"])
 def test_a_bad_grammar_is_the_clients_fault(native, client, grammar):
     before = {process.pid for process in native.tree()}
@@ -280,6 +260,26 @@ def test_thinking_is_told_apart_and_switched(native, name):
     status, reply = native.post("/api/chat", body | {"think": False})
     assert status == 200, reply
     assert "thinking" not in reply["message"]
+
+
+def test_inputs_are_cut_with_what_the_model_puts_around_them(native):
+    def around(writer):
+        writer.add_add_bos_token(True)
+        writer.add_add_eos_token(True)
+
+    write_tiny_gguf(native.models / "short.gguf", n_ctx=64, extra=around)
+    status, reply = native.post("/api/embed", {"model": "short", "input": "a" * 200})
+    assert (status, reply["prompt_eval_count"]) == (200, 64)
+    write_tiny_gguf(native.models / "around.gguf", n_ctx=256, extra=around)
+    for length in (30, 252, 253, 254, 255, 256, 257, 600):
+        status, reply = native.post("/api/embed", {"model": "around", "input": "a" * length})
+        assert status == 200, (length, reply)
+        assert min(length, 255) <= reply["prompt_eval_count"] <= 256
+    body = {"model": "around", "input": "a" * 600}
+    status, reply = native.post("/api/embed", body | {"options": {"num_ctx": 8}})
+    assert status == 200 and 7 <= reply["prompt_eval_count"] <= 8
+    status, reply = native.post("/api/embed", body | {"truncate": False})
+    assert (status, reply["error"]) == (400, "the input length exceeds the context length")
 
 
 def test_adapters(serve, tmp_path):

@@ -470,7 +470,7 @@ def test_a_gguf_only_model_for_an_engine_that_reads_none(
 @pytest.mark.parametrize(
     ("status", "headers", "kind", "says"),
     [
-        (429, {"Retry-After": "17"}, Transient, "try again in 17 s"),
+        (429, {"Retry-After": "77"}, Transient, "try again in 77 s"),
         (429, {"RateLimit": '"api";r=0;t=55'}, Transient, "try again in 55 s"),
         (503, {}, Transient, "try again later"),
         (401, {}, AuthRequired, "renew the token"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 
 from vllama.errors import (
@@ -133,7 +132,7 @@ class Life:
             await self._room.measure()
         await process.stop()
         self._room.left(instance)
-        gc.collect()  # tasks and errors leave cycles, and the collector is set to come rarely
+        self._ports.over()
         # one that served nobody may have touched only a part of its memory
         if instance.plan and instance.served and instance.peak:
             await self._ports.remember(instance.plan, dict(instance.peak))

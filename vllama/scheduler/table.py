@@ -65,7 +65,7 @@ class Ports:
     memory (at GPUs only if told to); `told` hears of the end of every load, with its error if it
     failed; `remember` of what a process held at most in its life. `traffic` tells how far the
     answers from an endpoint are; `cut` ends them, with the cause. `sleeper` is None for an engine
-    that cannot sleep.
+    that cannot sleep. `over` comes when an instance has ended.
     """
 
     plan: Callable[[Bundle, Need], Awaitable[Plan]]
@@ -79,6 +79,7 @@ class Ports:
     traffic: Callable[[Endpoint], Mapping[int, Answer]] = lambda endpoint: {}
     cut: Callable[[Endpoint, str], None] = lambda endpoint, cause: None
     sleeper: Callable[[Plan], Sleeper | None] = lambda plan: None
+    over: Callable[[], object] = lambda: None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
