@@ -16,6 +16,8 @@ from tests.cli.conftest import Vllama
 from tests.environments.installer import Fake
 from tests.server import FAKE, Server
 
+pytestmark = pytest.mark.slow  # processes of their own
+
 PAINTER = Path(__file__).parent / "painter"
 INSTALL = ("engines", "install", "paint", "--yes")
 

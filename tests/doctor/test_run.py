@@ -8,8 +8,12 @@ import sys
 import threading
 from pathlib import Path
 
+import pytest
+
 from vllama.doctor.check import Check, Once, failed, ok, run, warning
 from vllama.errors import ConfigError
+
+pytestmark = pytest.mark.slow  # processes of their own
 
 
 def test_one_that_hangs_is_told_and_left_behind() -> None:

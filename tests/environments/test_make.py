@@ -18,6 +18,8 @@ from vllama.environments.make import drop_half_installed, make_in_steps, remove
 from vllama.environments.place import Step, complete, existing, python_of
 from vllama.errors import EnvironmentFailed
 
+pytestmark = pytest.mark.slow  # processes of their own
+
 A = Step(requirements=("a==1",))
 B = Step(requirements=("b==2",), extra_args=("--no-deps",))
 LIMIT_S = 20.0

@@ -54,7 +54,7 @@ CALLS = st.lists(st.tuples(st.sampled_from(NAMES), ARGUMENTS), min_size=1, max_s
 
 
 @pytest.mark.parametrize("family", TEMPLATES)
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(calls=CALLS, cut=st.integers(1, 20))
 def test_rendered_calls_are_read_back(
     family: str, calls: list[tuple[str, dict[str, object]]], cut: int
