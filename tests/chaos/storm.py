@@ -312,7 +312,8 @@ def run(home: Path, seconds: float, seed: int, *, rounds: int = 1) -> tuple[Stor
     arguments = (
         "--max-loaded-models", str(MAX_LOADED), "--hang-timeout", "2s", "--load-timeout", "10s",
     )  # fmt: skip
-    with Server(home, *arguments) as server:
+    # one plan only: a real engine would stand in for a fake one that is killed again and again
+    with Server(home, "--strict", *arguments) as server:
         storm = Storm(server, seed)
         storm.prepare()
         asyncio.run(storm.rage(3.0))  # what is loaded once and stays is loaded now

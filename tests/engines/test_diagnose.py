@@ -2,9 +2,9 @@
 
 import pytest
 
-from vllama.engines.diagnose import diagnose
+from vllama.engines.diagnose import diagnose, explain_exit
 from vllama.engines.llama_cpp_python import ENGINE
-from vllama.supervise.spec import Exit
+from vllama.supervise.spec import Exit, Fault
 
 RECORDED = [
     (
@@ -80,3 +80,10 @@ def test_stall_names_the_last_line():
 
 def test_a_very_long_line_is_cut():
     assert len(diagnose(())(Exit(code=1, output=("x" * 5000,))).cause) < 400
+
+
+def test_who_kills_without_need_is_not_taken_for_want_of_memory() -> None:
+    assert explain_exit(Exit(code=-9, oom=True)).fault is Fault.MEMORY
+    assert explain_exit(Exit(code=-9)).fault is Fault.MEMORY  # nobody knows
+    by_hand = explain_exit(Exit(code=-9, oom=False))
+    assert by_hand.fault is None and "not for want of memory" in by_hand.cause

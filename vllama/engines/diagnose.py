@@ -69,6 +69,8 @@ def explain_exit(exit_: Exit) -> Diagnosis:
             number = signal.Signals(-exit_.code)
         except ValueError:
             return Diagnosis(cause=f"it was ended by signal {-exit_.code}")
+        if number is signal.SIGKILL and exit_.oom is False:
+            return Diagnosis(cause="it was killed (SIGKILL), and not for want of memory")
         cause, hint = SIGNALS.get(number, (f"it was ended by {number.name}", None))
         return Diagnosis(cause=cause, hint=hint, fault=FAULTS.get(number))
     return Diagnosis(cause=f"it ended with exit code {exit_.code}: {last}")

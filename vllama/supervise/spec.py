@@ -122,7 +122,8 @@ class Exit:
     """How one attempt ended: `code` as from `subprocess` (negative: signal), None: never ended.
 
     `stalled` tells that we ended it because it made no progress. `output` are its last lines,
-    `first_error` the first line of all that names an error or exception.
+    `first_error` the first line of all that names an error or exception. `oom`: whether the kernel
+    has killed anything for want of memory while it ran; None: unknown.
     """
 
     code: int | None
@@ -130,6 +131,7 @@ class Exit:
     first_error: str | None = None
     stalled: bool = False
     was_ready: bool = False
+    oom: bool | None = None
 
 
 def plain_diagnosis(exit_: Exit) -> Diagnosis:

@@ -136,3 +136,16 @@ def activity(procs: Iterable[psutil.Process]) -> Activity:
         except psutil.Error:
             continue
     return Activity(cpu_s=cpu_s, read_bytes=read_bytes)
+
+
+def oom_kills() -> int | None:
+    """Return how often the kernel has killed for want of memory since boot; None: not told.
+
+    Linux: `oom_kill` of /proc/vmstat, which counts those within cgroups too.
+    """
+    try:
+        lines = Path("/proc/vmstat").read_text().splitlines()
+    except OSError:
+        return None
+    counts = (line.split() for line in lines if line.startswith("oom_kill "))
+    return next((int(count) for _, count in counts), None)

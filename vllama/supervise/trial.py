@@ -21,6 +21,7 @@ from vllama.supervise.probe import Readiness, wait_ready
 from vllama.supervise.process import Child
 from vllama.supervise.scratch import remove_scratch, scratch_folder
 from vllama.supervise.spec import Exit, Grace, LaunchSpec
+from vllama.supervise.tree import oom_kills
 from vllama.supervise.waits import finish, in_thread
 
 OUTPUT_LINES = 200
@@ -43,6 +44,7 @@ class Trial:
         self._tailing = asyncio.ensure_future(tailer.run())
         self._run_file: RunFile | None = None
         self._scratch: Path | None = None
+        self._oom_kills = oom_kills()
 
     @classmethod
     async def begin(
@@ -116,6 +118,7 @@ class Trial:
             first_error=ring.first_error,
             stalled=stalled,
             was_ready=was_ready,
+            oom=None if self._oom_kills is None else oom_kills() != self._oom_kills,
         )
 
     async def end(
