@@ -154,7 +154,8 @@ def test_a_call_that_nobody_reads_is_text_without_tags() -> None:
          "Hm, so.", "Hello\n"),
         ([("a\n", ""), ("\nb", "")], "a\n\nb", ""),
         ([("\n\n", ""), ("", "\n\nHi")], "", "Hi"),
-        ([("a\n", "\n b"), ("", " c")], "a", "b c"),
+        ([("a\n", "\n b"), ("", " c")], "a", " b c"),
+        ([(" a", ""), ("", " b")], " a", " b"),
         ([("a\n", ""), ("", "b"), ("\nc", ""), ("", "\nd")], "ac", "bd"),
     ],
 )  # fmt: skip

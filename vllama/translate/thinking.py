@@ -113,17 +113,17 @@ class ThinkSplitter:
 
 
 class Trim:
-    """Takes off the white space around thinking that an engine has split off itself.
+    """Takes off the empty lines around thinking that an engine has split off itself.
 
-    Engines leave it: the empty line after `</think>` begins their answer. Ollama's begins with the
-    text, and so does that of `ThinkSplitter`. Of the thinking's end only newlines go.
+    Engines leave them: the one after `</think>` begins their answer. Ollama's begins with the text,
+    and so does that of `ThinkSplitter`. A space is part of a word and stays.
     """
 
     __slots__ = ("_begun", "_held", "after")
 
     def __init__(self) -> None:
         self.after = False
-        """Whether thinking came last, so that white space may still stand before the text."""
+        """Whether thinking came last, so that newlines may still stand before the text."""
         self._begun = False
         self._held = ""  # newlines that belong to the thinking only if more of it follows
 
@@ -131,13 +131,13 @@ class Trim:
         """Return what is left of one event's thinking and text."""
         if thinking:
             held = self._held + thinking
-            held = held if self._begun else held.lstrip()
+            held = held if self._begun else held.lstrip("\r\n")
             thinking = held.rstrip("\n")
             self._held = held[len(thinking) :]
             self._begun = self._begun or bool(thinking)
             self.after = True
         if text and self.after:
-            text = text.lstrip()
+            text = text.lstrip("\r\n")
             if text:
                 self._held, self._begun, self.after = "", False, False
         return thinking, text
