@@ -17,24 +17,13 @@ from vllama.engines.base import (
     Overhead,
     Settings,
 )
+from vllama.engines.served import PARAMETERS
 from vllama.errors import ConfigError
 from vllama.hardware.types import Platform
 from vllama.models.types import Bundle, Format, ModelInfo
 from vllama.supervise.spec import Endpoint, LaunchSpec
 from vllama.translate.traits import Traits
 
-PARAMETERS = {
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "top_k": "top_k",
-    "min_p": "min_p",
-    "repeat_penalty": "repetition_penalty",
-    "presence_penalty": "presence_penalty",
-    "frequency_penalty": "frequency_penalty",
-    "seed": "seed",
-    "stop": "stop",
-    "max_tokens": "max_tokens",
-}
 # llama.cpp's server spells this one as we do; both ignore names that they do not know
 LLAMA_SERVER = PARAMETERS | {"repeat_penalty": "repeat_penalty"}
 

@@ -16,25 +16,13 @@ from vllama.engines.base import FailurePattern, Overhead, Settings
 from vllama.engines.find import Located
 from vllama.engines.flags import has_flag
 from vllama.engines.recipe import Recipe, Wheels
-from vllama.engines.served import COMMON_FAILURES, GIB, Served, for_mlx_only
+from vllama.engines.served import COMMON_FAILURES, GIB, PARAMETERS, Served, for_mlx_only
 from vllama.environments.place import Step
 from vllama.hardware.types import Platform
 from vllama.models.types import Bundle, Capability, ModelInfo
 from vllama.supervise.spec import Endpoint, Fault, Grace, HttpProbe
 from vllama.translate.traits import SchemaStyle, Stops, Traits
 
-PARAMETERS = {
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "top_k": "top_k",
-    "min_p": "min_p",
-    "repeat_penalty": "repetition_penalty",
-    "presence_penalty": "presence_penalty",
-    "frequency_penalty": "frequency_penalty",
-    "seed": "seed",
-    "stop": "stop",
-    "max_tokens": "max_tokens",
-}
 FIELDS = frozenset(
     {
         "model", "messages", "prompt", "stream", "stream_options", "temperature", "top_p", "top_k",

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from vllama.engines.base import FailurePattern, Overhead, Settings
 from vllama.engines.find import Located
 from vllama.engines.recipe import Kind, Recipe, Wheels
-from vllama.engines.served import COMMON_FAILURES, Served
+from vllama.engines.served import COMMON_FAILURES, PARAMETERS, Served
 from vllama.environments.place import Step
 from vllama.hardware.types import Platform
 from vllama.models.types import Bundle, Capability
@@ -24,18 +24,6 @@ from vllama.supervise.spec import Endpoint, Fault
 from vllama.translate.traits import SchemaStyle, Traits
 
 MIB = 1024**2
-PARAMETERS = {
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "top_k": "top_k",
-    "min_p": "min_p",
-    "repeat_penalty": "repetition_penalty",
-    "presence_penalty": "presence_penalty",
-    "frequency_penalty": "frequency_penalty",
-    "seed": "seed",
-    "stop": "stop",
-    "max_tokens": "max_tokens",
-}
 LOOKS_BACK = 64
 """Tokens that penalties look at: Ollama's number; its own default is 20."""
 

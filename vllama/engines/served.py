@@ -32,6 +32,19 @@ from vllama.supervise.spec import Endpoint, Fault, Grace, HttpProbe, LaunchSpec,
 from vllama.translate.traits import Traits
 
 GIB = 1024**3
+# the options of Ollama by the names that vLLM gave them, and most servers took over
+PARAMETERS = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "repeat_penalty": "repetition_penalty",
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+    "seed": "seed",
+    "stop": "stop",
+    "max_tokens": "max_tokens",
+}
 
 PORT_TAKEN = FailurePattern(
     pattern=r"(?i)address already in use|port \d+ is already in use",

@@ -15,25 +15,13 @@ from dataclasses import dataclass
 from vllama.engines.base import FailurePattern, Mode, Overhead, Settings
 from vllama.engines.find import Located
 from vllama.engines.recipe import Kind, Recipe, Wheels
-from vllama.engines.served import COMMON_FAILURES, GIB, Served, for_mlx_only
+from vllama.engines.served import COMMON_FAILURES, GIB, PARAMETERS, Served, for_mlx_only
 from vllama.environments.place import Step
 from vllama.hardware.types import Platform, Vendor
 from vllama.models.types import Bundle, Capability, ModelInfo
 from vllama.supervise.spec import Endpoint, Fault, Grace, HttpProbe
 from vllama.translate.traits import Tokenizer, Traits
 
-PARAMETERS = {
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "top_k": "top_k",
-    "min_p": "min_p",
-    "repeat_penalty": "repetition_penalty",
-    "presence_penalty": "presence_penalty",
-    "frequency_penalty": "frequency_penalty",
-    "seed": "seed",
-    "stop": "stop",
-    "max_tokens": "max_tokens",
-}
 FAILURES = (
     FailurePattern(
         pattern=r"Not enough memory|Please try to increase --mem-fraction-static",

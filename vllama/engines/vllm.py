@@ -28,7 +28,7 @@ from vllama.engines.environment import child_environment
 from vllama.engines.find import find_package
 from vllama.engines.flags import flag_number, flag_value, has_flag
 from vllama.engines.recipe import Recipe
-from vllama.engines.served import for_mlx_only
+from vllama.engines.served import PARAMETERS, for_mlx_only
 from vllama.engines.vllm_failures import FAILURES
 from vllama.engines.vllm_memory import GPU_SEQUENCES, SEQUENCES, seeds_hold, tune
 from vllama.engines.vllm_parsers import reasoning_parser, tool_parser
@@ -48,19 +48,6 @@ AUTO_TOOLS, SLEEP = "--enable-auto-tool-choice", "--enable-sleep-mode"
 PASSED = ("VLLM_", "RAY_", "TORCH", "GLOO_", "UCX_", "TRITON_", "FLASHINFER_", "LD_PRELOAD")
 OURS = ("VLLM_PORT", "VLLM_API_KEY")
 DRAIN_S = 5
-
-PARAMETERS = {
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "top_k": "top_k",
-    "min_p": "min_p",
-    "repeat_penalty": "repetition_penalty",
-    "presence_penalty": "presence_penalty",
-    "frequency_penalty": "frequency_penalty",
-    "seed": "seed",
-    "stop": "stop",
-    "max_tokens": "max_tokens",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

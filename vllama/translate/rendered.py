@@ -7,18 +7,16 @@ and gives templates the arguments of earlier calls as strings, which many of the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from vllama.errors import VllamaError
-from vllama.translate.framing import DONE, SseReader, sse
+from vllama.translate.altered import AlteredReply
 from vllama.translate.logprobs import ollama_logprobs
-from vllama.translate.reply import Reply
 from vllama.translate.style import Style
 from vllama.translate.traits import Traits
-from vllama.translate.types import Call, Message, Think, Usage
+from vllama.translate.types import Call, Message, Think
 from vllama.translate.upstream import need_completions, put_max_tokens
 
 COMPLETION_PATH = "/v1/completions"
@@ -52,63 +50,16 @@ def rendered_call(body: bytes, prompt: str, traits: Traits) -> Call:
     return Call(path=COMPLETION_PATH, body=msgspec.json.encode(out))
 
 
-class RenderedReply:
+class RenderedReply(AlteredReply):
     """A chat's reply, fed with the stream of a completion."""
 
-    def __init__(self, reply: Reply) -> None:
-        self._reply = reply
-        self._reader = SseReader()
-        self.usual = None  # the reply does not see what the engine sends
-        self.content_type = reply.content_type
-        self.ended = reply.ended
-        self.first_token_ns = reply.first_token_ns
-
-    @property
-    def usage(self) -> Usage:
-        """Tokens so far."""
-        return self._reply.usage
-
-    def feed(self, chunk: bytes, now_ns: int) -> bytes:
-        """Take bytes of a completion's stream. Raises what the reply raises."""
-        return self._pass(self._reader.feed(chunk), now_ns)
-
-    def finish(self, now_ns: int) -> bytes:
-        """Return the rest. Raises what the reply raises."""
-        rest = self._pass(self._reader.close(), now_ns)
-        return rest + self._reply.finish(now_ns)
-
-    def fail(self, error: VllamaError) -> bytes:
-        """Return how the dialect reports an error."""
-        return self._reply.fail(error)
-
-    def __getattr__(self, name: str) -> Any:
-        """Give what else the reply knows (its text, its finish reason)."""
-        return getattr(self._reply, name)
-
-    def _pass(self, payloads: list[bytes], now_ns: int) -> bytes:
-        events = b"".join(sse(_as_chat(payload)) for payload in payloads)
-        out = self._reply.feed(events, now_ns) if events else b""
-        self.ended = self._reply.ended
-        self.first_token_ns = self._reply.first_token_ns
-        return out
-
-
-def _as_chat(payload: bytes) -> bytes:
-    """Turn one event of a completion into that of a chat; errors and the end stay."""
-    if payload == DONE:
-        return payload
-    try:
-        event = msgspec.json.decode(payload)
-    except ValueError:
-        return payload  # the reply says what is wrong with it
-    choices = event.get("choices") if isinstance(event, Mapping) else None
-    if not isinstance(choices, list):
-        return payload
-    for choice in choices:
-        if isinstance(choice, dict) and "delta" not in choice:
-            choice["delta"] = {"content": choice.pop("text", None) or ""}
-            logprobs = ollama_logprobs(choice.get("logprobs"))
-            choice["logprobs"] = {"content": logprobs} if logprobs else None
-    if isinstance(event.get("id"), str):
-        event["id"] = event["id"].replace("cmpl-", "chatcmpl-", 1)
-    return msgspec.json.encode({**event, "object": "chat.completion.chunk"})
+    def _alter(self, event: dict[str, Any]) -> dict[str, Any]:
+        """Turn one event of a completion into that of a chat."""
+        for choice in event["choices"]:
+            if isinstance(choice, dict) and "delta" not in choice:
+                choice["delta"] = {"content": choice.pop("text", None) or ""}
+                logprobs = ollama_logprobs(choice.get("logprobs"))
+                choice["logprobs"] = {"content": logprobs} if logprobs else None
+        if isinstance(event.get("id"), str):
+            event["id"] = event["id"].replace("cmpl-", "chatcmpl-", 1)
+        return {**event, "object": "chat.completion.chunk"}

@@ -6,17 +6,13 @@ then the end. OpenAI's and Ollama's APIs both leave the sequence itself out of t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import msgspec
-
-from vllama.errors import VllamaError
-from vllama.translate.framing import DONE, SseReader, sse
+from vllama.translate.altered import AlteredReply
 from vllama.translate.reply import Reply
 from vllama.translate.stops import StopFinder
 from vllama.translate.traits import Stops, Traits
-from vllama.translate.types import Usage
 
 
 def stopped(reply: Reply, stops: Sequence[str], traits: Traits) -> Reply:
@@ -26,71 +22,34 @@ def stopped(reply: Reply, stops: Sequence[str], traits: Traits) -> Reply:
     return StoppedReply(reply, stops, goes_on=traits.stops is Stops.UNKNOWN)
 
 
-class StoppedReply:
+class StoppedReply(AlteredReply):
     """A reply that is fed with the engine's stream up to a stop sequence.
 
     `enough` is called when one is found and the engine would go on all the same.
     """
 
     def __init__(self, reply: Reply, stops: Sequence[str], *, goes_on: bool) -> None:
-        self._reply = reply
+        super().__init__(reply)
         self._stops = stops
         self._goes_on = goes_on
         self._finders: dict[int, StopFinder] = {}
-        self._reader = SseReader()
-        self.usual = None  # every text is looked at
         self.enough: Callable[[], None] = _nothing
-        self.content_type = reply.content_type
-        self.ended = reply.ended
-        self.first_token_ns = reply.first_token_ns
-
-    @property
-    def usage(self) -> Usage:
-        """Tokens so far."""
-        return self._reply.usage
-
-    def feed(self, chunk: bytes, now_ns: int) -> bytes:
-        """Take bytes of the engine's stream. Raises what the reply raises."""
-        return self._pass(self._reader.feed(chunk), now_ns)
-
-    def finish(self, now_ns: int) -> bytes:
-        """Return the rest. Raises what the reply raises."""
-        rest = self._pass(self._reader.close(), now_ns)
-        return rest + self._reply.finish(now_ns)
-
-    def fail(self, error: VllamaError) -> bytes:
-        """Return how the dialect reports an error."""
-        return self._reply.fail(error)
-
-    def __getattr__(self, name: str) -> Any:
-        """Give what else the reply knows (its text, its finish reason)."""
-        return getattr(self._reply, name)
 
     def _pass(self, payloads: list[bytes], now_ns: int) -> bytes:
-        events = b"".join(sse(self._event(payload)) for payload in payloads)
-        out = self._reply.feed(events, now_ns) if events else b""
-        self.ended = self._reply.ended
-        self.first_token_ns = self._reply.first_token_ns
+        out = super()._pass(payloads, now_ns)
         if self._goes_on and self._finders and all(f.found for f in self._finders.values()):
             self.enough()
         return out
 
-    def _event(self, payload: bytes) -> bytes:
-        """Return an event without what comes after a stop sequence."""
-        if payload == DONE:
-            return payload
-        try:
-            event = msgspec.json.decode(payload)
-        except ValueError:
-            return payload  # the reply says what is wrong with it
-        choices = event.get("choices") if isinstance(event, Mapping) else None
-        if not isinstance(choices, list):
-            return payload
-        event["choices"] = [one for one in choices if self._choice(one)]
-        return msgspec.json.encode(event)
+    def _alter(self, event: dict[str, Any]) -> dict[str, Any]:
+        """Leave out what comes after a stop sequence."""
+        event["choices"] = [one for one in event["choices"] if self._choice(one)]
+        return event
 
-    def _choice(self, choice: dict[str, Any]) -> bool:
+    def _choice(self, choice: Any) -> bool:
         """Cut a choice's text in place; False if it had ended before."""
+        if not isinstance(choice, dict):
+            return True  # the reply says what is wrong with it
         index = choice.get("index") or 0
         finder = self._finders.get(index)
         if finder is None:
