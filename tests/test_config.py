@@ -278,7 +278,7 @@ def test_the_table_is_whole_and_without_doubles() -> None:
     assert all(row["help"] and row["example"] for row in rows)
     derived = {"scheme", "config_file", "notes"}
     fields = {setting.field for setting in config.SETTINGS}
-    assert fields == set(config.Config.__dataclass_fields__) - derived
+    assert fields == set(config.Config.__struct_fields__) - derived
 
 
 @pytest.mark.parametrize("setting", config.SETTINGS, ids=lambda setting: setting.key)

@@ -1,10 +1,10 @@
-"""The composed running program: builds everything, owns the task group, the signals and the end.
+"""The composed running program: builds everything, owns its task group and the end.
 
-`serve` in order: 1. bind, so that a taken port is reported at once; 2. look at hardware and
-engines; 3. end the engines of a dead predecessor; 4. build library, scheduler and gateway;
-5. serve, import what only requests need, load the model that was asked for; 6. on a signal stop
-in reverse, each step with its limit. A second signal skips the wait for running requests, a third
-ends at once (the guards of the engines then clear up). SIGHUP: see `signals`.
+`opening` answers already. In order: 1. look at hardware and engines; 2. end the engines of a dead
+predecessor; 3. build library and scheduler; 4. complete the gateway, import what only requests
+need, load the model that was asked for; 5. on a signal stop in reverse, each step with its limit. A
+second signal skips the wait for running requests, a third ends at once (the guards of the engines
+then clear up). SIGHUP: see `signals`.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import socket
 import threading
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
-
-import uvloop
+from functools import partial
 
 from vllama import tracing
+from vllama.beside import beside
 from vllama.clock import RealClock
-from vllama.config import Config, environ, models_settings, preferences
+from vllama.config import Config, environ, guards, models_settings, preferences
 from vllama.config.address import is_loopback
 from vllama.config.changes import changes
 from vllama.daemon_ui import ServeUi
@@ -34,14 +34,12 @@ from vllama.errors import (
     NoPlan,
     VllamaError,
 )
-from vllama.gateway.app import App, Gateway
+from vllama.gateway.app import Gateway
 from vllama.gateway.catalog import Catalog
-from vllama.gateway.guards import Guards
 from vllama.gateway.routes import import_handlers
-from vllama.gateway.serve import Server, bind, make_server
+from vllama.gateway.serve import Server
 from vllama.gateway.upstream import Upstreams
 from vllama.hardware.detect import describe
-from vllama.metrics import Metrics
 from vllama.models.library import Library, open_library
 from vllama.models.types import Bundle
 from vllama.plan.choose import choose_engine, loadable_formats
@@ -56,7 +54,7 @@ from vllama.scheduler.replicas import Replicas
 from vllama.scheduler.scheduler import Scheduler
 from vllama.scheduler.sleeping import EngineSleeper
 from vllama.scheduler.table import Limits, Ports
-from vllama.signals import Stop, handled_signals
+from vllama.signals import Stop
 from vllama.supervise.leftovers import sweep
 from vllama.supervise.spec import Endpoint, LaunchSpec, RestartPolicy
 from vllama.translate.traits import Traits
@@ -68,26 +66,18 @@ GC_THRESHOLDS = (50_000, 20, 20)
 LOADED_PER_GPU = 3
 
 
-def serve(config: Config, ui: ServeUi, load: Callable[[], Config]) -> int:
-    """Run the server until it is told to stop; return the exit code.
+def compose(config: Config, ui: ServeUi, load: Callable[[], Config]) -> Daemon:
+    """Look around and build a daemon; `load` reads the settings again, it may raise VllamaError.
 
-    `load` reads the settings again, from where `config` came; it may raise VllamaError.
-    Raises VllamaError for everything that is wrong before it serves, EngineMissing also if that is
-    found out by loading the first model.
+    Takes its time and needs no loop. Raises VllamaError for everything that is wrong beforehand.
     """
-    listener = bind(config.host, config.port)
-    try:
-        facts = look_around(config)
-        check_engine(facts)
-        for line in sweep(config.run_dir):
-            ui.note(line)
-        library = open_library(with_preload(models_settings(config), config.model))
-        check_model(library, config.model)
-        daemon = Daemon(config, facts, library, ui, load)
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(daemon.run(listener))
-    finally:
-        listener.close()
+    facts = look_around(config)
+    check_engine(facts)
+    for line in sweep(config.run_dir):
+        ui.note(line)
+    library = open_library(with_preload(models_settings(config), config.model))
+    check_model(library, config.model)
+    return Daemon(config, facts, library, ui, load)
 
 
 class Daemon:
@@ -128,39 +118,40 @@ class Daemon:
         self._meter = Meter(facts.platform, facts.preferences.reserve_bytes)
         self._remembered = Remembered(config.data_dir / "memory.json")
         self.scheduler = Scheduler(ports, limits(config, facts), self._clock)
-        self._gateway = Gateway(
-            catalog=self._catalog,
-            scheduler=self.scheduler,
-            upstreams=self._upstreams,
-            facts=facts,
-            guards=guards(config),
-            metrics=Metrics(),
-            environ=self._environ,
-        )
-        self.app = App(self._gateway)
 
     # -- life ---------------------------------------------------------------------------------
 
-    async def run(self, listener: socket.socket) -> int:
-        """Serve on `listener` until a signal or a failed preload; return the exit code."""
-        stop, reload = Stop(asyncio.Event(), asyncio.Event()), asyncio.Event()
-        server = make_server(self.app, drain_s=self._config.drain_timeout_s)
-        with handled_signals(stop, reload):
-            async with asyncio.TaskGroup() as group:
-                keeper = group.create_task(self.scheduler.run(), name="scheduler")
-                http = group.create_task(server.serve(sockets=[listener]), name="http")
-                self._ui.ready(self._ready_lines(listener))
-                settling = group.create_task(settle(), name="settle")
-                preload = group.create_task(self._preload(stop), name="preload")
-                reloading = group.create_task(self._reload_when(reload), name="reload")
-                await stop.asked.wait()
-                reloading.cancel()
-                settling.cancel()
-                preload.cancel()
-                await self._end(server, http, keeper, stop)
-        if stop.missing is not None:
-            raise stop.missing
-        return stop.code
+    async def run(
+        self,
+        gateway: Gateway,
+        listener: socket.socket,
+        server: Server,
+        http: asyncio.Task[None],
+        stop: Stop,
+        reload: asyncio.Event,
+    ) -> None:
+        """Do what `gateway` is asked for, until a signal or a failed preload sets `stop`.
+
+        `server` listens on `listener` and runs in `http`; both have ended when this returns.
+        """
+        async with asyncio.TaskGroup() as group:
+            keeper = group.create_task(self.scheduler.run(), name="scheduler")
+            gateway.complete(
+                catalog=self._catalog,
+                scheduler=self.scheduler,
+                upstreams=self._upstreams,
+                facts=self._facts,
+                environ=self._environ,
+            )
+            self._ui.ready(self._ready_lines(listener))
+            settling = group.create_task(settle(), name="settle")
+            preload = group.create_task(self._preload(stop), name="preload")
+            reloading = group.create_task(self._reload_when(reload, gateway), name="reload")
+            await stop.asked.wait()
+            reloading.cancel()
+            settling.cancel()
+            preload.cancel()
+            await self._end(server, http, keeper, stop)
 
     async def _end(
         self, server: Server, http: asyncio.Task[None], keeper: asyncio.Task[None], stop: Stop
@@ -189,20 +180,20 @@ class Daemon:
         server.stop(now=True)
         await asyncio.wait({http})
 
-    async def _reload_when(self, wanted: asyncio.Event) -> None:
+    async def _reload_when(self, wanted: asyncio.Event, gateway: Gateway) -> None:
         """Read the settings again whenever that is wanted; until cancelled."""
         while True:
             await wanted.wait()
             wanted.clear()
             try:
-                await self._reload()
+                await self._reload(gateway)
             except VllamaError as error:
                 log.error("the settings stay as they were: %s", error.sentence())
             except Exception:
                 # boundary: nothing in a file may end a server that runs
                 log.exception("the settings stay as they were: unexpected error")
 
-    async def _reload(self) -> None:
+    async def _reload(self, gateway: Gateway) -> None:
         """Go by what the settings are now; all or nothing. Raises VllamaError.
 
         Running requests and loaded models go on as they are; see `config.changes`.
@@ -217,7 +208,7 @@ class Daemon:
             library = open_library(with_preload(settings, found.config.model))
         # nothing is awaited, nothing fails from here on
         self._config, self._facts, self._library = found.config, facts, library
-        self._gateway.facts, self._gateway.guards = facts, guards(found.config)
+        gateway.facts, gateway.guards = facts, guards(found.config)
         self._catalog.library = library
         self._catalog.forget()
         self.scheduler.limit(limits(found.config, facts))
@@ -324,7 +315,8 @@ class Daemon:
         count = self._replicas(plan)
         if count == 1:
             return member(plan.bundle.name)
-        return Replicas([member(f"{plan.bundle.name}-{number}") for number in range(1, count + 1)])
+        names = [f"{plan.bundle.name}-{number}" for number in range(1, count + 1)]
+        return Replicas([partial(member, name) for name in names])
 
     def _told(self, plan: Plan, error: VllamaError | None) -> None:
         """End the display of a load; a failed one has told whoever asked for it."""
@@ -369,15 +361,9 @@ def limits(config: Config, facts: Facts) -> Limits:
     )
 
 
-def guards(config: Config) -> Guards:
-    """Build the slice of the guards."""
-    loopback = is_loopback(config.host)
-    return Guards(origins=config.origins, loopback=loopback, keys=config.api_key)
-
-
 async def settle() -> None:
     """Get ready, while the server answers already, for what comes after a start."""
-    await asyncio.to_thread(import_the_rest)
+    await beside(import_the_rest)
     # what is here stays: collecting it again and again costs latency under load
     gc.collect()
     gc.freeze()

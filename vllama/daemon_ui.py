@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from vllama.models.types import PullEvent
+if TYPE_CHECKING:
+    from vllama.models.types import PullEvent
 
 
 class ServeUi(Protocol):

@@ -13,7 +13,8 @@ import contextlib
 import os
 import signal
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from vllama.errors import EngineMissing
 
@@ -22,8 +23,7 @@ TERMINAL = "/dev/tty"
 """A process's own terminal: cannot be opened where there is none (tty(4))."""
 
 
-@dataclass(slots=True)
-class Stop:
+class Stop(Struct):
     """How far the end has come: each signal goes one step further."""
 
     asked: asyncio.Event

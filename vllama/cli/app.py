@@ -66,11 +66,29 @@ def _light(argv: list[str]) -> int | None:
 
 
 def _run(args: list[str], rest: tuple[str, ...]) -> int:
+    from vllama.errors import VllamaError
+
+    try:
+        if args[:1] == ["serve"] and not {*HELP_FLAGS} & {*args}:
+            from vllama.cli.serving import plain_flags, serve_with
+
+            if (plain := plain_flags(args[1:])) is not None:
+                flags, file, yes = plain
+                return serve_with(rest, flags, file, yes=yes)
+        return _parsed(args, rest)
+    except VllamaError as error:
+        from vllama.cli.output import show_error
+
+        show_error(error.message, error.hint)
+        return error.exit_code
+
+
+def _parsed(args: list[str], rest: tuple[str, ...]) -> int:
+    """Let click read the arguments and run the command. Raises VllamaError."""
     import click
 
     from vllama.cli.output import show_error
     from vllama.cli.parser import root
-    from vllama.errors import VllamaError
 
     try:
         parser = root()
@@ -80,9 +98,6 @@ def _run(args: list[str], rest: tuple[str, ...]) -> int:
         problem = error.format_message().rstrip(".")
         show_error(problem, _usage_hint(args, problem))
         return USAGE
-    except VllamaError as error:
-        show_error(error.message, error.hint)
-        return error.exit_code
     except click.Abort:
         return INTERRUPTED
     except click.exceptions.Exit as end:

@@ -9,12 +9,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from vllama.cli.output import console, is_terminal, say_aside
-from vllama.models.types import PullEvent
 from vllama.units import format_bytes_decimal
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import TaskID
+
+    from vllama.models.types import PullEvent
 
 QUIET_S = 10.0
 STEP_PERCENT = 10
@@ -51,6 +52,7 @@ class PullDisplay:
 
 def event_of(line: dict[str, object]) -> PullEvent:
     """Read one progress object of `/api/pull`."""
+    from vllama.models.types import PullEvent
 
     def number(key: str) -> int | None:
         value = line.get(key)

@@ -1,8 +1,7 @@
-"""`vllama serve`: run the server."""
+"""`vllama serve` for click: the flags, their help, and their errors; see `serving`."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -97,51 +96,6 @@ line in the config file (port = 8080); OLLAMA_HOST and the other variables of Ol
 @click.pass_obj
 def serve(engine_args: Sequence[str], /, config_file: Path | None, yes: bool, **flags: Any) -> int:
     """Run the server, and load a model at once if one is named."""
-    from vllama import config
-    from vllama.cli.serve_ui import TerminalUi
-    from vllama.cli.server_log import set_up_logging
-    from vllama.cli.told import LoggedUi
-    from vllama.supervise.logs import OWN_LOG
+    from vllama.cli.serving import serve_with
 
-    # a flag's parameter has the name of its setting; an empty tuple was not given
-    given = {field: value or None for field, value in flags.items()}
-    given["engine_args"] = engine_args or None
-    environ = config.environ()
-
-    def load() -> config.Config:
-        return config.load(given, environ, config_file)
-
-    loaded = load()
-    config.prepare_environment()
-    as_json = loaded.log_format == "json"
-    own_log = loaded.log_dir / OWN_LOG
-    set_up_logging(debug=loaded.debug, log_format=loaded.log_format, file=own_log)
-    from vllama import daemon
-    from vllama.errors import EngineMissing, VllamaError
-
-    logging.captureWarnings(True)
-    terminal = TerminalUi()
-    ui = LoggedUi(None if as_json else terminal)
-    for note in loaded.notes:
-        ui.note(note)
-    try:
-        try:
-            return daemon.serve(loaded, ui, load)
-        except EngineMissing as error:
-            from vllama.cli.installing import offer_missing
-
-            terminal.close()
-            if not offer_missing(loaded, error, yes=yes):
-                raise
-        return daemon.serve(loaded, ui, load)
-    except VllamaError as error:
-        if not as_json:  # the boundary of the command line tells it
-            ui.log_error(error.message, error.hint)
-            raise
-        ui.error(error.message, error.hint)
-        return error.exit_code
-    except Exception:
-        ui.log_bug()
-        raise
-    finally:
-        terminal.close()
+    return serve_with(engine_args, flags, config_file, yes=yes)

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 from vllama.cli.output import console, is_terminal, say_aside, show_error
 from vllama.cli.progress import SUCCESS, PullDisplay
-from vllama.models.types import PullEvent
 
 if TYPE_CHECKING:
     from rich.status import Status
+
+    from vllama.models.types import PullEvent
 
 LOADING_EVERY_S = 2.0
 """On a pipe, how often a line of a load's progress is shown at most."""

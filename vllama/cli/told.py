@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from vllama.cli.server_log import SHOWN
-from vllama.daemon_ui import ServeUi
-from vllama.models.types import PullEvent
+
+if TYPE_CHECKING:
+    from vllama.daemon_ui import ServeUi
+    from vllama.models.types import PullEvent
 
 log = logging.getLogger("vllama.serve")
 

@@ -158,6 +158,8 @@ def check(loaded: Config, sides: Sequence[Side], context: int) -> list[dict[str,
     """
     from dataclasses import replace
 
+    from msgspec import structs
+
     from vllama import config
     from vllama.cli.files import library, machine
     from vllama.errors import ModelNotFound
@@ -168,7 +170,7 @@ def check(loaded: Config, sides: Sequence[Side], context: int) -> list[dict[str,
     facts, books = machine(loaded), library(loaded)
     described = []
     for side in sides:
-        own = replace(loaded, engine=side.engine, context_length=context, num_parallel=1)
+        own = structs.replace(loaded, engine=side.engine, context_length=context, num_parallel=1)
         one = replace(facts, preferences=config.preferences(own))
         chosen = choose_engine(one)
         row = {

@@ -9,23 +9,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import MISSING
 from typing import TYPE_CHECKING
 
+from msgspec import NODEFAULT
+
+from vllama.config import address
+from vllama.config.folders import OLLAMA_SERVICE_DIR, default_lmstudio_dirs, default_models_dir
 from vllama.config.load import as_text, default_file, load
-from vllama.config.settings import (
-    OLLAMA_SERVICE_DIR,
-    UNSET,
-    Config,
-    Unset,
-    default,
-    default_lmstudio_dirs,
-    default_models_dir,
-)
+from vllama.config.settings import UNSET, Config, Unset, default
 from vllama.config.table import SETTINGS, Setting
 
 if TYPE_CHECKING:
     from vllama.engines.base import Places
+    from vllama.gateway.guards import Guards
     from vllama.models.settings import ModelsSettings
     from vllama.plan.types import Preferences
 
@@ -37,6 +33,7 @@ __all__ = [
     "Unset",
     "default_file",
     "environ",
+    "guards",
     "load",
     "models_settings",
     "places",
@@ -62,7 +59,7 @@ def table() -> tuple[Mapping[str, str], ...]:
 
     def shown(setting: Setting) -> str:
         value = default(setting.field)
-        return "" if value in (None, MISSING, ()) else as_text(value)
+        return "" if value in (None, NODEFAULT, ()) else as_text(value)
 
     return tuple(
         {
@@ -101,6 +98,14 @@ def models_settings(config: Config) -> ModelsSettings:
     )
 
 
+def guards(config: Config) -> Guards:
+    """Build the slice of the gateway's guards."""
+    from vllama.gateway.guards import Guards
+
+    loopback = address.is_loopback(config.host)
+    return Guards(origins=config.origins, loopback=loopback, keys=config.api_key)
+
+
 def places(config: Config) -> Places:
     """Build the slice of `engines`: where they may be."""
     from vllama.engines.base import Places
@@ -121,6 +126,7 @@ def preferences(config: Config) -> Preferences:
         flash_attention=config.flash_attention,
         kv_cache_type=config.kv_cache_type,
         parallel=config.num_parallel or None,
+        replicas=config.replicas,
         stall_timeout_s=config.load_timeout_s,
         extra_args=config.engine_args,
         reserve_bytes=max(defaults.reserve_bytes, config.gpu_overhead_bytes),

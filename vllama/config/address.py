@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 SCHEME_PORTS = {"http": 80, "https": 443}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Address:
+class Address(Struct, frozen=True, kw_only=True):
     """Parts of an address; IPv6 without brackets. `bad_port` is the text of an unusable port."""
 
     scheme: str | None = None

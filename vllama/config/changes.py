@@ -7,7 +7,9 @@ matter to the next load: a model that is loaded stays as it is.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from vllama.config.load import as_text
 from vllama.config.settings import Config
@@ -24,8 +26,7 @@ FIXED = frozenset(
 """Fields of `Config` that a running server keeps."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Changes:
+class Changes(Struct, frozen=True, kw_only=True):
     """The settings to go on with, and what to tell: `taken` over, and `kept` until a restart."""
 
     config: Config

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import platformdirs
+from msgspec import Struct
 
 from vllama.config import address
 from vllama.config.address import Address
+from vllama.config.folders import default_config_dir, default_data_dir, default_hf_home
 from vllama.config.settings import (
-    APP,
     UNSET,
     Config,
     default,
-    default_data_dir,
-    default_hf_home,
 )
 from vllama.config.table import ENV_PREFIX, SETTINGS, Setting
 from vllama.errors import ConfigError
@@ -29,7 +25,7 @@ FILE_VARIABLE = "VLLAMA_CONFIG"
 
 def default_file() -> Path:
     """Return where the config file lies if none is named."""
-    return platformdirs.user_config_path(APP, appauthor=False) / FILE_NAME
+    return default_config_dir() / FILE_NAME
 
 
 def load(
@@ -59,8 +55,7 @@ def load(
     return Config(**values, config_file=path, notes=tuple(notes))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Given:
+class _Given(Struct, frozen=True, kw_only=True):
     """A value as it was written, and where. `lenient`: by Ollama's manners. Low `rank` wins."""
 
     value: object
@@ -210,8 +205,8 @@ def _read_file(
     known = [setting.key for setting in SETTINGS]
     for key in entries:
         if key not in known:
-            nearest = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean {nearest[0]}?" if nearest else f"use one of {', '.join(known)}"
+            nearest = _nearest(key, known)
+            hint = f"did you mean {nearest}?" if nearest else f"use one of {', '.join(known)}"
             raise ConfigError(f'cannot use "{key}" in {path}: no such setting', hint=hint)
     return path, entries
 
@@ -245,5 +240,11 @@ def _unknown_variables(environ: Mapping[str, str]) -> Iterator[str]:
     known = [FILE_VARIABLE, *(setting.env for setting in SETTINGS)]
     for name in sorted(environ):
         if name.startswith(ENV_PREFIX) and name not in known:
-            nearest = difflib.get_close_matches(name, known, n=1)
-            yield f"{name} is no setting" + (f"; did you mean {nearest[0]}?" if nearest else "")
+            nearest = _nearest(name, known)
+            yield f"{name} is no setting" + (f"; did you mean {nearest}?" if nearest else "")
+
+
+def _nearest(name: str, known: Sequence[str]) -> str | None:
+    import difflib
+
+    return next(iter(difflib.get_close_matches(name, known, n=1)), None)

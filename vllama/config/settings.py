@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass, field, fields
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
-import platformdirs
+from msgspec import NODEFAULT, Struct, field
+from msgspec.structs import fields
 
 from vllama.config import address
+from vllama.config.folders import default_data_dir, default_hf_home, default_models_dir
 
-APP = "vllama"
-OLLAMA_SERVICE_DIR = Path("/usr/share/ollama/.ollama/models")
-"""Where Ollama keeps models when its installer has made it a service of Linux."""
+SECRETS = frozenset({"api_key", "client_key", "upstream_key", "hf_token"})
+"""The fields of `Config` that are never shown."""
 
 
 class Unset(Enum):
@@ -25,35 +25,7 @@ class Unset(Enum):
 UNSET = Unset.UNSET
 
 
-def default_data_dir() -> Path:
-    """Return where the platform wants programs to keep their data."""
-    return platformdirs.user_data_path(APP, appauthor=False)
-
-
-def default_hf_home() -> Path:
-    """Return where huggingface_hub keeps its cache and token."""
-    return Path.home() / ".cache" / "huggingface"
-
-
-def default_models_dir() -> Path:
-    """Return where Ollama keeps a user's models."""
-    return Path.home() / ".ollama" / "models"
-
-
-def default_lmstudio_dirs() -> tuple[Path, ...]:
-    """Return where LM Studio keeps models: the home folder that it notes, today's, the old one."""
-    homes: list[Path] = []
-    try:
-        noted = (Path.home() / ".lmstudio-home-pointer").read_text().strip()
-        homes += [Path(noted)] if noted else []
-    except (OSError, UnicodeDecodeError):
-        pass
-    homes += [Path.home() / ".lmstudio", Path.home() / ".cache" / "lm-studio"]
-    return tuple(dict.fromkeys(home / "models" for home in homes))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
+class Config(Struct, frozen=True, kw_only=True):
     """Every setting of one run. None means: decide by what is there.
 
     `port` 0 takes any free port. `context_length` is in tokens, `gpu_layers` -1 means all.
@@ -80,10 +52,10 @@ class Config:
     replicas: int = 1
     hang_timeout_s: float | None = 30.0
     origins: tuple[str, ...] = ()
-    api_key: tuple[str, ...] = field(default=(), repr=False)
-    client_key: str | None = field(default=None, repr=False)
+    api_key: tuple[str, ...] = ()
+    client_key: str | None = None
     upstreams: tuple[str, ...] = ()
-    upstream_key: str | None = field(default=None, repr=False)
+    upstream_key: str | None = None
     flash_attention: bool | None = None
     kv_cache_type: str | None = None
     gpu_overhead_bytes: int = 0
@@ -96,7 +68,7 @@ class Config:
     lmstudio_dir: Path | None = None
     hf_cache_dir: Path = field(default_factory=lambda: default_hf_home() / "hub")
     hf_endpoint: str | None = None
-    hf_token: str | None = field(default=None, repr=False)
+    hf_token: str | None = None
     hf_offline: bool = False
     download_connections: int = 4
     data_dir: Path = field(default_factory=default_data_dir)
@@ -118,7 +90,12 @@ class Config:
         """The key that the command line shows to the server, None: it has none."""
         return self.api_key[0] if self.api_key else self.client_key
 
+    def __repr__(self) -> str:
+        """Show all but the secrets."""
+        shown = (name for name in self.__struct_fields__ if name not in SECRETS)
+        return f"Config({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
+
 
 def default(name: str) -> Any:
-    """Return the default of a field; `MISSING` if it depends on this machine."""
-    return next((f.default for f in fields(Config) if f.name == name), MISSING)
+    """Return the default of a field; `NODEFAULT` if it depends on this machine."""
+    return next((f.default for f in fields(Config) if f.name == name), NODEFAULT)

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
 from typing import Any
 
+from msgspec import Struct
+
 from vllama.config import parse
-from vllama.config.settings import Config
+from vllama.config.settings import SECRETS, default
 from vllama.units import parse_bytes
 
 ENV_PREFIX = "VLLAMA_"
 KV_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl", "fp8")
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(Struct, frozen=True):
     """One row: a field of `Config`, its parser, help, an example, and its names elsewhere.
 
     `foreign` is the variable of Ollama (or of the Hugging Face hub) that means the same.
@@ -39,7 +39,12 @@ class Setting:
     @property
     def secret(self) -> bool:
         """True for what is never shown."""
-        return not next(f.repr for f in fields(Config) if f.name == self.field)
+        return self.field in SECRETS
+
+    @property
+    def is_switch(self) -> bool:
+        """True if the flag takes no value."""
+        return isinstance(default(self.field), bool)
 
     @property
     def env(self) -> str:

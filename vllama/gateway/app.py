@@ -6,43 +6,74 @@ passes nothing but `send()` (see docs/decisions).
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Awaitable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from vllama.errors import Busy, Unauthorized, VllamaError
-from vllama.gateway.catalog import Catalog
 from vllama.gateway.guards import Guards, cors_headers
-from vllama.gateway.http import ClientGone, Message, Receive, Request, Send, now_ns
-from vllama.gateway.routes import ROUTES, Handler, handler, methods_of
-from vllama.gateway.upstream import Upstreams
+from vllama.gateway.http import ClientGone, Request, now_ns
+from vllama.gateway.routes import FIRST, ROUTES, Handler, handler, methods_of
 from vllama.metrics import Metrics
-from vllama.plan.types import Facts
-from vllama.scheduler.scheduler import Scheduler
 from vllama.tracing import Trace, model, trace
-from vllama.translate.faults import anthropic_error, ollama_error, openai_error
+
+if TYPE_CHECKING:
+    from vllama.gateway.catalog import Catalog
+    from vllama.gateway.upstream import Upstreams
+    from vllama.plan.types import Facts
+    from vllama.scheduler.scheduler import Scheduler
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True, kw_only=True)
 class Gateway:
-    """What the handlers work with; `environ` is what an engine would be started with."""
+    """What the handlers work with; `environ` is what an engine would be started with.
+
+    Answers begin with guards and metrics alone; all but the `FIRST` routes wait for the rest.
+    """
 
     catalog: Catalog
     scheduler: Scheduler
     upstreams: Upstreams
     facts: Facts
-    guards: Guards
-    metrics: Metrics
-    environ: Mapping[str, str] = field(default_factory=dict)
+    environ: Mapping[str, str]
+
+    def __init__(self, guards: Guards, metrics: Metrics) -> None:
+        """To be made in the running loop."""
+        self.guards = guards
+        self.metrics = metrics
+        self._complete: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def complete(
+        self,
+        *,
+        catalog: Catalog,
+        scheduler: Scheduler,
+        upstreams: Upstreams,
+        facts: Facts,
+        environ: Mapping[str, str],
+    ) -> None:
+        """Take what was still missing, and let those go on who wait for it."""
+        self.catalog, self.scheduler, self.upstreams = catalog, scheduler, upstreams
+        self.facts, self.environ = facts, environ
+        self._complete.set_result(None)
+
+    def fail(self, error: VllamaError) -> None:
+        """Let those who wait be answered with the reason why there will be nothing more."""
+        self._complete.set_exception(error)
+        self._complete.exception()  # it is known, even if nobody waits
+
+    async def completed(self) -> None:
+        """Wait for `complete`. Raises the error of `fail`."""
+        if not self._complete.done() or self._complete.exception():
+            await asyncio.shield(self._complete)  # one who leaves must not end it for all
 
 
 class App:
-    """The ASGI application."""
+    """Answers every request, whatever happens."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
@@ -50,25 +81,24 @@ class App:
         self._prefix = f"{time.time_ns() // 1_000_000:x}"
         self._running: set[str] = set()
 
-    async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
+    async def __call__(self, request: Request) -> None:
         """Serve one request."""
-        if scope["type"] != "http":
-            return
-        request = Request(scope, receive, send, f"{self._prefix}-{next(self._numbers)}")
+        request.identify(f"{self._prefix}-{next(self._numbers)}")
         doubled = request.id in self._running
         trace.set(Trace(request.id, f"{request.id}-{request.number}" if doubled else ""))
         model.set("")
-        origin = request.header(b"origin")
+        origin = request.header(b"origin") if b"origin" in request.headers else ""
         host = request.header(b"host")
         guards = self._gateway.guards
         if not guards.host_allowed(host) or not guards.origin_allowed(origin, host):
-            await self._forbid(request, origin, host)
+            self._forbid(request, origin, host)
             return
         if origin:
             preflight = request.method == "OPTIONS"
-            request.send = _with_headers(send, cors_headers(origin, preflight=preflight))
+            for name, value in cors_headers(origin, preflight=preflight).items():
+                request.extra.append((name.encode(), value.encode("latin-1")))
             if preflight:
-                await request.respond(204, b"")
+                request.respond(204, b"")
                 return
         self._running.add(request.id)
         try:
@@ -93,11 +123,11 @@ class App:
         except ClientGone:
             log.info("%s %s: the client has left", request.method, request.path)
         except VllamaError as error:
-            await self._fail(request, error)
+            self._fail(request, error)
         except Exception:
             # boundary: a bug in one request must not end the server
             log.exception("%s %s: unexpected error", request.method, request.path)
-            await self._fail(
+            self._fail(
                 request, VllamaError("internal error", hint="see the server's log and report it")
             )
 
@@ -119,20 +149,23 @@ class App:
         methods = methods_of(path)
         if methods is None and path.endswith("/") and path.rstrip("/") in ROUTES:
             status = 301 if request.method == "GET" else 307
-            await request.respond(status, b"", headers={"location": path.rstrip("/")})
+            request.respond(status, b"", headers={"location": path.rstrip("/")})
             return None
         if methods is None:
-            await request.text(404, "404 page not found")
+            request.text(404, "404 page not found")
             return None
         if request.method not in methods:
             text = b"405 method not allowed"
             allow = {"allow": ", ".join(methods)}
-            await request.respond(405, text, b"text/plain; charset=utf-8", allow)
+            request.respond(405, text, b"text/plain; charset=utf-8", allow)
             return None
-        return handler(methods[request.method])
+        name = methods[request.method]
+        if name not in FIRST:
+            await self._gateway.completed()
+        return handler(name)
 
     @staticmethod
-    async def _fail(request: Request, error: VllamaError) -> None:
+    def _fail(request: Request, error: VllamaError) -> None:
         """Answer with an error in the dialect of the route; too late if the head is out."""
         log.log(
             logging.WARNING if error.status >= 500 else logging.INFO,
@@ -142,8 +175,10 @@ class App:
             error.sentence(),
         )
         if request.status:
-            await request.send({"type": "http.response.body", "body": b""})
+            request.end()
             return
+        from vllama.translate.faults import anthropic_error, ollama_error, openai_error
+
         if request.path.startswith("/v1/messages"):
             from vllama.gateway.anthropic import seed_of  # only here: see `routes`
 
@@ -158,26 +193,14 @@ class App:
             headers["retry-after"] = str(max(1, round(error.retry_after_s)))
         if isinstance(error, Unauthorized):
             headers["www-authenticate"] = 'Bearer realm="vllama"'
-        await request.respond(status, body, headers=headers)
+        request.respond(status, body, headers=headers)
 
     @staticmethod
-    async def _forbid(request: Request, origin: str, host: str) -> None:
+    def _forbid(request: Request, origin: str, host: str) -> None:
         """Answer 403 and, unlike Ollama, say why and what to do."""
         if origin:
             text = f"origin '{origin}' is not allowed; add it to OLLAMA_ORIGINS"
         else:
             text = f"host '{host}' is not allowed; use localhost, or --host to listen elsewhere"
         log.warning("%s %s 403: %s", request.method, request.path, text)
-        await request.json(403, {"error": text})
-
-
-def _with_headers(send: Send, headers: Mapping[str, str]) -> Send:
-    """Return a `send` that adds headers to the head of the answer."""
-    extra = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
-
-    def adding(message: Message) -> Awaitable[None]:
-        if message["type"] == "http.response.start":
-            message["headers"] = [*message["headers"], *extra]
-        return send(message)
-
-    return adding
+        request.json(403, {"error": text})

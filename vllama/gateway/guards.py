@@ -5,13 +5,13 @@ Pure functions of header values; nothing here knows a socket.
 
 from __future__ import annotations
 
-import hmac
 import ipaddress
 import re
 import socket
-from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import urlsplit
+
+from msgspec import Struct
 
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "0.0.0.0")
 APP_SCHEMES = ("app", "file", "tauri", "vscode-webview", "vscode-file")
@@ -29,8 +29,7 @@ KEYLESS = ("/", "/health")
 """For whoever only asks whether the server lives."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Guards:
+class Guards(Struct, frozen=True, kw_only=True):
     """What is allowed. `origins` are the user's (`*` wildcards); `loopback`: bound to it only.
 
     With `keys`, every request has to show one of them.
@@ -58,6 +57,8 @@ class Guards:
         """
         if not self.keys or path in KEYLESS:
             return True
+        import hmac
+
         scheme, _, bearer = authorization.partition(" ")
         shown = (bearer.strip() if scheme.lower() == "bearer" else "", api_key.strip())
         pairs = ((key.encode(), one.encode()) for key in self.keys for one in shown)

@@ -54,6 +54,11 @@ ROUTES: Mapping[str, Mapping[str, str]] = {
     "/v1/audio/transcriptions": {"POST": "audio.transcriptions"},
     "/v1/audio/translations": {"POST": "audio.translations"},
 }
+FIRST = frozenset({"alive.root", "alive.version"})
+"""The handlers that need nothing of a server but that it runs.
+
+Not `/health`: a load balancer asks whether it may send requests that do need the rest.
+"""
 PREFIXES: tuple[tuple[str, Mapping[str, str]], ...] = (
     ("/v1/models/", {"GET": "openai.model"}),
     ("/api/blobs/", {"HEAD": "ollama_create.blob_exists", "POST": "ollama_create.upload_blob"}),
@@ -78,7 +83,7 @@ def handler(name: str) -> Handler:
 
 
 def import_handlers() -> None:
-    """Import the handlers of all routes, so that no request waits for that; in a thread."""
+    """Import the handlers of all routes, so that no request waits for that."""
     for methods in (*ROUTES.values(), *(table for _, table in PREFIXES)):
         for name in methods.values():
             handler(name)

@@ -29,7 +29,7 @@ STOP_LIMIT_S = 45.0
 LOOK_EVERY_S = 0.1
 LISTENS = re.compile(r"listening on (http://\S+)")
 READY = " is ready"
-"""How `daemon.serve` says where it listens, and that the model of `--model` is loaded."""
+"""How `opening.serve` says where it listens, and that the model of `--model` is loaded."""
 
 
 class PrivateServer:

@@ -1,0 +1,29 @@
+"""On Linux the platform's folders are told without `platformdirs`, and are the same."""
+
+from __future__ import annotations
+
+import sys
+
+import platformdirs
+import pytest
+
+from vllama.config import folders
+
+PLACES = (None, "", "relative", "/somewhere", "/with/slash/", "~/x", " /spaced")
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="XDG is for Linux")
+@pytest.mark.parametrize("chosen", PLACES)
+@pytest.mark.parametrize("home", ["/home/somebody", "/", "relative", None])
+def test_the_folders_are_those_of_platformdirs(
+    chosen: str | None, home: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("XDG_DATA_HOME", chosen), ("XDG_CONFIG_HOME", chosen), ("HOME", home)):
+        if value is None:
+            monkeypatch.delenv(name, raising=False)
+        else:
+            monkeypatch.setenv(name, value)
+    expected = platformdirs.user_data_path("vllama", appauthor=False)
+    assert folders.default_data_dir() == expected
+    expected = platformdirs.user_config_path("vllama", appauthor=False)
+    assert folders.default_config_dir() == expected
