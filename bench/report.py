@@ -27,7 +27,7 @@ LABELS = {
 def versions():
     """Return names and versions of what is compared."""
     found = {"Python": platform.python_version()}
-    for name in ("vllama-serve", "uvicorn", "uvloop", "httptools", "msgspec"):
+    for name in ("vllama-serve", "uvloop", "httptools", "msgspec"):
         try:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:

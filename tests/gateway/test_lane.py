@@ -14,6 +14,7 @@ from tests.translate.test_ollama_out import chat, generate
 from tests.translate.test_openai_out import PLAIN, VLLM
 from tests.translate.test_usual import END, EVENTS, event
 from vllama.gateway.connection import Connection
+from vllama.gateway.http import Request
 from vllama.gateway.lane import Lane
 from vllama.gateway.relay import Relay
 from vllama.gateway.upstream import Upstream
@@ -53,30 +54,39 @@ class Transport(asyncio.Transport):
         self.written.append(b"(cut)")
 
 
-class Flow:
-    write_paused = False
-
-
-class Cycle:
-    """What uvicorn's `send` belongs to, after the head of an answer."""
-
-    def __init__(self) -> None:
-        self.flow, self.transport = Flow(), Transport()
-        self.chunked_encoding, self.response_complete = True, False
-        self.disconnected, self.response_started = False, True
-
-    async def send(self, message: dict[str, bytes]) -> None:
-        body = message["body"]
-        self.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
-
-
 class Client:
-    """The request of a stream whose head is out."""
+    """The connection of a client that keeps up."""
+
+    paused = False
 
     def __init__(self) -> None:
-        self.cycle = Cycle()
-        self.send = self.cycle.send
-        self.status = 200
+        self.written: list[bytes] = []
+        self.write = self.written.append
+
+    def date(self) -> bytes:
+        return b""
+
+    def read_on(self) -> None:
+        pass
+
+    def answered(self, request: Request) -> None:
+        pass
+
+
+def asked(client: Client) -> Request:
+    """Return a request of which the client has had the head of the answer."""
+    request = Request(
+        client,  # type: ignore[arg-type]
+        method="POST",
+        path="/",
+        version="1.1",
+        headers={},
+        keep_alive=True,
+    )
+    request.start(200, b"text/plain")
+    request.write(b"-")
+    client.written.clear()
+    return request
 
 
 class Stream:
@@ -85,7 +95,8 @@ class Stream:
     def __init__(self, kind: str) -> None:
         self.client = Client()
         self.reply = REPLIES[kind]()
-        self.relay = Relay(self.client, self.reply, whole=False, headers={})  # type: ignore[arg-type]
+        self.request = asked(self.client)
+        self.relay = Relay(self.request, self.reply, whole=False, headers={})
         self.engine = Transport()
         self.connection = Connection(Upstream(ENGINE))
         self.connection.connection_made(self.engine)
@@ -104,7 +115,7 @@ class Stream:
     def told(self) -> list[bytes]:
         """Return the bodies of the chunks that the client got; each must be framed right."""
         bodies = []
-        for chunk in self.client.cycle.transport.written:
+        for chunk in self.client.written:
             size, _, rest = chunk.partition(b"\r\n")
             assert len(rest) == int(size, 16) + 2 and rest.endswith(b"\r\n")
             bodies.append(rest[:-2])
@@ -172,25 +183,22 @@ def test_plain_tokens_take_the_lane(kind: str) -> None:
     assert stream.engine.protocol is stream.connection
 
 
-def test_nothing_overtakes_what_a_slow_client_has_not_taken() -> None:
+def test_an_engine_waits_for_a_slow_client() -> None:
     stream = Stream("chat")
     for text in "ab":
         stream.read(framed(event(text)))
     assert stream.on_lane
-    stream.client.cycle.flow.write_paused = True
-
-    async def stuck(message: dict[str, bytes]) -> None:
-        await asyncio.get_running_loop().create_future()
-
-    async def run() -> None:
-        stream.client.send = stuck
-        stream.read(framed(event("c")))
-        assert not stream.on_lane and stream.engine.paused
-        stream.client.cycle.flow.write_paused = False
-        stream.read(framed(event("d")))  # was read before the pause
-        assert len(stream.told()) == 2 and len(stream.relay._behind) == 1
-
-    asyncio.run(run())
+    stream.client.paused = True
+    stream.request.writes = stream.relay
+    stream.request.flow(paused=True)
+    assert not stream.on_lane and stream.engine.paused
+    stream.read(framed(event("c")))  # was read before the pause
+    assert len(stream.told()) == 3 and not stream.on_lane
+    stream.client.paused = False
+    stream.request.flow(paused=False)
+    assert not stream.engine.paused
+    stream.read(framed(event("d")))
+    assert len(stream.told()) == 4 and stream.on_lane
 
 
 def test_an_error_in_the_stream_ends_the_lane() -> None:

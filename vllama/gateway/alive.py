@@ -20,17 +20,17 @@ OLLAMA_VERSION = "0.34.0"
 
 async def root(gateway: Gateway, request: Request) -> None:
     """Answer the health probe of many clients."""
-    await request.text(200, "Ollama is running")
+    request.text(200, "Ollama is running")
 
 
 async def version(gateway: Gateway, request: Request) -> None:
     """Report the version of the Ollama API that is spoken, and our own beside it."""
-    await request.json(200, {"version": OLLAMA_VERSION, "vllama": __version__})
+    request.json(200, {"version": OLLAMA_VERSION, "vllama": __version__})
 
 
 async def health(gateway: Gateway, request: Request) -> None:
     """Answer load balancers."""
-    await request.json(200, {"status": "ok"})
+    request.json(200, {"status": "ok"})
 
 
 async def metrics(gateway: Gateway, request: Request) -> None:
@@ -38,4 +38,4 @@ async def metrics(gateway: Gateway, request: Request) -> None:
     views = gateway.scheduler.views()
     loaded = sum(view.replicas > 0 for view in views)
     text = gateway.metrics.text(loaded=loaded, queued=sum(view.queued for view in views))
-    await request.respond(200, text, CONTENT_TYPE.encode())
+    request.respond(200, text, CONTENT_TYPE.encode())

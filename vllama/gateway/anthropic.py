@@ -7,7 +7,7 @@ every dialect that becomes a chat request in OpenAI's form.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from vllama.engines.base import Mode
 from vllama.errors import CapabilityMissing, ContextOverflow
 from vllama.gateway.affinity import of_messages
 from vllama.gateway.catalog import Entry
-from vllama.gateway.http import Message, Request, Send
+from vllama.gateway.http import Request
 from vllama.gateway.inference import dropped_header, leased, relayed
 from vllama.gateway.ollama_common import need_of
 from vllama.gateway.openai import ignored_header, may_truncate, model_of
@@ -97,7 +97,7 @@ async def count_tokens(gateway: Gateway, request: Request) -> None:
         headers = {ESTIMATED_HEADER: "true"} if tokens is None else {}
         count = estimate_tokens(chat) if tokens is None else tokens
         body = msgspec.json.encode({"input_tokens": count})
-        await request.respond(200, body, headers=headers)
+        request.respond(200, body, headers=headers)
 
     need = need_of(load, Mode.CHAT)
     await leased(gateway, request, entry.bundle, need, asked.extras.keep_alive, use)
@@ -149,7 +149,7 @@ async def relay_blocks(
         body, sampling = chat, defaults
         if chat.get("stop") and not traits.names_stop:  # the reply looks for them
             body = {name: value for name, value in chat.items() if name != "stop"}
-            sampling = replace(defaults, stop=())
+            sampling = msgspec.structs.replace(defaults, stop=())
         turn = await turn_of(entry, body, upstream, traits, defaults=sampling, truncate=truncate)
         headers = ignored_header(ignored) | dropped_header(turn.prompt)
         reply, made = turn.reply(make)
@@ -170,12 +170,5 @@ def seed_of(request: Request) -> str:
 def _identify(request: Request) -> str:
     """Make every answer carry `request-id`, which the clients show; return it."""
     identity = f"req_{seed_of(request)}"
-    send: Send = request.send
-
-    def adding(message: Message) -> Awaitable[None]:
-        if message["type"] == "http.response.start":
-            message["headers"] = [*message["headers"], (b"request-id", identity.encode())]
-        return send(message)
-
-    request.send = adding
+    request.extra.append((b"request-id", identity.encode()))
     return identity

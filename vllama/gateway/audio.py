@@ -19,7 +19,6 @@ from vllama.gateway.http import JSON, Request
 from vllama.gateway.inference import leased, relayed, unless_gone
 from vllama.gateway.openai import model_of
 from vllama.gateway.relay import Relay
-from vllama.gateway.several import kept_back
 from vllama.gateway.tokens import NotSupported, fetched, need, possible
 from vllama.gateway.turns import turn_of
 from vllama.gateway.upstream import Upstream
@@ -92,7 +91,7 @@ async def heard(gateway: Gateway, request: Request, task: str) -> None:
             answer = await unless_gone(request, fetched(upstream, call, f"{task} with '{name}'"))
             flows = "stream" in fields and fields["stream"].text.lower() == "true"
             kind = EVENT_STREAM.encode() if flows else _TYPES.get(shape, JSON)
-            await request.respond(200, answer, kind)
+            request.respond(200, answer, kind)
             return
         if not lease.traits.takes_audio:
             raise refusal
@@ -100,9 +99,9 @@ async def heard(gateway: Gateway, request: Request, task: str) -> None:
             raise BadRequest(f"Invalid value for 'response_format': '{shape[:80]}'.")
         text = await by_chat(gateway, request, entry, lease, upstream, fields, task)
         if shape == "text":
-            await request.text(200, text)
+            request.text(200, text)
         else:
-            await request.json(200, {"text": text})
+            request.json(200, {"text": text})
 
     await leased(gateway, request, entry.bundle, wanted, None, use)
 
@@ -138,10 +137,11 @@ async def by_chat(
         ],
     }
     turn = await turn_of(entry, body, upstream, lease.traits, defaults=Sampling(), truncate=False)
-    kept, pieces = kept_back(request)
-    relay = Relay(kept, turn.reply(Whole)[0], whole=True, headers={})
-    await relayed(gateway, kept, entry.bundle, relay, upstream, turn.call)
-    reply = msgspec.json.decode(b"".join(pieces))
+    kept: list[bytes] = []
+    reply_of = turn.reply(Whole)[0]
+    relay = Relay(request, reply_of, whole=True, headers={}, deliver=kept.append)
+    await relayed(gateway, request, entry.bundle, relay, upstream, turn.call)
+    reply = msgspec.json.decode(kept[0])
     text: str = reply["choices"][0]["message"]["content"]
     return text.strip()
 

@@ -59,7 +59,7 @@ async def completions(gateway: Gateway, request: Request) -> None:
         if asked.loads or asked.max_tokens == 0:
             answer = answer_without_engine(asked, name, now_ns(), request.number)
             kind = EVENT_STREAM.encode() if asked.stream else JSON
-            await request.respond(200, answer, kind)
+            request.respond(200, answer, kind)
             return
         choices: list[Choice] = []
         prompts: list[Prompt] = []

@@ -1,35 +1,63 @@
-"""One HTTP request as the handlers see it; the only module that spells ASGI messages.
+"""One HTTP request as the handlers see it, and the means to answer it once.
 
-Raw ASGI on purpose: a token costs one `send()`, and nothing stands between it and the socket.
+Answering is plain calls: `start` says how, `write` adds to the body, `end` ends it, and nothing
+stands between them and the client's socket. The head waits for the first of the body, so that both
+go out in one piece. Whoever writes more than a client reads is told by `pause` and `resume`
+(`hold`), or waits in `drained`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from vllama.errors import BadRequest
-from vllama.gateway.direct import end_with_connection, hold_head
 from vllama.tracing import sane
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
+if TYPE_CHECKING:
+    from vllama.gateway.client import Client
 
 MAX_BODY_BYTES = 128 * 1024 * 1024
+HELD_BYTES = 64 * 1024  # of a body that nobody has asked for yet; then its sender has to wait
 JSON = b"application/json; charset=utf-8"
 QUEUE_HEADER = b"x-vllama-queue-position"
 
 # wall time that never goes back: durations in replies are differences of these
 EPOCH_NS = time.time_ns() - time.monotonic_ns()
 
+# the lines with the size of a chunk that stand before it, as they were needed
+FRAMES: dict[int, bytes] = {}
+MAX_FRAMES = 8192
+
+_REASONS = {
+    100: b"Continue", 200: b"OK", 201: b"Created", 204: b"No Content",
+    301: b"Moved Permanently", 307: b"Temporary Redirect", 400: b"Bad Request",
+    401: b"Unauthorized", 403: b"Forbidden", 404: b"Not Found", 405: b"Method Not Allowed",
+    413: b"Content Too Large", 422: b"Unprocessable Content", 429: b"Too Many Requests",
+    431: b"Request Header Fields Too Large", 500: b"Internal Server Error",
+    501: b"Not Implemented", 502: b"Bad Gateway", 503: b"Service Unavailable",
+    504: b"Gateway Timeout", 507: b"Insufficient Storage",
+}  # fmt: skip
+_BODILESS = (204, 304)
+
 
 def now_ns() -> int:
     """Return nanoseconds since the Unix epoch, monotonic within this process."""
     return EPOCH_NS + time.monotonic_ns()
+
+
+def frame(size: int) -> bytes:
+    """Return the line that stands before a chunk of `size` bytes (RFC 9112 §7.1)."""
+    line = FRAMES.get(size)
+    if line is None:
+        line = b"%x\r\n" % size
+        if len(FRAMES) < MAX_FRAMES:
+            FRAMES[size] = line
+    return line
 
 
 class BodyTooLarge(BadRequest):
@@ -42,47 +70,92 @@ class ClientGone(Exception):
     """The client closed its connection; there is nobody to answer."""
 
 
+class Writes(Protocol):
+    """Whoever wants to know when its client does not keep up."""
+
+    def hold(self) -> None:
+        """Write no more for now."""
+        ...
+
+    def go_on(self) -> None:
+        """Write again."""
+        ...
+
+
 class Request:
     """A request and the means to answer it once."""
 
     __slots__ = (
+        "_chunked",
+        "_client",
+        "_continues",
+        "_head",
+        "_leaving",
+        "_more",
+        "_parts",
+        "_size",
+        "_waiter",
+        "done",
+        "extra",
         "headers",
         "id",
+        "keep_alive",
+        "left",
         "method",
         "number",
         "path",
         "queue_position",
-        "receive",
-        "send",
         "started_ns",
         "status",
         "version",
+        "writes",
     )
 
     def __init__(
         self,
-        scope: Mapping[str, Any],
-        receive: Receive,
-        send: Send,
-        number: str,
+        client: Client,
+        *,
+        method: str,
+        path: str,
+        version: str,
+        headers: dict[bytes, bytes],
+        keep_alive: bool,
     ) -> None:
-        """`number` is no other request's; `id` is the client's own name for it, if it has one."""
-        self.method: str = scope["method"]
-        self.version: str = scope.get("http_version", "1.1")
-        self.path: str = scope["path"]
-        self.headers: dict[bytes, bytes] = dict(scope["headers"])
-        self.receive = receive
-        self.send = send
-        self.number = number
-        given = self.header(b"x-request-id")
-        self.id = given if given and sane(given) else number
+        """`headers`: names in lower case; of several with one name the last."""
+        self._client = client
+        self.method = method
+        self.path = path
+        self.version = version
+        self.headers = headers
+        self.keep_alive = keep_alive
+        self.number = self.id = ""
         self.started_ns = now_ns()
-        self.status = 0  # 0 until the head of the answer is out
+        self.status = 0  # 0 until the head of the answer is made
         self.queue_position = 0  # the place in a model's queue that it began at; 0: it did not wait
+        self.extra: list[tuple[bytes, bytes]] = []  # more headers of the answer
+        self.done = False  # its answer has ended
+        self.left = False  # its client has gone
+        self.writes: Writes | None = None
+        self._head = b""
+        self._chunked = False
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._more = True
+        self._continues = b"expect" in headers and headers[b"expect"].lower() == b"100-continue"
+        self._waiter: asyncio.Future[None] | None = None
+        self._leaving: list[Callable[[], None]] = []
+
+    def identify(self, number: str) -> None:
+        """Give it a number that no other request has; its `id` is the client's own, or that."""
+        self.number = number
+        given = self.header(b"x-request-id") if b"x-request-id" in self.headers else ""
+        self.id = given if given and sane(given) else number
 
     def header(self, name: bytes) -> str:
         """Return a header's text, "" if absent; `name` in lower case."""
         return self.headers.get(name, b"").decode("latin-1")
+
+    # -- what is asked ------------------------------------------------------------------------
 
     async def body(self, limit_bytes: int = MAX_BODY_BYTES) -> bytes:
         """Read the whole body. Raises BodyTooLarge, ClientGone."""
@@ -91,45 +164,179 @@ class Request:
             raise BodyTooLarge(f"cannot read the request: its body exceeds {limit_bytes} bytes")
         parts: list[bytes] = []
         size = 0
-        while True:
-            message = await self.receive()
-            if message["type"] == "http.disconnect":
-                raise ClientGone
-            part: bytes = message.get("body", b"")
-            size += len(part)
+        while piece := await self._piece():
+            size += len(piece)
             if size > limit_bytes:
                 raise BodyTooLarge(f"cannot read the request: its body exceeds {limit_bytes} bytes")
-            parts.append(part)
-            if not message.get("more_body"):
-                self.started_ns = now_ns()  # a slow upload is not our work
-                return b"".join(parts)
+            parts.append(piece)
+        self.started_ns = now_ns()  # a slow upload is not our work
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """Give the body as it comes. Raises ClientGone."""
+        while piece := await self._piece():
+            yield piece
+
+    async def _piece(self) -> bytes:
+        """Return what has come, b"" after the last. Raises ClientGone."""
+        while not self._parts and self._more:
+            if self.left:
+                raise ClientGone
+            if self._continues:
+                self._continues = False
+                self._client.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            await self._wait()
+        parts, self._parts, self._size = self._parts, [], 0
+        self._client.read_on()
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def feed(self, data: bytes) -> bool:
+        """Take a piece of the body; False if there is more now than shall be kept."""
+        if self.done:
+            return True  # what is sent after the answer is of no use to anybody
+        self._parts.append(data)
+        self._size += len(data)
+        self._wake()
+        return self._size < HELD_BYTES
+
+    def complete(self) -> None:
+        """Note that the body has ended."""
+        self._more = False
+        self._wake()
+
+    # -- the client ---------------------------------------------------------------------------
+
+    def leave(self) -> None:
+        """Note that the client has gone."""
+        self.left = True
+        self._wake()
+        for tell in tuple(self._leaving):
+            tell()
+
+    def watch(self, tell: Callable[[], None]) -> None:
+        """Call `tell` when the client goes, at once if it has gone, until `unwatch`."""
+        self._leaving.append(tell)
+        if self.left:
+            tell()
+
+    def unwatch(self, tell: Callable[[], None]) -> None:
+        """Call `tell` no more."""
+        self._leaving.remove(tell)
 
     async def gone(self) -> None:
-        """Return when the client has closed its connection. The body must have been read."""
-        while (await self.receive())["type"] != "http.disconnect":
-            pass
+        """Return when the client has closed its connection."""
+        while not self.left:
+            await self._wait()
 
-    def head(
+    async def drained(self) -> None:
+        """Wait until the client has read most of what was written, or has gone."""
+        while self._client.paused and not self.left:
+            await self._wait()
+
+    def flow(self, *, paused: bool) -> None:
+        """Hear that the client does not keep up, or does again."""
+        self._wake()
+        if self.writes is None:
+            return
+        if paused:
+            self.writes.hold()
+        else:
+            self.writes.go_on()
+
+    async def _wait(self) -> None:
+        """Wait until something has happened; there may be several who do."""
+        if self._waiter is None or self._waiter.done():
+            self._waiter = asyncio.get_running_loop().create_future()
+        await asyncio.shield(self._waiter)
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    # -- the answer ---------------------------------------------------------------------------
+
+    def start(
         self,
         status: int,
         content_type: bytes,
-        length: int | None,
-        extra: Mapping[str, str] | None = None,
-    ) -> Message:
-        """Return the message that starts the answer; `length` None: chunked, or until the end."""
+        length: int | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """Begin the answer; `length` in bytes, None if it is not known yet."""
         self.status = status
-        if length is None and self.version == "1.0":
-            end_with_connection(self.send)
-        headers = [(b"content-type", content_type), (b"x-request-id", self.id.encode())]
-        if length is not None:
-            headers.append((b"content-length", str(length).encode()))
+        lines = [
+            b"HTTP/1.1 %d %b\r\n" % (status, _REASONS.get(status, b"-")),
+            self._client.date(),
+            b"content-type: %b\r\nx-request-id: %b\r\n" % (content_type, self.id.encode()),
+        ]
+        for name, value in self.extra:
+            lines.append(b"%b: %b\r\n" % (name, value))
         if self.queue_position:
-            headers.append((QUEUE_HEADER, str(self.queue_position).encode()))
-        for name, value in (extra or {}).items():
-            headers.append((name.encode(), value.encode("latin-1", "replace")))
-        return {"type": "http.response.start", "status": status, "headers": headers}
+            lines.append(b"%b: %d\r\n" % (QUEUE_HEADER, self.queue_position))
+        if headers:
+            for text, worth in headers.items():
+                lines.append(f"{text}: {worth}\r\n".encode("latin-1", "replace"))
+        if length is not None:
+            if status not in _BODILESS:
+                lines.append(b"content-length: %d\r\n" % length)
+        elif self.version == "1.0":
+            self.keep_alive = False  # which knows no chunks: the end is that of the connection
+        else:
+            self._chunked = True
+            lines.append(b"transfer-encoding: chunked\r\n")
+        if not self.keep_alive:
+            lines.append(b"connection: close\r\n")
+        lines.append(b"\r\n")
+        self._head = b"".join(lines)
 
-    async def respond(
+    @property
+    def paused(self) -> bool:
+        """Whether the client does not keep up."""
+        return self._client.paused
+
+    def in_chunks(self) -> Client | None:
+        """Return the connection if the body is on its way, in chunks: who writes there frames."""
+        ready = self._chunked and not self._head and not self.done
+        return self._client if ready and self.method != "HEAD" else None
+
+    def write(self, body: bytes) -> None:
+        """Write a part of the body, after the head."""
+        if not body or self.done or self.method == "HEAD":
+            return
+        head, self._head = self._head, b""
+        if self._chunked:
+            body = b"".join((head, frame(len(body)), body, b"\r\n"))
+        elif head:
+            body = head + body
+        self._client.write(body)
+
+    def end(self, body: bytes = b"") -> None:
+        """Write the last part of the body; nothing comes after it."""
+        if self.done:
+            return
+        head, self._head = self._head, b""
+        if self.method == "HEAD":
+            body = head
+        elif not self._chunked:
+            body = head + body
+        elif body:
+            body = b"".join((head, frame(len(body)), body, b"\r\n0\r\n\r\n"))
+        else:
+            body = head + b"0\r\n\r\n"
+        self.done = True
+        self._parts.clear()
+        self._client.write(body)
+        self._client.answered(self)
+
+    def fail(self) -> None:
+        """End an answer that nobody has ended: what is there must not look whole."""
+        if self.status:
+            self._client.abort()
+        else:
+            self.keep_alive = False
+            self.text(500, "internal error")
+
+    def respond(
         self,
         status: int,
         body: bytes,
@@ -137,16 +344,13 @@ class Request:
         headers: Mapping[str, str] | None = None,
     ) -> None:
         """Send a whole answer; to HEAD only its head."""
-        if self.method != "HEAD":
-            hold_head(self.send)
-        await self.send(self.head(status, content_type, len(body), headers))
-        shown = b"" if self.method == "HEAD" else body
-        await self.send({"type": "http.response.body", "body": shown})
+        self.start(status, content_type, len(body), headers)
+        self.end(body)
 
-    async def json(self, status: int, value: object) -> None:
+    def json(self, status: int, value: object) -> None:
         """Send `value` as JSON."""
-        await self.respond(status, msgspec.json.encode(value))
+        self.respond(status, msgspec.json.encode(value))
 
-    async def text(self, status: int, value: str) -> None:
+    def text(self, status: int, value: str) -> None:
         """Send plain text."""
-        await self.respond(status, value.encode(), b"text/plain; charset=utf-8")
+        self.respond(status, value.encode(), b"text/plain; charset=utf-8")

@@ -12,10 +12,10 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
-from vllama.gateway.direct import FRAMES, Writer, frame
-from vllama.gateway.http import EPOCH_NS
+from vllama.gateway.http import EPOCH_NS, FRAMES, frame
 
 if TYPE_CHECKING:
+    from vllama.gateway.client import Client
     from vllama.gateway.connection import Connection
     from vllama.translate.usual import Usual
 
@@ -33,14 +33,14 @@ class Lane(asyncio.Protocol):
         "_frames",
         "_tail",
         "_usual",
-        "_writer",
+        "_write",
     )
 
-    def __init__(self, connection: Connection, usual: Usual, writer: Writer) -> None:
+    def __init__(self, connection: Connection, usual: Usual, client: Client) -> None:
         self._connection = connection
         self._frames = connection.frames
         self._usual = usual
-        self._writer = writer
+        self._write = client.write
         self._counted = usual.tokens
         self._tail = b""
         self._end = self._after = b""  # as they stand at the end of an HTTP chunk
@@ -52,7 +52,7 @@ class Lane(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Pass plain tokens on; leave everything else to the connection."""
-        usual, writer = self._usual, self._writer
+        usual = self._usual
         if usual.tail is not self._tail:
             self._tail = usual.tail
             self._end = usual.tail and usual.tail + b"\r\n"
@@ -61,7 +61,7 @@ class Lane(asyncio.Protocol):
         # with a quote
         rest = data.removeprefix(self._frames.get(len(data), b"?")).removeprefix(usual.head)
         text = rest.removesuffix(self._end)
-        if text is rest or not text or b"\\" in text or writer.flow.write_paused:
+        if text is rest or not text or b"\\" in text:
             self._hand_over(data)
             return
         if b'"' in text:
@@ -78,7 +78,7 @@ class Lane(asyncio.Protocol):
         if usual.kept is not None:
             usual.kept += text
         size = len(first) + len(stamp) + len(before) + len(text) + len(after) - 2
-        writer.write(b"".join((FRAMES.get(size) or frame(size), first, stamp, before, text, after)))
+        self._write(b"".join((FRAMES.get(size) or frame(size), first, stamp, before, text, after)))
 
     def _several(self, data: bytes) -> None:
         """Pass on the tokens of a read of several chunks, all or none."""
@@ -95,7 +95,8 @@ class Lane(asyncio.Protocol):
             return
         now_ns = EPOCH_NS + _clock_ns()
         usual.count(texts, now_ns)
-        self._writer(usual.write(texts, now_ns))
+        out = usual.write(texts, now_ns)
+        self._write(b"".join((frame(len(out)), out, b"\r\n")))
 
     def _hand_over(self, data: bytes) -> None:
         """Let the connection take a read, whose tokens are not ours."""

@@ -25,12 +25,12 @@ class SignedOut(VllamaError):
 
 async def status(gateway: Gateway, request: Request) -> None:
     """Serve `GET /api/status`."""
-    await request.json(200, {"cloud": {"disabled": True, "source": "config"}})
+    request.json(200, {"cloud": {"disabled": True, "source": "config"}})
 
 
 async def me(gateway: Gateway, request: Request) -> None:
     """Serve `POST /api/me`."""
-    await request.json(401, {"error": "unauthorized", "signin_url": SIGN_IN})
+    request.json(401, {"error": "unauthorized", "signin_url": SIGN_IN})
 
 
 async def sign_out(gateway: Gateway, request: Request) -> None:
@@ -50,7 +50,7 @@ async def web_fetch(gateway: Gateway, request: Request) -> None:
 
 async def recommendations(gateway: Gateway, request: Request) -> None:
     """Serve `GET /api/experimental/model-recommendations`: none."""
-    await request.json(200, {"recommendations": []})
+    request.json(200, {"recommendations": []})
 
 
 async def push(gateway: Gateway, request: Request) -> None:
@@ -70,4 +70,4 @@ async def push(gateway: Gateway, request: Request) -> None:
         raise refusal
     await send_line(request, {"status": "retrieving manifest"})
     await send_line(request, {"error": refusal.sentence()})
-    await request.send({"type": "http.response.body", "body": b""})
+    request.end()

@@ -98,6 +98,15 @@ def begins_thinking(prompt: Prompt, asked: ChatRequest | GenerateRequest) -> boo
     return opens_thinking(prompt.text or "") and not constrained
 
 
+def template_think(
+    asked: ChatRequest | GenerateRequest, shown: bool | None, traits: Traits
+) -> Think:
+    """Return what a template is asked for: a grammar from the first token leaves no thinking."""
+    if asked.format is not None and not traits.splits_reasoning and shown is not None:
+        return False
+    return asked.think if isinstance(asked.think, str) else shown
+
+
 def chat_only(asked: ChatRequest | GenerateRequest, traits: Traits) -> bool:
     """Tell whether only the engine's chat route can do it, by the template of the model's file."""
     return asked.format is not None and not traits.formats_completions
@@ -128,7 +137,7 @@ async def answer_nothing(request: Request, reply: OllamaReply, headers: Mapping[
     """Answer `num_predict` 0, for which no engine is asked: some read it as "no limit"."""
     reply.feed(NOTHING, now_ns())
     kind = reply.content_type.encode()
-    await request.respond(200, reply.finish(now_ns()), kind, headers)
+    request.respond(200, reply.finish(now_ns()), kind, headers)
 
 
 async def answer_rendered(
@@ -143,7 +152,7 @@ async def answer_rendered(
         info["image_count"] = images
     made = rfc3339_utc(now_ns())
     value = {"model": model, "created_at": made, **empty, "done": False, "_debug_info": info}
-    await request.respond(200, msgspec.json.encode(value), JSON.encode())
+    request.respond(200, msgspec.json.encode(value), JSON.encode())
 
 
 async def loaded_only(
@@ -166,14 +175,14 @@ async def loaded_only(
     if not gateway.scheduler.touch(entry.bundle, need, keep):
         await leased(gateway, request, entry.bundle, need, keep, nothing)
     reply = load_reply(model, now_ns(), "chat" if kind == "chat" else "generate", "load")
-    await request.respond(200, reply)
+    request.respond(200, reply)
 
 
 async def unloaded(gateway: Gateway, request: Request, entry: Entry, model: str, kind: str) -> None:
     """Answer an empty prompt with keep_alive 0: unload, at once, also if it was not loaded."""
     gateway.scheduler.unload(entry.bundle)
     reply = load_reply(model, now_ns(), "chat" if kind == "chat" else "generate", "unload")
-    await request.respond(200, reply)
+    request.respond(200, reply)
 
 
 def with_system(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vllama.errors import BadRequest, InvalidModelRef, ModelNotFound, VllamaError
-from vllama.gateway.http import ClientGone, Request
+from vllama.gateway.http import Request
 from vllama.gateway.ollama_convert import converted, of_quant
 from vllama.gateway.ollama_models import named, pull_line, send_line
 from vllama.gateway.pulling import pulled
@@ -57,9 +57,9 @@ class Lines:
         if error is not None:
             await send_line(self._request, {"error": error.sentence()})
         elif not self._stream:
-            await self._request.json(200, {"status": SUCCESS})
+            self._request.json(200, {"status": SUCCESS})
             return
-        await self._request.send({"type": "http.response.body", "body": b""})
+        self._request.end()
 
 
 async def create(gateway: Gateway, request: Request) -> None:
@@ -201,38 +201,34 @@ async def copy(gateway: Gateway, request: Request) -> None:
             await gateway.catalog.bundle(source)
     await asyncio.to_thread(copy_model, gateway.catalog.library, source, destination)
     gateway.catalog.forget()
-    await request.respond(200, b"")
+    request.respond(200, b"")
 
 
 async def blob_exists(gateway: Gateway, request: Request) -> None:
     """Serve `HEAD /api/blobs/sha256:…`."""
     blobs = gateway.catalog.library.local.blobs
     here = await asyncio.to_thread(blobs.has, request.path.removeprefix(BLOBS))
-    await request.respond(200 if here else 404, b"")
+    request.respond(200 if here else 404, b"")
 
 
 async def upload_blob(gateway: Gateway, request: Request) -> None:
     """Serve `POST /api/blobs/sha256:…`: store the body as it comes, verified."""
     blobs, digest = gateway.catalog.library.local.blobs, request.path.removeprefix(BLOBS)
     if await asyncio.to_thread(blobs.has, digest):
-        await request.respond(200, b"")
+        request.respond(200, b"")
         return
     length = request.header(b"content-length")
     announced = int(length) if length.isdigit() else None
     writer = await asyncio.to_thread(blobs.writer, digest, announced)
     try:
-        piece = bytearray()
-        more = True
-        while more:
-            message = await request.receive()
-            if message["type"] == "http.disconnect":
-                raise ClientGone
-            piece += message.get("body", b"")
-            more = bool(message.get("more_body"))
-            if len(piece) >= PIECE_BYTES or not more:
-                await asyncio.to_thread(writer.write, bytes(piece))
-                piece.clear()
+        kept = bytearray()
+        async for piece in request.pieces():
+            kept += piece
+            if len(kept) >= PIECE_BYTES:
+                await asyncio.to_thread(writer.write, bytes(kept))
+                kept.clear()
+        await asyncio.to_thread(writer.write, bytes(kept))
         await asyncio.to_thread(writer.finish)
     finally:
         writer.discard()
-    await request.respond(201, b"")
+    request.respond(201, b"")

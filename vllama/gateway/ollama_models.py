@@ -62,7 +62,7 @@ async def tags(gateway: Gateway, request: Request) -> None:
         }
         for bundle, info in await gateway.catalog.all()
     ]
-    await request.json(200, {"models": rows})
+    request.json(200, {"models": rows})
 
 
 async def ps(gateway: Gateway, request: Request) -> None:
@@ -96,7 +96,7 @@ async def ps(gateway: Gateway, request: Request) -> None:
     reply: dict[str, object] = {"models": list(rows.values())}
     if failures := gateway.scheduler.failures():
         reply["failed"] = [failed_row(failure) for failure in failures]
-    await request.json(200, reply)
+    request.json(200, reply)
 
 
 def failed_row(failure: FailureView) -> dict[str, object]:
@@ -157,7 +157,7 @@ async def show(gateway: Gateway, request: Request) -> None:
             for tensor, kind, shape in info.tensors
         ]
     reply["vllama"] = await asyncio.to_thread(planned, gateway, entry.bundle, info)
-    await request.json(200, reply)
+    request.json(200, reply)
 
 
 def planned(gateway: Gateway, bundle: Bundle, info: ModelInfo) -> dict[str, object]:
@@ -195,7 +195,7 @@ async def delete(gateway: Gateway, request: Request) -> None:
         gateway.scheduler.unload(bundle)  # no other name needs the engine
     await asyncio.to_thread(gateway.catalog.library.remove, name, force=force)
     gateway.catalog.forget()
-    await request.respond(200, b"")
+    request.respond(200, b"")
 
 
 def pull_line(event: PullEvent) -> dict[str, object]:
@@ -227,19 +227,19 @@ async def pull(gateway: Gateway, request: Request) -> None:
     except VllamaError as error:
         reply = {"error": error.sentence()}
         if not stream:
-            await request.json(500, reply)  # whatever it was, as Ollama does (contract §1.5)
+            request.json(500, reply)  # whatever it was, as Ollama does (contract §1.5)
             return
         await send_line(request, reply)
     else:
         if not stream:
-            await request.json(200, {"status": "success"})
+            request.json(200, {"status": "success"})
             return
-    await request.send({"type": "http.response.body", "body": b""})
+    request.end()
 
 
 async def send_line(request: Request, value: object) -> None:
     """Send one NDJSON line, and the head before the first."""
     if not request.status:
-        await request.send(request.head(200, NDJSON, None))
-    line = msgspec.json.encode(value) + b"\n"
-    await request.send({"type": "http.response.body", "body": line, "more_body": True})
+        request.start(200, NDJSON)
+    request.write(msgspec.json.encode(value) + b"\n")
+    await request.drained()

@@ -5,26 +5,21 @@ report an error after their 200. Before it an error is raised, so that the calle
 status and body of the dialect; after it the dialect's in-stream error is sent and the answer
 ends. A client that leaves cuts the engine's connection, which stops the generation.
 
-Bytes are pushed: `on_data` runs in the upstream's callback, translates what one read brought
-and writes it, past ASGI where that is possible, else by driving `send()` by hand. uvicorn's
-`send()` suspends only while its client is not reading; then the upstream is paused and this
-coroutine finishes the send.
+Bytes are pushed: `on_data` runs in the upstream's callback, translates what one read brought and
+writes it. While the client does not keep up, the engine's connection is not read.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
-from types import CoroutineType
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Protocol
 
 from vllama.errors import VllamaError
 from vllama.gateway.connection import Connection, ConnectionLost
-from vllama.gateway.direct import Writer, chunk_writer, hold_head
-from vllama.gateway.http import ClientGone, Message, Request, now_ns
+from vllama.gateway.http import ClientGone, Request, now_ns
 from vllama.gateway.lane import Lane
 from vllama.gateway.upstream import Upstream
-from vllama.gateway.watch import Watch
 from vllama.translate.faults import clean_engine_error
 from vllama.translate.stopping import StoppedReply
 from vllama.translate.types import Call, Usage
@@ -62,42 +57,46 @@ class Reply(Protocol):
         ...
 
 
-class Rest:
-    """What is left of a coroutine that was started by hand and suspended on `waiting_for`."""
-
-    def __init__(self, coroutine: Coroutine[Any, Any, None], waiting_for: object) -> None:
-        self._coroutine = coroutine
-        self._waiting_for = waiting_for
-
-    def __await__(self) -> Generator[Any, Any, None]:
-        """Go on until the coroutine returns."""
-        waiting_for = self._waiting_for
-        while True:
-            thrown: BaseException | None = None
-            value: Any = None
-            try:
-                value = yield waiting_for
-            except BaseException as error:
-                thrown = error
-            try:
-                if thrown is None:
-                    waiting_for = self._coroutine.send(value)
-                else:
-                    waiting_for = self._coroutine.throw(thrown)
-            except StopIteration:
-                return
-
-
 class Relay:
     """One answer on its way; a sink of the upstream connection."""
 
+    __slots__ = (
+        "_connection",
+        "_deliver",
+        "_diverted",
+        "_ended",
+        "_error",
+        "_error_body",
+        "_gone",
+        "_headers",
+        "_request",
+        "_status",
+        "_tail",
+        "_usual",
+        "_waiter",
+        "_whole",
+        "reply",
+    )
+
     def __init__(
-        self, request: Request, reply: Reply, *, whole: bool, headers: Mapping[str, str]
+        self,
+        request: Request,
+        reply: Reply,
+        *,
+        whole: bool,
+        headers: Mapping[str, str],
+        deliver: Callable[[bytes], None] | None = None,
     ) -> None:
+        """`whole`: one body instead of a stream.
+
+        `deliver` takes the whole body, or the end of the stream, instead of the request, whose
+        answer then goes on.
+        """
         self._request = request
         self.reply = reply
         self._whole = whole
         self._headers = headers
+        self._deliver = deliver
         self._connection: Connection | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._status = 0
@@ -105,13 +104,10 @@ class Relay:
         self._error: VllamaError | None = None
         self._ended = False
         self._gone = False
-        self._writer: Writer | None = None
         if isinstance(reply, StoppedReply):
             reply.enough = self.cut
         self._usual = reply.usual
         self._diverted = False
-        self._rest: Awaitable[None] | None = None
-        self._behind: list[bytes] = []
         self._tail = b""
 
     async def run(
@@ -124,23 +120,22 @@ class Relay:
 
         `before_finish` is awaited when the engine is done and before the last bytes are made.
         """
-        loop = asyncio.get_running_loop()
+        request = self._request
         connection = self._connection = await upstream.connect()
-        watch = Watch(self._request, self._client_left)
         try:
-            watch.begin()
-            connection.request(upstream.encode(call), self)
-            while not (self._ended or self._error or self._gone):
-                if self._rest is None:
-                    self._waiter = loop.create_future()
-                    await self._waiter
-                await self._catch_up()
+            request.writes = self
+            request.watch(self._client_left)
+            if not self._gone:
+                connection.request(upstream.encode(call), self)
+            if not (self._ended or self._error or self._gone):
+                self._waiter = asyncio.get_running_loop().create_future()
+                await self._waiter
             if self._gone:
                 raise ClientGone
-            await self._catch_up()
             await self._end(before_finish)
         finally:
-            watch.end()
+            request.writes = None
+            request.unwatch(self._client_left)
             connection.release()
 
     # -- sink ---------------------------------------------------------------------------------
@@ -154,21 +149,18 @@ class Relay:
         out = self._translated(data)
         if not out:
             return
-        writer = self._writer
-        if writer is None or self._rest is not None or not writer(out):
-            self._push(out)
-        elif not self._diverted and self._usual is not None and self._usual.tail:
-            assert self._connection is not None
-            self._connection.divert(Lane(self._connection, self._usual, writer))
-            self._diverted = True
+        request, usual = self._request, self._usual
+        if not request.status:
+            self._start()
+        request.write(out)
+        if request.paused:
+            self.hold()
+        elif usual is not None and usual.tail and not self._diverted:
+            self._enter_lane(usual)
 
     def on_last(self, data: bytes) -> None:
         """Translate the last read, and keep it for `_end` to send together with what follows."""
-        out = self._translated(data)
-        if self._rest is None:
-            self._tail = out
-        elif out:
-            self._behind.append(out)
+        self._tail = self._translated(data)
 
     def _translated(self, data: bytes) -> bytes:
         if self._status != 200:
@@ -204,44 +196,19 @@ class Relay:
             self._connection.abort()
         self._wake()
 
-    # -- to the client ------------------------------------------------------------------------
+    def _wake(self) -> None:
+        """Let `run` look what has happened."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
-    def _push(self, out: bytes) -> None:
-        """Send now if the client keeps up, else keep it for `_catch_up`."""
-        if self._rest is not None:
-            self._behind.append(out)
-            return
-        if not self._request.status and not self._start():
-            self._behind.append(out)
-            return
-        if self._drive({"type": "http.response.body", "body": out, "more_body": True}):
-            self._writer = chunk_writer(self._request.send)
+    # -- the lane -----------------------------------------------------------------------------
 
-    def _start(self) -> bool:
-        """Send the head; False if that suspended."""
-        kind = self.reply.content_type.encode()
-        hold_head(self._request.send)
-        return self._drive(self._request.head(200, kind, None, self._headers))
-
-    def _drive(self, message: Message) -> bool:
-        """Run `send()` by hand; True if it finished at once."""
-        coroutine = self._request.send(message)
-        if type(coroutine) is not CoroutineType:  # a server whose send() is something else
-            self._suspend(coroutine)
-            return False
-        try:
-            waiting_for = coroutine.send(None)
-        except StopIteration:
-            return True
-        self._suspend(Rest(coroutine, waiting_for))
-        return False
-
-    def _suspend(self, rest: Awaitable[None]) -> None:
-        self._rest = rest
-        self._leave_lane()
-        if self._connection:
-            self._connection.pause()
-        self._wake()
+    def _enter_lane(self, usual: Usual) -> None:
+        """Let plain tokens take the short way, if the answer goes out in chunks."""
+        client = self._request.in_chunks()
+        if client is not None and self._connection is not None:
+            self._connection.divert(Lane(self._connection, usual, client))
+            self._diverted = True
 
     def _leave_lane(self) -> None:
         """See to it that nothing overtakes what has to wait."""
@@ -249,19 +216,18 @@ class Relay:
             self._connection.divert(None)
             self._diverted = False
 
-    async def _catch_up(self) -> None:
-        """Finish a suspended send, write all that piled up in one go, resume the engine."""
-        while self._rest is not None:
-            await self._rest
-            behind, self._behind = b"".join(self._behind), []
-            if behind:
-                await self._request.send(
-                    {"type": "http.response.body", "body": behind, "more_body": True}
-                )
-            if not self._behind:
-                self._rest = None
-                if self._connection and not self._ended:
-                    self._connection.resume()
+    # -- the client ---------------------------------------------------------------------------
+
+    def hold(self) -> None:
+        """Read no more from the engine: the client does not keep up."""
+        self._leave_lane()
+        if self._connection and not self._ended:
+            self._connection.pause()
+
+    def go_on(self) -> None:
+        """Read from the engine again."""
+        if self._connection and not self._ended:
+            self._connection.resume()
 
     def _client_left(self) -> None:
         self._gone = True
@@ -269,21 +235,21 @@ class Relay:
             self._connection.abort()
         self._wake()
 
-    def _wake(self) -> None:
-        """Let `run` look what has happened."""
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+    def _start(self) -> None:
+        """Begin a stream."""
+        self._request.start(200, self.reply.content_type.encode(), None, self._headers)
 
     # -- the end ------------------------------------------------------------------------------
 
     async def _end(self, before_finish: Callable[[], Awaitable[None]] | None) -> None:
         """Send the last bytes, or the error in the way that the commit point demands."""
-        error = self._error
+        request, error = self._request, self._error
         last = b""
         if self._tail and before_finish:
-            self._push(self._tail)
+            if not request.status:
+                self._start()
+            request.write(self._tail)
             self._tail = b""
-            await self._catch_up()
         if error is None and self._status != 200:
             error = clean_engine_error(self._status, self._error_body)
         if error is None:
@@ -294,15 +260,16 @@ class Relay:
             except VllamaError as failure:
                 error = failure
         if error is not None:
-            if not self._request.status and not self._tail:
+            if not request.status and not self._tail:
                 raise error
             last = self.reply.fail(error)
         if self._whole:
-            kind = self.reply.content_type.encode()
-            await self._request.respond(200, last, kind, self._headers)
+            if self._deliver is not None:
+                self._deliver(last)
+            else:
+                kind = self.reply.content_type.encode()
+                request.respond(200, last, kind, self._headers)
             return
-        if not self._request.status:
-            kind = self.reply.content_type.encode()
-            hold_head(self._request.send)
-            await self._request.send(self._request.head(200, kind, None, self._headers))
-        await self._request.send({"type": "http.response.body", "body": self._tail + last})
+        if not request.status:
+            self._start()
+        (self._deliver or request.end)(self._tail + last)

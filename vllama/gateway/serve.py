@@ -1,22 +1,33 @@
-"""The ASGI server: binding and running it; the only file that knows which one it is."""
+"""The server: where it listens, whom it serves, how it ends."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import socket
-from collections.abc import Iterator
-
-import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+import time
+from typing import TYPE_CHECKING
 
 from vllama import early
 from vllama.early import BACKLOG
 from vllama.errors import ConfigError, PortTaken
-from vllama.gateway.app import App
+from vllama.gateway.client import Client
+
+if TYPE_CHECKING:
+    from vllama.gateway.app import App
+    from vllama.gateway.http import Request
 
 PROBE_LIMIT_S = 1.0
 PROBE_BYTES = 4096
+KEEP_ALIVE_S = 75.0
+SWEEP_S = 5.0
+LAST_WORDS_S = 1.0  # for requests to tell why they end, when there is no more time
+
+_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_MONTHS = (
+    "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
+)  # fmt: skip
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -79,54 +90,92 @@ def owner_of(host: str, port: int, limit_s: float = PROBE_LIMIT_S) -> str:
     return "an Ollama server" if b'"version"' in answer else "another program"
 
 
-class Protocol(HttpToolsProtocol):
-    """uvicorn's, which answers also who has shut its sending side already (`printf … | nc`)."""
+class Server:
+    """Accepts clients and runs the application for each of their requests."""
 
-    def eof_received(self) -> bool:  # type: ignore[override]
-        """Keep the connection until what was asked is answered; False closes it.
+    def __init__(self, app: App, *, drain_s: float) -> None:
+        self._app = app
+        self._drain_s = drain_s
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stop = asyncio.Event()
+        self._now = asyncio.Event()
+        self._second = 0
+        self._date = b""
+        self.clients: set[Client] = set()
 
-        Only for requests that make nothing: of any other, the end of its sending side is how a
-        client that leaves stops the engine, and how Go's server sees it too.
-        """
-        cycle = self.cycle
-        if cycle is None or cycle.response_complete:
-            return False
-        asked = [cycle, *(waiting for waiting, _ in self.pipeline)]
-        if any(each.scope["method"] not in ("GET", "HEAD") for each in asked):
-            return False
-        cycle.keep_alive = False  # the newest; those before it are answered first
-        return True
+    async def serve(self, listener: socket.socket) -> None:
+        """Serve on `listener` until `stop`, and then until the running requests have ended."""
+        loop = asyncio.get_running_loop()
+        listening = await loop.create_server(lambda: Client(self), sock=listener, backlog=BACKLOG)
+        sweeper = asyncio.create_task(self._sweep(), name="sweeper")
+        try:
+            await self._stop.wait()
+        finally:
+            sweeper.cancel()
+            listening.close()
+        for client in tuple(self.clients):
+            if client.quiet:
+                client.close()
+        await self._ended(self._drain_s)
+        await self._ended(LAST_WORDS_S, hurry=False)
+        for client in tuple(self.clients):
+            client.abort()
+        for task in self._tasks:
+            task.cancel()
 
-
-class Server(uvicorn.Server):
-    """uvicorn without its signal handlers: signals belong to the daemon."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leave the signals alone."""
-        yield
+    @property
+    def stopping(self) -> bool:
+        """Whether no further request is taken."""
+        return self._stop.is_set()
 
     def stop(self, *, now: bool = False) -> None:
         """Stop accepting and end when the running requests have; `now`: do not wait for them."""
-        self.should_exit = True
+        self._stop.set()
         if now:
-            self.force_exit = True
+            self._now.set()
 
+    def run(self, request: Request) -> None:
+        """Begin to answer a request."""
+        task = asyncio.get_running_loop().create_task(self._answer(request))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
-def make_server(app: App, *, drain_s: float) -> Server:
-    """Return a server for `app`; run it with `serve(sockets=[listener])`."""
-    return Server(
-        uvicorn.Config(
-            app,
-            http=Protocol,
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            date_header=True,
-            proxy_headers=False,
-            timeout_keep_alive=75,
-            timeout_graceful_shutdown=max(1, round(drain_s)),
-        )
-    )
+    async def _answer(self, request: Request) -> None:
+        try:
+            await self._app(request)
+        finally:
+            # an answer without an end would keep its client waiting for ever
+            if not request.done and not request.left:
+                request.fail()
+
+    def date(self) -> bytes:
+        """Return the line of a head that tells the time (RFC 9110 §6.6.1)."""
+        second = int(time.time())
+        if second != self._second:
+            self._second = second
+            now = time.gmtime(second)
+            self._date = (
+                f"date: {_DAYS[now.tm_wday]}, {now.tm_mday:02d} {_MONTHS[now.tm_mon - 1]} "
+                f"{now.tm_year} {now.tm_hour:02d}:{now.tm_min:02d}:{now.tm_sec:02d} GMT\r\n"
+            ).encode()
+        return self._date
+
+    async def _sweep(self) -> None:
+        """Close what has waited too long for a request, or for the rest of its head."""
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            oldest_s = time.monotonic() - KEEP_ALIVE_S
+            for client in tuple(self.clients):
+                if client.quiet and client.quiet_since_s < oldest_s:
+                    client.close()
+
+    async def _ended(self, limit_s: float, *, hurry: bool = True) -> None:
+        """Return when all requests have ended, or `limit_s` later, or if there is no time left."""
+        if not self._tasks:
+            return
+        hurried = asyncio.ensure_future(self._now.wait())
+        everything = asyncio.ensure_future(asyncio.wait(tuple(self._tasks)))
+        awaited = {everything, hurried} if hurry else {everything}
+        await asyncio.wait(awaited, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+        hurried.cancel()
+        everything.cancel()

@@ -5,13 +5,13 @@ Each choice runs through a `Relay` of its own; `translate.choices` numbers and j
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from vllama.gateway.http import Message, Request
+from vllama.gateway.http import Request
 from vllama.gateway.inference import relayed
+from vllama.gateway.regain import regaining
 from vllama.gateway.relay import Relay
 from vllama.gateway.upstream import Upstream
 from vllama.models.types import Bundle
@@ -45,19 +45,30 @@ async def relay_choices(
     """Make all choices in order; `whole`: one object instead of a stream."""
     if len(choices) == 1:
         relay = Relay(request, choices[0].reply, whole=whole, headers=headers)
-        await relayed(gateway, request, bundle, relay, upstream, choices[0].call)
+        await made(gateway, request, bundle, relay, upstream, choices[0])
         return
     if not whole:
         await _stream(gateway, request, bundle, upstream, choices, headers)
         return
-    bodies = []
+    bodies: list[bytes] = []
     for choice in choices:
-        part, pieces = kept_back(request)
-        relay = Relay(part, choice.reply, whole=True, headers={})
-        await relayed(gateway, part, bundle, relay, upstream, choice.call)
-        bodies.append(b"".join(pieces))
+        relay = Relay(request, choice.reply, whole=True, headers={}, deliver=bodies.append)
+        await made(gateway, request, bundle, relay, upstream, choice)
     usages = [(choice.reply.usage, choice.new_prompt) for choice in choices]
-    await request.respond(200, merged(bodies, usages), headers=headers)
+    request.respond(200, merged(bodies, usages), headers=headers)
+
+
+async def made(
+    gateway: Gateway,
+    request: Request,
+    bundle: Bundle,
+    relay: Relay,
+    upstream: Upstream,
+    choice: Choice,
+) -> None:
+    """Make one choice."""
+    lost = regaining(request, choice.reply, choice.call, upstream)
+    await relayed(gateway, request, bundle, relay, upstream, choice.call, lost)
 
 
 async def _stream(
@@ -72,39 +83,9 @@ async def _stream(
     for index, choice in enumerate(choices):
         last = index == len(choices) - 1
         reply = Numbered(choice.reply, totals, index, last=last, new_prompt=choice.new_prompt)
-        part = request if last else continued(request)
-        relay = Relay(part, reply, whole=False, headers=headers)
-        try:
-            await relayed(gateway, part, bundle, relay, upstream, choice.call)
-        finally:
-            request.status = part.status
+        deliver = None if last else request.write
+        relay = Relay(request, reply, whole=False, headers=headers, deliver=deliver)
+        await made(gateway, request, bundle, relay, upstream, choice)
         if reply.failed:
-            if not last:
-                await request.send({"type": "http.response.body", "body": b""})
+            request.end()
             return
-
-
-def continued(request: Request) -> Request:
-    """Return a request whose answer does not end: what follows comes from the next one."""
-    send = request.send
-
-    def going_on(message: Message) -> Awaitable[None]:
-        if message["type"] == "http.response.body":
-            message = {**message, "more_body": True}
-        return send(message)
-
-    part = copy.copy(request)
-    part.send = going_on
-    return part
-
-
-def kept_back(request: Request) -> tuple[Request, list[bytes]]:
-    """Return a request whose answer is not sent but kept, and where its body will be."""
-    pieces: list[bytes] = []
-
-    async def keep(message: Message) -> None:
-        pieces.append(message.get("body", b""))
-
-    part = copy.copy(request)
-    part.send = keep
-    return part, pieces

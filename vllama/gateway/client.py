@@ -1,0 +1,267 @@
+"""A client's connection: HTTP/1.1 from its bytes to requests, one answered after the other.
+
+The parser is httptools (llhttp); what is kept here is what RFC 9112 asks of a server beyond it:
+persistent connections (§9.3), pipelining (§9.3.2), limits, and the end of it all. See
+docs/decisions/0017 for why there is no server of others between us and the socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from typing import TYPE_CHECKING, cast
+
+import httptools
+
+from vllama.gateway.http import Request
+
+if TYPE_CHECKING:
+    from vllama.gateway.serve import Server
+
+MAX_HEAD_BYTES = 1024 * 1024  # as Go's net/http
+BROKEN = b"Invalid HTTP request received."
+TOO_LARGE = b"The request's head is too large."
+_WITHOUT_BODY = ("GET", "HEAD")
+_FRAMING = frozenset((b"content-length", b"transfer-encoding"))
+
+
+class Client(asyncio.Protocol):
+    """One connection, from its first byte to its last."""
+
+    __slots__ = (
+        "_asked",
+        "_body_follows",
+        "_closing",
+        "_head_bytes",
+        "_headers",
+        "_in_head",
+        "_parser",
+        "_receiving",
+        "_resuming",
+        "_server",
+        "_stopped",
+        "_transport",
+        "_url",
+        "paused",
+        "quiet_since_s",
+        "write",
+    )
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._parser = httptools.HttpRequestParser(self)
+        self._asked: deque[Request] = deque()  # the first one is being answered
+        self._receiving: Request | None = None  # its body has not ended
+        self._closing = False
+        self._stopped = False  # reading, since more has come than shall be kept
+        self._in_head = True
+        self._body_follows = False  # although the parser has ended the request: see `_resume`
+        self._resuming = False
+        self._head_bytes = 0
+        self._url = b""
+        self._headers: dict[bytes, bytes] = {}
+        self.paused = False
+        self.quiet_since_s = time.monotonic()
+
+    @property
+    def quiet(self) -> bool:
+        """Whether it waits for a request."""
+        return not self._asked
+
+    # -- the answers --------------------------------------------------------------------------
+
+    def date(self) -> bytes:
+        """Return the line of the head that tells the time."""
+        return self._server.date()
+
+    def read_on(self) -> None:
+        """Read again, what had come is taken."""
+        if self._stopped and not self._closing and len(self._asked) < 2:
+            self._stopped = False
+            self._transport.resume_reading()
+
+    def answered(self, request: Request) -> None:
+        """Go on with the next request, or wait for one, or close."""
+        if self._asked and self._asked[0] is request:
+            self._asked.popleft()
+        if not request.keep_alive or self._server.stopping:
+            self.close()
+            return
+        if self._asked:
+            self._server.run(self._asked[0])
+        else:
+            self.quiet_since_s = time.monotonic()
+        self.read_on()
+
+    def close(self) -> None:
+        """Close when what was written has gone out."""
+        if not self._closing:
+            self._closing = True
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Cut it."""
+        self._closing = True
+        self._transport.abort()
+
+    # -- asyncio.Protocol ---------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport."""
+        self._transport = cast("asyncio.Transport", transport)
+        self.write = self._transport.write
+        self._server.clients.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell those who are answering."""
+        self._closing = True
+        self._server.clients.discard(self)
+        for request in tuple(self._asked):
+            request.leave()
+        self._asked.clear()
+
+    def eof_received(self) -> bool:
+        """Keep the connection until what was asked is answered (`printf … | nc`); False closes it.
+
+        Only for requests that make nothing: of any other, the end of its sending side is how a
+        client that leaves stops the engine, and how Go's server sees it too.
+        """
+        if not self._asked or self._receiving is not None:
+            return False
+        if any(request.method not in _WITHOUT_BODY for request in self._asked):
+            return False
+        self._asked[-1].keep_alive = False  # those before it are answered first
+        return True
+
+    def pause_writing(self) -> None:
+        """Note that the client reads more slowly than we write."""
+        self.paused = True
+        if self._asked:
+            self._asked[0].flow(paused=True)
+
+    def resume_writing(self) -> None:
+        """Note that it has caught up."""
+        self.paused = False
+        if self._asked:
+            self._asked[0].flow(paused=False)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what has come."""
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            # not spoken here, so it is a request like any other (RFC 9110 §7.8)
+            self._resume(data[upgrade.args[0] :])
+            return
+        except httptools.HttpParserError:
+            self._refuse(b"400 Bad Request", BROKEN)
+            return
+        if self._in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD_BYTES:
+                self._refuse(b"431 Request Header Fields Too Large", TOO_LARGE)
+
+    def _resume(self, rest: bytes) -> None:
+        """Go on after a request that asks for another protocol.
+
+        The parser takes what follows for that protocol, also the request's own body (Java's client
+        sends `upgrade: h2c` with every POST), so that a new one is told how the body is framed.
+        """
+        self._parser = httptools.HttpRequestParser(self)
+        if self._body_follows:
+            self._body_follows, self._resuming = False, True
+            framing = b"".join(
+                b"%b: %b\r\n" % (name, self._headers[name])
+                for name in _FRAMING & self._headers.keys()
+            )
+            rest = b"POST / HTTP/1.1\r\n%b\r\n%b" % (framing, rest)
+        if rest and not self._closing:
+            self.data_received(rest)
+
+    def _refuse(self, status: bytes, why: bytes) -> None:
+        """Answer what is no request, unless another answer is being written; then close."""
+        if self._closing:
+            return
+        if not any(request.status for request in self._asked):
+            self.write(
+                b"HTTP/1.1 %b\r\n%bcontent-type: text/plain; charset=utf-8\r\n"
+                b"content-length: %d\r\nconnection: close\r\n\r\n%b"
+                % (status, self.date(), len(why), why)
+            )
+        self.close()
+
+    # -- httptools ----------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        """Begin a request."""
+        self._url = b""
+        self._headers = {}
+        self.quiet_since_s = time.monotonic()
+
+    def on_url(self, url: bytes) -> None:
+        """Take a part of the target."""
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header; those after a body are of no interest."""
+        if self._in_head:
+            self._headers[name.lower()] = value
+
+    def on_headers_complete(self) -> None:
+        """Start to answer, or let it wait for its turn."""
+        self._in_head = False
+        self._head_bytes = 0
+        if self._resuming:
+            self._resuming = False
+            return
+        if self._parser.should_upgrade():
+            self._body_follows = not _FRAMING.isdisjoint(self._headers)
+        version = self._parser.get_http_version()
+        request = self._receiving = Request(
+            self,
+            method=self._parser.get_method().decode(),
+            path=path_of(self._url),
+            version=version,
+            headers=self._headers,
+            keep_alive=version != "1.0" and self._parser.should_keep_alive(),
+        )
+        self._asked.append(request)
+        if len(self._asked) == 1:
+            self._server.run(request)
+        else:
+            self._stop_reading()
+
+    def on_body(self, data: bytes) -> None:
+        """Hand on a piece of a body."""
+        if self._receiving is not None and not self._receiving.feed(data):
+            self._stop_reading()
+
+    def on_message_complete(self) -> None:
+        """Note the end of a request."""
+        if self._body_follows:
+            return
+        self._in_head = True
+        if self._receiving is not None:
+            self._receiving.complete()
+            self._receiving = None
+
+    def _stop_reading(self) -> None:
+        if not self._stopped and not self._closing:
+            self._stopped = True
+            self._transport.pause_reading()
+
+
+def path_of(target: bytes) -> str:
+    """Return the path of a request's target, decoded (RFC 3986 §2.1); `*` stays."""
+    if not target.startswith(b"/"):  # the form for proxies has an authority first
+        try:
+            target = httptools.parse_url(target).path or b"/"
+        except httptools.HttpParserInvalidURLError:
+            pass
+    path = target.partition(b"?")[0].partition(b"#")[0]
+    if b"%" not in path:
+        return path.decode("utf-8", "replace")
+    from urllib.parse import unquote_to_bytes  # seldom needed, and slow to import
+
+    return unquote_to_bytes(path).decode("utf-8", "replace")
