@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import pytest
 
 from tests.cli.conftest import Vllama
 from vllama import tracing
-from vllama.cli.server_log import LogFile
+from vllama.cli.server_log import Line, Log, LogFile
 from vllama.supervise.logs import OWN_LOG, aside, open_log, rotate
 
 
@@ -82,12 +83,16 @@ def record(text: str, level: int = logging.INFO) -> logging.LogRecord:
     return logging.LogRecord("vllama.x", level, "", 0, text, (), None)
 
 
+def line(text: str, level: int = logging.INFO) -> Line:
+    return Line(record(text, level))
+
+
 def test_the_own_log(vllama: Vllama, logs: Path) -> None:
     file = LogFile(logs / OWN_LOG)
-    file.emit(record("begun"))
+    file.write([line("begun")])
     traced = tracing.trace.set(tracing.Trace("abc-1"))
     named = tracing.model.set("tiny:1b")
-    file.emit(record("bad \x1b[2J news\nof two lines", logging.ERROR))
+    file.write([line("bad \x1b[2J news\nof two lines", logging.ERROR)])
     tracing.trace.reset(traced)
     tracing.model.reset(named)
     file.close()
@@ -106,7 +111,7 @@ def test_the_own_log_is_bounded_and_shared(tmp_path: Path) -> None:
     path = tmp_path / OWN_LOG
     files = [LogFile(path, max_bytes=4000) for _ in range(2)]
     for number in range(60):
-        files[number % 2].emit(record(f"line {number}"))
+        files[number % 2].write([line(f"line {number}")])
     numbers = [
         int(json.loads(line)["msg"].split()[1])
         for part in (aside(path), path)
@@ -115,15 +120,50 @@ def test_the_own_log_is_bounded_and_shared(tmp_path: Path) -> None:
     assert aside(path).exists() and max(path.stat().st_size, aside(path).stat().st_size) <= 4000
     assert numbers == list(range(60))
     for number in range(1000):
-        files[number % 2].emit(record(f"line {number}"))
+        files[number % 2].write([line(f"line {number}")])
     assert sorted(part.name for part in tmp_path.iterdir()) == [OWN_LOG, f"{OWN_LOG}.1"]
     for file in files:
         file.close()
 
 
+class Kept:
+    """A place for lines that keeps the batches."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[str]] = []
+        self.three = asyncio.Event()
+
+    def write(self, lines: Sequence[Line]) -> None:
+        self.batches.append([line.text for line in lines])
+        if len(self.batches) == 3:
+            self.three.set()
+
+    def close(self) -> None:
+        self.batches.append([])
+
+
+def test_lines_are_written_in_batches_and_none_is_lost() -> None:
+    kept = Kept()
+    log = Log([kept])
+    log.handle(record("alone"))
+
+    async def run() -> None:
+        log.handle(record("one"))
+        log.handle(record("two"))
+        assert kept.batches == [["alone"]]
+        log.handle(record("bad", logging.WARNING))
+        log.handle(record("three"))
+        await kept.three.wait()
+        log.handle(record("last"))
+
+    asyncio.run(run())
+    log.close()
+    assert kept.batches == [["alone"], ["one", "two", "bad"], ["three"], ["last"], []]
+
+
 def test_a_name_that_is_no_text_is_logged(tmp_path: Path) -> None:
     file = LogFile(tmp_path / OWN_LOG)
-    file.emit(record("no file \udcff"))
+    file.write([line("no file \udcff")])
     file.close()
     assert json.loads((tmp_path / OWN_LOG).read_text())["msg"] == "no file \udcff"
 
@@ -131,7 +171,7 @@ def test_a_name_that_is_no_text_is_logged(tmp_path: Path) -> None:
 def test_a_full_disk_stops_nobody(tmp_path: Path) -> None:
     (tmp_path / "no folder").touch()
     file = LogFile(tmp_path / "no folder" / OWN_LOG)
-    file.emit(record("lost"))
+    file.write([line("lost")])
     file.close()
 
 
@@ -174,7 +214,7 @@ def test_follow_over_rotations_and_starts_until_interrupted(
         assert process.stdout.readline() == "its last words\n"
         assert process.stdout.readline() == "start 4\n"
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 130
+        assert process.wait(60) == 130
         assert process.stderr.read() == "-- tiny:1b, attempt 4 --\n"
 
 
@@ -189,19 +229,19 @@ def test_follow_waits_for_the_first_start(env: dict[str, str], logs: Path) -> No
 @pytest.mark.parametrize("model", ["tiny:1b", None])
 def test_follow_ends_when_nobody_reads(env: dict[str, str], logs: Path, model: str | None) -> None:
     file = LogFile(logs / OWN_LOG)
-    file.emit(record("begun"))
+    file.write([line("begun")])
     file.close()
     with following(env, *([model] if model else [])) as process:
         assert process.stdout and process.stderr
         assert process.stdout.readline()
         process.stdout.close()  # and nothing is added: it must see that by itself
-        assert process.wait(30) == 1
+        assert process.wait(60) == 1
         assert process.stderr.read() == ""
 
 
 def test_colour_is_for_terminals(logs: Path, terminal, vllama: Vllama) -> None:
     file = LogFile(logs / OWN_LOG)
-    file.emit(record("trouble", logging.ERROR))
+    file.write([line("trouble", logging.ERROR)])
     file.close()
     shown = terminal("logs")
     assert shown.finish() == 0

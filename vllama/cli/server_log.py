@@ -6,6 +6,7 @@ piece, and whoever finds it full puts it aside.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import fcntl
 import json
@@ -13,9 +14,10 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -25,6 +27,8 @@ from vllama.supervise.logs import aside
 SHOWN = {"shown": True}
 """`extra` of a record that the terminal has been told already."""
 MAX_BYTES = 8 * 1024 * 1024
+DELAY_S = 0.05
+MAX_LINES = 1000
 
 
 def set_up_logging(*, debug: bool, log_format: str, file: Path | None = None) -> None:
@@ -32,36 +36,107 @@ def set_up_logging(*, debug: bool, log_format: str, file: Path | None = None) ->
     # what no line of ours shows need not be looked up with every request (logging's HOWTO)
     logging._srcfile = None
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
-    handlers: list[logging.Handler] = [_Stderr()]
-    handlers[0].setFormatter(_Json() if log_format == "json" else _Text())
+    writers: list[Writer] = [Stderr(as_json if log_format == "json" else Text().line)]
     if file is not None:
-        handlers.append(LogFile(file))
+        writers.append(LogFile(file))
     root = logging.getLogger()
     for old in root.handlers:
-        if isinstance(old, LogFile):
-            old.close()
-    root.handlers[:] = handlers
+        old.close()
+    root.handlers[:] = [Log(writers)]
     tracing.set_level(debug=debug)
 
 
-def entry(record: logging.LogRecord) -> dict[str, object]:
-    """Return a record as what a line of JSON holds; what is not known is left out.
+class Line:
+    """One record, with what only its own moment knows. `created_s`: Unix time."""
+
+    __slots__ = ("created_s", "exception", "level", "logger", "model", "request", "shown", "text")
+
+    def __init__(self, record: logging.LogRecord) -> None:
+        request = tracing.trace.get()
+        self.created_s = record.created
+        self.level = record.levelname
+        self.logger = record.name
+        self.text = record.getMessage()
+        self.request = request.id if request else ""
+        self.model = tracing.model.get()
+        self.shown: bool = getattr(record, "shown", False)
+        failed = record.exc_info
+        self.exception = logging.Formatter().formatException(failed) if failed else ""
+
+
+class Writer(Protocol):
+    """Where lines go."""
+
+    def write(self, lines: Sequence[Line]) -> None:
+        """Write them, in one go. Nothing that goes wrong with that may be raised."""
+        ...
+
+    def close(self) -> None:
+        """Write no more."""
+        ...
+
+
+class Log(logging.Handler):
+    """Writes what an event loop logs in batches: writing a request's line costs more than its text.
+
+    At most `DELAY_S` later, at once from a warning on, and outside of a loop. What a killed process
+    has not written is lost.
+    """
+
+    def __init__(self, writers: Sequence[Writer]) -> None:
+        super().__init__()
+        self._writers = writers
+        self._lines: list[Line] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep the record, or write it with those before it."""
+        self._lines.append(Line(record))
+        loop = asyncio._get_running_loop()
+        if loop is None or record.levelno >= logging.WARNING or len(self._lines) >= MAX_LINES:
+            self.flush()
+        elif len(self._lines) == 1:
+            loop.call_later(DELAY_S, self.flush)
+
+    def flush(self) -> None:
+        """Write everything."""
+        self.acquire()
+        try:
+            lines, self._lines = self._lines, []
+            if lines:
+                for writer in self._writers:
+                    writer.write(lines)
+        finally:
+            self.release()
+
+    def close(self) -> None:
+        """Write the rest, then no more."""
+        self.flush()
+        for writer in self._writers:
+            writer.close()
+        super().close()
+
+
+def as_json(line: Line) -> str:
+    """Return a line of JSON; what is not known is left out.
 
     `ts` is UTC in RFC 3339, `exception` a traceback as text.
     """
     fields: dict[str, object] = {
-        "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds"),
-        "level": record.levelname.lower(),
-        "logger": record.name,
-        "msg": record.getMessage(),
+        "ts": datetime.fromtimestamp(line.created_s, UTC).isoformat(timespec="microseconds"),
+        "level": line.level.lower(),
+        "logger": line.logger,
+        "msg": line.text,
     }
-    if request := tracing.trace.get():
-        fields["request_id"] = request.id
-    if model := tracing.model.get():
-        fields["model"] = model
-    if record.exc_info:
-        fields["exception"] = logging.Formatter().formatException(record.exc_info)
-    return fields
+    if line.request:
+        fields["request_id"] = line.request
+    if line.model:
+        fields["model"] = line.model
+    if line.exception:
+        fields["exception"] = line.exception
+    try:
+        return msgspec.json.encode(fields).decode()
+    except UnicodeEncodeError:  # a file's name that is no text
+        return json.dumps(fields)
 
 
 def as_text(fields: dict[str, Any]) -> str:
@@ -84,47 +159,52 @@ def _line(when: str, level: str, logger: str, text: str, request: str, exception
     return f"{line}\n{exception}" if exception else line
 
 
-class _Stderr(logging.Handler):
+class Stderr:
     """Writes to what `sys.stderr` is at that moment: a live display puts itself in its place."""
 
-    def emit(self, record: logging.LogRecord) -> None:
-        if getattr(record, "shown", False):
-            return
+    def __init__(self, form: Callable[[Line], str]) -> None:
+        self._form = form
+
+    def write(self, lines: Sequence[Line]) -> None:
+        """Write what the terminal has not been told already."""
+        text = "".join(f"{self._form(line)}\n" for line in lines if not line.shown)
         try:
-            sys.stderr.write(self.format(record) + "\n")  # is flushed with the line
+            sys.stderr.write(text)
+            sys.stderr.flush()
         except (OSError, ValueError):  # the reader is gone; nothing is left to tell it
             pass
 
+    def close(self) -> None:
+        """Leave it open: it is not ours."""
 
-class LogFile(logging.Handler):
+
+class LogFile:
     """Appends lines of JSON to a file, which is put aside when it is full.
 
     A file that cannot be written to is no reason to serve nobody: the lines are lost.
     """
 
     def __init__(self, path: Path, max_bytes: int = MAX_BYTES) -> None:
-        super().__init__()
-        self._path = str(path)  # looked at with every line
+        self._path = str(path)  # looked at with every batch
         self._aside = aside(path)
         self._max_bytes = max_bytes
         self._file: int | None = None
         self._identity = (0, 0)
 
-    def emit(self, record: logging.LogRecord) -> None:
-        """Write a line."""
-        line = _encoded(entry(record)) + b"\n"
+    def write(self, lines: Sequence[Line]) -> None:
+        """Write lines, all to the same file."""
+        data = "".join(f"{as_json(line)}\n" for line in lines).encode()
         with contextlib.suppress(OSError):
             size = self._size()
-            if size is not None and size + len(line) > self._max_bytes:
+            if size is not None and size + len(data) > self._max_bytes:
                 self._put_aside()
-            os.write(self._opened(), line)
+            os.write(self._opened(), data)
 
     def close(self) -> None:
         """Close the file."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
-        super().close()
 
     def _size(self) -> int | None:
         """Return the size of our file; None, and let go of it, if another is in its place now."""
@@ -156,41 +236,17 @@ class LogFile(logging.Handler):
             self._size()
 
 
-def _encoded(fields: dict[str, object]) -> bytes:
-    try:
-        return msgspec.json.encode(fields)
-    except UnicodeEncodeError:  # a file's name that is no text
-        return json.dumps(fields).encode()
-
-
-class _Json(logging.Formatter):
-    """One object a line."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return _encoded(entry(record)).decode()
-
-
-class _Text(logging.Formatter):
-    """One line for people; the second's text is kept, lines come many a second."""
+class Text:
+    """Lines for people; the second's text is kept, lines come many a second."""
 
     def __init__(self) -> None:
-        super().__init__()
         self._second, self._shown = -1, ""
 
-    def format(self, record: logging.LogRecord) -> str:
-        request = tracing.trace.get()
-        return _line(
-            self.formatTime(record),
-            record.levelname,
-            record.name,
-            record.getMessage(),
-            request.id if request else "",
-            self.formatException(record.exc_info) if record.exc_info else "",
-        )
-
-    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802
-        second = int(record.created)
+    def line(self, line: Line) -> str:
+        """Return one."""
+        second = int(line.created_s)
         if second != self._second:
             self._second = second
             self._shown = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(second))
-        return f"{self._shown},{int(record.msecs):03d}"
+        when = f"{self._shown},{int(line.created_s % 1 * 1000):03d}"
+        return _line(when, line.level, line.logger, line.text, line.request, line.exception)
