@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
+
 from vllama.engines.base import (
     FailurePattern,
     Installation,
@@ -175,7 +177,7 @@ class LlamaCpp:
             argv=words,
             env=child_environment(environ, extra=extra),
             cwd=Path("/"),
-            endpoint=replace(endpoint, keeps_connections=self.keeps_connections),
+            endpoint=msgspec.structs.replace(endpoint, keeps_connections=self.keeps_connections),
             probe=self.probe,
             # a busy server may finish its answer before it obeys, so do not wait for long
             grace=self.grace,

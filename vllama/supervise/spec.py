@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+import msgspec
+
 
 class State(StrEnum):
     """States of a supervised process (the state machine is in `supervisor`)."""
@@ -22,8 +24,7 @@ class State(StrEnum):
     FAILED = "failed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint:
+class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     """Where a process listens, and the key it wants as a bearer token (None: none).
 
     `prefix` stands before every path; only servers that we did not start have one.

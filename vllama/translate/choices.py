@@ -7,7 +7,6 @@ other, whose answers are numbered and joined here (OpenAI's API: `choices[].inde
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -46,7 +45,7 @@ def reseeded(call: Call, traits: Traits, number: int) -> Call:
     if name is None or name not in value:
         return call
     value[name] = mask_seed(value[name] + number, traits)
-    return replace(call, body=msgspec.json.encode(value))
+    return msgspec.structs.replace(call, body=msgspec.json.encode(value))
 
 
 class Totals:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NoReturn
 
 import msgspec
@@ -106,6 +106,10 @@ class Fields:
     def __init__(self, data: Mapping[str, object], struct: str) -> None:
         self._data = data
         self._struct = struct
+
+    def __iter__(self) -> Iterator[str]:
+        """Give the names of the fields that are there, in their order."""
+        return iter(self._data)
 
     def raw(self, name: str) -> object:
         """Return the value as it came, or None."""

@@ -9,8 +9,9 @@ call's arguments and their like are written as JSON. Pure.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from vllama.translate.go_template_values import JsonList, JsonMap, Struct, TypeNames
 from vllama.translate.types import Message, Think, ToolCall

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import binascii
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from vllama.errors import BadRequest
@@ -140,21 +140,15 @@ def parse_model_field(body: bytes, *, allow_name: bool = True) -> dict[str, Any]
 
 
 def _common(fields: Fields) -> dict[str, Any]:
-    top_logprobs = fields.integer("top_logprobs")
-    if not 0 <= top_logprobs <= 20:
+    """Read what was given of the fields that chats and prompts share; most give two or three."""
+    return {_READ[name][0]: _READ[name][1](fields) for name in fields if name in _READ}
+
+
+def _top_logprobs(fields: Fields) -> int:
+    number = fields.integer("top_logprobs")
+    if not 0 <= number <= 20:
         raise BadRequest("top_logprobs must be between 0 and 20")
-    return {
-        "stream": fields.flag("stream", True),
-        "format": _format(fields.raw("format")),
-        "options": fields.mapping("options", "map[string]interface {}"),
-        "keep_alive": _keep_alive(fields),
-        "think": _think(fields.raw("think")),
-        "truncate": fields.flag("truncate", True),
-        "shift": fields.flag("shift", True),
-        "logprobs": fields.flag("logprobs", False),
-        "top_logprobs": top_logprobs,
-        "debug_render_only": fields.flag("_debug_render_only", False),
-    }
+    return number
 
 
 def _keep_alive(fields: Fields) -> float | None:
@@ -196,13 +190,34 @@ def _format(value: object) -> Format:
     raise BadRequest(f'invalid format: {shown}; expected "json" or a valid JSON Schema object')
 
 
+# how fields are called with us, and how they are read
+_READ: dict[str, tuple[str, Callable[[Fields], object]]] = {
+    "stream": ("stream", lambda fields: fields.flag("stream", True)),
+    "format": ("format", lambda fields: _format(fields.raw("format"))),
+    "options": ("options", lambda fields: fields.mapping("options", "map[string]interface {}")),
+    "keep_alive": ("keep_alive", _keep_alive),
+    "think": ("think", lambda fields: _think(fields.raw("think"))),
+    "truncate": ("truncate", lambda fields: fields.flag("truncate", True)),
+    "shift": ("shift", lambda fields: fields.flag("shift", True)),
+    "logprobs": ("logprobs", lambda fields: fields.flag("logprobs", False)),
+    "top_logprobs": ("top_logprobs", _top_logprobs),
+    "_debug_render_only": (
+        "debug_render_only",
+        lambda fields: fields.flag("_debug_render_only", False),
+    ),
+}
+
+
 def _message(item: object) -> Message:
     if not isinstance(item, dict):
         raise BadRequest(
             f"json: cannot unmarshal {kind(item)} into Go struct field "
             "ChatRequest.messages of type api.Message"
         )
-    fields = Fields(fold(item, _MESSAGE), "ChatRequest.messages")
+    given = fold(item, _MESSAGE)
+    fields = Fields(given, "ChatRequest.messages")
+    if len(given) == 2 and "role" in given and "content" in given:  # as nearly all have it
+        return Message(role=fields.text("role").lower(), content=fields.text("content"))
     calls = fields.items("tool_calls", "[]api.ToolCall")
     return Message(
         role=fields.text("role").lower(),

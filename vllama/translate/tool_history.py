@@ -6,7 +6,8 @@ For Ollama's routes, whose messages are our own values; `adapt` does the same wi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from vllama.translate.style import Style
 from vllama.translate.tool_texts import called_text, result_text

@@ -1,14 +1,16 @@
 """The values that the dialects meet in: what a client asked for, free of any engine's names.
 
-Every request type is frozen; parsing makes one, planning and translation only read it.
+Every request type is frozen; parsing makes one, planning and translation only read it. They are
+structs, not dataclasses: one is made of each with every request, at a tenth of the cost.
 Field names and defaults follow Ollama's API (contract §1.2–1.4, §2.1).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
+
+import msgspec
 
 Format: TypeAlias = Literal["json"] | dict[str, object] | None
 """Constrained output: none, any JSON, or a JSON schema."""
@@ -17,8 +19,7 @@ Think: TypeAlias = bool | str | None
 """On, off, a level (`low`, `medium`, `high`, `max`) or the model's default."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sampling:
+class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     """How tokens are chosen; the defaults are Ollama's (§2.1).
 
     `seed` -1 is random. `max_tokens` None is "no limit": the context bounds it.
@@ -38,8 +39,7 @@ class Sampling:
     max_tokens: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadOptions:
+class LoadOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What an engine must be started with (§2.2); None is "not given"."""
 
     num_ctx: int | None = None
@@ -50,18 +50,16 @@ class LoadOptions:
     use_mmap: bool | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolCall:
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     """A call that a model asked for. `id` is "" when the client gave none."""
 
     id: str = ""
     name: str
-    arguments: dict[str, object] = field(default_factory=dict)
+    arguments: dict[str, object] = msgspec.field(default_factory=dict)
     index: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
+class Message(msgspec.Struct, frozen=True, kw_only=True):
     """One turn. `images` are base64 (images, or wav audio)."""
 
     role: str
@@ -73,15 +71,14 @@ class Message:
     tool_call_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChatRequest:
+class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     """`POST /api/chat`. `keep_alive` in seconds, `math.inf` for ever, None not given."""
 
     model: str
     messages: tuple[Message, ...] = ()
     stream: bool = True
     format: Format = None
-    options: Mapping[str, object] = field(default_factory=dict)
+    options: Mapping[str, object] = msgspec.field(default_factory=dict)
     keep_alive: float | None = None
     think: Think = None
     tools: tuple[dict[str, object], ...] = ()
@@ -92,8 +89,7 @@ class ChatRequest:
     debug_render_only: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GenerateRequest:
+class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     """`POST /api/generate`. `system` and `template` None: the model's own."""
 
     model: str
@@ -106,7 +102,7 @@ class GenerateRequest:
     images: tuple[str, ...] = ()
     stream: bool = True
     format: Format = None
-    options: Mapping[str, object] = field(default_factory=dict)
+    options: Mapping[str, object] = msgspec.field(default_factory=dict)
     keep_alive: float | None = None
     think: Think = None
     truncate: bool = True
@@ -116,8 +112,7 @@ class GenerateRequest:
     debug_render_only: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EmbedRequest:
+class EmbedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """`POST /api/embed`, or with `legacy` `POST /api/embeddings`. `dimensions` 0: all."""
 
     model: str
@@ -125,20 +120,18 @@ class EmbedRequest:
     truncate: bool = True
     dimensions: int = 0
     keep_alive: float | None = None
-    options: Mapping[str, object] = field(default_factory=dict)
+    options: Mapping[str, object] = msgspec.field(default_factory=dict)
     legacy: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens that an answer took."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class Call(msgspec.Struct, frozen=True, kw_only=True):
     """A request to an engine: always POST, JSON unless it says otherwise."""
 
     path: str

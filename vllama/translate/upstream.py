@@ -8,10 +8,12 @@ server cannot take).
 from __future__ import annotations
 
 import binascii
+import random
 from collections.abc import Mapping
 from typing import Any
 
 from vllama.errors import BadRequest, CapabilityMissing
+from vllama.translate.gbnf import json_grammar
 from vllama.translate.safe_schema import safe_schema
 from vllama.translate.style import template_switches
 from vllama.translate.traits import SchemaStyle, Traits
@@ -37,6 +39,10 @@ _SENT = (
     "temperature", "top_p", "top_k", "min_p", "typical_p", "repeat_penalty", "repeat_last_n",
     "presence_penalty", "frequency_penalty",
 )  # fmt: skip
+
+MAX_PUT = 256
+# what has been worked out of `put_sampling`; with the traits, so that their id stays theirs
+_put: dict[tuple[int, Sampling], tuple[Traits, dict[str, Any]]] = {}
 
 _SIGNATURES = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
@@ -74,6 +80,16 @@ def put_model(body: dict[str, Any], traits: Traits, model: str) -> None:
 
 def put_sampling(body: dict[str, Any], sampling: Sampling, traits: Traits) -> None:
     """Send every parameter that the engine knows, under its name there, but `max_tokens`."""
+    kept = _put.get((id(traits), sampling))
+    if kept is None or kept[0] is not traits:
+        if len(_put) >= MAX_PUT:
+            _put.clear()
+        kept = _put[id(traits), sampling] = (traits, _sampling(sampling, traits))
+    body.update(kept[1])
+
+
+def _sampling(sampling: Sampling, traits: Traits) -> dict[str, Any]:
+    body: dict[str, Any] = {}
     for name in _SENT:
         if name in traits.parameters:
             body[traits.parameters[name]] = clamp(name, getattr(sampling, name), traits)
@@ -82,6 +98,7 @@ def put_sampling(body: dict[str, Any], sampling: Sampling, traits: Traits) -> No
         body[traits.parameters["seed"]] = seed
     if sampling.stop and "stop" in traits.parameters:
         body[traits.parameters["stop"]] = list(sampling.stop)
+    return body
 
 
 def put_max_tokens(
@@ -131,15 +148,19 @@ def response_format(wanted: Format, traits: Traits) -> dict[str, object] | None:
 def put_completion_format(
     body: dict[str, Any], wanted: Mapping[str, object] | None, traits: Traits
 ) -> None:
-    """Put a `response_format` into a completion, or its bare schema where the engine wants that."""
+    """Put a `response_format` into a completion: as it is, or as the engine wants it there."""
     if wanted is None:
-        return
-    if traits.completion_schema is None:
-        body["response_format"] = wanted
         return
     inner = wanted.get("json_schema")
     schema = inner.get("schema") if isinstance(inner, Mapping) else wanted.get("schema")
-    body[traits.completion_schema] = schema or {"type": "object"}
+    schema = schema if isinstance(schema, Mapping) and schema else {"type": "object"}
+    if traits.completion_grammar is not None:
+        is_safe = traits.schema_style is SchemaStyle.JSON_OBJECT  # made so by `response_format`
+        body[traits.completion_grammar] = json_grammar(schema if is_safe else safe_schema(schema))
+    elif traits.completion_schema is not None:
+        body[traits.completion_schema] = schema
+    else:
+        body["response_format"] = wanted
 
 
 def adapt_response_format(value: object, traits: Traits) -> dict[str, object] | None:
@@ -182,6 +203,17 @@ def put_think(body: dict[str, Any], think: Think, traits: Traits) -> None:
         body["chat_template_kwargs"] = switches | (own if isinstance(own, dict) else {})
     if traits.takes_reasoning_effort and level is not None:
         body["reasoning_effort"] = level
+
+
+def need_logprobs(body: dict[str, Any], traits: Traits, model: str) -> None:
+    """Raise CapabilityMissing if the engine tells no log probabilities.
+
+    Where an answer with them may have to be made a second time, it gets a seed.
+    """
+    if not traits.takes_logprobs:
+        raise CapabilityMissing(f'"{model}" does not support logprobs')
+    if traits.loses_characters:
+        body.setdefault(traits.parameters["seed"], random.getrandbits(min(traits.seed_bits, 63)))
 
 
 def need_completions(traits: Traits) -> None:
