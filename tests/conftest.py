@@ -1,8 +1,41 @@
-"""What holds for all tests: none is about how long something takes."""
+"""What holds for all tests: none is about how long something takes, all are the same each time."""
 
 from __future__ import annotations
 
-from hypothesis import settings
+import re
+from pathlib import Path
 
-settings.register_profile("untimed", deadline=None)
-settings.load_profile("untimed")
+import pytest
+from hypothesis import HealthCheck, settings
+
+_SLOW = re.compile(r"^pytestmark = \[?\s*pytest\.mark\.slow\b", re.MULTILINE)
+
+# `make test` takes few examples among the fast tests and the full number after them; for a search
+# of hours: pytest -m hypothesis --hypothesis-profile=search
+settings.register_profile(
+    "full",
+    database=None,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile("few", settings.get_profile("full"), max_examples=20)
+settings.register_profile(
+    "search", settings.get_profile("full"), derandomize=False, max_examples=3000
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Take the profile of the suite that is run; an option names another."""
+    settings.load_profile("few" if _fast(config) else "full")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave modules unread of which the fast suite takes nothing: their clients import for long."""
+    if _fast(config) and collection_path.suffix == ".py":
+        return bool(_SLOW.search(collection_path.read_text())) or None
+    return None
+
+
+def _fast(config: pytest.Config) -> bool:
+    return config.option.markexpr == "not slow"

@@ -5,6 +5,8 @@ import json
 import ollama
 import pytest
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("method", "path", "body", "status", "reply"),

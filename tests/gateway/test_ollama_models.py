@@ -4,6 +4,8 @@ import re
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_root_is_the_probe_of_many_clients(server):
     for method, body in (("GET", b"Ollama is running"), ("HEAD", b"")):

@@ -8,6 +8,8 @@ import pytest
 from tests.gateway.test_ollama_chat import until, user
 from tests.tiny import TEMPLATE, write_tiny_gguf, write_tiny_lora
 
+pytestmark = pytest.mark.slow
+
 CHATML = (
     "{{ if .Tools }}<tools>{{ .Tools }}</tools>{{ end }}{{ range .Messages }}<|{{ .Role }}|>"
     "{{ if .Thinking }}<think>{{ .Thinking }}</think>{{ end }}{{ .Content }}{{ end }}<|assistant|>"

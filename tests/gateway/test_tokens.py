@@ -2,6 +2,8 @@
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("field", ["text", "content", "prompt"])
 def test_there_and_back(server, field):

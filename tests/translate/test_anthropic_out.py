@@ -2,11 +2,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
-from anthropic import Anthropic
 
 from tests.translate import transcripts as streams
 from tests.translate.cuts import run, ways
@@ -16,6 +15,9 @@ from vllama.translate.adapt import Passage
 from vllama.translate.anthropic_out import MessagesReply, too_long
 from vllama.translate.traits import Traits
 from vllama.translate.types import Usage
+
+if TYPE_CHECKING:
+    from anthropic import Anthropic
 
 CALL = [{"type": "tool_use", "id": "chatcmpl-tool-a", "name": "weather",
          "input": {"city": "Paris"}}]  # fmt: skip
@@ -61,6 +63,8 @@ def joined(got: list[Any], name: str) -> str:
 
 def client(data: bytes, kind: str) -> Anthropic:
     """Return the official client, behind which `data` is all that a server says."""
+    from anthropic import Anthropic  # 3,000 modules: only who runs these tests reads them
+
     headers = {"content-type": kind, "request-id": "req_1"}
     transport = httpx2.MockTransport(lambda _: httpx2.Response(200, headers=headers, content=data))
     return Anthropic(

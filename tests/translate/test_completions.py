@@ -2,11 +2,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-from openai import OpenAI
 
 from tests.translate import transcripts as streams
 from tests.translate.cuts import run, ways
@@ -21,6 +20,9 @@ from vllama.translate.completions import (
     parse_completion,
 )
 from vllama.translate.traits import Traits
+
+if TYPE_CHECKING:
+    from openai import OpenAI
 
 
 def parse(**fields: Any) -> CompletionRequest:
@@ -106,6 +108,8 @@ def events(data: bytes) -> list[Any]:
 
 
 def client(data: bytes, kind: str) -> OpenAI:
+    from openai import OpenAI  # a second of reading: only where these tests are run
+
     headers = {"content-type": kind}
     transport = httpx.MockTransport(lambda _: httpx.Response(200, headers=headers, content=data))
     return OpenAI(api_key="x", base_url="http://t", http_client=httpx.Client(transport=transport))

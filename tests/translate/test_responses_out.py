@@ -1,11 +1,10 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-from openai import OpenAI
 
 from tests.translate import transcripts as streams
 from tests.translate.cuts import run, ways
@@ -15,6 +14,9 @@ from vllama.errors import ContextOverflow, EngineCrashed, UpstreamError
 from vllama.translate.responses_in import parse_responses
 from vllama.translate.responses_out import ResponsesReply
 from vllama.translate.traits import Traits
+
+if TYPE_CHECKING:
+    from openai import OpenAI
 
 NOW = 1_795_264_126_000_000_000
 
@@ -52,6 +54,8 @@ def shape(got: list[Any]) -> list[str]:
 
 def client(data: bytes, kind: str) -> OpenAI:
     """Return the official client, behind which `data` is all that a server says."""
+    from openai import OpenAI  # a second of reading: only where these tests are run
+
     headers = {"content-type": kind}
     transport = httpx.MockTransport(lambda _: httpx.Response(200, headers=headers, content=data))
     return OpenAI(api_key="x", base_url="http://t", http_client=httpx.Client(transport=transport))
