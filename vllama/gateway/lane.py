@@ -13,6 +13,7 @@ import time
 from typing import TYPE_CHECKING
 
 from vllama.gateway.http import EPOCH_NS, FRAMES, frame
+from vllama.translate.usual import shared
 
 if TYPE_CHECKING:
     from vllama.gateway.client import Client
@@ -30,6 +31,7 @@ class Lane(asyncio.Protocol):
         "_connection",
         "_counted",
         "_end",
+        "_follows",
         "_frames",
         "_tail",
         "_usual",
@@ -42,7 +44,7 @@ class Lane(asyncio.Protocol):
         self._usual = usual
         self._write = client.write
         self._counted = usual.tokens
-        self._tail = b""
+        self._tail = self._follows = b""
         self._end = self._after = b""  # as they stand at the end of an HTTP chunk
 
     @property
@@ -53,13 +55,14 @@ class Lane(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Pass plain tokens on; leave everything else to the connection."""
         usual = self._usual
-        if usual.tail is not self._tail:
-            self._tail = usual.tail
-            self._end = usual.tail and usual.tail + b"\r\n"
-            self._after = usual.after + b"\r\n"
+        if usual.tail is not self._tail or usual.after is not self._follows:
+            self._tail, self._follows = usual.tail, usual.after
+            self._end = shared(usual.tail and usual.tail + b"\r\n")
+            self._after = shared(usual.after + b"\r\n")
         # the frame tells that this is one chunk; before a tail there is the head, or something else
         # with a quote
-        rest = data.removeprefix(self._frames.get(len(data), b"?")).removeprefix(usual.head)
+        line = self._frames.get(len(data), b"?")
+        rest = data.removeprefix(line).removeprefix(usual.head)
         text = rest.removesuffix(self._end)
         if text is rest or not text or b"\\" in text:
             self._hand_over(data)
@@ -67,16 +70,20 @@ class Lane(asyncio.Protocol):
         if b'"' in text:
             self._several(data)
             return
-        now_ns = EPOCH_NS + _clock_ns()
+        usual.tokens += 1
+        usual.last_ns = now_ns = EPOCH_NS + _clock_ns()
+        if usual.kept is not None:
+            usual.kept += text
+        if usual.skip:
+            start, first = len(line) + usual.skip, usual.first
+            size = len(first) + len(data) - start - 2
+            self._write(b"".join((FRAMES.get(size) or frame(size), first, data[start:])))
+            return
         moment = usual.moment
         if now_ns >= moment.until_ns:
             moment.begin(now_ns)
         stamp, before = moment.text, usual.before
         first, after = usual.first, self._after
-        usual.tokens += 1
-        usual.last_ns = now_ns
-        if usual.kept is not None:
-            usual.kept += text
         size = len(first) + len(stamp) + len(before) + len(text) + len(after) - 2
         self._write(b"".join((FRAMES.get(size) or frame(size), first, stamp, before, text, after)))
 

@@ -13,13 +13,6 @@ from typing import Any
 import msgspec
 
 from vllama.errors import VllamaError
-from vllama.translate.embeddings import (
-    decode_embeddings,
-    embeddings_reply,
-    normalize,
-    pool,
-    truncate_dimensions,
-)
 from vllama.translate.events import Chunk, decode_chunk, plain_text
 from vllama.translate.faults import openai_error, openai_error_object
 from vllama.translate.framing import DONE, sse
@@ -31,16 +24,6 @@ from vllama.translate.reply import EVENT_STREAM, Tap
 from vllama.translate.thinking import Trim
 from vllama.translate.traits import Traits
 from vllama.translate.usual import surroundings
-
-__all__ = [
-    "PassThrough",
-    "Whole",
-    "decode_embeddings",
-    "embeddings_reply",
-    "normalize",
-    "pool",
-    "truncate_dimensions",
-]
 
 _encode = msgspec.json.Encoder().encode
 
@@ -75,7 +58,7 @@ class PassThrough(Tap):
         elif whole and plain and len(plain) == self.events - events:
             around = surroundings(out[: out.find(b"\n\n") + 2], plain[0])
             if around is not None and usual.learn(chunk, plain[0]):
-                usual.before, usual.after = around
+                usual.graft(around)
         return out
 
     def finish(self, now_ns: int) -> bytes:

@@ -7,6 +7,9 @@ text, so that it need not be decoded (half the cost of a token). Several may com
 
 What the client gets for such an event is known too: `first`, the time, `before`, the text, `after`.
 With both a front can take a token from socket to socket without asking its reply (gateway/lane.py).
+Where the client gets the engine's own event but for its beginning, `first` stands for the first
+`skip` bytes of it, and the rest is taken from the read: what a stream keeps for itself is cold in
+the processor's cache whenever its next token comes. For that reason streams share what is alike.
 """
 
 from __future__ import annotations
@@ -16,6 +19,8 @@ from collections.abc import Sequence
 
 _KEYS = (b'"content":"', b'"content": "', b'"text":"', b'"text": "')
 _TRIES = 3
+MAX_SHARED = 256
+MAX_SKIP = 32  # of an event's own beginning, `data: {` as a rule
 
 
 class Moment:
@@ -55,6 +60,7 @@ class Usual:
         "kept",
         "last_ns",
         "moment",
+        "skip",
         "tail",
         "tokens",
     )
@@ -68,6 +74,7 @@ class Usual:
     ) -> None:
         self.head = self.tail = self._seam = b""  # no read is matched while `tail` is empty
         self.first, self.before, self.after, self.moment = first, before, after, moment
+        self.skip = 0
         self.tokens = self.last_ns = 0
         self.kept: bytearray | None = None
         self._tries = _TRIES
@@ -101,8 +108,11 @@ class Usual:
         moment = self.moment
         if not moment.since_ns <= now_ns < moment.until_ns:
             moment.begin(now_ns)
-        before = b"%b%b%b" % (self.first, moment.text, self.before)
-        return b"%b%b%b" % (before, (self.after + before).join(texts), self.after)
+        if self.skip:
+            before, after = self.first + self.head[self.skip :], self.tail
+        else:
+            before, after = b"%b%b%b" % (self.first, moment.text, self.before), self.after
+        return b"%b%b%b" % (before, (after + before).join(texts), after)
 
     def learn(self, read: bytes, text: str) -> bool:
         """Keep the surroundings of `text` in the first event of a read of plain events.
@@ -116,9 +126,23 @@ class Usual:
         around = surroundings(read[: read.find(b"\n\n") + 2], text)
         if around is None:
             return False
-        self.head, self.tail = around
+        self.head, self.tail = around[0], shared(around[1])
         self._seam = self.tail + self.head
         return True
+
+    def graft(self, around: tuple[bytes, bytes]) -> None:
+        """Keep what surrounds the text with the client, for which the engine's is known already.
+
+        What both have in common is not kept twice, if that is all but a beginning.
+        """
+        before, after = around
+        kept = common_end(before, self.head)
+        self.skip = len(self.head) - kept
+        if after == self.tail and self.skip < MAX_SKIP:
+            self.first = shared(before[: len(before) - kept])
+            self.before = self.after = b""
+        else:
+            self.skip, self.first, self.before, self.after = 0, b"", before, shared(after)
 
     def renew(self) -> None:
         """Note that what was learnt was of use: it may be learnt again as often as before."""
@@ -127,6 +151,25 @@ class Usual:
     def forget(self) -> None:
         """Match nothing until something is learnt again, as an event is now in two reads."""
         self.head = self.tail = b""
+
+
+_shared: dict[bytes, bytes] = {}
+
+
+def shared(text: bytes) -> bytes:
+    """Return an equal text, the same one for all streams."""
+    if len(_shared) >= MAX_SHARED:
+        _shared.clear()
+    return _shared.setdefault(text, text)
+
+
+def common_end(one: bytes, other: bytes) -> int:
+    """Return how many bytes at their ends are alike."""
+    size = min(len(one), len(other))
+    for count in range(size):
+        if one[-1 - count] != other[-1 - count]:
+            return count
+    return size
 
 
 def surroundings(event: bytes, text: str) -> tuple[bytes, bytes] | None:
