@@ -58,11 +58,11 @@ class Server:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:
-                self.process.wait(timeout=30)
+                self.process.wait(timeout=LIMIT_S)
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 raise AssertionError(f"the server did not stop:\n{self.output}") from None
-        _, alive = psutil.wait_procs(tree, timeout=10)
+        _, alive = psutil.wait_procs(tree, timeout=LIMIT_S)
         for process in alive:
             process.kill()
         assert not alive, f"left behind: {alive}"

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from vllama.daemon_ui import ServeUi
 from vllama.engines.base import Mode
@@ -13,9 +14,8 @@ from vllama.errors import BadRequest
 from vllama.hardware.detect import with_free_memory
 from vllama.models.library import Library
 from vllama.models.types import Bundle, ModelInfo
-from vllama.plan.choose import make_plan
 from vllama.plan.forms import forms_here
-from vllama.plan.ladder import Failed, last_word, next_plan
+from vllama.plan.ladder import Failed, first_plan, last_word, next_plan
 from vllama.plan.report import short
 from vllama.plan.types import Facts, Need, Plan
 from vllama.supervise.spec import Fault
@@ -40,17 +40,18 @@ class Planner:
     async def plan(self, bundle: Bundle, need: Need) -> Plan:
         """Return the plan for a load. Raises NoPlan, BadModelFile.
 
-        It begins where the last load of this model got to if its first plan cannot work here.
+        It begins where the last load of this model got to if its first plan cannot work here, and
+        with a smaller quantisation that is here if the model's own does not fit into memory.
         """
         info = await asyncio.to_thread(self._library.info, bundle)
         facts, key = await self._now(), (bundle.key, need.mode)
         if known := self._instead.get(key):
             facts = replace(facts, relief=known.relief)
-            plan = make_plan(facts, known.bundle, known.info, need)
+            plan = await self._first(facts, known.bundle, known.info, need)
             reasons = (known.instead, *plan.reasons)
             plan = replace(plan, instead=known.instead, reasons=reasons)
         else:
-            plan = make_plan(facts, bundle, info, need)
+            plan = await self._first(facts, bundle, info, need)
         if key not in self._told:
             self._told.add(key)
             for line in short(plan):
@@ -74,6 +75,11 @@ class Planner:
             self._instead[key] = plan
         self._ui.loading(f"loading {bundle.name}: {plan.instead}")
         return plan
+
+    async def _first(self, facts: Facts, bundle: Bundle, info: ModelInfo, need: Need) -> Plan:
+        """Return the first plan that fits; its files are looked for on the disk, so in a thread."""
+        forms = partial(forms_here, self._library, bundle)
+        return await asyncio.to_thread(first_plan, facts, bundle, info, need, forms)
 
     async def _now(self) -> Facts:
         """Return the facts; engines that take a share of what is free want that as it is now."""

@@ -4,7 +4,7 @@ import pytest
 
 from tests.chaos.storm import run
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.mark.parametrize("seed", [6])

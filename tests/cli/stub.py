@@ -41,7 +41,7 @@ class Reply:
 
     def wait_for_leaving(self) -> None:
         """Return when the client has closed its end."""
-        self._http.connection.settimeout(30)
+        self._http.connection.settimeout(120)
         self._http.connection.recv(1)
 
 

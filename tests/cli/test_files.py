@@ -184,6 +184,7 @@ def test_pull_without_a_hub(vllama: Vllama) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_what_is_there(hub: StandInHub, env: dict[str, str], vllama: Vllama) -> None:
     hub.fault = lambda method, path, headers, server: (
         Fault(stall_after=1000) if server == "cdn" and method == "GET" else None
@@ -203,7 +204,7 @@ def test_ctrl_c_leaves_what_is_there(hub: StandInHub, env: dict[str, str], vllam
                 assert line, shown
                 shown += line
             process.send_signal(signal.SIGINT)
-            assert process.wait(30) == 130
+            assert process.wait(60) == 130
         finally:
             process.kill()
             process.wait()
@@ -217,6 +218,7 @@ def test_ctrl_c_leaves_what_is_there(hub: StandInHub, env: dict[str, str], vllam
     assert vllama("pull", HUB_NAME).returncode == 0
 
 
+@pytest.mark.slow
 def test_too_little_memory(
     hub: StandInHub, vllama: Vllama, terminal: Callable[..., Terminal]
 ) -> None:
@@ -231,6 +233,7 @@ def test_too_little_memory(
     assert NAME in vllama("list").stdout
 
 
+@pytest.mark.slow
 def test_bars(hub: StandInHub, terminal: Callable[..., Terminal]) -> None:
     screen = terminal("pull", HUB_NAME)
     screen.expect("pulling ")

@@ -82,7 +82,7 @@ def test_a_message_that_begins_with_an_image(here: Path) -> None:
 
 
 @given(st.text())
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_other_text_is_left_alone(here: Path, text: str) -> None:
     assert take_images(text) == (text.strip(), [])
 

@@ -206,7 +206,7 @@ def test_ctrl_c_stops_an_answer_only(stub: StubServer, terminal: Open) -> None:
     screen.type("go on\r")
     screen.expect("so far")
     screen.type("\x03")
-    assert left.wait(30)
+    assert left.wait(60)
     screen.expect(PROMPT)
     stub.on(CHAT, *answer("fine", chat=True))
     ask(screen, "and now?", "fine")

@@ -42,7 +42,7 @@ def test_stdin_that_is_no_text(stub: StubServer, env: dict[str, str]) -> None:
         [sys.executable, "-m", "vllama", "run", "m"],
         input=b"caf\xe9",
         env=env,
-        timeout=50,
+        timeout=120,
         check=True,
         stdout=subprocess.DEVNULL,
     )
@@ -248,8 +248,8 @@ def test_ctrl_c_ends_the_request(stub: StubServer, env: dict[str, str]) -> None:
         assert process.stderr is not None
         assert process.stdout.read(5) == b"first"
         process.send_signal(signal.SIGINT)
-        assert left.wait(30)
-        assert process.wait(30) == 130
+        assert left.wait(60)
+        assert process.wait(60) == 130
         assert process.stderr.read() == b""
 
 
@@ -268,12 +268,12 @@ def test_a_reader_that_leaves_ends_the_request(stub: StubServer, env: dict[str, 
         ["bash", "-c", f"{sys.executable} -m vllama run m q </dev/null | head -n 1"],
         env=env,
         capture_output=True,
-        timeout=50,
+        timeout=120,
         check=False,
     )
     assert done.stdout == b"y\n"
     assert done.stderr == b""
-    assert left.wait(30)
+    assert left.wait(60)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from tests.doctor.facts import CPU, GPU, statuses
 from vllama.doctor import engines
-from vllama.engines.base import Found, Installation, Missing, Origin, Places
+from vllama.engines.base import Found, Installation, Missing, Mode, Origin, Places
 from vllama.environments.place import Step, complete
 from vllama.hardware.types import Platform
 from vllama.plan.types import Facts
@@ -19,7 +19,7 @@ from vllama.plan.types import Facts
 class Painter:
     """As much of an engine as is looked at."""
 
-    aliases, formats, title = (), ("gguf",), "Painter"
+    aliases, formats, title, modes = (), ("gguf",), "Painter", tuple(Mode)
 
     def __init__(self, name: str, score: int) -> None:
         self.name = name

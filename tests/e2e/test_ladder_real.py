@@ -15,7 +15,7 @@ from tests.e2e.conftest import MODEL
 from tests.e2e.test_llama_server_real import HI, engine_at, weights
 from tests.server import Server
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 MB = 10**6
 ENGINE = ("--engine", "llama-server", "--threads", "2")

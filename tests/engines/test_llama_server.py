@@ -334,6 +334,11 @@ RECORDED = [
     ),
     (["error: invalid argument: --nonsense"], "does not know the argument --nonsense", False),
     (
+        ['error while handling argument "--draft-max": the argument has been removed. use --spec'],
+        "does not take the argument --draft-max: the argument has been removed. use --spec",
+        False,
+    ),
+    (
         ["xllamacpp: error: unrecognized arguments: --nonsense 1"],
         "does not know the argument --nonsense 1",
         False,

@@ -65,6 +65,14 @@ RECORDED = [
         "could not load the model ([load_safetensors] Invalid json header",
         False,
     ),
+    (
+        MLX,
+        ["2026-11-21 - ERROR - mlx_lm.server generation thread died: Resource temporarily "
+         "unavailable", "RuntimeError: Resource temporarily unavailable"],
+        None,
+        "could not start a thread: too little memory",
+        False,
+    ),
     (MLX, ["OSError: [Errno 98] Address already in use"], None, "port was taken", True),
     (
         MAX,

@@ -10,7 +10,7 @@ import pytest
 from tests.server import Server
 from tests.tiny import write_tiny_gguf
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 PACKAGE = Path(__file__).parents[1] / "third_party"
 SAID = [{"role": "user", "content": "one two three four"}]
@@ -85,7 +85,7 @@ def test_its_stream_ends_as_clients_expect(server):
         ("/api/chat", {"messages": SAID, "format": "json"}, "structured outputs"),
         ("/api/generate", {"prompt": "a", "raw": True}, "chats only"),
         ("/api/chat", {"messages": SAID, "logprobs": True}, "logprobs"),
-        ("/api/embed", {"input": "a"}, "Echo does not"),
+        ("/api/embed", {"input": "a"}, "with Echo: it makes no embeddings"),
     ],
 )
 def test_what_it_lacks_is_said(server, path, more, words):

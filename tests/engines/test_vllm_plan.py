@@ -162,6 +162,17 @@ def test_the_cache_takes_half_of_what_is_free_at_most():
     assert tuning.kv_bytes < GIB
 
 
+def test_small_models_leave_room_for_one_another():
+    """Text and vectors of three small models stand side by side on a machine of 24 GiB."""
+    free = 22 * GIB
+    for mode in (Mode.CHAT, Mode.EMBED) * 3:
+        machine = replace(CPU, ram_total_bytes=24 * GIB, ram_available_bytes=free)
+        tuning = ENGINE.tune(wish(machine, INFO, mode=mode, context_length=4096))
+        assert tuning.kv_bytes // token_bytes(INFO) >= 8 * 4096
+        free -= tuning.weights_bytes + tuning.kv_bytes + tuning.compute_bytes + tuning.fixed_bytes
+    assert free > 4 * GIB
+
+
 def test_a_context_that_nobody_asked_for_shrinks_to_what_is_free():
     small = replace(CPU, ram_available_bytes=int(2.5 * GIB), ram_total_bytes=int(2.5 * GIB))
     tuning = ENGINE.tune(wish(small, INFO, context_length=8192))

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow  # processes of their own
 
 A = Step(requirements=("a==1",))
 B = Step(requirements=("b==2",), extra_args=("--no-deps",))
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 
 
 @pytest.fixture
@@ -271,7 +271,7 @@ def test_pip_is_asked_for_what_it_can(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)  # a busy machine unpacks pip for a minute
+@pytest.mark.timeout(900)  # a busy machine unpacks pip for a minute
 def test_pip_for_real(tmp_path: Path) -> None:
     """Without uv: venv and pip, from a folder of wheels, with no index at all."""
     from zipfile import ZipFile

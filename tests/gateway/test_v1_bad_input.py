@@ -12,7 +12,7 @@ from tests.server import Server
 from tests.translate.test_bad_input import COMMON, ROUTES, VALUES
 
 # real processes, one after another: not for every save
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 PATHS = {
     "chat": "/v1/chat/completions",

@@ -57,7 +57,7 @@ def test_a_folder_that_others_use_by_now_stays(tmp_path: Path, keeper: Keeper) -
 
 
 @given(st.binary(max_size=40), st.lists(st.integers(), min_size=1, max_size=3))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_what_was_there_comes_back(tmp_path: Path, noise: bytes, values: list[int]) -> None:
     keeper, path = Keeper(tmp_path / "kept"), tmp_path / "settings.json"
     original = b"\xef\xbb\xbf{} // " + noise.replace(b"\n", b"")

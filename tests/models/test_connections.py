@@ -185,4 +185,4 @@ def test_silence_ends_and_reads_can_be_ended() -> None:
         asking.start()
         while not ended.wait(0.01):
             reading.shut_down()
-        asking.join(5)
+        asking.join(60)

@@ -429,7 +429,7 @@ def test_two_pulls_share_one_download(big: StandInHub, settings: ModelsSettings)
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     assert results == [BIG] * 3
     assert big.sent("cdn") == len(BIG)
     for events in all_events:
@@ -456,9 +456,9 @@ def test_a_waiting_pull_can_be_cancelled(big: StandInHub, settings: ModelsSettin
         time.sleep(0.005)
     threads[1].start()
     second.cancel.set()
-    threads[1].join(5)
+    threads[1].join(60)
     assert ends == ["2 cancelled"]
-    threads[0].join(20)
+    threads[0].join(60)
     assert ends == ["2 cancelled", "1 done"]
 
 

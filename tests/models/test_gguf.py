@@ -4,7 +4,7 @@ import struct
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from vllama.errors import BadModelFile
@@ -125,7 +125,6 @@ def test_remote_reading_in_steps(tiny: Path) -> None:
     assert steps < 20 and have < len(whole)
 
 
-@settings(max_examples=60)
 @given(st.data())
 def test_damaged_bytes_never_surprise(tiny: Path, data: st.DataObject) -> None:
     whole = bytearray(tiny.read_bytes()[:4096])
@@ -137,7 +136,6 @@ def test_damaged_bytes_never_surprise(tiny: Path, data: st.DataObject) -> None:
         pass
 
 
-@settings(max_examples=60)
 @given(st.binary(max_size=300))
 def test_any_bytes_never_surprise(content: bytes) -> None:
     for data in (content, b"GGUF\x03\0\0\0" + content):

@@ -16,11 +16,16 @@ from tests.facts import (
     VLLM_HERE,
     bundle,
     facts,
+    missing,
 )
-from vllama.engines.base import Mode
-from vllama.errors import BadModelFile, EngineMissing, NoPlan, NotEnoughMemory
+from vllama.engines.base import Installation, Mode
+from vllama.engines.mlx_lm import ENGINE as MLX
+from vllama.engines.transformers_serve import ENGINE as TRANSFORMERS
+from vllama.engines.vllm import ENGINE as VLLM
+from vllama.errors import BadModelFile, ConfigError, EngineMissing, NoPlan, NotEnoughMemory
 from vllama.models.types import Format
 from vllama.plan.choose import choose_engine, make_plan, preferred_formats
+from vllama.plan.tell import tell
 from vllama.plan.types import Need
 
 BOTH = (LLAMA_CPP_GPU, VLLM_HERE)
@@ -74,6 +79,72 @@ def test_the_format_decides_among_engines():
         choose_engine(facts(CPU, (LLAMA_CPP_HERE,)), Format.SAFETENSORS)
     with pytest.raises(NoPlan, match="it reads gguf"):
         choose_engine(facts(CPU, engine="llama.cpp"), Format.SAFETENSORS)
+
+
+PACKED = replace(INFO, quant="MLX 4-bit")
+FOLDER = bundle(format=Format.SAFETENSORS)
+MLX_HERE = Installation(engine="mlx-lm", version="0.32", python=Path("/p"), offloads=True)
+
+
+def beside_vllm(*installed, known=(MLX,), platform=MAC, **preferences):
+    """Return facts with vLLM, and with more engines."""
+    here = facts(platform, (VLLM_HERE,), **preferences)
+    engines = here.found.engines | {engine.name: engine for engine in known}
+    there = here.found.installations | {one.engine: one for one in installed}
+    lost = {name: missing(engine) for name, engine in engines.items() if name not in there}
+    found = replace(here.found, engines=engines, installations=there, missing=lost)
+    return replace(here, found=found)
+
+
+def first_choice(engine, platform_is_for_it=100):
+    """Return the engine as the first choice of every platform."""
+
+    class First(type(engine)):
+        def preference(self, platform):
+            return platform_is_for_it, "the best of all"
+
+    return First()
+
+
+def test_what_the_first_engine_refuses_the_next_one_serves():
+    known = beside_vllm(MLX_HERE)
+    engines = known.found.engines | {"vllm": first_choice(VLLM)}
+    known = replace(known, found=replace(known.found, engines=engines))
+    assert make_plan(known, FOLDER, replace(INFO, quant="BF16"), Need()).engine == "vllm"
+    plan = make_plan(known, FOLDER, PACKED, Need())
+    assert plan.engine == "mlx-lm"
+    assert "vLLM cannot: its weights are packed for Apple's MLX" in plan.reasons[0]
+    rows = {row["engine"]: row["reason"] for row in tell(known, FOLDER, PACKED, {})["engines"]}
+    assert rows["vllm"].startswith("it cannot serve this model: its weights are packed")
+
+
+def test_for_vectors_an_engine_that_makes_them_is_taken():
+    engines = (first_choice(MLX), first_choice(VLLM, 50))
+    known = beside_vllm(MLX_HERE, known=engines, platform=H100)
+    assert make_plan(known, FOLDER, INFO, Need()).engine == "mlx-lm"
+    plan = make_plan(known, FOLDER, INFO, Need(mode=Mode.EMBED))
+    assert plan.engine == "vllm" and "MLX cannot: it makes no embeddings" in plan.reasons[0]
+
+
+def test_what_every_engine_refuses_is_refused_in_the_words_of_the_first():
+    known = beside_vllm(platform=H100)
+    with pytest.raises(BadModelFile, match=r"with vLLM: its weights are packed .*"):
+        make_plan(known, FOLDER, PACKED, Need())
+    # a missing one that would refuse it too is not recommended
+    known = beside_vllm(MLX_HERE, known=(first_choice(TRANSFORMERS), first_choice(MLX, 10)))
+    assert "Transformers" not in make_plan(known, FOLDER, PACKED, Need()).reasons[0]
+
+
+@pytest.mark.parametrize("extra", [("--port", "8000"), ("--x", "--port=8000")])
+def test_an_engine_s_port_is_not_the_user_s_to_choose(extra):
+    with pytest.raises(ConfigError, match="chooses a free one") as caught:
+        make_plan(facts(extra_args=extra), bundle(), INFO, Need())
+    assert "before '--'" in str(caught.value.hint)
+
+
+def test_an_engine_asked_for_by_name_refuses_by_itself():
+    with pytest.raises(BadModelFile, match="with vLLM: its weights"):
+        make_plan(beside_vllm(MLX_HERE, engine="vllm"), FOLDER, PACKED, Need())
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.facts import CPU, H100, INFO, LLAMA_CPP_HERE, VLLM_HERE, bundle, facts
+from tests.facts import CPU, GIB, H100, INFO, LLAMA_CPP_HERE, VLLM_HERE, bundle, facts
 from vllama.engines.base import Found, Installation, Missing
 from vllama.engines.llama_server import ENGINE as LLAMA_SERVER
 from vllama.engines.transformers_serve import ENGINE as TRANSFORMERS
+from vllama.errors import NotEnoughMemory
 from vllama.models.types import Format
 from vllama.plan.choose import make_plan
 from vllama.plan.forms import names_form, other_forms
-from vllama.plan.ladder import MOST, Failed, command, fallbacks, last_word, next_plan
+from vllama.plan.ladder import MOST, Failed, command, fallbacks, first_plan, last_word, next_plan
 from vllama.plan.types import Need
 from vllama.supervise.spec import Diagnosis, Fault
 
@@ -276,3 +277,61 @@ def test_a_cpu_engine_runs_eagerly_already():
             for line in lines]  # fmt: skip
     assert told == [("4096", "128"), ("2048", "128"), ("2048", "8")]
     assert all("--enforce-eager" in line for line in lines)
+
+
+# -- a first plan that is refused for memory ----------------------------------------------------
+
+BIG = bundle("m:latest", path=Path("/models/m.gguf"), quant="F16", size_bytes=40 * GIB)
+BIG_INFO = replace(INFO, weights_bytes=40 * GIB)
+MIDDLE = bundle("o:Q8_0", path=Path("/models/mid.gguf"), quant="Q8_0", size_bytes=20 * GIB)
+MIDDLE_INFO = replace(INFO, weights_bytes=20 * GIB)
+SOME = [(MIDDLE, MIDDLE_INFO), (SMALL, INFO)]
+
+
+def refusing(known, what=BIG, forms=SOME, need=None):
+    with pytest.raises(NotEnoughMemory) as caught:
+        first_plan(known, what, BIG_INFO, need or Need(), lambda: forms)
+    return caught.value
+
+
+def test_what_does_not_fit_is_loaded_in_a_smaller_form_that_is_here():
+    plan = first_plan(here(), BIG, BIG_INFO, Need(), lambda: SOME)
+    assert (plan.bundle.path.name, plan.bundle.name) == ("s.gguf", "m:latest")
+    assert plan.instead.startswith("second plan: the form in Q2_K, which is here, because the")
+    assert plan.instead.endswith("first failed: it takes 40.3 GiB, and 15.5 GiB are usable")
+    assert plan.reasons[0] == plan.instead
+    assert plan.settings.context_length == 4096
+
+
+def test_the_forms_are_looked_for_only_if_it_does_not_fit():
+    plan = first_plan(here(), bundle(), INFO, Need(), lambda: pytest.fail("not needed"))
+    assert plan == make_plan(here(), bundle(), INFO, Need())
+
+
+def test_another_engine_may_take_less_memory():
+    info = replace(INFO, weights_bytes=14 * GIB)  # 15.5 GiB are usable
+    known = here(CPU, TRANSFORMERS_HERE, installed=(replace(VLLM_HERE, offloads=False),))
+    with pytest.raises(NotEnoughMemory):
+        make_plan(known, bundle(**FOLDER), info, Need())
+    plan = first_plan(known, bundle(**FOLDER), info, Need())
+    assert plan.engine == "transformers"
+    assert plan.instead.startswith(f"second plan: {TRANSFORMERS.title} instead of vLLM, because")
+
+
+def test_what_was_asked_for_stays_before_a_start_too():
+    assert "use o:Q8_0, which is here" in str(refusing(here(strict=True)).hint)
+    named = replace(BIG, name="hf.co/org/m-GGUF:F16")
+    assert "which is here and smaller" in str(refusing(here(), named).hint)
+    alone = refusing(here(CPU, LLAMA_SERVER_HERE, engine="llama.cpp"), forms=[])
+    assert alone.message.startswith("cannot load 'm:latest': model requires more system memory")
+    assert "smaller quantisation" in str(alone.hint)
+    long = first_plan(here(context_length=2048), BIG, BIG_INFO, Need(), lambda: SOME)
+    assert long.settings.context_length == 2048
+
+
+def test_a_fault_after_that_goes_on_from_there():
+    known = here(CPU, LLAMA_SERVER_HERE)
+    plan = first_plan(known, BIG, BIG_INFO, Need(), lambda: SOME)
+    then = next_plan(known, Need(), [fallen(plan, Fault.MEMORY)], SOME)
+    assert then is not None and then.bundle.path == plan.bundle.path
+    assert then.settings.context_length == 2048

@@ -1,10 +1,12 @@
 """Engines that hang: the judgement as tables, and what is done about it."""
 
 import asyncio
+import math
+from dataclasses import replace
 
 import pytest
 
-from tests.scheduler.world import World, in_loop, model, settle
+from tests.scheduler.world import World, in_loop, model, reach, settle, use
 from vllama.plan.types import Need
 from vllama.scheduler.health import Answer, Vigil
 from vllama.supervise.tree import Activity
@@ -141,3 +143,38 @@ async def test_only_silence_is_asked_about():
         world.clock.advance(STEP_S)
         await scheduler.look()
         assert len(asked) == 1
+
+
+@in_loop
+@pytest.mark.parametrize("before_s", [math.inf, 1e9])
+async def test_another_limit_counts_at_once(before_s):
+    """Also if it was not looked at all, or an engine is being looked at since long."""
+    world = World(hang_s=before_s)
+    async with world.running() as scheduler:
+        await use(scheduler, "m", math.inf)
+        process = world.processes[0]
+        process.alive = False
+        await scheduler.look()
+        world.clock.advance(3600)
+        await scheduler.look()
+        assert not process.condemned
+        scheduler.limit(replace(world.limits, hang_s=0.01))
+
+        def condemned():
+            world.clock.advance(1)
+            return process.condemned
+
+        await reach(condemned)
+
+
+@in_loop
+async def test_hangs_that_are_not_looked_for_any_more():
+    world = World(hang_s=0.01)
+    async with world.running() as scheduler:
+        await use(scheduler, "m", math.inf)
+        scheduler.limit(replace(world.limits, hang_s=math.inf))
+        world.processes[0].alive = False
+        for _ in range(3):
+            world.clock.advance(1000)
+            await scheduler.look()
+        assert not world.processes[0].condemned

@@ -14,6 +14,7 @@ from vllama.errors import NotEnoughMemory
 from vllama.hardware.nvidia import parse_processes
 from vllama.plan.choose import make_plan
 from vllama.plan.types import Need
+from vllama.scheduler import memory
 from vllama.scheduler.memory import Meter, Remembered, identity
 from vllama.scheduler.views import Phase
 from vllama.supervise.tree import Footprint
@@ -52,7 +53,7 @@ async def test_models_that_fit_load_side_by_side():
         assert len(world.processes) == 2  # the third has to wait until one of them is done
         await reach(lambda: any("busy models" in view.cause for view in scheduler.views()))
         world.processes[1].open()
-        await asyncio.wait_for(asks[1], 5)
+        await asyncio.wait_for(asks[1], 60)
         await reach(lambda: len(world.processes) == 3)
         assert world.processes[1].stops == 1
         for process in world.processes:
@@ -68,6 +69,83 @@ async def test_what_is_measured_counts_and_not_the_estimate():
         for name in ("a", "b", "c"):
             await use(scheduler, name)
         assert names(scheduler) == ["a", "b", "c"]
+
+
+@in_loop
+async def test_what_a_crashed_one_held_is_kept_for_its_restart():
+    """Also if its memory was looked at while it was loading, and never since."""
+    world = World(size=SIZE, max_loaded=9, turn_s=1e9)
+    world.auto_open = False
+    async with world.running() as scheduler:
+        first = asyncio.ensure_future(scheduler.acquire(model("a"), CHAT, None))
+        await reach(lambda: world.processes)
+        await scheduler.measure()
+        world.processes[0].open()
+        lease = await first
+        world.processes[0].crash()
+        asks = [asyncio.ensure_future(use(scheduler, name)) for name in ("b", "c")]
+        await reach(lambda: any("busy models" in view.cause for view in scheduler.views()))
+        assert len(world.processes) == 2, "a comes back, and then there is room for one more only"
+        for process in world.processes:
+            process.open()
+        scheduler.release(lease)
+        await reach(lambda: len(world.processes) == 3)
+        world.processes[2].open()
+        await asyncio.gather(*asks)
+
+
+@in_loop
+async def test_an_estimate_that_was_too_small_is_made_good_by_idle_models():
+    world = World(size=SIZE // 2, max_loaded=9)
+    world.true_size = SIZE
+    async with world.running() as scheduler:
+        for name in ("a", "b", "c"):  # three of them fit by their estimates
+            world.clock.advance(1)
+            await use(scheduler, name)
+        await reach(lambda: names(scheduler) == ["b", "c"])
+        assert world.processes[0].stops
+
+
+@in_loop
+async def test_nobody_else_goes_while_what_was_made_good_is_on_its_way_back():
+    world = World(size=SIZE // 16, max_loaded=9, settle_s=1e9)
+    world.true_size = SIZE * 4 // 5
+    async with world.running() as scheduler:
+        for name in ("a", "b", "c"):
+            world.clock.advance(1)
+            await use(scheduler, name)
+        assert names(scheduler) == ["a", "b", "c"]
+        world.clock.advance(1)
+        lagging = world.processes[0].stop
+
+        async def stop(grace=None):
+            world.lagging = world.true_size
+            await lagging(grace)
+
+        world.processes[0].stop = stop
+        await use(scheduler, "d")
+        await reach(lambda: world.processes[0].stops)
+        await settle()
+        assert names(scheduler) == ["b", "c", "d"]
+        world.lagging = 0
+        await settle()
+        assert names(scheduler) == ["b", "c", "d"]
+
+
+@in_loop
+async def test_it_is_made_good_as_soon_as_somebody_is_idle_and_never_by_a_pinned_one():
+    world = World(size=SIZE // 2, max_loaded=9)
+    world.true_size = SIZE
+    async with world.running() as scheduler:
+        await use(scheduler, "a", math.inf)
+        leases = [await scheduler.acquire(model(name), CHAT, None) for name in ("b", "c")]
+        await settle()
+        assert names(scheduler) == ["a", "b", "c"]  # busy ones serve on
+        scheduler.release(leases[0])
+        await reach(lambda: names(scheduler) == ["a", "c"])
+        scheduler.release(leases[1])
+        await settle()
+        assert names(scheduler) == ["a", "c"]
 
 
 @in_loop
@@ -200,6 +278,25 @@ async def test_mapped_weights_are_not_free_memory():
     assert plain.free["ram"] - mapped.free["ram"] > 400 * MIB  # others use memory meanwhile
 
 
+@pytest.mark.parametrize("seen", ["before it died", "after it died"])
+def test_what_a_dying_engine_gives_back_is_not_counted_twice(monkeypatch, seen):
+    """Its memory is either held by it or free, in whatever moment of the look it ends."""
+    machine = {"free": 1000 * MIB}
+
+    class Dying:
+        def footprint(self):
+            machine["free"] += 300 * MIB
+            return Footprint(ram_bytes=300 * MIB if seen == "before it died" else 0)
+
+    monkeypatch.setattr(memory, "free_ram_bytes", lambda kept=0: machine["free"] - kept)
+    dying = Dying()
+    measured = asyncio.run(Meter(CPU, 0).measure({"a": dying, "b": Fixed(9 * MIB, of_files=MIB)}))
+    assert measured.free["ram"] == (1000 - 1) * MIB
+    # the next time it is over, and counts
+    again = asyncio.run(Meter(CPU, 0).measure({}))
+    assert again.free["ram"] == 1300 * MIB
+
+
 @in_loop
 async def test_the_reserve_stays_free():
     without = await Meter(CPU, 0).measure({})
@@ -274,3 +371,18 @@ def test_the_driver_tells_who_holds_what():
     apps = "GPU-aa, 10, 512\nGPU-bb, 10, 256\nGPU-bb, 11, [N/A]\nGPU-cc, 12, 5\n"
     assert parse_processes(gpus, apps) == {10: {0: 512 * MIB, 1: 256 * MIB}, 11: {1: 0}}
     assert parse_processes("", "No devices were found") == {}
+
+
+@in_loop
+async def test_a_lower_limit_counts_at_once_for_who_is_idle():
+    world = World(max_loaded=3)
+    async with world.running() as scheduler:
+        lease = await scheduler.acquire(model("a"), CHAT, None)
+        for name in ("b", "c"):
+            world.clock.advance(1)
+            await use(scheduler, name)
+        scheduler.limit(replace(world.limits, max_loaded=1))
+        await reach(lambda: names(scheduler) == ["a"])
+        scheduler.release(lease)
+        await settle()
+        assert names(scheduler) == ["a"]

@@ -51,13 +51,12 @@ def test_an_engine_with_n_slots_works_at_n_requests_at_once(tmp_path):
             streams.callback(connection.close)
             connection.request("POST", "/api/chat", body)
         # 64 is its limit: not one less, not one more; the others wait
-        until(lambda: row(server, name)["queued"] == 16, limit_s=30.0)
-        until(lambda: server.stats(name)["active"] == 64, limit_s=30.0)
+        until(lambda: row(server, name)["queued"] == 16, limit_s=60.0)
+        until(lambda: server.stats(name)["active"] == 64, limit_s=60.0)
         assert row(server, name)["requests"] == 64
         assert server.stats(name)["most"] == 64
 
 
-@pytest.mark.timeout(180)
 def test_512_streams_at_once(tmp_path):
     with Server(tmp_path) as server:
         name = server.model("wide")
@@ -97,9 +96,10 @@ def test_replicas_share_the_requests_of_a_serial_engine(tmp_path):
         assert len(ports) == 3
         engine = server.engine(name)
         engine.send_signal(signal.SIGKILL)
-        engine.wait(timeout=10)
+        engine.wait(timeout=60)
         assert whole(server, name)[0] == 200  # the others serve meanwhile
         until(lambda: row(server, name)["replicas"] == 3)
+        assert "cause" not in row(server, name)
 
 
 # -- queues -------------------------------------------------------------------------------------
@@ -132,6 +132,19 @@ def test_the_place_in_the_queue_is_told(tmp_path):
             thread.join()
         assert headers["x-vllama-queue-position"] == "1"
         assert "from place 1 of the queue" in server.output
+
+
+def test_text_and_vectors_of_a_model_are_one_row(tmp_path):
+    with Server(tmp_path) as server:
+        name = server.model("both", "--token-interval", "0.05")
+        with server.open("/api/chat", {"model": name, **user("@tokens=600")}) as answer:
+            answer.readline()
+            one = row(server, name)
+            assert server.post("/api/embed", {"model": name, "input": "x"})[0] == 200
+            (two,) = server.get("/api/ps")["models"]
+            assert (one["requests"], two["requests"]) == (1, 1)
+            assert (one["slots"], two["slots"]) == (1, 2)
+            assert two["size"] > one["size"]
 
 
 # -- health -------------------------------------------------------------------------------------
@@ -168,7 +181,7 @@ def test_a_frozen_engine_is_found_before_anybody_asks(tmp_path):
         whole(server, name)
         engine = server.engine(name)
         engine.send_signal(signal.SIGSTOP)
-        until(lambda: not engine.is_running(), limit_s=30.0)
+        until(lambda: not engine.is_running(), limit_s=60.0)
         assert whole(server, name)[0] == 200
 
 
@@ -186,7 +199,6 @@ def test_a_slow_client_does_not_make_its_engine_hang(tmp_path):
         assert server.engine(name).pid == pid
 
 
-@pytest.mark.timeout(180)
 def test_one_that_used_up_its_restarts_has_failed_until_it_is_stopped(tmp_path):
     with Server(tmp_path) as server:
         name = server.model("dying", "--exit-after", "0.3", "--exit-code", "3")
@@ -258,7 +270,7 @@ def test_two_servers_of_one_user_leave_each_other_alone(tmp_path):
             other = two.engine(name)
             two.process.kill()
             two.process.wait()
-            psutil.wait_procs([other], timeout=20)
+            psutil.wait_procs([other], timeout=60)
             assert not other.is_running()
         assert engine.is_running()
         with Server(tmp_path) as three:  # sweeps what the second left, and nothing else

@@ -9,7 +9,7 @@ from tests.facts import INFO, MIB, bundle, facts
 from vllama.clock import ManualClock
 from vllama.errors import EngineCrashed, EngineStartFailed
 from vllama.plan.choose import make_plan
-from vllama.plan.types import Memory
+from vllama.plan.types import Memory, Need
 from vllama.scheduler.health import Answer
 from vllama.scheduler.memory import Measured
 from vllama.scheduler.scheduler import Scheduler
@@ -18,7 +18,7 @@ from vllama.supervise.spec import Diagnosis, Endpoint, State
 from vllama.supervise.tree import Activity, Footprint
 from vllama.translate.traits import Traits
 
-LIMIT_S = 10.0
+LIMIT_S = 60.0
 
 
 class GatedProcess:
@@ -52,7 +52,9 @@ class GatedProcess:
         """End unasked; a restart is under way."""
         self._gate.clear()
         self.endpoint = None
-        self._enter(State.STARTING)
+        self._enter(State.BACKOFF)
+        if not self._over.is_set():
+            self._enter(State.STARTING)
 
     def fail(self, error):
         """End for good."""
@@ -123,12 +125,21 @@ class GatedSleeper:
         self.world, self.plan = world, plan
         self.asleep = set()
         self.wakes = True
+        self.at_sleep = self.at_wake = None
 
     async def sleep(self, endpoint):
+        if self.at_sleep:
+            self.at_sleep()
+            await settle()
+            return False
         self.asleep.add(endpoint)
         return True
 
     async def wake(self, endpoint):
+        if self.at_wake:
+            at_wake, self.at_wake = self.at_wake, None
+            at_wake()
+            return False
         self.asleep.discard(endpoint)
         return self.wakes
 
@@ -263,6 +274,16 @@ def model(name):
     from pathlib import Path
 
     return bundle(f"{name}:latest", path=Path(f"/models/{name}.gguf"))
+
+
+async def use(scheduler, name="m", keep_alive_s=None):
+    """Ask for a model and give it back."""
+    scheduler.release(await scheduler.acquire(model(name), Need(), keep_alive_s))
+
+
+def phases(scheduler):
+    """Return the state of each model that is loaded."""
+    return {view.name.removesuffix(":latest"): view.state for view in scheduler.views()}
 
 
 CRASHED = EngineCrashed("cannot serve 'm': it crashed too often")

@@ -40,9 +40,22 @@ def test_after_failed_start(retries: int, retryable: bool, delay_s: float | None
     assert (verdict.count, verdict.delay_s) == (retries + 1, delay_s)
 
 
-@pytest.mark.parametrize(("retries", "delay_s"), [(0, 0.0), (1, None)])
-def test_one_that_somebody_killed_is_tried_once_more(retries: int, delay_s: float | None) -> None:
-    verdict = after_failed_start(POLICY, retries=retries, retryable=False, killed=True)
+@pytest.mark.parametrize(
+    ("oom", "retries", "delay_s"),
+    [
+        (None, 0, 0.0),  # who did it is not known
+        (None, 1, None),
+        (True, 0, 0.0),
+        (True, 1, None),
+        (False, 0, 0.0),  # a stranger did it, which says nothing of the next start
+        (False, 1, 0.0),
+        (False, 2, None),
+    ],
+)
+def test_one_that_was_killed_is_tried_again(
+    oom: bool | None, retries: int, delay_s: float | None
+) -> None:
+    verdict = after_failed_start(POLICY, retries=retries, retryable=False, killed=True, oom=oom)
     assert verdict.delay_s == delay_s
 
 

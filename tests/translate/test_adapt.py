@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.translate.test_openai_in import LCP, SCHEMA, VLLM
@@ -356,7 +356,6 @@ MESSAGE = st.dictionaries(
 )
 
 
-@settings(max_examples=50)
 @given(st.dictionaries(FIELDS, VALUES), st.lists(MESSAGE, min_size=1, max_size=2))
 def test_only_bad_request_ever(fields: dict[str, Any], messages: list[Any]) -> None:
     for traits in (LCP, VLLM):

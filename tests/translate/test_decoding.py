@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from vllama.errors import BadRequest
@@ -84,7 +84,6 @@ def test_fold() -> None:
     assert fold(source, ("model", "stream")) == {"model": "b", "stream": True}
 
 
-@settings(max_examples=150)
 @given(
     st.binary(max_size=60)
     | st.text(alphabet='{}[]",:\\ ntfabu0123.e-', max_size=40).map(str.encode)

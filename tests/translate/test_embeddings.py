@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 
 from tests.translate.test_openai_in import LCP, VLLM
 from vllama.errors import BadRequest, UpstreamError
-from vllama.translate.embeddings import parse_embeddings
-from vllama.translate.openai_out import (
+from vllama.translate.embeddings import (
+    base64s,
     decode_embeddings,
     embeddings_reply,
+    finished,
     normalize,
+    parse_embeddings,
     pool,
     truncate_dimensions,
 )
@@ -82,14 +84,15 @@ def test_normalized_has_length_one(vector: list[float]) -> None:
 
 
 def test_reply() -> None:
-    assert json.loads(embeddings_reply("m", [[0.5, 1.0]], 3)) == {
+    assert json.loads(embeddings_reply("m", [finished([3.0, 4.0])], 3)) == {
         "object": "list",
-        "data": [{"object": "embedding", "embedding": [0.5, 1.0], "index": 0}],
+        "data": [{"object": "embedding", "embedding": [0.6, 0.8], "index": 0}],
         "model": "m",
         "usage": {"prompt_tokens": 3, "total_tokens": 3},
     }
-    encoded = json.loads(embeddings_reply("m", [[0.5, 1.0]], 3, "base64"))["data"][0]["embedding"]
-    assert struct.unpack("<2f", base64.b64decode(encoded)) == (0.5, 1.0)
+    vector = finished([3.0, 4.0, 5.0], dimensions=2, form=base64s)
+    encoded = json.loads(embeddings_reply("m", [vector], 3))["data"][0]["embedding"]
+    assert base64.b64decode(encoded) == struct.pack("<2f", 0.6, 0.8)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.translate.cuts import ways
@@ -63,7 +63,6 @@ def test_a_long_event_in_small_reads_is_not_quadratic() -> None:
     assert len(event) == 5 + 20 * 199_999
 
 
-@settings(max_examples=150)
 @given(st.lists(st.binary(max_size=30), max_size=8), st.data())
 def test_any_bytes_any_cut(pieces: list[bytes], data: st.DataObject) -> None:
     stream = b"\n\n".join(pieces)

@@ -10,6 +10,7 @@ from tests.translate import transcripts as streams
 from tests.translate.cuts import run, ways
 from tests.translate.test_openai_in import LCP, VLLM
 from vllama.errors import BadRequest, EngineCrashed, UpstreamError
+from vllama.translate.embeddings import finished
 from vllama.translate.ollama_out import (
     ChatReply,
     GenerateReply,
@@ -378,12 +379,13 @@ def test_load() -> None:
 
 
 def test_embed() -> None:
-    assert json.loads(embed_reply("m", [[0.5]], total_ns=5, load_ns=0, prompt_tokens=3)) == {
+    vector = finished([0.5])
+    assert json.loads(embed_reply("m", [vector], total_ns=5, load_ns=0, prompt_tokens=3)) == {
         "model": "m",
-        "embeddings": [[0.5]],
+        "embeddings": [[1]],
         "total_duration": 5,
         "load_duration": 1,
         "prompt_eval_count": 3,
     }
-    assert legacy_embed_reply([0.5]) == b'{"embedding":[0.5]}'
+    assert legacy_embed_reply([vector]) == b'{"embedding":[1]}'
     assert legacy_embed_reply([]) == b'{"embedding":[]}'

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from vllama.translate.chat_template import ChatTemplate
@@ -54,7 +54,6 @@ CALLS = st.lists(st.tuples(st.sampled_from(NAMES), ARGUMENTS), min_size=1, max_s
 
 
 @pytest.mark.parametrize("family", TEMPLATES)
-@settings(max_examples=20)
 @given(calls=CALLS, cut=st.integers(1, 20))
 def test_rendered_calls_are_read_back(
     family: str, calls: list[tuple[str, dict[str, object]]], cut: int

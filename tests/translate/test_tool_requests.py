@@ -215,7 +215,7 @@ ANY = {"type": ["string", "number", "boolean", "object", "array", "null"]}
         ({"type": "string", "pattern": "^[\\w.-]+@x\\.[a-z]{2,}$"},
          {"type": "string", "pattern": "^[A-Za-z0-9_.-]+[@][x][.][a-z]{2,}$"}),
         ({"type": "string", "pattern": "^.[^\\d]$"},
-         {"type": "string", "pattern": r'^[^"\\\x00-\x1f][^0-9"\\\x00-\x1f]$'}),
+         {"type": "string", "pattern": r'^[^"\\\x00-\x1f][^"\\\x00-\x1f0-9]$'}),
         ({"type": "string", "pattern": "^(a|b)$"}, {"type": "string"}),
         ({"type": "string", "pattern": "^a{999}$"}, {"type": "string"}),
         ({"type": "string", "pattern": "\\d"}, {"type": "string"}),

@@ -54,7 +54,8 @@ GENERAL = (
         fault=Fault.MEMORY,
     ),
     FailurePattern(
-        pattern=r"^\s*what\(\):  Resource temporarily unavailable|can't start new thread"
+        pattern=r"(?:what\(\)|Error|died):\s+(?:\[Errno 11\] )?Resource temporarily unavailable"
+        r"|can't start new thread"
         r"|pthread_create failed",
         cause="it could not start a thread: too little memory, or too many processes",
         hint="free memory, use a smaller context (--ctx), or raise the limits (ulimit -v, -u)",
@@ -63,6 +64,7 @@ GENERAL = (
     FailurePattern(
         pattern=r"(?i)address already in use",
         cause="its port was taken by another program",
+        hint="try again: vllama chooses another one each time",
         retryable=True,
         fault=Fault.PORT,
     ),

@@ -65,6 +65,7 @@ def failures(update: str, *more: FailurePattern) -> tuple[FailurePattern, ...]:
             pattern=r"(?i)address already in use|couldn't bind (?:HTTP server )?socket"
             r"|failed to bind|HTTP server error: bind",
             cause="its port was taken by another program",
+            hint="try again: vllama chooses another one each time",
             retryable=True,
             fault=Fault.PORT,
         ),
@@ -85,6 +86,11 @@ def failures(update: str, *more: FailurePattern) -> tuple[FailurePattern, ...]:
             fault=Fault.MISMATCH,
         ),
         *GENERAL,
+        FailurePattern(
+            pattern=r"error while handling argument \"(\S+)\": (\S.*)",
+            cause="it does not take the argument {0}: {1}",
+            hint="correct what stands after '--', or update llama.cpp",
+        ),
         FailurePattern(
             pattern=r"error: (?:invalid|unknown|unrecognized) arguments?:? (.+)"
             r"|error while handling argument \"(\S+)\"",

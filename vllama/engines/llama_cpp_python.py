@@ -142,7 +142,8 @@ TRAITS = Traits(
     ),
     seed_bits=32,
     completes_chats=True,
-    formats_completions=False,
+    completion_grammar="grammar",
+    loses_characters=True,
 )  # fmt: skip
 
 ENGINE = LlamaCpp(

@@ -182,6 +182,7 @@ TRAITS = Traits(
     takes_prompt_lists=True,
     takes_template_kwargs=True,
     completion_schema="json_schema",
+    formats_by_completion=True,
     reasoning_field="reasoning_content",
     seed_bits=32,
     tokenizer=Tokenizer(

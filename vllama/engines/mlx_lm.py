@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from vllama.engines.base import FailurePattern, Overhead, Settings
 from vllama.engines.find import Located
+from vllama.engines.general_failures import GENERAL
 from vllama.engines.recipe import Kind, Recipe, Wheels
 from vllama.engines.served import COMMON_FAILURES, PARAMETERS, Served
 from vllama.environments.place import Step
@@ -35,6 +36,7 @@ FAILURES = (
         hint="update it (vllama engines install mlx-lm --upgrade), or choose another engine",
         fault=Fault.ARCHITECTURE,
     ),
+    *GENERAL,
     FailurePattern(
         pattern=r"generation thread died: (.+)",
         cause="it could not load the model ({0})",

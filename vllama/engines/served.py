@@ -49,6 +49,7 @@ PARAMETERS = {
 PORT_TAKEN = FailurePattern(
     pattern=r"(?i)address already in use|port \d+ is already in use",
     cause="its port was taken by another program",
+    hint="try again: vllama chooses another one each time",
     retryable=True,
     fault=Fault.PORT,
 )

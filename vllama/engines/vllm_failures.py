@@ -14,6 +14,7 @@ FAILURES = (
     FailurePattern(
         pattern=r"(?i)address already in use",
         cause="its port was taken by another program",
+        hint="try again: vllama chooses another one each time",
         retryable=True,
         fault=Fault.PORT,
     ),

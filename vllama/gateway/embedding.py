@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from vllama.engines.base import Mode
 from vllama.errors import BadRequest, ContextOverflow, ModelNotFound
@@ -25,8 +28,9 @@ from vllama.gateway.ollama_common import (
 )
 from vllama.gateway.upstream import Upstream
 from vllama.scheduler.instance import Lease
-from vllama.translate.embeddings import Input
+from vllama.translate.embeddings import Input, decode_embeddings, finished
 from vllama.translate.faults import clean_engine_error
+from vllama.translate.go_floats import float32s, float64s
 from vllama.translate.ollama_in import (
     parse_embed,
     parse_legacy_embed,
@@ -36,11 +40,6 @@ from vllama.translate.ollama_out import (
     legacy_embed_reply,
 )
 from vllama.translate.openai_in import embed_call
-from vllama.translate.openai_out import (
-    decode_embeddings,
-    normalize,
-    truncate_dimensions,
-)
 from vllama.translate.options import resolve_options
 from vllama.translate.traits import Traits
 from vllama.translate.types import (
@@ -84,6 +83,11 @@ async def embedded(gateway: Gateway, request: Request, entry: Entry, asked: Embe
             lease.traits,
             asked.inputs,
             model=asked.model,
+            finish=partial(
+                finished,
+                dimensions=asked.dimensions,
+                form=float64s if asked.legacy else float32s,
+            ),
             truncate=asked.truncate,
             limit=min(
                 math.inf if load.num_ctx is None else load.num_ctx,
@@ -92,21 +96,17 @@ async def embedded(gateway: Gateway, request: Request, entry: Entry, asked: Embe
             ),
         )
         made = await unless_gone(request, work)
-        vectors = made.vectors
-        if asked.dimensions:
-            vectors = [truncate_dimensions(vector, asked.dimensions) for vector in vectors]
         if asked.legacy:
-            body = legacy_embed_reply(vectors[0] if vectors else [])
-            await request.respond(200, body, headers=made.headers)
+            request.respond(200, legacy_embed_reply(made.vectors), headers=made.headers)
             return
         body = embed_reply(
             asked.model,
-            vectors,
+            made.vectors,
             total_ns=now_ns() - request.started_ns,
             load_ns=loaded_ns - request.started_ns,
             prompt_tokens=made.tokens,
         )
-        await request.respond(200, body, headers=made.headers)
+        request.respond(200, body, headers=made.headers)
 
     await leased(gateway, request, entry.bundle, need, asked.keep_alive, use)
 
@@ -115,7 +115,7 @@ async def embedded(gateway: Gateway, request: Request, entry: Entry, asked: Embe
 class Made:
     """Vectors, the sum of their inputs' tokens, and how many inputs and tokens were cut off."""
 
-    vectors: list[list[float]] = field(default_factory=list)
+    vectors: list[msgspec.Raw] = field(default_factory=list)
     tokens: int = 0
     cut: int = 0
     cut_tokens: int = 0
@@ -134,12 +134,14 @@ async def embed_all(
     inputs: Sequence[Input],
     *,
     model: str,
+    finish: Callable[[Sequence[float]], msgspec.Raw],
     truncate: bool,
     limit: float,
 ) -> Made:
-    """Make one normalised vector an input. Raises ContextOverflow, BadRequest.
+    """Make one vector an input, as JSON that `finish` writes. Raises ContextOverflow, BadRequest.
 
-    One call an input: engines that give a vector a token would make a huge answer of a batch.
+    One call an input: engines that give a vector a token would make a huge answer of a batch. Each
+    vector is written when it comes: thousands at once would keep everybody waiting.
     """
     made = Made()
     for given in inputs:
@@ -151,7 +153,7 @@ async def embed_all(
         if answer.status != 200:
             raise clean_engine_error(answer.status, answer.body)
         found_vectors, tokens = decode_embeddings(answer.body, traits)
-        made.vectors += [normalize(vector) for vector in found_vectors]
+        made.vectors += map(finish, found_vectors)
         made.tokens += tokens
     return made
 

@@ -43,8 +43,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 DROPPED_HEADER = "x-vllama-truncated"
 DROPPED_TOKENS_HEADER = "x-vllama-truncated-tokens"
-# a killed engine is noticed within some 20 ms; the pauses leave it time to be
-RETRY_PAUSES_S = (0.05, 0.2, 0.5)
+# a killed engine is noticed within some 20 ms, on a busy machine after seconds
+RETRY_PAUSES_S = (0.05, 0.2, 0.5, 1.0, 2.0, 4.0)
 
 
 async def unless_gone(request: Request, work: Awaitable[T]) -> T:
@@ -79,24 +79,28 @@ async def leased(
     """
     scheduler = gateway.scheduler
     tracing.model.set(bundle.name)
-    for pause_s in (*RETRY_PAUSES_S, None):
-        lease = scheduler.try_acquire(bundle, need, keep_alive_s, prefix)
-        if lease is None:
-            waiting = scheduler.acquire(bundle, need, keep_alive_s, prefix)
-            lease = await unless_gone(request, waiting)
-            request.queue_position = lease.queue_position
-        try:
-            upstream = gateway.upstreams.to(lease.endpoint)
-            upstream.request_id_header = lease.traits.request_id_header
-            await use(lease, upstream)
-            return
-        except ConnectionLost as error:
-            scheduler.suspect(lease)
-            if not error.unsent or request.status or pause_s is None:
-                raise
-        finally:
-            scheduler.release(lease)
-        await asyncio.sleep(pause_s)
+    lease = scheduler.try_acquire(bundle, need, keep_alive_s, prefix)
+    if lease is None:
+        waiting = scheduler.acquire(bundle, need, keep_alive_s, prefix)
+        lease = await unless_gone(request, waiting)
+        request.queue_position = lease.queue_position
+    try:
+        for pause_s in (*RETRY_PAUSES_S, None):
+            try:
+                upstream = gateway.upstreams.to(lease.endpoint)
+                upstream.request_id_header = lease.traits.request_id_header
+                await use(lease, upstream)
+                return
+            except ConnectionLost as error:
+                scheduler.suspect(lease)
+                if not error.unsent or request.status or pause_s is None:
+                    raise
+            # the lease is kept meanwhile: nobody else is sent there, and the turn is not lost
+            await asyncio.sleep(pause_s)
+            renewed = scheduler.renew(lease, bundle, need, keep_alive_s, prefix)
+            lease = await unless_gone(request, renewed)
+    finally:
+        scheduler.release(lease)
 
 
 async def relayed(
@@ -239,6 +243,7 @@ class Prompt:
         think: Think,
         always: bool = False,
         chat_only: bool = False,
+        held: bool = False,
         text_wanted: bool = False,
     ) -> Sequence[Message]:
         """Return the messages that fit into the context; count them on the way.
@@ -247,14 +252,15 @@ class Prompt:
         Nothing is counted for an engine that counts by itself, unless `always` or where it might be
         too long. Images can only be
         given to the engine with the messages, so that they need its own template; so does what only
-        its chat route can do (`chat_only`: keep to a schema).
+        its chat route can do (`chat_only`: keep to a schema). `held`: the answer keeps to one.
         Raises ContextOverflow.
         """
         has_images = any(item.images for item in messages)
         self.finished = self._go is not None and not has_images
         if not (self.finished or has_images or chat_only) and self._template is not None:
             style = style_of(self._info.chat_template)
-            self.finished = renders_better(messages, think, self._traits, style)
+            held = held and not tools and not marks_thinking(self._info.chat_template or "")
+            self.finished = renders_better(messages, think, self._traits, style, held=held)
         counts = always or not self._traits.usage_in_stream or self._may_be_long(messages)
         wanted = counts or text_wanted or self._splits
         if not self.finished and (self._template is None or not wanted):
@@ -304,7 +310,7 @@ class Prompt:
             text = self._go.chat(messages, tools=tools, think=think, now=time.time())
             return without_bos(text, self._info)
         assert self._template is not None
-        plain = [replace(message, images=()) for message in messages]
+        plain = [msgspec.structs.replace(message, images=()) for message in messages]
         switches = template_switches(think)
         text = self._template.render(plain, tools=tools, now=time.time(), **switches)
         return without_bos(text, self._info) if self.finished else text

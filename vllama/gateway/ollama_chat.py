@@ -26,9 +26,11 @@ from vllama.gateway.ollama_common import (
     found,
     loaded_only,
     need_of,
+    template_think,
     unloaded,
     with_system,
 )
+from vllama.gateway.regain import regaining
 from vllama.gateway.relay import Relay
 from vllama.gateway.templates import template_for
 from vllama.gateway.upstream import Upstream
@@ -37,6 +39,7 @@ from vllama.scheduler.instance import Lease
 from vllama.translate.ollama_in import parse_chat
 from vllama.translate.ollama_out import ChatReply
 from vllama.translate.options import resolve_options
+from vllama.translate.regained import whole_characters
 from vllama.translate.stopping import stopped
 from vllama.translate.style import style_of
 from vllama.translate.tool_history import fit_history
@@ -97,9 +100,10 @@ async def relay_chat(
         messages,
         asked.tools,
         truncate=asked.truncate,
-        think=asked.think if isinstance(asked.think, str) else shown,
+        think=template_think(asked, shown, prompt.traits),
         always=asked.debug_render_only or sampling.max_tokens == 0,
         chat_only=chat_only(asked, prompt.traits),
+        held=asked.format is not None,
     )
     if asked.debug_render_only:
         images = sum(len(message.images) for message in kept)
@@ -126,6 +130,7 @@ async def relay_chat(
     if call is None:
         await answer_nothing(request, reply, headers)
         return
-    seen = stopped(reply, sampling.stop, prompt.traits)
+    seen = whole_characters(stopped(reply, sampling.stop, prompt.traits), call, prompt.traits)
     relay = Relay(request, seen, whole=not asked.stream, headers=headers)
-    await relayed(gateway, request, entry.bundle, relay, upstream, call)
+    lost = regaining(request, seen, call, upstream)
+    await relayed(gateway, request, entry.bundle, relay, upstream, call, lost)

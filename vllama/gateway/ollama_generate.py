@@ -27,10 +27,12 @@ from vllama.gateway.ollama_common import (
     found,
     loaded_only,
     need_of,
+    template_think,
     text_call,
     unloaded,
     with_system,
 )
+from vllama.gateway.regain import regaining
 from vllama.gateway.relay import Relay
 from vllama.gateway.templates import insertion, template_for, text_of
 from vllama.gateway.upstream import Upstream
@@ -40,6 +42,7 @@ from vllama.translate.go_template_prompt import GoTemplate
 from vllama.translate.ollama_in import check_raw, parse_generate
 from vllama.translate.ollama_out import GenerateReply
 from vllama.translate.options import resolve_options
+from vllama.translate.regained import whole_characters
 from vllama.translate.stopping import stopped
 from vllama.translate.types import Call, GenerateRequest, Message, Sampling
 
@@ -130,9 +133,10 @@ async def relay_generate(
         await context()
         await answer_nothing(request, reply, headers)
         return
-    seen = stopped(reply, sampling.stop, prompt.traits)
+    seen = whole_characters(stopped(reply, sampling.stop, prompt.traits), call, prompt.traits)
     relay = Relay(request, seen, whole=not asked.stream, headers=headers)
-    await relayed(gateway, request, entry.bundle, relay, upstream, call, context)
+    before_end = regaining(request, seen, call, upstream, context)
+    await relayed(gateway, request, entry.bundle, relay, upstream, call, before_end)
 
 
 def check_tokens(tokens: Sequence[int], vocab_size: int | None) -> None:
@@ -155,7 +159,7 @@ async def prepare(
 
     A text as it is: raw, with a gap to fill, or one that continues an earlier answer's tokens.
     """
-    think = asked.think if isinstance(asked.think, str) else shown
+    think = template_think(asked, shown, lease.traits)
     if asked.raw:
         await prompt.count(asked.prompt)
         return None
@@ -177,6 +181,7 @@ async def prepare(
             think=think,
             always=always,
             chat_only=chat_only(asked, lease.traits) and not asked.template,
+            held=asked.format is not None,
             text_wanted=True,  # for `context`
         )
     check_tokens(asked.context, entry.info.vocab_size)

@@ -75,7 +75,10 @@ async def ps(gateway: Gateway, request: Request) -> None:
         size = view.memory_bytes
         old = rows.get(view.name)
         if old:  # loaded for text and for embeddings: one model to the user
-            old["size"] = int(str(old["size"])) + size
+            more = {"size": size, "size_vram": view.vram_bytes, "requests": view.leases}
+            more |= {"slots": view.limit, "queued": view.queued, "restarts": view.restarts}
+            for name, count in more.items():
+                old[name] = int(str(old[name])) + count
             continue
         rows[view.name] = described(view.bundle, view.plan.info) | {
             "size": size,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -27,12 +28,9 @@ from vllama.models.types import Bundle, Capability
 from vllama.scheduler.instance import Lease
 from vllama.translate.adapt import parse_openai
 from vllama.translate.choices import parse_n, reseeded
-from vllama.translate.embeddings import (
-    embeddings_reply,
-    parse_embeddings,
-    truncate_dimensions,
-)
+from vllama.translate.embeddings import base64s, embeddings_reply, finished, parse_embeddings
 from vllama.translate.extras import Extras, take_extras, with_effort
+from vllama.translate.go_floats import float32s
 from vllama.translate.openai_out import PassThrough, Whole
 from vllama.translate.options import resolve_options
 from vllama.translate.upstream import parse_effort
@@ -76,14 +74,14 @@ def owner_of(name: str) -> str:
 async def models(gateway: Gateway, request: Request) -> None:
     """Serve `GET /v1/models`."""
     rows = [row(bundle) for bundle, _ in await gateway.catalog.all()]
-    await request.json(200, {"object": "list", "data": rows})
+    request.json(200, {"object": "list", "data": rows})
 
 
 async def model(gateway: Gateway, request: Request) -> None:
     """Serve `GET /v1/models/{id}`; an id may contain slashes."""
     name = unquote(request.path.removeprefix("/v1/models/"))
     entry = await model_of(gateway, name)
-    await request.json(200, row(entry.bundle) | {"id": name})
+    request.json(200, row(entry.bundle) | {"id": name})
 
 
 async def chat(gateway: Gateway, request: Request) -> None:
@@ -168,6 +166,11 @@ async def embeddings(gateway: Gateway, request: Request) -> None:
             lease.traits,
             asked.inputs,
             model=name,
+            finish=partial(
+                finished,
+                dimensions=asked.dimensions,
+                form=base64s if asked.encoding == "base64" else float32s,
+            ),
             truncate=truncate,
             limit=min(
                 load.num_ctx or math.inf,
@@ -176,11 +179,8 @@ async def embeddings(gateway: Gateway, request: Request) -> None:
             ),
         )
         made = await unless_gone(request, work)
-        vectors = made.vectors
-        if asked.dimensions:
-            vectors = [truncate_dimensions(vector, asked.dimensions) for vector in vectors]
-        reply = embeddings_reply(name, vectors, made.tokens, asked.encoding)
-        await request.respond(200, reply, headers=made.headers)
+        reply = embeddings_reply(name, made.vectors, made.tokens)
+        request.respond(200, reply, headers=made.headers)
 
     need = need_of(load, Mode.EMBED)
     await leased(gateway, request, entry.bundle, need, extras.keep_alive, use)

@@ -57,7 +57,7 @@ async def tokenize(gateway: Gateway, request: Request) -> None:
         tokens = await inference.tokenize(upstream, lease.traits, text)
         if tokens is None:
             raise NotSupported(f"cannot tokenize for '{name}': its engine has no tokenizer route")
-        await request.json(200, {"model": name, "tokens": tokens, "count": len(tokens)})
+        request.json(200, {"model": name, "tokens": tokens, "count": len(tokens)})
 
     await leased(gateway, request, entry.bundle, need(entry), keep_alive(fields), use)
 
@@ -80,7 +80,7 @@ async def detokenize(gateway: Gateway, request: Request) -> None:
         if lease.traits.tokenizer is None:
             raise NotSupported(f"cannot detokenize for '{name}': its engine has no such route")
         text = await inference.detokenize(upstream, lease.traits, tokens) if tokens else ""
-        await request.json(200, {"model": name, "text": text})
+        request.json(200, {"model": name, "text": text})
 
     await leased(gateway, request, entry.bundle, need(entry), keep_alive(fields), use)
 
@@ -108,7 +108,7 @@ async def rerank(gateway: Gateway, request: Request) -> None:
         call = Call(path=path, body=encode_json(sent))
         data = await unless_gone(request, fetched(upstream, call, f"rerank with '{name}'"))
         reply = decode_object(data, "RerankResponse")
-        await request.json(200, reply | {"model": name})
+        request.json(200, reply | {"model": name})
 
     _, load = resolve_options(entry.bundle.parameters, extras.options)
     await leased(gateway, request, entry.bundle, need_of(load, mode), extras.keep_alive, use)

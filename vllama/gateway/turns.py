@@ -21,6 +21,7 @@ from vllama.translate.adapt import Passage, adapt_chat
 from vllama.translate.go_template_prompt import GoTemplate
 from vllama.translate.openai_messages import conversation, keep_messages
 from vllama.translate.prompt import opens_thinking
+from vllama.translate.regained import whole_characters
 from vllama.translate.rendered import RenderedReply, rendered_call
 from vllama.translate.reply import Reply
 from vllama.translate.stopping import stopped
@@ -51,8 +52,10 @@ class Turn:
             think=self.thinks,
             think_opened=opens_thinking(self.prompt.text or ""),
         )
+        traits = self.prompt.traits
         reply = RenderedReply(made) if self.prompt.finished else made
-        return stopped(reply, self.passage.stop, self.prompt.traits), made
+        seen = stopped(reply, self.passage.stop, traits)
+        return whole_characters(seen, self.call, traits), made
 
 
 async def turn_of(
@@ -77,13 +80,19 @@ async def turn_of(
     if style is not None and not style.takes_tools and leaves_choice(body):
         raise CapabilityMissing(f"{entry.full_name} does not support tools")
     data, passage = adapt_chat(body, traits, model=model, defaults=defaults, style=style)
-    # only the engine's own chat route holds an answer to a schema
+    # with some engines only their own chat route holds an answer to a form, and to a forced call
     held = passage.constrained or bool(body.get("response_format"))
-    prompt = Prompt(info, upstream, traits, None if held else template)
-    if prompt.matters:
+    by_text = held and traits.formats_completions and not passage.tools
+    prompt = Prompt(info, upstream, traits, template if by_text or not held else None)
+    if prompt.matters or (by_text and traits.formats_by_completion):
         turns, tools = conversation(data)
         kept = await prompt.fit(
-            turns, tools, truncate=truncate, think=passage.think, chat_only=passage.chat_only
+            turns,
+            tools,
+            truncate=truncate,
+            think=passage.think,
+            chat_only=passage.chat_only and not by_text,
+            held=by_text,
         )
         if prompt.dropped:
             data = keep_messages(data, turns, kept)

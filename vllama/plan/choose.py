@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from vllama.engines.base import Adapting, Engine, Limited, Missing, Settings
+from vllama.engines.base import Engine, Limited, Missing, Mode, Settings
 from vllama.engines.recipe import how_to_get
 from vllama.engines.registry import engine_named
-from vllama.errors import BadModelFile, EngineMissing, InvalidModelRef, NoPlan, NotEnoughMemory
-from vllama.models.aliases import hub_alias
+from vllama.errors import EngineMissing, NoPlan
 from vllama.models.convert.offer import offer_for
 from vllama.models.fits import amount
-from vllama.models.ref import ModelRef
 from vllama.models.types import Bundle, Format, ModelInfo
-from vllama.plan.reckon import fitting_context, flash_attention, reckon
+from vllama.plan.reckon import flash_attention, reckon
+from vllama.plan.refuse import refusal, refuse_by_engine, refuse_if_too_large
 from vllama.plan.types import Choice, Facts, Need, Plan, Reckoned
 
 FETCHED = (Format.GGUF, Format.SAFETENSORS)
@@ -28,6 +27,7 @@ def choose_engine(
     format_: Format | None = None,
     bundle: Bundle | None = None,
     info: ModelInfo | None = None,
+    mode: Mode = Mode.CHAT,
 ) -> Choice:
     """Choose an installed engine, for a model of `format_`, or for this very model, if given.
 
@@ -36,6 +36,7 @@ def choose_engine(
        the model or the number of requests at once wants; if a better one is missing, the reason
        says so and how to install it.
     3. Else the best that lacks something; the reason says what, and which engine would not.
+    4. Else the best that is installed though it refuses the model: `make_plan` tells why.
 
     Raises EngineMissing if none is installed, NoPlan if none reads the format.
     """
@@ -54,12 +55,16 @@ def choose_engine(
         return Choice(engine=engine.name, installation=installation, reason="asked for by name")
     better: list[str] = []  # missing engines that would be taken
     passed: list[tuple[Engine, str, str]] = []  # installed ones that lack something
+    unable: list[tuple[Engine, str, str]] = []  # installed ones that cannot serve it at all
     for engine, _, reason in ranked(facts):
         if engine.name in facts.relief.without or (format_ and format_ not in engine.formats):
             continue
         lack = lacking(engine, facts, bundle, info)
         absent = found.missing.get(engine.name)
-        if absent and not lack and absent.installable:
+        if why := refusal(engine, facts, info, mode):
+            if not absent:
+                unable.append((engine, reason, f"cannot: {why}"))
+        elif absent and not lack and absent.installable:
             better.append(
                 f"{engine.title} would be the choice here ({reason}), but {absent.reason}: "
                 f"{advice(facts, absent)}"
@@ -67,13 +72,13 @@ def choose_engine(
         elif lack and not absent:
             passed.append((engine, reason, lack))
         elif not absent:
-            others = [f"{other.title} {what}" for other, _, what in passed]
+            others = [f"{other.title} {what}" for other, _, what in (*unable, *passed)]
             return Choice(
                 engine=engine.name,
                 installation=found.installations[engine.name],
                 reason="; ".join([reason, *others, *better]),
             )
-    for engine, reason, lack in passed[:1]:
+    for engine, reason, lack in (*passed, *unable)[:1]:
         return Choice(
             engine=engine.name,
             installation=found.installations[engine.name],
@@ -156,24 +161,26 @@ def make_plan(facts: Facts, bundle: Bundle, info: ModelInfo, need: Need) -> Plan
 
     1. engine; 2. layers on the GPU; 3. context: asked for by the request, by the user, else
     Ollama's tier, clamped to what the model was trained for; 4. memory: an automatic context
-    shrinks until it fits, what still does not fit is refused with the numbers.
+    shrinks until it fits, what still does not fit is refused with the numbers (NotEnoughMemory).
     """
+    plan, choice, reckoned = draft(facts, bundle, info, need)
+    refuse_if_too_large(bundle, reckoned, facts, choice, info, need)
+    return plan
+
+
+def draft(
+    facts: Facts, bundle: Bundle, info: ModelInfo, need: Need
+) -> tuple[Plan, Choice, Reckoned]:
+    """Decide as `make_plan` does, also on what does not fit into memory."""
     try:
-        choice = choose_engine(facts, bundle.format, bundle, info)
+        choice = choose_engine(facts, bundle.format, bundle, info, need.mode)
     except NoPlan as error:
         if reads(facts, Format.GGUF) and (offered := offer_for(bundle)):
             error.hint = f"{error.hint}; or {offered}" if error.hint else offered
         raise
     engine = facts.found.engines[choice.engine]
-    if reason := engine.supports(facts.platform, info):
-        raise BadModelFile(
-            f"cannot serve '{bundle.name}' with {engine.title}: {reason}", hint=from_the_hub(bundle)
-        )
-    refuse_adapters(bundle, engine)
-    if need.mode not in engine.modes:
-        raise NoPlan(f"cannot serve '{bundle.name}' for {need.mode}: {engine.title} does not")
+    refuse_by_engine(facts, bundle, engine, info, need)
     reckoned = reckon(facts, choice, bundle.format, info, need)
-    refuse_if_too_large(bundle, reckoned, facts, choice, info, need)
     memory, context = reckoned.memory, reckoned.context_length
     reasons = [
         f"{engine.title} {choice.installation.version}: {choice.reason}",
@@ -182,9 +189,9 @@ def make_plan(facts: Facts, bundle: Bundle, info: ModelInfo, need: Need) -> Plan
         f"{'GPU memory' if memory.on_gpu else 'memory'}, "
         f"{amount(reckoned.usable_bytes)} usable",
     ]
-    prefs, cores = facts.preferences, facts.platform.cores
+    prefs, cores = facts.preferences, facts.platform.cores // facts.preferences.replicas
     threads = need.threads or prefs.threads
-    return Plan(
+    plan = Plan(
         bundle=bundle,
         info=info,
         engine=engine.name,
@@ -214,40 +221,4 @@ def make_plan(facts: Facts, bundle: Bundle, info: ModelInfo, need: Need) -> Plan
         context_asked=reckoned.context_asked,
         relief=facts.relief,
     )
-
-
-def from_the_hub(bundle: Bundle) -> str:
-    """Return the hint to take the same model from the hub, by its name there if it is known."""
-    try:
-        alias = hub_alias(ModelRef.parse(bundle.base or bundle.name))
-    except InvalidModelRef:  # a server elsewhere may use any name
-        alias = None
-    name = f"hf.co/{alias.hub_id}" if alias else "hf.co/org/repo"
-    return f"pull the same model from the hub: vllama pull {name}"
-
-
-def refuse_adapters(bundle: Bundle, engine: Engine) -> None:
-    """Raise NoPlan if the engine cannot be started with all the model's LoRA adapters."""
-    most = engine.max_adapters if isinstance(engine, Adapting) else 0
-    if len(bundle.adapters) > most:
-        takes = f"{most} only" if most else "none"
-        raise NoPlan(
-            f"cannot serve '{bundle.name}' with {engine.title}: it has {len(bundle.adapters)} "
-            f"adapters, and the engine takes {takes}",
-            hint="merge them into the model first: llama-export-lora",
-        )
-
-
-def refuse_if_too_large(
-    bundle: Bundle, reckoned: Reckoned, facts: Facts, choice: Choice, info: ModelInfo, need: Need
-) -> None:
-    """Raise NotEnoughMemory, with the numbers and what would fit, if it does not."""
-    if reckoned.fits:
-        return
-    context = fitting_context(facts, choice, bundle.format, info, need, reckoned)
-    smaller = f"a smaller context (--ctx {context} fits)" if context else "a smaller model"
-    raise NotEnoughMemory(
-        f"cannot load '{bundle.name}': model requires more system memory "
-        f"({reckoned.numbers}) than is available ({amount(reckoned.usable_bytes)})",
-        hint=f"use {smaller} or a smaller quantisation",
-    )
+    return plan, choice, reckoned

@@ -19,12 +19,14 @@ asked for), a number of requests at once, a quantisation in the model's name. Th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from vllama.engines.base import Attachable
-from vllama.errors import BadModelFile, EngineStartFailed, NoPlan
-from vllama.plan.choose import advice, make_plan, ranked
+from vllama.errors import BadModelFile, EngineStartFailed, NoPlan, NotEnoughMemory
+from vllama.models.fits import amount
+from vllama.models.types import Bundle, ModelInfo
+from vllama.plan.choose import advice, draft, make_plan, ranked
 from vllama.plan.fit import MIN_AUTO_CONTEXT
 from vllama.plan.forms import Form, in_its_place, names_form, smaller_offer
 from vllama.plan.types import Facts, Need, Plan, Relief
@@ -60,6 +62,33 @@ class Step:
     words: str
     facts: Facts
     form: Form
+
+
+def first_plan(
+    facts: Facts,
+    bundle: Bundle,
+    info: ModelInfo,
+    need: Need,
+    forms: Callable[[], Sequence[Form]] = tuple,
+) -> Plan:
+    """Return the plan to begin with; what does not fit into memory has failed before its start.
+
+    `forms` is asked for other quantisations that are here only then. Raises what `make_plan` does.
+    """
+    try:
+        return make_plan(facts, bundle, info, need)
+    except NotEnoughMemory as error:
+        plan, _, reckoned = draft(facts, bundle, info, need)
+        total, usable = amount(reckoned.memory.total_bytes), amount(reckoned.usable_bytes)
+        cause = f"it takes {total}, and {usable} are usable"
+        diagnosis = Diagnosis(cause=cause, fault=Fault.MEMORY)
+        refused = Failed(plan=plan, message=error.message, diagnosis=diagnosis)
+        others = forms()
+        if then := next_plan(facts, need, [refused], others):
+            return then
+        if offer := smaller_offer(bundle, [other for other, _ in others]):
+            error.hint = f"{error.hint}; {offer}"
+        raise
 
 
 def next_plan(

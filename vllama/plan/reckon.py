@@ -36,7 +36,9 @@ def reckon(facts: Facts, choice: Choice, format_: Format, info: ModelInfo, need:
         wanted = info.context_length
         reasons.append(f"context clamped to the {wanted} tokens the model was trained for")
     context = round_up(max(wanted, 4), engine.overhead.context_multiple)
-    usable = available_bytes(facts, on_gpu=on_gpu)
+    usable = share_bytes(facts, on_gpu=on_gpu)
+    if prefs.replicas > 1 and format_ is not Format.REMOTE:
+        reasons.append(f"{prefs.replicas} replicas share the cores and the memory")
     if isinstance(engine, Tunable):
         tuning = engine.tune(
             Wish(
@@ -141,7 +143,7 @@ def slots_of(
     if not isinstance(engine, Slotted):
         return at_once(facts), 1
     slots = engine.slots(at_once(facts))
-    usable = available_bytes(facts, on_gpu=on_gpu)
+    usable = share_bytes(facts, on_gpu=on_gpu)
     while not asked and slots > 1:
         memory = memory_of(facts, engine, info, need, context, on_gpu=on_gpu, slots=slots)
         if memory.total_bytes <= usable:
@@ -205,6 +207,11 @@ def available_bytes(facts: Facts, *, on_gpu: bool) -> int:
     platform = facts.platform
     total = gpu_bytes(platform) if on_gpu else platform.ram_total_bytes
     return max(0, total - facts.preferences.reserve_bytes)
+
+
+def share_bytes(facts: Facts, *, on_gpu: bool) -> int:
+    """Return what each of a model's replicas could have of that."""
+    return available_bytes(facts, on_gpu=on_gpu) // facts.preferences.replicas
 
 
 def gpu_bytes(platform: Platform) -> int:

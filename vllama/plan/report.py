@@ -10,13 +10,14 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vllama.engines.base import Engine
+from vllama.engines.base import Engine, Mode
 from vllama.errors import NoPlan, VllamaError
-from vllama.models.types import Bundle
+from vllama.models.types import Bundle, ModelInfo
 from vllama.plan.choose import choose_engine, ranked
 from vllama.plan.forms import Form
 from vllama.plan.ladder import WORDS, fallbacks
 from vllama.plan.reckon import available_bytes
+from vllama.plan.refuse import refusal
 from vllama.plan.types import Facts, Need, Plan
 from vllama.supervise.spec import Endpoint
 from vllama.units import format_bytes_decimal
@@ -28,7 +29,9 @@ _SECRETS = frozenset({"key", "apikey", "token", "secret", "password", "credentia
 _WORDS = re.compile(r"[-_.]+")
 
 
-def engine_rows(facts: Facts, bundle: Bundle, chosen: str | None) -> list[dict[str, Any]]:
+def engine_rows(
+    facts: Facts, bundle: Bundle, chosen: str | None, info: ModelInfo | None = None
+) -> list[dict[str, Any]]:
     """Return every engine, best first, whether it is taken, and why or why not."""
     suited = {engine.name: reason for engine, _, reason in ranked(facts)}
     order = list(suited)
@@ -44,6 +47,8 @@ def engine_rows(facts: Facts, bundle: Bundle, chosen: str | None) -> list[dict[s
             reason = engine.preference(facts.platform)[1] or "not for this machine"
         elif absent := facts.found.missing.get(engine.name):
             reason = f"{absent.reason}; {absent.hint}" if absent.hint else absent.reason
+        elif why := refusal(engine, facts, info, Mode.CHAT):
+            reason = f"it cannot serve this model: {why}"
         else:
             reason = "another is better here"
         version = facts.found.installations.get(engine.name)
@@ -140,7 +145,12 @@ def report(
     told: dict[str, Any] = {
         "model": bundle.name,
         "platform": platform,
-        "engines": engine_rows(facts, bundle, plan.engine if plan else _wanted(facts, bundle)),
+        "engines": engine_rows(
+            facts,
+            bundle,
+            plan.engine if plan else _wanted(facts, bundle),
+            plan.info if plan else None,
+        ),
         "files": list(files),
         "format": str(bundle.format),
         "quantization": bundle.quant or (plan.info.quant if plan else None),

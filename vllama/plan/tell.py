@@ -8,7 +8,7 @@ from typing import Any
 from vllama.errors import VllamaError
 from vllama.hardware.detect import describe
 from vllama.models.types import Bundle, ModelInfo
-from vllama.plan.choose import make_plan
+from vllama.plan.ladder import first_plan
 from vllama.plan.report import report
 from vllama.plan.types import Facts, Need, Plan
 
@@ -29,9 +29,11 @@ def tell(
     """
     outcome: Plan | VllamaError
     try:
-        outcome = running or make_plan(facts, bundle, info, Need())
+        outcome = running or first_plan(facts, bundle, info, Need(), lambda: more.get("forms", ()))
     except VllamaError as error:
         outcome = error
+    if isinstance(outcome, Plan):
+        bundle = outcome.bundle  # another quantisation of it, where its own does not fit
     more.setdefault("files", files_here(bundle))
     platform = describe(facts.platform)
     return report(facts, bundle, outcome, platform=platform, environ=environ, **more)

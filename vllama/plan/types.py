@@ -12,7 +12,10 @@ from vllama.models.types import Bundle, ModelInfo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preferences:
-    """What the user settled for all models; None means: decide."""
+    """What the user settled for all models; None means: decide.
+
+    `replicas` processes of each model share cores and memory.
+    """
 
     engine: str | None = None
     context_length: int | None = None
@@ -21,6 +24,7 @@ class Preferences:
     flash_attention: bool | None = None
     kv_cache_type: str | None = None
     parallel: int | None = None
+    replicas: int = 1
     stall_timeout_s: float | None = 300.0
     extra_args: tuple[str, ...] = ()
     reserve_bytes: int = 512 * 1024 * 1024

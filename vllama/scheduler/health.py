@@ -54,7 +54,7 @@ class Vigil:
     """What was seen of one endpoint, and the judgement on it. Times in seconds, monotonic."""
 
     def __init__(self, hang_s: float, now_s: float, *, uses_gpu: bool) -> None:
-        self._hang_s = hang_s
+        self.hang_s = hang_s
         self._uses_gpu = uses_gpu
         self._moved: dict[int, tuple[Answer, float]] = {}
         self._proved_s = now_s
@@ -84,7 +84,7 @@ class Vigil:
         silent_s = now_s - self._proved_s
         if self._moved or self._sick_since_s is not None:
             return silent_s > 0
-        return silent_s >= self._hang_s / 2
+        return silent_s >= self.hang_s / 2
 
     def asked(self, activity: Activity | None, *, alive: bool, now_s: float) -> None:
         """Take in how it answered its health check, and what it has done so far."""
@@ -105,7 +105,7 @@ class Vigil:
 
     def verdict(self, now_s: float) -> str | None:
         """Return why it counts as hung, or None."""
-        hang_s = self._hang_s
+        hang_s = self.hang_s
         if self._sick_since_s is not None and now_s - self._sick_since_s >= hang_s:
             return f"it has not answered its health check for {hang_s:g} s"
         idle_s = 0.0 if self._idle_since_s is None else now_s - self._idle_since_s
@@ -130,13 +130,22 @@ class Health:
         self._table = table
         self._ports = ports
         self._vigils: dict[Endpoint, Vigil] = {}
+        self._limits_changed = asyncio.Event()
+
+    def limits_changed(self) -> None:
+        """Hear that `hang_s` may be another."""
+        self._limits_changed.set()
 
     async def run(self) -> None:
-        """Look again and again until cancelled; returns at once if nothing is to be looked for."""
-        hang_s = self._table.limits.hang_s
-        while not math.isinf(hang_s):
-            await asyncio.sleep(hang_s / LOOKS)
-            await self.look()
+        """Look again and again until cancelled, as long as anything is to be looked for."""
+        while True:
+            hang_s = self._table.limits.hang_s
+            self._limits_changed.clear()
+            try:
+                async with asyncio.timeout(None if math.isinf(hang_s) else hang_s / LOOKS):
+                    await self._limits_changed.wait()
+            except TimeoutError:
+                await self.look()
 
     async def look(self) -> None:
         """Look at every endpoint once, side by side."""
@@ -161,6 +170,7 @@ class Health:
             vigil = self._vigils[endpoint] = Vigil(
                 hang_s, clock.monotonic(), uses_gpu=bool(plan and plan.memory.on_gpu)
             )
+        vigil.hang_s = hang_s
         now_s, traffic = clock.monotonic(), self._ports.traffic(endpoint)
         vigil.see(traffic, now_s)
         if vigil.doubtful(now_s):

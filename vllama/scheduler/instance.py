@@ -7,7 +7,7 @@ import math
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from vllama.models.types import Bundle
 from vllama.plan.forms import names_form
@@ -120,8 +120,7 @@ class Sleeper(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(NamedTuple):
     """Identity of an instance: one model on disk, started for one mode."""
 
     model: str
@@ -164,8 +163,9 @@ class Instance:
     of the same model that has to be gone before this one may load. `admitted`: it has its room.
     `failed` are the plans that did not start before the present one, `another` the one that comes
     after it; `stands_in`: it runs another quantisation than was asked for. `needs` is the estimate
-    in bytes by pool, `holds` what was measured last, `peak` the most of that; `awake_holds` what it
-    held before it fell asleep. `service_s` is how long a request takes, as a moving average.
+    in bytes by pool, `holds` what was measured last, `peak` the most of that, `measured` whether
+    that was when it served: before, it may grow up to `needs`. `awake_holds` is what it held before
+    it fell asleep. `service_s` is how long a request takes, as a moving average.
     """
 
     key: Key
@@ -190,6 +190,7 @@ class Instance:
     needs: Pools = field(default_factory=dict)
     holds: Pools = field(default_factory=dict)
     peak: dict[str, int] = field(default_factory=dict)
+    measured: bool = False
     sleep_wanted: bool = False
     sleeping: bool = False
     waking: bool = False

@@ -30,6 +30,7 @@ class Life:
         self._ports = ports
         self._room = room
         self._instance = instance
+        self._error: VllamaError | None = None
 
     async def run(self) -> None:
         """Live: 1. plan, 2. wait for room, 3. run the process and hand out slots, 4. leave.
@@ -53,14 +54,16 @@ class Life:
             )
         finally:
             table.retire(instance, "it has ended")
-            table.fail_queue(instance, ShuttingDown("cannot serve: the server is stopping"))
+            # who came in the last moment hears what the others heard
+            stopping = ShuttingDown("cannot serve: the server is stopping")
+            table.fail_queue(instance, self._error or stopping)
             table.ended(instance)
 
     async def _serve(self, plan: Plan) -> None:
         """Wait for room, start the process and serve by it until it has ended (2 and 3)."""
         instance, ports = self._instance, self._ports
         instance.plan, instance.process, instance.admitted = plan, None, False
-        instance.needs, instance.peak = ports.needs(plan), {}
+        instance.needs, instance.peak, instance.measured = ports.needs(plan), {}, False
         instance.stands_in = plan.bundle.key != instance.key.model
         await self._room.enter(instance, instance.needs)
         if instance.retiring and not instance.queue:
@@ -68,12 +71,12 @@ class Life:
         instance.traits = ports.traits(plan)
         instance.sleeper = ports.sleeper(plan)
         instance.process = ports.start(plan)
-        instance.process.listen(instance.wake.set)
         await self._hand_out(self._table.clock.monotonic())
 
     def _failed(self, error: VllamaError) -> None:
         instance, process = self._instance, self._instance.process
         log.warning("%s: %s", instance.bundle.name, error.sentence())
+        self._error = error
         self._table.fail_queue(instance, error)
         crashed = instance.loaded and process is not None and process.state is State.FAILED
         if crashed and isinstance(error, EngineError):
@@ -102,6 +105,14 @@ class Life:
         instance, table, process = self._instance, self._table, self._instance.process
         assert process is not None
         async with asyncio.TaskGroup() as group:
+
+            def changed() -> None:
+                if instance.sleeping and process.state is State.BACKOFF:
+                    # started again, it would take memory that others have been given
+                    group.create_task(process.stop())
+                instance.wake.set()
+
+            process.listen(changed)
             runner = group.create_task(process.run())
             runner.add_done_callback(lambda _: instance.wake.set())
             try:
@@ -111,12 +122,17 @@ class Life:
                         await self._sleep()
                     # a failure is judged here also if nobody waits
                     failed = process.state is State.FAILED
-                    if instance.queue or not instance.loaded or failed:
+                    if not self._ended_asleep() and (
+                        instance.queue or not instance.loaded or failed
+                    ):
                         await self._ready(begun_s)
                         table.serve_queue(instance)
+                    if self._ended_asleep():
+                        self._start_over()
+                        return
                     if runner.done() or instance.another:
                         return
-                    if instance.loaded and not instance.holds:
+                    if instance.loaded and not instance.measured:
                         await self._room.measure()  # from now on the truth, not the estimate
                     table.changed.set()
                     await instance.wake.wait()
@@ -134,7 +150,7 @@ class Life:
         self._room.left(instance)
         self._ports.over()
         # one that served nobody may have touched only a part of its memory
-        if instance.plan and instance.served and instance.peak:
+        if instance.plan and instance.served and instance.measured:
             await self._ports.remember(instance.plan, dict(instance.peak))
 
     async def _ready(self, begun_s: float) -> None:
@@ -144,6 +160,9 @@ class Life:
         try:
             endpoint = await process.ensure_ready()
             if instance.sleeping and not await self._wake():
+                if self._ended_asleep():
+                    return
+                instance.sleeping = False
                 process.parts[0].condemn(endpoint, "it did not wake up")
                 await process.ensure_ready()
         except EngineStartFailed as error:
@@ -195,7 +214,7 @@ class Life:
         if await instance.sleeper.sleep(endpoint):
             log.info("%s sleeps", instance.bundle.name)
             instance.sleep_ends_s = table.clock.monotonic() + table.limits.sleep_s
-        else:
+        elif not self._ended_asleep():
             instance.sleeping, instance.sleeper = False, None
             table.retire(instance, "it cannot sleep")
         instance.sleep_wanted = False
@@ -215,6 +234,26 @@ class Life:
         awake = False
         if sleeper and endpoint:
             awake = await sleeper.wake(endpoint)
-        instance.sleeping = instance.waking = False
+        instance.waking = False
+        instance.sleeping = not awake
         log.info("%s %s", instance.bundle.name, "is awake" if awake else "did not wake up")
         return awake
+
+    def _ended_asleep(self) -> bool:
+        """Tell whether the process has ended while it slept: it is not started again by itself."""
+        process = self._instance.process
+        return (
+            self._instance.sleeping and process is not None and process.state is not State.READY
+        )
+
+    def _start_over(self) -> None:
+        """Let go of a process that ended in its sleep; for those who wait there will be another.
+
+        That one waits for room as any load does.
+        """
+        instance = self._instance
+        instance.loaded = instance.sleeping = instance.waking = False
+        if instance.queue:
+            instance.another = instance.plan
+        else:
+            self._table.retire(instance, "it ended in its sleep")

@@ -72,10 +72,13 @@ class Meter:
         return await asyncio.to_thread(self._measure, processes, gpus and bool(self._gpus))
 
     def _measure(self, processes: Mapping[Hashable, Measurable], gpus: bool) -> Measured:
+        before = free_ram_bytes()
         prints = {key: process.footprint() for key, process in processes.items()}
+        # of one that ended just now: it may be in its footprint still, and would be lent twice
+        returned = max(0, free_ram_bytes() - before)
         holds = {key: {RAM: item.ram_bytes} for key, item in prints.items()}
         kept = sum(item.file_bytes for item in prints.values())
-        free = {RAM: free_ram_bytes(kept) - self._reserve_bytes}
+        free = {RAM: free_ram_bytes(kept) - returned - self._reserve_bytes}
         if gpus:
             accelerators = detect().accelerators
             for name, gpu in zip(self._gpus, accelerators, strict=False):

@@ -171,7 +171,7 @@ def arrange(
     )
     for item in models:
         if item.leaving:
-            _add(space.coming, item.holds)
+            _add(space.coming, item.frees)
             space.coming_slots += not item.sleeping
     most = _at_best(free, models, max_loaded)
     return [
@@ -180,6 +180,42 @@ def arrange(
         else Decision(key=load.key, action=Action.REFUSE, reason=_why_never(models))
         for load in sorted(waiting, key=lambda load: load.since_s)
     ]
+
+
+def relieve(free: Pools, models: Sequence[Model], *, max_loaded: int) -> Decision | None:
+    """Decide who goes because more is held than may be: `free` is below zero somewhere.
+
+    An estimate was too small, or another program has grown; or there are more models than may be
+    loaded, because the limit is another now. Idle ones go (EVICT), the least recently used first
+    and as few as are enough; if they are not enough, all that would help. WAIT: only busy ones
+    could go. None: there is nothing to do, or nobody who may go.
+    """
+    spare = dict(free)
+    for item in models:
+        if item.leaving:
+            _add(spare, item.holds)
+    over = {pool: 0 for pool, size in spare.items() if size < 0}
+    slots = max_loaded - sum(not (item.sleeping or item.leaving) for item in models)
+    may = [
+        item
+        for item in models
+        if not (item.leaving or item.pinned)
+        and (any(item.frees.get(pool) for pool in over) or (slots < 0 and not item.sleeping))
+    ]
+    idle = sorted((item for item in may if not item.busy), key=lambda item: item.last_used_s)
+    if not may:
+        return None
+    if not idle:
+        return Decision(key="", action=Action.WAIT)
+    space = _Space(spare=spare, slots=slots + 1, models=[])
+    victims = _least(space, over, idle, may_sleep=True) or _Victims([], idle)
+    return Decision(
+        key="",
+        action=Action.EVICT,
+        sleep=tuple(item.key for item in victims.sleep),
+        evict=tuple(item.key for item in victims.leave),
+        reason="more memory is held than may be",
+    )
 
 
 def _decide(load: Waiting, space: _Space, now_s: float, settling: bool) -> Decision:
@@ -245,12 +281,14 @@ def _least(
 
 
 def _spare(free: Pools, models: Sequence[Model]) -> dict[str, int]:
-    """Return what is free less what others will still take."""
+    """Return what is free less what others will still take.
+
+    One that leaves too: if it crashes, it is started again for those who wait for it already.
+    """
     spare = dict(free)
     for item in models:
-        if not item.leaving:
-            for pool, claim in item.claims.items():
-                spare[pool] = spare.get(pool, 0) - max(0, claim - item.holds.get(pool, 0))
+        for pool, claim in item.claims.items():
+            spare[pool] = spare.get(pool, 0) - max(0, claim - item.holds.get(pool, 0))
     return spare
 
 

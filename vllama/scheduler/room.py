@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from vllama.errors import NotEnoughMemory
 from vllama.scheduler.instance import Instance
 from vllama.scheduler.memory import Measurable, Measured
-from vllama.scheduler.policy import Action, Decision, Model, Pools, Waiting, arrange
+from vllama.scheduler.policy import Action, Decision, Model, Pools, Waiting, arrange, relieve
 from vllama.scheduler.table import Ports, Table
 
 log = logging.getLogger(__name__)
@@ -45,6 +45,8 @@ class Room:
         self._back: dict[str, int] = {}
         self._back_until_s = -math.inf
         self._measured_s = -math.inf
+        self._too_much = False
+        self._look_again = False
 
     async def enter(self, instance: Instance, needs: Pools) -> None:
         """Wait until there is room for `needs`. Raises NotEnoughMemory if there never will be."""
@@ -55,21 +57,26 @@ class Room:
             await place.admitted
         finally:
             self._places.pop(instance, None)
-            self._table.room_wanted = bool(self._places)
+            self._table.room_wanted = bool(self._places) or self._too_much
             instance.waits_for = ""
 
     async def run(self) -> None:
-        """Decide whenever something has changed, as long as somebody waits; until cancelled."""
+        """Decide whenever something has changed, as long as somebody waits; until cancelled.
+
+        And see, whenever a model has come or gone, that not more is held than may be.
+        """
         changed = self._table.room_changed
         while True:
             await changed.wait()
-            while self._places:
-                self._table.room_wanted = True
+            while changed.is_set() or self._places or self._look_again:
                 changed.clear()
                 measured = await self.measure()
                 # from here on nothing is awaited: what is decided upon is what there is
+                self._relieve(measured.free)
+                self._table.room_wanted = bool(self._places) or self._too_much
                 self._decide(measured)
-                if any(not place.admitted.done() for place in self._places.values()):
+                waiting = any(not place.admitted.done() for place in self._places.values())
+                if waiting or self._look_again:
                     try:  # memory that another program frees: nothing tells us of that
                         async with asyncio.timeout(self._table.limits.retry_room_s):
                             await changed.wait()
@@ -77,7 +84,6 @@ class Room:
                         pass
                 else:
                     await asyncio.sleep(0)  # those who were admitted take their places
-            changed.clear()
 
     @property
     def age_s(self) -> float:
@@ -92,6 +98,7 @@ class Room:
         processes: dict[Hashable, Measurable] = {
             item: item.process for item in self._table.all() if item.process and item.admitted
         }
+        serving = [item for item in self._table.all() if item.ready]
         gpus = any(
             pool.startswith("gpu")
             for item in (*self._places, *self._table.all())
@@ -114,6 +121,7 @@ class Room:
                 item.holds = {**unknown, **found}
                 for pool, size in item.holds.items():
                     item.peak[pool] = max(item.peak.get(pool, 0), size)
+                item.measured = item.measured or (item in serving and item.ready)
         self._free, self._measured_s = measured.free, self._table.clock.monotonic()
         return measured
 
@@ -134,13 +142,26 @@ class Room:
             return False
         return any(free.get(pool, size) < size for pool, size in self._back.items())
 
+    def _relieve(self, free: Pools) -> None:
+        """Let idle models go if more is held than may be; note whether a busy one should."""
+        max_loaded = self._table.limits.max_loaded
+        decision = relieve(free, self._models(), max_loaded=max_loaded)
+        self._too_much = decision is not None and decision.action is Action.WAIT
+        self._look_again = decision is not None and self._settling(free)
+        if decision is not None and not self._look_again:
+            self._make_room(decision, decision.reason)
+
+    def _models(self) -> list[Model]:
+        table = self._table
+        return [_model(item, table.limits.turn_s) for item in table.all() if item.admitted]
+
     def _decide(self, measured: Measured) -> None:
         """Ask the policy, and do what it says."""
         table = self._table
         waiting = {str(item.key): item for item in self._places}
         decisions = arrange(
             measured.free,
-            [_model(item, table.limits.turn_s) for item in table.all() if item.admitted],
+            self._models(),
             [
                 Waiting(key=key, needs=self._places[item].needs, since_s=self._places[item].since_s)
                 for key, item in waiting.items()
@@ -157,6 +178,7 @@ class Room:
         table, place, name = self._table, self._places[instance], instance.bundle.name
         instance.waits_for = decision.reason
         if decision.action is Action.LOAD:
+            log.debug("%s gets room: it needs %s, %s is free", name, dict(place.needs), dict(free))
             instance.admitted, instance.waking = True, instance.sleeping
             self._back.clear()  # what has come back goes to this one
             place.admitted.set_result(None)
@@ -164,26 +186,31 @@ class Room:
         if decision.action is Action.REFUSE:
             place.admitted.set_exception(too_little(name, place.needs, free, decision.reason))
             return
+        self._make_room(decision, f"room for {name}: {decision.reason}")
         for other in list(table.instances.values()):
+            if str(other.key) in decision.give_way:
+                table.retire(other, f"gives way to {name}, which has waited for its turn")
+
+    def _make_room(self, decision: Decision, why: str) -> None:
+        """Let those go, or sleep, who have to."""
+        for other in list(self._table.instances.values()):
             key = str(other.key)
             if key in decision.evict:
-                table.retire(other, f"room for {name}: {decision.reason}")
+                self._table.retire(other, why)
             elif key in decision.sleep:
                 other.sleep_wanted = True
                 other.wake.set()
-            elif key in decision.give_way:
-                table.retire(other, f"gives way to {name}, which has waited for its turn")
 
 
 def _model(item: Instance, turn_s: float) -> Model:
     """Return an instance as the policy sees it."""
-    holds = item.holds if item.loaded else {pool: item.holds.get(pool, 0) for pool in item.needs}
+    holds = item.holds if item.measured else {pool: item.holds.get(pool, 0) for pool in item.needs}
     asleep = None
     if item.sleeper and item.loaded and not item.sleeping:
         gpu = sum(size for pool, size in item.holds.items() if pool != "ram")
         asleep = {"ram": item.holds.get("ram", 0) + gpu}
     sleeping = item.sleeping and not item.waking
-    claims = holds if sleeping else (item.peak if item.loaded else item.needs)
+    claims = holds if sleeping else (item.peak if item.measured else item.needs)
     return Model(
         key=str(item.key),
         holds=holds,

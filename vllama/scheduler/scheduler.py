@@ -127,6 +127,32 @@ class Scheduler:
             if granted:
                 self.release(granted)
 
+    async def renew(
+        self,
+        lease: Lease,
+        bundle: Bundle,
+        need: Need,
+        keep_alive_s: float | None,
+        prefix: Prefix | None = None,
+    ) -> Lease:
+        """Return the lease for another try after its endpoint could not be reached.
+
+        The same while the engine counts as alive; else one on the engine that comes after it,
+        before all who wait. The given one is released, unless it is returned or this raises what
+        `acquire` raises.
+        """
+        instance = lease.instance
+        if instance.process and lease.endpoint in instance.process.endpoints:
+            return lease
+        if self._closing:
+            raise ShuttingDown(STOPPING)
+        if not instance.ended.is_set() and (
+            granted := await self._queued(instance, keep_alive_s, prefix, instead=lease)
+        ):
+            return granted
+        self.release(lease)
+        return await self.acquire(bundle, need, keep_alive_s, prefix)
+
     def touch(self, bundle: Bundle, need: Need, keep_alive_s: float | None) -> bool:
         """Prolong the stay of an instance that serves `need`; False if there is none ready.
 
@@ -168,6 +194,7 @@ class Scheduler:
                 instance.keep_alive_s = limits.keep_alive_s
         self._table.changed.set()
         self._table.room_changed.set()
+        self._health.limits_changed()
 
     def views(self) -> list[View]:
         """Return what is loaded or loading, latest expiry first."""
@@ -193,33 +220,41 @@ class Scheduler:
     # -- joining ------------------------------------------------------------------------------
 
     async def _queued(
-        self, instance: Instance, keep_alive_s: float | None, prefix: Prefix | None
+        self,
+        instance: Instance,
+        keep_alive_s: float | None,
+        prefix: Prefix | None,
+        instead: Lease | None = None,
     ) -> Lease | None:
-        """Wait in the queue of `instance`, in order; None if its engine ended at that moment."""
-        position = len(instance.queue) + 1
-        if position > self._limits.max_queue:
+        """Wait in the queue of `instance`, in order; None if it has ended.
+
+        `instead` is a lease whose engine has ended: its holder had its turn, so it comes first.
+        """
+        position = 1 if instead else len(instance.queue) + 1
+        if position > self._limits.max_queue and not instead:
             # the two spaces are Ollama's: clients match the text
             raise QueueFull(
                 "server busy, please try again.  maximum pending requests exceeded",
                 retry_after_s=patience_s(instance),
             )
-        waiter = Waiter(asyncio.get_running_loop().create_future(), keep_alive_s)
-        instance.queue.append(waiter)
-        instance.wake.set()
         begun_s = self._clock.monotonic()
         log.debug("%s: a request waits at place %d", instance.bundle.name, position)
-        try:
-            await waiter.future
-        except asyncio.CancelledError:
-            future = waiter.future
-            if waiter in instance.queue:
-                instance.queue.remove(waiter)
-            elif future.done() and not future.cancelled() and future.exception() is None:
-                self._table.give_back(instance)  # granted and cancelled in one turn
-            raise
-        lease = self._table.lease(instance, prefix)
-        if lease is None:
-            return None
+        waiter = Waiter(asyncio.get_running_loop().create_future(), keep_alive_s)
+        if instead is None:
+            instance.queue.append(waiter)
+        else:
+            instance.queue.appendleft(waiter)
+            self.release(instead)  # not before: an instance without requests may end
+        while True:
+            instance.wake.set()
+            await self._turn(instance, waiter)
+            if lease := self._table.lease(instance, prefix):
+                break
+            if instance.ended.is_set():
+                return None
+            # the engine has ended at this moment; the place in the queue is not lost by that
+            waiter = Waiter(asyncio.get_running_loop().create_future(), keep_alive_s)
+            instance.queue.appendleft(waiter)
         lease.queued_s = lease.began_s - begun_s
         lease.queue_position = position
         log.info(
@@ -227,6 +262,18 @@ class Scheduler:
             *(instance.bundle.name, lease.queued_s, position),
         )
         return lease
+
+    async def _turn(self, instance: Instance, waiter: Waiter) -> None:
+        """Wait until `waiter` is counted in; who leaves, leaves nothing behind."""
+        future = waiter.future
+        try:
+            await future
+        except asyncio.CancelledError:
+            if waiter in instance.queue:
+                instance.queue.remove(waiter)
+            elif future.done() and not future.cancelled() and future.exception() is None:
+                self._table.give_back(instance)  # granted and cancelled in one turn
+            raise
 
     def _instance_for(self, bundle: Bundle, need: Need) -> Instance:
         """Return the instance that a request with `need` belongs to, making it if needed."""

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from vllama.models.types import Bundle
 from vllama.plan.types import Plan
-from vllama.scheduler.instance import Instance
+from vllama.scheduler.instance import Instance, Process
 from vllama.scheduler.table import Table
 from vllama.supervise.spec import State
 
@@ -83,15 +83,13 @@ def view(table: Table, item: Instance, plan: Plan) -> View:
     vram_bytes = sum(size for pool, size in item.holds.items() if pool != "ram")
     if plan.memory.on_gpu and not item.sleeping:
         vram_bytes = vram_bytes or item.memory_bytes
-    diagnosis = process.last_diagnosis if process else None
     phase = phase_of(item)
-    told = phase in (Phase.LOADING, Phase.BACKOFF, Phase.FAILED)
     return View(
         name=plan.bundle.name,
         bundle=plan.bundle,
         plan=plan,
         state=phase,
-        cause=item.waits_for or (diagnosis.cause if diagnosis and told else plan.instead),
+        cause=item.waits_for or why_down(process, phase) or plan.instead,
         memory_bytes=item.memory_bytes,
         vram_bytes=min(vram_bytes, item.memory_bytes),
         expires_s=wall_s if item.retiring else wall_s + left_s,
@@ -102,6 +100,19 @@ def view(table: Table, item: Instance, plan: Plan) -> View:
         restarts=max(0, len(process.attempts) - len(process.parts)) if process else 0,
         pid=process.pid if process else None,
     )
+
+
+def why_down(process: Process | None, phase: Phase) -> str:
+    """Return why a process, or one of its replicas, is down; empty if none is, or it is unknown."""
+    diagnosis = process.last_diagnosis if process else None
+    if process is None or diagnosis is None:
+        return ""
+    if phase in (Phase.LOADING, Phase.BACKOFF, Phase.FAILED):
+        return diagnosis.cause
+    up, count = len(process.endpoints), len(process.parts)
+    if phase is Phase.READY and up < count:
+        return f"{count - up} of {count} replicas: {diagnosis.cause}"
+    return ""
 
 
 def phase_of(item: Instance) -> Phase:

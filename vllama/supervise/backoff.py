@@ -34,15 +34,22 @@ def after_crash(policy: RestartPolicy, *, crashes: int, start_s: float, ready_s:
 
 
 def after_failed_start(
-    policy: RestartPolicy, *, retries: int, retryable: bool, killed: bool = False
+    policy: RestartPolicy,
+    *,
+    retries: int,
+    retryable: bool,
+    killed: bool = False,
+    oom: bool | None = None,
 ) -> Verdict:
     """Decide after an exit before the process was ever ready, `retries` retries before it.
 
-    Only what can go well the next time (a taken port) is tried again, and at once. One that was
-    `killed` by somebody else is tried once more: the system does so too when memory runs out, and
-    then does it again.
+    Only what can go well the next time (a taken port) is tried again, and at once; so is one that
+    was `killed` by somebody. The system does so too when memory runs out, and then does it again:
+    unless that is known not to be the reason (`oom` False), it is tried once more only.
     """
-    again = retries < (policy.start_retries if retryable else int(killed))
+    again = retries < (
+        policy.start_retries if retryable or (killed and oom is False) else int(killed)
+    )
     return Verdict(count=retries + 1, delay_s=0.0 if again else None)
 
 
@@ -62,6 +69,7 @@ class Restarts:
         ready_s: float,
         retryable: bool,
         killed: bool = False,
+        oom: bool | None = None,
     ) -> float | None:
         """Count an unasked end and return when to start again; None: never."""
         if ever_ready:
@@ -71,7 +79,11 @@ class Restarts:
             self._crashes = verdict.count
         else:
             verdict = after_failed_start(
-                self._policy, retries=self._retries, retryable=retryable, killed=killed
+                self._policy,
+                retries=self._retries,
+                retryable=retryable,
+                killed=killed,
+                oom=oom,
             )
             self._retries = verdict.count
         return verdict.delay_s

@@ -218,6 +218,7 @@ class SupervisedProcess(Status):
                 ready_s=ready_s,
                 retryable=diagnosis.retryable,
                 killed=ended.code in (-signal.SIGKILL, -signal.SIGTERM),
+                oom=ended.oom,
             )
         if delay_s is None:
             self._fail(diagnosis)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn
 
-from vllama.errors import BadRequest, CapabilityMissing
+from vllama.errors import BadRequest
 from vllama.translate.adapt_messages import adapt_messages
 from vllama.translate.decoding import decode_object, kind
 from vllama.translate.fields import engine_body
@@ -27,6 +27,7 @@ from vllama.translate.upstream import (
     clamp,
     mask_seed,
     need_completions,
+    need_logprobs,
     parse_effort,
     put_completion_format,
     put_max_tokens,
@@ -106,7 +107,8 @@ def adapt_chat(
     if "logprobs" in out and not _boolean(out, "logprobs"):
         out.pop("logprobs")
         out.pop("top_logprobs", None)
-    _need_logprobs(out, traits, model)
+    if out.get("logprobs"):
+        need_logprobs(out, traits, model)
     top_logprobs = out.get("top_logprobs") or 0
     if out.get("logprobs"):
         out["top_logprobs"] = max(1, top_logprobs)  # some engines give none at all for 0
@@ -159,7 +161,8 @@ def adapt_completion(
         out["logprobs"] = 1
     elif logprobs is not None:
         out["logprobs"] = _integer("logprobs", logprobs)
-    _need_logprobs(out, traits, model)
+    if out.get("logprobs"):
+        need_logprobs(out, traits, model)
     put_model(out, traits, model)
     put_max_tokens(out, limit, traits, default_is_small=True)
     passage = Passage(
@@ -246,11 +249,6 @@ def _stop(value: object) -> list[str] | None:
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
         return value
     return _refuse_type("stop", "a string or an array of strings", value)
-
-
-def _need_logprobs(out: Mapping[str, Any], traits: Traits, model: str) -> None:
-    if out.get("logprobs") and not traits.takes_logprobs:
-        raise CapabilityMissing(f'"{model}" does not support logprobs')
 
 
 def _prompt(value: object, traits: Traits) -> object:

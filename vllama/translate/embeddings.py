@@ -11,7 +11,7 @@ import base64
 import math
 import sys
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -19,6 +19,7 @@ import msgspec
 
 from vllama.errors import BadRequest, UpstreamError
 from vllama.translate.decoding import kind
+from vllama.translate.go_floats import float32s
 from vllama.translate.traits import Traits, VectorStyle
 
 Vector: TypeAlias = list[float]
@@ -143,11 +144,6 @@ def normalize(vector: Sequence[float]) -> Vector:
     return [value / length for value in vector]
 
 
-def single(vector: Sequence[float]) -> Vector:
-    """Round to the nine digits that a float32 has: half the text of a double (§1.4)."""
-    return [float(f"{value:.9g}") for value in vector]
-
-
 def truncate_dimensions(vector: Sequence[float], dimensions: int) -> Vector:
     """Keep the first `dimensions` numbers and normalise again (§1.4); 0 keeps all."""
     if dimensions <= 0 or dimensions >= len(vector):
@@ -155,22 +151,27 @@ def truncate_dimensions(vector: Sequence[float], dimensions: int) -> Vector:
     return normalize(vector[:dimensions])
 
 
-def embeddings_reply(
-    model: str,
-    vectors: Sequence[Sequence[float]],
-    prompt_tokens: int,
-    encoding_format: str = "float",
-) -> bytes:
-    """Build the answer of `POST /v1/embeddings`; base64 is little-endian float32 (§1.9)."""
-    encoded: list[Any] = [single(vector) for vector in vectors]
-    if encoding_format == "base64":
-        encoded = [_base64(vector) for vector in vectors]
+def finished(
+    vector: Sequence[float],
+    *,
+    dimensions: int = 0,
+    form: Callable[[Sequence[float]], str] = float32s,
+) -> msgspec.Raw:
+    """Return an engine's vector as the JSON that a client gets: normalised, cut to `dimensions`.
+
+    `form` writes it: `float32s`, `float64s` or `base64s`. Raises UpstreamError.
+    """
+    return msgspec.Raw(form(truncate_dimensions(normalize(vector), dimensions)).encode())
+
+
+def embeddings_reply(model: str, vectors: Sequence[msgspec.Raw], prompt_tokens: int) -> bytes:
+    """Build the answer of `POST /v1/embeddings` of `finished` vectors (§1.9)."""
     return msgspec.json.encode(
         {
             "object": "list",
             "data": [
-                {"object": "embedding", "embedding": value, "index": number}
-                for number, value in enumerate(encoded)
+                {"object": "embedding", "embedding": vector, "index": number}
+                for number, vector in enumerate(vectors)
             ],
             "model": model,
             "usage": {"prompt_tokens": prompt_tokens, "total_tokens": prompt_tokens},
@@ -194,11 +195,12 @@ def _vector(raw: bytes, traits: Traits) -> Vector:
     return _decode_flat(raw)
 
 
-def _base64(vector: Sequence[float]) -> str:
+def base64s(vector: Sequence[float]) -> str:
+    """Return a JSON string: the numbers as float32, little-endian, in base64 (§1.9)."""
     numbers = array("f", vector)
     if sys.byteorder == "big":
         numbers.byteswap()
-    return base64.b64encode(numbers.tobytes()).decode()
+    return f'"{base64.b64encode(numbers.tobytes()).decode()}"'
 
 
 def _from_base64(text: str) -> Vector:

@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 import msgspec
 
-from vllama.translate.embeddings import single
 from vllama.translate.ollama_reply import JSON, NDJSON, OllamaReply
 from vllama.translate.reply import CUT_SHORT, Reply
 from vllama.translate.toolcalls import ollama_calls
@@ -100,17 +99,17 @@ def load_reply(
 
 def embed_reply(
     model: str,
-    vectors: Sequence[Sequence[float]],
+    vectors: Sequence[msgspec.Raw],
     *,
     total_ns: int,
     load_ns: int,
     prompt_tokens: int,
 ) -> bytes:
-    """Build the answer of `POST /api/embed` (§1.4)."""
+    """Build the answer of `POST /api/embed`, of `finished` vectors (§1.4)."""
     return _encode(
         {
             "model": model,
-            "embeddings": [single(vector) for vector in vectors],
+            "embeddings": vectors,
             "total_duration": max(1, total_ns),
             "load_duration": max(1, load_ns),
             "prompt_eval_count": prompt_tokens,
@@ -118,6 +117,6 @@ def embed_reply(
     )
 
 
-def legacy_embed_reply(vector: Sequence[float]) -> bytes:
-    """Build the answer of `POST /api/embeddings`: one vector (§1.4)."""
-    return _encode({"embedding": vector})
+def legacy_embed_reply(vectors: Sequence[msgspec.Raw]) -> bytes:
+    """Build the answer of `POST /api/embeddings`: one vector, none for no prompt (§1.4)."""
+    return _encode({"embedding": vectors[0] if vectors else ()})

@@ -13,7 +13,6 @@ from typing import Any
 
 import msgspec
 
-from vllama.errors import CapabilityMissing
 from vllama.translate.adapt import (
     Passage,
     adapt_chat,
@@ -28,6 +27,7 @@ from vllama.translate.upstream import (
     engine_role,
     media_part,
     need_completions,
+    need_logprobs,
     need_tools,
     put_completion_format,
     put_max_tokens,
@@ -81,7 +81,7 @@ def chat_call(
     constrained = wanted is not None and not traits.splits_reasoning
     put_think(body, False if constrained else think, traits)
     if logprobs or top_logprobs:
-        _need_logprobs(traits, model)
+        need_logprobs(body, traits, model)
         body["logprobs"] = True
         body["top_logprobs"] = max(1, top_logprobs)  # some engines give none at all for 0
     return Call(path=CHAT_PATH, body=engine_body(body, traits))
@@ -110,7 +110,7 @@ def completion_call(
         body["suffix"] = suffix
     put_completion_format(body, response_format(format, traits), traits)
     if logprobs:
-        _need_logprobs(traits, model)
+        need_logprobs(body, traits, model)
         body["logprobs"] = logprobs
     return Call(path=COMPLETION_PATH, body=engine_body(body, traits))
 
@@ -128,11 +128,6 @@ def embed_call(texts: str | Sequence[str], traits: Traits, *, model: str) -> Cal
         "encoding_format": "float",
     }
     return Call(path=EMBEDDING_PATH, body=encode_json(body))
-
-
-def _need_logprobs(traits: Traits, model: str) -> None:
-    if not traits.takes_logprobs:
-        raise CapabilityMissing(f'"{model}" does not support logprobs')
 
 
 def _tool(tool: Mapping[str, object]) -> dict[str, object]:

@@ -17,7 +17,7 @@ from vllama.translate.logprobs import ollama_logprobs
 from vllama.translate.style import Style
 from vllama.translate.traits import Traits
 from vllama.translate.types import Call, Message, Think
-from vllama.translate.upstream import need_completions, put_max_tokens
+from vllama.translate.upstream import need_completions, put_completion_format, put_max_tokens
 
 COMPLETION_PATH = "/v1/completions"
 _OF_CHATS = (
@@ -26,8 +26,20 @@ _OF_CHATS = (
 )  # fmt: skip
 
 
-def renders_better(messages: Sequence[Message], think: Think, traits: Traits, style: Style) -> bool:
-    """Tell whether a chat must be rendered by the front: the engine would do it wrongly."""
+def renders_better(
+    messages: Sequence[Message],
+    think: Think,
+    traits: Traits,
+    style: Style,
+    *,
+    held: bool = False,
+) -> bool:
+    """Tell whether a chat must be rendered by the front: the engine would do it wrongly.
+
+    `held`: all of the answer has to keep to a form: no thinking and no calls come before it.
+    """
+    if held and traits.formats_by_completion:
+        return True
     if not traits.completes_chats:
         return False
     switched = think is not None and bool(style.switches)
@@ -43,6 +55,7 @@ def rendered_call(body: bytes, prompt: str, traits: Traits) -> Call:
     chat: dict[str, Any] = msgspec.json.decode(body)
     out = {name: value for name, value in chat.items() if name not in _OF_CHATS}
     out["prompt"] = prompt
+    put_completion_format(out, chat.get("response_format"), traits)
     if chat.get("logprobs"):
         out["logprobs"] = max(1, chat.get("top_logprobs") or 0)
     if traits.parameters.get("max_tokens", "max_tokens") not in out:
@@ -61,5 +74,6 @@ class RenderedReply(AlteredReply):
                 logprobs = ollama_logprobs(choice.get("logprobs"))
                 choice["logprobs"] = {"content": logprobs} if logprobs else None
         if isinstance(event.get("id"), str):
-            event["id"] = event["id"].replace("cmpl-", "chatcmpl-", 1)
+            # llama-server's completions have the ids of chats
+            event["id"] = f"chatcmpl-{event['id'].removeprefix('chat').removeprefix('cmpl-')}"
         return {**event, "object": "chat.completion.chunk"}

@@ -27,6 +27,10 @@ _PART = re.compile(
     r"(?P<one>\\[dw.\-/]|\.|\[\^?(?:[A-Za-z0-9]-[A-Za-z0-9]|\\[dw]|[A-Za-z0-9 _:/@#,.+])+-?\]"
     r"|[A-Za-z0-9 _:/@#,%&=!~;-])(?P<many>[+*?]|\{(?P<low>\d{1,3})(?P<to>,(?P<high>\d{1,3})?)?\})?"
 )
+_MAPS = frozenset({"properties", "$defs", "definitions"})
+_LISTS = frozenset({"anyOf", "oneOf", "prefixItems"})
+# with these an object has more members than `properties` lists
+_OPEN = frozenset({"additionalProperties", "patternProperties", "allOf", "anyOf", "oneOf", "$ref"})
 _NOT_IN_STRINGS = r'"\\\x00-\x1f'
 _CLASSES = {r"\d": "0-9", r"\w": "A-Za-z0-9_"}
 
@@ -37,6 +41,26 @@ def safe_schema(schema: object) -> dict[str, object]:
     References are put in place; a schema within itself means any value there.
     """
     return _Cleaner(schema).clean(schema)
+
+
+def closed(schema: Any, depth: int = 0) -> Any:
+    """Return `schema` with objects that have the members it lists and no others, unless it says so.
+
+    llama.cpp's own converter would let others come, and a small model goes on with them to the end.
+    """
+    if not isinstance(schema, Mapping) or depth > _DEPTH:
+        return schema
+    out = dict(schema)
+    for name, inner in schema.items():
+        if name in _MAPS and isinstance(inner, Mapping):
+            out[name] = {key: closed(one, depth + 1) for key, one in inner.items()}
+        elif name in _LISTS and isinstance(inner, list):
+            out[name] = [closed(one, depth + 1) for one in inner]
+        elif name == "items":
+            out[name] = closed(inner, depth + 1)
+    if out.get("properties") and not _OPEN & out.keys():
+        out["additionalProperties"] = False
+    return out
 
 
 def is_safe(value: object) -> bool:
@@ -174,7 +198,7 @@ def _pattern(pattern: object) -> str | None:
             one = one.replace(short, long if one[0] == "[" else f"[{long}]")
         one = one if one[0] == "[" else f"[{one[-1]}]"
         if one.startswith("[^"):  # never what would end the string
-            one = one[:-1] + _NOT_IN_STRINGS + "]"
+            one = f"[^{_NOT_IN_STRINGS}{one[2:]}"
         out.append(one + (part["many"] or ""))
         at = part.end()
     return "".join(out) + "$"

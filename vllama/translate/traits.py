@@ -68,7 +68,10 @@ class Traits:
     tools whose calls it does not parse, None: none. `completes_chats`: the front may render a chat
     and send it as a completion, where the engine's own rendering lacks something (`rendered`).
     `formats_completions`: completions too take a `response_format`, not only chats;
-    `completion_schema` is the field that takes a bare schema in its place there.
+    `completion_schema` is the field that takes a bare schema in its place there,
+    `completion_grammar` the one that takes a grammar (`gbnf`). `formats_by_completion`: a chat that
+    has to keep to a form is sent as a completion of a prompt that the front rendered, because the
+    engine's own chats allow more than the form (llama-server: a fence around it, then left out).
     `completes`: it has a route for completions; `takes_tools`: its chats show tools to the model.
     `taken_fields` are all fields of a body that it knows, for an engine that refuses others: those
     are left out; None: it ignores what it does not know. `always` are fields sent where the request
@@ -76,7 +79,8 @@ class Traits:
     a dot, `field.name`, goes as `name` into a JSON object that is the text of `field`. `limits` are
     the ranges of our sampling names where it accepts less than others do; `no_top_k` is how it
     spells that `top_k` is off. `request_id_header` is where it takes a request's id, whatever its
-    form; None: nowhere (llama.cpp's Python server refuses one that is no UUID).
+    form; None: nowhere (llama.cpp's Python server refuses one that is no UUID). `loses_characters`:
+    asked for log probabilities it leaves out tokens that are parts of characters (`regained`).
     """
 
     context_length: int
@@ -112,6 +116,8 @@ class Traits:
     completes_chats: bool = False
     formats_completions: bool = True
     completion_schema: str | None = None
+    completion_grammar: str | None = None
+    formats_by_completion: bool = False
     reasoning_field: str | None = None
     roles: frozenset[str] | None = None
     refused_fields: frozenset[str] = frozenset({"grammar"})
@@ -122,3 +128,4 @@ class Traits:
     limits: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     no_top_k: int = 0
     request_id_header: str | None = None
+    loses_characters: bool = False

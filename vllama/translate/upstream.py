@@ -14,7 +14,7 @@ from typing import Any
 
 from vllama.errors import BadRequest, CapabilityMissing
 from vllama.translate.gbnf import json_grammar
-from vllama.translate.safe_schema import safe_schema
+from vllama.translate.safe_schema import closed, safe_schema
 from vllama.translate.style import template_switches
 from vllama.translate.traits import SchemaStyle, Traits
 from vllama.translate.types import Format, Sampling, Think
@@ -158,7 +158,7 @@ def put_completion_format(
         is_safe = traits.schema_style is SchemaStyle.JSON_OBJECT  # made so by `response_format`
         body[traits.completion_grammar] = json_grammar(schema if is_safe else safe_schema(schema))
     elif traits.completion_schema is not None:
-        body[traits.completion_schema] = schema
+        body[traits.completion_schema] = closed(schema)
     else:
         body["response_format"] = wanted
 

@@ -1,0 +1,79 @@
+"""What stands against serving a model here, with the numbers and what would help. Pure."""
+
+from __future__ import annotations
+
+from vllama.engines.base import Adapting, Engine, Mode
+from vllama.engines.flags import has_flag
+from vllama.errors import BadModelFile, ConfigError, InvalidModelRef, NoPlan, NotEnoughMemory
+from vllama.models.aliases import hub_alias
+from vllama.models.fits import amount
+from vllama.models.ref import ModelRef
+from vllama.models.types import Bundle, ModelInfo
+from vllama.plan.reckon import fitting_context
+from vllama.plan.types import Choice, Facts, Need, Reckoned
+
+
+def refusal(engine: Engine, facts: Facts, info: ModelInfo | None, mode: Mode) -> str | None:
+    """Return why an engine cannot serve a model at all, None if it may or nobody knows."""
+    if mode not in engine.modes:
+        return "it makes no embeddings" if mode is Mode.EMBED else "it makes embeddings only"
+    return engine.supports(facts.platform, info) if info else None
+
+
+def refuse_by_engine(
+    facts: Facts, bundle: Bundle, engine: Engine, info: ModelInfo, need: Need
+) -> None:
+    """Raise BadModelFile or NoPlan if the engine cannot serve the model."""
+    if reason := refusal(engine, facts, info, need.mode):
+        said = f"cannot serve '{bundle.name}' with {engine.title}: {reason}"
+        if need.mode not in engine.modes:
+            raise NoPlan(said, hint="use another engine for it: docs/engines.md says which do")
+        raise BadModelFile(said, hint=from_the_hub(bundle))
+    refuse_adapters(bundle, engine)
+    refuse_port(facts)
+
+
+def from_the_hub(bundle: Bundle) -> str:
+    """Return the hint to take the same model from the hub, by its name there if it is known."""
+    try:
+        alias = hub_alias(ModelRef.parse(bundle.base or bundle.name))
+    except InvalidModelRef:  # a server elsewhere may use any name
+        alias = None
+    name = f"hf.co/{alias.hub_id}" if alias else "hf.co/org/repo"
+    return f"pull the same model from the hub: vllama pull {name}"
+
+
+def refuse_adapters(bundle: Bundle, engine: Engine) -> None:
+    """Raise NoPlan if the engine cannot be started with all the model's LoRA adapters."""
+    most = engine.max_adapters if isinstance(engine, Adapting) else 0
+    if len(bundle.adapters) > most:
+        takes = f"{most} only" if most else "none"
+        raise NoPlan(
+            f"cannot serve '{bundle.name}' with {engine.title}: it has {len(bundle.adapters)} "
+            f"adapters, and the engine takes {takes}",
+            hint="merge them into the model first: llama-export-lora",
+        )
+
+
+def refuse_port(facts: Facts) -> None:
+    """Raise ConfigError if an engine is told its port: we would wait for it on another."""
+    if has_flag(facts.preferences.extra_args, "--port"):
+        raise ConfigError(
+            "cannot give the engine a --port: vllama chooses a free one for it",
+            hint="put --port before '--' for the port of vllama itself",
+        )
+
+
+def refuse_if_too_large(
+    bundle: Bundle, reckoned: Reckoned, facts: Facts, choice: Choice, info: ModelInfo, need: Need
+) -> None:
+    """Raise NotEnoughMemory, with the numbers and what would fit, if it does not."""
+    if reckoned.fits:
+        return
+    context = fitting_context(facts, choice, bundle.format, info, need, reckoned)
+    smaller = f"a smaller context (--ctx {context} fits)" if context else "a smaller model"
+    raise NotEnoughMemory(
+        f"cannot load '{bundle.name}': model requires more system memory "
+        f"({reckoned.numbers}) than is available ({amount(reckoned.usable_bytes)})",
+        hint=f"use {smaller} or a smaller quantisation",
+    )
