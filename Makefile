@@ -48,10 +48,11 @@ fix: $(STAMPS)/dev
 bench: $(STAMPS)/package
 	$(BIN)/python -m bench.run $(if $(QUICK),--quick) $(if $(PEER_PYTHON),--python $(PEER_PYTHON)) $(ARGS)
 
-# clients, kills, hangs and evictions at random against the fake engine; SEED=… repeats a run
+# clients, kills, hangs and evictions at random against the fake engine; SEED=… repeats a run; MIX=1:
+# three models where two fit, all dialects, and an engine killed every ten seconds
 SECONDS ?= 600
 soak: $(STAMPS)/dev
-	$(BIN)/python -m tests.chaos.storm --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tests.chaos.$(if $(MIX),mix,storm) --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 clean:
 	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

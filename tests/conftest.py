@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,9 @@ settings.register_profile(
 def pytest_configure(config: pytest.Config) -> None:
     """Take the profile of the suite that is run; an option names another."""
     settings.load_profile("few" if _fast(config) else "full")
+    # what a shell without job control starts in its background is deaf to Ctrl-C, children too
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -108,17 +108,23 @@ class Mix:
         return found
 
     async def learn(self, client: httpx.AsyncClient) -> None:
-        """Ask everything once while nothing goes wrong: these are the right answers."""
+        """Find the right answers: known of a fake engine's texts, else asked for in the calm."""
         for wish in self.wishes():
-            answer = await self.asked(client, wish, stream=False)
+            if not self.real and wish.dialect not in VECTORS:
+                count = int(wish.text.split()[0].removeprefix("@tokens="))
+                text = "".join(f"tok{number} " for number in range(count))
+                self.known[wish] = Answer(status=200, text=text, done=True)
+                continue
+            self.known[wish] = answer = await self.asked(client, wish, stream=False)
             if answer.odd or answer.error:
                 self.wrong.append(f"in the calm: {wish}: {answer}")
-            elif not self.real and wish.dialect in CHATS:
-                count = int(wish.text.split()[0].removeprefix("@tokens="))
-                right = "".join(f"tok{number} " for number in range(count))
-                if answer.text.strip() != right.strip():
-                    self.wrong.append(f"in the calm: {wish}: {answer.text!r}")
-            self.known[wish] = answer
+        # a first load goes by an estimate, which a fake engine makes a lie: let it be over
+        for model in self.models:
+            await self.asked(client, next(w for w in self.known if w.model == model), stream=False)
+            await client.post("/api/generate", json={"model": model, "keep_alive": 0})
+        async with asyncio.timeout(ANSWER_LIMIT_S):
+            while (await client.get("/api/ps")).json()["models"]:  # noqa: ASYNC110
+                await asyncio.sleep(WATCH_S)
 
     async def asked(self, client: httpx.AsyncClient, wish: Wish, *, stream: bool) -> Answer:
         """Ask once."""
@@ -202,8 +208,8 @@ class Mix:
                 last_s = min((failure.began_s - at_s for at_s in own if at_s < failure.began_s),
                              default=float("inf"))  # fmt: skip
                 self.wrong.append(
-                    f"{failure.wish.model} {failure.wish.dialect.path} failed and nobody had killed "
-                    f"its engine (the last kill was {last_s:.1f} s before it began, it took "
+                    f"{failure.wish.model} {failure.wish.dialect.path} failed, and nobody had "
+                    f"killed its engine (the last kill was {last_s:.1f} s before it began, it took "
                     f"{failure.ended_s - failure.began_s:.1f} s): {failure.answer.error}"
                 )
 
@@ -245,7 +251,7 @@ class Mix:
             over.set()
             await asyncio.gather(*tasks)
             self.explain()
-            for wish in self.random.sample(list(self.known), 12):
+            for wish in self.random.sample(list(self.known), 6):
                 answer = await self.asked(client, wish, stream=True)
                 self.judge(wish, answer, time.monotonic(), time.monotonic())
                 if answer.error:
@@ -294,7 +300,8 @@ class WrappedServer(Server):
 
 def run(
     home: Path, seconds: float, seed: int, *, every_s: float = KILL_EVERY_S,
-    real: tuple[Path, ...] = (), under: str = "", budget_bytes: int | None = None, hold_mib: int = 24,
+    real: tuple[Path, ...] = (), under: str = "", budget_bytes: int | None = None,
+    hold_mib: int = 24,
 ) -> Mix:  # fmt: skip
     """Run it with a server of its own; nothing may be left when that has stopped."""
     arguments = ["--strict"]

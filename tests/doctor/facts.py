@@ -25,13 +25,13 @@ class Ollama(BaseHTTPRequestHandler):
     """Answers with what the test puts into the server's `answer`: path → (status, JSON)."""
 
     def do_GET(self) -> None:
+        self.server.seen.append((self.path, self.headers.get("authorization")))
         status, body = self.server.answer.get(self.path, (404, {}))
         data = json.dumps(body).encode()
         self.send_response(status)
         self.send_header("content-length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
-        self.server.seen.append((self.path, self.headers.get("authorization")))
 
     def log_message(self, *_: object) -> None:
         pass

@@ -122,9 +122,9 @@ def test_gpu_memory_and_its_holders() -> None:
     assert told == ok("79 GiB of 80 GiB of GPU 0 are free")
     full = replace(GPU, accelerators=(replace(H100, free_bytes=GIB),))
     me = os.getpid()
-    (told,) = machine.gpu_memory(full, lambda: {me: {0: 70 * GIB}, 99: {1: GIB}})
+    (told,) = machine.gpu_memory(full, lambda: {me: {0: 70 * GIB}, 2**22: {1: GIB}})
     assert told.status is Status.WARNING
-    assert f"(pid {me}) 70 GiB" in told.text and "99" not in told.text
+    assert f"(pid {me}) 70 GiB" in told.text and str(2**22) not in told.text
     (told,) = machine.gpu_memory(full, dict)
     assert "processes that cannot be seen from here" in told.text
     assert statuses(machine.gpu_memory(CPU, pytest.fail)) == ["skipped"]

@@ -399,3 +399,11 @@ def test_a_load_does_not_wait_for_an_answer_under_way(server):
             status, reply = server.post(path, {"model": "slow", "keep_alive": "7m"})
             assert (status, reply["done_reason"]) == (200, "load")
         assert stream.readline()
+
+
+def test_a_context_that_cannot_be_is_told(server):
+    """It is clamped to what the model was trained for, as in Ollama, but not in silence."""
+    for asked, told in ((10**7, True), (256, False)):
+        body = user(model="counts", stream=False, options={"num_ctx": asked})
+        status, headers, _ = server.request("POST", "/api/chat", body)
+        assert (status, int(headers.get("x-vllama-num-ctx", 0)) >= 4096) == (200, told)

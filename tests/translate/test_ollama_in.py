@@ -29,6 +29,13 @@ def body(**fields: object) -> bytes:
     return json.dumps(fields).encode()
 
 
+def test_top_logprobs_mean_nothing_alone() -> None:
+    asked = {"model": "m", "top_logprobs": 5}
+    assert parse_chat(json.dumps(asked).encode()).top_logprobs == 0
+    asked["logprobs"] = True
+    assert parse_chat(json.dumps(asked).encode()).top_logprobs == 5
+
+
 def test_chat_defaults() -> None:
     assert parse_chat(body(model="m")) == ChatRequest(model="m")
     assert parse_chat(b"{}") == ChatRequest(model="")
@@ -235,7 +242,7 @@ RAW = "raw mode does not support template, system, or context"
         ),
         (
             {"context": [1.5]},
-            "json: cannot unmarshal number into Go struct field GenerateRequest.context of type int",
+            "json: cannot unmarshal number 1.5 into Go struct field GenerateRequest.context of type int",
         ),
         (
             {"prompt": ["p"]},

@@ -57,6 +57,8 @@ def test_load() -> None:
     ("options", "text"),
     [
         ({"num_ctx": "4096"}, 'option "num_ctx" must be of type integer'),
+        ({"num_keep": "4"}, 'option "num_keep" must be of type integer'),
+        ({"draft_num_predict": []}, 'option "draft_num_predict" must be of type integer'),
         ({"num_ctx": True}, 'option "num_ctx" must be of type integer'),
         ({"num_predict": []}, 'option "num_predict" must be of type integer'),
         ({"top_k": float("inf")}, 'option "top_k" must be of type integer'),

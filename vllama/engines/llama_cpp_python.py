@@ -1,11 +1,13 @@
 """llama.cpp through `python -m llama_cpp.server`, the server of llama-cpp-python.
 
-Measured facts behind the choices here (llama-cpp-python 0.3.36):
-one request at a time under a lock, and a second one cuts the first unless
-`--interrupt_requests false`; `/v1/models` waits for that lock, so readiness is asked through
-`/health`, which does not exist: its 404 means that the model is loaded, because the port is
-bound only afterwards. Defaults that matter are passed explicitly: context 2048, 0 GPU layers,
-logits of all tokens on. The context has to be a multiple of 256.
+Measured facts behind the choices here (llama-cpp-python 0.3.36): one request at a time under a
+lock, and a second one cuts the first unless `--interrupt_requests false`; `/v1/models` waits for
+that lock, so readiness is asked through `/health`, which does not exist: its 404 means that the
+model is loaded, because the port is bound only afterwards. Completions take a grammar and no
+schema. With log probabilities a token that is a part of a character comes as no text, in a stream;
+an answer in one piece would (by its source) take the scores of the whole vocabulary several times
+over in memory. Defaults that matter are passed explicitly: context 2048, 0 GPU layers, logits of
+all tokens on. The context has to be a multiple of 256.
 """
 
 from __future__ import annotations

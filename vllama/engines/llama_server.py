@@ -4,17 +4,20 @@ xllamacpp is a wheel with the same server in it and no program, so nothing is co
 `xllamacpp_child` starts it with the same command line. A program on PATH comes first: it was built
 for this machine, the wheel runs on any CPU (half the speed under load).
 
-Measured facts behind the choices here (llama.cpp b11434, xllamacpp 2026.10.11549):
-`-c` is what all slots share, so each slot is given its own part: `-c` is context times slots,
-without the unified cache in which one long conversation takes the others' room. `--cache-ram` is 8
-GiB unless it is said otherwise, more than many a model; the slots keep their conversations anyway.
-`/health` answers 503 while it loads; it and `/v1/models` want no key, `/props` does. A first TERM
-waits for answers up to 30 s, a second one ends it. Completions take a schema as `json_schema` and
-ignore `response_format`. `n` above the number of slots is refused, and each choice has a usage of
-its own, so that several choices are asked for one by one. Bad grammars are answered with 400. A
-connection is closed after a streamed answer, although its head promises to keep it. Tool calls are
-left to the front: models whose template knows no tools can be made to call them there, and calls
-look the same with every engine; `tool_choice` "none" still shows the tools to the template.
+Measured facts behind the choices here (llama.cpp b11434, xllamacpp 2026.10.11549): `-c` is what all
+slots share, so each slot is given its own part: `-c` is context times slots, without the unified
+cache in which one long conversation takes the others' room. `--cache-ram` is 8 GiB unless it is
+said otherwise, more than many a model; the slots keep their conversations anyway. `/health` answers
+503 while it loads; it and `/v1/models` want no key, `/props` does. A first TERM waits for answers
+up to 30 s, a second one ends it. Completions take a schema as `json_schema` and ignore
+`response_format`. Chats with a `response_format` may put a fence of Markdown around their JSON,
+which is left out of the answer but counts: of few tokens nothing is left, and a small model writes
+something else inside one. So they are sent as completions. `n` above the number of slots is
+refused, and each choice has a usage of its own, so that several choices are asked for one by one.
+Bad grammars are answered with 400. A connection is closed after a streamed answer, although its
+head promises to keep it. Tool calls are left to the front: models whose template knows no tools can
+be made to call them there, and calls look the same with every engine; `tool_choice` "none" still
+shows the tools to the template.
 
 How a model thinks is learnt from its template, by the `reasoning_content` of earlier turns and a
 few known forms; of any other (b11434: LFM 2.5, Apertus) the thinking stays in the text, and

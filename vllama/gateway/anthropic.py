@@ -170,5 +170,5 @@ def seed_of(request: Request) -> str:
 def _identify(request: Request) -> str:
     """Make every answer carry `request-id`, which the clients show; return it."""
     identity = f"req_{seed_of(request)}"
-    request.extra.append((b"request-id", identity.encode()))
+    request.tell("request-id", identity)
     return identity

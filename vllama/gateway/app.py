@@ -96,7 +96,7 @@ class App:
         if origin:
             preflight = request.method == "OPTIONS"
             for name, value in cors_headers(origin, preflight=preflight).items():
-                request.extra.append((name.encode(), value.encode("latin-1")))
+                request.tell(name, value)
             if preflight:
                 request.respond(204, b"")
                 return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -48,6 +49,9 @@ from vllama.translate.types import (
 
 if TYPE_CHECKING:
     from vllama.gateway.app import Gateway
+
+MUCH = 1 << 20
+"""Bytes of an answer beyond which others should not wait for its arithmetic."""
 
 MOST_AROUND = 4
 """Tokens that a model may put around an input: BERT two, SentencePiece a space before."""
@@ -152,7 +156,10 @@ async def embed_all(
         answer = await upstream.fetch(embed_call(fitted or " ", traits, model=model))
         if answer.status != 200:
             raise clean_engine_error(answer.status, answer.body)
-        found_vectors, tokens = decode_embeddings(answer.body, traits)
+        if len(answer.body) < MUCH:
+            found_vectors, tokens = decode_embeddings(answer.body, traits)
+        else:
+            found_vectors, tokens = await asyncio.to_thread(decode_embeddings, answer.body, traits)
         made.vectors += map(finish, found_vectors)
         made.tokens += tokens
     return made

@@ -253,6 +253,11 @@ class Request:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
+    def tell(self, name: str, value: str) -> None:
+        """Add a header to the answer that is to come; the last of one name counts."""
+        line = (name.encode(), value.encode("latin-1", "replace"))
+        self.extra = [*(old for old in self.extra if old[0] != line[0]), line]
+
     # -- the answer ---------------------------------------------------------------------------
 
     def start(

@@ -42,6 +42,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 DROPPED_HEADER = "x-vllama-truncated"
+CONTEXT_HEADER = "x-vllama-num-ctx"  # what runs, where a request asked for more
 DROPPED_TOKENS_HEADER = "x-vllama-truncated-tokens"
 # a killed engine is noticed within some 20 ms, on a busy machine after seconds
 RETRY_PAUSES_S = (0.05, 0.2, 0.5, 1.0, 2.0, 4.0)
@@ -87,7 +88,9 @@ async def leased(
     try:
         for pause_s in (*RETRY_PAUSES_S, None):
             try:
-                upstream = gateway.upstreams.to(lease.endpoint)
+                if need.context_length and need.context_length > lease.traits.context_length:
+                request.tell(CONTEXT_HEADER, str(lease.traits.context_length))
+            upstream = gateway.upstreams.to(lease.endpoint)
                 upstream.request_id_header = lease.traits.request_id_header
                 await use(lease, upstream)
                 return

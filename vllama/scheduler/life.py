@@ -242,9 +242,7 @@ class Life:
     def _ended_asleep(self) -> bool:
         """Tell whether the process has ended while it slept: it is not started again by itself."""
         process = self._instance.process
-        return (
-            self._instance.sleeping and process is not None and process.state is not State.READY
-        )
+        return self._instance.sleeping and process is not None and process.state is not State.READY
 
     def _start_over(self) -> None:
         """Let go of a process that ended in its sleep; for those who wait there will be another.

@@ -117,8 +117,11 @@ class Fields:
 
     def refuse(self, name: str, value: object, go_type: str) -> NoReturn:
         """Raise the error that Go gives for `value` in field `name`."""
+        found = kind(value)
+        if found == "number" and go_type == "int":  # Go shows what does not fit into one
+            found = f"number {encode_json(value).decode()}"
         raise BadRequest(
-            f"json: cannot unmarshal {kind(value)} into Go struct field "
+            f"json: cannot unmarshal {found} into Go struct field "
             f"{self._struct}.{name} of type {go_type}"
         )
 

@@ -141,7 +141,10 @@ def parse_model_field(body: bytes, *, allow_name: bool = True) -> dict[str, Any]
 
 def _common(fields: Fields) -> dict[str, Any]:
     """Read what was given of the fields that chats and prompts share; most give two or three."""
-    return {_READ[name][0]: _READ[name][1](fields) for name in fields if name in _READ}
+    given = {_READ[name][0]: _READ[name][1](fields) for name in fields if name in _READ}
+    if "top_logprobs" in given and not given.get("logprobs"):
+        del given["top_logprobs"]  # has no effect alone
+    return given
 
 
 def _top_logprobs(fields: Fields) -> int:

@@ -24,6 +24,7 @@ _FLOATS = (
     "temperature", "top_p", "min_p", "typical_p", "repeat_penalty", "presence_penalty",
     "frequency_penalty",
 )  # fmt: skip
+_UNUSED_INTEGERS = ("num_keep", "draft_num_predict")  # no engine takes them with a request
 _LOAD_INTEGERS = ("num_ctx", "num_batch", "num_gpu", "main_gpu", "num_thread")
 
 
@@ -43,6 +44,8 @@ def resolve_options(
             sampling[name] = _float(name, merged[name])
     if "stop" in merged:
         sampling["stop"] = _strings("stop", merged["stop"])
+    for name in _UNUSED_INTEGERS:
+        _integer(name, merged.get(name, 0))
     if sampling.get("max_tokens", 0) < 0:  # -1: no limit; -2: fill the context, which bounds both
         sampling["max_tokens"] = None
     load: dict[str, Any] = {
