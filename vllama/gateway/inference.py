@@ -89,8 +89,8 @@ async def leased(
         for pause_s in (*RETRY_PAUSES_S, None):
             try:
                 if need.context_length and need.context_length > lease.traits.context_length:
-                request.tell(CONTEXT_HEADER, str(lease.traits.context_length))
-            upstream = gateway.upstreams.to(lease.endpoint)
+                    request.tell(CONTEXT_HEADER, str(lease.traits.context_length))
+                upstream = gateway.upstreams.to(lease.endpoint)
                 upstream.request_id_header = lease.traits.request_id_header
                 await use(lease, upstream)
                 return
