@@ -89,7 +89,7 @@ class Planner:
 
 def read_template(info: ModelInfo) -> None:
     """Compile a model's chat template before the first request waits for it."""
-    from vllama.gateway.inference import template_of
+    from vllama.gateway.prompts import template_of
 
     with contextlib.suppress(BadRequest):  # each request that needs it is told
         template_of(info)

@@ -19,9 +19,10 @@ from vllama.errors import CapabilityMissing, ContextOverflow
 from vllama.gateway.affinity import of_messages
 from vllama.gateway.catalog import Entry
 from vllama.gateway.http import Request
-from vllama.gateway.inference import dropped_header, leased, relayed
+from vllama.gateway.inference import leased, relayed
 from vllama.gateway.ollama_common import need_of
 from vllama.gateway.openai import ignored_header, may_truncate, model_of
+from vllama.gateway.prompts import dropped_header
 from vllama.gateway.relay import Relay
 from vllama.gateway.turns import turn_of, with_own
 from vllama.gateway.upstream import Upstream

@@ -11,9 +11,10 @@ from vllama.errors import CapabilityMissing
 from vllama.gateway.affinity import of_text
 from vllama.gateway.catalog import Entry
 from vllama.gateway.http import JSON, Request, now_ns
-from vllama.gateway.inference import Prompt, dropped_header, leased
+from vllama.gateway.inference import leased
 from vllama.gateway.ollama_common import need_of
 from vllama.gateway.openai import ignored_header, may_truncate, model_of
+from vllama.gateway.prompts import Prompt, dropped_header
 from vllama.gateway.several import Choice, relay_choices
 from vllama.gateway.templates import insertion
 from vllama.gateway.turns import Turn, turn_of, with_own

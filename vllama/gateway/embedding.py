@@ -15,18 +15,12 @@ from vllama.engines.base import Mode
 from vllama.errors import BadRequest, ContextOverflow, ModelNotFound
 from vllama.gateway.catalog import Entry
 from vllama.gateway.http import Request, now_ns
-from vllama.gateway.inference import (
-    DROPPED_HEADER,
-    DROPPED_TOKENS_HEADER,
-    detokenize,
-    leased,
-    tokenize,
-    unless_gone,
-)
+from vllama.gateway.inference import leased, unless_gone
 from vllama.gateway.ollama_common import (
     found,
     need_of,
 )
+from vllama.gateway.prompts import DROPPED_HEADER, DROPPED_TOKENS_HEADER, detokenize, tokenize
 from vllama.gateway.upstream import Upstream
 from vllama.scheduler.instance import Lease
 from vllama.translate.embeddings import Input, decode_embeddings, finished

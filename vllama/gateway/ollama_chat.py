@@ -10,12 +10,7 @@ from vllama.errors import BadRequest, CapabilityMissing
 from vllama.gateway.affinity import of_messages
 from vllama.gateway.catalog import Entry
 from vllama.gateway.http import Request, now_ns
-from vllama.gateway.inference import (
-    Prompt,
-    dropped_header,
-    leased,
-    relayed,
-)
+from vllama.gateway.inference import leased, relayed
 from vllama.gateway.ollama_common import (
     answer_nothing,
     answer_rendered,
@@ -30,6 +25,7 @@ from vllama.gateway.ollama_common import (
     unloaded,
     with_system,
 )
+from vllama.gateway.prompts import Prompt, dropped_header
 from vllama.gateway.regain import regaining
 from vllama.gateway.relay import Relay
 from vllama.gateway.templates import template_for

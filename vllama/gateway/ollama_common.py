@@ -11,7 +11,8 @@ from vllama.engines.base import Mode
 from vllama.errors import BadRequest, CapabilityMissing, ModelNotFound
 from vllama.gateway.catalog import Entry
 from vllama.gateway.http import Request, now_ns
-from vllama.gateway.inference import Prompt, leased
+from vllama.gateway.inference import leased
+from vllama.gateway.prompts import Prompt
 from vllama.gateway.upstream import Upstream
 from vllama.models.types import Capability
 from vllama.plan.types import Need

@@ -10,13 +10,7 @@ from vllama.errors import BadRequest, CapabilityMissing, ModelNotFound
 from vllama.gateway.affinity import of_text
 from vllama.gateway.catalog import Entry
 from vllama.gateway.http import Request, now_ns
-from vllama.gateway.inference import (
-    Prompt,
-    dropped_header,
-    leased,
-    relayed,
-    without_bos,
-)
+from vllama.gateway.inference import leased, relayed
 from vllama.gateway.ollama_common import (
     answer_nothing,
     answer_rendered,
@@ -32,6 +26,7 @@ from vllama.gateway.ollama_common import (
     unloaded,
     with_system,
 )
+from vllama.gateway.prompts import Prompt, dropped_header, without_bos
 from vllama.gateway.regain import regaining
 from vllama.gateway.relay import Relay
 from vllama.gateway.templates import insertion, template_for, text_of

@@ -19,8 +19,9 @@ from vllama.gateway.affinity import of_messages
 from vllama.gateway.catalog import Entry
 from vllama.gateway.embedding import check_inputs, embed_all
 from vllama.gateway.http import Request
-from vllama.gateway.inference import dropped_header, leased, unless_gone
+from vllama.gateway.inference import leased, unless_gone
 from vllama.gateway.ollama_common import need_of
+from vllama.gateway.prompts import dropped_header
 from vllama.gateway.several import Choice, relay_choices
 from vllama.gateway.turns import turn_of, with_own
 from vllama.gateway.upstream import Upstream

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from vllama.errors import CapabilityMissing
 from vllama.gateway.catalog import Entry
-from vllama.gateway.inference import detokenize, without_bos
+from vllama.gateway.prompts import detokenize, without_bos
 from vllama.gateway.upstream import Upstream
 from vllama.models.info import control_tokens
 from vllama.models.types import Format

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from vllama.errors import CapabilityMissing
 from vllama.gateway.catalog import Entry
-from vllama.gateway.inference import Prompt
+from vllama.gateway.prompts import Prompt
 from vllama.gateway.templates import template_for
 from vllama.gateway.upstream import Upstream
 from vllama.models.types import Bundle, Capability, Format
