@@ -322,15 +322,17 @@ def test_a_body_that_is_refused_is_read_to_its_end() -> None:
     asyncio.run(run())
 
 
-def test_quiet_connections_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("limit", "said"), [("KEEP_ALIVE_S", []), ("HEAD_LIMIT_S", [b"GET / HT"])])
+def test_quiet_connections_are_closed(
+    monkeypatch: pytest.MonkeyPatch, limit: str, said: list[bytes]
+) -> None:
     monkeypatch.setattr(serve_module, "SWEEP_S", 0.0)
-    monkeypatch.setattr(serve_module, "KEEP_ALIVE_S", 0.0)
+    monkeypatch.setattr(serve_module, limit, 0.0)
 
     async def run() -> None:
         async with running(echo) as server:
-            assert await server.said() == b""
             with contextlib.suppress(ConnectionError):  # closed before it was read
-                assert await server.said(b"GET / HT") == b""
+                assert await server.said(*said) == b""
 
     asyncio.run(run())
 

@@ -43,6 +43,7 @@ class Client(asyncio.Protocol):
         "_stopped",
         "_transport",
         "_url",
+        "asking",
         "paused",
         "quiet_since_s",
         "write",
@@ -61,6 +62,7 @@ class Client(asyncio.Protocol):
         self._head_bytes = 0
         self._url = b""
         self._headers: dict[bytes, bytes] = {}
+        self.asking = False  # a request has begun whose head has not ended
         self.paused = False
         self.quiet_since_s = time.monotonic()
 
@@ -197,6 +199,7 @@ class Client(asyncio.Protocol):
         """Begin a request."""
         self._url = b""
         self._headers = {}
+        self.asking = True
         self.quiet_since_s = time.monotonic()
 
     def on_url(self, url: bytes) -> None:
@@ -210,7 +213,7 @@ class Client(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         """Start to answer, or let it wait for its turn."""
-        self._in_head = False
+        self._in_head = self.asking = False
         self._head_bytes = 0
         if self._resuming:
             self._resuming = False

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 PROBE_LIMIT_S = 1.0
 PROBE_BYTES = 4096
-KEEP_ALIVE_S = 75.0
+# Go's server, which clients of Ollama know, never closes a connection: whoever does meets, now and
+# then, a request that is on its way
+KEEP_ALIVE_S = 3600.0
+HEAD_LIMIT_S = 75.0  # from the first byte of a request to the end of its head
 SWEEP_S = 5.0
 LAST_WORDS_S = 1.0  # for requests to tell why they end, when there is no more time
 
@@ -164,9 +167,10 @@ class Server:
         """Close what has waited too long for a request, or for the rest of its head."""
         while True:
             await asyncio.sleep(SWEEP_S)
-            oldest_s = time.monotonic() - KEEP_ALIVE_S
+            now_s = time.monotonic()
             for client in tuple(self.clients):
-                if client.quiet and client.quiet_since_s < oldest_s:
+                limit_s = HEAD_LIMIT_S if client.asking else KEEP_ALIVE_S
+                if client.quiet and client.quiet_since_s < now_s - limit_s:
                     client.close()
 
     async def _ended(self, limit_s: float, *, hurry: bool = True) -> None:
