@@ -5,7 +5,7 @@ import pytest
 from tests.chaos.asks import CHATS, VECTORS, Answer, read
 from tests.chaos.mix import Kill, Mix, Wish, run
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def test_three_models_where_two_fit_and_engines_that_are_killed(tmp_path):

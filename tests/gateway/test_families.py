@@ -144,7 +144,6 @@ def test_a_format_is_an_answer_though_the_prompt_opens_the_thinking(server):
     asked = {"response_format": {"type": "json_object"}, "reasoning_effort": "high"}
     message = chat(server, model="bare-json", **asked)["choices"][0]["message"]
     assert message["content"] == '{"a": 1}'
-    assert "messages" in server.sent("bare-json")
     # without a format it begins inside the tag
     message = chat(server, "/api/chat", model="bare-json")["message"]
     assert message["thinking"] == '{"a": 1}'

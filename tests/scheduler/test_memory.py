@@ -386,3 +386,14 @@ async def test_a_lower_limit_counts_at_once_for_who_is_idle():
         scheduler.release(lease)
         await settle()
         assert names(scheduler) == ["a"]
+
+
+@in_loop
+async def test_a_first_look_that_found_nothing_is_no_size():
+    world = World(size=SIZE, free=5000 * MIB)
+    async with world.running() as scheduler:
+        await use(scheduler, "a")
+        world.processes[0].size = 0
+        await scheduler.measure()
+        (row,) = scheduler.views()
+        assert row.memory_bytes > 0

@@ -247,7 +247,9 @@ class Instance:
     @property
     def memory_bytes(self) -> int:
         """Measured size of the process, or the estimate before it is known."""
-        return sum(self.holds.values()) if self.loaded and self.holds else sum(self.needs.values())
+        # a process that was looked at in its first moment held nothing
+        held = sum(self.holds.values()) if self.loaded else 0
+        return held or sum(self.needs.values())
 
     def place(self, prefix: Prefix | None) -> Endpoint | None:
         """Choose where the next request goes: where its prefix went before, else the least busy.
