@@ -101,9 +101,14 @@ class Lane(asyncio.Protocol):
             self._hand_over(data)
             return
         now_ns = EPOCH_NS + _clock_ns()
-        usual.count(texts, now_ns)
-        out = usual.write(texts, now_ns)
-        self._write(b"".join((frame(len(out)), out, b"\r\n")))
+        usual.tokens += len(texts)
+        usual.last_ns = now_ns
+        if usual.kept is not None:
+            usual.kept += together
+        before, after = usual.around(now_ns)
+        body = (after + before).join(texts)
+        size = len(before) + len(body) + len(after)
+        self._write(b"".join((FRAMES.get(size) or frame(size), before, body, after, b"\r\n")))
 
     def _hand_over(self, data: bytes) -> None:
         """Let the connection take a read, whose tokens are not ours."""

@@ -105,14 +105,17 @@ class Usual:
 
     def write(self, texts: Sequence[bytes], now_ns: int) -> bytes:
         """Return what the client gets for plain events; those of one read have one time."""
+        before, after = self.around(now_ns)
+        return b"%b%b%b" % (before, (after + before).join(texts), after)
+
+    def around(self, now_ns: int) -> tuple[bytes, bytes]:
+        """Return what stands before and after a text with the client."""
+        if self.skip:
+            return self.first + self.head[self.skip :], self.tail
         moment = self.moment
         if not moment.since_ns <= now_ns < moment.until_ns:
             moment.begin(now_ns)
-        if self.skip:
-            before, after = self.first + self.head[self.skip :], self.tail
-        else:
-            before, after = b"%b%b%b" % (self.first, moment.text, self.before), self.after
-        return b"%b%b%b" % (before, (after + before).join(texts), after)
+        return b"%b%b%b" % (self.first, moment.text, self.before), self.after
 
     def learn(self, read: bytes, text: str) -> bool:
         """Keep the surroundings of `text` in the first event of a read of plain events.
