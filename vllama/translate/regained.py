@@ -27,9 +27,10 @@ PART = "\N{REPLACEMENT CHARACTER}"
 
 def whole_characters(reply: Reply, call: Call, traits: Traits) -> Reply:
     """Return the reply as it is, or one that can be given what the engine loses of `call`."""
-    if traits.loses_characters and msgspec.json.decode(call.body).get("logprobs"):
-        return RegainedReply(reply)
-    return reply
+    # most calls ask for none: a long conversation is not read again to see that
+    if not traits.loses_characters or b'"logprobs"' not in call.body:
+        return reply
+    return RegainedReply(reply) if msgspec.json.decode(call.body).get("logprobs") else reply
 
 
 def text_only(call: Call) -> Call:
