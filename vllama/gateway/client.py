@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from vllama.gateway.serve import Server
 
 MAX_HEAD_BYTES = 1024 * 1024  # as Go's net/http
+PERCENT = b"%"[0]  # a number: see translate/usual.py
 BROKEN = b"Invalid HTTP request received."
 TOO_LARGE = b"The request's head is too large."
 _WITHOUT_BODY = ("GET", "HEAD")
@@ -263,7 +264,7 @@ def path_of(target: bytes) -> str:
         except httptools.HttpParserInvalidURLError:
             pass
     path = target.partition(b"?")[0].partition(b"#")[0]
-    if b"%" not in path:
+    if PERCENT not in path:
         return path.decode("utf-8", "replace")
     from urllib.parse import unquote_to_bytes  # seldom needed, and slow to import
 

@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING
 
 from vllama.gateway.http import EPOCH_NS, FRAMES, frame
-from vllama.translate.usual import shared
+from vllama.translate.usual import BACKSLASH, QUOTE, shared
 
 if TYPE_CHECKING:
     from vllama.gateway.client import Client
@@ -64,10 +64,10 @@ class Lane(asyncio.Protocol):
         line = self._frames.get(len(data), b"?")
         rest = data.removeprefix(line).removeprefix(usual.head)
         text = rest.removesuffix(self._end)
-        if text is rest or not text or b"\\" in text:
+        if text is rest or not text or BACKSLASH in text:
             self._hand_over(data)
             return
-        if b'"' in text:
+        if QUOTE in text:
             self._several(data)
             return
         usual.tokens += 1
@@ -77,7 +77,8 @@ class Lane(asyncio.Protocol):
         if usual.skip:
             start, first = len(line) + usual.skip, usual.first
             size = len(first) + len(data) - start - 2
-            self._write(b"".join((FRAMES.get(size) or frame(size), first, data[start:])))
+            write = self._write  # a method of that name would be looked for in the class
+            write(b"".join((FRAMES.get(size) or frame(size), first, data[start:])))
             return
         moment = usual.moment
         if now_ns >= moment.until_ns:
@@ -85,7 +86,8 @@ class Lane(asyncio.Protocol):
         stamp, before = moment.text, usual.before
         first, after = usual.first, self._after
         size = len(first) + len(stamp) + len(before) + len(text) + len(after) - 2
-        self._write(b"".join((FRAMES.get(size) or frame(size), first, stamp, before, text, after)))
+        write = self._write
+        write(b"".join((FRAMES.get(size) or frame(size), first, stamp, before, text, after)))
 
     def _several(self, data: bytes) -> None:
         """Pass on the tokens of a read of several chunks, all or none."""
@@ -97,7 +99,7 @@ class Lane(asyncio.Protocol):
             for piece in pieces
         ]
         together = b"".join(texts)
-        if rest or not pieces or not all(texts) or b'"' in together or b"\\" in together:
+        if rest or not pieces or not all(texts) or QUOTE in together or BACKSLASH in together:
             self._hand_over(data)
             return
         now_ns = EPOCH_NS + _clock_ns()

