@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
+from msgspec.structs import replace
 
 from tests.translate import transcripts as streams
 from tests.translate.cuts import run, ways

@@ -35,7 +35,7 @@ def set_up_logging(*, debug: bool, log_format: str, file: Path | None = None) ->
     """Send the log to stderr, and to `file`, in the folders that it needs."""
     # what no line of ours shows need not be looked up with every request (logging's HOWTO)
     logging._srcfile = None
-    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+    logging.setLogRecordFactory(Record)
     writers: list[Writer] = [Stderr(as_json if log_format == "json" else Text().line)]
     if file is not None:
         writers.append(LogFile(file))
@@ -44,6 +44,40 @@ def set_up_logging(*, debug: bool, log_format: str, file: Path | None = None) ->
         old.close()
     root.handlers[:] = [Log(writers)]
     tracing.set_level(debug=debug)
+
+
+_NOT_LOOKED_UP = dict.fromkeys(
+    (
+        "pathname", "filename", "module", "funcName", "processName", "threadName", "taskName",
+        "exc_text", "stack_info",
+    )
+) | dict.fromkeys(("lineno", "process", "thread", "relativeCreated"), 0)  # fmt: skip
+
+
+class Record(logging.LogRecord):
+    """A record of what is said and when, not of the place in the code; made with every request."""
+
+    def __init__(
+        self,
+        name: str,
+        level: int,
+        pathname: str,
+        lineno: int,
+        msg: object,
+        args: Any,
+        exc_info: Any,
+        func: str | None = None,
+        sinfo: str | None = None,
+        **others: Any,
+    ) -> None:
+        """As the base class does, which looks up the rest."""
+        self.__dict__.update(_NOT_LOOKED_UP)
+        self.name, self.msg, self.exc_info = name, msg, exc_info
+        # a mapping alone stands for names in the message
+        self.args = args[0] if len(args) == 1 and isinstance(args[0], dict) else args
+        self.levelno, self.levelname = level, logging.getLevelName(level)
+        self.created = time.time()
+        self.msecs = self.created % 1 * 1000
 
 
 class Line:

@@ -33,7 +33,6 @@ from vllama.translate.anthropic_out import MessagesReply, estimate_tokens, too_l
 from vllama.translate.blocks import BlockReply
 from vllama.translate.extras import Extras
 from vllama.translate.openai_messages import conversation
-from vllama.translate.options import resolve_options
 from vllama.translate.types import Sampling
 
 if TYPE_CHECKING:
@@ -80,7 +79,7 @@ async def count_tokens(gateway: Gateway, request: Request) -> None:
     asked = parse_messages(await request.body(), count_only=True)
     entry = await chat_model(gateway, asked.model)
     chat = prepared(entry, asked.chat, asked.extras)
-    _, load = resolve_options(entry.bundle.parameters, asked.extras.options)
+    _, load = entry.options(asked.extras.options)
 
     async def use(lease: Lease, upstream: Upstream) -> None:
         # also where the engine would count by itself, but only while it answers
@@ -120,7 +119,7 @@ def prepared(entry: Entry, chat: dict[str, Any], extras: Extras) -> dict[str, An
 
     What the model cannot do about thinking is left out in silence (contract §1.9).
     """
-    defaults, _ = resolve_options(entry.bundle.parameters, extras.options)
+    defaults, _ = entry.options(extras.options)
     out = {"temperature": defaults.temperature, "top_p": defaults.top_p, **chat}
     out = with_own(out, entry.bundle)
     if Capability.THINKING not in entry.info.capabilities:
@@ -143,7 +142,7 @@ async def relay_blocks(
 
     `truncate`: the oldest turns may be dropped, if the front counts for the engine.
     """
-    defaults, load = resolve_options(entry.bundle.parameters, extras.options)
+    defaults, load = entry.options(extras.options)
 
     async def use(lease: Lease, upstream: Upstream) -> None:
         traits = lease.traits

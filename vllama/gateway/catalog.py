@@ -8,7 +8,8 @@ for one name at the same time share a look-up. A pull or a removal drops all ans
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from vllama.clock import Clock
@@ -16,18 +17,29 @@ from vllama.errors import InvalidModelRef, ModelNotFound, VllamaError
 from vllama.models.library import Library
 from vllama.models.ref import Kind, ModelRef
 from vllama.models.types import Bundle, ModelInfo
+from vllama.translate.options import resolve_options
+from vllama.translate.types import LoadOptions, Sampling
 
 KEEP_S = 2.0
 STALE_S = 30.0
 MAX_KEPT = 1024
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Entry:
     """A model as the gateway needs it."""
 
     bundle: Bundle
     info: ModelInfo
+    _own: tuple[Sampling, LoadOptions] | None = field(default=None, init=False)
+
+    def options(self, given: Mapping[str, object]) -> tuple[Sampling, LoadOptions]:
+        """Return a request's options over the model's own. Raises BadRequest."""
+        if given:
+            return resolve_options(self.bundle.parameters, given)
+        if self._own is None:
+            self._own = resolve_options(self.bundle.parameters, {})
+        return self._own
 
     @property
     def full_name(self) -> str:

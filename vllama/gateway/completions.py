@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from vllama.engines.base import Mode
 from vllama.errors import CapabilityMissing
@@ -30,7 +31,6 @@ from vllama.translate.completions import (
     parse_completion,
 )
 from vllama.translate.extras import take_extras, with_effort
-from vllama.translate.options import resolve_options
 from vllama.translate.rendered import COMPLETION_PATH
 from vllama.translate.reply import EVENT_STREAM
 from vllama.translate.traits import Traits
@@ -50,7 +50,7 @@ async def completions(gateway: Gateway, request: Request) -> None:
         insertion(entry, "", asked.suffix)  # raises where there is no way to ask for it
     if Capability.COMPLETION not in entry.info.capabilities:
         raise CapabilityMissing(f'"{name}" does not support generate')
-    defaults, load = resolve_options(entry.bundle.parameters, extras.options)
+    defaults, load = entry.options(extras.options)
     if asked.max_tokens is None:
         asked = replace(asked, max_tokens=defaults.max_tokens)
     need = need_of(load, Mode.CHAT, logprobs=asked.logprobs is not None)

@@ -129,7 +129,8 @@ class Connection(asyncio.Protocol):
         self._reads, self._held = 0, False
         self._reused = self._parser is not None
         self._answered = self._complete = self._keep = self._between_chunks = False
-        self._parser = httptools.HttpResponseParser(self)
+        if self._parser is None:
+            self._parser = httptools.HttpResponseParser(self)
         assert self._transport is not None
         self._transport.write(data)
 

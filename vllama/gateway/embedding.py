@@ -35,7 +35,6 @@ from vllama.translate.ollama_out import (
     legacy_embed_reply,
 )
 from vllama.translate.openai_in import embed_call
-from vllama.translate.options import resolve_options
 from vllama.translate.traits import Traits
 from vllama.translate.types import (
     EmbedRequest,
@@ -71,7 +70,7 @@ async def legacy_embed(gateway: Gateway, request: Request) -> None:
 
 async def embedded(gateway: Gateway, request: Request, entry: Entry, asked: EmbedRequest) -> None:
     """Load the model for embeddings and answer."""
-    _, load = resolve_options(entry.bundle.parameters, asked.options)
+    _, load = entry.options(asked.options)
     need = need_of(load, Mode.EMBED)
 
     async def use(lease: Lease, upstream: Upstream) -> None:

@@ -159,6 +159,8 @@ class Request:
 
     async def body(self, limit_bytes: int = MAX_BODY_BYTES) -> bytes:
         """Read the whole body. Raises BodyTooLarge, ClientGone."""
+        if not self._more and len(self._parts) == 1 and self._size < min(limit_bytes, HELD_BYTES):
+            return self._parts.pop()  # it came with its head, as most do
         announced = self.header(b"content-length")
         if announced.isdigit() and int(announced) > limit_bytes:
             raise BodyTooLarge(f"cannot read the request: its body exceeds {limit_bytes} bytes")

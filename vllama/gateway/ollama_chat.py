@@ -34,7 +34,6 @@ from vllama.models.types import Capability
 from vllama.scheduler.instance import Lease
 from vllama.translate.ollama_in import parse_chat
 from vllama.translate.ollama_out import ChatReply
-from vllama.translate.options import resolve_options
 from vllama.translate.regained import whole_characters
 from vllama.translate.stopping import stopped
 from vllama.translate.style import style_of
@@ -58,7 +57,7 @@ async def chat(gateway: Gateway, request: Request) -> None:
     shown = check(entry, asked.model, "chat", asked.think)
     if asked.tools and Capability.TOOLS not in entry.info.capabilities:
         raise CapabilityMissing(f"{entry.full_name} does not support tools")
-    sampling, load = resolve_options(entry.bundle.parameters, asked.options)
+    sampling, load = entry.options(asked.options)
     need = need_of(load, Mode.CHAT, logprobs=asked.logprobs or asked.top_logprobs > 0)
     if not asked.messages:
         await loaded_only(gateway, request, entry, asked.model, "chat", need, asked.keep_alive)

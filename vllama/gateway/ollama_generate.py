@@ -36,7 +36,6 @@ from vllama.scheduler.instance import Lease
 from vllama.translate.go_template_prompt import GoTemplate
 from vllama.translate.ollama_in import check_raw, parse_generate
 from vllama.translate.ollama_out import GenerateReply
-from vllama.translate.options import resolve_options
 from vllama.translate.regained import whole_characters
 from vllama.translate.stopping import stopped
 from vllama.translate.types import Call, GenerateRequest, Message, Sampling
@@ -60,7 +59,7 @@ async def generate(gateway: Gateway, request: Request) -> None:
     if asked.suffix and not inserts:
         raise CapabilityMissing(f"{entry.full_name} does not support insert")
     shown = check(entry, asked.model, "generate", asked.think)
-    sampling, load = resolve_options(entry.bundle.parameters, asked.options)
+    sampling, load = entry.options(asked.options)
     need = need_of(load, Mode.CHAT, logprobs=asked.logprobs or asked.top_logprobs > 0)
     if not asked.prompt and not asked.images:
         await loaded_only(gateway, request, entry, asked.model, "generate", need, asked.keep_alive)

@@ -33,7 +33,6 @@ from vllama.translate.embeddings import base64s, embeddings_reply, finished, par
 from vllama.translate.extras import Extras, take_extras, with_effort
 from vllama.translate.go_floats import float32s
 from vllama.translate.openai_out import PassThrough, Whole
-from vllama.translate.options import resolve_options
 from vllama.translate.upstream import parse_effort
 
 if TYPE_CHECKING:
@@ -97,7 +96,7 @@ async def chat(gateway: Gateway, request: Request) -> None:
         raise CapabilityMissing(f'"{model}" does not support thinking')
     n = parse_n(body.get("n"))
     body = with_own(with_effort(body, extras.think), entry.bundle)
-    defaults, load = resolve_options(entry.bundle.parameters, extras.options)
+    defaults, load = entry.options(extras.options)
     need = need_of(load, Mode.CHAT, logprobs=bool(body.get("logprobs")))
     truncate = may_truncate(request, extras, default=True)
 
@@ -139,6 +138,8 @@ def may_truncate(request: Request, extras: Extras, *, default: bool) -> bool:
     """
     if extras.truncate is not None:
         return extras.truncate
+    if TRUNCATE_HEADER not in request.headers:
+        return default
     said = request.header(TRUNCATE_HEADER).strip().lower()
     if said not in ("", "true", "false"):
         raise BadRequest(f"cannot read header 'x-vllama-truncate: {said[:80]}': not true or false")
@@ -158,7 +159,7 @@ async def embeddings(gateway: Gateway, request: Request) -> None:
     entry = await model_of(gateway, asked.model)
     name = str(asked.model)
     check_inputs(asked.inputs, name, entry.info.vocab_size)
-    _, load = resolve_options(entry.bundle.parameters, extras.options)
+    _, load = entry.options(extras.options)
     truncate = may_truncate(request, extras, default=True)
 
     async def use(lease: Lease, upstream: Upstream) -> None:

@@ -103,7 +103,7 @@ def template_of(info: ModelInfo) -> ChatTemplate | None:
 
 def dropped_header(*prompts: Prompt) -> dict[str, str]:
     """Return headers that say how many messages and tokens were cut; Ollama does so in silence."""
-    dropped = sum(prompt.dropped for prompt in prompts)
+    dropped = sum([prompt.dropped for prompt in prompts])
     if not dropped:
         return {}
     tokens = sum(prompt.dropped_tokens for prompt in prompts)

@@ -99,7 +99,7 @@ class Server:
     def __init__(self, app: App, *, drain_s: float) -> None:
         self._app = app
         self._drain_s = drain_s
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[Request, asyncio.Task[None]] = {}
         self._stop = asyncio.Event()
         self._now = asyncio.Event()
         self._second = 0
@@ -123,7 +123,7 @@ class Server:
         await self._ended(LAST_WORDS_S, hurry=False)
         for client in tuple(self.clients):
             client.abort()
-        for task in self._tasks:
+        for task in self._tasks.values():
             task.cancel()
 
     @property
@@ -140,13 +140,13 @@ class Server:
     def run(self, request: Request) -> None:
         """Begin to answer a request."""
         task = asyncio.get_running_loop().create_task(self._answer(request))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[request] = task
 
     async def _answer(self, request: Request) -> None:
         try:
             await self._app(request)
         finally:
+            del self._tasks[request]
             # an answer without an end would keep its client waiting for ever
             if not request.done and not request.left:
                 request.fail()
@@ -178,7 +178,7 @@ class Server:
         if not self._tasks:
             return
         hurried = asyncio.ensure_future(self._now.wait())
-        everything = asyncio.ensure_future(asyncio.wait(tuple(self._tasks)))
+        everything = asyncio.ensure_future(asyncio.wait(tuple(self._tasks.values())))
         awaited = {everything, hurried} if hurry else {everything}
         await asyncio.wait(awaited, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
         hurried.cancel()

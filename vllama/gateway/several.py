@@ -6,8 +6,9 @@ Each choice runs through a `Relay` of its own; `translate.choices` numbers and j
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from vllama.gateway.http import Request
 from vllama.gateway.inference import relayed
@@ -23,8 +24,7 @@ if TYPE_CHECKING:
     from vllama.gateway.app import Gateway
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
     """One choice to be made. `new_prompt`: the first one of its prompt, whose tokens count."""
 
     call: Call

@@ -28,7 +28,6 @@ from vllama.translate.extras import take_extras
 from vllama.translate.faults import clean_engine_error
 from vllama.translate.ollama_in import parse_model_field
 from vllama.translate.openai_in import parse_openai
-from vllama.translate.options import resolve_options
 from vllama.translate.traits import Traits
 from vllama.translate.types import Call
 from vllama.units import parse_keep_alive
@@ -110,7 +109,7 @@ async def rerank(gateway: Gateway, request: Request) -> None:
         reply = decode_object(data, "RerankResponse")
         request.json(200, reply | {"model": name})
 
-    _, load = resolve_options(entry.bundle.parameters, extras.options)
+    _, load = entry.options(extras.options)
     await leased(gateway, request, entry.bundle, need_of(load, mode), extras.keep_alive, use)
 
 
@@ -161,7 +160,7 @@ async def asked(gateway: Gateway, request: Request) -> tuple[str, Fields, Entry]
 
 def need(entry: Entry) -> Need:
     """Return what the model is loaded for: vectors if it makes nothing else."""
-    _, load = resolve_options(entry.bundle.parameters, {})
+    _, load = entry.options({})
     chats = Capability.COMPLETION in entry.info.capabilities
     return need_of(load, Mode.CHAT if chats else Mode.EMBED)
 

@@ -8,8 +8,9 @@ completion instead.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeVar
+
+import msgspec
 
 from vllama.errors import CapabilityMissing
 from vllama.gateway.catalog import Entry
@@ -34,8 +35,7 @@ CHAT_PATH = "/v1/chat/completions"
 T = TypeVar("T", bound=Reply)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """What is sent to the engine, and what to expect of its answer."""
 
     call: Call
@@ -45,15 +45,16 @@ class Turn:
 
     def reply(self, make: Callable[..., T]) -> tuple[Reply, T]:
         """Return the reply that `make` builds, for the relay, and the same as it was made."""
+        prompt = self.prompt
+        traits, text = prompt.traits, prompt.text
         made = make(
             self.passage,
-            self.prompt.traits,
-            prompt_tokens=self.prompt.tokens,
+            traits,
+            prompt_tokens=prompt.tokens,
             think=self.thinks,
-            think_opened=opens_thinking(self.prompt.text or ""),
+            think_opened=text is not None and opens_thinking(text),
         )
-        traits = self.prompt.traits
-        reply = RenderedReply(made) if self.prompt.finished else made
+        reply = RenderedReply(made) if prompt.finished else made
         seen = stopped(reply, self.passage.stop, traits)
         return whole_characters(seen, self.call, traits), made
 

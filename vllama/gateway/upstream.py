@@ -19,6 +19,7 @@ from vllama.tracing import trace
 if TYPE_CHECKING:
     from vllama.translate.types import Call
 
+JSON = "application/json"
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
 CONNECT_LIMIT_S = 5.0
 
@@ -66,6 +67,7 @@ class Upstream:
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
         self.request_id_header: str | None = None  # as its engine's traits say
+        self._heads: dict[str, bytes] = {}  # of JSON, by path
         self.frames: dict[int, bytes] = {}  # by the length of a chunk with its frame
         self.idle: list[Connection] = []
         self.live: set[Connection] = set()
@@ -101,16 +103,22 @@ class Upstream:
 
     def encode(self, call: Call) -> bytes:
         """Return the bytes of a POST, with the id of the request that it is made for."""
-        where, header = self.endpoint, self.request_id_header
+        head = self._heads.get(call.path) if call.content_type == JSON else self._head(call)
+        if head is None:
+            head = self._heads[call.path] = self._head(call)
+        header = self.request_id_header
         asked = trace.get() if header else None
-        identity = f"{header}: {asked.next_call()}\r\n" if asked else ""
+        identity = f"{header}: {asked.next_call()}\r\n".encode("latin-1") if asked else b""
+        return b"%b%bcontent-length: %d\r\n\r\n%b" % (head, identity, len(call.body), call.body)
+
+    def _head(self, call: Call) -> bytes:
+        """Return what the heads of such calls begin with."""
+        where = self.endpoint
         auth = f"authorization: Bearer {where.api_key}\r\n" if where.api_key else ""
-        head = (
+        return (
             f"POST {where.prefix}{call.path} HTTP/1.1\r\nhost: {where.host}:{where.port}\r\n"
-            f"{auth}{identity}content-type: {call.content_type}\r\n"
-            f"content-length: {len(call.body)}\r\n\r\n"
-        )
-        return head.encode("latin-1") + call.body
+            f"{auth}content-type: {call.content_type}\r\n"
+        ).encode("latin-1")
 
     async def fetch(self, call: Call) -> Answer:
         """Send a call and return the whole answer. Raises ConnectionLost, UpstreamError."""

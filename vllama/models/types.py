@@ -136,6 +136,8 @@ class Bundle:
     @property
     def key(self) -> str:
         """Identity for sharing one engine process."""
+        if not self.adapters:
+            return str(self.path)
         return "+".join(str(path) for path in (self.path, *self.adapters))
 
 

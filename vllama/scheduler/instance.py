@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import Counter, OrderedDict, deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -201,7 +201,7 @@ class Instance:
     served: int = 0
     service_s: float = 0.0
     leases: int = 0
-    busy_at: Counter[Endpoint] = field(default_factory=Counter)
+    busy_at: dict[Endpoint, int] = field(default_factory=dict)
     prefixes: OrderedDict[Hashable, Endpoint] = field(default_factory=OrderedDict)
     queue: deque[Waiter] = field(default_factory=deque)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
@@ -259,12 +259,13 @@ class Instance:
         places = self.process.endpoints if self.process else ()
         if len(places) < 2:
             return places[0] if places else None
-        best = min(places, key=self.busy_at.__getitem__)
+        busy = {place: self.busy_at.get(place, 0) for place in places}
+        best = min(busy, key=busy.__getitem__)
         key = prefix() if prefix is not None else None
         known = self.prefixes.get(key) if key is not None else None
-        if known in places and self.busy_at[known] <= self.busy_at[best] + 1:
+        if known in busy and busy[known] <= busy[best] + 1:
             most = self.traits.max_concurrency if self.traits else 1
-            if self.busy_at[known] < most:
+            if busy[known] < most:
                 best = known
         if key is not None:
             self.prefixes[key] = best

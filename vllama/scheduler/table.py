@@ -135,7 +135,7 @@ class Table:
         if endpoint is None or traits is None:
             self.give_back(instance)
             return None
-        instance.busy_at[endpoint] += 1
+        instance.busy_at[endpoint] = instance.busy_at.get(endpoint, 0) + 1
         return Lease(instance, endpoint, traits, self.clock.monotonic())
 
     def release(self, lease: Lease) -> None:
@@ -144,9 +144,9 @@ class Table:
             return
         lease.released = True
         instance = lease.instance
-        instance.busy_at[lease.endpoint] -= 1
-        if not instance.busy_at[lease.endpoint]:
-            del instance.busy_at[lease.endpoint]
+        others = instance.busy_at.pop(lease.endpoint) - 1
+        if others:
+            instance.busy_at[lease.endpoint] = others
         self.give_back(instance)
         took_s = instance.last_used_s - lease.began_s
         before_s = instance.service_s or took_s

@@ -9,8 +9,9 @@ the other parameters come from Ollama's defaults or the model's own.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal, NoReturn
+
+import msgspec
 
 from vllama.errors import BadRequest
 from vllama.translate.adapt_messages import adapt_messages
@@ -20,7 +21,7 @@ from vllama.translate.style import Style, asked_think
 from vllama.translate.tool_requests import place_tools
 from vllama.translate.tool_texts import has_tools, tools_as_text
 from vllama.translate.toolcalls import Toolset
-from vllama.translate.traits import Traits
+from vllama.translate.traits import Traits, once_for_traits
 from vllama.translate.types import Sampling, Think
 from vllama.translate.upstream import (
     adapt_response_format,
@@ -45,8 +46,7 @@ _COUNTS = ("n", "top_logprobs", "min_tokens")
 COMPLETION_MAX_TOKENS = 16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Passage:
+class Passage(msgspec.Struct, frozen=True, kw_only=True):
     """What an OpenAI client wanted of the reply, while the engine always streams with usage.
 
     `model` is the name that the client wrote; `upstream_model` the one the engine will say.
@@ -72,6 +72,8 @@ class Passage:
 def parse_openai(body: bytes) -> dict[str, Any]:
     """Decode a `/v1` body: an object, top-level keys in lower case. Raises BadRequest."""
     source = decode_object(body, "openai.Request", empty="EOF")
+    if "".join(source).islower():
+        return source
     return {key.lower(): value for key, value in source.items()}
 
 
@@ -93,7 +95,7 @@ def adapt_chat(
     include_usage = _include_usage(out)
     effort = out.pop("reasoning_effort", None)
     reasoning = out.pop("reasoning", None)
-    if isinstance(reasoning, Mapping) and reasoning.get("effort") is not None:
+    if isinstance(reasoning, dict) and reasoning.get("effort") is not None:
         effort = reasoning["effort"]
     limit = _max_tokens(out, defaults)
     stream = _boolean(out, "stream")
@@ -189,7 +191,7 @@ def _include_usage(out: dict[str, Any]) -> bool:
     options = out.pop("stream_options", None)
     if options is None:
         return False
-    if not isinstance(options, Mapping):
+    if not isinstance(options, dict):
         _refuse_type("stream_options", "an object", options)
     return options.get("include_usage") is True
 
@@ -212,14 +214,11 @@ def _response_format(out: dict[str, Any], traits: Traits) -> None:
 
 def _parameters(out: dict[str, Any], traits: Traits, defaults: Sampling | None) -> tuple[str, ...]:
     """Check, rename and complete the sampling parameters; return the stop sequences."""
-    given: dict[str, Any] = {}
-    for name in (*_NUMBERS, *_INTEGERS):
-        # a client may know the engine's own name as well
-        theirs = traits.parameters.get(name, name).rpartition(".")[2]
-        for spelled in dict.fromkeys((name, theirs)):
-            if spelled in out:
-                read = _integer if name in _INTEGERS else _number
-                given[name] = clamp(name, read(spelled, out.pop(spelled)), traits)
+    given: dict[str, Any] = {"temperature": 1.0, "top_p": 1.0}
+    for spelled, name in _spellings(traits):
+        if spelled in out:
+            read = _integer if name in _INTEGERS else _number
+            given[name] = clamp(name, read(spelled, out.pop(spelled)), traits)
     seed = out.pop("seed", None)
     stop = _stop(out.pop("stop", None))
     for name in _COUNTS:
@@ -229,8 +228,9 @@ def _parameters(out: dict[str, Any], traits: Traits, defaults: Sampling | None) 
     if bias is not None and not isinstance(bias, Mapping):
         _refuse_type("logit_bias", "an object", bias)
     put_sampling(out, defaults or Sampling(), traits)
-    given = {"temperature": 1.0, "top_p": 1.0} | given
-    out.update((traits.parameters[n], v) for n, v in given.items() if n in traits.parameters)
+    for name, value in given.items():
+        if name in traits.parameters:
+            out[traits.parameters[name]] = value
     if seed is not None and "seed" in traits.parameters:
         masked = mask_seed(_integer("seed", seed), traits)
         out.pop(traits.parameters["seed"], None)
@@ -239,6 +239,16 @@ def _parameters(out: dict[str, Any], traits: Traits, defaults: Sampling | None) 
     if stop is not None and "stop" in traits.parameters:
         out[traits.parameters["stop"]] = stop
     return tuple(stop) if stop is not None else (defaults or Sampling()).stop
+
+
+@once_for_traits
+def _spellings(traits: Traits) -> tuple[tuple[str, str], ...]:
+    """Return (a name that a client may use, ours): it may know the engine's own as well."""
+    names = []
+    for name in (*_NUMBERS, *_INTEGERS):
+        theirs = traits.parameters.get(name, name).rpartition(".")[2]
+        names += [(spelled, name) for spelled in dict.fromkeys((name, theirs))]
+    return tuple(names)
 
 
 def _stop(value: object) -> list[str] | None:

@@ -45,17 +45,17 @@ def _shorten_ids(message: dict[str, Any]) -> None:
 
 def _message(number: int, item: object, traits: Traits, model: str) -> dict[str, Any]:
     where = f"messages[{number}]"
-    if not isinstance(item, Mapping):
+    if not isinstance(item, dict):
         raise BadRequest(f"Invalid type for '{where}': expected an object, got {kind(item)}.")
     message = {name: v for name, v in item.items() if v is not None}
     role = message.get("role")
     if not isinstance(role, str) or not role:
         raise BadRequest(f"Missing required parameter: '{where}.role'.")
     message["role"] = engine_role(role.lower(), traits)
-    if not message.get("tool_calls"):
-        message.pop("tool_calls", None)
-    else:
-        message["tool_calls"] = _tool_calls(where, message["tool_calls"])
+    if "tool_calls" in message:
+        calls = message.pop("tool_calls")
+        if calls:
+            message["tool_calls"] = _tool_calls(where, calls)
     content = message.get("content")
     if isinstance(content, list):
         message["content"] = _parts(where, content, traits, model)
@@ -66,7 +66,8 @@ def _message(number: int, item: object, traits: Traits, model: str) -> dict[str,
             f"Invalid type for '{where}.content': expected a string or an array, "
             f"but got {kind(content)}."
         )
-    _reasoning(message, traits)
+    if "reasoning" in message or "reasoning_content" in message:
+        _reasoning(message, traits)
     return message
 
 

@@ -8,7 +8,6 @@ limit. More than Ollama: lists of prompts, `n`, `echo`, `logprobs`. `best_of` ch
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import msgspec
@@ -36,8 +35,7 @@ _OURS = (
 _encode = msgspec.json.Encoder().encode
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompletionRequest:
+class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What a client asked for; `fields` is the rest of its body, for the engine.
 
     `logprobs`: how many alternatives, None: no log probabilities at all. `max_tokens` None: no

@@ -18,6 +18,7 @@ from vllama.units import parse_keep_alive
 _LEVELS = ("low", "medium", "high", "max")
 # the two that are 1.0 when absent, so that an option must stand in their place
 _FORCED = ("temperature", "top_p")
+_NAMES = frozenset(("options", "num_ctx", "keep_alive", "think", "truncate"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,9 +34,14 @@ class Extras:
     truncate: bool | None = None
 
 
+NOTHING = Extras()
+
+
 def take_extras(body: Mapping[str, Any]) -> tuple[dict[str, Any], Extras]:
     """Return the body without these fields, and what they said. Raises BadRequest."""
     rest = dict(body)
+    if _NAMES.isdisjoint(body):
+        return rest, NOTHING
     options = rest.pop("options", None)
     if options is None:
         options = {}

@@ -26,6 +26,7 @@ from vllama.translate.traits import Traits
 from vllama.translate.usual import surroundings
 
 _encode = msgspec.json.Encoder().encode
+_FINGERPRINT = b'"system_fingerprint":' + _encode(FINGERPRINT)
 
 
 class PassThrough(Tap):
@@ -98,7 +99,7 @@ class PassThrough(Tap):
                     continue
                 payload = rewritten
             payload = self._renamed(payload, chunk)
-            if [True for c in chunk.choices or () if tidy(c.logprobs, self._passage.top_logprobs)]:
+            if _tidied(chunk, self._passage.top_logprobs):
                 payload = _with_logprobs(payload, chunk)
             out.append(b"data: %b\n\n" % payload)
 
@@ -145,12 +146,12 @@ class PassThrough(Tap):
             if delta is not None and delta.reasoning_content and delta.reasoning is None:
                 payload = payload.replace(b'"reasoning_content":', b'"reasoning":')
                 break
-        mark, ours = b'"system_fingerprint":', _encode(FINGERPRINT)
-        for colon in (b":", b": "):
-            theirs = mark[:-1] + colon + _encode(chunk.system_fingerprint)
-            payload = payload.replace(theirs, mark + ours, 1)
-        if payload.startswith(b"{") and mark not in payload:  # Ollama's have it
-            payload = b"{%b%b,%b" % (mark, ours, payload[1:])
+        if chunk.system_fingerprint is msgspec.UNSET:  # Ollama's have it
+            if chunk.choices is not None and payload.startswith(b"{"):
+                payload = b"{%b,%b" % (_FINGERPRINT, payload[1:])
+            return payload
+        for mark in (b'"system_fingerprint":', b'"system_fingerprint": '):
+            payload = payload.replace(mark + _encode(chunk.system_fingerprint), _FINGERPRINT, 1)
         return payload
 
     def _close(self, out: list[bytes]) -> None:
@@ -182,7 +183,19 @@ def _with_logprobs(payload: bytes, chunk: Chunk) -> bytes:
 
 
 def _has_calls(chunk: Chunk) -> bool:
-    return any(choice.delta and choice.delta.tool_calls for choice in chunk.choices or ())
+    for choice in chunk.choices or ():
+        if choice.delta is not None and choice.delta.tool_calls:
+            return True
+    return False
+
+
+def _tidied(chunk: Chunk, top: int) -> bool:
+    """Mend the logprobs of all choices in place; False if there was nothing to do."""
+    changed = False
+    for choice in chunk.choices or ():
+        if choice.logprobs is not None and tidy(choice.logprobs, top):
+            changed = True
+    return changed
 
 
 class Whole(Tap):

@@ -5,9 +5,13 @@ Filled by `engines/<name>.py`; read by `translate` and, for limits, by `schedule
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TypeVar
+
+MAX_KEPT = 64
+T = TypeVar("T")
 
 
 class SchemaStyle(StrEnum):
@@ -129,3 +133,18 @@ class Traits:
     no_top_k: int = 0
     request_id_header: str | None = None
     loses_characters: bool = False
+
+
+def once_for_traits(work: Callable[[Traits], T]) -> Callable[[Traits], T]:
+    """Return `work` with a memory: by identity, for traits cannot be hashed."""
+    kept: dict[int, tuple[Traits, T]] = {}  # with the traits, so that their id stays theirs
+
+    def remembered(traits: Traits) -> T:
+        found = kept.get(id(traits))
+        if found is None:
+            if len(kept) >= MAX_KEPT:
+                kept.clear()
+            found = kept[id(traits)] = (traits, work(traits))
+        return found[1]
+
+    return remembered
