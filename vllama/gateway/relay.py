@@ -61,12 +61,14 @@ class Relay:
     """One answer on its way; a sink of the upstream connection."""
 
     __slots__ = (
+        "_concluded",
         "_connection",
         "_deliver",
         "_diverted",
         "_ended",
         "_error",
         "_error_body",
+        "_failure",
         "_gone",
         "_headers",
         "_request",
@@ -74,6 +76,7 @@ class Relay:
         "_tail",
         "_usual",
         "_waiter",
+        "_waits",
         "_whole",
         "reply",
     )
@@ -103,6 +106,9 @@ class Relay:
         self._error_body = b""
         self._error: VllamaError | None = None
         self._ended = False
+        self._waits = False  # something comes between the engine's end and ours
+        self._concluded = False
+        self._failure: Exception | None = None  # of the end, for `run` to raise
         self._gone = False
         if isinstance(reply, StoppedReply):
             reply.enough = self.cut
@@ -121,6 +127,7 @@ class Relay:
         `before_finish` is awaited when the engine is done and before the last bytes are made.
         """
         request = self._request
+        self._waits = before_finish is not None
         connection = self._connection = await upstream.connect()
         try:
             request.writes = self
@@ -130,9 +137,15 @@ class Relay:
             if not (self._ended or self._error or self._gone):
                 self._waiter = asyncio.get_running_loop().create_future()
                 await self._waiter
+            if self._failure is not None:
+                raise self._failure
+            if self._concluded:
+                return
             if self._gone:
                 raise ClientGone
-            await self._end(before_finish)
+            if before_finish:
+                await self._before_end(before_finish)
+            self._end()
         finally:
             request.writes = None
             request.unwatch(self._client_left)
@@ -178,8 +191,14 @@ class Relay:
             return b""
 
     def on_end(self) -> None:
-        """Note the end of the engine's answer."""
+        """Note the end of the engine's answer, and end ours: before this request's task goes on."""
         self._ended = True
+        if not (self._waits or self._gone):
+            self._concluded = True
+            try:
+                self._end()
+            except Exception as error:
+                self._failure = error
         self._wake()
 
     def on_lost(self, error: ConnectionLost) -> None:
@@ -230,6 +249,8 @@ class Relay:
             self._connection.resume()
 
     def _client_left(self) -> None:
+        if self._concluded:
+            return
         self._gone = True
         if self._connection:
             self._connection.abort()
@@ -241,21 +262,27 @@ class Relay:
 
     # -- the end ------------------------------------------------------------------------------
 
-    async def _end(self, before_finish: Callable[[], Awaitable[None]] | None) -> None:
+    async def _before_end(self, before_finish: Callable[[], Awaitable[None]]) -> None:
+        """Do what comes before the end; the client gets meanwhile all that there is."""
+        if self._tail:
+            if not self._request.status:
+                self._start()
+            self._request.write(self._tail)
+            self._tail = b""
+        if self._error is None and self._status == 200:
+            try:
+                await before_finish()
+            except VllamaError as error:
+                self._error = error
+
+    def _end(self) -> None:
         """Send the last bytes, or the error in the way that the commit point demands."""
         request, error = self._request, self._error
         last = b""
-        if self._tail and before_finish:
-            if not request.status:
-                self._start()
-            request.write(self._tail)
-            self._tail = b""
         if error is None and self._status != 200:
             error = clean_engine_error(self._status, self._error_body)
         if error is None:
             try:
-                if before_finish:
-                    await before_finish()
                 last = self.reply.finish(now_ns())
             except VllamaError as failure:
                 error = failure
