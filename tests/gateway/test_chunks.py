@@ -2,10 +2,51 @@
 
 from __future__ import annotations
 
+import asyncio
+from itertools import pairwise
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllama.gateway.connection import whole_chunks
+from vllama.gateway.connection import Connection, ConnectionLost, whole_chunks
+from vllama.gateway.upstream import Upstream
+from vllama.supervise.spec import Endpoint
+
+HEADS = (
+    b"HTTP/1.1 200 OK\r\ndate: now\r\ntransfer-encoding: chunked\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nKeep-Alive: timeout=5\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nTransfer-Encoding:chunked\r\n\r\n",
+    b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n",
+)
+
+
+class Taken:
+    """What a sink is told."""
+
+    def __init__(self) -> None:
+        self.status, self.body, self.ended = 0, b"", False
+
+    def on_head(self, status: int) -> None:
+        self.status = status
+
+    def on_data(self, data: bytes) -> None:
+        self.body += data
+
+    on_last = on_data
+
+    def on_end(self) -> None:
+        self.ended = True
+
+    def on_lost(self, error: ConnectionLost) -> None:
+        raise error
+
+
+class Nowhere(asyncio.Transport):
+    """A transport that sends nothing."""
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Take it."""
 
 
 def chunk(body: bytes) -> bytes:
@@ -34,3 +75,21 @@ def test_what_is_unusual_is_left() -> None:
         b"aaaaaaaaaaaa",
     ):
         assert whole_chunks(odd, {}) == ([], odd)
+
+
+@pytest.mark.parametrize("head", HEADS)
+@given(st.lists(st.lists(st.binary(min_size=1, max_size=40)), min_size=1, max_size=3), st.data())
+def test_answers_of_one_connection_come_whole_however_they_are_cut(head, answers, data) -> None:
+    connection = Connection(Upstream(Endpoint(host="127.0.0.1", port=1)))
+    connection.connection_made(Nowhere())
+    for bodies in answers:
+        taken = Taken()
+        connection.request(b"", taken)
+        sent = head + b"".join(map(chunk, bodies)) + b"0\r\n\r\n"
+        cuts = data.draw(st.lists(st.integers(1, len(sent) - 1), unique=True, max_size=4))
+        for start, end in pairwise([0, *sorted(cuts), len(sent)]):
+            connection.data_received(sent[start:end])
+        assert (taken.status, taken.body, taken.ended) == (200, b"".join(bodies), True)
+        connection.release()
+        assert connection in connection._pool.idle
+        connection._pool.idle.clear()

@@ -14,6 +14,7 @@ from tests.translate.test_ollama_out import chat, generate
 from tests.translate.test_openai_out import PLAIN, VLLM
 from tests.translate.test_usual import END, EVENTS, event
 from vllama.gateway.connection import Connection
+from vllama.gateway.heads import Head
 from vllama.gateway.http import Request
 from vllama.gateway.lane import Lane
 from vllama.gateway.relay import Relay
@@ -77,11 +78,7 @@ def asked(client: Client) -> Request:
     """Return a request of which the client has had the head of the answer."""
     request = Request(
         client,  # type: ignore[arg-type]
-        method="POST",
-        path="/",
-        version="1.1",
-        headers={},
-        keep_alive=True,
+        Head("POST", "/", "1.1", True, {}),
     )
     request.start(200, b"text/plain")
     request.write(b"-")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, cast
 
 import httptools
 
+from vllama.gateway.heads import Head, cut
 from vllama.gateway.http import Request
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class Client(asyncio.Protocol):
         "_asked",
         "_body_follows",
         "_closing",
+        "_head",
         "_head_bytes",
         "_headers",
         "_in_head",
@@ -63,6 +65,7 @@ class Client(asyncio.Protocol):
         self._head_bytes = 0
         self._url = b""
         self._headers: dict[bytes, bytes] = {}
+        self._head: Head  # the last one that the parser has seen
         self.asking = False  # a request has begun whose head has not ended
         self.paused = False
         self.quiet_since_s = time.monotonic()
@@ -150,7 +153,15 @@ class Client(asyncio.Protocol):
             self._asked[0].flow(paused=False)
 
     def data_received(self, data: bytes) -> None:
-        """Parse what has come."""
+        """Parse what has come, unless it is known."""
+        fresh = self._in_head and not (self.asking or self._asked or self._closing)
+        found = cut(data) if fresh else None
+        if found is not None and (head := self._server.heads.get(found)) is not None:
+            self._begin(head)
+            if found.body:
+                self.on_body(found.body)
+            self.on_message_complete()
+            return
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -164,6 +175,8 @@ class Client(asyncio.Protocol):
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES:
                 self._refuse(b"431 Request Header Fields Too Large", TOO_LARGE)
+        if found is not None and len(self._asked) == 1 and self._receiving is None:
+            self._server.heads.learn(found, self._head)
 
     def _resume(self, rest: bytes) -> None:
         """Go on after a request that asks for another protocol.
@@ -222,14 +235,17 @@ class Client(asyncio.Protocol):
         if self._parser.should_upgrade():
             self._body_follows = not _FRAMING.isdisjoint(self._headers)
         version = self._parser.get_http_version()
-        request = self._receiving = Request(
-            self,
-            method=self._parser.get_method().decode(),
-            path=path_of(self._url),
-            version=version,
-            headers=self._headers,
-            keep_alive=version != "1.0" and self._parser.should_keep_alive(),
+        self._head = Head(
+            self._parser.get_method().decode(),
+            path_of(self._url),
+            version,
+            version != "1.0" and self._parser.should_keep_alive(),
+            self._headers,
         )
+        self._begin(self._head)
+
+    def _begin(self, head: Head) -> None:
+        request = self._receiving = Request(self, head)
         self._asked.append(request)
         if len(self._asked) == 1:
             self._server.run(request)

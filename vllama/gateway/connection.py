@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from vllama.gateway.upstream import Upstream
 
 MAX_FRAMES = 8192
+CHUNKED = b"ncoding: chunked\r\n"  # as engines spell it; whatever else is left to the parser
 AGAIN = "try again: the engine is restarted if it has ended"
 
 
@@ -208,13 +209,16 @@ class Connection(asyncio.Protocol):
         if parser is None or sink is None:
             self.abort()
             return
-        self._answered = True
         try:
-            parser.feed_data(data)
+            if not self._answered:
+                self._answered = True
+                data = self._past_head(parser, data)
+            if data:
+                parser.feed_data(data)
         except httptools.HttpParserError as error:
             self._lose(f"the engine sent what is not HTTP ({error})")
             return
-        if not data.endswith(b"\r\n"):
+        if data and not data.endswith(b"\r\n"):
             self._between_chunks = False  # the next one's size has begun
         parts = self._parts
         # the sink may be taken away (abort) while it is being called
@@ -227,6 +231,19 @@ class Connection(asyncio.Protocol):
                 self._sink.on_data(body)
         if self._complete and self._sink is not None:
             self._sink.on_end()
+
+    def _past_head(self, parser: httptools.HttpResponseParser, data: bytes) -> bytes:
+        """Let the parser have the head, and keep the whole chunks after it; return what is left.
+
+        As in `data_received`, it need not see them.
+        """
+        start = data.find(b"\r\n\r\n") + 4
+        if start < 4 or data.find(CHUNKED, 0, start) < 0:
+            return data
+        parser.feed_data(data[:start])
+        self._parts, rest = whole_chunks(data[start:], self.frames)
+        self._between_chunks = True
+        return rest
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the sink, if it still waits."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -20,6 +21,7 @@ from vllama.tracing import sane
 
 if TYPE_CHECKING:
     from vllama.gateway.client import Client
+    from vllama.gateway.heads import Head
 
 MAX_BODY_BYTES = 128 * 1024 * 1024
 HELD_BYTES = 64 * 1024  # of a body that nobody has asked for yet; then its sender has to wait
@@ -58,6 +60,13 @@ def frame(size: int) -> bytes:
         if len(FRAMES) < MAX_FRAMES:
             FRAMES[size] = line
     return line
+
+
+@lru_cache(maxsize=256)
+def _beginning(status: int, content_type: bytes) -> bytes:
+    """Return the first lines of a head."""
+    reason = _REASONS.get(status, b"-")
+    return b"HTTP/1.1 %d %b\r\ncontent-type: %b\r\n" % (status, reason, content_type)
 
 
 class BodyTooLarge(BadRequest):
@@ -111,23 +120,10 @@ class Request:
         "writes",
     )
 
-    def __init__(
-        self,
-        client: Client,
-        *,
-        method: str,
-        path: str,
-        version: str,
-        headers: dict[bytes, bytes],
-        keep_alive: bool,
-    ) -> None:
-        """`headers`: names in lower case; of several with one name the last."""
+    def __init__(self, client: Client, head: Head) -> None:
         self._client = client
-        self.method = method
-        self.path = path
-        self.version = version
-        self.headers = headers
-        self.keep_alive = keep_alive
+        self.method, self.path, self.version, self.keep_alive, self.headers = head
+        headers = head.headers
         self.number = self.id = ""
         self.started_ns = now_ns()
         self.status = 0  # 0 until the head of the answer is made
@@ -271,11 +267,8 @@ class Request:
     ) -> None:
         """Begin the answer; `length` in bytes, None if it is not known yet."""
         self.status = status
-        lines = [
-            b"HTTP/1.1 %d %b\r\n" % (status, _REASONS.get(status, b"-")),
-            self._client.date(),
-            b"content-type: %b\r\nx-request-id: %b\r\n" % (content_type, self.id.encode()),
-        ]
+        beginning = _beginning(status, content_type)
+        lines = [beginning, self._client.date(), b"x-request-id: %b\r\n" % self.id.encode()]
         for name, value in self.extra:
             lines.append(b"%b: %b\r\n" % (name, value))
         if self.queue_position:

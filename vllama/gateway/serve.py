@@ -13,6 +13,7 @@ from vllama import early
 from vllama.early import BACKLOG
 from vllama.errors import ConfigError, PortTaken
 from vllama.gateway.client import Client
+from vllama.gateway.heads import Heads
 
 if TYPE_CHECKING:
     from vllama.gateway.app import App
@@ -104,7 +105,9 @@ class Server:
         self._now = asyncio.Event()
         self._second = 0
         self._date = b""
+        self.stopping = False  # no further request is taken
         self.clients: set[Client] = set()
+        self.heads = Heads()
 
     async def serve(self, listener: socket.socket) -> None:
         """Serve on `listener` until `stop`, and then until the running requests have ended."""
@@ -126,13 +129,9 @@ class Server:
         for task in self._tasks.values():
             task.cancel()
 
-    @property
-    def stopping(self) -> bool:
-        """Whether no further request is taken."""
-        return self._stop.is_set()
-
     def stop(self, *, now: bool = False) -> None:
         """Stop accepting and end when the running requests have; `now`: do not wait for them."""
+        self.stopping = True
         self._stop.set()
         if now:
             self._now.set()
