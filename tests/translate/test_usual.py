@@ -120,3 +120,14 @@ def test_a_match_renews_the_tries() -> None:
     for number in range(9):
         assert usual.learn(event("a", id_=str(number)), "a")
         assert usual.match(event("b", id_=str(number)))
+
+
+def test_events_that_need_no_change_pass_as_they_are() -> None:
+    # those of an Ollama, or of another vllama
+    events = [
+        b'data: {"id":"x","model":"%b","system_fingerprint":"fp_ollama","choices":[{"index":0,'
+        b'"delta":{"content":"%b"},"finish_reason":null}]}\n\n' % (PLAIN.model.encode(), text)
+        for text in (b"a", b"b", b"cd", b"e")
+    ]
+    reply = PassThrough(PLAIN, VLLM)
+    assert [reply.feed(event, 1) for event in events] == events

@@ -93,7 +93,6 @@ class Connection(asyncio.Protocol):
         "_complete",
         "_held",
         "_keep",
-        "_lane",
         "_parser",
         "_parts",
         "_pool",
@@ -103,12 +102,15 @@ class Connection(asyncio.Protocol):
         "_transport",
         "closed",
         "frames",
+        "lane",
+        "tables",
     )
 
     def __init__(self, pool: Upstream) -> None:
         self._pool = pool
         self.frames = pool.frames
-        self._lane: Lane | None = None
+        self.tables = pool.tables
+        self.lane: Lane | None = None
         self._reads = 0
         self._held = False
         self._transport: asyncio.Transport | None = None
@@ -152,19 +154,21 @@ class Connection(asyncio.Protocol):
         """How far its answer is; None if it waits for none."""
         if self._sink is None:
             return None
-        in_lane = self._lane.tokens if self._lane is not None else 0
+        in_lane = self.lane.tokens if self.lane is not None else 0
         return Progress(self._reads > 0, self._reads + in_lane, self._held)
 
     def divert(self, lane: Lane | None) -> None:
         """Let `lane` take the reads of this answer from now on; None takes it away."""
+        if self.lane is not None:
+            self.lane.settle()
         if self._transport and not self.closed:
             self._transport.set_protocol(lane or self)
-            self._lane = lane
+            self.lane = lane
 
     def release(self) -> None:
         """Give it back: to the pool if the answer was complete, else it is cut."""
         self._sink = None
-        if self._lane is not None:
+        if self.lane is not None:
             self.divert(None)
         if (
             self._complete

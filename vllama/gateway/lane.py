@@ -2,8 +2,11 @@
 
 While a stream's events differ in their text only (translate/usual.py), a lane stands in for the
 connection as its transport's protocol: what a read brings is recognised, rewritten and written to
-the client in one call. A token touches five objects instead of twenty, and what is cold in the
-processor's cache is most of its cost. Everything else a read may hold goes to the connection.
+the client in one call. Everything else a read may hold goes to the connection.
+
+A token costs what is cold in the processor: few objects are touched, few instructions interpreted.
+So what can be known before is in tables, by the length of what has come, and what a lane needs of
+its `Usual` is copied whenever it can have changed: when a read was handed over.
 """
 
 from __future__ import annotations
@@ -12,87 +15,130 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
-from vllama.gateway.http import EPOCH_NS, FRAMES, frame
+from vllama.gateway.http import EPOCH_NS, frame
 from vllama.translate.usual import BACKSLASH, QUOTE, shared
 
 if TYPE_CHECKING:
-    from vllama.gateway.client import Client
+    from collections.abc import Callable
+
     from vllama.gateway.connection import Connection
     from vllama.translate.usual import Usual
 
+MAX_TABLES = 64
+MAX_ROWS = 8192
+
 _clock_ns = time.monotonic_ns
+# what stands before a text, by its length: for each beginning and length of all the rest
+_begins: dict[tuple[bytes, int], dict[int, bytes]] = {}
+
+
+def lane_for(connection: Connection, usual: Usual, write: Callable[[bytes], None]) -> Lane:
+    """Return the lane for such events."""
+    return (Straight if usual.skip else Lane)(connection, usual, write)
 
 
 class Lane(asyncio.Protocol):
-    """Takes the reads of one answer, as long as its relay leaves it there."""
+    """Takes the reads of one answer, as long as its relay leaves it there: lines written anew."""
 
     __slots__ = (
         "_after",
+        "_before",
         "_connection",
-        "_counted",
+        "_count",
         "_end",
-        "_follows",
         "_frames",
-        "_tail",
+        "_head",
+        "_kept",
+        "_last_ns",
+        "_moment",
+        "_table",
         "_usual",
         "_write",
     )
 
-    def __init__(self, connection: Connection, usual: Usual, client: Client) -> None:
+    def __init__(
+        self, connection: Connection, usual: Usual, write: Callable[[bytes], None]
+    ) -> None:
+        """`write` takes what the client gets, with the frames of its chunks."""
         self._connection = connection
         self._frames = connection.frames
         self._usual = usual
-        self._write = client.write
-        self._counted = usual.tokens
-        self._tail = self._follows = b""
-        self._end = self._after = b""  # as they stand at the end of an HTTP chunk
+        self._write = write
+        self._count = self._last_ns = 0  # of the tokens that `usual` does not know of
+        self._refresh()
+
+    def _refresh(self) -> None:
+        """Copy what is needed of `usual`."""
+        usual = self._usual
+        self._head, self._kept, self._moment = usual.head, usual.kept, usual.moment
+        # as they stand at the end of an HTTP chunk
+        self._end = shared(usual.tail and usual.tail + b"\r\n")
+        self._before, self._after = usual.before, shared(usual.after + b"\r\n")
+        self._set_table()
+
+    def _set_table(self) -> None:
+        usual, moment = self._usual, self._usual.moment
+        now_ns = EPOCH_NS + _clock_ns()
+        if now_ns >= moment.until_ns:
+            moment.begin(now_ns)
+        rest = sum(map(len, (usual.first, moment.text, usual.before, usual.after)))
+        if len(_begins) >= MAX_TABLES:
+            _begins.clear()
+        self._table: dict[int, bytes] = _begins.setdefault((usual.first, rest), {})
 
     @property
     def tokens(self) -> int:
         """How many tokens have passed, in this lane or not: it tells that the engine goes on."""
-        return self._usual.tokens
+        return self._usual.tokens + self._count
+
+    def settle(self) -> None:
+        """Let `usual` know what has passed here."""
+        if self._count:
+            self._usual.tokens += self._count
+            self._usual.last_ns = self._last_ns
+            self._count = 0
 
     def data_received(self, data: bytes) -> None:
         """Pass plain tokens on; leave everything else to the connection."""
-        usual = self._usual
-        if usual.tail is not self._tail or usual.after is not self._follows:
-            self._tail, self._follows = usual.tail, usual.after
-            self._end = shared(usual.tail and usual.tail + b"\r\n")
-            self._after = shared(usual.after + b"\r\n")
         # the frame tells that this is one chunk; before a tail there is the head, or something else
         # with a quote
         line = self._frames.get(len(data), b"?")
-        rest = data.removeprefix(line).removeprefix(usual.head)
+        rest = data.removeprefix(line).removeprefix(self._head)
         text = rest.removesuffix(self._end)
-        if text is rest or not text or BACKSLASH in text:
-            self._hand_over(data)
+        if text is rest or not text or QUOTE in text or BACKSLASH in text:
+            self._unusual(data, text, rest)
             return
-        if QUOTE in text:
-            self._several(data)
-            return
-        usual.tokens += 1
-        usual.last_ns = now_ns = EPOCH_NS + _clock_ns()
-        if usual.kept is not None:
-            usual.kept += text
-        if usual.skip:
-            start, first = len(line) + usual.skip, usual.first
-            size = len(first) + len(data) - start - 2
-            write = self._write  # a method of that name would be looked for in the class
-            write(b"".join((FRAMES.get(size) or frame(size), first, data[start:])))
-            return
-        moment = usual.moment
+        self._count += 1
+        if self._kept is not None:
+            self._kept += text
+        self._last_ns = now_ns = EPOCH_NS + _clock_ns()
+        moment = self._moment
         if now_ns >= moment.until_ns:
             moment.begin(now_ns)
-        stamp, before = moment.text, usual.before
-        first, after = usual.first, self._after
-        size = len(first) + len(stamp) + len(before) + len(text) + len(after) - 2
-        write = self._write
-        write(b"".join((FRAMES.get(size) or frame(size), first, stamp, before, text, after)))
+        begin = self._table.get(len(text)) or self._begin(len(text))
+        write = self._write  # called by that name it would be looked for in the class first
+        write(b"".join((begin, moment.text, self._before, text, self._after)))
+
+    def _begin(self, size: int) -> bytes:
+        """Return what stands before the time and a text of `size` bytes; keep it."""
+        usual = self._usual
+        parts = (usual.first, self._moment.text, usual.before, usual.after)
+        begin = frame(size + sum(map(len, parts))) + usual.first
+        if len(self._table) < MAX_ROWS:
+            self._table[size] = begin
+        return begin
+
+    def _unusual(self, data: bytes, text: bytes, rest: bytes) -> None:
+        """Take a read that is not one plain token; `text` is what is left of it."""
+        if text is not rest and QUOTE in text and BACKSLASH not in text:
+            self._several(data)
+        else:
+            self._hand_over(data)
 
     def _several(self, data: bytes) -> None:
         """Pass on the tokens of a read of several chunks, all or none."""
-        usual, end, frame_of, head = self._usual, self._end, self._frames.get, self._usual.head
-        *pieces, rest = data.split(end) if end else (data,)
+        usual, end, frame_of, head = self._usual, self._end, self._frames.get, self._head
+        *pieces, rest = data.split(end)
         size = len(end)
         texts = [
             piece.removeprefix(frame_of(len(piece) + size, b"?")).removeprefix(head)
@@ -102,23 +148,67 @@ class Lane(asyncio.Protocol):
         if rest or not pieces or not all(texts) or QUOTE in together or BACKSLASH in together:
             self._hand_over(data)
             return
-        now_ns = EPOCH_NS + _clock_ns()
-        usual.tokens += len(texts)
-        usual.last_ns = now_ns
-        if usual.kept is not None:
-            usual.kept += together
+        self._count += len(texts)
+        self._last_ns = now_ns = EPOCH_NS + _clock_ns()
+        if self._kept is not None:
+            self._kept += together
         before, after = usual.around(now_ns)
         body = (after + before).join(texts)
         size = len(before) + len(body) + len(after)
-        self._write(b"".join((FRAMES.get(size) or frame(size), before, body, after, b"\r\n")))
+        self._write(b"".join((frame(size), before, body, after, b"\r\n")))
 
     def _hand_over(self, data: bytes) -> None:
         """Let the connection take a read, whose tokens are not ours."""
-        if self._usual.tokens > self._counted:
+        if self._count:
+            self.settle()
             self._usual.renew()
-        self._connection.data_received(data)
-        self._counted = self._usual.tokens
+        connection = self._connection
+        connection.data_received(data)
+        if connection.lane is self:
+            if bool(self._usual.skip) is isinstance(self, Straight):
+                self._refresh()
+            else:
+                connection.divert(lane_for(connection, self._usual, self._write))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the connection."""
+        self.settle()
         self._connection.connection_lost(exc)
+
+
+class Straight(Lane):
+    """Passes on the engine's own events, but for their beginning: no time, no length to reckon."""
+
+    __slots__ = ("_rows",)
+
+    def _set_table(self) -> None:
+        usual, tables = self._usual, self._connection.tables
+        if len(tables) >= MAX_TABLES:
+            tables.clear()
+        self._rows = tables.setdefault((usual.first, usual.skip), {})
+
+    def data_received(self, data: bytes) -> None:
+        """Pass plain tokens on; leave everything else to the connection."""
+        line, start, begin = self._rows.get(len(data)) or self._row(len(data))
+        rest = data.removeprefix(line).removeprefix(self._head)
+        text = rest.removesuffix(self._end)
+        if text is rest or not text or QUOTE in text or BACKSLASH in text:
+            self._unusual(data, text, rest)
+            return
+        self._count += 1
+        if self._kept is not None:
+            self._kept += text
+        write = self._write
+        write(begin + data[start:])
+
+    def _row(self, size: int) -> tuple[bytes, int, bytes]:
+        """Return, for a chunk of `size` bytes in all: its frame, its rest's place, ours before."""
+        line = self._frames.get(size)
+        if line is None:
+            return b"?", 0, b""
+        usual = self._usual
+        start = len(line) + usual.skip
+        row = line, start, frame(len(usual.first) + size - start - 2) + usual.first
+        if len(self._rows) < MAX_ROWS:
+            self._rows[size] = row
+        return row

@@ -18,7 +18,7 @@ from typing import Protocol
 from vllama.errors import VllamaError
 from vllama.gateway.connection import Connection, ConnectionLost
 from vllama.gateway.http import ClientGone, Request, now_ns
-from vllama.gateway.lane import Lane
+from vllama.gateway.lane import lane_for
 from vllama.gateway.upstream import Upstream
 from vllama.translate.faults import clean_engine_error
 from vllama.translate.stopping import StoppedReply
@@ -226,7 +226,7 @@ class Relay:
         """Let plain tokens take the short way, if the answer goes out in chunks."""
         client = self._request.in_chunks()
         if client is not None and self._connection is not None:
-            self._connection.divert(Lane(self._connection, usual, client))
+            self._connection.divert(lane_for(self._connection, usual, client.write))
             self._diverted = True
 
     def _leave_lane(self) -> None:

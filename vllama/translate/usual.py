@@ -48,7 +48,8 @@ TIMELESS = Moment()
 class Usual:
     """What surrounds the text of a stream's plain events, with the engine and with the client.
 
-    `tokens` and `last_ns` count the plain events and tell when the last one came; to `kept` their
+    `tokens` and `last_ns` count the plain events and tell when the last one came (nobody asks that
+    of a stream whose events pass as they are but for their beginning); to `kept` their
     texts are added as UTF-8, unless it is None.
     """
 
@@ -141,7 +142,8 @@ class Usual:
         What both have in common is not kept twice, if that is all but a beginning.
         """
         before, after = around
-        kept = common_end(before, self.head)
+        # a byte of it at least is written by us: `skip` is 0 where nothing is taken from the read
+        kept = min(common_end(before, self.head), len(self.head) - 1)
         self.skip = len(self.head) - kept
         if after == self.tail and self.skip < MAX_SKIP:
             self.first = shared(before[: len(before) - kept])
