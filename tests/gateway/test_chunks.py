@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllama.gateway.connection import Connection, ConnectionLost, whole_chunks
+from vllama.gateway.chunks import frame, frame_within, whole_chunks
+from vllama.gateway.connection import Connection, ConnectionLost
 from vllama.gateway.upstream import Upstream
 from vllama.supervise.spec import Endpoint
 
@@ -59,7 +60,7 @@ def test_whole_ones_are_taken_and_the_rest_is_left(bodies, last, data) -> None:
     framed = chunk(last) if last else b"0\r\n\r\n"
     cut = data.draw(st.integers(0, len(framed) - 1))
     read = b"".join(map(chunk, bodies)) + framed[:cut]
-    found, rest = whole_chunks(read, {})
+    found, rest = whole_chunks(read)
     assert found == bodies and rest == framed[:cut]
 
 
@@ -73,8 +74,10 @@ def test_what_is_unusual_is_left() -> None:
         b"\r\n",
         b"",
         b"aaaaaaaaaaaa",
+        b"0\r\n\r\n",
+        b"0\r\n\r\n0\r\n\r\n",
     ):
-        assert whole_chunks(odd, {}) == ([], odd)
+        assert whole_chunks(odd) == ([], odd)
 
 
 @pytest.mark.parametrize("head", HEADS)
@@ -93,3 +96,25 @@ def test_answers_of_one_connection_come_whole_however_they_are_cut(head, answers
         connection.release()
         assert connection in connection._pool.idle
         connection._pool.idle.clear()
+
+
+@pytest.mark.parametrize(
+    "read, bodies, rest",
+    [
+        (b"5\r\na\r\nbc\r\n", [b"a\r\nbc"], b""),
+        (b"A\r\n0123456789\r\n", [b"0123456789"], b""),
+        (b"001\r\na\r\n", [b"a"], b""),
+        (b"1\r\na\r\n0\r\n\r\n", [b"a"], b"0\r\n\r\n"),
+        (b"1\r\na\r\n1\r\nb\r\n1", [b"a", b"b"], b"1"),
+        (b"1\r\na\r\n0\r\nx: y\r\n\r\n", [b"a"], b"0\r\nx: y\r\n\r\n"),
+        (b"1\r\na\r\n0\r\n\r\n1\r\na\r\n", [b"a"], b"0\r\n\r\n1\r\na\r\n"),
+    ],
+)
+def test_what_else_is_a_chunk(read, bodies, rest) -> None:
+    assert whole_chunks(read) == (bodies, rest)
+
+
+def test_the_frame_of_a_whole_chunk_is_known_by_its_length() -> None:
+    for size in (1, 9, 15, 16, 255, 256, 4095, 4096, 65535, 65536):
+        assert frame_within(len(frame(size)) + size + 2) == frame(size)
+    assert frame_within(0) == frame_within(4) == frame_within(21) == b"?"

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Protocol, cast
 import httptools
 
 from vllama.errors import EngineCrashed
+from vllama.gateway.chunks import whole_chunks
 from vllama.scheduler.health import Answer as Progress
 
 if TYPE_CHECKING:
     from vllama.gateway.lane import Lane
     from vllama.gateway.upstream import Upstream
 
-MAX_FRAMES = 8192
 CHUNKED = b"ncoding: chunked\r\n"  # as engines spell it; whatever else is left to the parser
 AGAIN = "try again: the engine is restarted if it has ended"
 
@@ -60,30 +60,6 @@ class Sink(Protocol):
         ...
 
 
-def whole_chunks(data: bytes, frames: dict[int, bytes]) -> tuple[list[bytes], bytes]:
-    """Return the bodies of the whole chunks that `data` begins with, and what follows them.
-
-    An extension, the last chunk (which is empty) and whatever else is unusual is left to follow.
-    Keeps the frames (the line with its size that stands before a chunk) by the length of the whole.
-    """
-    bodies = []
-    start, size = 0, len(data)
-    while start < size:
-        end = data.find(b"\r\n", start + 1, start + 10)
-        try:
-            length = int(data[start:end], 16) if end > 0 else 0
-        except ValueError:
-            break
-        following = end + 4 + length
-        if length <= 0 or following > size:
-            break
-        if following - start not in frames and len(frames) < MAX_FRAMES:
-            frames[following - start] = data[start : end + 2]
-        bodies.append(data[end + 2 : following - 2])
-        start = following
-    return bodies, data[start:]
-
-
 class Connection(asyncio.Protocol):
     """One keep-alive connection; one answer at a time."""
 
@@ -101,15 +77,11 @@ class Connection(asyncio.Protocol):
         "_sink",
         "_transport",
         "closed",
-        "frames",
         "lane",
-        "tables",
     )
 
     def __init__(self, pool: Upstream) -> None:
         self._pool = pool
-        self.frames = pool.frames
-        self.tables = pool.tables
         self.lane: Lane | None = None
         self._reads = 0
         self._held = False
@@ -203,7 +175,7 @@ class Connection(asyncio.Protocol):
         sink = self._sink
         self._reads += 1
         if self._between_chunks and sink is not None:
-            bodies, rest = whole_chunks(data, self.frames)
+            bodies, rest = whole_chunks(data)
             if not rest:
                 sink.on_data(bodies[0] if len(bodies) == 1 else b"".join(bodies))
                 return
@@ -245,7 +217,7 @@ class Connection(asyncio.Protocol):
         if start < 4 or data.find(CHUNKED, 0, start) < 0:
             return data
         parser.feed_data(data[:start])
-        self._parts, rest = whole_chunks(data[start:], self.frames)
+        self._parts, rest = whole_chunks(data[start:])
         self._between_chunks = True
         return rest
 

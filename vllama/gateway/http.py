@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from vllama.errors import BadRequest
+from vllama.gateway.chunks import frame
 from vllama.tracing import sane
 
 if TYPE_CHECKING:
@@ -30,10 +31,6 @@ QUEUE_HEADER = b"x-vllama-queue-position"
 
 # wall time that never goes back: durations in replies are differences of these
 EPOCH_NS = time.time_ns() - time.monotonic_ns()
-
-# the lines with the size of a chunk that stand before it, as they were needed
-FRAMES: dict[int, bytes] = {}
-MAX_FRAMES = 8192
 
 _REASONS = {
     100: b"Continue", 200: b"OK", 201: b"Created", 204: b"No Content",
@@ -50,16 +47,6 @@ _BODILESS = (204, 304)
 def now_ns() -> int:
     """Return nanoseconds since the Unix epoch, monotonic within this process."""
     return EPOCH_NS + time.monotonic_ns()
-
-
-def frame(size: int) -> bytes:
-    """Return the line that stands before a chunk of `size` bytes (RFC 9112 §7.1)."""
-    line = FRAMES.get(size)
-    if line is None:
-        line = b"%x\r\n" % size
-        if len(FRAMES) < MAX_FRAMES:
-            FRAMES[size] = line
-    return line
 
 
 @lru_cache(maxsize=256)

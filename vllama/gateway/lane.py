@@ -15,7 +15,8 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
-from vllama.gateway.http import EPOCH_NS, frame
+from vllama.gateway.chunks import frame, frame_within
+from vllama.gateway.http import EPOCH_NS
 from vllama.translate.usual import BACKSLASH, QUOTE, shared
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ MAX_ROWS = 8192
 _clock_ns = time.monotonic_ns
 # what stands before a text, by its length: for each beginning and length of all the rest
 _begins: dict[tuple[bytes, int], dict[int, bytes]] = {}
+# of an engine's chunk, by its length: its frame, where its rest begins, and ours before that
+Rows = dict[int, tuple[bytes, int, bytes]]
+_rows: dict[tuple[bytes, int], Rows] = {}
 
 
 def lane_for(connection: Connection, usual: Usual, write: Callable[[bytes], None]) -> Lane:
@@ -46,7 +50,6 @@ class Lane(asyncio.Protocol):
         "_connection",
         "_count",
         "_end",
-        "_frames",
         "_head",
         "_kept",
         "_last_ns",
@@ -61,7 +64,6 @@ class Lane(asyncio.Protocol):
     ) -> None:
         """`write` takes what the client gets, with the frames of its chunks."""
         self._connection = connection
-        self._frames = connection.frames
         self._usual = usual
         self._write = write
         self._count = self._last_ns = 0  # of the tokens that `usual` does not know of
@@ -102,8 +104,7 @@ class Lane(asyncio.Protocol):
         """Pass plain tokens on; leave everything else to the connection."""
         # the frame tells that this is one chunk; before a tail there is the head, or something else
         # with a quote
-        line = self._frames.get(len(data), b"?")
-        rest = data.removeprefix(line).removeprefix(self._head)
+        rest = data.removeprefix(frame_within(len(data))).removeprefix(self._head)
         text = rest.removesuffix(self._end)
         if text is rest or not text or QUOTE in text or BACKSLASH in text:
             self._unusual(data, text, rest)
@@ -137,11 +138,11 @@ class Lane(asyncio.Protocol):
 
     def _several(self, data: bytes) -> None:
         """Pass on the tokens of a read of several chunks, all or none."""
-        usual, end, frame_of, head = self._usual, self._end, self._frames.get, self._head
+        usual, end, head = self._usual, self._end, self._head
         *pieces, rest = data.split(end)
         size = len(end)
         texts = [
-            piece.removeprefix(frame_of(len(piece) + size, b"?")).removeprefix(head)
+            piece.removeprefix(frame_within(len(piece) + size)).removeprefix(head)
             for piece in pieces
         ]
         together = b"".join(texts)
@@ -182,10 +183,9 @@ class Straight(Lane):
     __slots__ = ("_rows",)
 
     def _set_table(self) -> None:
-        usual, tables = self._usual, self._connection.tables
-        if len(tables) >= MAX_TABLES:
-            tables.clear()
-        self._rows = tables.setdefault((usual.first, usual.skip), {})
+        if len(_rows) >= MAX_TABLES:
+            _rows.clear()
+        self._rows = _rows.setdefault((self._usual.first, self._usual.skip), {})
 
     def data_received(self, data: bytes) -> None:
         """Pass plain tokens on; leave everything else to the connection."""
@@ -202,11 +202,8 @@ class Straight(Lane):
         write(begin + data[start:])
 
     def _row(self, size: int) -> tuple[bytes, int, bytes]:
-        """Return, for a chunk of `size` bytes in all: its frame, its rest's place, ours before."""
-        line = self._frames.get(size)
-        if line is None:
-            return b"?", 0, b""
-        usual = self._usual
+        """Return the row for a chunk of `size` bytes in all; keep it."""
+        usual, line = self._usual, frame_within(size)
         start = len(line) + usual.skip
         row = line, start, frame(len(usual.first) + size - start - 2) + usual.first
         if len(self._rows) < MAX_ROWS:

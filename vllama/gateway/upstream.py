@@ -68,8 +68,6 @@ class Upstream:
         self.endpoint = endpoint
         self.request_id_header: str | None = None  # as its engine's traits say
         self._heads: dict[str, bytes] = {}  # of JSON, by path
-        self.tables: dict[tuple[bytes, int], dict[int, tuple[bytes, int, bytes]]] = {}  # of lanes
-        self.frames: dict[int, bytes] = {}  # by the length of a chunk with its frame
         self.idle: list[Connection] = []
         self.live: set[Connection] = set()
         self.stopping = False
