@@ -391,3 +391,47 @@ def test_only_bad_request_ever(fields: dict[str, object]) -> None:
             parse(data)
         except BadRequest as error:
             assert error.message
+
+
+VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**70), 2**70),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.sampled_from(["", "5m", "high", "json", "x"]),
+    st.lists(st.sampled_from(["a", 1, None]), max_size=2),
+    st.dictionaries(st.sampled_from(["seed", "stop", "a"]), st.sampled_from([1, 2.5, ["a"], {}])),
+)
+MESSAGES = st.dictionaries(
+    st.sampled_from(["role", "Role", "content", "thinking", "images", "x"]),
+    st.one_of(st.sampled_from(["user", "Tool", "", "héé"]), VALUES),
+)
+BODIES = st.fixed_dictionaries(
+    {"model": st.one_of(st.just("m"), VALUES)},
+    optional={
+        "messages": st.one_of(st.lists(MESSAGES, max_size=2), VALUES),
+        "Messages": st.lists(MESSAGES, max_size=1),
+        **dict.fromkeys(
+            ("stream", "options", "keep_alive", "think", "truncate", "format", "logprobs", "y"),
+            VALUES,
+        ),
+    },
+)
+
+
+def parsed(body: bytes) -> object:
+    """Return what a body says, or how it is refused."""
+    try:
+        return parse_chat(body)
+    except BadRequest as error:
+        return str(error)
+
+
+@given(BODIES, st.sampled_from([b"", b" {}", b"x", b'"\\ud800"']))
+def test_the_usual_body_says_what_it_says_at_length(value, more) -> None:
+    body = json.dumps(value).encode() + more
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("vllama.translate.ollama_in.MAX_PLAIN_BYTES", 0)
+        at_length = parsed(body)
+    quickly = parsed(body)
+    assert quickly == at_length and repr(quickly) == repr(at_length)

@@ -80,6 +80,7 @@ class App:
         self._numbers = itertools.count(1)
         self._prefix = f"{time.time_ns() // 1_000_000:x}"
         self._running: set[str] = set()
+        self._ready: dict[tuple[str, str], Handler] = {}  # by method and path, of fixed paths
 
     async def __call__(self, request: Request) -> None:
         """Serve one request."""
@@ -90,7 +91,7 @@ class App:
         origin = request.header(b"origin") if b"origin" in request.headers else ""
         host = request.header(b"host")
         guards = self._gateway.guards
-        if not guards.host_allowed(host) or not guards.origin_allowed(origin, host):
+        if not guards.host_allowed(host) or (origin and not guards.origin_allowed(origin, host)):
             self._forbid(request, origin, host)
             return
         if origin:
@@ -116,8 +117,9 @@ class App:
     async def _handle(self, request: Request) -> None:
         """Find the handler and run it; the one place where a request's errors end."""
         try:
-            self._check_key(request)
-            handle = await self._route(request)
+            if self._gateway.guards.keys:
+                self._check_key(request)
+            handle = self._ready.get((request.method, request.path)) or await self._route(request)
             if handle:
                 await handle(self._gateway, request)
         except ClientGone:
@@ -132,10 +134,8 @@ class App:
             )
 
     def _check_key(self, request: Request) -> None:
-        """Raise Unauthorized if the server has keys and the request shows none of them."""
+        """Raise Unauthorized if the request shows none of the server's keys."""
         guards = self._gateway.guards
-        if not guards.keys:
-            return
         authorization, api_key = request.header(b"authorization"), request.header(b"x-api-key")
         if not guards.key_allowed(request.path, authorization, api_key):
             raise Unauthorized(
@@ -162,7 +162,10 @@ class App:
         name = methods[request.method]
         if name not in FIRST:
             await self._gateway.completed()
-        return handler(name)
+        found = handler(name)
+        if path in ROUTES:
+            self._ready[request.method, path] = found
+        return found
 
     @staticmethod
     def _fail(request: Request, error: VllamaError) -> None:

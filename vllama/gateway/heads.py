@@ -63,7 +63,9 @@ class Heads:
         head = self._known.get(found.key)
         if head is None or not found.digits:
             return head
-        return head._replace(headers=head.headers | {b"content-length": found.digits})
+        method, path, version, keep_alive, headers = head
+        headers = headers | {b"content-length": found.digits}
+        return Head(method, path, version, keep_alive, headers)
 
     def learn(self, found: Cut, head: Head) -> None:
         """Keep what the parser has said of the head, if it will say so of the next one."""

@@ -111,7 +111,7 @@ class Server:
 
     async def serve(self, listener: socket.socket) -> None:
         """Serve on `listener` until `stop`, and then until the running requests have ended."""
-        loop = asyncio.get_running_loop()
+        self._loop = loop = asyncio.get_running_loop()
         listening = await loop.create_server(lambda: Client(self), sock=listener, backlog=BACKLOG)
         sweeper = asyncio.create_task(self._sweep(), name="sweeper")
         try:
@@ -138,8 +138,8 @@ class Server:
 
     def run(self, request: Request) -> None:
         """Begin to answer a request."""
-        task = asyncio.get_running_loop().create_task(self._answer(request))
-        self._tasks[request] = task
+        # with a name, or the loop would write one
+        self._tasks[request] = asyncio.Task(self._answer(request), loop=self._loop, name="request")
 
     async def _answer(self, request: Request) -> None:
         try:

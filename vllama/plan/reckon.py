@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
+
 from vllama.engines.base import Engine, Mode, Slotted, Tunable, Wish
 from vllama.hardware.types import Platform, Vendor
 from vllama.models.types import Format, ModelInfo
@@ -159,7 +161,7 @@ def fitting_context(
     context = failed.context_length // 2
     while context >= LEAST_CONTEXT:
         preferences = replace(facts.preferences, context_length=context)
-        smaller = replace(need, context_length=None)
+        smaller = msgspec.structs.replace(need, context_length=None)
         facts = replace(facts, preferences=preferences)
         if (reckoned := reckon(facts, choice, format_, info, smaller)).fits:
             return reckoned.context_length

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import msgspec
+
 from vllama.engines.base import Found, Installation, Mode, Settings, Tuning
 from vllama.hardware.types import Platform
 from vllama.models.fits import amount
@@ -31,8 +33,7 @@ class Preferences:
     strict: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Need:
+class Need(msgspec.Struct, frozen=True, kw_only=True):
     """What one request needs of an instance; None means: whatever is there."""
 
     mode: Mode = Mode.CHAT

@@ -11,7 +11,8 @@ import asyncio
 import logging
 import math
 from contextvars import Context
-from dataclasses import replace
+
+import msgspec
 
 from vllama import tracing
 from vllama.clock import Clock
@@ -318,4 +319,4 @@ def widened(old: Instance, need: Need) -> Need:
     had = old.plan.settings if old.plan else None
     context = max(need.context_length or 0, had.context_length if had else 0) or None
     logprobs = need.logprobs or bool(had and had.logprobs)
-    return replace(need, context_length=context, logprobs=logprobs)
+    return msgspec.structs.replace(need, context_length=context, logprobs=logprobs)

@@ -93,10 +93,7 @@ def adapt_chat(
     out = _without_nulls(body, traits)
     out["messages"] = adapt_messages(out.get("messages"), traits, model, style)
     include_usage = _include_usage(out)
-    effort = out.pop("reasoning_effort", None)
-    reasoning = out.pop("reasoning", None)
-    if isinstance(reasoning, dict) and reasoning.get("effort") is not None:
-        effort = reasoning["effort"]
+    effort = _effort(out)
     limit = _max_tokens(out, defaults)
     stream = _boolean(out, "stream")
     _response_format(out, traits)
@@ -106,14 +103,7 @@ def adapt_chat(
     if constrained and traits.completes_chats and has_tools(out["messages"]):
         out["messages"] = tools_as_text(out["messages"])
     stop = _parameters(out, traits, defaults)
-    if "logprobs" in out and not _boolean(out, "logprobs"):
-        out.pop("logprobs")
-        out.pop("top_logprobs", None)
-    if out.get("logprobs"):
-        need_logprobs(out, traits, model)
-    top_logprobs = out.get("top_logprobs") or 0
-    if out.get("logprobs"):
-        out["top_logprobs"] = max(1, top_logprobs)  # some engines give none at all for 0
+    top_logprobs = _logprobs(out, traits, model)
     put_model(out, traits, model)
     put_max_tokens(out, limit, traits, default_is_small=False)
     think = False if constrained else asked_think(parse_effort(effort), style)
@@ -128,7 +118,7 @@ def adapt_chat(
         tools=tools or False,
         think=think,
         constrained=constrained,
-        chat_only="response_format" in out or bool(out.get("logprobs")),
+        chat_only="response_format" in out or "logprobs" in out,
         top_logprobs=top_logprobs,
         stop=stop,
     )
@@ -187,10 +177,37 @@ def _without_nulls(body: Mapping[str, Any], traits: Traits) -> dict[str, Any]:
     return out
 
 
+# most of what can be asked is not: below, `in` costs nothing beside a call
+
+
+def _effort(out: dict[str, Any]) -> object:
+    """Take the effort out of the body; `reasoning` wins over `reasoning_effort` (§1.8)."""
+    effort = out.pop("reasoning_effort") if "reasoning_effort" in out else None
+    if "reasoning" in out:
+        reasoning = out.pop("reasoning")
+        if isinstance(reasoning, dict) and reasoning.get("effort") is not None:
+            return reasoning["effort"]
+    return effort
+
+
+def _logprobs(out: dict[str, Any], traits: Traits, model: str) -> int:
+    """Ask for log probabilities if the client does; return of how many alternatives."""
+    wanted = "logprobs" in out and _boolean(out, "logprobs")
+    top = out.get("top_logprobs") or 0
+    if wanted:
+        need_logprobs(out, traits, model)
+        out["top_logprobs"] = max(1, top)  # some engines give none at all for 0
+    elif "logprobs" in out:
+        del out["logprobs"]
+        out.pop("top_logprobs", None)
+        top = 0
+    return top
+
+
 def _include_usage(out: dict[str, Any]) -> bool:
-    options = out.pop("stream_options", None)
-    if options is None:
+    if "stream_options" not in out:
         return False
+    options = out.pop("stream_options")
     if not isinstance(options, dict):
         _refuse_type("stream_options", "an object", options)
     return options.get("include_usage") is True
@@ -198,7 +215,8 @@ def _include_usage(out: dict[str, Any]) -> bool:
 
 def _max_tokens(out: dict[str, Any], defaults: Sampling | None) -> int | None:
     """Take the limit out of the body; OpenAI's new name wins over the old one."""
-    old, new = out.pop("max_tokens", None), out.pop("max_completion_tokens", None)
+    old = out.pop("max_tokens") if "max_tokens" in out else None
+    new = out.pop("max_completion_tokens") if "max_completion_tokens" in out else None
     if old is None and new is None:
         return defaults.max_tokens if defaults else None
     limit = _integer("max_tokens", old) if new is None else _integer("max_completion_tokens", new)
@@ -206,10 +224,10 @@ def _max_tokens(out: dict[str, Any], defaults: Sampling | None) -> int | None:
 
 
 def _response_format(out: dict[str, Any], traits: Traits) -> None:
-    wanted = out.pop("response_format", None)
-    adapted = None if wanted is None else adapt_response_format(wanted, traits)
-    if adapted is not None:
-        out["response_format"] = adapted
+    if "response_format" in out:
+        adapted = adapt_response_format(out.pop("response_format"), traits)
+        if adapted is not None:
+            out["response_format"] = adapted
 
 
 def _parameters(out: dict[str, Any], traits: Traits, defaults: Sampling | None) -> tuple[str, ...]:
@@ -219,14 +237,13 @@ def _parameters(out: dict[str, Any], traits: Traits, defaults: Sampling | None) 
         if spelled in out:
             read = _integer if name in _INTEGERS else _number
             given[name] = clamp(name, read(spelled, out.pop(spelled)), traits)
-    seed = out.pop("seed", None)
-    stop = _stop(out.pop("stop", None))
+    seed = out.pop("seed") if "seed" in out else None
+    stop = _stop(out.pop("stop")) if "stop" in out else None
     for name in _COUNTS:
         if name in out:
             out[name] = max(0, _integer(name, out[name]))
-    bias = out.get("logit_bias")
-    if bias is not None and not isinstance(bias, Mapping):
-        _refuse_type("logit_bias", "an object", bias)
+    if "logit_bias" in out and not isinstance(out["logit_bias"], Mapping):
+        _refuse_type("logit_bias", "an object", out["logit_bias"])
     put_sampling(out, defaults or Sampling(), traits)
     for name, value in given.items():
         if name in traits.parameters:

@@ -14,7 +14,7 @@ from vllama.errors import BadRequest, CapabilityMissing
 from vllama.translate.decoding import encode_json, kind
 from vllama.translate.style import Style
 from vllama.translate.toolcalls import short_id
-from vllama.translate.traits import Traits
+from vllama.translate.traits import Traits, once_for_traits
 from vllama.translate.upstream import audio_part, engine_role
 
 _DATA_URI = re.compile(r"data:(?:image/(?:jpeg|jpg|png|webp|gif))?;base64,", re.IGNORECASE)
@@ -28,11 +28,27 @@ def adapt_messages(
         raise BadRequest("[] is too short - 'messages'")
     if not isinstance(value, list):
         raise BadRequest(f"Invalid type for 'messages': expected an array, got {kind(value)}.")
-    messages = [_message(number, item, traits, model) for number, item in enumerate(value)]
+    plain = _plain_roles(traits)
+    messages = [
+        item
+        if type(item) is dict
+        and len(item) == 2
+        and item.get("role") in plain
+        and type(item.get("content")) is str
+        else _message(number, item, traits, model)
+        for number, item in enumerate(value)
+    ]
     if style is not None and style.short_ids:
         for message in messages:
             _shorten_ids(message)
     return messages
+
+
+@once_for_traits
+def _plain_roles(traits: Traits) -> tuple[str, ...]:
+    """Return the roles of messages that pass as they are if they have a text and nothing else."""
+    roles = ("user", "assistant", "system", "tool")
+    return tuple(role for role in roles if traits.roles is None or role in traits.roles)
 
 
 def _shorten_ids(message: dict[str, Any]) -> None:

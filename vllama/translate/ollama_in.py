@@ -12,6 +12,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
+
 from vllama.errors import BadRequest
 from vllama.translate.decoding import Fields, decode_object, fold, kind
 from vllama.translate.types import (
@@ -40,12 +42,56 @@ _MESSAGE = frozenset(
 _TOOL_CALL = frozenset(("id", "function"))
 _FUNCTION = frozenset(("index", "name", "arguments"))
 
+MAX_PLAIN_BYTES = 1024 * 1024  # of what is not first looked at for how much it holds
+
 _THINK_LEVELS = ("high", "medium", "low", "max")
 _NOT_BASE64 = re.compile(r"[^A-Za-z0-9+/=\r\n]")
 
 
+class _PlainMessage(msgspec.Struct, forbid_unknown_fields=True):
+    role: str
+    content: str
+
+
+class _PlainChat(msgspec.Struct, forbid_unknown_fields=True):
+    """The body that most clients send."""
+
+    model: str
+    messages: list[_PlainMessage]
+    stream: bool = True
+    options: dict[str, str | int | float | bool | list[str] | None] = {}
+    keep_alive: str | int | float | None = None
+    think: bool | str | None = None
+    truncate: bool = True
+
+
+_decode_plain = msgspec.json.Decoder(_PlainChat).decode
+
+
+def _plain_chat(body: bytes) -> ChatRequest | None:
+    """Parse the usual body, whose types are right; None for any other."""
+    try:
+        found = _decode_plain(body)
+    except ValueError:
+        return None
+    messages = [
+        Message(role=message.role.lower(), content=message.content) for message in found.messages
+    ]
+    return ChatRequest(
+        model=found.model,
+        messages=tuple(messages),
+        stream=found.stream,
+        options=found.options,
+        keep_alive=None if found.keep_alive is None else _seconds(found.keep_alive),
+        think=None if found.think is None else _think(found.think),
+        truncate=found.truncate,
+    )
+
+
 def parse_chat(body: bytes) -> ChatRequest:
     """Parse the body of `POST /api/chat`. Raises BadRequest."""
+    if len(body) <= MAX_PLAIN_BYTES and (plain := _plain_chat(body)) is not None:
+        return plain
     fields = Fields(fold(decode_object(body, "api.ChatRequest"), _CHAT), "ChatRequest")
     model = fields.text("model")
     messages = fields.items("messages", "[]api.Message")
@@ -155,8 +201,12 @@ def _top_logprobs(fields: Fields) -> int:
 
 
 def _keep_alive(fields: Fields) -> float | None:
+    return _seconds(fields.raw("keep_alive"))
+
+
+def _seconds(keep_alive: object) -> float | None:
     try:
-        return parse_keep_alive(fields.raw("keep_alive"))
+        return parse_keep_alive(keep_alive)
     except ValueError as error:
         raise BadRequest(str(error)) from None
 

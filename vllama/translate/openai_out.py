@@ -90,18 +90,24 @@ class PassThrough(Tap):
                     continue
                 self._usage_sent = True
             self._last = chunk
-            payload = self._trimmed(payload, chunk)
+            as_it_is = not (self._rewriter.active or self._trims) and _is_text(chunk)
+            mended = payload if as_it_is else self._mended(payload, chunk)
             if not self._rewriter.active and (text := plain_text(chunk)) is not None:
                 self._plain.append(text)
-            if chunk.choices and (self._rewriter.active or _has_calls(chunk)):
-                rewritten = self._rewriter.rewrite(payload)
-                if rewritten is None:
-                    continue
-                payload = rewritten
-            payload = self._renamed(payload, chunk)
-            if _tidied(chunk, self._passage.top_logprobs):
-                payload = _with_logprobs(payload, chunk)
-            out.append(b"data: %b\n\n" % payload)
+            if mended is not None:
+                out.append(b"data: %b\n\n" % self._renamed(mended, chunk))
+
+    def _mended(self, payload: bytes, chunk: Chunk) -> bytes | None:
+        """Return what the client gets for a chunk; None: nothing yet."""
+        payload = self._trimmed(payload, chunk)
+        if chunk.choices and (self._rewriter.active or _has_calls(chunk)):
+            rewritten = self._rewriter.rewrite(payload)
+            if rewritten is None:
+                return None
+            payload = rewritten
+        if _tidied(chunk, self._passage.top_logprobs):
+            payload = _with_logprobs(payload, chunk)
+        return payload
 
     def _trimmed(self, payload: bytes, chunk: Chunk) -> bytes:
         """Take off white space around thinking, in the chunk too; most have none."""
@@ -172,6 +178,19 @@ class PassThrough(Tap):
             }
             out.append(sse(_encode(closing)))
         out.append(sse(DONE))
+
+
+def _is_text(chunk: Chunk) -> bool:
+    """Tell whether nothing of it can need mending."""
+    choices = chunk.choices
+    if not choices:
+        return True
+    delta = choices[0].delta
+    return (
+        len(choices) == 1
+        and choices[0].logprobs is None
+        and not (delta and (delta.reasoning or delta.reasoning_content or delta.tool_calls))
+    )
 
 
 def _with_logprobs(payload: bytes, chunk: Chunk) -> bytes:

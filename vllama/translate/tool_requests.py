@@ -21,7 +21,7 @@ from vllama.translate.traits import SchemaStyle, Traits
 from vllama.translate.upstream import need_tools, response_format
 
 _CHOICE_FIELDS = ("tool_choice", "parallel_tool_calls")
-_FIELDS = ("tools", *_CHOICE_FIELDS)
+_FIELDS = frozenset(("tools", *_CHOICE_FIELDS))
 _NO_PARAMETERS: Mapping[str, object] = {"type": "object", "properties": {}}
 
 
@@ -34,8 +34,9 @@ def place_tools(out: dict[str, Any], traits: Traits, style: Style | None) -> Too
     tools = _list(out)
     mode, names = _choice(out.get("tool_choice"))
     if not tools or mode == "none":
-        for name in _FIELDS:
-            out.pop(name, None)
+        if not _FIELDS.isdisjoint(out):
+            for name in _FIELDS:
+                out.pop(name, None)
         if style is not None and not style.takes_tools and not traits.parses_tools:
             _history(out, tagged=False)
         return None
