@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllama.gateway.chunks import frame, frame_within, whole_chunks
+from vllama.gateway.chunks import FRAME, FRAME_WITHIN, whole_chunks
 from vllama.gateway.connection import Connection, ConnectionLost
 from vllama.gateway.upstream import Upstream
 from vllama.supervise.spec import Endpoint
@@ -116,5 +116,5 @@ def test_what_else_is_a_chunk(read, bodies, rest) -> None:
 
 def test_the_frame_of_a_whole_chunk_is_known_by_its_length() -> None:
     for size in (1, 9, 15, 16, 255, 256, 4095, 4096, 65535, 65536):
-        assert frame_within(len(frame(size)) + size + 2) == frame(size)
-    assert frame_within(0) == frame_within(4) == frame_within(21) == b"?"
+        assert FRAME_WITHIN[len(FRAME[size]) + size + 2] == FRAME[size]
+    assert FRAME_WITHIN[0] == FRAME_WITHIN[4] == FRAME_WITHIN[21] == b"?"

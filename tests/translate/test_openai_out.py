@@ -285,3 +285,9 @@ def test_fail() -> None:
         }
     }
     assert json.loads(Whole(PLAIN, VLLM).fail(error)) == event
+
+
+@pytest.mark.parametrize("event", [b"{}", b'{"choices":null}', b'{"id":"x"}', b' {"choices":[]}'])
+def test_an_event_that_says_nothing_stays_json(event: bytes) -> None:
+    out = PassThrough(PLAIN, VLLM).feed(b"data: %b\n\n" % event, 1)
+    assert isinstance(json.loads(out.removeprefix(b"data: ")), dict)

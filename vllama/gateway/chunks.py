@@ -5,35 +5,40 @@ What is worked out of a length is kept: streams have few different ones.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 MAX_KEPT = 8192
 NO_FRAME = b"?"  # no chunk begins so
 
-_frames: dict[int, bytes] = {}
-_frames_within: dict[int, bytes] = {}
+
+class _Kept(dict[int, bytes]):
+    """What a function says of a length; looked up, it costs no call."""
+
+    def __init__(self, work: Callable[[int], bytes]) -> None:
+        super().__init__()
+        self._work = work
+
+    def __missing__(self, size: int) -> bytes:
+        """Work it out."""
+        line = self._work(size)
+        if len(self) < MAX_KEPT:
+            self[size] = line
+        return line
 
 
-def frame(size: int) -> bytes:
-    """Return the line that stands before a chunk of `size` bytes."""
-    line = _frames.get(size)
-    if line is None:
-        line = b"%x\r\n" % size
-        if len(_frames) < MAX_KEPT:
-            _frames[size] = line
-    return line
+def _frame_within(size: int) -> bytes:
+    lines = (b"%x\r\n" % (size - digits - 4) for digits in range(1, 8) if size > digits + 4)
+    return next((line for line in lines if size == len(line) + int(line, 16) + 2), NO_FRAME)
 
 
-def frame_within(size: int) -> bytes:
-    """Return the line that a chunk of `size` bytes in all begins with; `NO_FRAME`: there is none.
+FRAME = _Kept(lambda size: b"%x\r\n" % size)
+"""The line that stands before a chunk, by the chunk's size in bytes."""
 
-    Written as all engines do: in small letters, without zeros before or an extension.
-    """
-    line = _frames_within.get(size)
-    if line is None:
-        lines = (b"%x\r\n" % (size - digits - 4) for digits in range(1, 8) if size > digits + 4)
-        line = next((line for line in lines if size == len(line) + int(line, 16) + 2), NO_FRAME)
-        if len(_frames_within) < MAX_KEPT:
-            _frames_within[size] = line
-    return line
+FRAME_WITHIN = _Kept(_frame_within)
+"""The line that a chunk of so many bytes in all begins with; `NO_FRAME`: there is none.
+
+Written as all engines do: in small letters, without zeros before or an extension.
+"""
 
 
 def whole_chunks(data: bytes) -> tuple[list[bytes], bytes]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from vllama.errors import BadRequest
-from vllama.gateway.chunks import frame
+from vllama.gateway.chunks import FRAME
 from vllama.tracing import sane
 
 if TYPE_CHECKING:
@@ -292,7 +292,7 @@ class Request:
             return
         head, self._head = self._head, b""
         if self._chunked:
-            body = b"".join((head, frame(len(body)), body, b"\r\n"))
+            body = b"".join((head, FRAME[len(body)], body, b"\r\n"))
         elif head:
             body = head + body
         self._client.write(body)
@@ -307,7 +307,7 @@ class Request:
         elif not self._chunked:
             body = head + body
         elif body:
-            body = b"".join((head, frame(len(body)), body, b"\r\n0\r\n\r\n"))
+            body = b"".join((head, FRAME[len(body)], body, b"\r\n0\r\n\r\n"))
         else:
             body = head + b"0\r\n\r\n"
         self.done = True

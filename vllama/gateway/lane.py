@@ -15,7 +15,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
-from vllama.gateway.chunks import frame, frame_within
+from vllama.gateway.chunks import FRAME, FRAME_WITHIN
 from vllama.gateway.http import EPOCH_NS
 from vllama.translate.usual import BACKSLASH, QUOTE, shared
 
@@ -104,7 +104,7 @@ class Lane(asyncio.Protocol):
         """Pass plain tokens on; leave everything else to the connection."""
         # the frame tells that this is one chunk; before a tail there is the head, or something else
         # with a quote
-        rest = data.removeprefix(frame_within(len(data))).removeprefix(self._head)
+        rest = data.removeprefix(FRAME_WITHIN[len(data)]).removeprefix(self._head)
         text = rest.removesuffix(self._end)
         if text is rest or not text or QUOTE in text or BACKSLASH in text:
             self._unusual(data, text, rest)
@@ -124,7 +124,7 @@ class Lane(asyncio.Protocol):
         """Return what stands before the time and a text of `size` bytes; keep it."""
         usual = self._usual
         parts = (usual.first, self._moment.text, usual.before, usual.after)
-        begin = frame(size + sum(map(len, parts))) + usual.first
+        begin = FRAME[size + sum(map(len, parts))] + usual.first
         if len(self._table) < MAX_ROWS:
             self._table[size] = begin
         return begin
@@ -142,7 +142,7 @@ class Lane(asyncio.Protocol):
         *pieces, rest = data.split(end)
         size = len(end)
         texts = [
-            piece.removeprefix(frame_within(len(piece) + size)).removeprefix(head)
+            piece.removeprefix(FRAME_WITHIN[len(piece) + size]).removeprefix(head)
             for piece in pieces
         ]
         together = b"".join(texts)
@@ -156,7 +156,7 @@ class Lane(asyncio.Protocol):
         before, after = usual.around(now_ns)
         body = (after + before).join(texts)
         size = len(before) + len(body) + len(after)
-        self._write(b"".join((frame(size), before, body, after, b"\r\n")))
+        self._write(b"".join((FRAME[size], before, body, after, b"\r\n")))
 
     def _hand_over(self, data: bytes) -> None:
         """Let the connection take a read, whose tokens are not ours."""
@@ -203,9 +203,9 @@ class Straight(Lane):
 
     def _row(self, size: int) -> tuple[bytes, int, bytes]:
         """Return the row for a chunk of `size` bytes in all; keep it."""
-        usual, line = self._usual, frame_within(size)
+        usual, line = self._usual, FRAME_WITHIN[size]
         start = len(line) + usual.skip
-        row = line, start, frame(len(usual.first) + size - start - 2) + usual.first
+        row = line, start, FRAME[len(usual.first) + size - start - 2] + usual.first
         if len(self._rows) < MAX_ROWS:
             self._rows[size] = row
         return row
