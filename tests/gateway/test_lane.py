@@ -21,6 +21,7 @@ from vllama.gateway.relay import Relay
 from vllama.gateway.upstream import Upstream
 from vllama.supervise.spec import Endpoint
 from vllama.translate.openai_out import PassThrough
+from vllama.translate.types import Call
 
 ENGINE = Endpoint(host="127.0.0.1", port=1)
 REPLIES = {
@@ -210,3 +211,22 @@ def test_an_error_in_the_stream_ends_the_lane() -> None:
     assert not stream.on_lane
     stream.read(framed(event("c")))
     assert len(stream.told()) == 2
+
+
+def test_a_bug_at_the_end_of_an_answer_reaches_its_request() -> None:
+    # the end is made in the engine's callback, where nobody would hear of it
+    async def ended() -> None:
+        stream = Stream("chat")
+        stream.read(b"0\r\n\r\n")  # the answer that the stream began with
+        stream.relay = Relay(asked(stream.client), stream.reply, whole=False, headers={})
+        pool = stream.connection._pool
+        pool.idle.append(stream.connection)
+        stream.reply.finish = lambda now_ns: 1 / 0  # type: ignore[method-assign]
+        running = asyncio.create_task(stream.relay.run(pool, Call(path="/", body=b"")))
+        await asyncio.sleep(0)
+        head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+        stream.read(head + framed(END) + b"0\r\n\r\n")
+        with pytest.raises(ZeroDivisionError):
+            await running
+
+    asyncio.run(ended())

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from vllama.engines.base import Mode
@@ -33,7 +33,7 @@ from vllama.translate.embeddings import base64s, embeddings_reply, finished, par
 from vllama.translate.extras import Extras, take_extras, with_effort
 from vllama.translate.go_floats import float32s
 from vllama.translate.openai_out import PassThrough, Whole
-from vllama.translate.upstream import parse_effort
+from vllama.translate.upstream import effort_of, parse_effort
 
 if TYPE_CHECKING:
     from vllama.gateway.app import Gateway
@@ -122,13 +122,6 @@ async def chat(gateway: Gateway, request: Request) -> None:
 
     prefix = of_messages(body.get("messages"))
     await leased(gateway, request, entry.bundle, need, extras.keep_alive, use, prefix)
-
-
-def effort_of(body: dict[str, Any]) -> object:
-    """Return the effort that a body asks for; `reasoning` wins over `reasoning_effort` (§1.8)."""
-    reasoning = body.get("reasoning")
-    effort = reasoning.get("effort") if isinstance(reasoning, dict) else None
-    return body.get("reasoning_effort") if effort is None else effort
 
 
 def may_truncate(request: Request, extras: Extras, *, default: bool) -> bool:

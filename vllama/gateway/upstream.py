@@ -15,11 +15,11 @@ from vllama.gateway.connection import Connection, ConnectionLost
 from vllama.scheduler.health import Answer as Progress
 from vllama.supervise.spec import Endpoint
 from vllama.tracing import trace
+from vllama.translate.reply import JSON
 
 if TYPE_CHECKING:
     from vllama.translate.types import Call
 
-JSON = "application/json"
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
 CONNECT_LIMIT_S = 5.0
 

@@ -26,6 +26,7 @@ from vllama.translate.types import Sampling, Think
 from vllama.translate.upstream import (
     adapt_response_format,
     clamp,
+    effort_of,
     mask_seed,
     need_completions,
     need_logprobs,
@@ -181,12 +182,12 @@ def _without_nulls(body: Mapping[str, Any], traits: Traits) -> dict[str, Any]:
 
 
 def _effort(out: dict[str, Any]) -> object:
-    """Take the effort out of the body; `reasoning` wins over `reasoning_effort` (§1.8)."""
-    effort = out.pop("reasoning_effort") if "reasoning_effort" in out else None
-    if "reasoning" in out:
-        reasoning = out.pop("reasoning")
-        if isinstance(reasoning, dict) and reasoning.get("effort") is not None:
-            return reasoning["effort"]
+    """Take the effort out of the body."""
+    if "reasoning_effort" not in out and "reasoning" not in out:
+        return None
+    effort = effort_of(out)
+    out.pop("reasoning_effort", None)
+    out.pop("reasoning", None)
     return effort
 
 

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 from vllama.errors import BadRequest
 from vllama.translate.decoding import kind
 from vllama.translate.types import Think
+from vllama.translate.upstream import effort_of
 from vllama.units import parse_keep_alive
 
 _LEVELS = ("low", "medium", "high", "max")
@@ -71,10 +72,7 @@ def take_extras(body: Mapping[str, Any]) -> tuple[dict[str, Any], Extras]:
 
 def with_effort(body: dict[str, Any], think: Think) -> dict[str, Any]:
     """Say `think` as OpenAI's effort, unless the body has one; `true` is every model's default."""
-    if think is None or think is True or body.get("reasoning_effort") is not None:
-        return body
-    reasoning = body.get("reasoning")
-    if isinstance(reasoning, Mapping) and reasoning.get("effort") is not None:
+    if think is None or think is True or effort_of(body) is not None:
         return body
     return body | {"reasoning_effort": think or "none"}
 

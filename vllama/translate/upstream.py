@@ -16,7 +16,7 @@ from vllama.errors import BadRequest, CapabilityMissing
 from vllama.translate.gbnf import json_grammar
 from vllama.translate.safe_schema import closed, safe_schema
 from vllama.translate.style import template_switches
-from vllama.translate.traits import SchemaStyle, Traits
+from vllama.translate.traits import SchemaStyle, Traits, once_for_traits
 from vllama.translate.types import Format, Sampling, Think
 
 _INT32_MAX = 2**31 - 1
@@ -41,8 +41,6 @@ _SENT = (
 )  # fmt: skip
 
 MAX_PUT = 256
-# what has been worked out of `put_sampling`; with the traits, so that their id stays theirs
-_put: dict[tuple[int, Sampling], tuple[Traits, dict[str, Any]]] = {}
 
 _SIGNATURES = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
@@ -80,12 +78,19 @@ def put_model(body: dict[str, Any], traits: Traits, model: str) -> None:
 
 def put_sampling(body: dict[str, Any], sampling: Sampling, traits: Traits) -> None:
     """Send every parameter that the engine knows, under its name there, but `max_tokens`."""
-    kept = _put.get((id(traits), sampling))
-    if kept is None or kept[0] is not traits:
-        if len(_put) >= MAX_PUT:
-            _put.clear()
-        kept = _put[id(traits), sampling] = (traits, _sampling(sampling, traits))
-    body.update(kept[1])
+    kept = _put(traits)
+    found = kept.get(sampling)
+    if found is None:
+        if len(kept) >= MAX_PUT:
+            kept.clear()
+        found = kept[sampling] = _sampling(sampling, traits)
+    body.update(found)
+
+
+@once_for_traits
+def _put(traits: Traits) -> dict[Sampling, dict[str, Any]]:
+    """Return where is kept what `put_sampling` has worked out for an engine."""
+    return {}
 
 
 def _sampling(sampling: Sampling, traits: Traits) -> dict[str, Any]:
@@ -229,6 +234,13 @@ def need_tools(traits: Traits) -> None:
     """Raise CapabilityMissing if the engine would not show tools to the model."""
     if not traits.takes_tools:
         raise CapabilityMissing("the engine of this model does not support tools")
+
+
+def effort_of(body: Mapping[str, Any]) -> object:
+    """Return the effort that a body asks for; `reasoning` wins over `reasoning_effort` (§1.8)."""
+    reasoning = body.get("reasoning")
+    effort = reasoning.get("effort") if isinstance(reasoning, dict) else None
+    return body.get("reasoning_effort") if effort is None else effort
 
 
 def parse_effort(value: object) -> Think:
