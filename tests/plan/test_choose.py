@@ -18,15 +18,16 @@ from tests.facts import (
     facts,
     missing,
 )
-from vllama.engines.base import Installation, Mode
+from vllama.engines.base import Found, Installation, Mode
+from vllama.engines.external import ENGINE as EXTERNAL
 from vllama.engines.mlx_lm import ENGINE as MLX
 from vllama.engines.transformers_serve import ENGINE as TRANSFORMERS
 from vllama.engines.vllm import ENGINE as VLLM
 from vllama.errors import BadModelFile, ConfigError, EngineMissing, NoPlan, NotEnoughMemory
-from vllama.models.types import Format
+from vllama.models.types import Format, ModelInfo
 from vllama.plan.choose import choose_engine, make_plan, preferred_formats
 from vllama.plan.tell import tell
-from vllama.plan.types import Need
+from vllama.plan.types import Facts, Need, Preferences
 
 BOTH = (LLAMA_CPP_GPU, VLLM_HERE)
 
@@ -193,12 +194,60 @@ def test_the_context(need, preferred, platform, context):
         (H100, LLAMA_CPP_GPU, None, -1),
         (H100, LLAMA_CPP_HERE, None, 0),
         (H100, LLAMA_CPP_GPU, 12, 12),
+        (H100, LLAMA_CPP_HERE, 12, 0),
     ],
 )
 def test_layers_on_the_gpu(platform, installation, asked, layers):
     plan = make_plan(facts(platform, (installation,), gpu_layers=asked), bundle(), INFO, Need())
     assert plan.settings.gpu_layers == layers
     assert plan.memory.on_gpu is (layers != 0)
+
+
+@pytest.mark.parametrize(
+    ("platform", "installation", "asked", "said"),
+    [
+        (CPU, LLAMA_CPP_HERE, None, None),
+        (CPU, LLAMA_CPP_HERE, 0, None),
+        (
+            CPU, LLAMA_CPP_HERE, 99,
+            "all layers on the CPU, though 99 on a GPU were asked for: no GPU was found, and this "
+            "build of the engine has no GPU support",
+        ),
+        (
+            CPU, LLAMA_CPP_GPU, 99,
+            "no GPU was found, though 99 on a GPU were asked for: where the layers go is up to the "
+            "engine",
+        ),
+        (H100, LLAMA_CPP_GPU, 0, "all layers on the CPU, as asked for"),
+        (H100, LLAMA_CPP_GPU, 99, "all 30 layers on the GPU, as asked for"),
+        (H100, LLAMA_CPP_GPU, 30, "30 layers on the GPU, as asked for"),
+        (MAC, LLAMA_CPP_GPU, 12, "12 layers on Metal, as asked for"),
+        (H100, LLAMA_CPP_HERE, None,
+         "all layers on the CPU: this build of the engine has no GPU support"),
+        (H100, VLLM_HERE, 12, "all layers on the GPU: vLLM does not split a model"),
+    ],
+)  # fmt: skip
+def test_what_is_said_of_layers_is_so(platform, installation, asked, said):
+    form = Format.SAFETENSORS if installation is VLLM_HERE else Format.GGUF
+    here = facts(platform, (installation,), gpu_layers=asked)
+    plan = make_plan(here, bundle(format=form), INFO, Need())
+    assert next((line for line in plan.reasons if "layers" in line), None) == said
+
+
+def test_of_a_server_elsewhere_nothing_is_said_that_only_it_knows():
+    external = EXTERNAL.configured({"upstreams": ("http://127.0.0.1:9",)})
+    found = Found(engines={"external": external}, installations={"external": external.find()})
+    here = Facts(platform=H100, found=found, preferences=Preferences(gpu_layers=99))
+    there = bundle(format=Format.REMOTE, files=(), path=Path("upstream:m"))
+    for context, said in (
+        (None, "that server does not say how much context the model has"),
+        (8192, "context 8192 tokens, as that server says"),
+    ):
+        plan = make_plan(
+            here, there, ModelInfo(architecture="vllm", context_length=context), Need()
+        )
+        assert plan.reasons == ("external server at http://127.0.0.1:9: given as an upstream", said)
+        assert not plan.memory.on_gpu
 
 
 def test_one_core_is_left_free_for_decoding():

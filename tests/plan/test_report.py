@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from tests.facts import CPU, GIB, H100, INFO, LLAMA_CPP_GPU, LLAMA_CPP_HERE, bundle, facts
+from vllama.engines.base import Found, Installation
+from vllama.engines.llama_cpp_python import ENGINE as LLAMA_CPP
+from vllama.engines.llama_server import ENGINE as LLAMA_SERVER
+from vllama.models.fits import amounts
 from vllama.plan.choose import make_plan
-from vllama.plan.report import device_rows, masked, short
+from vllama.plan.report import device_rows, masked, report, short
 from vllama.plan.tell import tell
-from vllama.plan.types import Need
+from vllama.plan.types import Facts, Need, Preferences, Relief
 
 
 @pytest.mark.parametrize(
@@ -58,6 +63,51 @@ def test_everything_is_plain() -> None:
     assert "mine" not in told["command"] and told["command"][-2:] == ["--api-key", "***"]
     (taken,) = [row for row in told["engines"] if row["taken"]]
     assert taken["engine"] == told["engine"]
+
+
+@pytest.mark.parametrize(
+    ("preferences", "relief", "said"),
+    [
+        ({}, Relief(), "llama.cpp (llama_cpp.server) comes before it: runs on any CPU"),
+        ({"engine": "llama-cpp-python"}, Relief(), "'llama-cpp-python' was asked for by name"),
+        ({}, Relief(without=frozenset({"llama-server"})), "an earlier plan with it failed"),
+    ],
+)
+def test_it_is_said_which_engine_is_taken_instead_and_why(preferences, relief, said) -> None:
+    other = Installation(engine=LLAMA_SERVER.name, version="1", executable=Path("/bin/l"))
+    first = replace(LLAMA_CPP, by_platform=((900, ""), (900, ""), (900, "runs on any CPU")))
+    found = Found(
+        engines={engine.name: engine for engine in (first, LLAMA_SERVER)},
+        installations={LLAMA_CPP.name: LLAMA_CPP_HERE, LLAMA_SERVER.name: other},
+    )
+    here = Facts(platform=CPU, found=found, preferences=Preferences(**preferences), relief=relief)
+    plan = make_plan(here, bundle(), INFO, Need())
+    told = report(here, bundle(), plan, platform="", environ={}, files=())
+    (row,) = [row for row in told["engines"] if not row["taken"]]
+    assert row["reason"] == said
+    (taken,) = [row for row in told["engines"] if row["taken"]]
+    assert (taken["reason"] == "asked for by name") is bool(preferences)
+
+
+def test_an_engine_that_can_do_less_is_said_to() -> None:
+    other = Installation(engine=LLAMA_SERVER.name, version="1", executable=Path("/bin/l"))
+    found = Found(
+        engines={engine.name: engine for engine in (LLAMA_CPP, LLAMA_SERVER)},
+        installations={LLAMA_CPP.name: LLAMA_CPP_HERE, LLAMA_SERVER.name: other},
+    )
+    here = Facts(platform=CPU, found=found, preferences=Preferences(parallel=4))
+    told = tell(here, bundle(), INFO, {})
+    reasons = {row["engine"]: row["reason"] for row in told["engines"] if not row["taken"]}
+    assert reasons == {LLAMA_CPP.name: "it answers one request at a time"}
+
+
+def test_two_amounts_that_differ_look_different() -> None:
+    for less in (GIB // 5, GIB - 1, GIB, 3 * GIB):
+        for more in (less + 1, less + 40_000, less + 10**7):
+            one, other = amounts(more, less)
+            assert one != other
+    assert amounts(GIB, GIB) == ("1.0 GiB", "1.0 GiB")
+    assert amounts(3 * GIB, GIB // 2) == ("3.0 GiB", "512 MiB")
 
 
 def test_what_does_not_fit_still_names_its_engine_and_the_numbers() -> None:

@@ -153,7 +153,7 @@ def failing_rows(told: Mapping[str, Any]) -> list[tuple[str, ...]]:
         kinds.setdefault(tuple(row["then"]), []).append(row["when"])
     rows: list[tuple[str, ...]]
     rows = [(", or ".join(when), "; then ".join(then)) for then, when in kinds.items()]
-    return rows or [("nothing else can be tried here: what was asked for stays",)]
+    return rows or [("nothing else can be tried here",)]
 
 
 def show(told: Mapping[str, Any]) -> None:

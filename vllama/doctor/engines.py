@@ -15,6 +15,7 @@ from vllama.environments.place import MARKER, existing, python_of
 from vllama.errors import NoPlan
 from vllama.hardware.probe import run_command
 from vllama.plan.choose import advice, choose_engine, ranked
+from vllama.plan.choose import lacking as falls_short
 from vllama.plan.types import Choice, Facts
 
 START_LIMIT_S = 90.0
@@ -34,7 +35,8 @@ def chosen(facts: Facts) -> Iterator[Finding]:
     for better, _, reason in ranked(facts):
         if better.name == choice.engine or facts.preferences.engine:
             break
-        if absent := found.missing.get(better.name):
+        absent = found.missing.get(better.name)
+        if absent and absent.installable and not falls_short(better, facts, None, None):
             yield warning(
                 f"{better.title} would be the choice here ({reason}), but {absent.reason}",
                 advice(facts, absent),

@@ -296,6 +296,13 @@ class Slotted(Protocol):
 
 
 @runtime_checkable
+class Splitting(Protocol):
+    """An engine that can put some of a model's layers on a GPU; others put all there, or none."""
+
+    splits_layers: bool
+
+
+@runtime_checkable
 class Adapting(Protocol):
     """An engine that can be started with LoRA adapters; one without this takes none."""
 

@@ -62,7 +62,7 @@ class External:
 
     def preference(self, platform: Platform) -> tuple[int, str]:
         """Only for the models that it lists, but first where it is given."""
-        return (200, "it already runs") if self.endpoints else (0, "no upstream is given")
+        return (200, "given as an upstream") if self.endpoints else (0, "no upstream is given")
 
     def supports(self, platform: Platform, info: ModelInfo) -> str | None:
         """What it lists it serves."""

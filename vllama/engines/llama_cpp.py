@@ -99,6 +99,7 @@ class LlamaCpp:
     failures: tuple[FailurePattern, ...]
     install: Recipe
     max_adapters: int
+    splits_layers: bool = True
     grace: Grace = Grace(term_s=1.0, second_term_s=1.0, kill_s=5.0)
     formats: tuple[Format, ...] = (Format.GGUF,)
     modes: tuple[Mode, ...] = (Mode.CHAT, Mode.EMBED)

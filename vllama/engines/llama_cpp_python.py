@@ -159,7 +159,7 @@ ENGINE = LlamaCpp(
     probe=HttpProbe(path="/health", ready_statuses=frozenset({404}), verify_path="/v1/models"),
     key_variable="API_KEY",
     by_platform=(
-        (90, "Apple silicon: all layers on the GPU by Metal"),
+        (90, "Apple silicon, with Metal"),
         (80, "macOS"),
         (50, "runs on any CPU"),
     ),

@@ -209,7 +209,7 @@ ENGINE = LlamaCpp(
     probe=HttpProbe(path="/health", verify_path="/props"),
     key_variable="LLAMA_API_KEY",
     by_platform=(
-        (85, "Apple silicon: all layers on the GPU by Metal, several requests at once"),
+        (85, "Apple silicon, with Metal, several requests at once"),
         (75, "macOS, several requests at once"),
         (45, "runs on any CPU, several requests at once"),
     ),

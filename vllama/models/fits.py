@@ -21,6 +21,14 @@ def amount(size_bytes: int) -> str:
     return f"{size_bytes / GIB:.1f} GiB"
 
 
+def amounts(one_bytes: int, other_bytes: int) -> tuple[str, str]:
+    """Return two amounts for people to compare, fine enough that different ones look different."""
+    if amount(one_bytes) != amount(other_bytes) or one_bytes == other_bytes:
+        return amount(one_bytes), amount(other_bytes)
+    one, other = (f"{size / MIB:.1f} MiB" for size in (one_bytes, other_bytes))
+    return (one, other) if one != other else (f"{one_bytes} bytes", f"{other_bytes} bytes")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
     """What a model takes with a context of so many tokens, and what there is; bytes.
@@ -40,12 +48,12 @@ class Fit:
     @property
     def needed(self) -> str:
         """What it takes, for people."""
-        return amount(self.needed_bytes)
+        return amounts(self.needed_bytes, self.usable_bytes)[0]
 
     @property
     def usable(self) -> str:
         """What there is, for people."""
-        return amount(self.usable_bytes)
+        return amounts(self.needed_bytes, self.usable_bytes)[1]
 
 
 class Fits(Protocol):

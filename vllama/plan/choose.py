@@ -87,6 +87,19 @@ def choose_engine(
     raise nothing_found(facts, format_, better)
 
 
+def size_words(bundle: Bundle, info: ModelInfo, reckoned: Reckoned) -> str:
+    """Return context and memory of a plan in a sentence."""
+    if bundle.format is Format.REMOTE:
+        if info.context_length:
+            return f"context {info.context_length} tokens, as that server says"
+        return "that server does not say how much context the model has"
+    memory = reckoned.memory
+    return (
+        f"context {reckoned.context_length} tokens; about {amount(memory.total_bytes)} of "
+        f"{'GPU memory' if memory.on_gpu else 'memory'}, {amount(reckoned.usable_bytes)} usable"
+    )
+
+
 def lacking(
     engine: Engine, facts: Facts, bundle: Bundle | None, info: ModelInfo | None
 ) -> str | None:
@@ -185,9 +198,7 @@ def draft(
     reasons = [
         f"{engine.title} {choice.installation.version}: {choice.reason}",
         *reckoned.reasons,
-        f"context {context} tokens; about {amount(memory.total_bytes)} of "
-        f"{'GPU memory' if memory.on_gpu else 'memory'}, "
-        f"{amount(reckoned.usable_bytes)} usable",
+        size_words(bundle, info, reckoned),
     ]
     prefs, cores = facts.preferences, facts.platform.cores // facts.preferences.replicas
     threads = need.threads or prefs.threads

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import msgspec
 
-from vllama.engines.base import Engine, Mode, Slotted, Tunable, Wish
+from vllama.engines.base import Engine, Mode, Slotted, Splitting, Tunable, Wish
 from vllama.hardware.types import Platform, Vendor
 from vllama.models.types import Format, ModelInfo
 from vllama.plan.fit import default_context, estimate, largest_context, round_up
@@ -23,7 +23,7 @@ def reckon(facts: Facts, choice: Choice, format_: Format, info: ModelInfo, need:
     """
     engine, prefs = facts.found.engines[choice.engine], facts.preferences
     reasons: list[str] = []
-    gpu_layers, why = layers(facts, choice, need)
+    gpu_layers, why = layers(facts, choice, format_, info, need)
     on_gpu = gpu_layers != 0 and bool(facts.platform.accelerators)
     if why:
         reasons.append(why)
@@ -169,17 +169,40 @@ def fitting_context(
     return None
 
 
-def layers(facts: Facts, choice: Choice, need: Need) -> tuple[int, str | None]:
-    """Return how many layers go to the GPU (-1: all) and why."""
-    asked = need.gpu_layers if need.gpu_layers is not None else facts.preferences.gpu_layers
-    if asked is not None and asked >= 0:
-        return asked, f"{asked} layers on the GPU, as asked for"
-    if not facts.platform.accelerators:
+def layers(
+    facts: Facts, choice: Choice, format_: Format, info: ModelInfo, need: Need
+) -> tuple[int, str | None]:
+    """Return how many layers go to the GPU (-1: all) and why; None if there was no choice.
+
+    A number that was asked for is passed on also where no GPU was found, as long as the build of
+    the engine could use one: there are GPUs that only an engine knows.
+    """
+    if format_ is Format.REMOTE:
         return 0, None
-    if not choice.installation.offloads:
-        return 0, "all layers on the CPU: this build of the engine has no GPU support"
+    asked = need.gpu_layers if need.gpu_layers is not None else facts.preferences.gpu_layers
+    gpus, offloads = facts.platform.accelerators, choice.installation.offloads
+    if asked == 0:
+        return 0, "all layers on the CPU, as asked for" if gpus else None
+    wanted = f"though {asked} on a GPU were asked for" if asked and asked > 0 else ""
+    if not gpus and not wanted:
+        return 0, None
+    if not offloads:
+        lacking = "this build of the engine has no GPU support"
+        why = lacking if gpus else f"no GPU was found, and {lacking}"
+        return 0, f"all layers on the CPU{', ' if wanted else ''}{wanted}: {why}"
+    if not gpus:
+        assert asked is not None
+        return asked, f"no GPU was found, {wanted}: where the layers go is up to the engine"
     where = "Metal" if facts.platform.of(Vendor.APPLE) else "the GPU"
-    return -1, f"all layers on {where}"
+    engine = facts.found.engines[choice.engine]
+    if not wanted:
+        return -1, f"all layers on {where}"
+    if not isinstance(engine, Splitting):
+        return -1, f"all layers on {where}: {engine.title} does not split a model"
+    assert asked is not None
+    if info.block_count and asked > info.block_count:
+        return asked, f"all {info.block_count} layers on {where}, as asked for"
+    return asked, f"{asked} layers on {where}, as asked for"
 
 
 def wanted_context(facts: Facts, need: Need) -> tuple[int, bool]:

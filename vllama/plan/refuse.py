@@ -6,7 +6,6 @@ from vllama.engines.base import Adapting, Engine, Mode
 from vllama.engines.flags import has_flag
 from vllama.errors import BadModelFile, ConfigError, InvalidModelRef, NoPlan, NotEnoughMemory
 from vllama.models.aliases import hub_alias
-from vllama.models.fits import amount
 from vllama.models.ref import ModelRef
 from vllama.models.types import Bundle, ModelInfo
 from vllama.plan.reckon import fitting_context
@@ -72,8 +71,9 @@ def refuse_if_too_large(
         return
     context = fitting_context(facts, choice, bundle.format, info, need, reckoned)
     smaller = f"a smaller context (--ctx {context} fits)" if context else "a smaller model"
+    kind = "GPU memory" if reckoned.memory.on_gpu else "system memory"
     raise NotEnoughMemory(
-        f"cannot load '{bundle.name}': model requires more system memory "
-        f"({reckoned.numbers}) than is available ({amount(reckoned.usable_bytes)})",
+        f"cannot load '{bundle.name}': model requires more {kind} "
+        f"({reckoned.numbers}) than is available ({reckoned.usable})",
         hint=f"use {smaller} or a smaller quantisation",
     )

@@ -7,13 +7,13 @@ tree of text, numbers and lists out, for a person's table or a program's JSON.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from vllama.engines.base import Engine, Mode
 from vllama.errors import NoPlan, VllamaError
 from vllama.models.types import Bundle, ModelInfo
-from vllama.plan.choose import choose_engine, ranked
+from vllama.plan.choose import choose_engine, lacking, ranked
 from vllama.plan.forms import Form
 from vllama.plan.ladder import WORDS, fallbacks
 from vllama.plan.reckon import available_bytes
@@ -30,9 +30,17 @@ _WORDS = re.compile(r"[-_.]+")
 
 
 def engine_rows(
-    facts: Facts, bundle: Bundle, chosen: str | None, info: ModelInfo | None = None
+    facts: Facts,
+    bundle: Bundle,
+    chosen: str | None,
+    info: ModelInfo | None = None,
+    given_up: Set[str] = frozenset(),
 ) -> list[dict[str, Any]]:
-    """Return every engine, best first, whether it is taken, and why or why not."""
+    """Return every engine, best first, whether it is taken, and why or why not.
+
+    `given_up` are those with which an earlier plan of the model failed.
+    """
+    asked = facts.preferences.engine
     suited = {engine.name: reason for engine, _, reason in ranked(facts)}
     order = list(suited)
     rows = []
@@ -40,7 +48,7 @@ def engine_rows(
         facts.found.engines.values(), key=lambda e: order.index(e.name) if e.name in order else 99
     ):
         if engine.name == chosen:
-            reason = suited.get(engine.name, "asked for by name")
+            reason = "asked for by name" if asked else suited.get(engine.name, "")
         elif bundle.format not in engine.formats:
             reason = f"it does not read {bundle.format}"
         elif engine.name not in suited:
@@ -49,8 +57,15 @@ def engine_rows(
             reason = f"{absent.reason}; {absent.hint}" if absent.hint else absent.reason
         elif why := refusal(engine, facts, info, Mode.CHAT):
             reason = f"it cannot serve this model: {why}"
+        elif engine.name in given_up:
+            reason = "an earlier plan with it failed"
+        elif lack := lacking(engine, facts, bundle, info):
+            reason = f"it {lack}"
+        elif asked or chosen is None:
+            reason = f"'{asked}' was asked for by name" if asked else "no engine could be chosen"
         else:
-            reason = "another is better here"
+            first = facts.found.engines[chosen]
+            reason = f"{first.title} comes before it: {suited.get(chosen, '')}"
         version = facts.found.installations.get(engine.name)
         rows.append(
             {
@@ -150,6 +165,7 @@ def report(
             bundle,
             plan.engine if plan else _wanted(facts, bundle),
             plan.info if plan else None,
+            plan.relief.without if plan else frozenset(),
         ),
         "files": list(files),
         "format": str(bundle.format),

@@ -8,7 +8,7 @@ import msgspec
 
 from vllama.engines.base import Found, Installation, Mode, Settings, Tuning
 from vllama.hardware.types import Platform
-from vllama.models.fits import amount
+from vllama.models.fits import amount, amounts
 from vllama.models.types import Bundle, ModelInfo
 
 
@@ -117,11 +117,17 @@ class Reckoned:
         return self.memory.total_bytes <= self.usable_bytes
 
     @property
+    def usable(self) -> str:
+        """What there is, for people."""
+        return amounts(self.memory.total_bytes, self.usable_bytes)[1]
+
+    @property
     def numbers(self) -> str:
         """The estimate and its parts, for people."""
         memory = self.memory
+        total, _ = amounts(memory.total_bytes, self.usable_bytes)
         return (
-            f"{amount(memory.total_bytes)}: weights {amount(memory.weights_bytes)}, "
+            f"{total}: weights {amount(memory.weights_bytes)}, "
             f"context of {self.context_length} tokens {amount(memory.kv_bytes)}, "
             f"buffers {amount(memory.compute_bytes + memory.fixed_bytes)}"
         )
