@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from tests.e2e.conftest import MODEL
+from tests.e2e.test_templates_real import check_prefill
 from tests.e2e.test_tools import ASK, TOOLS, check_call
 from tests.server import Server
 from tests.tiny import write_tiny_gguf, write_tiny_lora
@@ -134,6 +135,10 @@ def test_one_request_more_waits_for_a_slot(native):
         assert late["done"]
         for answer in answers:
             assert json.loads(answer.read().splitlines()[-1])["done"]
+
+
+def test_an_answer_that_was_begun_is_continued(native):
+    check_prefill(native)
 
 
 def test_streamed_and_whole_are_the_same(native):

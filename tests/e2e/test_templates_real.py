@@ -179,3 +179,50 @@ def test_two_adapters_are_a_sentence(real, made, tmp_path):
     status, reply = real.post("/api/generate", {"model": "two", "prompt": "x"})
     assert status >= 400
     assert "it has 2 adapters, and the engine takes 1 only" in reply["error"]
+
+
+def check_prefill(server):
+    """Check on every chat route that an answer which was begun is continued.
+
+    Only what the prompt has is looked at: its tokens, against those of the same text as one prompt.
+    """
+    opened = "<|im_start|>user\nName a color.<|im_end|>\n<|im_start|>assistant\n"
+    system = f"<|im_start|>system\n{SYSTEM}<|im_end|>\n"
+    ask = {"role": "user", "content": "Name a color."}
+    for answers, end in (
+        (["The color is bl"], "The color is bl"),
+        ([" {\n "], " {\n "),
+        (["The color", "is bl"], "The color\n\nis bl"),
+        (["The color", ""], "The color"),
+        ([""], ""),
+    ):
+        raw = {"model": MODEL, "prompt": system + opened + end, "raw": True, "stream": False}
+        status, reply = server.post("/api/generate", raw | {"options": {"num_predict": 1}})
+        assert status == 200, reply
+        expected = reply["prompt_eval_count"]
+        turns = [ask, *({"role": "assistant", "content": text} for text in answers)]
+        body = {"model": MODEL, "messages": turns, "max_tokens": 1, "stream": False}
+        status, chat = server.post("/api/chat", body | {"options": {"num_predict": 1}})
+        assert (status, chat.get("prompt_eval_count")) == (200, expected), (answers, chat)
+        for more in ({}, {"logprobs": True}, {"response_format": {"type": "json_object"}}):
+            status, chat = server.post("/v1/chat/completions", body | more)
+            assert (status, chat["usage"]["prompt_tokens"]) == (200, expected), (answers, chat)
+        status, chat = server.post("/v1/messages", body)
+        assert (status, chat["usage"]["input_tokens"]) == (200, expected), (answers, chat)
+        counted = server.post("/v1/messages/count_tokens", {"model": MODEL, "messages": turns})
+        assert counted == (200, {"input_tokens": expected}), answers
+
+
+def test_an_answer_that_was_begun_is_continued(real):
+    check_prefill(real)
+
+
+def test_the_developer_is_the_system(real):
+    counts = [
+        real.post("/api/chat", {
+            "model": MODEL, "stream": False, "options": {"num_predict": 1},
+            "messages": [{"role": role, "content": "Be brief."}, {"role": "user", "content": "Hi"}],
+        })[1]["prompt_eval_count"]
+        for role in ("system", "developer")
+    ]  # fmt: skip
+    assert counts[0] == counts[1]

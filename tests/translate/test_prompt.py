@@ -9,7 +9,8 @@ import pytest
 
 from vllama.errors import BadRequest
 from vllama.translate.chat_template import ChatTemplate
-from vllama.translate.prompt import fit_messages, opens_thinking
+from vllama.translate.prompt import fit_messages
+from vllama.translate.thinking import ends_open
 from vllama.translate.types import Message, ToolCall
 
 USER = [Message(role="user", content="Hi <b>")]
@@ -62,6 +63,20 @@ def test_tool_messages() -> None:
 
 
 @pytest.mark.parametrize(
+    ("source", "role"),
+    [
+        ("{{ messages[0].role }}", "system"),
+        (
+            "{{ messages[0].role }}{% if messages[0].role == 'developer' %}!{% endif %}",
+            "developer!",
+        ),
+    ],
+)
+def test_the_developer_is_the_system_unless_the_template_knows_both(source: str, role: str) -> None:
+    assert ChatTemplate(source).render([Message(role="developer", content="S")]) == role
+
+
+@pytest.mark.parametrize(
     ("source", "text"),
     [
         ("{{ raise_exception('Roles must alternate') }}", "cannot render the chat template: Roles must alternate"),
@@ -99,9 +114,9 @@ def test_not_a_template() -> None:
         ChatTemplate("{% if %}")
 
 
-def test_opens_thinking() -> None:
-    assert opens_thinking("<|im_start|>assistant\n<think>\n")
-    assert not opens_thinking("<think>\n\n</think>\n\n")
+def test_ends_open() -> None:
+    assert ends_open("<|im_start|>assistant\n<think>\n")
+    assert not ends_open("<think>\n\n</think>\n\n")
 
 
 def turns(text: str) -> list[Message]:

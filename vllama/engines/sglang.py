@@ -131,6 +131,7 @@ class Sglang(Served):
             takes_audio=Capability.AUDIO in settings.capabilities,
             takes_n=True,
             takes_template_kwargs=True,
+            takes_continue_final_message=True,
             takes_reasoning_effort=True,
             embeds=settings.mode is Mode.EMBED,
             rerank_path="/v1/rerank",

@@ -191,6 +191,7 @@ class Vllm:
             embeds=embeds,
             takes_n=True,
             takes_template_kwargs=True,
+            takes_continue_final_message=True,
             takes_prompt_lists=True,
             # tools reach the template also with "none", and any other choice wants a parser
             silent_tool_choice="none",

@@ -34,6 +34,7 @@ from vllama.models.types import Capability
 from vllama.scheduler.instance import Lease
 from vllama.translate.ollama_in import parse_chat
 from vllama.translate.ollama_out import ChatReply
+from vllama.translate.prefill import joined
 from vllama.translate.regained import whole_characters
 from vllama.translate.stopping import stopped
 from vllama.translate.style import style_of
@@ -65,7 +66,7 @@ async def chat(gateway: Gateway, request: Request) -> None:
     messages = with_system(asked.messages, entry.bundle.system, entry.bundle.messages)
     template = template_for(entry)
     if template is None and entry.info.chat_template:
-        messages = fit_history(messages, style_of(entry.info.chat_template))
+        messages = joined(fit_history(messages, style_of(entry.info.chat_template)))
 
     async def use(lease: Lease, upstream: Upstream) -> None:
         own = None if chat_only(asked, lease.traits) else template

@@ -20,7 +20,6 @@ from vllama.scheduler.instance import Lease
 from vllama.translate.ollama_out import load_reply
 from vllama.translate.ollama_reply import JSON, OllamaReply
 from vllama.translate.openai_in import chat_call, completion_call
-from vllama.translate.prompt import opens_thinking
 from vllama.translate.traits import Traits
 from vllama.translate.types import (
     Call,
@@ -96,7 +95,7 @@ def call_of(
 def begins_thinking(prompt: Prompt, asked: ChatRequest | GenerateRequest) -> bool:
     """Tell whether the answer begins inside its thinking: a grammar from the start forbids it."""
     constrained = asked.format is not None and not prompt.traits.splits_reasoning
-    return opens_thinking(prompt.text or "") and not constrained
+    return prompt.opens_thinking and not constrained
 
 
 def template_think(

@@ -20,9 +20,11 @@ from vllama.gateway.upstream import Upstream
 from vllama.models.types import ModelInfo
 from vllama.translate.faults import clean_engine_error
 from vllama.translate.go_template_prompt import GoTemplate
+from vllama.translate.prefill import is_continued
 from vllama.translate.prompt import fit_messages
 from vllama.translate.rendered import renders_better
 from vllama.translate.style import marks_thinking, style_of, template_switches
+from vllama.translate.thinking import ends_open, is_unfinished
 from vllama.translate.traits import Traits
 from vllama.translate.types import Call, Message, Think
 
@@ -141,6 +143,7 @@ class Prompt:
         self.tokens: int | None = None
         self.dropped = 0
         self.dropped_tokens = 0
+        self._thought_begun = False
 
     @property
     def matters(self) -> bool:
@@ -170,6 +173,7 @@ class Prompt:
         its chat route can do (`chat_only`: keep to a schema). `held`: the answer keeps to one.
         Raises ContextOverflow.
         """
+        self._thought_begun = is_continued(messages) and is_unfinished(messages[-1].content)
         has_images = any(item.images for item in messages)
         self.finished = self._go is not None and not has_images
         if not (self.finished or has_images or chat_only) and self._template is not None:
@@ -227,7 +231,8 @@ class Prompt:
         assert self._template is not None
         plain = [msgspec.structs.replace(message, images=()) for message in messages]
         switches = template_switches(think)
-        text = self._template.render(plain, tools=tools, now=time.time(), **switches)
+        render = self._template.render_continued if is_continued(plain) else self._template.render
+        text = render(plain, tools=tools, now=time.time(), **switches)
         return without_bos(text, self._info) if self.finished else text
 
     @property
@@ -236,6 +241,11 @@ class Prompt:
         if not self.finished:
             return self._traits
         return replace(self._traits, parses_tools=False, splits_reasoning=False)
+
+    @property
+    def opens_thinking(self) -> bool:
+        """Whether the prompt ends inside the thinking, so that the answer begins with it."""
+        return ends_open(self.text or "") or self._thought_begun
 
     async def count(self, text: str) -> None:
         """Count a finished prompt."""

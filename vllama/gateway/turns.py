@@ -21,7 +21,7 @@ from vllama.models.types import Bundle, Capability, Format
 from vllama.translate.adapt import Passage, adapt_chat
 from vllama.translate.go_template_prompt import GoTemplate
 from vllama.translate.openai_messages import conversation, keep_messages
-from vllama.translate.prompt import opens_thinking
+from vllama.translate.prefill import ends_in_answer
 from vllama.translate.regained import whole_characters
 from vllama.translate.rendered import RenderedReply, rendered_call
 from vllama.translate.reply import Reply
@@ -46,13 +46,13 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     def reply(self, make: Callable[..., T]) -> tuple[Reply, T]:
         """Return the reply that `make` builds, for the relay, and the same as it was made."""
         prompt = self.prompt
-        traits, text = prompt.traits, prompt.text
+        traits = prompt.traits
         made = make(
             self.passage,
             traits,
             prompt_tokens=prompt.tokens,
             think=self.thinks,
-            think_opened=text is not None and opens_thinking(text),
+            think_opened=prompt.opens_thinking,
         )
         reply = RenderedReply(made) if prompt.finished else made
         seen = stopped(reply, self.passage.stop, traits)
@@ -85,14 +85,16 @@ async def turn_of(
     held = passage.constrained or bool(body.get("response_format"))
     by_text = held and traits.formats_completions and not passage.tools
     prompt = Prompt(info, upstream, traits, template if by_text or not held else None)
-    if prompt.matters or (by_text and traits.formats_by_completion):
+    goes_on = ends_in_answer(body.get("messages"))
+    if prompt.matters or goes_on or (by_text and traits.formats_by_completion):
         turns, tools = conversation(data)
         kept = await prompt.fit(
             turns,
             tools,
             truncate=truncate,
             think=passage.think,
-            chat_only=passage.chat_only and not by_text,
+            # an answer that was begun is only continued there, whatever else is asked for
+            chat_only=passage.chat_only and not (by_text or (goes_on and not held)),
             held=by_text,
         )
         if prompt.dropped:

@@ -17,6 +17,7 @@ from vllama.errors import BadRequest
 from vllama.translate.adapt_messages import adapt_messages
 from vllama.translate.decoding import decode_object, kind
 from vllama.translate.fields import engine_body
+from vllama.translate.prefill import joined_bodies, put_continuation
 from vllama.translate.style import Style, asked_think
 from vllama.translate.tool_requests import place_tools
 from vllama.translate.tool_texts import has_tools, tools_as_text
@@ -92,7 +93,7 @@ def adapt_chat(
     Raises BadRequest, CapabilityMissing.
     """
     out = _without_nulls(body, traits)
-    out["messages"] = adapt_messages(out.get("messages"), traits, model, style)
+    out["messages"] = joined_bodies(adapt_messages(out.get("messages"), traits, model, style))
     include_usage = _include_usage(out)
     effort = _effort(out)
     limit = _max_tokens(out, defaults)
@@ -109,6 +110,7 @@ def adapt_chat(
     put_max_tokens(out, limit, traits, default_is_small=False)
     think = False if constrained else asked_think(parse_effort(effort), style)
     put_think(out, think, traits)
+    put_continuation(out, traits)
     passage = Passage(
         kind="chat",
         stream=stream,

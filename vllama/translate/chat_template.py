@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, NoReturn
 
@@ -19,13 +20,17 @@ from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, LoopControlExtension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from msgspec.structs import replace
 
 from vllama.errors import BadRequest
+from vllama.translate.thinking import ends_open, thinking_opening
 from vllama.translate.types import Message
 
 MAX_PROMPT_CHARS = 64 * 1024 * 1024
 MAX_LOOP_STEPS = 1_000_000
 MAX_REPEAT = 100_000
+MARK = "vllama0continues0here"
+"""Stands for the text of an answer to continue: nothing in it that a template would change."""
 
 _TEMPLATE_ERRORS = (
     TemplateError, ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError,
@@ -40,10 +45,35 @@ class ChatTemplate:
         """Compile `source`. Raises BadRequest if it is no template."""
         self.source = source
         self._bos, self._eos = bos, eos
+        # OpenAI's new name for the system message, which most templates do not know
+        self._roles = {} if "developer" in source else {"developer": "system"}
         try:
             self._template = _environment().from_string(source)
         except (TemplateError, RecursionError, ValueError) as error:
             raise BadRequest(f"cannot read the model's chat template: {error}") from None
+
+    def render_continued(self, messages: Sequence[Message], **variables: Any) -> str:
+        """Return the prompt that ends within the last message, an answer, for the model to go on.
+
+        The template renders a mark in the place of its text, and the end of the turn after the mark
+        is cut off; so nothing is lost that a template trims off a text or looks for in it. Where
+        the mark does not come out (a template that leaves the last answer out, or refuses it), and
+        for a text that begins with its thinking, the text follows what begins any answer.
+        `variables` are those of `render`, and so are the errors.
+        """
+        last, text = messages[-1], messages[-1].content
+        if not thinking_opening(text):
+            marked = (*messages[:-1], replace(last, content=MARK))
+            with suppress(BadRequest):
+                head, mark, _ = self.render(
+                    marked, add_generation_prompt=False, **variables
+                ).rpartition(MARK)
+                if mark:
+                    return head + text
+        prompt = self.render(messages[:-1], **variables)
+        if ends_open(prompt):  # the template has opened the thinking already
+            text = text.lstrip().removeprefix(thinking_opening(text)).lstrip("\n")
+        return prompt + text
 
     def render(
         self,
@@ -61,7 +91,7 @@ class ChatTemplate:
         """
         variables: dict[str, Any] = {
             **kwargs,
-            "messages": [_message(message) for message in messages],
+            "messages": [self._message(message) for message in messages],
             "tools": list(tools) or None,
             "documents": None,
             "add_generation_prompt": add_generation_prompt,
@@ -84,27 +114,27 @@ class ChatTemplate:
             raise BadRequest(f"cannot render the chat template: {error}") from None
         return "".join(pieces)
 
-
-def _message(message: Message) -> dict[str, object]:
-    """Return the dict that templates expect; keys only where there is something."""
-    out: dict[str, object] = {"role": message.role, "content": message.content}
-    if message.thinking:
-        out["reasoning_content"] = message.thinking
-        out["thinking"] = message.thinking
-    if message.tool_calls:
-        out["tool_calls"] = [
-            {
-                "id": call.id,
-                "type": "function",
-                "function": {"name": call.name, "arguments": call.arguments},
-            }
-            for call in message.tool_calls
-        ]
-    if message.tool_name:
-        out["name"] = message.tool_name
-    if message.tool_call_id:
-        out["tool_call_id"] = message.tool_call_id
-    return out
+    def _message(self, message: Message) -> dict[str, object]:
+        """Return the dict that templates expect; keys only where there is something."""
+        role = self._roles.get(message.role, message.role)
+        out: dict[str, object] = {"role": role, "content": message.content}
+        if message.thinking:
+            out["reasoning_content"] = message.thinking
+            out["thinking"] = message.thinking
+        if message.tool_calls:
+            out["tool_calls"] = [
+                {
+                    "id": call.id,
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": call.arguments},
+                }
+                for call in message.tool_calls
+            ]
+        if message.tool_name:
+            out["name"] = message.tool_name
+        if message.tool_call_id:
+            out["tool_call_id"] = message.tool_call_id
+        return out
 
 
 class _Environment(ImmutableSandboxedEnvironment):

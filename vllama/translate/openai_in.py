@@ -21,6 +21,7 @@ from vllama.translate.adapt import (
 )
 from vllama.translate.decoding import encode_json
 from vllama.translate.fields import engine_body
+from vllama.translate.prefill import put_continuation
 from vllama.translate.traits import Traits, VectorStyle
 from vllama.translate.types import Call, Format, Message, Sampling, Think, ToolCall
 from vllama.translate.upstream import (
@@ -80,6 +81,7 @@ def chat_call(
     # a grammar that holds from the first token on leaves no room for thinking
     constrained = wanted is not None and not traits.splits_reasoning
     put_think(body, False if constrained else think, traits)
+    put_continuation(body, traits)
     if logprobs or top_logprobs:
         need_logprobs(body, traits, model)
         body["logprobs"] = True

@@ -11,7 +11,10 @@ from vllama.translate.types import Message, ToolCall
 
 
 def conversation(body: bytes) -> tuple[tuple[Message, ...], tuple[dict[str, object], ...]]:
-    """Return messages and tools of a body that `adapt_chat` has made; media parts are left out."""
+    """Return messages and tools of a body that `adapt_chat` has made.
+
+    `images` are not themselves there, only the kinds of the parts that are no text.
+    """
     decoded = msgspec.json.decode(body)
     messages = tuple(_message(item) for item in decoded.get("messages", ()))
     return messages, tuple(decoded.get("tools") or ())
@@ -31,11 +34,15 @@ def keep_messages(body: bytes, messages: Sequence[Message], kept: Sequence[Messa
 
 def _message(item: Mapping[str, Any]) -> Message:
     content = item.get("content") or ""
+    media: tuple[str, ...] = ()
     if not isinstance(content, str):
-        content = "".join(part.get("text", "") for part in content if isinstance(part, Mapping))
+        parts = [part for part in content if isinstance(part, Mapping)]
+        media = tuple(str(part.get("type")) for part in parts if "text" not in part)
+        content = "".join(part.get("text", "") for part in parts)
     return Message(
         role=item["role"],
         content=content,
+        images=media,
         tool_calls=_calls(item.get("tool_calls") or ()),
         tool_name=item.get("name"),
         tool_call_id=item.get("tool_call_id"),

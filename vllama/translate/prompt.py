@@ -1,4 +1,4 @@
-"""What to know of a prompt without its template: whether it ends in thinking, what can be dropped.
+"""What to know of a prompt without its template: which of its messages can be dropped.
 
 Truncation: contract §3.6.
 """
@@ -7,13 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from vllama.translate.thinking import ends_open
 from vllama.translate.types import Message
-
-
-def opens_thinking(prompt: str) -> bool:
-    """Tell whether a prompt ends inside `<think>`, so that the answer begins with thinking."""
-    return ends_open(prompt)
 
 
 def fit_messages(

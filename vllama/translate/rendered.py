@@ -14,6 +14,7 @@ import msgspec
 
 from vllama.translate.altered import AlteredReply
 from vllama.translate.logprobs import ollama_logprobs
+from vllama.translate.prefill import is_continued
 from vllama.translate.style import Style
 from vllama.translate.traits import Traits
 from vllama.translate.types import Call, Message, Think
@@ -39,6 +40,8 @@ def renders_better(
     `held`: all of the answer has to keep to a form: no thinking and no calls come before it.
     """
     if held and traits.formats_by_completion:
+        return True
+    if is_continued(messages) and traits.completes and not traits.takes_continue_final_message:
         return True
     if not traits.completes_chats:
         return False

@@ -156,6 +156,17 @@ def ends_open(prompt: str) -> bool:
     return prompt.rstrip().endswith(_OPENINGS)
 
 
+def thinking_opening(text: str) -> str:
+    """Return the tag of thinking that a text begins with, after white space; empty: none."""
+    return _opening(text.lstrip())
+
+
+def is_unfinished(text: str) -> bool:
+    """Tell whether a text begins with thinking that does not end in it."""
+    opening = thinking_opening(text)
+    return bool(opening) and PAIRS[opening] not in text
+
+
 def _opening(text: str) -> str:
     return next((tag for tag in _OPENINGS if text.startswith(tag)), "")
 

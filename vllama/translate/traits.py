@@ -85,6 +85,8 @@ class Traits:
     spells that `top_k` is off. `request_id_header` is where it takes a request's id, whatever its
     form; None: nowhere (llama.cpp's Python server refuses one that is no UUID). `loses_characters`:
     asked for log probabilities it leaves out tokens that are parts of characters (`regained`).
+    `takes_continue_final_message`: a chat may ask by that field that the model goes on from a last
+    message of the assistant; for other engines the front renders such a chat (`prefill`).
     """
 
     context_length: int
@@ -133,6 +135,7 @@ class Traits:
     no_top_k: int = 0
     request_id_header: str | None = None
     loses_characters: bool = False
+    takes_continue_final_message: bool = False
 
 
 def once_for_traits(work: Callable[[Traits], T]) -> Callable[[Traits], T]:
