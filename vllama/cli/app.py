@@ -9,7 +9,7 @@ import contextlib
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from vllama.cli.table import ALIASES, COMMANDS, help_page
 
@@ -75,12 +75,24 @@ def _run(args: list[str], rest: tuple[str, ...]) -> int:
             if (plain := plain_flags(args[1:])) is not None:
                 flags, file, yes = plain
                 return serve_with(rest, flags, file, yes=yes)
+        if (call := _plain_call(args)) is not None:
+            return call() or 0
         return _parsed(args, rest)
     except VllamaError as error:
         from vllama.cli.output import show_error
 
         show_error(error.message, error.hint)
         return error.exit_code
+
+
+def _plain_call(args: Sequence[str]) -> Callable[[], int | None] | None:
+    """Return what a command line does that can be read without click, None if it cannot."""
+    name = ALIASES.get(args[0], args[0]) if args else ""
+    if name not in COMMANDS:
+        return None
+    from vllama.cli.declare import function_at, plain_call
+
+    return plain_call(function_at(COMMANDS[name])[0], args[1:])
 
 
 def _parsed(args: list[str], rest: tuple[str, ...]) -> int:

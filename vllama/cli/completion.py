@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-import click
+from typing import TYPE_CHECKING
+
+from vllama.cli.declare import argument
+
+if TYPE_CHECKING:
+    import click
 
 EXAMPLES = """\
 \b
@@ -19,7 +24,7 @@ NO_COLON = 'COMP_WORDBREAKS="${COMP_WORDBREAKS//:/}"'
 """bash would take the name of a model for two words."""
 
 
-@click.argument("shell", help="bash, zsh or fish.")
+@argument("shell", help="bash, zsh or fish.")
 def completion(shell: str) -> None:
     """Print a script that completes commands in a shell."""
     from click.shell_completion import get_completion_class

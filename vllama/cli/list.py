@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import click
+from vllama.cli.declare import argument, option
 
 if TYPE_CHECKING:
     from vllama.models.library import Library
@@ -24,8 +24,8 @@ Examples:
 """
 
 
-@click.argument("prefix", default="", help="Only models whose name starts so.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@argument("prefix", default="", help="Only models whose name starts so.")
+@option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_models(prefix: str, as_json: bool) -> None:
     """List the models on this machine."""
     from vllama.cli.files import library, settings

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib import import_module
 
 import click
 
+from vllama.cli.declare import declared, function_at
 from vllama.cli.table import ALIASES, COMMANDS, INTRODUCTION
 
 
@@ -44,7 +44,9 @@ def root() -> Commands:
 
 @cache  # click takes the options off the function that they were declared on
 def _command(place: str) -> click.Command:
-    module, _, function = place.partition(":")
-    home = import_module(f"vllama.cli.{module}")
-    make = click.command(cls=PlainCommand, epilog=getattr(home, "EXAMPLES", None))
-    return make(getattr(home, function))
+    function, examples = function_at(place)
+    command = click.command(cls=PlainCommand, epilog=examples)(function)
+    for each in declared(function):
+        attach = click.option if each.is_option else click.argument
+        attach(*each.names, **each.settings)(command)
+    return command

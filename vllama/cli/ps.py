@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-import click
+from vllama.cli.declare import argument, option
 
 EXAMPLES = """\
 \b
@@ -23,8 +23,8 @@ STATES = {
 }
 
 
-@click.argument("prefix", default="", help="Only models whose name starts so.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@argument("prefix", default="", help="Only models whose name starts so.")
+@option("--json", "as_json", is_flag=True, help="Print JSON.")
 def ps(prefix: str, as_json: bool) -> None:
     """List the models that are loaded."""
     from vllama.cli.files import server

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import click
-
 from vllama.cli.completion import model_names
+from vllama.cli.declare import argument, option
 
 if TYPE_CHECKING:
     from vllama.models.types import Bundle, ModelInfo
@@ -20,14 +19,14 @@ Examples:
 """
 
 
-@click.argument("model", help="Name as in list, or the path of a file.", shell_complete=model_names)
-@click.option("--license", "license_", is_flag=True, help="Show the licence.")
-@click.option("--modelfile", is_flag=True, help="Show a Modelfile.")
-@click.option("--parameters", is_flag=True, help="Show the default parameters.")
-@click.option("--template", is_flag=True, help="Show the chat template.")
-@click.option("--system", is_flag=True, help="Show the system message.")
-@click.option("--verbose", "-v", is_flag=True, help="Show metadata and tensors too.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@argument("model", help="Name as in list, or the path of a file.", shell_complete=model_names)
+@option("--license", "license_", is_flag=True, help="Show the licence.")
+@option("--modelfile", is_flag=True, help="Show a Modelfile.")
+@option("--parameters", is_flag=True, help="Show the default parameters.")
+@option("--template", is_flag=True, help="Show the chat template.")
+@option("--system", is_flag=True, help="Show the system message.")
+@option("--verbose", "-v", is_flag=True, help="Show metadata and tensors too.")
+@option("--json", "as_json", is_flag=True, help="Print JSON.")
 def show(
     model: str,
     license_: bool,

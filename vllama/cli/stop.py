@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import click
-
 from vllama.cli.completion import model_names
+from vllama.cli.declare import argument
 
 EXAMPLES = """\
 \b
@@ -13,7 +12,7 @@ Example:
 """
 
 
-@click.argument("model", help="Name of the model, as in ps.", shell_complete=model_names)
+@argument("model", help="Name of the model, as in ps.", shell_complete=model_names)
 def stop(model: str) -> None:
     """Unload a model; the server goes on."""
     from vllama.cli.files import server

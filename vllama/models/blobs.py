@@ -11,7 +11,6 @@ import errno
 import hashlib
 import os
 import re
-import tempfile
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -96,6 +95,8 @@ class BlobWriter:
     """One upload: `write` pieces, then `finish`; `discard` at any time, also after `finish`."""
 
     def __init__(self, path: Path, check_room: Callable[[int], None]) -> None:
+        import tempfile  # not at the top: a list of models uploads nothing
+
         self._path = path
         self._check_room = check_room
         self._unchecked = 0

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from pathlib import Path
 
 
 def free_bytes(path: Path) -> int:
     """Return the free space on the file system where `path` is or will be."""
+    import shutil
+
     while not path.exists():
         path = path.parent
     return shutil.disk_usage(path).free
@@ -17,6 +17,8 @@ def free_bytes(path: Path) -> int:
 
 def write_whole(path: Path, content: bytes, *, by: Path | None = None) -> None:
     """Write a file whole or not at all, by way of the folder `by`; raises OSError."""
+    import tempfile  # not at the top: models are listed without writing anything
+
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=".", dir=by or path.parent)
     try:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -104,6 +103,8 @@ class HubRepo:
 
     def _put(self, etag: str, place: Path, temporary: Path) -> None:
         if etag in self._moved:  # two files with the same content
+            import shutil
+
             shutil.copyfile(self._moved[etag], temporary)
             temporary.replace(place)
         else:

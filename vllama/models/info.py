@@ -18,7 +18,6 @@ from vllama.models.gguf import GgufHeader, LongArray, read_header
 from vllama.models.quant import file_type_name
 from vllama.models.safetensors import read_folder
 from vllama.models.types import Bundle, Capability, Format, ModelInfo
-from vllama.translate.go_template_prompt import go_template
 
 _ARRAY_SHOWN = 5  # /api/show empties longer arrays unless `verbose`
 _BOS_BY_DEFAULT = frozenset({"llama3", "llama-v3", "llama-bpe", "tekken"})
@@ -115,6 +114,8 @@ def with_template(info: ModelInfo, bundle: Bundle) -> ModelInfo:
     """Return what a model can do by the template of its Modelfile, if it has one."""
     if bundle.template is None or Capability.COMPLETION not in info.capabilities:
         return info
+    from vllama.translate.go_template_prompt import go_template
+
     try:
         template = go_template(bundle.template)
     except BadRequest:  # said when it is used: a list of models must not fail

@@ -6,7 +6,6 @@ first `info` of a model in a thread; all methods may be called from many threads
 
 from __future__ import annotations
 
-import difflib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -37,7 +36,6 @@ from vllama.models.stores.lmstudio import LMStudioStore
 from vllama.models.stores.local import LocalStore, check_base
 from vllama.models.stores.ollama import OllamaStore
 from vllama.models.stores.packaged import PackagedStore
-from vllama.models.stores.upstream import UpstreamStore
 from vllama.models.types import (
     Bundle,
     Format,
@@ -146,6 +144,8 @@ class Library:
         for item in self.skipped():
             if ref.means(item.name):
                 return f"it lies in '{item.path}', but is left out: {item.reason}"
+        import difflib
+
         keys: dict[str, str] = {}
         for bundle in self.list():
             here = ModelRef.parse(bundle.name)
@@ -337,6 +337,8 @@ def open_library(settings: ModelsSettings) -> Library:
         PackagedStore(settings.package_dirs),  # last: it answers to a name without its tag
     )
     if settings.upstreams:
+        from vllama.models.stores.upstream import UpstreamStore
+
         stores = (UpstreamStore(settings.upstreams, settings.upstream_key), *stores)
     if settings.data_dir is not None:
         stores = (LocalStore(settings.data_dir, stores), *stores)

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
-from importlib.metadata import distributions
 from pathlib import Path
 
 from vllama.models.quant import quant_of
@@ -89,11 +88,7 @@ class PackagedStore:
             if not files:
                 continue
             status = files[0].stat()
-            folder = str(Path(location).parent)
-            version = next(
-                (d.version for d in distributions(name=row.distribution, path=[folder])), "?"
-            )
-            identity = f"{row.distribution}=={version}"
+            identity = f"{row.distribution}=={_version(Path(location).parent, row.distribution)}"
             return Bundle(
                 name=row.name,
                 store=self.name,
@@ -107,6 +102,13 @@ class PackagedStore:
                 license=row.license,
             )
         return None
+
+
+def _version(folder: Path, distribution: str) -> str:
+    """Return the version that is installed; importlib.metadata would take 10 ms to import."""
+    stem, suffix = distribution.replace("-", "_"), ".dist-info"
+    found = next(folder.glob(f"{stem}-*{suffix}"), None)
+    return found.name.removeprefix(f"{stem}-").removesuffix(suffix) if found else "?"
 
 
 def _without_tag(name: str) -> str:
