@@ -29,6 +29,7 @@ GROUPS = (
             ("engines", "engines:engines", "List, install or remove the engines."),
             ("doctor", "doctor:doctor", "Look for what keeps models from running here."),
             ("verify", "verify:verify", "Tell whether two engines give the same answers."),
+            ("bench", "bench:bench", "Measure how fast the server is, beside another one too."),
         ),
     ),
     (

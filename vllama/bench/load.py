@@ -1,0 +1,110 @@
+"""Ask a server as so many clients at once, and take the times that each of them sees."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+from typing import Any, Protocol
+
+from vllama.errors import VllamaError
+
+
+class Server(Protocol):
+    """A client of a server; each method raises VllamaError with the reason if it fails."""
+
+    url: str
+
+    def get(self, path: str) -> dict[str, Any]:
+        """Ask for an object."""
+        ...
+
+    def post(self, path: str, body: Mapping[str, object]) -> dict[str, Any]:
+        """Send an object, wait for the whole answer."""
+        ...
+
+    def stream(self, path: str, body: Mapping[str, object]) -> Iterator[dict[str, Any]]:
+        """Send an object, yield the lines of the answer as they come."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """What one client saw. `tokens` and `prompt_tokens` are the server's own counts."""
+
+    first_token_s: float
+    pieces: int
+    tokens: int
+    prompt_tokens: int
+
+
+def ask(server: Server, body: Mapping[str, object]) -> Answer:
+    """Send a chat and read its stream to the end. Raises VllamaError, also if nothing is said."""
+    begun = time.perf_counter()
+    first_s, pieces, last = 0.0, 0, {}
+    for last in server.stream("/api/chat", {**body, "stream": True}):
+        message = last.get("message") or {}
+        if message.get("content") or message.get("thinking"):
+            first_s = first_s or time.perf_counter() - begun
+            pieces += 1
+    if not pieces:
+        raise VllamaError("the model's answer is empty", hint="try another model")
+    return Answer(
+        first_token_s=first_s,
+        pieces=pieces,
+        tokens=int(last.get("eval_count") or pieces),
+        prompt_tokens=int(last.get("prompt_eval_count") or 0),
+    )
+
+
+def ask_all(
+    server: Server, bodies: Sequence[Mapping[str, object]], clients: int
+) -> dict[str, float]:
+    """Send `bodies` from so many clients, each of them one after another; sum up what they saw.
+
+    Raises what the first client that fails has raised; the others are not waited for.
+    """
+    answers: list[Answer] = []
+    errors: list[Exception] = []
+    left = iter(bodies)
+    turn = threading.Condition()
+
+    def work() -> None:
+        while True:
+            with turn:
+                body = None if errors else next(left, None)
+            if body is None:
+                return
+            try:
+                answer = ask(server, body)
+            except Exception as error:
+                with turn:
+                    errors.append(error)
+                    turn.notify()
+                return
+            with turn:
+                answers.append(answer)
+                turn.notify()
+
+    begun = time.perf_counter()
+    # daemons: Ctrl-C must not wait for an answer's end
+    for _ in range(clients):
+        threading.Thread(target=work, daemon=True).start()
+    with turn:
+        turn.wait_for(lambda: errors or len(answers) == len(bodies))
+        if errors:
+            raise errors[0]
+    return summary(answers, time.perf_counter() - begun)
+
+
+def summary(answers: Sequence[Answer], wall_s: float) -> dict[str, float]:
+    """Return tokens/s of all clients together, the median first token, and means per answer."""
+    return {
+        "tokens_per_s": sum(answer.tokens for answer in answers) / wall_s,
+        "first_token_s": median(answer.first_token_s for answer in answers),
+        "prompt_tokens": fmean(answer.prompt_tokens for answer in answers),
+        "tokens": fmean(answer.tokens for answer in answers),
+        "pieces": fmean(answer.pieces for answer in answers),
+    }
