@@ -133,7 +133,7 @@ async def test_nobody_else_goes_while_what_was_made_good_is_on_its_way_back():
 
 
 @in_loop
-async def test_it_is_made_good_as_soon_as_somebody_is_idle_and_never_by_a_pinned_one():
+async def test_it_is_made_good_as_soon_as_somebody_is_idle_and_never_by_one_that_is_kept_for_ever():
     world = World(size=SIZE // 2, max_loaded=9)
     world.true_size = SIZE
     async with world.running() as scheduler:
@@ -189,14 +189,47 @@ async def test_a_busy_model_gives_way_after_its_turn_and_comes_back():
         ]  # fmt: skip
 
 
+@pytest.mark.parametrize("limits", [{"free": 9000 * MIB}, {"max_loaded": 2}])
 @in_loop
-async def test_a_model_for_ever_is_not_evicted_and_the_refusal_names_it():
-    world = World(size=SIZE, free=5000 * MIB)
+async def test_a_model_for_ever_goes_for_another_after_all_others(limits):
+    world = World(size=SIZE, **limits)
     async with world.running() as scheduler:
         await use(scheduler, "a", math.inf)
-        with pytest.raises(NotEnoughMemory, match=r"pinned models hold it: .*a\.gguf"):
-            await use(scheduler, "b")
+        for name in ("b", "c"):
+            world.clock.advance(1)
+            await use(scheduler, name)
+        assert names(scheduler) == ["a", "c"]
+
+
+@pytest.mark.parametrize("limits", [{"free": 5000 * MIB}, {"max_loaded": 1}])
+@in_loop
+async def test_where_all_are_kept_for_ever_they_are_swapped(limits):
+    world = World(size=SIZE, keep_alive_s=math.inf, **limits)
+    async with world.running() as scheduler:
+        for name in ("a", "b", "a"):
+            await use(scheduler, name)
+            assert names(scheduler) == [name]
+            world.clock.advance(1e6)
+            scheduler.expire()
         assert names(scheduler) == ["a"]
+
+
+@in_loop
+async def test_a_refusal_has_the_numbers_and_they_differ():
+    world = World(size=SIZE, free=SIZE - 1)
+    async with world.running() as scheduler:
+        with pytest.raises(NotEnoughMemory) as alone:
+            await use(scheduler, "a")
+        assert f"({SIZE} bytes) than is available ({SIZE - 1} bytes)" in alone.value.message
+        assert alone.value.message.endswith(")")
+        world.size, world.free = 100 * MIB, 1000 * MIB
+        await use(scheduler, "b")
+        world.size = 1200 * MIB
+        with pytest.raises(NotEnoughMemory) as beside:
+            await use(scheduler, "c")
+        assert beside.value.message.endswith(
+            "than is available (1000 MiB), even with no other model loaded"
+        )
 
 
 @in_loop

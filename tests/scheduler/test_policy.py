@@ -55,8 +55,24 @@ TABLE = {
         one(5, 0, [item("a", leaving=True), item("b")]), "wait", (), (), ()),
     "what it will not free is added": (
         one(15, 0, [item("a", leaving=True), item("b")]), "evict", ("b",), (), ()),
-    "pinned: neither evicted nor waited for": (
-        one(5, 0, [item("a", pinned=True)]), "refuse", (), (), ()),
+    "one that is kept for ever goes too": (
+        one(5, 0, [item("a", kept=True)]), "evict", ("a",), (), ()),
+    "it goes after all others": (
+        one(5, 0, [item("a", kept=True, used=1), item("b", used=2)]), "evict", ("b",), (), ()),
+    "but only if those are enough": (
+        one(15, 0, [item("a", kept=True, used=1), item("b", used=2), item("c", 3, used=3)]),
+        "evict", ("b", "a"), (), ()),
+    "where all are kept, they take turns": (
+        one(5, 90, [item("a", kept=True, used=1), item("b", kept=True, used=2)], 2),
+        "evict", ("a",), (), ()),
+    "an idle one that is kept goes before a busy one": (
+        one(5, 0, [item("a", kept=True), item("b", busy=True, turn_ends_s=0.0)]),
+        "evict", ("a",), (), ()),
+    "a busy one that is kept gives way too": (
+        one(5, 0, [item("a", kept=True, busy=True, turn_ends_s=0.0)]), "wait", (), (), ("a",)),
+    "after the busy ones that are not": (
+        one(5, 0, [item("a", kept=True, busy=True, since_s=1.0, turn_ends_s=0.0),
+                   item("b", busy=True, since_s=2.0, turn_ends_s=0.0)]), "wait", (), (), ("b",)),
     "larger than all there is": (
         one(500, 10, [item("a"), item("b", busy=True)]), "refuse", (), (), ()),
     "what a load under way still takes is not free": (
@@ -131,8 +147,23 @@ def test_who_comes_later_is_not_refused_for_the_sake_of_the_first():
     assert decided["y"].action is Action.WAIT
 
 
-def test_the_reason_of_a_refusal_names_who_is_pinned():
-    assert "a" in one(5, 0, [item("a", pinned=True)]).reason
+def test_a_refusal_has_what_there_would_be_without_others():
+    models = [item("a", 10, kept=True), item("b", 20, busy=True)]
+    assert one(500, 5, models).most == {"ram": 35}
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_reason_blames_the_number_or_the_memory(busy):
+    models = [item("a", busy=busy), item("b", busy=busy, leaving=busy)]
+    for least, why in ((2, "only 2 models may be loaded at once"), (9, "not enough free memory")):
+        decision = one(5 if least == 9 else 1, 0 if least == 9 else 100, models, least)
+        assert decision.reason.startswith(why)
+
+
+def test_what_is_made_good_says_whether_it_was_the_number_or_the_memory():
+    two = [item("a", used=1), item("b", used=2)]
+    assert held({"ram": 9}, two, 1).reason.startswith("only 1 model may be loaded at once")
+    assert held({"ram": -1}, two, 9).reason == "more memory is held than may be"
 
 
 # -- too much is held ---------------------------------------------------------------------------
@@ -156,7 +187,13 @@ HELD = {
         held({"ram": -99}, [item("a", used=1), item("b", busy=True)]), "evict", ("a",), ()),
     "those who leave bring it": (
         held({"ram": -3}, [item("a", leaving=True), item("b")]), None, (), ()),
-    "pinned ones stay": (held({"ram": -3}, [item("a", pinned=True)]), None, (), ()),
+    "one that is kept for ever stays": (held({"ram": -3}, [item("a", kept=True)]), None, (), ()),
+    "but counts, and goes last": (
+        held({"ram": 9}, [item("a", kept=True), item("b", used=1), item("c", used=2)], 2),
+        "evict", ("b",), ()),
+    "and goes where all are kept": (
+        held({"ram": 9}, [item("a", kept=True, used=2), item("b", kept=True, used=1)], 1),
+        "evict", ("b",), ()),
     "a busy one is waited for": (held({"ram": -3}, [item("a", busy=True)]), "wait", (), ()),
     "sleep is enough": (
         held({"gpu0": -3, "ram": 20}, [item("a", {"gpu0": 10}, asleep_holds={"ram": 10})]),
@@ -195,7 +232,7 @@ MODELS = st.lists(
         holds=POOLS,
         claims=POOLS,
         busy=st.booleans(),
-        pinned=st.booleans(),
+        kept=st.booleans(),
         leaving=st.booleans(),
         last_used_s=st.floats(0, 100),
         since_s=st.floats(0, 100),
@@ -213,7 +250,7 @@ WAITING = st.lists(
     st.dictionaries(st.sampled_from(["ram", "gpu0", "gpu1"]), st.integers(-60, 20), max_size=3),
     MODELS,
 )
-def test_what_is_made_good_costs_no_busy_and_no_pinned_one(free, models):
+def test_what_is_made_good_costs_no_busy_one_and_none_that_is_kept(free, models):
     decision = relieve(free, models, max_loaded=9)
     over = {pool for pool, size in free.items() if size < 0}
     if decision is None:
@@ -222,7 +259,7 @@ def test_what_is_made_good_costs_no_busy_and_no_pinned_one(free, models):
     by_key = {model.key: model for model in models}
     for key in (*decision.evict, *decision.sleep):
         model = by_key[key]
-        assert not (model.busy or model.pinned or model.leaving)
+        assert not (model.busy or model.kept or model.leaving)
         assert any(model.frees.get(pool) for pool in over)
     assert (decision.action is Action.EVICT) == bool(decision.evict or decision.sleep)
 
@@ -237,9 +274,9 @@ def test_rules_hold_in_any_situation(free, models, waiting, most, now, settling)
     assert len(touched) == len(set(touched)), "one model went for two"
     for decision in decisions:
         gone = [by_key[key] for key in (*decision.evict, *decision.sleep)]
-        assert not any(model.busy or model.pinned or model.leaving for model in gone)
+        assert not any(model.busy or model.leaving for model in gone)
         asked = [by_key[key] for key in decision.give_way]
-        assert all(model.busy and not model.pinned and model.turn_ends_s <= now for model in asked)
+        assert all(model.busy and model.turn_ends_s <= now for model in asked)
         assert not (settling and decision.evict)
     # all that load now fit at once, with what loads under way still take
     loading = [needs[d.key] for d in decisions if d.action is Action.LOAD]
@@ -289,9 +326,9 @@ class Machine:
             model["grown"] = True
             model["since"] = self.now
 
-    def pin(self, key):
+    def keep(self, key):
         if key in self.models:
-            self.models[key]["pinned"] = True
+            self.models[key]["kept"] = True
 
     def end(self):
         for key, model in list(self.models.items()):
@@ -302,7 +339,7 @@ class Machine:
         return [
             Model(
                 key=key, holds={"ram": model["holds"]}, claims={"ram": model["size"]},
-                busy=bool(model["leases"]) or not model["grown"], pinned=model["pinned"],
+                busy=bool(model["leases"]) or not model["grown"], kept=model["kept"],
                 leaving=model["leaving"], last_used_s=model["used"], since_s=model["since"],
                 turn_ends_s=model["since"] + TURN_S if model["grown"] else math.inf,
             )
@@ -324,17 +361,15 @@ class Machine:
                 model = self.models[key]
                 assert not model["leases"], "a busy model was evicted"
                 assert model["grown"], "a load that was waited for was lost"
-                assert not model["pinned"], "a pin did not hold"
                 model["leaving"] = True
             for key in decision.give_way:
-                assert not self.models[key]["pinned"]
                 self.models[key]["leaving"] = True
             if decision.action is Action.LOAD:
                 del self.waiting[decision.key]
                 self.loads[decision.key] = self.loads.get(decision.key, 0) + 1
                 self.models[decision.key] = {
                     "size": self.sizes[decision.key], "holds": 0, "grown": False, "leases": 1,
-                    "pinned": False, "leaving": False, "used": self.now, "since": self.now,
+                    "kept": False, "leaving": False, "used": self.now, "since": self.now,
                 }  # fmt: skip
             elif decision.action is Action.REFUSE:
                 del self.waiting[decision.key]
@@ -346,7 +381,7 @@ class Machine:
 KEYS = "abcd"
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["ask", "ask", "finish", "finish", "grow", "tick", "end", "pin"]),
+        st.sampled_from(["ask", "ask", "finish", "finish", "grow", "tick", "end", "keep"]),
         st.sampled_from(KEYS),
     ),
     max_size=60,
@@ -366,7 +401,7 @@ def test_any_history_keeps_the_rules_and_everybody_gets_a_turn(total, most, size
             machine.now += 3.0
         elif step == "end":
             machine.end()
-        elif step != "pin" or key == "a":  # one may be pinned
+        else:
             getattr(machine, step)(key)
         machine.arrange()
     hungry = set(machine.waiting)

@@ -7,7 +7,17 @@ from dataclasses import replace
 import pytest
 
 from tests.facts import MIB
-from tests.scheduler.world import CRASHED, NOT_STARTED, World, in_loop, model, reach, settle
+from tests.scheduler.world import (
+    CRASHED,
+    NOT_STARTED,
+    World,
+    in_loop,
+    model,
+    phases,
+    reach,
+    settle,
+    use,
+)
 from vllama import tracing
 from vllama.engines.base import Mode
 from vllama.errors import (
@@ -192,6 +202,75 @@ async def test_keep_alive_of_a_request_sticks():
         scheduler.release(await scheduler.acquire(model("m"), CHAT, 0.0))
         await settle()
         assert not scheduler.views()
+
+
+async def goes_by_time(world, scheduler):
+    world.clock.advance(301)
+    scheduler.expire()
+
+
+async def goes_by_its_request(world, scheduler):
+    await use(scheduler, "m", 0.0)
+
+
+async def goes_by_a_stop(world, scheduler):
+    scheduler.unload(model("m"))
+
+
+async def goes_by_time_after_a_stop_that_a_request_undid(world, scheduler):
+    lease = await scheduler.acquire(model("m"), CHAT, None)
+    scheduler.unload(model("m"))
+    other = asyncio.ensure_future(use(scheduler, "m", 300))
+    await settle()
+    scheduler.release(lease)
+    await other
+    await goes_by_time(world, scheduler)
+
+
+async def goes_for_another(world, scheduler):
+    await use(scheduler, "n")
+
+
+async def fails(world, scheduler):
+    world.processes[0].fail(CRASHED)
+
+
+@pytest.mark.parametrize(
+    ("end", "why"),
+    [
+        (goes_by_time, "idle for 300 s, its keep_alive"),
+        (goes_by_its_request, "its keep_alive is 0"),
+        (goes_by_a_stop, "a client asked for it"),
+        (goes_by_time_after_a_stop_that_a_request_undid, "idle for 300 s, its keep_alive"),
+        (goes_for_another, "room for n:latest: only 1 model may be loaded at once"),
+        (fails, None),
+        (None, "the server is stopping"),
+    ],
+)
+@in_loop
+async def test_the_log_has_the_true_cause_of_an_end(end, why, caplog):
+    caplog.set_level("INFO", logger="vllama")
+    world = World(max_loaded=1)
+    async with world.running() as scheduler:
+        await use(scheduler, "m")
+        if end is not None:
+            await end(world, scheduler)
+            await reach(lambda: "m" not in phases(scheduler))
+    lines = [line for line in caplog.messages if line.startswith("unload m:latest")]
+    assert len(lines) == (why is not None)
+    assert not lines or lines[0].startswith(f"unload m:latest: {why}")
+
+
+@in_loop
+async def test_only_requests_are_logged_as_such(caplog):
+    caplog.set_level("INFO", logger="vllama")
+    world = World()
+    async with world.running() as scheduler:
+        await use(scheduler, "first")  # as `serve --model` does
+        tracing.trace.set(tracing.Trace("request-1"))
+        await use(scheduler, "second")
+    waited = [line for line in caplog.messages if "a request waited" in line]
+    assert [line.partition(":")[0] for line in waited] == ["second"]
 
 
 @in_loop

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from vllama.errors import EngineStartFailed
 from vllama.supervise.ports import PortReservation
 
 LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="double bind")
@@ -61,3 +62,8 @@ def test_it_is_let_go_before_the_spawn_where_it_must(hold: bool, shareable: bool
 def test_reservations_differ() -> None:
     with PortReservation() as one, PortReservation() as two:
         assert one.port != two.port
+
+
+def test_where_no_port_can_be_had_that_is_the_cause() -> None:
+    with pytest.raises(EngineStartFailed, match=r"no port of 192\.0\.2\.1 can be had: ."):
+        PortReservation("192.0.2.1")  # of nobody (RFC 5737)

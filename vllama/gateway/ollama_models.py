@@ -195,7 +195,8 @@ async def delete(gateway: Gateway, request: Request) -> None:
     await asyncio.to_thread(gateway.catalog.library.check_removable, name, force=force)
     models = await asyncio.to_thread(gateway.catalog.library.list)
     if not any(other.key == bundle.key and other.name != bundle.name for other in models):
-        gateway.scheduler.unload(bundle)  # no other name needs the engine
+        # no other name needs the engine
+        gateway.scheduler.unload(bundle, "the model is being removed")
     await asyncio.to_thread(gateway.catalog.library.remove, name, force=force)
     gateway.catalog.forget()
     request.respond(200, b"")

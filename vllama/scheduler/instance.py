@@ -165,7 +165,7 @@ class Instance:
     after it; `stands_in`: it runs another quantisation than was asked for. `needs` is the estimate
     in bytes by pool, `holds` what was measured last, `peak` the most of that, `measured` whether
     that was when it served: before, it may grow up to `needs`. `awake_holds` is what it held before
-    it fell asleep. `service_s` is how long a request takes, as a moving average.
+    it fell asleep. `unwanted` is why it shall go though its keep-alive is not over. `service_s` is how long a request takes, as a moving average.
     """
 
     key: Key
@@ -174,6 +174,7 @@ class Instance:
     created_s: float
     keep_alive_s: float
     last_used_s: float
+    unwanted: str = ""
     plan: Plan | None = None
     failed: tuple[Failed, ...] = ()
     another: Plan | None = None

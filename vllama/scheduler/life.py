@@ -53,7 +53,7 @@ class Life:
                 EngineStartFailed(f"cannot serve '{instance.bundle.name}': internal error")
             )
         finally:
-            table.retire(instance, "it has ended")
+            table.retire(instance, "" if self._error else "the server is stopping")
             # who came in the last moment hears what the others heard
             stopping = ShuttingDown("cannot serve: the server is stopping")
             table.fail_queue(instance, self._error or stopping)
@@ -216,7 +216,7 @@ class Life:
             instance.sleep_ends_s = table.clock.monotonic() + table.limits.sleep_s
         elif not self._ended_asleep():
             instance.sleeping, instance.sleeper = False, None
-            table.retire(instance, "it cannot sleep")
+            table.retire(instance, "it did not fall asleep")
         instance.sleep_wanted = False
         await self._room.measure()
         table.room_changed.set()

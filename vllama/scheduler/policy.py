@@ -20,7 +20,8 @@ class Model:
     """A model that has a process, or is just getting one.
 
     `holds` is measured, `claims` what it will hold in the end. `busy`: it has leases or requests
-    waiting, or is still loading. `pinned`: kept for ever. `leaving`: it ends as soon as it is idle.
+    waiting, or is still loading. `kept`: for ever, as far as time goes; it makes room after all
+    others. `leaving`: it ends as soon as it is idle.
     `turn_ends_s`: until then nobody may ask it, busy as it is, to give way. `since_s` is when it
     became ready. `asleep_holds`: what it would still hold if it slept, None if it cannot (any
     more); `sleeping`: it does, and takes no slot.
@@ -30,7 +31,7 @@ class Model:
     holds: Pools
     claims: Pools
     busy: bool = False
-    pinned: bool = False
+    kept: bool = False
     leaving: bool = False
     sleeping: bool = False
     last_used_s: float = 0.0
@@ -68,7 +69,8 @@ class Decision:
     """An action, whom it concerns, and the reason in words.
 
     With EVICT: `sleep` and `evict` are idle ones. With WAIT: `give_way` are busy ones that have had
-    their turn; they serve who has them or waits for them already, and end.
+    their turn; they serve who has them or waits for them already, and end. With REFUSE: `most` is
+    the memory that there would be if no other model were loaded.
     """
 
     key: str
@@ -77,6 +79,7 @@ class Decision:
     evict: tuple[str, ...] = ()
     give_way: tuple[str, ...] = ()
     reason: str = ""
+    most: Pools = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -156,30 +159,31 @@ def arrange(
 
     1. Room for it and a slot free: load.
     2. Else if those who leave already will make the room: wait.
-    3. Else idle models go, least recently used first and no more than needed, pinned ones never;
-       one that can sleep sleeps if that is enough: evict.
+    3. Else idle models go, least recently used first and no more than needed, those that are kept
+       for ever after all others; one that can sleep sleeps if that is enough: evict.
     4. Else busy ones would have to give way: wait; those whose turn is over are told to, the one
-       that has been there for longest first.
-    5. Else it waits for those who came before it; or, if it would not fit even without them and
-       all that may leave, it is refused. While memory of an ended process is still on its way back
-       (`settling`) nobody is evicted or refused for lack of it.
+       that has been there for longest first, again those that are kept after all others.
+    5. Else it waits for those who came before it; or, if it would not fit even without any other
+       model, it is refused. While memory of an ended process is still on its way back (`settling`)
+       nobody is evicted or refused for lack of it.
     """
     space = _Space(
         spare=_spare(free, models),
         slots=max_loaded - sum(not item.sleeping for item in models),
-        models=[item for item in models if not (item.leaving or item.pinned)],
+        models=[item for item in models if not item.leaving],
     )
     for item in models:
         if item.leaving:
             _add(space.coming, item.frees)
             space.coming_slots += not item.sleeping
-    most = _at_best(free, models, max_loaded)
-    return [
-        _decide(load, space, now_s, settling)
-        if settling or most.fits(load.needs)
-        else Decision(key=load.key, action=Action.REFUSE, reason=_why_never(models))
-        for load in sorted(waiting, key=lambda load: load.since_s)
-    ]
+    decisions = []
+    for load in sorted(waiting, key=lambda load: load.since_s):
+        most = _without_others(load, free, models, max_loaded)
+        if settling or most.fits(load.needs):
+            decisions.append(_decide(load, space, max_loaded, now_s, settling))
+        else:
+            decisions.append(Decision(key=load.key, action=Action.REFUSE, most=most.spare))
+    return decisions
 
 
 def relieve(free: Pools, models: Sequence[Model], *, max_loaded: int) -> Decision | None:
@@ -187,8 +191,8 @@ def relieve(free: Pools, models: Sequence[Model], *, max_loaded: int) -> Decisio
 
     An estimate was too small, or another program has grown; or there are more models than may be
     loaded, because the limit is another now. Idle ones go (EVICT), the least recently used first
-    and as few as are enough; if they are not enough, all that would help. WAIT: only busy ones
-    could go. None: there is nothing to do, or nobody who may go.
+    and as few as are enough; if they are not enough, all that would help. What is kept for ever goes
+    for the number only, and after all others. WAIT: only busy ones could go. None: there is nothing to do, or nobody who may go.
     """
     spare = dict(free)
     for item in models:
@@ -199,10 +203,12 @@ def relieve(free: Pools, models: Sequence[Model], *, max_loaded: int) -> Decisio
     may = [
         item
         for item in models
-        if not (item.leaving or item.pinned)
+        if not (item.leaving or (item.kept and over))
         and (any(item.frees.get(pool) for pool in over) or (slots < 0 and not item.sleeping))
     ]
-    idle = sorted((item for item in may if not item.busy), key=lambda item: item.last_used_s)
+    idle = sorted(
+        (item for item in may if not item.busy), key=lambda item: (item.kept, item.last_used_s)
+    )
     if not may:
         return None
     if not idle:
@@ -214,21 +220,27 @@ def relieve(free: Pools, models: Sequence[Model], *, max_loaded: int) -> Decisio
         action=Action.EVICT,
         sleep=tuple(item.key for item in victims.sleep),
         evict=tuple(item.key for item in victims.leave),
-        reason="more memory is held than may be",
+        reason="more memory is held than may be" if over else _too_many(max_loaded),
     )
 
 
-def _decide(load: Waiting, space: _Space, now_s: float, settling: bool) -> Decision:
+def _decide(
+    load: Waiting, space: _Space, max_loaded: int, now_s: float, settling: bool
+) -> Decision:
     needs, others = load.needs, [item for item in space.models if item.key != load.key]
-    why = "no free slot" if space.slots < 1 else "not enough free memory"
+    why = _too_many(max_loaded) if space.slots < 1 else "not enough free memory"
     nobody = _Victims([], [])
     if space.fits(needs):
         space.take(needs)
         return Decision(key=load.key, action=Action.LOAD)
     if settling or space.fits(needs, space.coming, space.coming_slots):
         space.leave_to(needs, nobody)
-        return Decision(key=load.key, action=Action.WAIT, reason="memory is being freed")
-    idle = sorted((item for item in others if not item.busy), key=lambda item: item.last_used_s)
+        return Decision(
+            key=load.key, action=Action.WAIT, reason=f"{why}: waiting for one that is ending"
+        )
+    idle = sorted(
+        (item for item in others if not item.busy), key=lambda item: (item.kept, item.last_used_s)
+    )
     if victims := _least(space, needs, idle, may_sleep=True):
         space.leave_to(needs, victims)
         return Decision(
@@ -238,7 +250,9 @@ def _decide(load: Waiting, space: _Space, now_s: float, settling: bool) -> Decis
             evict=tuple(item.key for item in victims.leave),
             reason=why,
         )
-    busy = sorted((item for item in others if item.busy), key=lambda item: item.since_s)
+    busy = sorted(
+        (item for item in others if item.busy), key=lambda item: (item.kept, item.since_s)
+    )
     if victims := _least(space, needs, idle + busy, may_sleep=False):
         space.leave_to(needs, victims)
         tired = [item for item in victims.leave if item.busy and item.turn_ends_s <= now_s]
@@ -297,16 +311,16 @@ def _add(total: dict[str, int], more: Pools, sign: int = 1) -> None:
         total[pool] = total.get(pool, 0) + sign * size
 
 
-def _at_best(free: Pools, models: Sequence[Model], max_loaded: int) -> _Space:
-    """Return the room there would be if everything left that may."""
-    staying = [item for item in models if item.pinned and not item.leaving]
-    spare = _spare(free, staying)
+def _without_others(load: Waiting, free: Pools, models: Sequence[Model], max_loaded: int) -> _Space:
+    """Return the room there would be if every other model had gone."""
+    spare = dict(free)
     for item in models:
-        if item not in staying:
+        if item.key != load.key:
             _add(spare, item.holds)
-    return _Space(spare=spare, slots=max_loaded - len(staying), models=[])
+    return _Space(spare=spare, slots=max_loaded, models=[])
 
 
-def _why_never(models: Sequence[Model]) -> str:
-    pinned = [item.key for item in models if item.pinned and not item.leaving]
-    return f"pinned models hold it: {', '.join(pinned)}" if pinned else "it is used elsewhere"
+def _too_many(max_loaded: int) -> str:
+    """Return why a number of models keeps one from being loaded."""
+    models = "1 model" if max_loaded == 1 else f"{max_loaded} models"
+    return f"only {models} may be loaded at once (OLLAMA_MAX_LOADED_MODELS)"

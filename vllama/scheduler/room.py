@@ -13,6 +13,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from vllama.errors import NotEnoughMemory
+from vllama.models.fits import amounts
 from vllama.scheduler.instance import Instance
 from vllama.scheduler.memory import Measurable, Measured
 from vllama.scheduler.policy import Action, Decision, Model, Pools, Waiting, arrange, relieve
@@ -20,7 +21,6 @@ from vllama.scheduler.table import Ports, Table
 
 log = logging.getLogger(__name__)
 
-GIB = 1024**3
 # of what an ended process held, so much must be free again before anybody else is stopped for it
 BACK_SHARE = 0.9
 
@@ -184,7 +184,8 @@ class Room:
             place.admitted.set_result(None)
             return
         if decision.action is Action.REFUSE:
-            place.admitted.set_exception(too_little(name, place.needs, free, decision.reason))
+            alone = len(table.all()) == 1
+            place.admitted.set_exception(too_little(name, place.needs, decision.most, alone=alone))
             return
         self._make_room(decision, f"room for {name}: {decision.reason}")
         for other in list(table.instances.values()):
@@ -216,7 +217,7 @@ def _model(item: Instance, turn_s: float) -> Model:
         holds=holds,
         claims=claims,
         busy=item.busy,
-        pinned=math.isinf(item.keep_alive_s),
+        kept=math.isinf(item.keep_alive_s),
         leaving=item.retiring,
         sleeping=sleeping,
         last_used_s=item.last_used_s,
@@ -226,13 +227,16 @@ def _model(item: Instance, turn_s: float) -> Model:
     )
 
 
-def too_little(name: str, needs: Pools, free: Pools, reason: str) -> NotEnoughMemory:
-    """Return the error of a load that will never fit, with the numbers of the tightest pool."""
-    pool = min(needs, key=lambda pool: free.get(pool, 0) - needs[pool], default="ram")
+def too_little(name: str, needs: Pools, most: Pools, *, alone: bool) -> NotEnoughMemory:
+    """Return the error of a load that will never fit, with the numbers of the tightest pool.
+
+    `most` is what would be free without other models; `alone`: there are none.
+    """
+    pool = min(needs, key=lambda pool: most.get(pool, 0) - needs[pool], default="ram")
     kind = "system memory" if pool == "ram" else f"memory on {pool.upper()}"
+    needed, available = amounts(needs.get(pool, 0), max(0, most.get(pool, 0)))
     return NotEnoughMemory(
-        f"cannot load '{name}': model requires more {kind} "
-        f"({needs.get(pool, 0) / GIB:.1f} GiB) than is available "
-        f"({max(0, free.get(pool, 0)) / GIB:.1f} GiB): {reason}",
-        hint="stop another model, or use a smaller context or quantisation",
+        f"cannot load '{name}': model requires more {kind} ({needed}) than is available "
+        f"({available}){'' if alone else ', even with no other model loaded'}",
+        hint="use a smaller context or quantisation, or end other programs",
     )

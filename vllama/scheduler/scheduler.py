@@ -174,14 +174,14 @@ class Scheduler:
         if lease.instance.process:
             lease.instance.process.suspect(lease.endpoint)
 
-    def unload(self, bundle: Bundle) -> bool:
+    def unload(self, bundle: Bundle, why: str = "a client asked for it") -> bool:
         """Stop all instances of `bundle` as soon as they are idle; False if there is none.
 
         Also lets a model that failed be tried again at once.
         """
         instances = self._table.of(bundle)
         for instance in instances:
-            instance.keep_alive_s = 0.0
+            instance.keep_alive_s, instance.unwanted = 0.0, why
             instance.sleep_ends_s = -math.inf
         self._table.forget_failures(bundle)
         self._table.expire()
@@ -258,10 +258,11 @@ class Scheduler:
             instance.queue.appendleft(waiter)
         lease.queued_s = lease.began_s - begun_s
         lease.queue_position = position
-        log.info(
-            "%s: a request waited %.3f s, from place %d of the queue",
-            *(instance.bundle.name, lease.queued_s, position),
-        )
+        if tracing.trace.get():  # else it is the server itself, which loads its first model
+            log.info(
+                "%s: a request waited %.3f s, from place %d of the queue",
+                *(instance.bundle.name, lease.queued_s, position),
+            )
         return lease
 
     async def _turn(self, instance: Instance, waiter: Waiter) -> None:

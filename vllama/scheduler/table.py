@@ -123,8 +123,7 @@ class Table:
         """Count a request in; its keep-alive sticks to the instance."""
         instance.leases += 1
         instance.served += 1
-        if keep_alive_s is not None:
-            instance.keep_alive_s = keep_alive_s
+        self.keep(instance, keep_alive_s)
 
     def lease(self, instance: Instance, prefix: Prefix | None = None) -> Lease | None:
         """Return the handle of a request that was counted in.
@@ -154,11 +153,16 @@ class Table:
 
     def touch(self, instance: Instance, keep_alive_s: float | None) -> None:
         """Let the timer of keep-alive start again, maybe with another length."""
-        if keep_alive_s is not None:
-            instance.keep_alive_s = keep_alive_s
+        self.keep(instance, keep_alive_s)
         instance.last_used_s = self.clock.monotonic()
         if instance.deadline_s < self.next_look_s:
             self.changed.set()
+
+    @staticmethod
+    def keep(instance: Instance, keep_alive_s: float | None) -> None:
+        """Let a keep-alive stick to an instance, whatever was wished for before."""
+        if keep_alive_s is not None:
+            instance.keep_alive_s, instance.unwanted = keep_alive_s, ""
 
     def give_back(self, instance: Instance) -> None:
         """Count a request out; the last one out starts the timer of keep-alive."""
@@ -193,10 +197,14 @@ class Table:
     # -- leaving ------------------------------------------------------------------------------
 
     def retire(self, instance: Instance, why: str) -> None:
-        """Take it out of the table; its own task stops it when the last request has gone."""
+        """Take it out of the table; its own task stops it when the last request has gone.
+
+        No `why`: the log has it already.
+        """
         if instance.retiring:
             return
-        log.info("unload %s: %s", instance.bundle.name, why)
+        if why:
+            log.info("unload %s: %s", instance.bundle.name, why)
         instance.retiring = True
         self.leaving.add(instance)
         if self.instances.get(instance.key) is instance:
@@ -223,7 +231,7 @@ class Table:
                 instance.sleep_wanted = True
                 instance.wake.set()
             else:
-                self.retire(instance, "its keep-alive is over")
+                self.retire(instance, instance.unwanted or out_of_time(instance))
 
     def next_deadline_s(self) -> float:
         """Return the monotonic time to look at the deadlines again, infinite for never.
@@ -265,3 +273,12 @@ class Table:
         """Forget that a model failed: it may be tried again at once."""
         for key in [key for key in self.failures if key.model == bundle.key]:
             del self.failures[key]
+
+
+def out_of_time(instance: Instance) -> str:
+    """Return why an instance goes whose deadline has passed."""
+    if instance.sleeping:
+        return "it has slept for as long as it may"
+    if instance.keep_alive_s <= 0:
+        return "its keep_alive is 0"
+    return f"idle for {instance.keep_alive_s:g} s, its keep_alive"

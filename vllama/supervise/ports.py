@@ -20,6 +20,8 @@ import socket
 from types import TracebackType
 from typing import Self
 
+from vllama.errors import EngineStartFailed
+
 
 def _bound(host: str, port: int) -> socket.socket:
     sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
@@ -49,7 +51,13 @@ class PortReservation:
     """
 
     def __init__(self, host: str = "127.0.0.1") -> None:
-        self._socket: socket.socket | None = _bound(host, 0)
+        try:
+            self._socket: socket.socket | None = _bound(host, 0)
+        except OSError as error:
+            raise EngineStartFailed(
+                f"no port of {host} can be had: {error.strerror}",
+                hint="wait until other programs close connections, or see which hold them: ss -tan",
+            ) from error
         if hasattr(socket, "SO_REUSEPORT"):
             # After the bind, so that the kernel chose a port that no such socket had already.
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)

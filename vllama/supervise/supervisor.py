@@ -143,9 +143,11 @@ class SupervisedProcess(Status):
         except VllamaError as error:
             self._fail(Diagnosis(cause=error.message, hint=error.hint))
         except OSError as error:
-            where = error.filename or self._log_dir
-            hint = "free some space there" if error.errno == errno.ENOSPC else None
-            self._fail(Diagnosis(cause=f"cannot write '{where}': {error.strerror}", hint=hint))
+            full = error.errno == errno.ENOSPC  # a write does not know the file's name
+            where = error.filename or (self._log_dir if full else None)
+            what = f"cannot write '{where}'" if where else "the system refused it"
+            hint = "free some space there" if full else None
+            self._fail(Diagnosis(cause=f"{what}: {error.strerror or error}", hint=hint))
         return False
 
     async def _begin(self, port: PortReservation) -> Trial:
