@@ -165,7 +165,8 @@ class Instance:
     after it; `stands_in`: it runs another quantisation than was asked for. `needs` is the estimate
     in bytes by pool, `holds` what was measured last, `peak` the most of that, `measured` whether
     that was when it served: before, it may grow up to `needs`. `awake_holds` is what it held before
-    it fell asleep. `unwanted` is why it shall go though its keep-alive is not over. `service_s` is how long a request takes, as a moving average.
+    it fell asleep. `unwanted` is why it shall go though its keep-alive is not over. `service_s` is
+    how long a request takes, as a moving average.
     """
 
     key: Key

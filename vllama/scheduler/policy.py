@@ -191,8 +191,9 @@ def relieve(free: Pools, models: Sequence[Model], *, max_loaded: int) -> Decisio
 
     An estimate was too small, or another program has grown; or there are more models than may be
     loaded, because the limit is another now. Idle ones go (EVICT), the least recently used first
-    and as few as are enough; if they are not enough, all that would help. What is kept for ever goes
-    for the number only, and after all others. WAIT: only busy ones could go. None: there is nothing to do, or nobody who may go.
+    and as few as are enough; if they are not enough, all that would help. What is kept for ever
+    goes for the number only, and after all others. WAIT: only busy ones could go. None: there is
+    nothing to do, or nobody who may go.
     """
     spare = dict(free)
     for item in models:
