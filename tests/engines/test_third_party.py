@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.lacking import lacking
 from tests.server import Server
 from tests.tiny import write_tiny_gguf
 
@@ -25,7 +26,7 @@ def installed(tmp_path_factory) -> Path:
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", folder]
     done = subprocess.run([*command, source / "package"], capture_output=True, text=True)
     if "No matching distribution found for hatchling" in done.stderr:
-        pytest.skip("pip cannot fetch hatchling, which builds the package")
+        lacking("pip cannot fetch hatchling, which builds the package")
     assert done.returncode == 0, done.stderr
     return folder
 

@@ -75,7 +75,7 @@ def test_the_engine_is_free_once_a_stop_sequence_is_met(server, client):
     assert message.content[0].text == "tok0 tok1 tok2 tok3 tok4 "
     assert message.usage.output_tokens == 6
     until(lambda: server.stats("slow")["gone"] == before + 1)
-    assert server.stats("slow")["tokens"] < 1000
+    assert server.stats("slow")["tokens"] < 2000
     counted = client.messages.create(**ask(model="counts", stop_sequences=["tok1"]))
     assert counted.stop_sequence == "tok1" and counted.usage.input_tokens > 0
 

@@ -5,14 +5,13 @@ import json
 import re
 import socket
 import threading
-import time
 
 import ollama
 import pytest
 
 from tests.gateway.test_ollama_chat import until, user
 from tests.hub import StandInHub
-from tests.server import Server
+from tests.server import LIMIT_S, Server
 from tests.tiny import TEMPLATE, write_tiny_gguf
 
 pytestmark = pytest.mark.slow
@@ -292,11 +291,10 @@ def test_an_upload_that_is_cut_leaves_nothing(server):
 def test_more_than_the_disk_holds_is_refused_at_once(server):
     head = f"POST /api/blobs/{digest_of(b'')} HTTP/1.1\r\nhost: localhost\r\n"
     with socket.create_connection(("127.0.0.1", server.port)) as big:
-        big.settimeout(10)
+        big.settimeout(LIMIT_S)
         big.sendall(f"{head}content-length: {10**16}\r\n\r\n".encode())
-        started = time.monotonic()
+        # nothing of the body has been sent
         assert b" 507 " in big.recv(65536).splitlines()[0] + b" "
-        assert time.monotonic() - started < 5
     assert blobs(server) == []
 
 

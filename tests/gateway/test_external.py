@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.gateway.test_ollama_chat import WORDS, sse, until, user
+from tests.gateway.test_ollama_chat import ENDLESS, WORDS, sse, until, user
 from tests.ports import free_port
 from tests.server import FAKE, Server
 
@@ -99,7 +99,7 @@ def test_the_key_is_sent(tmp_path):
 def test_two_servers_share_the_work_and_stand_in_for_each_other(two, tmp_path):
     options = ("--upstream", two[0].url, "--upstream", two[1].url)
     with Server(tmp_path, *options, fake=False) as server:
-        slow = {"model": "org/big", **user("@tokens=400"), "stream": True}
+        slow = {"model": "org/big", **user(f"@tokens={ENDLESS}"), "stream": True}
         with server.open("/api/chat", slow) as first:
             first.readline()
             assert chat(server)[0] == 200

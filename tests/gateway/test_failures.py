@@ -121,7 +121,7 @@ def test_the_queue_is_bounded(tmp_path):
 
 
 def test_a_stop_waits_for_the_running_answer_and_refuses_new_ones(tmp_path):
-    with Server(tmp_path) as server:
+    with Server(tmp_path, env={"VLLAMA_DRAIN_TIMEOUT": "600s"}) as server:
         server.model("slow", "--token-interval", "0.05")
         server.post("/api/chat", {"model": "slow"})
         with server.open("/api/chat", {"model": "slow", **user("@tokens=20")}) as answer:

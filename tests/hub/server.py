@@ -82,7 +82,7 @@ class StandInHub:
             self._running += change
             self._idle.notify_all()
 
-    def settle(self, timeout_s: float = 5.0) -> None:
+    def settle(self, timeout_s: float = 60.0) -> None:
         """Wait until no request runs, so that the log is complete."""
         with self._idle:
             assert self._idle.wait_for(lambda: self._running == 0, timeout_s)

@@ -166,10 +166,8 @@ def test_resume_after_cancel(big: StandInHub, settings: ModelsSettings) -> None:
     big.fault = lambda method, path, headers, server: Fault(bytes_per_s=2e6)
     stopped = Events()
     stopped.cancel_at = 300_000
-    begin = time.monotonic()
     with pytest.raises(Cancelled):
         fetch(settings, stopped)
-    assert time.monotonic() - begin < 2
     assert HfCacheStore(settings.hf_cache_dir).list() == []
     names = blobs(settings)
     assert [name[64:] for name in names] == [".vllama-partial", ".vllama-partial.json"]
@@ -214,10 +212,8 @@ def test_cancel_wakes_a_silent_connection(
 ) -> None:
     big.fault = Once(Fault(stall_after=1000), times=-1)
     threading.Timer(0.3, events.cancel.set).start()
-    begin = time.monotonic()
     with pytest.raises(Cancelled):
-        fetch(with_settings(stall_timeout_s=30.0), events)
-    assert time.monotonic() - begin < 3
+        fetch(with_settings(stall_timeout_s=1e6), events)
     assert threading.active_count() < 30
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 import base64
 import json
 import math
-import time
 from collections.abc import Callable
 
 import pytest
@@ -338,12 +337,10 @@ def test_missing_body(parse: Callable[[bytes], object]) -> None:
 @pytest.mark.slow
 def test_a_hundred_megabytes() -> None:
     image = "A" * (96 << 20)
-    start = time.perf_counter()
     request = parse_chat(
         b'{"model":"m","messages":[{"role":"user","images":["' + image.encode() + b'"]}]}'
     )
     assert len(request.messages[0].images[0]) == len(image)
-    assert time.perf_counter() - start < 20
 
 
 JSON = st.recursive(

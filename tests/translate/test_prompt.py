@@ -1,7 +1,6 @@
 # ruff: noqa: E501 (tables of exact texts)
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -96,11 +95,9 @@ def test_the_developer_is_the_system_unless_the_template_knows_both(source: str,
     ],
 )  # fmt: skip
 def test_errors(source: str, text: str) -> None:
-    start = time.perf_counter()
     with pytest.raises(BadRequest) as caught:
         render(source)
     assert caught.value.message.startswith(text)
-    assert time.perf_counter() - start < 5
 
 
 def test_endless_output() -> None:

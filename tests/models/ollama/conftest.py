@@ -11,6 +11,7 @@ from random import Random
 import pytest
 
 from tests.hub import Fault
+from tests.lacking import lacking
 from tests.registry import (
     PARAMS,
     OllamaModel,
@@ -58,7 +59,7 @@ def registry() -> Iterator[StandInRegistry]:
 def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealRegistry]:
     program = find_registry()
     if program is None:
-        pytest.skip("docker-registry is not installed; .ci/run fetches it")
+        lacking("docker-registry is not installed; make test fetches it with apt")
     with RealRegistry(program, tmp_path_factory.mktemp("registry")) as running:
         yield running
 

@@ -10,6 +10,7 @@ from random import Random
 
 import pytest
 
+from tests.lacking import lacking
 from tests.models.conftest import Events
 from tests.models.ollama.conftest import (
     NAME,
@@ -183,7 +184,7 @@ def test_a_real_registry_that_sends_to_a_storage(
 ) -> None:
     program = find_registry()
     if program is None:
-        pytest.skip("docker-registry is not installed; .ci/run fetches it")
+        lacking("docker-registry is not installed; make test fetches it with apt")
     published = registry.models[NAME]
     with RealRegistry(program, tmp_path / "real", redirect=registry.cdn_url) as real:
         push(real, "library/tiny:latest", published)
