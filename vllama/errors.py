@@ -38,6 +38,8 @@ Foreign exceptions are mapped to these once, in the module that owns the library
 
 from __future__ import annotations
 
+import re
+
 
 class VllamaError(Exception):
     """Base of all errors that vllama raises on purpose."""
@@ -49,6 +51,13 @@ class VllamaError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+
+    @property
+    def kind(self) -> str:
+        """Its class in one word, for programs: `engine_crashed`; `other` for the base."""
+        if type(self) is VllamaError:
+            return "other"
+        return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(self).__name__).lower()
 
     def sentence(self) -> str:
         """Return message and hint as one line, for places that have room for one only."""

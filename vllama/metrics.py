@@ -26,6 +26,7 @@ class Metrics:
         # per route: one count a bucket, and one for what is longer than the last
         self._buckets: defaultdict[str, list[int]] = defaultdict(lambda: [0] * (len(SECONDS) + 1))
         self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._errors: Counter[tuple[str, int, str]] = Counter()
         self._tokens: Counter[tuple[str, str]] = Counter()
 
     def request(self, route: str, status: int, seconds: float) -> None:
@@ -33,6 +34,13 @@ class Metrics:
         self._requests[route, status] += 1
         self._buckets[route][bisect_left(SECONDS, seconds)] += 1
         self._seconds[route] += seconds
+
+    def error(self, route: str, status: int, reason: str) -> None:
+        """Count an answer that ended with an error, of which `status` need not tell.
+
+        `reason` is `VllamaError.kind`.
+        """
+        self._errors[route, status, reason] += 1
 
     def tokens(self, model: str, prompt: int, completion: int) -> None:
         """Count the tokens of one answer; `model` is the display name of a local model."""
@@ -73,6 +81,14 @@ class Metrics:
                 rows.append((bound, total))
             seconds.add_metric((route,), rows, self._seconds[route])
         yield seconds
+        errors = CounterMetricFamily(
+            "vllama_request_errors",
+            "Requests that ended with an error, also within a stream whose status was 200.",
+            labels=("route", "status", "reason"),
+        )
+        for (route, status, reason), count in self._errors.items():
+            errors.add_metric((route, str(status), reason), count)
+        yield errors
         tokens = CounterMetricFamily(
             "vllama_tokens", "Tokens by kind: prompt or completion.", labels=("model", "kind")
         )

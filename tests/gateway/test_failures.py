@@ -28,6 +28,45 @@ def test_an_engine_that_dies_in_mid_stream(server):
     assert (status, reply["message"]["content"]) == (200, WORDS)
 
 
+def counted(server, route, status, reason):
+    """Return how many answers are counted that ended with that error."""
+    text = server.request("GET", "/metrics")[2].decode()
+    wanted = (f'route="{route}"', f'status="{status}"', f'reason="{reason}"')
+    rows = [row for row in text.splitlines() if row.startswith("vllama_request_errors_total{")]
+    return sum(float(row.split()[-1]) for row in rows if all(part in row for part in wanted))
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/api/chat", {**user()}),
+        ("/api/generate", {"prompt": "hi"}),
+        ("/v1/chat/completions", {**user(), "stream": True}),
+        ("/v1/chat/completions", {**user(), "stream": True, "n": 2}),
+        ("/v1/messages", {**user(), "stream": True, "max_tokens": 50}),
+        ("/v1/responses", {"input": "hi", "stream": True}),
+    ],
+)
+def test_a_stream_that_breaks_off_is_an_error_in_log_and_metrics(server, path, body):
+    id_ = f"broken{path.replace('/', '-')}-{len(body)}"
+    name = server.model(id_, "--die-after", "3", once=True)
+    before = counted(server, path, 200, "connection_lost")
+    status, _, data = server.request("POST", path, {"model": name, **body}, {"x-request-id": id_})
+    assert status == 200 and b"error" in data
+    line = server.wait_for(rf"POST {path} 200 \S+s, then an error: .*{id_}\]")
+    assert "cannot go on: the connection to the engine was lost" in line
+    until(lambda: counted(server, path, 200, "connection_lost") == before + 1)
+
+
+def test_an_error_with_a_status_is_counted_and_its_cause_logged_once(server):
+    before = counted(server, "/api/chat", 404, "model_not_found")
+    headers = {"x-request-id": "not-there"}
+    assert server.request("POST", "/api/chat", {"model": "nope"}, headers)[0] == 404
+    text = server.wait_for(r"POST /api/chat 404 \S+s: .*not-there")
+    assert text.count("[not-there]") == 1
+    assert counted(server, "/api/chat", 404, "model_not_found") == before + 1
+
+
 def test_an_engine_that_dies_under_a_whole_answer(server):
     name = server.model("dies-whole", "--die-after", "3", once=True)
     status, reply = whole(server, name)

@@ -66,6 +66,12 @@ def test_what_cannot_be_pulled_is_told_in_the_stream(server):
         status, reply = server.post("/api/pull", {"model": name, "stream": False})
         assert status == 500
         assert words in reply["error"]
+        for said in (r"200 \S+s, then an error", r"500 \S+s"):
+            text = server.wait_for(rf"POST /api/pull {said}: {re.escape(reply['error'][:30])}")
+    text = server.request("GET", "/metrics")[2].decode()
+    for status in (200, 500):
+        pattern = rf'vllama_request_errors_total{{.*model_not_found.*status="{status}"}}'
+        assert re.search(pattern, text), text
 
 
 def test_a_client_that_leaves_stops_the_download(server, hub):

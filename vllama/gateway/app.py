@@ -107,12 +107,24 @@ class App:
         finally:
             if not doubled:
                 self._running.discard(request.id)
+        self._note(request)
+
+    def _note(self, request: Request) -> None:
+        """Count an answer that has ended, and log it in a line, with the error it ended with."""
         took_s = (now_ns() - request.started_ns) / 1e9
         route = request.path if request.path in ROUTES else "other"
-        self._gateway.metrics.request(route, request.status, took_s)
+        metrics, failure, status = self._gateway.metrics, request.failure, request.status
+        metrics.request(route, status, took_s)
         level = logging.DEBUG if request.method in ("GET", "HEAD") else logging.INFO
-        status = request.status or "-"
-        log.log(level, "%s %s %s %.3fs", request.method, request.path, status, took_s)
+        end = ""
+        if failure is not None:
+            metrics.error(route, status, failure.kind)
+            late = status < 400
+            level = logging.WARNING if late or failure.status >= 500 else logging.INFO
+            end = f"{', then an error' if late else ''}: {failure.sentence()}"
+        elif request.left and not request.done:
+            end = ": the client has left"
+        log.log(level, "%s %s %s %.3fs%s", request.method, request.path, status or "-", took_s, end)
 
     async def _handle(self, request: Request) -> None:
         """Find the handler and run it; the one place where a request's errors end."""
@@ -123,7 +135,7 @@ class App:
             if handle:
                 await handle(self._gateway, request)
         except ClientGone:
-            log.info("%s %s: the client has left", request.method, request.path)
+            pass  # there is nobody to answer; see `_note`
         except VllamaError as error:
             self._fail(request, error)
         except Exception:
@@ -170,15 +182,10 @@ class App:
     @staticmethod
     def _fail(request: Request, error: VllamaError) -> None:
         """Answer with an error in the dialect of the route; too late if the head is out."""
-        log.log(
-            logging.WARNING if error.status >= 500 else logging.INFO,
-            "%s %s: %s",
-            request.method,
-            request.path,
-            error.sentence(),
-        )
+        request.failure = error
         if request.status:
-            request.end()
+            if not request.done:
+                request.fail()
             return
         from vllama.translate.faults import anthropic_error, ollama_error, openai_error
 

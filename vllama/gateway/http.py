@@ -21,6 +21,7 @@ from vllama.gateway.chunks import FRAME
 from vllama.tracing import sane
 
 if TYPE_CHECKING:
+    from vllama.errors import VllamaError
     from vllama.gateway.client import Client
     from vllama.gateway.heads import Head
 
@@ -93,6 +94,7 @@ class Request:
         "_waiter",
         "done",
         "extra",
+        "failure",
         "headers",
         "id",
         "keep_alive",
@@ -117,6 +119,7 @@ class Request:
         self.queue_position = 0  # the place in a model's queue that it began at; 0: it did not wait
         self.extra: list[tuple[bytes, bytes]] = []  # more headers of the answer
         self.done = False  # its answer has ended
+        self.failure: VllamaError | None = None  # what it ended with, maybe after a status of 200
         self.left = False  # its client has gone
         self.writes: Writes | None = None
         self._head = b""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from vllama.errors import ModelNotFound, VllamaError
 from vllama.gateway.http import Request
-from vllama.gateway.ollama_models import named, send_line
+from vllama.gateway.ollama_models import named, send_error, send_line
 from vllama.models.cloud import CloudDisabled
 from vllama.models.ref import ModelRef
 from vllama.translate.ollama_in import parse_model_field
@@ -69,5 +69,5 @@ async def push(gateway: Gateway, request: Request) -> None:
     if body.get("stream") is False:
         raise refusal
     await send_line(request, {"status": "retrieving manifest"})
-    await send_line(request, {"error": refusal.sentence()})
+    await send_error(request, refusal)
     request.end()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from vllama.errors import BadRequest, InvalidModelRef, ModelNotFound, VllamaError
 from vllama.gateway.http import Request
 from vllama.gateway.ollama_convert import converted, of_quant
-from vllama.gateway.ollama_models import named, pull_line, send_line
+from vllama.gateway.ollama_models import named, pull_line, send_error, send_line
 from vllama.gateway.pulling import pulled
 from vllama.models.cloud import CloudDisabled
 from vllama.models.create import Recipe, created_name, from_files
@@ -55,7 +55,7 @@ class Lines:
         if error is not None and not self._request.status:
             raise error
         if error is not None:
-            await send_line(self._request, {"error": error.sentence()})
+            await send_error(self._request, error)
         elif not self._stream:
             self._request.json(200, {"status": SUCCESS})
             return

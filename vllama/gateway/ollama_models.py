@@ -229,11 +229,12 @@ async def pull(gateway: Gateway, request: Request) -> None:
     try:
         await pulled(gateway, request, name, tell, insecure=body.get("insecure") is True)
     except VllamaError as error:
-        reply = {"error": error.sentence()}
         if not stream:
-            request.json(500, reply)  # whatever it was, as Ollama does (contract §1.5)
+            request.failure = error
+            # whatever it was, as Ollama does (contract §1.5)
+            request.json(500, {"error": error.sentence()})
             return
-        await send_line(request, reply)
+        await send_error(request, error)
     else:
         if not stream:
             request.json(200, {"status": "success"})
@@ -247,3 +248,9 @@ async def send_line(request: Request, value: object) -> None:
         request.start(200, NDJSON)
     request.write(msgspec.json.encode(value) + b"\n")
     await request.drained()
+
+
+async def send_error(request: Request, error: VllamaError) -> None:
+    """Send an error as an NDJSON line: the stream failed, though its status was 200."""
+    request.failure = error
+    await send_line(request, {"error": error.sentence()})

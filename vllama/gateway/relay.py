@@ -289,6 +289,7 @@ class Relay:
         if error is not None:
             if not request.status and not self._tail:
                 raise error
+            request.failure = error
             last = self.reply.fail(error)
         if self._whole:
             if self._deliver is not None:
