@@ -28,6 +28,7 @@ class Metrics:
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._errors: Counter[tuple[str, int, str]] = Counter()
         self._tokens: Counter[tuple[str, str]] = Counter()
+        self._estimated: Counter[str] = Counter()
 
     def request(self, route: str, status: int, seconds: float) -> None:
         """Count one answer; `route` must be from the route table, so that labels stay few."""
@@ -42,10 +43,15 @@ class Metrics:
         """
         self._errors[route, status, reason] += 1
 
-    def tokens(self, model: str, prompt: int, completion: int) -> None:
-        """Count the tokens of one answer; `model` is the display name of a local model."""
+    def tokens(self, model: str, prompt: int, completion: int, *, estimated: bool) -> None:
+        """Count the tokens of one answer; `model` is the display name of a local model.
+
+        `estimated`: the engine did not tell how many it generated.
+        """
         self._tokens[model, "prompt"] += prompt
         self._tokens[model, "completion"] += completion
+        if estimated:
+            self._estimated[model] += completion
 
     def text(self, *, loaded: int, queued: int) -> bytes:
         """Return everything in Prometheus' text form."""
@@ -95,6 +101,14 @@ class Metrics:
         for (model, kind), count in self._tokens.items():
             tokens.add_metric((model, kind), count)
         yield tokens
+        estimated = CounterMetricFamily(
+            "vllama_tokens_estimated",
+            "Completion tokens that are an estimate: the client left, or the engine does not tell.",
+            labels=("model",),
+        )
+        for model, count in self._estimated.items():
+            estimated.add_metric((model,), count)
+        yield estimated
         yield GaugeMetricFamily("vllama_models_loaded", "Models that have a process.", value=loaded)
         yield GaugeMetricFamily(
             "vllama_requests_queued", "Requests that wait for a slot.", value=queued

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from vllama.engines.base import FailurePattern, Installation, Mode, Overhead
 from vllama.engines.diagnose import diagnose
+from vllama.engines.llama_cpp_timings import logged_usage
 from vllama.models.types import Format
 from vllama.supervise.spec import Fault, Grace, HttpProbe, LaunchSpec
 from vllama.translate.traits import SchemaStyle, Tokenizer, Traits, VectorStyle
@@ -103,6 +104,7 @@ class FakeEngine:
             max_concurrency=limit,
             parameters={name: name for name in names},
             usage_in_stream="counts" in bundle.name,
+            logged_usage=logged_usage if "logs" in bundle.name else None,
             parses_tools=not bare,
             splits_reasoning=not bare,
             completes_chats=bare and "counts" not in bundle.name,

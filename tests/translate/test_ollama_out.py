@@ -297,13 +297,13 @@ def test_lines_of_one_read_come_joined() -> None:
 
 def test_usage_without_the_engines_help() -> None:
     reply = chat(prompt_tokens=31)
-    assert reply.usage == Usage(prompt_tokens=31, completion_tokens=0)
+    assert reply.usage == Usage(prompt_tokens=31, completion_tokens=0, estimated=True)
     reply.feed(streams.CHAT, NOW)
-    assert reply.usage == Usage(prompt_tokens=31, completion_tokens=6)
+    assert reply.usage == Usage(prompt_tokens=31, completion_tokens=6, estimated=True)
     assert reply.finish_reason == "length"
     limited = chat(max_tokens=7)  # a chunk held two tokens
     limited.feed(streams.CHAT, NOW)
-    assert limited.usage.completion_tokens == 7
+    assert limited.usage == Usage(prompt_tokens=0, completion_tokens=7)
     unlimited = chat(max_tokens=LCP.context_length)
     unlimited.feed(streams.CHAT, NOW)
     assert unlimited.usage.completion_tokens == 6

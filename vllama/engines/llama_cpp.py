@@ -189,6 +189,8 @@ class LlamaCpp:
     def traits(self, bundle: Bundle, settings: Settings) -> Traits:
         """Declare the row's traits, for this model and these settings."""
         embeds = settings.mode is Mode.EMBED
+        # drafts are evaluated too, so that what was evaluated is not what was generated
+        drafts = any("draft" in word for word in settings.extra_args)
         return replace(
             self.base_traits,
             context_length=settings.context_length,
@@ -196,6 +198,7 @@ class LlamaCpp:
             takes_logprobs=settings.logprobs or not self.logprobs_at_start,
             takes_images=self.reads_projectors and bundle.projector is not None,
             embeds=embeds,
+            logged_usage=None if drafts else self.base_traits.logged_usage,
             rerank_path=self.rerank_path if embeds else None,
             splits_reasoning=self.base_traits.splits_reasoning
             and not self.leaves_thinking(settings.chat_template),

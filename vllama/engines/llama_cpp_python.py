@@ -21,6 +21,7 @@ from vllama.engines.base import Installation, Missing, Overhead, Places
 from vllama.engines.find import find_package
 from vllama.engines.llama_cpp import BACKENDS, MIB, Flag, LlamaCpp, Start
 from vllama.engines.llama_cpp_failures import failures
+from vllama.engines.llama_cpp_timings import logged_usage
 from vllama.engines.recipe import Kind, Recipe, Wheels
 from vllama.environments.place import Step
 from vllama.supervise.spec import HttpProbe
@@ -146,6 +147,7 @@ TRAITS = Traits(
     completes_chats=True,
     completion_grammar="grammar",
     loses_characters=True,
+    logged_usage=logged_usage,
 )  # fmt: skip
 
 ENGINE = LlamaCpp(

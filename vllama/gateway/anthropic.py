@@ -18,6 +18,7 @@ from vllama.engines.base import Mode
 from vllama.errors import CapabilityMissing, ContextOverflow
 from vllama.gateway.affinity import of_messages
 from vllama.gateway.catalog import Entry
+from vllama.gateway.counts import COUNT_HEADER, ESTIMATE
 from vllama.gateway.http import Request
 from vllama.gateway.inference import leased, relayed
 from vllama.gateway.ollama_common import need_of
@@ -37,8 +38,6 @@ from vllama.translate.types import Sampling
 
 if TYPE_CHECKING:
     from vllama.gateway.app import Gateway
-
-ESTIMATED_HEADER = "x-vllama-estimated"
 
 
 async def messages(gateway: Gateway, request: Request) -> None:
@@ -94,7 +93,7 @@ async def count_tokens(gateway: Gateway, request: Request) -> None:
                 tokens = turn.prompt.tokens
         except ContextOverflow as error:
             tokens = error.tokens  # its size is what was asked for
-        headers = {ESTIMATED_HEADER: "true"} if tokens is None else {}
+        headers = {COUNT_HEADER: ESTIMATE} if tokens is None else {}
         count = estimate_tokens(chat) if tokens is None else tokens
         body = msgspec.json.encode({"input_tokens": count})
         request.respond(200, body, headers=headers)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from vllama import tracing
 from vllama.gateway.affinity import Prefix
 from vllama.gateway.connection import ConnectionLost
+from vllama.gateway.counts import logged_counts
 from vllama.gateway.http import ClientGone, Request
 from vllama.gateway.relay import Relay
 from vllama.gateway.upstream import Upstream
@@ -77,6 +78,9 @@ async def leased(
                     request.tell(CONTEXT_HEADER, str(lease.traits.context_length))
                 upstream = gateway.upstreams.to(lease.endpoint)
                 upstream.request_id_header = lease.traits.request_id_header
+                if not lease.traits.usage_in_stream:
+                    upstream.counts = upstream.counts or logged_counts(lease)
+                    upstream.tells_counts &= upstream.counts is not None
                 await use(lease, upstream)
                 return
             except ConnectionLost as error:
@@ -105,4 +109,9 @@ async def relayed(
         await relay.run(upstream, call, before_finish)
     finally:
         usage = relay.reply.usage
-        gateway.metrics.tokens(bundle.name, usage.prompt_tokens, usage.completion_tokens)
+        gateway.metrics.tokens(
+            bundle.name,
+            usage.prompt_tokens,
+            usage.completion_tokens,
+            estimated=usage.estimated,
+        )

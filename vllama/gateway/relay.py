@@ -17,10 +17,12 @@ from typing import Protocol
 
 from vllama.errors import VllamaError
 from vllama.gateway.connection import Connection, ConnectionLost
+from vllama.gateway.counts import COUNT_HEADER, ESTIMATE
 from vllama.gateway.http import ClientGone, Request, now_ns
 from vllama.gateway.lane import lane_for
 from vllama.gateway.upstream import Upstream
 from vllama.translate.faults import clean_engine_error
+from vllama.translate.reply import CountsReader
 from vllama.translate.stopping import StoppedReply
 from vllama.translate.types import Call, Usage
 from vllama.translate.usual import Usual
@@ -33,6 +35,12 @@ class Reply(Protocol):
 
     content_type: str
     ended: bool
+    counts: CountsReader | None
+
+    @property
+    def may_cut(self) -> bool:
+        """Whether it may end the engine's answer before the engine does."""
+        ...
 
     @property
     def usual(self) -> Usual | None:
@@ -63,6 +71,7 @@ class Relay:
     __slots__ = (
         "_concluded",
         "_connection",
+        "_cut",
         "_deliver",
         "_diverted",
         "_ended",
@@ -74,6 +83,7 @@ class Relay:
         "_request",
         "_status",
         "_tail",
+        "_upstream",
         "_usual",
         "_waiter",
         "_waits",
@@ -100,12 +110,14 @@ class Relay:
         self._whole = whole
         self._headers = headers
         self._deliver = deliver
+        self._upstream: Upstream | None = None
         self._connection: Connection | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._status = 0
         self._error_body = b""
         self._error: VllamaError | None = None
         self._ended = False
+        self._cut = False
         self._waits = False  # something comes between the engine's end and ours
         self._concluded = False
         self._failure: Exception | None = None  # of the end, for `run` to raise
@@ -127,12 +139,15 @@ class Relay:
         `before_finish` is awaited when the engine is done and before the last bytes are made.
         """
         request = self._request
+        self._upstream = upstream
         self._waits = before_finish is not None
         connection = self._connection = await upstream.connect()
         try:
             request.writes = self
             request.watch(self._client_left)
             if not self._gone:
+                if upstream.counts is not None:
+                    self.reply.counts = upstream.counts.begin()
                 connection.request(upstream.encode(call), self)
             if not (self._ended or self._error or self._gone):
                 self._waiter = asyncio.get_running_loop().create_future()
@@ -193,6 +208,8 @@ class Relay:
     def on_end(self) -> None:
         """Note the end of the engine's answer, and end ours: before this request's task goes on."""
         self._ended = True
+        if self._waits and self.reply.counts is not None:
+            self.reply.counts()  # before the engine logs anything else
         if not (self._waits or self._gone):
             self._concluded = True
             try:
@@ -210,7 +227,7 @@ class Relay:
 
     def cut(self) -> None:
         """End the engine's answer here: its reply has all that it wants."""
-        self._ended = True
+        self._ended = self._cut = True
         if self._connection:
             self._connection.abort()
         self._wake()
@@ -258,6 +275,9 @@ class Relay:
 
     def _start(self) -> None:
         """Begin a stream."""
+        told = self._upstream is not None and self._upstream.tells_counts
+        if self.reply.may_cut or not told:
+            self._request.tell(COUNT_HEADER, ESTIMATE)
         self._request.start(200, self.reply.content_type.encode(), None, self._headers)
 
     # -- the end ------------------------------------------------------------------------------
@@ -284,6 +304,7 @@ class Relay:
         if error is None:
             try:
                 last = self.reply.finish(now_ns())
+                self._check_counts()
             except VllamaError as failure:
                 error = failure
         if error is not None:
@@ -301,3 +322,19 @@ class Relay:
         if not request.status:
             self._start()
         (self._deliver or request.end)(self._tail + last)
+
+    def _check_counts(self) -> None:
+        """Say of a whole answer that its counts are estimates; of a stream it was said before.
+
+        For the streams to come it is kept whether the engine tells.
+        """
+        reply, upstream = self.reply, self._upstream
+        estimated = reply.usage.estimated
+        if estimated and self._whole:
+            self._request.tell(COUNT_HEADER, ESTIMATE)
+        if upstream is None or self._cut:
+            return
+        if reply.counts is not None:
+            upstream.tells_counts = reply.counts() is not None
+        elif estimated:
+            upstream.tells_counts = False

@@ -18,6 +18,7 @@ from vllama.tracing import trace
 from vllama.translate.reply import JSON
 
 if TYPE_CHECKING:
+    from vllama.gateway.counts import LoggedCounts
     from vllama.translate.types import Call
 
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
@@ -67,6 +68,8 @@ class Upstream:
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
         self.request_id_header: str | None = None  # as its engine's traits say
+        self.counts: LoggedCounts | None = None
+        self.tells_counts = True  # in its stream or its log, as far as is known
         self._heads: dict[str, bytes] = {}  # of JSON, by path
         self.idle: list[Connection] = []
         self.live: set[Connection] = set()

@@ -14,6 +14,7 @@ from vllama.plan.forms import names_form
 from vllama.plan.ladder import Failed
 from vllama.plan.types import Need, Plan
 from vllama.scheduler.policy import Pools
+from vllama.supervise.logs import LogRing
 from vllama.supervise.spec import Attempt, Diagnosis, Endpoint, Grace, State
 from vllama.supervise.tree import Activity, Footprint
 from vllama.translate.traits import Traits
@@ -34,6 +35,10 @@ class Part(Protocol):
 
     def activity(self) -> Activity | None:
         """Return what it has done so far, None if that is unknown; blocks for milliseconds."""
+        ...
+
+    def output(self) -> LogRing | None:
+        """Return the lines that it has printed by now, None if they cannot be read."""
         ...
 
     async def answers(self, endpoint: Endpoint, limit_s: float) -> bool:
@@ -275,6 +280,11 @@ class Instance:
             if len(self.prefixes) > PREFIXES_KEPT:
                 self.prefixes.popitem(last=False)
         return best
+
+    def part_at(self, endpoint: Endpoint) -> Part | None:
+        """Return the process that serves at `endpoint`."""
+        parts = self.process.parts if self.process else ()
+        return next((part for part in parts if endpoint in part.endpoints), None)
 
     def fits(self, bundle: Bundle, need: Need) -> bool:
         """Return True if a request with `need` can use it as it is (a smaller context can).

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 
 from vllama.errors import CoolingDown
+from vllama.supervise.logs import LogRing
 from vllama.supervise.probe import http_status
 from vllama.supervise.spec import Attempt, Diagnosis, Endpoint, Grace, State
 from vllama.supervise.tree import Activity, Footprint
@@ -110,6 +111,10 @@ class AttachedProcess:
 
     def activity(self) -> Activity | None:
         """Return None: it is not our process."""
+        return None
+
+    def output(self) -> LogRing | None:
+        """Return None: what it prints is not ours to read."""
         return None
 
     async def answers(self, endpoint: Endpoint, limit_s: float) -> bool:

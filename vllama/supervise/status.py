@@ -80,6 +80,15 @@ class Status:
         """The newest lines of the newest attempt."""
         return self._logs
 
+    def output(self) -> LogRing:
+        """Return the lines of the newest attempt, with all that was written by now.
+
+        Reads the log on the spot, some 50 µs if little has come. Raises OSError.
+        """
+        if self._trial is not None:
+            self._trial.read_output()
+        return self._logs
+
     def footprint(self) -> Footprint:
         """Measure the engine and all below; for a thread, since it blocks for milliseconds."""
         trial = self._trial

@@ -103,6 +103,11 @@ class Trial:
         if hopeless.search(line) and not self._hopeless.done():
             self._hopeless.set_result(None)
 
+    def read_output(self) -> None:
+        """Take all lines that the process has written by now. Raises OSError."""
+        while self._tailer.read():
+            pass
+
     async def until_exit(self, *ends: asyncio.Future[Any]) -> None:
         """Wait for the process's exit or for one of `ends`; nothing is polled."""
         await finish(in_thread("run-file", self._note))

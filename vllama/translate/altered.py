@@ -9,7 +9,7 @@ import msgspec
 
 from vllama.errors import VllamaError
 from vllama.translate.framing import DONE, SseReader, sse
-from vllama.translate.reply import Reply
+from vllama.translate.reply import CountsReader, Reply
 from vllama.translate.types import Usage
 
 
@@ -31,6 +31,20 @@ class AlteredReply:
     def usage(self) -> Usage:
         """Tokens so far."""
         return self._reply.usage
+
+    @property
+    def counts(self) -> CountsReader | None:
+        """What tells the counts at the end, where the engine's stream does not."""
+        return self._reply.counts
+
+    @counts.setter
+    def counts(self, reader: CountsReader | None) -> None:
+        self._reply.counts = reader
+
+    @property
+    def may_cut(self) -> bool:
+        """Whether the engine's answer may be ended before the engine ends it."""
+        return self._reply.may_cut
 
     def feed(self, chunk: bytes, now_ns: int) -> bytes:
         """Take bytes of the engine's stream. Raises what the reply raises."""

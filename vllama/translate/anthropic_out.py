@@ -79,6 +79,7 @@ class MessagesReply(BlockReply):
         self._estimate = estimate
         self._stop = stop
         self._finder = StopFinder(stop) if stop and not traits.names_stop else None
+        self.may_cut = self._finder is not None
 
     def fail(self, error: VllamaError) -> bytes:
         """Return an `error` event, or an error's body."""

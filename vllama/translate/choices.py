@@ -14,7 +14,7 @@ import msgspec
 from vllama.errors import BadRequest, VllamaError
 from vllama.translate.decoding import kind
 from vllama.translate.framing import DONE, sse
-from vllama.translate.reply import Reply
+from vllama.translate.reply import CountsReader, Reply
 from vllama.translate.traits import Traits
 from vllama.translate.types import Call, Usage
 from vllama.translate.upstream import mask_seed
@@ -99,6 +99,20 @@ class Numbered:
     def usage(self) -> Usage:
         """Tokens of this choice."""
         return self._inner.usage
+
+    @property
+    def counts(self) -> CountsReader | None:
+        """What tells the counts at the end, where the engine's stream does not."""
+        return self._inner.counts
+
+    @counts.setter
+    def counts(self, reader: CountsReader | None) -> None:
+        self._inner.counts = reader
+
+    @property
+    def may_cut(self) -> bool:
+        """Whether the engine's answer may be ended before the engine ends it."""
+        return self._inner.may_cut
 
     def feed(self, chunk: bytes, now_ns: int) -> bytes:
         """Take bytes of the engine's stream; return what to send now."""

@@ -26,7 +26,7 @@ from vllama.translate.events import (
 from vllama.translate.faults import ollama_error
 from vllama.translate.framing import DONE, SseReader
 from vllama.translate.logprobs import ollama_logprobs
-from vllama.translate.reply import CUT_SHORT
+from vllama.translate.reply import CUT_SHORT, CountsReader
 from vllama.translate.thinking import ThinkSplitter, Trim
 from vllama.translate.toolcalls import CallCollector, CallScanner, Toolset
 from vllama.translate.traits import Traits
@@ -110,6 +110,8 @@ class OllamaReply(ABC):
         self.content_type = NDJSON if stream else JSON
         self.ended = False
         self.first_token_ns: int | None = None
+        self.counts: CountsReader | None = None
+        self.may_cut = False
         self._model = model
         self._stream = stream
         self._started_ns, self._loaded_ns, self._sent_ns = started_ns, loaded_ns, sent_ns
@@ -166,10 +168,12 @@ class OllamaReply(ABC):
         completion = usage.completion_tokens
         if completion is None:
             completion = timings.predicted_n
+        if completion is None and self._finish_reason == "length":
+            completion = self._max_tokens
+        estimated = completion is None
         if completion is None:
-            full = self._finish_reason == "length" and self._max_tokens is not None
-            completion = self._max_tokens if full else self.usual.tokens
-        return Usage(prompt_tokens=prompt or 0, completion_tokens=completion or 0)
+            completion = self.usual.tokens
+        return Usage(prompt_tokens=prompt or 0, completion_tokens=completion, estimated=estimated)
 
     def feed(self, chunk: bytes, now_ns: int) -> bytes:
         """Take bytes of the engine's stream; return the lines they complete.
@@ -274,6 +278,8 @@ class OllamaReply(ABC):
             self._finish_reason = reason
             self.usual.last_ns = now_ns
             self.ended = True
+            if self.counts is not None:
+                self._usage = self.counts()
 
     def _keep(self, text: str) -> None:
         if not self._opening:

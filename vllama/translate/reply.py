@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, Protocol
+
+import msgspec
 
 from vllama.errors import EngineCrashed, VllamaError
 from vllama.translate.adapt import Passage
-from vllama.translate.events import Chunk, check_finish
+from vllama.translate.events import Chunk, EngineUsage, check_finish
 from vllama.translate.framing import SseReader
 from vllama.translate.traits import Traits
 from vllama.translate.types import Usage
@@ -17,6 +20,9 @@ CUT_SHORT = "the engine ended the stream before the answer was complete"
 EVENT_STREAM = "text/event-stream"
 JSON = "application/json"
 
+CountsReader = Callable[[], EngineUsage | None]
+"""Returns an answer's counts once its `finish_reason` is known, None if they cannot be had."""
+
 
 class Reply(Protocol):
     """What the relay needs of a translator of replies."""
@@ -24,6 +30,12 @@ class Reply(Protocol):
     content_type: str
     ended: bool
     first_token_ns: int | None
+    counts: CountsReader | None
+
+    @property
+    def may_cut(self) -> bool:
+        """Whether it may end the engine's answer before the engine does."""
+        ...
 
     @property
     def usual(self) -> Usual | None:
@@ -64,6 +76,8 @@ class Tap(ABC):
         self.content_type = JSON
         self.ended = False
         self.first_token_ns: int | None = None
+        self.counts: CountsReader | None = None
+        self.may_cut = False
         self.events = 0
         self._passage = passage
         self._split = think and not traits.splits_reasoning
@@ -89,11 +103,11 @@ class Tap(ABC):
         prompt, completion = given.get("prompt_tokens"), given.get("completion_tokens")
         if not isinstance(prompt, int):
             prompt = self._prompt_tokens or 0
+        limit = self._passage.max_tokens if self._finish_reason == "length" else None
+        told = isinstance(completion, int) or limit is not None
         if not isinstance(completion, int):
-            limit = self._passage.max_tokens
-            full = self._finish_reason == "length" and limit is not None
-            completion = limit if full and limit is not None else self.usual.tokens
-        return Usage(prompt_tokens=prompt, completion_tokens=completion)
+            completion = self.usual.tokens if limit is None else limit
+        return Usage(prompt_tokens=prompt, completion_tokens=completion, estimated=not told)
 
     def feed(self, chunk: bytes, now_ns: int) -> bytes:
         """Take bytes of the engine's stream; return what they are to the client.
@@ -145,6 +159,8 @@ class Tap(ABC):
                 self._unfinished.discard(choice.index)
                 self._finish_reason = choice.finish_reason
                 self.ended = not self._unfinished
+                if self.counts is not None and (counted := self.counts()) is not None:
+                    self._usage = msgspec.to_builtins(counted)
 
     def _usage_object(self) -> dict[str, Any]:
         usage = self.usage

@@ -35,6 +35,11 @@ class StoppedReply(AlteredReply):
         self._finders: dict[int, StopFinder] = {}
         self.enough: Callable[[], None] = _nothing
 
+    @property
+    def may_cut(self) -> bool:
+        """Whether the engine's answer may be ended before the engine ends it."""
+        return self._goes_on or super().may_cut
+
     def _pass(self, payloads: list[bytes], now_ns: int) -> bytes:
         out = super()._pass(payloads, now_ns)
         if self._goes_on and self._finders and all(f.found for f in self._finders.values()):

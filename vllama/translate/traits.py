@@ -5,10 +5,12 @@ Filled by `engines/<name>.py`; read by `translate` and, for limits, by `schedule
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeVar
+
+from vllama.translate.events import EngineUsage
 
 MAX_KEPT = 64
 T = TypeVar("T")
@@ -87,6 +89,9 @@ class Traits:
     asked for log probabilities it leaves out tokens that are parts of characters (`regained`).
     `takes_continue_final_message`: a chat may ask by that field that the model goes on from a last
     message of the assistant; for other engines the front renders such a chat (`prefill`).
+    `logged_usage` reads an answer's counts in the lines logged since it was asked for, where the
+    stream carries none; they have to be there before the event with the `finish_reason` is sent.
+    It returns None if the lines do not tell.
     """
 
     context_length: int
@@ -136,6 +141,7 @@ class Traits:
     request_id_header: str | None = None
     loses_characters: bool = False
     takes_continue_final_message: bool = False
+    logged_usage: Callable[[Sequence[str]], EngineUsage | None] | None = None
 
 
 def once_for_traits(work: Callable[[Traits], T]) -> Callable[[Traits], T]:

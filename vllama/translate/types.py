@@ -125,10 +125,15 @@ class EmbedRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens that an answer took."""
+    """Tokens that an answer took.
+
+    `estimated`: nobody told how many were generated, so the pieces of text that came were counted;
+    a piece may stand for several tokens.
+    """
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    estimated: bool = False
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
