@@ -8,7 +8,9 @@ import re
 
 import pytest
 
+from tests.gateway.test_external import Elsewhere
 from tests.gateway.test_ollama_chat import open_stream, until, user
+from tests.server import Server
 
 pytestmark = pytest.mark.slow
 
@@ -78,7 +80,7 @@ def asked(server, path: str, body: dict):
     ],
 )
 def test_what_the_engine_generated_is_counted(logs, path, body, said, stream):
-    before = tokens(logs, "logs")
+    before, guessed = tokens(logs, "logs"), estimated(logs, "logs")
     headers, data = asked(logs, path, {**body, "stream": stream})
     if not stream:
         last = json.loads(data)
@@ -90,7 +92,7 @@ def test_what_the_engine_generated_is_counted(logs, path, body, said, stream):
     assert said(last) == TOKENS
     assert HEADER not in headers
     assert tokens(logs, "logs") - before == TOKENS
-    assert estimated(logs, "logs") == 0
+    assert estimated(logs, "logs") == guessed
 
 
 def test_the_prompt_too_is_what_the_engine_says(logs):
@@ -136,10 +138,11 @@ def test_a_limit_that_was_reached_is_no_estimate(server):
 
 
 def test_an_engine_that_says_it_in_its_stream_is_believed(server):
+    before = estimated(server, "counts")
     for stream in (True, False):
         body = {"model": "counts", **user(), "stream": stream}
         assert HEADER not in server.request("POST", "/api/chat", body)[1]
-    assert estimated(server, "counts") == 0
+    assert estimated(server, "counts") == before
 
 
 def test_a_log_without_counts_is_found_out(logs):
@@ -147,6 +150,18 @@ def test_a_log_without_counts_is_found_out(logs):
     assert logs.request("POST", "/api/chat", body)[1][HEADER] == "estimate"
     # a stream's head is sent before its end is known: by what the engine did before
     assert logs.request("POST", "/api/chat", body | {"stream": True})[1][HEADER] == "estimate"
+
+
+def test_another_server_that_tells_nothing_is_found_out(tmp_path):
+    elsewhere = Elsewhere("--no-usage")
+    try:
+        with Server(tmp_path, "--upstream", elsewhere.url) as front:
+            for stream in (False, True):
+                body = {"model": "org/big", **user(), "stream": stream}
+                assert front.request("POST", "/api/chat", body)[1][HEADER] == "estimate"
+            assert estimated(front, "org/big") == 2 * PIECES
+    finally:
+        elsewhere.stop()
 
 
 def test_an_answer_that_may_be_cut_at_a_stop_sequence_is_called_an_estimate(logs):
@@ -167,7 +182,7 @@ def test_a_client_that_leaves_is_counted_as_an_estimate(logs):
     assert client.recv(1000)
     until(lambda: b"tok3" in client.recv(1000))
     client.close()
-    until(lambda: estimated(logs, "logs-slow") > 0)
+    until(lambda: estimated(logs, "logs-slow"))
     assert estimated(logs, "logs-slow") == tokens(logs, "logs-slow")
     # and the next answer is counted for itself
     _, reply = logs.post("/api/chat", {"model": "logs-slow", **user(), "stream": False})

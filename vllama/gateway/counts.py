@@ -33,6 +33,7 @@ class LoggedCounts:
     def __init__(self, part: Part, read: Callable[[Sequence[str]], EngineUsage | None]) -> None:
         self._part = part
         self._read = read
+        self._warned = False
 
     def begin(self) -> CountsReader:
         """Note how far the log is, before a request is sent; return what reads its counts."""
@@ -45,9 +46,10 @@ class LoggedCounts:
                 now = self._output()
                 lines = now.tail(now.total - start) if now is not None and now is ring else ()
                 told.append(self._read(lines))
-                if told[0] is None:
+                if told[0] is None and not self._warned:
+                    self._warned = True
                     log.warning(
-                        "the engine's log does not tell an answer's tokens: they are an estimate"
+                        "cannot count tokens: the engine's log does not tell; see docs/api.md"
                     )
             return told[0]
 
