@@ -11,7 +11,7 @@ PARALLEL := -n 2 --dist worksteal
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test test-vllm test-engines test-fast check fix bench soak clean
+.PHONY: demo test test-vllm test-engines test-fast check fix bench bench-ollama soak clean
 .DELETE_ON_ERROR:
 
 demo: $(STAMPS)/engine $(STAMPS)/model
@@ -50,6 +50,12 @@ fix: $(STAMPS)/dev
 # goals and numbers: BENCHMARKS.md; QUICK=1 for a few minutes, ARGS="--only … --scenario …"
 bench: $(STAMPS)/package
 	$(BIN)/python -m bench.run $(if $(QUICK),--quick) $(if $(PEER_PYTHON),--python $(PEER_PYTHON)) $(ARGS)
+
+# beside a real Ollama, alone on the machine: make bench-ollama OLLAMA=path/to/ollama
+# MODEL_FILE=… SWAP_FILE=… (GGUF), ROUNDS=5, QUICK=1 (prints only), ARGS="--serve '--engine …'"
+bench-ollama: $(STAMPS)/package $(STAMPS)/llama-server $(STAMPS)/model
+	$(BIN)/python -m bench.ollama $(if $(OLLAMA),--ollama $(OLLAMA)) $(if $(MODEL_FILE),--model-file $(MODEL_FILE)) \
+	  $(if $(SWAP_FILE),--swap-file $(SWAP_FILE)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(QUICK),--quick) $(ARGS)
 
 # clients, kills, hangs and evictions at random against the fake engine; SEED=… repeats a run; MIX=1:
 # three models where two fit, all dialects, and an engine killed every ten seconds

@@ -70,40 +70,17 @@ def ready(port, path, process, limit):
     return False
 
 
-class Lab:
-    """One engine and some fronts; use as a context manager.
+class Processes:
+    """Processes with a folder of their own, ended with all that they have started when it is left.
 
-    `cpus`: processors of the fronts and of the rest, as (set, set), or None.
+    The folder, `tmp`, is there once it is entered; each process writes its log there.
     """
 
-    def __init__(self, engine_args="", values=None, cpus=None, ready_seconds=90):
-        self.cpus = cpus or (None, None)
-        self.ready_seconds = ready_seconds
-        self.values = FILL | (values or {})
-        self.engine_args = engine_args
+    def __init__(self):
         self.procs = []
 
     def __enter__(self):
-        raise_file_limit()
         self.tmp = Path(tempfile.mkdtemp(prefix="bench-"))
-        uds = self.tmp / "engine.sock"
-        command = [sys.executable, "-m", "bench.engine", "--port", "0", "--uds", str(uds)]
-        command += shlex.split(self.engine_args)
-        try:
-            engine = self.spawn(command, "engine", cpus=self.cpus[1], cwd=ROOT, out=subprocess.PIPE)
-            self.engine_pid = engine.pid
-            self.engine_port = json.loads(engine.stdout.readline())["port"]
-        except BaseException:
-            self.__exit__()
-            raise
-        self.engine_url = f"http://127.0.0.1:{self.engine_port}"
-        self.values |= {
-            "engine": self.engine_url,
-            "engine_host": "127.0.0.1",
-            "engine_port": self.engine_port,
-            "engine_uds": uds,
-            "tmp": self.tmp,
-        }
         return self
 
     def environment(self, more=None):
@@ -126,6 +103,56 @@ class Lab:
             )
         self.procs.append(process)
         return process
+
+    def __exit__(self, *_):
+        for sig, wait in ((signal.SIGTERM, 5), (signal.SIGKILL, 5)):
+            for p in self.procs:
+                if p.poll() is None:
+                    os.killpg(p.pid, sig)
+            end = time.monotonic() + wait
+            while time.monotonic() < end and any(p.poll() is None for p in self.procs):
+                time.sleep(0.02)
+        for p in self.procs:
+            if p.stdout:
+                p.stdout.close()
+        shutil.rmtree(self.tmp, ignore_errors=True)
+
+
+class Lab(Processes):
+    """One engine and some fronts; use as a context manager.
+
+    `cpus`: processors of the fronts and of the rest, as (set, set), or None.
+    """
+
+    def __init__(self, engine_args="", values=None, cpus=None, ready_seconds=90):
+        self.cpus = cpus or (None, None)
+        self.ready_seconds = ready_seconds
+        self.values = FILL | (values or {})
+        self.engine_args = engine_args
+        super().__init__()
+
+    def __enter__(self):
+        raise_file_limit()
+        super().__enter__()
+        uds = self.tmp / "engine.sock"
+        command = [sys.executable, "-m", "bench.engine", "--port", "0", "--uds", str(uds)]
+        command += shlex.split(self.engine_args)
+        try:
+            engine = self.spawn(command, "engine", cpus=self.cpus[1], cwd=ROOT, out=subprocess.PIPE)
+            self.engine_pid = engine.pid
+            self.engine_port = json.loads(engine.stdout.readline())["port"]
+        except BaseException:
+            self.__exit__()
+            raise
+        self.engine_url = f"http://127.0.0.1:{self.engine_port}"
+        self.values |= {
+            "engine": self.engine_url,
+            "engine_host": "127.0.0.1",
+            "engine_port": self.engine_port,
+            "engine_uds": uds,
+            "tmp": self.tmp,
+        }
+        return self
 
     def start(self, targets):
         """Start the fronts; return those that run, with `_port` and `_pid`; say what is missing."""
@@ -155,16 +182,3 @@ class Lab:
         end = (self.tmp / t["name"]).read_bytes()[-800:].decode(errors="replace")
         say(f"{t['name']}: did not start; its last words: {end}")
         return False
-
-    def __exit__(self, *_):
-        for sig, wait in ((signal.SIGTERM, 5), (signal.SIGKILL, 5)):
-            for p in self.procs:
-                if p.poll() is None:
-                    os.killpg(p.pid, sig)
-            end = time.monotonic() + wait
-            while time.monotonic() < end and any(p.poll() is None for p in self.procs):
-                time.sleep(0.02)
-        for p in self.procs:
-            if p.stdout:
-                p.stdout.close()
-        shutil.rmtree(self.tmp, ignore_errors=True)

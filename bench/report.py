@@ -106,10 +106,10 @@ def whole(rows, commands, facts, minutes, command="make bench"):
     return "\n\n".join(parts)
 
 
-def insert(text, body):
+def insert(text, body, markers=(BEGIN, END)):
     """Return `text` with `body` between the markers. Raises ValueError if they are not there."""
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
+    before, begin, rest = text.partition(markers[0])
+    _, end, after = rest.partition(markers[1])
     if not (begin and end):
         raise ValueError("cannot write the report: the markers are not in the file")
-    return f"{before}{BEGIN}\n{body}\n{END}{after}"
+    return f"{before}{begin}\n{body}\n{end}{after}"

@@ -38,23 +38,21 @@ def test_refusals(arguments, words, vllama: Vllama, stub: StubServer) -> None:
 
 
 def test_a_server_that_is_not_there(vllama: Vllama, stub: StubServer) -> None:
-    stub.on("GET /api/version", {"version": "1"})
+    stub.on("POST /api/chat", *answer("a", chat=True))
     done = vllama("bench", "m", "--against", "Ollama=127.0.0.1:9")
     assert done.returncode == 1
     assert "cannot measure Ollama: it does not answer" in done.stderr
 
 
 def test_a_model_that_is_not_there(vllama: Vllama, stub: StubServer) -> None:
-    stub.on("GET /api/version", {"version": "1"})
-    stub.fail("POST /api/show", 404, "model 'm' not found")
+    stub.fail("POST /api/chat", 404, "model 'm' not found")
     done = vllama("bench", "m")
     assert done.returncode == 1
-    assert "cannot measure vllama: looking at the model: model 'm' not found" in done.stderr
+    assert "cannot measure vllama: loading m: model 'm' not found" in done.stderr
     assert "under the same name" in done.stderr
 
 
 def test_a_request_that_fails(vllama: Vllama, stub: StubServer) -> None:
-    stub.on("GET /api/version", {"version": "1"})
     stub.fail("POST /api/chat", 500, "no room")
     done = vllama("bench", "m")
     assert done.returncode == 1
@@ -62,7 +60,6 @@ def test_a_request_that_fails(vllama: Vllama, stub: StubServer) -> None:
 
 
 def test_an_answer_without_words(vllama: Vllama, stub: StubServer) -> None:
-    stub.on("GET /api/version", {"version": "1"})
     stub.on("POST /api/chat", *answer(chat=True))
     done = vllama("bench", "m")
     assert done.returncode == 1
@@ -100,7 +97,7 @@ def test_two_servers(servers, tmp_path):
     arguments = ("tiny", "--clients", "1,3", "--rounds", "2", "--tokens", "5", "--swap", "small")
     done = bench(servers, *arguments, "--json", "--picture", str(picture))
     assert done.returncode == 0, done.stderr
-    assert "vllama: loading tiny" in done.stderr
+    assert "vllama: loading small" in done.stderr  # what is said first
     told = json.loads(done.stdout)
     assert [one["name"] for one in told["servers"]] == ["vllama", "Other"]
     asked = [row for row in told["rows"] if row["step"] == "answers"]

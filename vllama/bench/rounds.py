@@ -90,15 +90,19 @@ class Step:
     run: Callable[[Side, str], Row]
 
 
+def warm_up(order: Order, sides: Sequence[Side], hear: Callable[[str], object]) -> None:
+    """Load the models once, so that their files are in the page cache. Raises VllamaError."""
+    for side in sides:
+        for model in (order.swap, order.model):
+            if model:
+                hear(f"{side.name}: loading {model}")
+                with failing(side.name, f"loading {model}"):
+                    ask(side.server, order.brief("warm-up", model))
+
+
 def measure(order: Order, sides: Sequence[Side], hear: Callable[[str], object]) -> list[Row]:
     """Do all rounds; `hear` is told what is being done. Raises VllamaError."""
     steps = steps_of(order)
-    for side in sides:
-        hear(f"{side.name}: loading {order.model}")
-        with failing(side.name, f"loading {order.model}"):
-            for model in (order.swap, order.model):  # the first load of all may read the disk
-                if model:
-                    ask(side.server, order.brief("warm-up", model))
     rows = []
     for number in range(order.rounds):
         for place, step in enumerate(steps):

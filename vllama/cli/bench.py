@@ -103,7 +103,7 @@ def bench(
     import secrets
 
     from vllama.bench.findings import findings, plain, remarks
-    from vllama.bench.rounds import Order, measure
+    from vllama.bench.rounds import Order, measure, warm_up
     from vllama.cli.files import server
     from vllama.cli.output import show_json
     from vllama.cli.serve_ui import TerminalUi
@@ -122,10 +122,11 @@ def bench(
             swap=swap,
             salt=secrets.token_hex(4),
         )
-        described = [describe(name, each, order.model) for name, each in servers.items()]
         sides, not_told = sides_of(servers)
         ui = TerminalUi()
         try:
+            warm_up(order, sides, ui.loading)
+            described = [describe(name, each, order.model) for name, each in servers.items()]
             rows = measure(order, sides, ui.loading)
         finally:
             ui.close()
@@ -224,19 +225,20 @@ def loaded_model(ours: Client) -> str:
 
 
 def describe(name: str, client: Client, model: str) -> dict[str, Any]:
-    """Ask a server who it is and what it has under the model's name. Raises VllamaError."""
+    """Ask a server who it is, and what it has loaded under the model's name. Raises VllamaError."""
     from vllama.bench.rounds import failing
 
     with failing(name, "looking at the model"):
         version = client.get("/api/version").get("version")
         details = client.post("/api/show", {"model": model}).get("details") or {}
-    size, quantization = (details.get(key) for key in ("parameter_size", "quantization_level"))
+        rows = client.get("/api/ps").get("models") or []
     return {
         "name": name,
         "url": client.url,
         "version": version,
-        "parameter_size": size,
-        "quantization": quantization,
+        "engine": next((row["engine"] for row in rows if row.get("engine")), None),
+        "parameter_size": details.get("parameter_size"),
+        "quantization": details.get("quantization_level"),
     }
 
 
@@ -285,7 +287,8 @@ def show(told: Mapping[str, Any], found: Sequence[Finding], names: Sequence[str]
 
     for one in told["servers"]:
         form = " ".join(filter(None, (one["parameter_size"], one["quantization"])))
-        say(f"{one['name']}: {one['url']}, version {one['version']}, {told['model']} {form}")
+        engine = f" with {one['engine']}" if one["engine"] else ""
+        say(f"{one['name']}: {one['url']}, {told['model']} {form}{engine}")
     say()
     show_table(*table(found, names))
     say()

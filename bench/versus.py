@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: MIT
+"""The section of BENCHMARKS.md about a real Ollama: claims, who is ahead, one table. Pure."""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass
+
+from vllama.bench.findings import NEITHER, NOTHING, findings, shown, shown_ratio
+
+MARKERS = ("<!-- make bench-ollama: begin -->", "<!-- make bench-ollama: end -->")
+NO_GPU = "not measured: needs a GPU"
+OURS = "vllama"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """What is said of such systems: a ratio of `metric` that has to reach `limit`.
+
+    Ours ÷ theirs; `inverse`: theirs ÷ ours.
+    """
+
+    text: str
+    metric: str
+    ratio: str
+    limit: float
+    at_least: bool = False
+    inverse: bool = False
+    alone: bool = False  # of a single client as well, not of the most clients only
+
+
+CLAIMS = (
+    Claim(
+        text="4.4 × the throughput under load",
+        metric="tokens/s",
+        ratio="tokens/s ÷ Ollama's",
+        limit=4.4,
+        at_least=True,
+    ),
+    Claim(
+        text="the first token 1.6 × sooner",
+        metric="first token",
+        ratio="Ollama's time ÷ vllama's",
+        limit=1.6,
+        at_least=True,
+        inverse=True,
+        alone=True,
+    ),
+    Claim(text="40 % less memory", metric="memory, most", ratio="memory ÷ Ollama's", limit=0.6),
+    Claim(
+        text="50 % faster loading",
+        metric="cold load",
+        ratio="Ollama's time ÷ vllama's",
+        limit=1.5,
+        at_least=True,
+        inverse=True,
+    ),
+)
+
+
+def names(result):
+    """Return what the servers are called, ours first."""
+    return [one["name"] for one in result["servers"]]
+
+
+def on_gpu(result):
+    """Whether a server had its model on a GPU."""
+    return any(row.get("gpu_bytes") for row in result["rows"])
+
+
+def claims(result):
+    """Return the table of the claims, a line for each."""
+    found = findings(result["rows"])
+    others = names(result)[1:]
+    head = ["claim", "measured here", *(f"beside {other}" for other in others), "both on a GPU"]
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for claim in CLAIMS:
+        cells = [against(claim, found, other) for other in others]
+        gpu = "as measured" if on_gpu(result) else NO_GPU
+        lines.append(f"| {' | '.join([claim.text, claim.ratio, *cells, gpu])} |")
+    return "\n".join(lines)
+
+
+def against(claim, found, other):
+    """Return what was measured of a claim, and whether it is so."""
+    of = [each for each in found if each.metric == claim.metric]
+    if any(each.clients for each in of):
+        of = [each for each in of if each.prompt == of[0].prompt]
+        fewest, most = (pick(each.clients for each in of) for pick in (min, max))
+        wanted = {fewest, most} if claim.alone else {most}
+        of = [each for each in of if each.clients in wanted]
+    sides = (other, OURS) if claim.inverse else (OURS, other)
+    ratios = [(each, each.ratio(*sides)) for each in of]
+    ratios = [(each, ratio) for each, ratio in ratios if ratio]
+    if not ratios:
+        return "not measured"
+    words = [
+        " at ".join(filter(None, (shown_ratio(ratio), each.clients and clients(each.clients))))
+        for each, ratio in ratios
+    ]
+    medians = [ratio.median for _, ratio in ratios]
+    so = [value >= claim.limit if claim.at_least else value <= claim.limit for value in medians]
+    verdict = "yes" if all(so) else "no" if not any(so) else "in part"
+    return f"{'; '.join(words)}: {verdict}"
+
+
+def clients(number):
+    """Return `1 client`, `4 clients`."""
+    return "1 client" if number == 1 else f"{number} clients"
+
+
+def behind(results):
+    """Return sentences that tell in what the others are ahead."""
+    lines = []
+    for other in names(results[""])[1:]:
+        lost = [
+            f"{each.what}{when}"
+            for when, result in results.items()
+            for each in findings(result["rows"])
+            if each.ahead(OURS, other) == other
+        ]
+        lines.append(f"- {other} is ahead in: {'; '.join(lost) if lost else 'nothing'}.")
+    return "\n".join(lines)
+
+
+def table(results):
+    """Return the table of all values, of both runs."""
+    ours, *others = names(results[""])
+    head = ["", ours, *(cell for other in others for cell in (other, "ratio", "ahead"))]
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for when, result in results.items():
+        for each in findings(result["rows"]):
+            cells = [each.what + when, shown(each.median(ours), each.unit)]
+            for other in others:
+                winner = each.ahead(ours, other)
+                bold = winner if winner in (NEITHER, NOTHING, ours) else f"**{winner}**"
+                ratio = shown_ratio(each.ratio(ours, other))
+                cells += [shown(each.median(other), each.unit), ratio, bold]
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def whole(quiet, busy, facts, minutes, files):
+    """Return the text between the markers. `quiet`, `busy`: what `vllama bench --json` printed."""
+    results = {"": quiet, ", busy": busy}
+    engines = "; ".join(
+        f"{one['name']}: version {one['version']}"
+        + (f" with {one['engine']}" if one.get("engine") else "")
+        for one in quiet["servers"]
+    )
+    rounds = "1 round" if quiet["rounds"] == 1 else f"{quiet['rounds']} rounds"
+    remarks = dict.fromkeys(quiet["remarks"] + busy["remarks"])
+    if quiet["swap"] is None:
+        remarks["swap of models not measured: no second model was named (SWAP_FILE)"] = None
+    parts = [
+        f"Measured {datetime.date.today().isoformat()} by `make bench-ollama` in {minutes:.0f} "
+        f"minutes, {rounds}, answers of {quiet['tokens']} tokens.",
+        "\n".join(f"- {line}" for line in (*facts, f"`{'`, `'.join(files)}`", engines, *remarks)),
+        "A ratio is vllama's value ÷ Ollama's in the same round: the median, and the least and "
+        "the most of all rounds. Where those lie on both sides of 1, neither is ahead. `busy`: "
+        "beside one busy loop per core.",
+        behind(results),
+        "![tokens/s, first token, loading and memory as bars](docs/pictures/ollama.svg)",
+        table(results),
+        "What people claim for systems like this one, beside what was measured:",
+        claims(quiet),
+    ]
+    return "\n\n".join(parts)
