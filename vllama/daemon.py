@@ -36,6 +36,7 @@ from vllama.errors import (
 )
 from vllama.gateway.app import Gateway
 from vllama.gateway.catalog import Catalog
+from vllama.gateway.ready import Preload
 from vllama.gateway.routes import import_handlers
 from vllama.gateway.serve import Server
 from vllama.gateway.upstream import Upstreams
@@ -57,6 +58,7 @@ from vllama.scheduler.table import Limits, Ports
 from vllama.signals import Stop
 from vllama.supervise.leftovers import sweep
 from vllama.supervise.spec import Endpoint, LaunchSpec, RestartPolicy
+from vllama.supervise.watch import Watch
 from vllama.translate.traits import Traits
 
 log = logging.getLogger(__name__)
@@ -101,6 +103,8 @@ class Daemon:
         self._planner = Planner(facts, library, ui)
         self._catalog = Catalog(library, self._clock, paths=is_loopback(config.host))
         self._upstreams = Upstreams()
+        self._watch = watch_of(facts)
+        self._preloaded = Preload(config.model)
         ports = Ports(
             plan=self._planner.plan,
             another=self._planner.another,
@@ -142,14 +146,18 @@ class Daemon:
                 upstreams=self._upstreams,
                 facts=self._facts,
                 environ=self._environ,
+                watch=self._watch,
+                preload=self._preloaded,
             )
             self._ui.ready(self._ready_lines(listener))
             settling = group.create_task(settle(), name="settle")
+            watching = group.create_task(self._watch.run(), name="watch")
             preload = group.create_task(self._preload(stop), name="preload")
             reloading = group.create_task(self._reload_when(reload, gateway), name="reload")
             await stop.asked.wait()
             reloading.cancel()
             settling.cancel()
+            watching.cancel()
             preload.cancel()
             await self._end(server, http, keeper, stop)
 
@@ -231,6 +239,7 @@ class Daemon:
             bundle = await self._fetched(name)
             lease = await self.scheduler.acquire(bundle, Need(), None)
             self.scheduler.release(lease)
+            self._preloaded.bundle = bundle
         except EngineMissing as error:  # told, or mended, by whoever started the server
             stop.missing = error
             stop.asked.set()
@@ -348,6 +357,15 @@ class Daemon:
         if self._replicas(plan) > 1:
             return None  # they share one set of routes, and would have to sleep all together
         return EngineSleeper(engine)
+
+
+def watch_of(facts: Facts) -> Watch:
+    """Return the watch over the servers that run already; there may be none."""
+    for name in facts.found.installations:
+        engine = facts.found.engines[name]
+        if isinstance(engine, Attachable):
+            return Watch(*engine.attach())
+    return Watch((), "")
 
 
 def limits(config: Config, facts: Facts) -> Limits:

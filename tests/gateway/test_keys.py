@@ -18,6 +18,8 @@ KEYS = ("sk-one", "sk-two")
         ("/metrics", "", "", False),
         ("/", "", "", True),
         ("/health", "", "", True),
+        ("/livez", "", "", True),
+        ("/readyz", "", "", True),
         ("/health/", "", "", False),
         ("/api/tags", "Bearer sk-one", "", True),
         ("/api/tags", "bearer  sk-two ", "", True),

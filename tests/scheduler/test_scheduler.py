@@ -29,6 +29,7 @@ from vllama.errors import (
 )
 from vllama.plan.types import Need
 from vllama.scheduler.views import Phase
+from vllama.supervise.spec import Diagnosis, State
 
 CHAT = Need()
 
@@ -259,6 +260,24 @@ async def test_the_log_has_the_true_cause_of_an_end(end, why, caplog):
     lines = [line for line in caplog.messages if line.startswith("unload m:latest")]
     assert len(lines) == (why is not None)
     assert not lines or lines[0].startswith(f"unload m:latest: {why}")
+
+
+@in_loop
+async def test_what_keeps_a_model_from_serving_is_known():
+    world = World(cool_down_s=15)
+    async with world.running() as scheduler:
+        assert scheduler.obstacle(model("m")) == ("", True)
+        await use(scheduler, "m")
+        assert scheduler.obstacle(model("m")) == ("", True)
+        world.processes[0].state = State.BACKOFF
+        world.processes[0].last_diagnosis = Diagnosis(cause="it was killed")
+        assert scheduler.obstacle(model("m")) == ("it was killed", True)
+        world.processes[0].fail(CRASHED)
+        await reach(lambda: not phases(scheduler))
+        assert scheduler.obstacle(model("m")) == (CRASHED.message, False)
+        assert scheduler.obstacle(model("other")) == ("", True)
+        world.clock.advance(16)
+        assert scheduler.obstacle(model("m")) == ("", True)
 
 
 @in_loop

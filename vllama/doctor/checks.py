@@ -40,6 +40,7 @@ def all_checks(loaded: Config, facts: Once[Facts]) -> list[Check]:
             limit_s=SLOW_S,
         ),
         Check(name="engine", ask=lambda: engines.chosen(facts()), limit_s=SLOW_S),
+        Check(name="upstreams", ask=lambda: engines.upstreams(facts()), limit_s=SLOW_S),
         Check(name="installations", ask=lambda: installations(loaded, facts()), limit_s=SLOW_S),
         Check(name="leftovers", ask=lambda: place.leftovers(loaded.run_dir)),
         Check(name="port", ask=lambda: place.port(loaded.host, loaded.port)),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Iterator, Mapping
 
-from vllama.doctor.check import Finding, ok, warning
+from vllama.doctor.check import Finding, ok, skipped, warning
 from vllama.doctor.check import failed as failure
 from vllama.engines.base import Attachable, Installation, Origin, Places
 from vllama.engines.environment import child_environment
@@ -17,8 +18,10 @@ from vllama.hardware.probe import run_command
 from vllama.plan.choose import advice, choose_engine, ranked
 from vllama.plan.choose import lacking as falls_short
 from vllama.plan.types import Choice, Facts
+from vllama.supervise.probe import trouble
 
 START_LIMIT_S = 90.0
+UPSTREAM_LIMIT_S = 3.0
 
 
 def chosen(facts: Facts) -> Iterator[Finding]:
@@ -47,6 +50,27 @@ def chosen(facts: Facts) -> Iterator[Finding]:
             f"{facts.platform.accelerators[0].name} is not used",
             gpu_build(facts, choice),
         )
+
+
+def upstreams(facts: Facts) -> Iterator[Finding]:
+    """Tell which of the servers that somebody else started can serve."""
+    there = [facts.found.engines[name] for name in facts.found.installations]
+    asked = False
+    for engine in there:
+        if not isinstance(engine, Attachable):
+            continue
+        endpoints, path = engine.attach()
+        for endpoint in endpoints:
+            asked = True
+            if why := asyncio.run(trouble(endpoint, path, timeout_s=UPSTREAM_LIMIT_S)):
+                yield failure(
+                    f"the upstream at {endpoint.url} cannot serve: {why}",
+                    "start that server, or correct --upstream",
+                )
+            else:
+                yield ok(f"the upstream at {endpoint.url} answers")
+    if not asked:
+        yield skipped("no upstream is given")
 
 
 def gpu_build(facts: Facts, choice: Choice) -> str:

@@ -28,8 +28,8 @@ async def version(gateway: Gateway, request: Request) -> None:
     request.json(200, {"version": OLLAMA_VERSION, "vllama": __version__})
 
 
-async def health(gateway: Gateway, request: Request) -> None:
-    """Answer load balancers."""
+async def live(gateway: Gateway, request: Request) -> None:
+    """Say that the process answers: it need not be started again."""
     request.json(200, {"status": "ok"})
 
 

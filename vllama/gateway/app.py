@@ -22,9 +22,11 @@ from vllama.tracing import Trace, model, trace
 
 if TYPE_CHECKING:
     from vllama.gateway.catalog import Catalog
+    from vllama.gateway.ready import Preload
     from vllama.gateway.upstream import Upstreams
     from vllama.plan.types import Facts
     from vllama.scheduler.scheduler import Scheduler
+    from vllama.supervise.watch import Watch
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +42,8 @@ class Gateway:
     upstreams: Upstreams
     facts: Facts
     environ: Mapping[str, str]
+    watch: Watch
+    preload: Preload
 
     def __init__(self, guards: Guards, metrics: Metrics) -> None:
         """To be made in the running loop."""
@@ -55,10 +59,13 @@ class Gateway:
         upstreams: Upstreams,
         facts: Facts,
         environ: Mapping[str, str],
+        watch: Watch,
+        preload: Preload,
     ) -> None:
         """Take what was still missing, and let those go on who wait for it."""
         self.catalog, self.scheduler, self.upstreams = catalog, scheduler, upstreams
         self.facts, self.environ = facts, environ
+        self.watch, self.preload = watch, preload
         self._complete.set_result(None)
 
     def fail(self, error: VllamaError) -> None:
@@ -66,9 +73,14 @@ class Gateway:
         self._complete.set_exception(error)
         self._complete.exception()  # it is known, even if nobody waits
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether everything is there."""
+        return self._complete.done() and not self._complete.exception()
+
     async def completed(self) -> None:
         """Wait for `complete`. Raises the error of `fail`."""
-        if not self._complete.done() or self._complete.exception():
+        if not self.is_complete:
             await asyncio.shield(self._complete)  # one who leaves must not end it for all
 
 

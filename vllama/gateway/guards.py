@@ -25,7 +25,7 @@ HEADERS = (
     "x-stainless-runtime-version, x-stainless-timeout"
 )
 PREFLIGHT_AGE_S = 12 * 3600
-KEYLESS = ("/", "/health")
+KEYLESS = ("/", "/health", "/livez", "/readyz")
 """For whoever only asks whether the server lives."""
 
 
@@ -50,12 +50,16 @@ class Guards(Struct, frozen=True, kw_only=True):
         return not self.loopback or _host_allowed(host)
 
     def key_allowed(self, path: str, authorization: str, api_key: str) -> bool:
-        """Return True unless a key is wanted that the request's headers do not show.
+        """Return True unless a key is wanted for `path` that the request's headers do not show."""
+        return path in KEYLESS or self.shows_key(authorization, api_key)
+
+    def shows_key(self, authorization: str, api_key: str) -> bool:
+        """Return True unless there are keys and the request's headers show none of them.
 
         `authorization` is that of RFC 6750, `Bearer KEY`; `api_key` is `x-api-key`, where the
         clients of Anthropic put it. Takes as long for a wrong key as for a right one.
         """
-        if not self.keys or path in KEYLESS:
+        if not self.keys:
             return True
         import hmac
 

@@ -21,7 +21,9 @@ Handler: TypeAlias = "Callable[[Gateway, Request], Awaitable[None]]"
 ROUTES: Mapping[str, Mapping[str, str]] = {
     "/": {"GET": "alive.root", "HEAD": "alive.root"},
     "/metrics": {"GET": "alive.metrics"},
-    "/health": {"GET": "alive.health", "HEAD": "alive.health"},
+    "/health": {"GET": "ready.health", "HEAD": "ready.health"},
+    "/livez": {"GET": "alive.live", "HEAD": "alive.live"},
+    "/readyz": {"GET": "ready.ready", "HEAD": "ready.ready"},
     "/api/version": {"GET": "alive.version", "HEAD": "alive.version"},
     "/api/tags": {"GET": "ollama_models.tags", "HEAD": "ollama_models.tags"},
     "/api/ps": {"GET": "ollama_models.ps"},
@@ -54,8 +56,8 @@ ROUTES: Mapping[str, Mapping[str, str]] = {
     "/v1/audio/transcriptions": {"POST": "audio.transcriptions"},
     "/v1/audio/translations": {"POST": "audio.translations"},
 }
-FIRST = frozenset({"alive.root", "alive.version"})
-"""The handlers that need nothing of a server but that it runs.
+FIRST = frozenset({"alive.root", "alive.version", "alive.live", "ready.ready"})
+"""The handlers that need nothing of a server but that it runs, or that say what it still needs.
 
 Not `/health`: a load balancer asks whether it may send requests that do need the rest.
 """

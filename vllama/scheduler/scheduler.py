@@ -24,7 +24,7 @@ from vllama.scheduler.instance import Instance, Key, Lease, Prefix, Waiter
 from vllama.scheduler.life import Life
 from vllama.scheduler.room import Room
 from vllama.scheduler.table import Limits, Ports, Table
-from vllama.scheduler.views import FailureView, View, failures, views
+from vllama.scheduler.views import FailureView, View, failures, obstacle, views
 
 log = logging.getLogger(__name__)
 
@@ -196,6 +196,19 @@ class Scheduler:
         self._table.changed.set()
         self._table.room_changed.set()
         self._health.limits_changed()
+
+    @property
+    def closing(self) -> bool:
+        """Whether no request is taken any more."""
+        return self._closing
+
+    def has(self, bundle: Bundle) -> bool:
+        """Return whether a model is loaded, or being loaded."""
+        return bool(self._table.of(bundle))
+
+    def obstacle(self, bundle: Bundle) -> tuple[str, bool]:
+        """Return what keeps a model from serving, and whether that passes; ("", True): nothing."""
+        return obstacle(self._table, bundle)
 
     def views(self) -> list[View]:
         """Return what is loaded or loading, latest expiry first."""

@@ -139,3 +139,21 @@ def failures(table: Table) -> list[FailureView]:
         if key not in table.instances
     ]
     return sorted(rows, key=lambda row: -row.since_s)
+
+
+def obstacle(table: Table, bundle: Bundle) -> tuple[str, bool]:
+    """Return what keeps a model from serving, and whether that passes; ("", True): nothing.
+
+    Nothing does so for one that is not loaded: it can be, unless that has failed within the last
+    `cool_down_s`. After that nobody knows, and only a request will tell.
+    """
+    for item in table.of(bundle):
+        phase = phase_of(item)
+        if phase in (Phase.BACKOFF, Phase.FAILED):
+            return why_down(item.process, phase) or str(phase), phase is Phase.BACKOFF
+    now_s = table.clock.time()
+    for key, failure in table.failures.items():
+        recent = now_s - failure.since_s < table.limits.cool_down_s
+        if key.model == bundle.key and key not in table.instances and recent:
+            return failure.error.message, False
+    return "", True

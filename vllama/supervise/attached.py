@@ -27,6 +27,7 @@ class AttachedProcess:
         self._all = endpoints
         self._path = path
         self._up: tuple[Endpoint, ...] = ()
+        self._ever_up = False
         self._state = State.STOPPED
         self._stop = asyncio.Event()
         self._look = asyncio.Event()
@@ -35,7 +36,7 @@ class AttachedProcess:
 
     @property
     def state(self) -> State:
-        """Ready while one endpoint answers."""
+        """Ready while one endpoint answers; after that, backoff while none does."""
         return self._state
 
     @property
@@ -45,8 +46,9 @@ class AttachedProcess:
 
     @property
     def last_diagnosis(self) -> Diagnosis | None:
-        """Nothing is known of its inside."""
-        return None
+        """Who does not answer; nothing is known of its inside."""
+        down = [endpoint.url for endpoint in self._all if endpoint not in self._up]
+        return Diagnosis(cause=f"no answer from {', '.join(down)}") if down else None
 
     @property
     def pid(self) -> int | None:
@@ -95,9 +97,7 @@ class AttachedProcess:
 
     def suspect(self, endpoint: Endpoint) -> None:
         """Leave `endpoint` out until it answers a probe again."""
-        self._up = tuple(item for item in self._up if item != endpoint)
-        self._state = State.READY if self._up else State.STARTING
-        self._listener()
+        self._is_up(tuple(item for item in self._up if item != endpoint))
         self._look.set()
 
     async def stop(self, grace: Grace | None = None) -> None:
@@ -142,10 +142,16 @@ class AttachedProcess:
             *(http_status(item, self._path, timeout_s=PROBE_TIMEOUT_S, api_key=item.api_key)
               for item in self._all)
         )  # fmt: skip
-        self._up = tuple(
-            item
-            for item, status in zip(self._all, answers, strict=True)
-            if status is not None and status < 500
+        self._is_up(
+            tuple(
+                item
+                for item, status in zip(self._all, answers, strict=True)
+                if status is not None and status < 500
+            )
         )
-        self._state = State.READY if self._up else State.STARTING
+
+    def _is_up(self, up: tuple[Endpoint, ...]) -> None:
+        """Take note of who answers."""
+        self._up, self._ever_up = up, self._ever_up or bool(up)
+        self._state = State.READY if up else State.BACKOFF if self._ever_up else State.STARTING
         self._listener()

@@ -6,6 +6,9 @@ Knows no process: what ends the wait early comes in as futures, progress as a fu
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
+import ssl
 from collections.abc import Callable, Collection
 from enum import StrEnum
 from typing import Any
@@ -36,6 +39,43 @@ async def http_status(
 
     None for no answer, a late one, or one that is not HTTP.
     """
+    request = _request(endpoint, path, api_key, post)
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await _exchange(endpoint, request)
+    except (OSError, EOFError, ValueError, asyncio.LimitOverrunError):
+        return None  # TimeoutError is an OSError, IncompleteReadError an EOFError
+
+
+async def trouble(endpoint: Endpoint, path: str, *, timeout_s: float) -> str:
+    """GET `path`, with the endpoint's key, and return why it cannot serve; "" if it can.
+
+    One that has too much to do (429) can.
+    """
+    request = _request(endpoint, path, endpoint.api_key, None)
+    try:
+        async with asyncio.timeout(timeout_s):
+            status = await _exchange(endpoint, request)
+    except TimeoutError:
+        return f"no answer within {timeout_s:g} s"
+    except OSError as error:
+        return _in_words(error)
+    except (EOFError, ValueError, asyncio.LimitOverrunError):
+        return "what answers there is no HTTP server"
+    if status in (401, 403):
+        return f"it refuses the key (HTTP {status})"
+    return "" if status < 400 or status == 429 else f"it answers {path} with HTTP {status}"
+
+
+def _in_words(error: OSError) -> str:
+    """Return what the system says; asyncio's own text is "Connect call failed" for any number."""
+    foreign = isinstance(error, socket.gaierror | ssl.SSLError)  # which have numbers of their own
+    if error.errno and not foreign:
+        return os.strerror(error.errno)
+    return error.strerror or str(error)
+
+
+def _request(endpoint: Endpoint, path: str, api_key: str | None, post: bytes | None) -> bytes:
     method = "GET" if post is None else "POST"
     head = f"{method} {endpoint.prefix}{path} HTTP/1.1\r\n"
     head += f"Host: {endpoint.host}:{endpoint.port}\r\n"
@@ -44,12 +84,7 @@ async def http_status(
     if post is not None:
         head += f"Content-Type: application/json\r\nContent-Length: {len(post)}\r\n"
     head += "Accept: */*\r\nConnection: close\r\n\r\n"
-    request = head.encode("latin-1") + (post or b"")
-    try:
-        async with asyncio.timeout(timeout_s):
-            return await _exchange(endpoint, request)
-    except (OSError, EOFError, ValueError, asyncio.LimitOverrunError):
-        return None  # TimeoutError is an OSError, IncompleteReadError an EOFError
+    return head.encode("latin-1") + (post or b"")
 
 
 async def _exchange(endpoint: Endpoint, request: bytes) -> int:
