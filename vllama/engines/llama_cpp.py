@@ -24,6 +24,7 @@ from vllama.engines.base import (
 )
 from vllama.engines.diagnose import diagnose
 from vllama.engines.environment import child_environment
+from vllama.engines.flags import has_flag
 from vllama.engines.ollama_layouts import only_for_ollama
 from vllama.engines.recipe import Recipe
 from vllama.hardware.types import Platform
@@ -195,6 +196,9 @@ class LlamaCpp:
             self.base_traits,
             context_length=settings.context_length,
             max_concurrency=self.slots(settings.parallel),
+            shifts_context=self.base_traits.shifts_context
+            and not embeds
+            and not has_flag(settings.extra_args, "--no-context-shift"),
             takes_logprobs=settings.logprobs or not self.logprobs_at_start,
             takes_images=self.reads_projectors and bundle.projector is not None,
             embeds=embeds,

@@ -14,6 +14,9 @@ up to 30 s, a second one ends it. Completions take a schema as `json_schema` and
 which is left out of the answer but counts: of few tokens nothing is left, and a small model writes
 something else inside one. So they are sent as completions. `n` above the number of slots is
 refused, and each choice has a usage of its own, so that several choices are asked for one by one.
+With `--context-shift` an answer goes on over the end of its context until its limit, and `n_keep`
+of a request is honoured; nothing in a request switches it off (`shift` false: the front sends the
+limit). Where a model cannot be shifted (images, recurrent ones) it says so and ends the answer.
 Bad grammars are answered with 400. A connection is closed after a streamed answer, although its
 head promises to keep it. Tool calls are left to the front: models whose template knows no tools can
 be made to call them there, and calls look the same with every engine; `tool_choice` "none" still
@@ -146,6 +149,7 @@ FLAGS: tuple[Flag, ...] = (
     ("--ctx-size", lambda start: start.settings.context_length * start.slots),
     ("--parallel", lambda start: start.slots),
     ("--no-kv-unified", lambda start: True),
+    ("--context-shift", lambda start: not start.embeds or None),
     ("--batch-size", lambda start: start.batch),
     ("--ubatch-size", lambda start: start.batch),
     (
@@ -173,13 +177,15 @@ FLAGS: tuple[Flag, ...] = (
 
 TRAITS = Traits(
     context_length=0,
+    shifts_context=True,
     parameters={
         name: name
         for name in (
             "temperature", "top_p", "top_k", "min_p", "typical_p", "repeat_penalty",
             "repeat_last_n", "presence_penalty", "frequency_penalty", "seed", "stop", "max_tokens",
         )
-    },
+    }
+    | {"num_keep": "n_keep"},
     parses_tools=False,
     silent_tool_choice="none",
     takes_prompt_lists=True,

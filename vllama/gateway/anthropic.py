@@ -22,7 +22,7 @@ from vllama.gateway.counts import COUNT_HEADER, ESTIMATE
 from vllama.gateway.http import Request
 from vllama.gateway.inference import leased, relayed
 from vllama.gateway.ollama_common import need_of
-from vllama.gateway.openai import ignored_header, may_truncate, model_of
+from vllama.gateway.openai import fitting_of, ignored_header, model_of
 from vllama.gateway.prompts import dropped_header
 from vllama.gateway.relay import Relay
 from vllama.gateway.turns import turn_of, with_own
@@ -34,7 +34,7 @@ from vllama.translate.anthropic_out import MessagesReply, estimate_tokens, too_l
 from vllama.translate.blocks import BlockReply
 from vllama.translate.extras import Extras
 from vllama.translate.openai_messages import conversation
-from vllama.translate.types import Sampling
+from vllama.translate.types import Fitting, Sampling
 
 if TYPE_CHECKING:
     from vllama.gateway.app import Gateway
@@ -62,7 +62,7 @@ async def messages(gateway: Gateway, request: Request) -> None:
             chat,
             make,
             extras=asked.extras,
-            truncate=may_truncate(request, asked.extras, default=False),
+            truncate=False,
             ignored=asked.ignored,
         )
     except ContextOverflow as error:
@@ -85,11 +85,13 @@ async def count_tokens(gateway: Gateway, request: Request) -> None:
         traits = replace(lease.traits, usage_in_stream=False)
         sampling = Sampling()
         try:
-            turn = await turn_of(entry, chat, upstream, traits, defaults=sampling, truncate=False)
+            turn = await turn_of(
+                entry, chat, upstream, traits, defaults=sampling, fitting=Fitting(truncate=False)
+            )
             tokens = turn.prompt.tokens
             if tokens is None and not turn.prompt.finished:  # no template: the text is most of it
                 texts = (item.content for item in conversation(turn.call.body)[0])
-                await turn.prompt.count("\n".join(texts))
+                await turn.prompt.take("\n".join(texts))
                 tokens = turn.prompt.tokens
         except ContextOverflow as error:
             tokens = error.tokens  # its size is what was asked for
@@ -139,9 +141,10 @@ async def relay_blocks(
 ) -> None:
     """Serve a chat request in OpenAI's form with the reply that `make` builds.
 
-    `truncate`: the oldest turns may be dropped, if the front counts for the engine.
+    `truncate`: what is too long may be cut, unless the request says otherwise.
     """
     defaults, load = entry.options(extras.options)
+    fitting = fitting_of(request, extras, defaults, truncate=truncate)
 
     async def use(lease: Lease, upstream: Upstream) -> None:
         traits = lease.traits
@@ -149,7 +152,7 @@ async def relay_blocks(
         if chat.get("stop") and not traits.names_stop:  # the reply looks for them
             body = {name: value for name, value in chat.items() if name != "stop"}
             sampling = msgspec.structs.replace(defaults, stop=())
-        turn = await turn_of(entry, body, upstream, traits, defaults=sampling, truncate=truncate)
+        turn = await turn_of(entry, body, upstream, traits, defaults=sampling, fitting=fitting)
         headers = ignored_header(ignored) | dropped_header(turn.prompt)
         reply, made = turn.reply(make)
         relay = Relay(request, reply, whole=not turn.passage.stream, headers=headers)

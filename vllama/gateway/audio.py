@@ -27,7 +27,7 @@ from vllama.translate.multipart import Part, build_form, parse_form
 from vllama.translate.openai_out import Whole
 from vllama.translate.reply import EVENT_STREAM
 from vllama.translate.traits import Traits
-from vllama.translate.types import Call, Sampling
+from vllama.translate.types import Call, Fitting, Sampling
 
 if TYPE_CHECKING:
     from vllama.gateway.app import Gateway
@@ -136,7 +136,8 @@ async def by_chat(
             {"role": "user", "content": [{"type": "input_audio", "input_audio": sound}]},
         ],
     }
-    turn = await turn_of(entry, body, upstream, lease.traits, defaults=Sampling(), truncate=False)
+    whole = Fitting(truncate=False)
+    turn = await turn_of(entry, body, upstream, lease.traits, defaults=Sampling(), fitting=whole)
     kept: list[bytes] = []
     reply_of = turn.reply(Whole)[0]
     relay = Relay(request, reply_of, whole=True, headers={}, deliver=kept.append)

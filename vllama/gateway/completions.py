@@ -14,7 +14,7 @@ from vllama.gateway.catalog import Entry
 from vllama.gateway.http import JSON, Request, now_ns
 from vllama.gateway.inference import leased
 from vllama.gateway.ollama_common import need_of
-from vllama.gateway.openai import ignored_header, may_truncate, model_of
+from vllama.gateway.openai import fitting_of, ignored_header, model_of
 from vllama.gateway.prompts import Prompt, dropped_header
 from vllama.gateway.several import Choice, relay_choices
 from vllama.gateway.templates import insertion
@@ -34,7 +34,7 @@ from vllama.translate.extras import take_extras, with_effort
 from vllama.translate.rendered import COMPLETION_PATH
 from vllama.translate.reply import EVENT_STREAM
 from vllama.translate.traits import Traits
-from vllama.translate.types import Call, Sampling
+from vllama.translate.types import Call, Fitting, Sampling
 
 if TYPE_CHECKING:
     from vllama.gateway.app import Gateway
@@ -54,7 +54,7 @@ async def completions(gateway: Gateway, request: Request) -> None:
     if asked.max_tokens is None:
         asked = replace(asked, max_tokens=defaults.max_tokens)
     need = need_of(load, Mode.CHAT, logprobs=asked.logprobs is not None)
-    truncate = may_truncate(request, extras, default=True)
+    fitting = fitting_of(request, extras, defaults)
 
     async def use(lease: Lease, upstream: Upstream) -> None:
         if asked.loads or asked.max_tokens == 0:
@@ -65,9 +65,7 @@ async def completions(gateway: Gateway, request: Request) -> None:
         choices: list[Choice] = []
         prompts: list[Prompt] = []
         for text in asked.prompts:
-            turn = await text_turn(
-                entry, asked, text, upstream, lease.traits, defaults, truncate=truncate
-            )
+            turn = await text_turn(entry, asked, text, upstream, lease.traits, defaults, fitting)
             prompts.append(turn.prompt)
             make = partial(TextReply, echo=text if asked.echo else "", top=asked.logprobs or 0)
             choices += [
@@ -95,8 +93,7 @@ async def text_turn(
     upstream: Upstream,
     traits: Traits,
     defaults: Sampling,
-    *,
-    truncate: bool,
+    fitting: Fitting,
 ) -> Turn:
     """Return one prompt as a turn of a chat, or as the finished text that it is.
 
@@ -104,16 +101,17 @@ async def text_turn(
     """
     if not asked.raw and not asked.suffix:
         body = with_own(asked.chat(text), entry.bundle)
-        turn = await turn_of(entry, body, upstream, traits, defaults=defaults, truncate=truncate)
+        turn = await turn_of(entry, body, upstream, traits, defaults=defaults, fitting=fitting)
         passage = replace(turn.passage, kind="completion", include_usage=asked.include_usage)
         return replace(turn, passage=passage)
     finished = insertion(entry, text, asked.suffix) if asked.suffix else text
-    body = asked.completion(finished)
+    prompt = Prompt(entry.info, upstream, traits, fitting=fitting)
+    await prompt.take(finished)
+    await prompt.shorten()
+    limit = prompt.limit(asked.max_tokens)
+    sent = asked if fitting.shift else replace(asked, max_tokens=limit)
+    body = sent.completion(prompt.sent)
     data, passage = adapt_completion(body, traits, model=str(asked.model), defaults=defaults)
-    prompt = Prompt(entry.info, upstream, traits)
-    if not traits.usage_in_stream:
-        await prompt.count(finished)
-        prompt.check()
-    passage = replace(passage, include_usage=asked.include_usage)
+    passage = replace(passage, include_usage=asked.include_usage, max_tokens=limit)
     call = Call(path=COMPLETION_PATH, body=data)
     return Turn(call=call, passage=passage, prompt=prompt, thinks=False)

@@ -20,7 +20,8 @@ from vllama.gateway.ollama_common import (
     found,
     need_of,
 )
-from vllama.gateway.prompts import DROPPED_HEADER, DROPPED_TOKENS_HEADER, detokenize, tokenize
+from vllama.gateway.prompts import DROPPED_HEADER, DROPPED_TOKENS_HEADER
+from vllama.gateway.tokenizer import detokenize, tokenize
 from vllama.gateway.upstream import Upstream
 from vllama.scheduler.instance import Lease
 from vllama.translate.embeddings import Input, decode_embeddings, finished

@@ -21,6 +21,7 @@ from vllama.gateway.upstream import Upstream
 from vllama.models.types import Bundle
 from vllama.plan.types import Need
 from vllama.scheduler.instance import Lease
+from vllama.translate.context import bounded
 from vllama.translate.types import Call
 
 if TYPE_CHECKING:
@@ -74,8 +75,10 @@ async def leased(
     try:
         for pause_s in (*RETRY_PAUSES_S, None):
             try:
-                if need.context_length and need.context_length > lease.traits.context_length:
-                    request.tell(CONTEXT_HEADER, str(lease.traits.context_length))
+                if need.context_length is not None:
+                    if need.context_length > lease.traits.context_length:
+                        request.tell(CONTEXT_HEADER, str(lease.traits.context_length))
+                    lease.traits = bounded(lease.traits, need.context_length)
                 upstream = gateway.upstreams.to(lease.endpoint)
                 upstream.request_id_header = lease.traits.request_id_header
                 if not lease.traits.usage_in_stream:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from vllama.engines.base import Mode
 from vllama.errors import BadRequest, CapabilityMissing
 from vllama.gateway.affinity import of_messages
@@ -18,6 +20,7 @@ from vllama.gateway.ollama_common import (
     call_of,
     chat_only,
     check,
+    fitting_of,
     found,
     loaded_only,
     need_of,
@@ -70,7 +73,7 @@ async def chat(gateway: Gateway, request: Request) -> None:
 
     async def use(lease: Lease, upstream: Upstream) -> None:
         own = None if chat_only(asked, lease.traits) else template
-        prompt = Prompt(entry.info, upstream, lease.traits, own)
+        prompt = Prompt(entry.info, upstream, lease.traits, own, fitting_of(asked, sampling))
         await relay_chat(
             gateway, request, entry, asked, messages, sampling, shown, prompt, upstream
         )
@@ -95,7 +98,6 @@ async def relay_chat(
     kept = await prompt.fit(
         messages,
         asked.tools,
-        truncate=asked.truncate,
         think=template_think(asked, shown, prompt.traits),
         always=asked.debug_render_only or sampling.max_tokens == 0,
         chat_only=chat_only(asked, prompt.traits),
@@ -105,6 +107,10 @@ async def relay_chat(
         images = sum(len(message.images) for message in kept)
         await answer_rendered(request, asked.model, "chat", prompt, images)
         return
+    await prompt.shorten()
+    limit = prompt.limit(sampling.max_tokens)
+    if not asked.shift:
+        sampling = replace(sampling, max_tokens=limit)
     call: Call | None = None
     if sampling.max_tokens != 0:
         call = call_of(prompt, kept, asked, sampling, asked.think if shown is not None else None)
@@ -116,7 +122,7 @@ async def relay_chat(
         sent_ns=now_ns(),
         traits=prompt.traits,
         prompt_tokens=prompt.tokens,
-        max_tokens=sampling.max_tokens,
+        max_tokens=limit,
         think=shown,
         think_opened=begins_thinking(prompt, asked),
         top_logprobs=asked.top_logprobs,

@@ -17,6 +17,7 @@ from vllama.gateway.upstream import Upstream
 from vllama.models.types import Capability
 from vllama.plan.types import Need
 from vllama.scheduler.instance import Lease
+from vllama.translate.context import LEAST
 from vllama.translate.ollama_out import load_reply
 from vllama.translate.ollama_reply import JSON, OllamaReply
 from vllama.translate.openai_in import chat_call, completion_call
@@ -24,6 +25,7 @@ from vllama.translate.traits import Traits
 from vllama.translate.types import (
     Call,
     ChatRequest,
+    Fitting,
     GenerateRequest,
     LoadOptions,
     Message,
@@ -51,11 +53,16 @@ def need_of(load: LoadOptions, mode: Mode, *, logprobs: bool = False) -> Need:
     """Return what the load-time options ask of an instance."""
     return Need(
         mode=mode,
-        context_length=load.num_ctx if load.num_ctx and load.num_ctx > 0 else None,
+        context_length=None if load.num_ctx is None else max(LEAST, load.num_ctx),
         gpu_layers=load.num_gpu if load.num_gpu is not None and load.num_gpu >= 0 else None,
         threads=load.num_thread or None,
         logprobs=logprobs,
     )
+
+
+def fitting_of(asked: ChatRequest | GenerateRequest, sampling: Sampling) -> Fitting:
+    """Return what may be done so that the request fits its context."""
+    return Fitting(truncate=asked.truncate, shift=asked.shift, num_keep=sampling.num_keep)
 
 
 def check(entry: Entry, model: str, what: str, think: Think) -> bool | None:
@@ -78,7 +85,7 @@ def call_of(
 ) -> Call:
     """Return the engine's call: a finished prompt as it is, else the messages."""
     if prompt.finished:
-        return text_call(prompt, prompt.text or "", asked, sampling)
+        return text_call(prompt, asked, sampling)
     return chat_call(
         messages,
         sampling,
@@ -112,19 +119,16 @@ def chat_only(asked: ChatRequest | GenerateRequest, traits: Traits) -> bool:
     return asked.format is not None and not traits.formats_completions
 
 
-def text_call(
-    prompt: Prompt, text: str, asked: ChatRequest | GenerateRequest, sampling: Sampling
-) -> Call:
-    """Return the engine's call for a finished prompt. Raises BadRequest, ContextOverflow."""
+def text_call(prompt: Prompt, asked: ChatRequest | GenerateRequest, sampling: Sampling) -> Call:
+    """Return the engine's call for a finished prompt. Raises BadRequest."""
     if asked.format is not None and not prompt.traits.formats_completions:
         raise BadRequest(
             "cannot use 'format' with a finished prompt (raw, suffix, context or a template of the "
             "request): this engine keeps to a format in chats only",
             hint="leave one of them out",
         )
-    prompt.check()
     return completion_call(
-        text,
+        prompt.sent,
         sampling,
         prompt.traits,
         model=asked.model,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from vllama.engines.base import Mode
 from vllama.errors import BadRequest, CapabilityMissing, ModelNotFound
 from vllama.gateway.affinity import of_text
@@ -18,6 +20,7 @@ from vllama.gateway.ollama_common import (
     call_of,
     chat_only,
     check,
+    fitting_of,
     found,
     loaded_only,
     need_of,
@@ -29,7 +32,8 @@ from vllama.gateway.ollama_common import (
 from vllama.gateway.prompts import Prompt, dropped_header, without_bos
 from vllama.gateway.regain import regaining
 from vllama.gateway.relay import Relay
-from vllama.gateway.templates import insertion, template_for, text_of
+from vllama.gateway.templates import insertion, template_for
+from vllama.gateway.tokenizer import text_of
 from vllama.gateway.upstream import Upstream
 from vllama.models.types import Capability
 from vllama.scheduler.instance import Lease
@@ -68,7 +72,8 @@ async def generate(gateway: Gateway, request: Request) -> None:
     async def use(lease: Lease, upstream: Upstream) -> None:
         # a template that was asked for is not given up for a format in silence
         by_engine = chat_only(asked, lease.traits) and not asked.template
-        prompt = Prompt(entry.info, upstream, lease.traits, None if by_engine else template)
+        own = None if by_engine else template
+        prompt = Prompt(entry.info, upstream, lease.traits, own, fitting_of(asked, sampling))
         await relay_generate(
             gateway, request, entry, asked, sampling, shown, template, prompt, lease, upstream
         )
@@ -95,11 +100,15 @@ async def relay_generate(
     if asked.debug_render_only:
         await answer_rendered(request, asked.model, "generate", prompt, len(asked.images))
         return
+    await prompt.shorten()
+    limit = prompt.limit(sampling.max_tokens)
+    if not asked.shift:
+        sampling = replace(sampling, max_tokens=limit)
     call: Call | None = None
     if sampling.max_tokens != 0:
         think = asked.think if shown is not None else None
         if messages is None:
-            call = text_call(prompt, prompt.text or asked.prompt, asked, sampling)
+            call = text_call(prompt, asked, sampling)
         else:
             call = call_of(prompt, messages, asked, sampling, think)
     verbatim = asked.raw or bool(asked.suffix)
@@ -112,7 +121,7 @@ async def relay_generate(
         sent_ns=now_ns(),
         traits=prompt.traits,
         prompt_tokens=prompt.tokens,
-        max_tokens=sampling.max_tokens,
+        max_tokens=limit,
         think=None if verbatim else shown,
         think_opened=begins_thinking(prompt, asked),
         top_logprobs=asked.top_logprobs,
@@ -155,10 +164,10 @@ async def prepare(
     """
     think = template_think(asked, shown, lease.traits)
     if asked.raw:
-        await prompt.count(asked.prompt)
+        await prompt.take(asked.prompt)
         return None
     if asked.suffix:
-        await prompt.count(
+        await prompt.take(
             insertion(entry, asked.prompt, asked.suffix, template=template, think=think)
         )
         return None
@@ -171,7 +180,6 @@ async def prepare(
         return await prompt.fit(
             messages,
             (),
-            truncate=asked.truncate,
             think=think,
             always=always,
             chat_only=chat_only(asked, lease.traits) and not asked.template,
@@ -179,8 +187,8 @@ async def prepare(
             text_wanted=True,  # for `context`
         )
     check_tokens(asked.context, entry.info.vocab_size)
-    before = await text_of(entry, upstream, lease.traits, asked.context)
-    await prompt.fit(messages, (), truncate=False, think=think, always=True)
+    before = await text_of(entry.info, upstream, lease.traits, asked.context)
+    await prompt.fit(messages, (), think=think, always=True)
     text = before + (prompt.text or asked.prompt)
-    await prompt.count(without_bos(text, entry.info))
+    await prompt.take(without_bos(text, entry.info))
     return None

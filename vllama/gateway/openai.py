@@ -33,6 +33,7 @@ from vllama.translate.embeddings import base64s, embeddings_reply, finished, par
 from vllama.translate.extras import Extras, take_extras, with_effort
 from vllama.translate.go_floats import float32s
 from vllama.translate.openai_out import PassThrough, Whole
+from vllama.translate.types import Fitting, Sampling
 from vllama.translate.upstream import effort_of, parse_effort
 
 if TYPE_CHECKING:
@@ -98,14 +99,14 @@ async def chat(gateway: Gateway, request: Request) -> None:
     body = with_own(with_effort(body, extras.think), entry.bundle)
     defaults, load = entry.options(extras.options)
     need = need_of(load, Mode.CHAT, logprobs=bool(body.get("logprobs")))
-    truncate = may_truncate(request, extras, default=True)
+    fitting = fitting_of(request, extras, defaults)
 
     async def use(lease: Lease, upstream: Upstream) -> None:
         traits = lease.traits
         # without sampling they are alike, and engines refuse to make several of them
         together = traits.takes_n and body.get("temperature") != 0
         given = body | {"n": n if together and n > 1 else None}
-        turn = await turn_of(entry, given, upstream, traits, defaults=defaults, truncate=truncate)
+        turn = await turn_of(entry, given, upstream, traits, defaults=defaults, fitting=fitting)
         stream = turn.passage.stream
         choices = [
             Choice(
@@ -122,6 +123,17 @@ async def chat(gateway: Gateway, request: Request) -> None:
 
     prefix = of_messages(body.get("messages"))
     await leased(gateway, request, entry.bundle, need, extras.keep_alive, use, prefix)
+
+
+def fitting_of(
+    request: Request, extras: Extras, sampling: Sampling, *, truncate: bool = True
+) -> Fitting:
+    """Return what may be done so that a request fits its context; `truncate` is the default."""
+    return Fitting(
+        truncate=may_truncate(request, extras, default=truncate),
+        shift=extras.shift,
+        num_keep=sampling.num_keep,
+    )
 
 
 def may_truncate(request: Request, extras: Extras, *, default: bool) -> bool:

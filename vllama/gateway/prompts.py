@@ -7,26 +7,27 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from vllama.errors import BadRequest, ContextOverflow, VllamaError
-from vllama.gateway.connection import ConnectionLost
+from vllama.errors import BadRequest, ContextOverflow
+from vllama.gateway.tokenizer import text_of, tokenize
 from vllama.gateway.upstream import Upstream
 from vllama.models.types import ModelInfo
-from vllama.translate.faults import clean_engine_error
+from vllama.translate.context import IMAGE_TOKENS, answer_limit, cut_middle
+from vllama.translate.decoding import encode_json
 from vllama.translate.go_template_prompt import GoTemplate
 from vllama.translate.prefill import is_continued
-from vllama.translate.prompt import fit_messages
+from vllama.translate.prompt import newest
 from vllama.translate.rendered import renders_better
 from vllama.translate.style import marks_thinking, style_of, template_switches
 from vllama.translate.thinking import ends_open, is_unfinished
 from vllama.translate.traits import Traits
-from vllama.translate.types import Call, Message, Think
+from vllama.translate.types import Fitting, Message, Think
 
 if TYPE_CHECKING:
     from vllama.translate.chat_template import ChatTemplate
@@ -35,57 +36,7 @@ log = logging.getLogger(__name__)
 
 DROPPED_HEADER = "x-vllama-truncated"
 DROPPED_TOKENS_HEADER = "x-vllama-truncated-tokens"
-
-
-async def fetch_json(upstream: Upstream, path: str, body: object) -> dict[str, object]:
-    """POST JSON to an engine and return its JSON object. Raises UpstreamError and kin."""
-    answer = await upstream.fetch(Call(path=path, body=msgspec.json.encode(body)))
-    if answer.status != 200:
-        raise clean_engine_error(answer.status, answer.body)
-    value = msgspec.json.decode(answer.body)
-    if not isinstance(value, dict):
-        raise clean_engine_error(502, answer.body)
-    return value
-
-
-async def tokenize(
-    upstream: Upstream, traits: Traits, text: str, *, special: bool = False
-) -> list[int] | None:
-    """Return the engine's tokens of `text`, None if it has no tokenizer route.
-
-    `special`: with those that the model puts around an input, where the route leaves them out.
-    """
-    route = traits.tokenizer
-    if route is None:
-        return None
-    body: dict[str, object] = {route.input_field: text}
-    if special and route.special_field:
-        body[route.special_field] = True
-    if traits.model_name:
-        body["model"] = traits.model_name
-    try:
-        tokens = (await fetch_json(upstream, route.tokenize_path, body)).get("tokens")
-    except ConnectionLost as error:
-        # splitting a text cannot have ended the engine: asking the next one is safe
-        raise ConnectionLost(error.message, unsent=True) from error
-    return tokens if isinstance(tokens, list) else None
-
-
-async def detokenize(upstream: Upstream, traits: Traits, tokens: Sequence[int]) -> str:
-    """Return the text of `tokens`. Raises BadRequest if the engine cannot."""
-    route = traits.tokenizer
-    if route is None:
-        raise BadRequest("cannot use 'context': the engine has no tokenizer route")
-    body: dict[str, object] = {route.tokens_field: list(tokens)}
-    if traits.model_name:
-        body["model"] = traits.model_name
-    try:
-        text = (await fetch_json(upstream, route.detokenize_path, body)).get(route.text_field)
-    except ConnectionLost:
-        raise
-    except VllamaError as error:
-        raise BadRequest("cannot use 'context': it holds tokens of another model") from error
-    return text if isinstance(text, str) else ""
+FITTING = Fitting()
 
 
 @lru_cache(maxsize=64)
@@ -120,8 +71,9 @@ def without_bos(text: str, info: ModelInfo) -> str:
 class Prompt:
     """A conversation as the engine will see it, counted with the engine's own tokenizer.
 
-    With `template`, that of a Modelfile, the prompt is made here: `finished` then says that `text`
-    has to be sent as it is, to the engine's completions, whose answer is not parsed there.
+    With `template`, that of a Modelfile, the prompt is made here: `finished` then says that `sent`
+    has to go as it is to the engine's completions, whose answer is not parsed there. First `fit` or
+    `take`, then `shorten`; `text` is the whole prompt, also if less of it is sent.
     """
 
     def __init__(
@@ -130,15 +82,19 @@ class Prompt:
         upstream: Upstream,
         traits: Traits,
         template: GoTemplate | None = None,
+        fitting: Fitting = FITTING,
     ) -> None:
         self._info = info
         self._go = template
         self.finished = False
         self._upstream = upstream
         self._traits = traits
+        self._fitting = fitting
         self._template = template_of(info)
         # whoever splits thinking off must know whether the template has opened it
         self._splits = not traits.splits_reasoning and marks_thinking(info.chat_template or "")
+        self._may_cut = traits.completes
+        self._cut: str | list[int] | None = None
         self.text: str | None = None
         self.tokens: int | None = None
         self.dropped = 0
@@ -148,16 +104,20 @@ class Prompt:
     @property
     def matters(self) -> bool:
         """Whether anything is to be done here: an engine may render and count all by itself."""
-        counts = not self._traits.usage_in_stream
+        counts = not self._traits.usage_in_stream or self._is_bounded
         rendered = self._traits.completes_chats or self._go is not None
         return counts or rendered or self._splits
+
+    @property
+    def sent(self) -> str | list[int]:
+        """What the engine is sent of a finished prompt: its text, or the tokens that were kept."""
+        return (self.text or "") if self._cut is None else self._cut
 
     async def fit(
         self,
         messages: Sequence[Message],
         tools: Sequence[dict[str, object]],
         *,
-        truncate: bool,
         think: Think,
         always: bool = False,
         chat_only: bool = False,
@@ -171,16 +131,16 @@ class Prompt:
         too long. Images can only be
         given to the engine with the messages, so that they need its own template; so does what only
         its chat route can do (`chat_only`: keep to a schema). `held`: the answer keeps to one.
-        Raises ContextOverflow.
         """
         self._thought_begun = is_continued(messages) and is_unfinished(messages[-1].content)
-        has_images = any(item.images for item in messages)
-        self.finished = self._go is not None and not has_images
-        if not (self.finished or has_images or chat_only) and self._template is not None:
+        images = sum(len(item.images) for item in messages)
+        self.finished = self._go is not None and not images
+        self._may_cut &= not images and not (chat_only and not self._traits.formats_completions)
+        if not (self.finished or images or chat_only) and self._template is not None:
             style = style_of(self._info.chat_template)
             held = held and not tools and not marks_thinking(self._info.chat_template or "")
             self.finished = renders_better(messages, think, self._traits, style, held=held)
-        counts = always or not self._traits.usage_in_stream or self._may_be_long(messages)
+        counts = always or not self._traits.usage_in_stream or self._may_be_long(messages, tools)
         wanted = counts or text_wanted or self._splits
         if not self.finished and (self._template is None or not wanted):
             return messages
@@ -196,28 +156,131 @@ class Prompt:
         if not counts:
             self.text = text
             return messages
-        await self.count(text)
-        limit = self._traits.context_length - 1
-        kept = messages
-        while self.tokens is not None and self.tokens > limit:
-            # each round removes the share that is over, so that two rounds are the rule
-            spare = max(1, round(len(kept) * (1 - limit / self.tokens)))
-            kept, dropped = fit_messages(kept, len, len(kept) - spare)
-            if not truncate or not dropped:
-                self.check()
-            self.dropped += dropped
-            before = self.tokens
-            await self.count(self._render(kept, tools, think))
-            self.dropped_tokens += before - self.tokens
-        return kept
+        await self.take(text)
+        if not self._fitting.truncate or len(messages) < 2 or self._holds(messages):
+            return messages
+        return await self._drop_oldest(messages, lambda kept: self._render(kept, tools, think))
 
-    def _may_be_long(self, messages: Sequence[Message]) -> bool:
+    async def take(self, text: str) -> None:
+        """Count a finished prompt."""
+        self.text = text
+        tokens = await tokenize(self._upstream, self._traits, text, special=True)
+        if tokens is None:
+            return
+        self.tokens = len(tokens)
+        bos = self._info.bos_token
+        if bos and self._info.adds_bos and text.startswith(bos):
+            self.tokens -= 1  # the tokenizer route puts one more before the template's own
+
+    async def shorten(self) -> None:
+        """Cut a prompt in its middle that is still too long, as Ollama does.
+
+        Raises ContextOverflow where that may not be done, or the engine takes no finished prompts.
+        """
+        if self.tokens is None or self.tokens < self._traits.window:
+            return
+        fitting = self._fitting
+        if not (fitting.truncate and fitting.shift and self._may_cut):
+            raise self._overflow()
+        text = without_bos(self.text or "", self._info)
+        tokens = await tokenize(self._upstream, self._traits, text, special=True) or []
+        keep = fitting.num_keep
+        if keep >= 0 and self._info.adds_bos:
+            keep += 1
+        kept = cut_middle(tokens, self._traits.window, keep)
+        before, self.tokens = self.tokens, len(kept)
+        if self._traits.takes_prompt_lists:
+            self._cut = kept
+        else:
+            made = await text_of(self._info, self._upstream, self._traits, kept)
+            self._cut = without_bos(made, self._info)
+            counted = await tokenize(self._upstream, self._traits, self._cut, special=True)
+            self.tokens = len(counted or kept)
+        self.finished = True
+        self.dropped += 1  # what is left of a message is not that message
+        self.dropped_tokens += before - self.tokens
+
+    def limit(self, asked: int | None) -> int | None:
+        """Return the most tokens of the answer; None: the end of the engine's context ends it."""
+        return answer_limit(asked, self._traits, self.tokens, shift=self._fitting.shift)
+
+    @property
+    def traits(self) -> Traits:
+        """What to expect of the answer: an engine does not parse that to a finished prompt."""
+        if not self.finished:
+            return self._traits
+        return replace(self._traits, parses_tools=False, splits_reasoning=False)
+
+    @property
+    def opens_thinking(self) -> bool:
+        """Whether the prompt ends inside the thinking, so that the answer begins with it."""
+        return ends_open(self.text or "") or self._thought_begun
+
+    async def context(self, answer: str) -> list[int] | None:
+        """Return the tokens of prompt and answer together, for `context`."""
+        if self.text is None:
+            return None
+        return await tokenize(self._upstream, self._traits, self.text + answer)
+
+    @property
+    def _is_bounded(self) -> bool:
+        """Whether the request may use less than the engine would by itself."""
+        traits = self._traits
+        return traits.num_ctx is not None or (traits.shifts_context and not self._fitting.shift)
+
+    def _may_be_long(self, messages: Sequence[Message], tools: Sequence[dict[str, object]]) -> bool:
         """Whether the texts could fill the context: a token is one byte at least.
 
         An engine that counts by itself refuses what is too long, where Ollama cuts it.
         """
+        if self._traits.tokenizer is None:
+            return False
+        if self._is_bounded:
+            return True
         size = sum(len(message.content.encode()) for message in messages)
-        return self._traits.tokenizer is not None and size >= self._traits.context_length
+        size += IMAGE_TOKENS * sum(len(message.images) for message in messages)
+        size += len(encode_json(tools)) if tools else 0
+        return size >= self._traits.window
+
+    def _holds(self, messages: Sequence[Message]) -> bool:
+        """Tell whether the context holds the messages that were counted last."""
+        images = sum(len(message.images) for message in messages)
+        return (self.tokens or 0) + IMAGE_TOKENS * images <= self._traits.window
+
+    async def _drop_oldest(
+        self, messages: Sequence[Message], render: Callable[[Sequence[Message]], str]
+    ) -> Sequence[Message]:
+        """Return the newest messages that the context holds; take their prompt."""
+        everything = self.tokens or 0
+        last = len(messages) - 1
+        try:
+            kept = await self._first_held(messages, range(1, last + 1), render)
+        except BadRequest:  # a template may refuse an answer without its question
+            users = [n for n in range(1, last) if messages[n].role == "user"]
+            kept = await self._first_held(messages, [*users, last], render)
+        self.dropped = len(messages) - len(kept)
+        self.dropped_tokens = everything - (self.tokens or 0)
+        return kept
+
+    async def _first_held(
+        self,
+        messages: Sequence[Message],
+        starts: Sequence[int],
+        render: Callable[[Sequence[Message]], str],
+    ) -> Sequence[Message]:
+        """Return the messages from the first of `starts` that fits, from the last if none does."""
+        low, high = 0, len(starts) - 1
+        while low < high:  # dropping more never makes it longer
+            middle = (low + high) // 2
+            kept = newest(messages, starts[middle])
+            await self.take(render(kept))
+            if self._holds(kept):
+                high = middle
+            else:
+                low = middle + 1
+        kept = newest(messages, starts[low])
+        await self.take(render(kept))
+        return kept
 
     def _render(
         self,
@@ -235,42 +298,11 @@ class Prompt:
         text = render(plain, tools=tools, now=time.time(), **switches)
         return without_bos(text, self._info) if self.finished else text
 
-    @property
-    def traits(self) -> Traits:
-        """What to expect of the answer: an engine does not parse that to a finished prompt."""
-        if not self.finished:
-            return self._traits
-        return replace(self._traits, parses_tools=False, splits_reasoning=False)
-
-    @property
-    def opens_thinking(self) -> bool:
-        """Whether the prompt ends inside the thinking, so that the answer begins with it."""
-        return ends_open(self.text or "") or self._thought_begun
-
-    async def count(self, text: str) -> None:
-        """Count a finished prompt."""
-        self.text = text
-        tokens = await tokenize(self._upstream, self._traits, text)
-        if tokens is None:
-            return
-        self.tokens = len(tokens)
-        bos = self._info.bos_token
-        if bos and self._info.adds_bos and text.startswith(bos):
-            self.tokens -= 1  # the tokenizer route puts one more before the template's own
-
-    def check(self) -> None:
-        """Raise ContextOverflow if the counted prompt leaves no room for an answer."""
-        if self.tokens is not None and self.tokens >= self._traits.context_length:
-            error = ContextOverflow(
-                f"the prompt is longer than the available context length: it has {self.tokens} "
-                f"tokens, the context {self._traits.context_length}",
-                hint="shorten it, or load the model with a larger num_ctx",
-            )
-            error.tokens, error.limit = self.tokens, self._traits.context_length
-            raise error
-
-    async def context(self, answer: str) -> list[int] | None:
-        """Return the tokens of prompt and answer together, for `context`."""
-        if self.text is None:
-            return None
-        return await tokenize(self._upstream, self._traits, self.text + answer)
+    def _overflow(self) -> ContextOverflow:
+        error = ContextOverflow(
+            f"the prompt is longer than the available context length: it has {self.tokens} "
+            f"tokens, the context {self._traits.window}",
+            hint="shorten it, or ask for a larger num_ctx",
+        )
+        error.tokens, error.limit = self.tokens, self._traits.window
+        return error

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from vllama.errors import BadRequest
 from vllama.gateway.anthropic import chat_model, prepared, relay_blocks, seed_of
 from vllama.gateway.http import MAX_BODY_BYTES, BodyTooLarge, Request
-from vllama.gateway.openai import may_truncate
 from vllama.translate.responses_in import parse_responses
 from vllama.translate.responses_out import ResponsesReply
 
@@ -37,7 +36,6 @@ async def responses(gateway: Gateway, request: Request) -> None:
         echo=asked.echo,
         names=asked.names,
     )
-    truncate = may_truncate(request, asked.extras, default=asked.truncate)
     await relay_blocks(
         gateway,
         request,
@@ -45,7 +43,7 @@ async def responses(gateway: Gateway, request: Request) -> None:
         chat,
         make,
         extras=asked.extras,
-        truncate=truncate,
+        truncate=asked.truncate,
         ignored=asked.ignored,
     )
 

@@ -5,19 +5,13 @@ An engine takes such a prompt at its completions, as it is (contract §2.4).
 
 from __future__ import annotations
 
-import asyncio
-import itertools
 import time
-from collections.abc import Sequence
 
 from vllama.errors import CapabilityMissing
 from vllama.gateway.catalog import Entry
-from vllama.gateway.prompts import detokenize, without_bos
-from vllama.gateway.upstream import Upstream
-from vllama.models.info import control_tokens
+from vllama.gateway.prompts import without_bos
 from vllama.models.types import Format
 from vllama.translate.go_template_prompt import GoTemplate, go_template
-from vllama.translate.traits import Traits
 from vllama.translate.types import Think
 
 # Ollama's for a model that has none: what the user said, and nothing else
@@ -34,21 +28,6 @@ def template_for(entry: Entry, given: str | None = None) -> GoTemplate | None:
         # a server elsewhere keeps its template to itself
         source = None if entry.bundle.format is Format.REMOTE else PLAIN
     return go_template(source) if source else None
-
-
-async def text_of(entry: Entry, upstream: Upstream, traits: Traits, tokens: Sequence[int]) -> str:
-    """Return the text that `tokens` are, their marks of turns included. Raises BadRequest."""
-    if traits.tokenizer is None or not traits.tokenizer.drops_control:
-        return await detokenize(upstream, traits, tokens)
-    control = await asyncio.to_thread(control_tokens, entry.info)
-    parts: list[str] = []
-    for is_control, group in itertools.groupby(tokens, lambda token: token in control):
-        some = list(group)
-        if is_control:
-            parts += [control[token] for token in some]
-        else:
-            parts.append(await detokenize(upstream, traits, some))
-    return "".join(parts)
 
 
 def insertion(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllama.engines.base import Mode, Settings
 from vllama.errors import BadRequest, CapabilityMissing
-from vllama.gateway import prompts
+from vllama.gateway import tokenizer
 from vllama.gateway.catalog import Entry
 from vllama.gateway.http import Request
 from vllama.gateway.inference import leased, unless_gone
@@ -53,7 +53,7 @@ async def tokenize(gateway: Gateway, request: Request) -> None:
     text = fields.text(given[0])
 
     async def use(lease: Lease, upstream: Upstream) -> None:
-        tokens = await prompts.tokenize(upstream, lease.traits, text)
+        tokens = await tokenizer.tokenize(upstream, lease.traits, text)
         if tokens is None:
             raise NotSupported(f"cannot tokenize for '{name}': its engine has no tokenizer route")
         request.json(200, {"model": name, "tokens": tokens, "count": len(tokens)})
@@ -78,7 +78,7 @@ async def detokenize(gateway: Gateway, request: Request) -> None:
     async def use(lease: Lease, upstream: Upstream) -> None:
         if lease.traits.tokenizer is None:
             raise NotSupported(f"cannot detokenize for '{name}': its engine has no such route")
-        text = await prompts.detokenize(upstream, lease.traits, tokens) if tokens else ""
+        text = await tokenizer.detokenize(upstream, lease.traits, tokens) if tokens else ""
         request.json(200, {"model": name, "text": text})
 
     await leased(gateway, request, entry.bundle, need(entry), keep_alive(fields), use)

@@ -14,7 +14,7 @@ import msgspec
 
 from vllama.errors import CapabilityMissing
 from vllama.gateway.catalog import Entry
-from vllama.gateway.prompts import Prompt
+from vllama.gateway.prompts import FITTING, Prompt
 from vllama.gateway.templates import template_for
 from vllama.gateway.upstream import Upstream
 from vllama.models.types import Bundle, Capability, Format
@@ -29,7 +29,7 @@ from vllama.translate.stopping import stopped
 from vllama.translate.style import Style, style_of
 from vllama.translate.tool_requests import leaves_choice
 from vllama.translate.traits import Traits
-from vllama.translate.types import Call, Sampling
+from vllama.translate.types import Call, Fitting, Sampling
 
 CHAT_PATH = "/v1/chat/completions"
 T = TypeVar("T", bound=Reply)
@@ -66,14 +66,14 @@ async def turn_of(
     traits: Traits,
     *,
     defaults: Sampling,
-    truncate: bool,
+    fitting: Fitting = FITTING,
 ) -> Turn:
     """Make a chat request in OpenAI's form fit for the engine.
 
     Raises BadRequest, ContextOverflow, and CapabilityMissing for tools that a model which knows
     none may call or not: only a call that it must make can be had of it, by a schema.
 
-    `truncate`: the oldest turns may be dropped, if the front counts for the engine.
+    `fitting` tells what may be done about a conversation that is too long.
     """
     info, model = entry.info, str(body["model"])
     template = template_for(entry)
@@ -84,25 +84,32 @@ async def turn_of(
     # with some engines only their own chat route holds an answer to a form, and to a forced call
     held = passage.constrained or bool(body.get("response_format"))
     by_text = held and traits.formats_completions and not passage.tools
-    prompt = Prompt(info, upstream, traits, template if by_text or not held else None)
+    own = template if by_text or not held else None
+    prompt = Prompt(info, upstream, traits, own, fitting)
     goes_on = ends_in_answer(body.get("messages"))
-    if prompt.matters or goes_on or (by_text and traits.formats_by_completion):
+    may_be_long = len(data) >= traits.window  # a token is one byte at least
+    by_completion = by_text and traits.formats_by_completion
+    if prompt.matters or goes_on or may_be_long or by_completion:
         turns, tools = conversation(data)
         kept = await prompt.fit(
             turns,
             tools,
-            truncate=truncate,
             think=passage.think,
             # an answer that was begun is only continued there, whatever else is asked for
             chat_only=passage.chat_only and not (by_text or (goes_on and not held)),
             held=by_text,
         )
+        await prompt.shorten()
+        limit = prompt.limit(passage.max_tokens)
+        if not fitting.shift and limit != passage.max_tokens:  # it could not be told before
+            given = dict(body) | {"max_completion_tokens": None, "max_tokens": limit}
+            data, _ = adapt_chat(given, traits, model=model, defaults=defaults, style=style)
+        passage = msgspec.structs.replace(passage, max_tokens=limit)
         if prompt.dropped:
             data = keep_messages(data, turns, kept)
     call = Call(path=CHAT_PATH, body=data)
     if prompt.finished:
-        prompt.check()
-        call = rendered_call(data, prompt.text or "", traits)
+        call = rendered_call(data, prompt.sent, traits)
     return Turn(
         call=call,
         passage=passage,

@@ -43,7 +43,7 @@ _NUMBERS = (
     "temperature", "top_p", "min_p", "typical_p", "repeat_penalty", "presence_penalty",
     "frequency_penalty",
 )  # fmt: skip
-_INTEGERS = ("top_k", "repeat_last_n")
+_INTEGERS = ("top_k", "repeat_last_n", "num_keep")
 _COUNTS = ("n", "top_logprobs", "min_tokens")
 COMPLETION_MAX_TOKENS = 16
 

@@ -7,7 +7,7 @@ limit. More than Ollama: lists of prompts, `n`, `echo`, `logprobs`. `best_of` ch
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 import msgspec
@@ -70,8 +70,8 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
             body |= {"logprobs": True, "top_logprobs": self.logprobs}
         return body
 
-    def completion(self, prompt: str) -> dict[str, Any]:
-        """Return one prompt as a request for a completion of finished text."""
+    def completion(self, prompt: str | Sequence[int]) -> dict[str, Any]:
+        """Return one prompt, or its tokens, as a request for a completion of finished text."""
         body = self._common() | {"prompt": prompt}
         if self.logprobs is not None:
             body["logprobs"] = max(1, self.logprobs)  # engines read 0 as none

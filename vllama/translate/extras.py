@@ -1,7 +1,7 @@
 """Fields of Ollama's own that the `/v1` routes take as well.
 
 Ollama ignores them there, and its users ask for them (contract §9, no. 3): `options`, `num_ctx`,
-`keep_alive`, `think`, and `truncate`. What OpenAI's own field says wins over an option.
+`keep_alive`, `think`, `truncate` and `shift`. What OpenAI's own field says wins over an option.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from vllama.units import parse_keep_alive
 _LEVELS = ("low", "medium", "high", "max")
 # the two that are 1.0 when absent, so that an option must stand in their place
 _FORCED = ("temperature", "top_p")
-_NAMES = frozenset(("options", "num_ctx", "keep_alive", "think", "truncate"))
+_NAMES = frozenset(("options", "num_ctx", "keep_alive", "think", "truncate", "shift"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +33,7 @@ class Extras:
     keep_alive: float | None = None
     think: Think = None
     truncate: bool | None = None
+    shift: bool = True
 
 
 NOTHING = Extras()
@@ -61,13 +62,17 @@ def take_extras(body: Mapping[str, Any]) -> tuple[dict[str, Any], Extras]:
             f"invalid think value: '{str(think)[:80]}' "
             '(must be "high", "medium", "low", "max", true, or false)'
         )
-    truncate = rest.pop("truncate", None)
-    if truncate is not None and not isinstance(truncate, bool):
-        _refuse("truncate", "a boolean", truncate)
+    truncate, shift = _flag(rest, "truncate"), _flag(rest, "shift")
     for name in _FORCED:
         if rest.get(name) is None and options.get(name) is not None:
             rest[name] = options[name]
-    return rest, Extras(options=options, keep_alive=keep_alive, think=think, truncate=truncate)
+    return rest, Extras(
+        options=options,
+        keep_alive=keep_alive,
+        think=think,
+        truncate=truncate,
+        shift=shift is not False,
+    )
 
 
 def with_effort(body: dict[str, Any], think: Think) -> dict[str, Any]:
@@ -75,6 +80,13 @@ def with_effort(body: dict[str, Any], think: Think) -> dict[str, Any]:
     if think is None or think is True or effort_of(body) is not None:
         return body
     return body | {"reasoning_effort": think or "none"}
+
+
+def _flag(rest: dict[str, Any], name: str) -> bool | None:
+    value = rest.pop(name, None)
+    if value is not None and not isinstance(value, bool):
+        _refuse(name, "a boolean", value)
+    return value
 
 
 def _refuse(name: str, wanted: str, value: object) -> NoReturn:

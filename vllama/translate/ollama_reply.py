@@ -105,7 +105,8 @@ class OllamaReply(ABC):
         """`think`: None the model cannot, True show its thinking, False split it off and hide it.
 
         `think_opened`: the prompt ended inside the tag. `prompt_tokens` as counted before, used
-        when the engine does not say. `sent_ns` is when the request went to the engine.
+        when the engine does not say, as is `max_tokens` of an answer that ended for its length.
+        `sent_ns` is when the request went to the engine.
         """
         self.content_type = NDJSON if stream else JSON
         self.ended = False
@@ -116,8 +117,7 @@ class OllamaReply(ABC):
         self._stream = stream
         self._started_ns, self._loaded_ns, self._sent_ns = started_ns, loaded_ns, sent_ns
         self._prompt_tokens = prompt_tokens
-        bounded = max_tokens is not None and max_tokens < traits.context_length
-        self._max_tokens = max_tokens if bounded else None
+        self._max_tokens = max_tokens
         self._hide_thinking = think is False
         split = think is not None and not traits.splits_reasoning
         self._scanner = CallScanner(tools) if tools and not traits.parses_tools else None

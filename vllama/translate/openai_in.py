@@ -90,7 +90,7 @@ def chat_call(
 
 
 def completion_call(
-    prompt: str,
+    prompt: str | Sequence[int],
     sampling: Sampling,
     traits: Traits,
     *,

@@ -19,12 +19,13 @@ _INTEGERS = {
     "repeat_last_n": "repeat_last_n",
     "seed": "seed",
     "num_predict": "max_tokens",
+    "num_keep": "num_keep",
 }
 _FLOATS = (
     "temperature", "top_p", "min_p", "typical_p", "repeat_penalty", "presence_penalty",
     "frequency_penalty",
 )  # fmt: skip
-_UNUSED_INTEGERS = ("num_keep", "draft_num_predict")  # no engine takes them with a request
+_UNUSED_INTEGERS = ("draft_num_predict",)  # no engine takes them with a request
 _LOAD_INTEGERS = ("num_ctx", "num_batch", "num_gpu", "main_gpu", "num_thread")
 
 

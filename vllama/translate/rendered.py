@@ -49,7 +49,7 @@ def renders_better(
     return switched or any(message.tool_calls for message in messages)
 
 
-def rendered_call(body: bytes, prompt: str, traits: Traits) -> Call:
+def rendered_call(body: bytes, prompt: str | Sequence[int], traits: Traits) -> Call:
     """Return the completion of a finished prompt, with the settings of a chat's `body`.
 
     Raises CapabilityMissing if the engine has no completions.

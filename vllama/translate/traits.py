@@ -63,7 +63,10 @@ class Traits:
     `parameters` maps our sampling names (the field names of `Sampling`) to the engine's body
     fields; a name that is missing there is not sent. `model_name` is what the engine wants in
     `model`; None means that it takes any name, so the client's own is sent and echoed.
-    `context_length` is tokens per request. `reasoning_field` is the name under which an earlier
+    `context_length` is tokens per request; `num_ctx` is what one request asked for where that is
+    less (`context.bounded`), None in what an engine declares. `shifts_context`: when the context is
+    full it drops the oldest half and goes on, so that only a limit ends an answer; `num_keep` is
+    what it keeps of the beginning. `reasoning_field` is the name under which an earlier
     turn's thinking is replayed in a message; None: not at all. `takes_template_kwargs`: a body may
     carry `chat_template_kwargs` (how thinking is switched); `takes_reasoning_effort`: it may carry
     `reasoning_effort`. `roles` are those of messages that it takes, None: any. A client may not
@@ -95,6 +98,8 @@ class Traits:
     """
 
     context_length: int
+    num_ctx: int | None = None
+    shifts_context: bool = False
     max_concurrency: int = 1
     model_name: str | None = None
     parameters: Mapping[str, str] = field(default_factory=dict)
@@ -142,6 +147,11 @@ class Traits:
     loses_characters: bool = False
     takes_continue_final_message: bool = False
     logged_usage: Callable[[Sequence[str]], EngineUsage | None] | None = None
+
+    @property
+    def window(self) -> int:
+        """Tokens of context that a request may use."""
+        return self.context_length if self.num_ctx is None else self.num_ctx
 
 
 def once_for_traits(work: Callable[[Traits], T]) -> Callable[[Traits], T]:

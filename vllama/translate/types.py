@@ -22,7 +22,8 @@ Think: TypeAlias = bool | str | None
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     """How tokens are chosen; the defaults are Ollama's (§2.1).
 
-    `seed` -1 is random. `max_tokens` None is "no limit": the context bounds it.
+    `seed` -1 is random. `max_tokens` None is "no limit": the context bounds it. `num_keep` tokens
+    of the prompt's beginning stay when it is cut or the context shifted, -1: all of them.
     """
 
     temperature: float = 0.8
@@ -37,6 +38,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = -1
     stop: tuple[str, ...] = ()
     max_tokens: int | None = None
+    num_keep: int = 4
 
 
 class LoadOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,6 +124,18 @@ class EmbedRequest(msgspec.Struct, frozen=True, kw_only=True):
     keep_alive: float | None = None
     options: Mapping[str, object] = msgspec.field(default_factory=dict)
     legacy: bool = False
+
+
+class Fitting(msgspec.Struct, frozen=True, kw_only=True):
+    """What may be done about a prompt that is too long, and at the context's end.
+
+    `truncate`: old messages may be dropped and the prompt be cut. `shift`: the prompt may be cut in
+    its middle, after `num_keep` tokens, and the answer go on when the context is full.
+    """
+
+    truncate: bool = True
+    shift: bool = True
+    num_keep: int = 4
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):

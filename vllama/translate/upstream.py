@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vllama.errors import BadRequest, CapabilityMissing
+from vllama.translate.context import answer_limit
 from vllama.translate.gbnf import json_grammar
 from vllama.translate.safe_schema import closed, safe_schema
 from vllama.translate.style import template_switches
@@ -37,7 +38,7 @@ LIMITS: Mapping[str, tuple[float, float]] = {
 
 _SENT = (
     "temperature", "top_p", "top_k", "min_p", "typical_p", "repeat_penalty", "repeat_last_n",
-    "presence_penalty", "frequency_penalty",
+    "presence_penalty", "frequency_penalty", "num_keep",
 )  # fmt: skip
 
 MAX_PUT = 256
@@ -111,7 +112,8 @@ def put_max_tokens(
 ) -> None:
     """Send a limit; with `default_is_small` (completions: 16) also when there is none."""
     name = traits.parameters.get("max_tokens", "max_tokens")
-    if limit is not None and limit < traits.context_length:
+    limit = answer_limit(limit, traits)
+    if limit is not None:
         body[name] = max(1, limit)
     elif default_is_small:
         body[name] = None if traits.takes_nulls else traits.context_length
@@ -121,7 +123,7 @@ def clamp(name: str, value: float, traits: Traits) -> float:
     """Move a parameter's value into the range that the engine accepts."""
     if name == "top_k":
         return int(min(value, _INT32_MAX)) if value > 0 else traits.no_top_k
-    if name == "repeat_last_n":
+    if name in ("repeat_last_n", "num_keep"):
         return int(min(max(value, -1), _INT32_MAX))
     low, high = traits.limits.get(name, LIMITS[name])
     return min(max(value, low), high)
