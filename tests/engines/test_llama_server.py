@@ -31,7 +31,8 @@ def test_the_command_line_of_a_chat():
         "--port", "4321",
         # what all slots share, and each may use its own part only
         "--ctx-size", "32768", "--parallel", "8", "--no-kv-unified",
-        "--n-gpu-layers", "999", "--threads", "3", "--threads-batch", "4", "--flash-attn", "on",
+        "--context-shift", "--n-gpu-layers", "999", "--threads", "3", "--threads-batch", "4",
+        "--flash-attn", "on",
         "--cache-ram", "0", "--jinja", "--reasoning-format", "deepseek",
         "--metrics", "--no-webui", "--offline",
     )  # fmt: skip
@@ -47,6 +48,7 @@ def test_the_command_line_of_a_chat():
         ({"mode": Mode.EMBED}, ("--batch-size", "4096", "--ubatch-size", "4096")),
         ({"mode": Mode.EMBED}, ("--embeddings", "--pooling", "mean")),
         ({"mode": Mode.EMBED, "ranks": True}, ("--reranking", "--metrics")),
+        ({"mode": Mode.EMBED}, ("--no-kv-unified", "--batch-size")),  # nothing to shift
         ({"extra_args": ("--draft-max", "4")}, ("--offline", "--draft-max", "4")),
     ],
 )

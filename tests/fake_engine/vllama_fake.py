@@ -98,11 +98,14 @@ class FakeEngine:
         """Serial unless its name says otherwise."""
         limit = 64 if "wide" in bundle.name else 1
         bare = "bare" in bundle.name  # leaves tools and thinking to the front
+        shifts = "shifts" in bundle.name
         names = ("temperature", "top_p", "top_k", "min_p", "seed", "stop", "max_tokens")
         return Traits(
             context_length=settings.context_length,
             max_concurrency=limit,
-            parameters={name: name for name in names},
+            shifts_context=shifts,
+            takes_prompt_lists=shifts,
+            parameters={name: name for name in names} | ({"num_keep": "n_keep"} if shifts else {}),
             usage_in_stream="counts" in bundle.name,
             logged_usage=logged_usage if "logs" in bundle.name else None,
             parses_tools=not bare,

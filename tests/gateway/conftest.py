@@ -13,5 +13,6 @@ def server(tmp_path_factory):
         running.model("slow", "--token-interval", "0.02")
         running.model("counts")
         running.model("wide", "--token-interval", "0.005")
+        running.model("shifts-and-counts")
         running.model("vectors", "--embed-per-token")
         yield running

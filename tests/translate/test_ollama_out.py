@@ -304,7 +304,7 @@ def test_usage_without_the_engines_help() -> None:
     limited = chat(max_tokens=7)  # a chunk held two tokens
     limited.feed(streams.CHAT, NOW)
     assert limited.usage == Usage(prompt_tokens=0, completion_tokens=7)
-    unlimited = chat(max_tokens=LCP.context_length)
+    unlimited = chat(max_tokens=None)
     unlimited.feed(streams.CHAT, NOW)
     assert unlimited.usage.completion_tokens == 6
 

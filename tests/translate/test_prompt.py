@@ -1,14 +1,13 @@
 # ruff: noqa: E501 (tables of exact texts)
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
 
 import pytest
 
 from vllama.errors import BadRequest
 from vllama.translate.chat_template import ChatTemplate
-from vllama.translate.prompt import fit_messages
+from vllama.translate.prompt import newest, starts
 from vllama.translate.thinking import ends_open
 from vllama.translate.types import Message, ToolCall
 
@@ -122,35 +121,29 @@ def turns(text: str) -> list[Message]:
 
 
 @pytest.mark.parametrize(
-    ("conversation", "limit", "kept"),
+    ("conversation", "begins", "at_users"),
     [
-        ("suaua", 5, "0 1 2 3 4"),
-        ("suaua", 4, "0 3 4"),
-        ("suaua", 3, "0 3 4"),
-        ("suaua", 2, "0 4"),
-        ("suaua", 0, "0 4"),
-        ("uauau", 4, "2 3 4"),
-        ("uauau", 1, "4"),
-        ("usuau", 3, "1 4"),
-        ("suatatau", 4, "0 7"),
-        ("u", 0, "0"),
-        ("uauauauauauauauau", 6, "12 13 14 15 16"),
-        ("", 0, ""),
+        ("suaua", [1, 2, 3, 4], [1, 3, 4]),
+        ("uauau", [1, 2, 3, 4], [2, 4]),
+        ("suatatau", [1, 2, 4, 6, 7], [1, 7]),
+        ("ut", [1], [1]),
+        ("u", [0], [0]),
     ],
 )
-def test_fit(conversation: str, limit: int, kept: str) -> None:
+def test_where_a_conversation_may_begin(
+    conversation: str, begins: list[int], at_users: list[int]
+) -> None:
     messages = turns(conversation)
-    calls = 0
+    assert starts(messages) == begins
+    assert starts(messages, "user") == at_users
 
-    def count(some: Sequence[Message]) -> int:
-        nonlocal calls
-        calls += 1
-        return len(some)
 
-    fitted, dropped = fit_messages(messages, count, limit)
-    assert " ".join(message.content[1:] for message in fitted) == kept
-    assert dropped == len(messages) - len(fitted)
-    assert calls <= 6
+@pytest.mark.parametrize(
+    ("conversation", "start", "kept"),
+    [("suaua", 2, "0 2 3 4"), ("uauau", 4, "4"), ("usuau", 3, "1 3 4"), ("su", 1, "0 1")],
+)
+def test_system_messages_stay(conversation: str, start: int, kept: str) -> None:
+    assert " ".join(m.content[1:] for m in newest(turns(conversation), start)) == kept
 
 
 def test_real_world_template() -> None:

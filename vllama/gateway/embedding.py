@@ -73,6 +73,8 @@ async def embedded(gateway: Gateway, request: Request, entry: Entry, asked: Embe
     """Load the model for embeddings and answer."""
     _, load = entry.options(asked.options)
     need = need_of(load, Mode.EMBED)
+    # Ollama's newer route counts with what was asked for, the older one with the engine's context
+    num_ctx = need.context_length if asked.legacy else load.num_ctx
 
     async def use(lease: Lease, upstream: Upstream) -> None:
         loaded_ns = now_ns()
@@ -88,12 +90,17 @@ async def embedded(gateway: Gateway, request: Request, entry: Entry, asked: Embe
             ),
             truncate=asked.truncate,
             limit=min(
-                math.inf if load.num_ctx is None else load.num_ctx,
+                math.inf if num_ctx is None else num_ctx,
                 lease.traits.context_length,
                 entry.info.context_length or math.inf,  # the engine's may be rounded up
             ),
         )
-        made = await unless_gone(request, work)
+        try:
+            made = await unless_gone(request, work)
+        except ContextOverflow as error:
+            if asked.legacy:  # Ollama's status there for whatever goes wrong
+                error.status = 500
+            raise
         if asked.legacy:
             request.respond(200, legacy_embed_reply(made.vectors), headers=made.headers)
             return

@@ -22,7 +22,7 @@ from vllama.translate.context import IMAGE_TOKENS, answer_limit, cut_middle
 from vllama.translate.decoding import encode_json
 from vllama.translate.go_template_prompt import GoTemplate
 from vllama.translate.prefill import is_continued
-from vllama.translate.prompt import newest
+from vllama.translate.prompt import newest, starts
 from vllama.translate.rendered import renders_better
 from vllama.translate.style import marks_thinking, style_of, template_switches
 from vllama.translate.thinking import ends_open, is_unfinished
@@ -252,12 +252,10 @@ class Prompt:
     ) -> Sequence[Message]:
         """Return the newest messages that the context holds; take their prompt."""
         everything = self.tokens or 0
-        last = len(messages) - 1
         try:
-            kept = await self._first_held(messages, range(1, last + 1), render)
+            kept = await self._first_held(messages, starts(messages), render)
         except BadRequest:  # a template may refuse an answer without its question
-            users = [n for n in range(1, last) if messages[n].role == "user"]
-            kept = await self._first_held(messages, [*users, last], render)
+            kept = await self._first_held(messages, starts(messages, "user"), render)
         self.dropped = len(messages) - len(kept)
         self.dropped_tokens = everything - (self.tokens or 0)
         return kept
@@ -265,20 +263,20 @@ class Prompt:
     async def _first_held(
         self,
         messages: Sequence[Message],
-        starts: Sequence[int],
+        begins: Sequence[int],
         render: Callable[[Sequence[Message]], str],
     ) -> Sequence[Message]:
-        """Return the messages from the first of `starts` that fits, from the last if none does."""
-        low, high = 0, len(starts) - 1
+        """Return the messages from the first of `begins` that fits, from the last if none does."""
+        low, high = 0, len(begins) - 1
         while low < high:  # dropping more never makes it longer
             middle = (low + high) // 2
-            kept = newest(messages, starts[middle])
+            kept = newest(messages, begins[middle])
             await self.take(render(kept))
             if self._holds(kept):
                 high = middle
             else:
                 low = middle + 1
-        kept = newest(messages, starts[low])
+        kept = newest(messages, begins[low])
         await self.take(render(kept))
         return kept
 

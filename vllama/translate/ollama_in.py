@@ -158,6 +158,7 @@ def parse_legacy_embed(body: bytes) -> EmbedRequest:
     return EmbedRequest(
         model=fields.text("model"),
         inputs=(prompt,) if prompt else (),
+        truncate=False,  # this older route never cuts
         keep_alive=_keep_alive(fields),
         options=fields.mapping("options", "map[string]interface {}"),
         legacy=True,
