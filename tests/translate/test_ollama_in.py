@@ -290,7 +290,7 @@ def test_embed_wrong_input(given_: object) -> None:
 
 def test_legacy_embed() -> None:
     assert parse_legacy_embed(body(model="m", prompt="p")) == EmbedRequest(
-        model="m", inputs=("p",), legacy=True
+        model="m", inputs=("p",), truncate=False, legacy=True
     )
     assert parse_legacy_embed(body(model="m")).inputs == ()
 
