@@ -65,7 +65,7 @@ def modules_after(code: str, environ: Mapping[str, str] | None = None) -> set[st
         env={**os.environ, "PYTHONPATH": str(ROOT), **(environ or {})},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=True,
     )
     return set(done.stdout.split())
@@ -80,10 +80,10 @@ def test_a_server_answers_before_it_makes_the_rest(tmp_path: Path) -> None:
     with subprocess.Popen(command, env=env, stdin=pipe, stdout=pipe, stderr=pipe) as process:
         assert process.stdin and process.stdout and process.stderr
         there = set(process.stdout.readline().decode().split())
-        first = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        first = http.client.HTTPConnection("127.0.0.1", port, timeout=240)
         first.request("GET", "/api/version")
         assert "vllama" in json.load(first.getresponse())
-        waiting = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        waiting = http.client.HTTPConnection("127.0.0.1", port, timeout=240)
         waiting.request("GET", "/api/tags")
         for _ in range(2):  # the other is accepted beside the one, read beside the other
             first.request("GET", "/")
@@ -95,7 +95,7 @@ def test_a_server_answers_before_it_makes_the_rest(tmp_path: Path) -> None:
         assert "no such engine" in json.load(answer)["error"]
         first.close()
         waiting.close()
-        _, told = process.communicate(timeout=60)
+        _, told = process.communicate(timeout=240)
     assert b"cannot serve: no such engine" in told
     assert process.returncode == 3
     assert "vllama.opening" in there

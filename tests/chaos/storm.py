@@ -59,7 +59,7 @@ class Storm:
 
     async def rage(self, seconds: float) -> None:
         """Let it rage, then check that everything is served again."""
-        async with httpx.AsyncClient(base_url=self.server.url, timeout=60.0) as client:
+        async with httpx.AsyncClient(base_url=self.server.url, timeout=240) as client:
             over = asyncio.Event()
             tasks = [asyncio.create_task(self.client(client, over)) for _ in range(CLIENTS)]
             tasks.append(asyncio.create_task(self.faults(over)))

@@ -21,7 +21,7 @@ _WRAPPER = (
     "os.execv(sys.argv[1], sys.argv[1:])"
 )
 _ESCAPES = re.compile(r"\x1b(\[[0-9;?]*[ -/]*[@-~]|\][^\x07]*\x07|[()][AB012]|[=>])")
-LIMIT_S = 120.0
+LIMIT_S = 240.0
 
 
 class Terminal:

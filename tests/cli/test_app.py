@@ -124,7 +124,7 @@ def imported(*argv: str, env: Env | None = None) -> set[str]:
         env=env,
         text=True,
         capture_output=True,
-        timeout=120,
+        timeout=240,
         check=True,
     )
     return {line.rsplit("|", 1)[1].strip() for line in done.stderr.splitlines() if "|" in line}
@@ -173,7 +173,7 @@ def test_a_broken_pipe_is_quiet(env: dict[str, str]) -> None:
         ["bash", "-c", f"{sys.executable} -m vllama --help | true"],
         env=env,
         capture_output=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
     assert done.stderr == b""
@@ -227,7 +227,7 @@ def test_completion_scripts(shell: str, vllama: Vllama, tmp_path: Path) -> None:
     assert done.returncode == 0
     assert f"_VLLAMA_COMPLETE={shell}_complete" in done.stdout
     if shell == "bash":
-        subprocess.run(["bash", "-n"], input=done.stdout, text=True, check=True, timeout=120)
+        subprocess.run(["bash", "-n"], input=done.stdout, text=True, check=True, timeout=240)
 
 
 def test_completion_of_a_shell_that_is_none(vllama: Vllama) -> None:

@@ -152,7 +152,7 @@ def test_ctrl_c_ends_the_installer(env: dict[str, str], uv: Fake) -> None:
         assert any("fetching hang" in line for line in process.stderr)
         installer = psutil.Process(uv.calls[-1]["pid"])
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=60) == 130
+        assert process.wait(timeout=240) == 130
     assert not installer.is_running()
 
 

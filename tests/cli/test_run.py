@@ -42,7 +42,7 @@ def test_stdin_that_is_no_text(stub: StubServer, env: dict[str, str]) -> None:
         [sys.executable, "-m", "vllama", "run", "m"],
         input=b"caf\xe9",
         env=env,
-        timeout=120,
+        timeout=240,
         check=True,
         stdout=subprocess.DEVNULL,
     )
@@ -268,7 +268,7 @@ def test_a_reader_that_leaves_ends_the_request(stub: StubServer, env: dict[str, 
         ["bash", "-c", f"{sys.executable} -m vllama run m q </dev/null | head -n 1"],
         env=env,
         capture_output=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
     assert done.stdout == b"y\n"

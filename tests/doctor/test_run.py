@@ -66,7 +66,7 @@ def doctor(tmp_path: Path, *args: str, **environ: str) -> subprocess.CompletedPr
     env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "HF_HUB_OFFLINE": "1",
            "OLLAMA_HOST": "127.0.0.1:0", **environ}  # fmt: skip
     command = [sys.executable, "-m", "vllama", "doctor", *args]
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=240)
 
 
 def test_the_command(tmp_path: Path, web) -> None:
@@ -100,5 +100,5 @@ def test_a_driver_that_hangs_does_not_hold_it_up(tmp_path: Path) -> None:
         "found = check.run([check.Check(name='GPU', ask=lambda: time.sleep(600), limit_s=0.2)])\n"
         "print(found[0][1].text)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240)
     assert done.stdout == "no answer within 0.2 s\n"

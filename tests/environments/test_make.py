@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow  # processes of their own
 
 A = Step(requirements=("a==1",))
 B = Step(requirements=("b==2",), extra_args=("--no-deps",))
-LIMIT_S = 60.0
+LIMIT_S = 240.0
 
 
 @pytest.fixture

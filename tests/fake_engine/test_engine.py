@@ -31,7 +31,7 @@ class Client:
         self, path: str, body: Any = None, key: str | None = None
     ) -> Iterator[http.client.HTTPResponse]:
         """Send a request and give the answer, not read yet; close the connection."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=240)
         data = None if body is None else json.dumps(body)
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         with closing(connection):

@@ -19,7 +19,7 @@ from vllama.gateway.http import HELD_BYTES, ClientGone, Request
 from vllama.gateway.serve import Server
 
 App = Callable[[Request], Awaitable[None]]
-LIMIT_S = 60
+LIMIT_S = 240.0
 HOST = b"host: localhost\r\n"
 
 

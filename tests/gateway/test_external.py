@@ -47,7 +47,7 @@ class Elsewhere:
     def stats(self):
         import http.client
 
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=240)
         try:
             connection.request("GET", "/__stats")
             return json.loads(connection.getresponse().read())
@@ -120,6 +120,6 @@ def test_two_servers_share_the_work_and_stand_in_for_each_other(two, tmp_path):
 
 def test_a_wrong_address_is_refused_at_once(tmp_path):
     command = [sys.executable, "-m", "vllama", "serve", "--upstream", "ftp://x", "--port", "0"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 2
     assert "not an http address" in done.stderr

@@ -88,7 +88,7 @@ def test_a_killed_engine_is_back_for_the_next_request(server):
     for _ in range(3):
         process = server.engine(name)
         process.send_signal(signal.SIGKILL)
-        process.wait(timeout=60)
+        process.wait(timeout=240)
         status, reply = whole(server, name)
         assert status == 200, reply
     assert server.engine(name).pid != first.pid
@@ -168,7 +168,7 @@ def test_a_stop_waits_for_the_running_answer_and_refuses_new_ones(tmp_path):
             server.process.send_signal(signal.SIGTERM)
             lines = [json.loads(line) for line in answer.read().splitlines()]
         assert lines[-1]["done"]
-        assert server.process.wait(timeout=60) == 0
+        assert server.process.wait(timeout=240) == 0
 
 
 def test_a_second_signal_does_not_wait(tmp_path):
@@ -180,7 +180,7 @@ def test_a_second_signal_does_not_wait(tmp_path):
             server.process.send_signal(signal.SIGINT)
             until(lambda: not accepts(server))
             server.process.send_signal(signal.SIGINT)
-            assert server.process.wait(timeout=60) == 0
+            assert server.process.wait(timeout=240) == 0
 
 
 def accepts(server):
@@ -207,6 +207,6 @@ def test_sigkill_leaves_no_engine(tmp_path, when):
         tree = server.tree()
         server.process.kill()
         server.process.wait()
-        _, alive = psutil.wait_procs(tree, timeout=60)
+        _, alive = psutil.wait_procs(tree, timeout=240)
         client.close()
         assert not alive

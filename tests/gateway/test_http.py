@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 def spoken(server: Server, request: bytes, *, half: bool = False) -> tuple[bytes, bytes]:
     """Send bytes, read until the server closes; return head and body. `half`: shut our side."""
-    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=240) as connection:
         connection.sendall(request)
         if half:
             connection.shutdown(socket.SHUT_WR)

@@ -218,7 +218,7 @@ def test_discovery_answers_while_a_chat_runs(server):
 def open_stream(server, path, body):
     """Send a request and return its socket when the first bytes of the answer are there."""
     data = json.dumps(body).encode()
-    client = socket.create_connection(("127.0.0.1", server.port), timeout=60)
+    client = socket.create_connection(("127.0.0.1", server.port), timeout=240)
     head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(data)}\r\n\r\n"
     client.sendall(head.encode() + data)
     return client

@@ -313,7 +313,7 @@ def translated(server, model, name, **fields):
     """Post what the official client calls deprecated."""
     return httpx.post(
         f"{server.url}/v1/audio/translations", data={"model": model, **fields},
-        files={"file": (name, SOUND)}, timeout=60,
+        files={"file": (name, SOUND)}, timeout=240,
     )  # fmt: skip
 
 
@@ -354,7 +354,7 @@ def test_routes_of_a_server_elsewhere(tmp_path):
             assert (status, reply["model"], reply["results"][0]["index"]) == (200, name, 1)
             answer = httpx.post(
                 f"{server.url}/v1/audio/transcriptions", data={"model": name},
-                files={"file": ("a.wav", SOUND)}, timeout=60,
+                files={"file": ("a.wav", SOUND)}, timeout=240,
             )  # fmt: skip
             assert json.loads(answer.json()["text"])["file"] == f"{len(SOUND)} bytes"
             lacks = translated(server, name, "a.wav")

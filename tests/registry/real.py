@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from tests.registry.models import MANIFEST, OllamaModel
 
-LIMIT_S = 60.0
+LIMIT_S = 240.0
 CONFIG = """\
 version: 0.1
 log: {{level: info}}

@@ -30,7 +30,7 @@ def together(server, count, body, path="/api/chat"):
 
     async def ask_all():
         limits = httpx.Limits(max_connections=None)
-        async with httpx.AsyncClient(base_url=server.url, timeout=120, limits=limits) as client:
+        async with httpx.AsyncClient(base_url=server.url, timeout=240, limits=limits) as client:
             asks = [client.post(path, json=body) for _ in range(count)]
             return await asyncio.gather(*asks)
 
@@ -86,7 +86,7 @@ def test_replicas_share_the_requests_of_a_serial_engine(tmp_path):
         assert len(ports) == 3
         engine = server.engine(name)
         engine.send_signal(signal.SIGKILL)
-        engine.wait(timeout=60)
+        engine.wait(timeout=240)
         assert whole(server, name)[0] == 200  # the others serve meanwhile
         until(lambda: row(server, name)["replicas"] == 3)
         assert "cause" not in row(server, name)
@@ -262,7 +262,7 @@ def test_two_servers_of_one_user_leave_each_other_alone(tmp_path):
             other = two.engine(name)
             two.process.kill()
             two.process.wait()
-            psutil.wait_procs([other], timeout=60)
+            psutil.wait_procs([other], timeout=240)
             assert not other.is_running()
         assert engine.is_running()
         with Server(tmp_path) as three:  # sweeps what the second left, and nothing else

@@ -18,7 +18,7 @@ from vllama.supervise.spec import Diagnosis, Endpoint, State
 from vllama.supervise.tree import Activity, Footprint
 from vllama.translate.traits import Traits
 
-LIMIT_S = 60.0
+LIMIT_S = 240.0
 
 
 class GatedProcess:

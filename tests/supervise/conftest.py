@@ -24,7 +24,7 @@ ENGINE = Path(__file__).parents[1] / "fake_engine" / "engine.py"
 ENV = {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"}
 PROBE = HttpProbe(path="/health", verify_path="/v1/models", interval_s=0.02)
 SHORT = Grace(term_s=0.1, second_term_s=0.1, kill_s=20.0)
-LIMIT_S = 120.0
+LIMIT_S = 240.0
 
 
 def survivors(marker: Path) -> list[psutil.Process]:
@@ -67,7 +67,7 @@ def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
     left = survivors(tmp_path)
     for proc in left:
         proc.send_signal(signal.SIGKILL)
-    psutil.wait_procs(left, timeout=60)
+    psutil.wait_procs(left, timeout=240)
     assert not left, f"processes left behind: {left}"
 
 

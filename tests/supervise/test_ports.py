@@ -25,7 +25,7 @@ def test_a_child_can_bind_and_serve_while_it_is_held(option: int, host: str) -> 
         child.bind((host, port.port))
         child.listen()
         for _ in range(20):  # every connection is the child's
-            with socket.create_connection(("127.0.0.1", port.port), timeout=60):
+            with socket.create_connection(("127.0.0.1", port.port), timeout=240):
                 child.accept()[0].close()
 
 
