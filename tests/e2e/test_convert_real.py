@@ -1,10 +1,9 @@
 """The official converter and quantiser, and llama.cpp loading what they made.
 
-The converter's environment (torch for the CPU, transformers: some 300 MB) is made once, below
-`.venv`, by the same code that `vllama convert` makes it with.
+The converter's environment has torch: `make test-engines` makes it, by the same code that `vllama
+convert` makes it with.
 """
 
-import asyncio
 import importlib.util
 import json
 import os
@@ -17,29 +16,20 @@ import pytest
 from tests.hub import StandInHub
 from tests.lacking import lacking
 from tests.server import Server
-from vllama.environments.make import make_in_steps
-from vllama.environments.place import Step
-from vllama.errors import EnvironmentFailed
-from vllama.models.convert.converter import FOLDER, WITH_CPU
+from vllama.models.convert.converter import FOLDER, find_converter
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.other_engines, pytest.mark.timeout(900)]
 
-VENV = Path(__file__).parents[2] / ".venv"
+DATA = Path(__file__).parents[2] / ".venv" / "data"
 
 
 @pytest.fixture(scope="module")
-def converter(tmp_path_factory):
+def converter():
     """Return the Python of the converter's environment."""
     if importlib.util.find_spec("llama_cpp") is None:
         lacking("llama_cpp is not installed; run: make test")
-    top = VENV / "share" if VENV.is_dir() else tmp_path_factory.mktemp("share")
-    requirements, extra_env = WITH_CPU
-    try:  # never the build with CUDA: it is ten times as large
-        return asyncio.run(
-            make_in_steps(top / FOLDER, [Step(requirements=requirements)], extra_env=extra_env)
-        )
-    except EnvironmentFailed as error:
-        lacking(error.sentence())
+    found = find_converter(DATA)
+    return found.python if found else lacking("there is no converter; run: make test-engines")
 
 
 @pytest.fixture(scope="module")

@@ -90,7 +90,7 @@ def test_format_json_gives_json(client):
         messages=[{"role": "user", "content": "Give name and age of a person as JSON."}],
         format={
             "type": "object",
-            "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer"}},
+            "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"enum": [30, 40]}},
             "required": ["name", "age"],
         },
         options={"num_predict": ROOM},
