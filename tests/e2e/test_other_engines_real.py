@@ -24,11 +24,11 @@ from tests.e2e.counting import NUMBERS, WILD, write_counting_gguf
 from tests.lacking import lacking
 from tests.server import Server
 
-pytestmark = [pytest.mark.slow, pytest.mark.other_engines, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.slow, pytest.mark.other_engines, pytest.mark.timeout(3600)]
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENTS = ROOT / ".venv" / "data" / "environments"
-START_S = 900
+START_S = 1200
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 FIVE = NUMBERS[:5]
 COUNTED = "".join(FIVE)

@@ -15,7 +15,7 @@ from tests.e2e.test_llama_server_real import engine_at
 from tests.e2e.test_vllm_real import environment, make_folder  # noqa: F401 (a fixture)
 from tests.server import Server
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 PROMPTS = [
     "The capital of France is",
