@@ -274,6 +274,8 @@ class Daemon:
         host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         lines = [f"listening on http://{shown}:{port}", describe(self._facts.platform)]
+        if self._config.model:  # its plan says more, in a moment
+            return lines
         with contextlib.suppress(NoPlan):
             choice = choose_engine(self._facts)
             title = self._facts.found.engines[choice.engine].title

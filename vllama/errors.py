@@ -39,6 +39,7 @@ Foreign exceptions are mapped to these once, in the module that owns the library
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 
 class VllamaError(Exception):
@@ -149,13 +150,18 @@ class NoPlan(VllamaError):
 
 
 class EngineMissing(NoPlan):
-    """The chosen engine is not installed; `engine` is its name, empty if none can be offered."""
+    """No engine is installed that could serve, or not the one that was asked for.
 
-    engine: str = ""
+    `engines` are the names of those to offer, the best first; none if nothing can be offered.
+    """
 
-    def __init__(self, message: str, *, hint: str | None = None, engine: str = "") -> None:
+    engines: tuple[str, ...] = ()
+
+    def __init__(
+        self, message: str, *, hint: str | None = None, engines: Sequence[str] = ()
+    ) -> None:
         super().__init__(message, hint=hint)
-        self.engine = engine
+        self.engines = tuple(engines)
 
 
 class NotEnoughMemory(NoPlan):

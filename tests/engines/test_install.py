@@ -50,6 +50,9 @@ class Painter:
         found = find_package(places, self.name, distributions=("paint",), executable="paint")
         return found if isinstance(found, Missing) else found.installation(offloads=False)
 
+    def preference(self, platform: Platform) -> tuple[int, str]:
+        return 1, "it paints"
+
 
 RECIPE = Recipe(
     wheels=(

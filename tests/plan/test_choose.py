@@ -57,10 +57,13 @@ def test_the_users_engine_is_never_replaced():
 
 
 def test_with_no_engine_at_all_the_best_for_the_platform_is_named():
-    with pytest.raises(EngineMissing, match=r"llama\.cpp"):
-        choose_engine(facts(CPU, ()))
-    with pytest.raises(EngineMissing, match="vLLM"):
-        choose_engine(facts(H100, ()))
+    for platform, names in (
+        (CPU, ("llama-cpp-python", "vllm")),
+        (H100, ("vllm", "llama-cpp-python")),
+    ):
+        with pytest.raises(EngineMissing, match=r"no engine.* is installed") as caught:
+            choose_engine(facts(platform, ()))
+        assert caught.value.engines == names
 
 
 @pytest.mark.parametrize(

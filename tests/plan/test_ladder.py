@@ -92,15 +92,15 @@ LLAMA, SERVER = "llama-cpp-python", "llama-server"
             here(CPU, LLAMA_SERVER_HERE),
             Fault.MEMORY,
             FORMS,
-            [(LLAMA, 2048, "m.gguf"), (LLAMA, 2048, "s.gguf"), (SERVER, 2048, "s.gguf")],
+            [(SERVER, 2048, "m.gguf"), (SERVER, 2048, "m.gguf"), (SERVER, 2048, "s.gguf")],
         ),
-        (here(CPU, LLAMA_SERVER_HERE), Fault.ARCHITECTURE, FORMS, [(SERVER, 4096, "m.gguf")]),
-        (here(CPU, LLAMA_SERVER_HERE), Fault.MISMATCH, FORMS, [(SERVER, 4096, "m.gguf")]),
+        (here(CPU, LLAMA_SERVER_HERE), Fault.ARCHITECTURE, FORMS, [(LLAMA, 4096, "m.gguf")]),
+        (here(CPU, LLAMA_SERVER_HERE), Fault.MISMATCH, FORMS, [(LLAMA, 4096, "m.gguf")]),
         (
             here(CPU, LLAMA_SERVER_HERE),
             Fault.QUANTISATION,
             FORMS,
-            [(LLAMA, 4096, "l.gguf"), (LLAMA, 4096, "s.gguf"), (SERVER, 4096, "s.gguf")],
+            [(SERVER, 4096, "l.gguf"), (SERVER, 4096, "s.gguf"), (LLAMA, 4096, "s.gguf")],
         ),
         (here(), Fault.ARCHITECTURE, FORMS, []),
         (here(CPU, LLAMA_SERVER_HERE), Fault.PORT, FORMS, []),
@@ -191,7 +191,7 @@ def test_the_last_word_has_the_first_cause_and_what_was_tried():
     error = last_word(known, [first, second, fallen(third, None, "cause C")])
     assert error.message == (
         "cannot start m: cause A; tried then: a context of 2048 tokens instead of 4096 (cause B); "
-        f"{LLAMA_SERVER.title} instead of llama.cpp (llama_cpp.server) (cause C)"
+        f"llama.cpp (llama_cpp.server) instead of {LLAMA_SERVER.title} (cause C)"
     )
     assert str(error.hint).startswith("do")
 
@@ -232,7 +232,7 @@ def test_forms_of_one_model(path, hub_id, other, other_hub, one_model):
 def test_what_the_plan_says_of_failures():
     known = here(CPU, LLAMA_SERVER_HERE)
     told = fallbacks(known, Need(), make_plan(known, bundle(), INFO, Need()))
-    other = (f"{LLAMA_SERVER.title} instead of llama.cpp (llama_cpp.server)",)
+    other = (f"llama.cpp (llama_cpp.server) instead of {LLAMA_SERVER.title}",)
     assert told[Fault.ARCHITECTURE] == told[Fault.MISMATCH] == told[Fault.QUANTISATION] == other
     assert told[Fault.MEMORY][0] == "a context of 2048 tokens instead of 4096"
     assert not fallbacks(here(strict=True), Need(), make_plan(here(), bundle(), INFO, Need()))

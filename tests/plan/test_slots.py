@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.facts import CPU, GIB, INFO, MAC, bundle
+from tests.facts import CPU, GIB, H100, INFO, MAC, bundle
 from vllama.engines.base import Found, Installation, Missing
 from vllama.engines.llama_cpp_python import ENGINE as PYTHON_SERVER
 from vllama.engines.llama_server import ENGINE as NATIVE
@@ -17,12 +17,18 @@ from vllama.plan.types import Facts, Need, Preferences
 BOTH = (PYTHON_SERVER.name, NATIVE.name)
 
 
+def builds(installed):
+    """Return which engines are installed, and whether each build uses a GPU."""
+    return installed if isinstance(installed, dict) else dict.fromkeys(installed, True)
+
+
 def facts_of(installed, platform=CPU, compiler=True, **preferences):
     engines = (PYTHON_SERVER, NATIVE)
     found = Found(
         engines={engine.name: engine for engine in engines},
         installations={
-            name: Installation(engine=name, version="1", python=Path("/p")) for name in installed
+            name: Installation(engine=name, version="1", python=Path("/p"), offloads=offloads)
+            for name, offloads in builds(installed).items()
         },
         missing={
             engine.name: Missing(
@@ -42,12 +48,13 @@ def facts_of(installed, platform=CPU, compiler=True, **preferences):
 @pytest.mark.parametrize(
     ("installed", "parallel", "taken", "told"),
     [
-        (BOTH, None, PYTHON_SERVER, ""),
-        (BOTH, 1, PYTHON_SERVER, ""),
-        (BOTH, 8, NATIVE, "llama_cpp.server) answers one request at a time"),
-        ([NATIVE.name], None, NATIVE, "llama_cpp.server) would be the choice here"),
+        (BOTH, None, NATIVE, ""),
+        (BOTH, 1, NATIVE, ""),
+        (BOTH, 8, NATIVE, ""),
+        ([NATIVE.name], None, NATIVE, ""),
         ([NATIVE.name], 8, NATIVE, ""),
-        ([PYTHON_SERVER.name], None, PYTHON_SERVER, ""),
+        ([PYTHON_SERVER.name], None, PYTHON_SERVER, "several requests at once), but it is not"),
+        ([PYTHON_SERVER.name], None, PYTHON_SERVER, "vllama engines install llama-server"),
         ([PYTHON_SERVER.name], 8, PYTHON_SERVER, "it answers one request at a time"),
         ([PYTHON_SERVER.name], 8, PYTHON_SERVER, "vllama engines install llama-server"),
     ],
@@ -61,11 +68,37 @@ def test_the_engine_and_why(platform, installed, parallel, taken, told):
 
 
 def test_a_model_that_sees_is_given_to_the_engine_that_shows_it_images():
-    seeing = bundle(projector=Path("/p"))
-    plan = make_plan(facts_of(BOTH), seeing, INFO, Need())
+    seeing, facts = (
+        bundle(projector=Path("/p")),
+        facts_of({NATIVE.name: False, PYTHON_SERVER.name: True}, H100),
+    )
+    assert make_plan(facts, bundle(), INFO, Need()).engine == PYTHON_SERVER.name
+    plan = make_plan(facts, seeing, INFO, Need())
     assert plan.engine == NATIVE.name
-    assert "shows a model no images" in plan.reasons[0]
-    assert make_plan(facts_of(BOTH), bundle(), INFO, Need()).engine == PYTHON_SERVER.name
+    assert "it does not use the GPU" in plan.reasons[0]
+    assert make_plan(facts_of(BOTH), seeing, INFO, Need()).engine == NATIVE.name
+
+
+@pytest.mark.parametrize(
+    ("native", "python", "gpu_layers", "taken"),
+    [
+        (False, True, None, PYTHON_SERVER),
+        (True, True, None, NATIVE),
+        (False, False, None, NATIVE),
+        (False, True, 0, NATIVE),
+    ],
+)
+def test_where_there_is_a_gpu_a_build_that_uses_it_comes_first(native, python, gpu_layers, taken):
+    installed = {NATIVE.name: native, PYTHON_SERVER.name: python}
+    choice = choose_engine(facts_of(installed, H100, gpu_layers=gpu_layers), Format.GGUF)
+    assert choice.engine == taken.name
+    if taken is PYTHON_SERVER:
+        assert "llama.cpp (llama-server) does not use the GPU" in choice.reason
+
+
+def test_what_has_no_package_for_this_machine_is_not_recommended():
+    choice = choose_engine(facts_of([PYTHON_SERVER.name], H100), Format.GGUF)
+    assert "llama-server" not in choice.reason
 
 
 def test_a_model_that_ranks():
@@ -83,19 +116,47 @@ def test_a_named_engine_is_never_replaced():
 
 
 @pytest.mark.parametrize(
-    ("compiler", "parallel", "offered"),
-    [(True, None, PYTHON_SERVER), (True, 8, NATIVE), (False, None, NATIVE), (False, 8, NATIVE)],
+    ("platform", "compiler", "offered"),
+    [
+        (CPU, True, (NATIVE, PYTHON_SERVER)),
+        (CPU, False, (NATIVE,)),
+        (MAC, True, (NATIVE, PYTHON_SERVER)),
+        (H100, True, (PYTHON_SERVER,)),  # the index has no llama-server for CUDA
+    ],
 )
-def test_what_is_offered_where_nothing_is_installed(compiler, parallel, offered):
+@pytest.mark.parametrize("parallel", [None, 8])
+@pytest.mark.parametrize("format_", [None, Format.GGUF])
+def test_what_is_offered_where_nothing_is_installed(platform, compiler, offered, parallel, format_):
     with pytest.raises(EngineMissing) as caught:
-        choose_engine(facts_of([], compiler=compiler, parallel=parallel), Format.GGUF)
-    assert caught.value.engine == offered.name
-    assert f"vllama engines install {offered.name}" in str(caught.value.hint)
+        choose_engine(facts_of([], platform, compiler=compiler, parallel=parallel), format_)
+    assert caught.value.engines == tuple(engine.name for engine in offered)
+    hint = str(caught.value.hint)
+    places = [hint.index(f"vllama engines install {engine.name}") for engine in offered]
+    assert places == sorted(places)
+    assert hint.count("vllama engines install") == len(offered)
 
 
-def test_what_cannot_be_installed_is_not_recommended():
-    choice = choose_engine(facts_of([NATIVE.name], compiler=False), Format.GGUF)
-    assert "llama_cpp.server" not in choice.reason
+def test_one_message_says_what_both_take():
+    with pytest.raises(EngineMissing, match=r"no engine.* is installed") as caught:
+        choose_engine(facts_of([]), Format.GGUF)
+    first, second = str(caught.value.hint).split(", or: ")
+    assert "nothing is compiled" in first and "several requests at once" in first
+    assert "it is compiled, for some 4 minutes" in second
+
+
+def test_a_reason_other_than_not_installed_is_said():
+    facts = facts_of([])
+    odd = replace(facts.found.missing[NATIVE.name], reason="there is no llama-server at '/x'")
+    absent = facts.found.missing | {NATIVE.name: odd}
+    with pytest.raises(EngineMissing, match="no llama-server at '/x'"):
+        choose_engine(replace(facts, found=replace(facts.found, missing=absent)))
+
+
+def test_what_cannot_be_installed_is_not_offered():
+    facts = facts_of([], replace(CPU, arch="riscv64"), compiler=False)
+    with pytest.raises(EngineMissing) as caught:
+        choose_engine(facts)
+    assert "vllama engines install llama-server" not in str(caught.value.hint)
 
 
 def test_each_request_has_a_cache_of_its_own():

@@ -90,9 +90,9 @@ def show_list(loaded: Config, *, as_json: bool) -> None:
     facts = look_around(loaded)
     known = facts.found.engines.values()
     try:
-        chosen, why = choose_engine(facts).engine, ""
+        chosen, none = choose_engine(facts).engine, None
     except NoPlan as error:
-        chosen, why = None, error.message
+        chosen, none = None, error
     rows = [row(facts, engine) | {"chosen": engine.name == chosen} for engine in known]
     rows.sort(key=lambda one: (not one["installed"], -one["preference"], one["name"]))
     if as_json:
@@ -101,7 +101,12 @@ def show_list(loaded: Config, *, as_json: bool) -> None:
     show_table(COLUMNS, [cells(one) for one in rows])
     say()
     say(f"This machine: {describe(facts.platform)}")
-    say(f"Chosen here: {chosen or f'none, {why}'}")
+    if none is None:
+        say(f"Chosen here: {chosen}")
+        return
+    say(f"Chosen here: none ({none.message})")
+    if none.hint:
+        say(f"To have one, {none.hint}")
 
 
 def row(facts: Facts, engine: Engine) -> dict[str, Any]:

@@ -13,6 +13,9 @@ from vllama.cli.output import is_terminal, say_aside, show_warning
 from vllama.errors import ConfigError, EngineMissing, VllamaError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
     from vllama.config import Config
     from vllama.engines.base import Installation
     from vllama.engines.install import Offer
@@ -34,7 +37,8 @@ def told(offer: Offer) -> list[str]:
         f"  on the disk  about {size(wheels.disk_bytes)}, of {free} free",
         f"  where        {offer.folder}",
     ]
-    return [*lines, *([f"  note         {wheels.note}"] if wheels.note else [])]
+    notes = [("why", offer.reason), ("note", wheels.note)]
+    return [*lines, *(f"  {name:<11}  {text}" for name, text in notes if text)]
 
 
 def agreed(question: str, *, yes: bool) -> bool:
@@ -69,30 +73,63 @@ def carry_out(offer: Offer) -> Installation:
 
 
 def offer_missing(loaded: Config, error: EngineMissing, *, yes: bool) -> bool:
-    """Offer to install an engine that `serve` lacks; return whether it is there now.
+    """Offer to install an engine that `serve` lacks; return whether one is there now.
 
-    False too where nobody can be asked or there is nothing to install: then `error` stands.
+    With `yes` the best is installed. False where nobody can be asked, where there is nothing to
+    install, or where the user wants none: then `error` stands.
     """
     from vllama import config
+
+    asks = sys.stdin.isatty() and is_terminal(sys.stderr)
+    environments = config.places(loaded).environments
+    if not (yes or asks) or environments is None:
+        return False
+    offers = offers_for(error.engines, environments)
+    if not offers:
+        return False
+    show_warning(error.message)
+    if yes:
+        offers = offers[:1]
+    for number, each in enumerate(offers, 1):
+        first, *rest = told(each)
+        say_aside(f"{number}. {first}" if len(offers) > 1 else first)
+        for line in rest:
+            say_aside(line)
+    chosen = offers[0] if yes else picked(offers)
+    if chosen is None:
+        return False
+    carry_out(chosen)
+    return True
+
+
+def offers_for(names: Sequence[str], environments: Path) -> list[Offer]:
+    """Return what can be installed here of some engines, in their order."""
     from vllama.engines.install import offer
     from vllama.engines.registry import engine_named, load_engines
     from vllama.hardware.detect import detect
 
-    asks = sys.stdin.isatty() and is_terminal(sys.stderr)
-    environments = config.places(loaded).environments
-    if not error.engine or not (yes or asks) or environments is None:
-        return False
-    try:
-        engine = engine_named(load_engines().values(), error.engine)
-        chosen = offer(engine, detect(), environments)
-    except VllamaError:
-        return False
-    if chosen.done:  # it is installed, and missing all the same: installing it again will not help
-        return False
-    show_warning(error.message)
-    for line in told(chosen):
-        say_aside(line)
-    if not agreed("Install it now?", yes=yes):
-        return False
-    carry_out(chosen)
-    return True
+    engines, platform = load_engines().values(), detect()
+    offers: list[Offer] = []
+    for name in names:
+        try:
+            found = offer(engine_named(engines, name), platform, environments)
+        except VllamaError:
+            continue
+        if not found.done:  # else it is missing all the same, and installing it will not help
+            offers.append(found)
+    return offers
+
+
+def picked(offers: Sequence[Offer]) -> Offer | None:
+    """Let the user choose one by its number, the first by yes, or none."""
+    if len(offers) == 1:
+        return offers[0] if click.confirm("Install it now?", default=True, err=True) else None
+    numbers = {str(number): each for number, each in enumerate(offers, 1)}
+    words = {"y": offers[0], "yes": offers[0], "n": None, "no": None}
+    while True:
+        question = f"Install which one now ({', '.join(numbers)}, or n for none)?"
+        answer = click.prompt(question, default="1", err=True, prompt_suffix=" ")
+        answer = str(answer).strip().lower()
+        if answer in numbers or answer in words:
+            return (numbers | words)[answer]
+        say_aside(f"type a number from 1 to {len(offers)}, or n for none")

@@ -15,7 +15,7 @@ from vllama.engines.recipe import recipe_of
 from vllama.environments.place import MARKER, existing, python_of
 from vllama.errors import NoPlan
 from vllama.hardware.probe import run_command
-from vllama.plan.choose import advice, choose_engine, ranked
+from vllama.plan.choose import advice, choose_engine, obtainable, ranked
 from vllama.plan.choose import lacking as falls_short
 from vllama.plan.types import Choice, Facts
 from vllama.supervise.probe import trouble
@@ -39,7 +39,7 @@ def chosen(facts: Facts) -> Iterator[Finding]:
         if better.name == choice.engine or facts.preferences.engine:
             break
         absent = found.missing.get(better.name)
-        if absent and absent.installable and not falls_short(better, facts, None, None):
+        if absent and obtainable(facts, absent) and not falls_short(better, facts, None, None):
             yield warning(
                 f"{better.title} would be the choice here ({reason}), but {absent.reason}",
                 advice(facts, absent),

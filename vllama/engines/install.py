@@ -23,6 +23,7 @@ from vllama.units import format_bytes_decimal
 class Offer:
     """What an installation would do, to be shown before it does it.
 
+    `reason` says what the engine is good for on this machine, empty if it is no choice there.
     `python` is the interpreter to make the environment of, or a version for uv to get. `extra_args`
     are the user's own, for the installer. `done`: it is there already, from the same requirements.
     """
@@ -32,6 +33,7 @@ class Offer:
     wheels: Wheels
     python: Path | str
     installer: str
+    reason: str = ""
     extra_args: tuple[str, ...] = ()
     done: bool = False
 
@@ -78,8 +80,10 @@ def offer(
             f"cannot install {engine.title}: it wants Python {low} to {high}, and none is here",
             hint="install uv, which gets one by itself, or such a Python",
         )
+    suits, reason = engine.preference(platform)
     chosen = Offer(
         engine=engine,
+        reason=reason if suits else "",
         folder=environments / engine.name,
         wheels=wheels,
         python=python,

@@ -161,9 +161,9 @@ ENGINE = LlamaCpp(
     probe=HttpProbe(path="/health", ready_statuses=frozenset({404}), verify_path="/v1/models"),
     key_variable="API_KEY",
     by_platform=(
-        (90, "Apple silicon, with Metal"),
-        (80, "macOS"),
-        (50, "runs on any CPU"),
+        (85, "Apple silicon, with Metal"),
+        (75, "macOS"),
+        (45, "runs on any CPU"),
     ),
     failures=failures("update it with: vllama engines install llama-cpp-python --upgrade"),
     install=RECIPE,

@@ -215,9 +215,9 @@ ENGINE = LlamaCpp(
     probe=HttpProbe(path="/health", verify_path="/props"),
     key_variable="LLAMA_API_KEY",
     by_platform=(
-        (85, "Apple silicon, with Metal, several requests at once"),
-        (75, "macOS, several requests at once"),
-        (45, "runs on any CPU, several requests at once"),
+        (90, "Apple silicon, with Metal, several requests at once"),
+        (80, "macOS, several requests at once"),
+        (50, "runs on any CPU, faster than llama_cpp.server, several requests at once"),
     ),
     failures=failures(
         "update llama.cpp: vllama engines install llama-server --upgrade, or your own llama-server",

@@ -92,11 +92,16 @@ def recipe_of(engine: object) -> Recipe:
     return engine.install if isinstance(engine, Installable) else Recipe()
 
 
+def command(name: str) -> str:
+    """Return the command that installs an engine."""
+    return f"vllama engines install {name}"
+
+
 def how_to_get(engine: object, name: str, platform: Platform, otherwise: str) -> str:
     """Return the advice for somebody who lacks an engine: only what is true on this machine."""
     recipe = recipe_of(engine)
     if recipe.wheels_for(platform):
-        return f"install it with: vllama engines install {name}"
+        return f"install it with: {command(name)}"
     if recipe.wheels and not recipe.by_hand:
         return "there is no package of it for this machine: choose another engine"
     return recipe.by_hand or otherwise

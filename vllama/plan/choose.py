@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from vllama.engines.base import Engine, Limited, Missing, Mode, Settings
-from vllama.engines.recipe import how_to_get
+from vllama.engines.find import NOT_INSTALLED
+from vllama.engines.recipe import command, how_to_get, recipe_of
 from vllama.engines.registry import engine_named
 from vllama.errors import EngineMissing, NoPlan
 from vllama.models.convert.offer import offer_for
@@ -12,8 +13,11 @@ from vllama.models.types import Bundle, Format, ModelInfo
 from vllama.plan.reckon import flash_attention, reckon
 from vllama.plan.refuse import refusal, refuse_by_engine, refuse_if_too_large
 from vllama.plan.types import Choice, Facts, Need, Plan, Reckoned
+from vllama.units import format_bytes_decimal
 
 FETCHED = (Format.GGUF, Format.SAFETENSORS)
+OFFERED = 2
+"""How many engines are offered where none is installed."""
 
 
 def ranked(facts: Facts) -> list[tuple[Engine, int, str]]:
@@ -32,9 +36,9 @@ def choose_engine(
     """Choose an installed engine, for a model of `format_`, or for this very model, if given.
 
     1. An engine named by the user is taken or refused, never replaced.
-    2. Else the best for this platform that is installed, reads the format and lacks nothing that
-       the model or the number of requests at once wants; if a better one is missing, the reason
-       says so and how to install it.
+    2. Else the best for this platform that is installed, reads the format, uses the GPU if there
+       is one, and lacks nothing that the model or the number of requests at once wants; if a
+       better one can be installed here, the reason says so and how.
     3. Else the best that lacks something; the reason says what, and which engine would not.
     4. Else the best that is installed though it refuses the model: `make_plan` tells why.
 
@@ -64,7 +68,7 @@ def choose_engine(
         if why := refusal(engine, facts, info, mode):
             if not absent:
                 unable.append((engine, reason, f"cannot: {why}"))
-        elif absent and not lack and absent.installable:
+        elif absent and not lack and obtainable(facts, absent):
             better.append(
                 f"{engine.title} would be the choice here ({reason}), but {absent.reason}: "
                 f"{advice(facts, absent)}"
@@ -84,7 +88,7 @@ def choose_engine(
             installation=found.installations[engine.name],
             reason="; ".join([reason, f"it {lack}", *better]),
         )
-    raise nothing_found(facts, format_, better)
+    raise nothing_found(facts, format_)
 
 
 def size_words(bundle: Bundle, info: ModelInfo, reckoned: Reckoned) -> str:
@@ -103,7 +107,11 @@ def size_words(bundle: Bundle, info: ModelInfo, reckoned: Reckoned) -> str:
 def lacking(
     engine: Engine, facts: Facts, bundle: Bundle | None, info: ModelInfo | None
 ) -> str | None:
-    """Return what an engine cannot do that the model, or the user's settings, want of it."""
+    """Return what an engine cannot do that the machine, the model or the user want of it."""
+    here = facts.found.installations.get(engine.name)
+    wants_gpu = facts.platform.accelerators and facts.preferences.gpu_layers != 0
+    if here and wants_gpu and not here.offloads:
+        return "does not use the GPU"
     if not isinstance(engine, Limited):
         return None
     return engine.lacks(bundle, info, facts.preferences.parallel)
@@ -113,7 +121,7 @@ def missing(facts: Facts, absent: Missing) -> EngineMissing:
     """Return the error for an engine that is not here."""
     title = facts.found.engines[absent.engine].title
     return EngineMissing(
-        f"cannot use {title}: {absent.reason}", hint=advice(facts, absent), engine=absent.engine
+        f"cannot use {title}: {absent.reason}", hint=advice(facts, absent), engines=[absent.engine]
     )
 
 
@@ -123,28 +131,57 @@ def advice(facts: Facts, absent: Missing) -> str:
     return how_to_get(engine, engine.name, facts.platform, absent.hint)
 
 
-def nothing_found(facts: Facts, format_: Format | None, better: list[str]) -> NoPlan:
-    """Return the error that says why no engine can be used and what to install."""
+def obtainable(facts: Facts, absent: Missing) -> bool:
+    """Tell whether an engine that is not here can be installed on this machine.
+
+    Of an engine without a recipe nobody knows; its adapter says how to get it.
+    """
+    recipe = recipe_of(facts.found.engines[absent.engine])
+    return absent.installable and (not recipe.wheels or bool(recipe.wheels_for(facts.platform)))
+
+
+def nothing_found(facts: Facts, format_: Format | None) -> NoPlan:
+    """Return the error that says why no engine can be used, and which ones to install."""
+    engines = facts.found.engines
     absent = [
         facts.found.missing[engine.name]
         for engine, _, _ in ranked(facts)
         if engine.name in facts.found.missing and (not format_ or format_ in engine.formats)
     ]
-    # one that can be installed here, and that lacks nothing, rather than the best of all
-    first = min(
-        absent,
-        key=lambda item: (
-            not item.installable,
-            lacking(facts.found.engines[item.engine], facts, None, None) is not None,
-        ),
-        default=None,
+    # what lacks nothing that was asked for comes first
+    offered = sorted(
+        (item for item in absent if obtainable(facts, item)),
+        key=lambda item: lacking(engines[item.engine], facts, None, None) is not None,
+    )[:OFFERED]
+    if len(offered) < 2:
+        if absent:
+            return missing(facts, (*offered, *absent)[0])
+        return NoPlan(
+            f"cannot serve a {format_} model on this machine: no engine for it runs here",
+            hint="choose a GGUF of the model (hf.co/org/repo-GGUF)",
+        )
+    what = f"a {format_} model: no engine for it" if format_ else "models: no engine"
+    reasons = [
+        f"{engines[item.engine].title}: {item.reason}"
+        for item in offered
+        if item.reason != NOT_INSTALLED
+    ]
+    return EngineMissing(
+        "; ".join([f"cannot serve {what} is installed", *reasons]),
+        hint="run: " + ", or: ".join(offer_words(facts, item) for item in offered),
+        engines=[item.engine for item in offered],
     )
-    if first is not None:
-        return missing(facts, first)
-    return NoPlan(
-        f"cannot serve a {format_} model on this machine: no engine for it runs here",
-        hint="choose a GGUF of the model (hf.co/org/repo-GGUF)",
-    )
+
+
+def offer_words(facts: Facts, absent: Missing) -> str:
+    """Return how to get an engine that is not here, what speaks for it, and what it takes."""
+    engine = facts.found.engines[absent.engine]
+    _, reason = engine.preference(facts.platform)
+    suiting = recipe_of(engine).wheels_for(facts.platform)
+    if not suiting:
+        return f"{engine.title} ({reason}): {absent.hint}"
+    takes = (format_bytes_decimal(suiting[0].download_bytes), suiting[0].note)
+    return f"{command(engine.name)} ({reason}; {', '.join(filter(None, takes))})"
 
 
 def preferred_formats(facts: Facts) -> tuple[Format, ...]:

@@ -13,7 +13,7 @@ from typing import Any
 from vllama.engines.base import Engine, Mode
 from vllama.errors import NoPlan, VllamaError
 from vllama.models.types import Bundle, ModelInfo
-from vllama.plan.choose import choose_engine, lacking, ranked
+from vllama.plan.choose import advice, choose_engine, lacking, ranked
 from vllama.plan.forms import Form
 from vllama.plan.ladder import WORDS, fallbacks
 from vllama.plan.reckon import available_bytes
@@ -54,7 +54,7 @@ def engine_rows(
         elif engine.name not in suited:
             reason = engine.preference(facts.platform)[1] or "not for this machine"
         elif absent := facts.found.missing.get(engine.name):
-            reason = f"{absent.reason}; {absent.hint}" if absent.hint else absent.reason
+            reason = "; ".join(filter(None, (absent.reason, advice(facts, absent))))
         elif why := refusal(engine, facts, info, Mode.CHAT):
             reason = f"it cannot serve this model: {why}"
         elif engine.name in given_up:

@@ -1,0 +1,61 @@
+"""What `serve` offers where no engine is installed, on a terminal and without one."""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.facts import CPU
+from vllama.cli.installing import offers_for, picked, told
+from vllama.engines.install import Offer, offer
+from vllama.engines.llama_cpp_python import ENGINE as PYTHON_SERVER
+from vllama.engines.llama_server import ENGINE as NATIVE
+
+
+@pytest.fixture
+def offers(tmp_path: Path) -> list[Offer]:
+    compiler = tmp_path / "bin" / "c++"
+    compiler.parent.mkdir()
+    compiler.write_text("#!/bin/sh\n")
+    compiler.chmod(0o755)
+    search = os.pathsep.join([str(compiler.parent), os.environ["PATH"]])
+    return [
+        offer(engine, CPU, tmp_path / "environments", search=search)
+        for engine in (NATIVE, PYTHON_SERVER)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("typed", "taken"),
+    [
+        *(("\n", NATIVE), ("1\n", NATIVE), ("y\n", NATIVE), ("2\n", PYTHON_SERVER)),
+        *(("n\n", None), (" N \n", None), ("3\nwhat\n2\n", PYTHON_SERVER)),
+    ],
+)
+def test_one_of_two_is_picked(
+    typed: str,
+    taken: object,
+    offers: list[Offer],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(typed))
+    chosen = picked(offers)
+    assert (chosen.engine if chosen else None) is taken
+    shown = capsys.readouterr()
+    assert "Install which one now (1, 2, or n for none)? [1]" in shown.err
+    assert shown.out == ""
+
+
+def test_what_each_offer_says(offers: list[Offer]) -> None:
+    first, second = ("\n".join(told(each)) for each in offers)
+    assert "why          runs on any CPU, faster than llama_cpp.server" in first
+    assert "note         nothing is compiled" in first
+    assert "note         it is compiled, for some 4 minutes" in second
+
+
+def test_what_cannot_be_installed_here_is_left_out(tmp_path: Path) -> None:
+    assert offers_for(["external", "sglang-jax"], tmp_path) == []
