@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 import pytest
 from msgspec.structs import replace
@@ -10,8 +11,9 @@ from msgspec.structs import replace
 from vllama.errors import BadRequest
 from vllama.translate.adapt import adapt_chat
 from vllama.translate.chat_template import ChatTemplate
+from vllama.translate.go_template_prompt import GoTemplate
 from vllama.translate.openai_in import chat_call
-from vllama.translate.prefill import is_continued, joined, joined_bodies
+from vllama.translate.prefill import continued, is_continued, joined, joined_bodies
 from vllama.translate.thinking import is_unfinished
 from vllama.translate.traits import Traits
 from vllama.translate.types import Message, Sampling, ToolCall
@@ -58,6 +60,11 @@ def said(text: str, **more: object) -> Message:
     return Message(role="assistant", content=text, **more)  # type: ignore[arg-type]
 
 
+def by_jinja(source: str, turns: Sequence[Message]) -> str:
+    template = ChatTemplate(source)
+    return continued(turns, lambda some, opens: template.render(some, add_generation_prompt=opens))
+
+
 @pytest.mark.parametrize(
     ("template", "last", "end"),
     [
@@ -81,22 +88,43 @@ def said(text: str, **more: object) -> Message:
     ],
 )  # fmt: skip
 def test_the_prompt_ends_in_the_answer(template: str, last: Message, end: str) -> None:
-    prompt = ChatTemplate(template).render_continued([ASKED, last])
+    prompt = by_jinja(template, [ASKED, last])
     assert prompt.endswith(end)
     assert prompt.count("Q") == (2 if template == LEAVES_OUT else 1)
 
 
 def test_the_same_text_before_is_no_matter() -> None:
-    template = ChatTemplate(CHATML)
     turns = [ASKED, said("bl"), ASKED, said("bl")]
-    opening = template.render(turns[:3], add_generation_prompt=True)
-    assert template.render_continued(turns) == opening + "bl"
+    opening = ChatTemplate(CHATML).render(turns[:3], add_generation_prompt=True)
+    assert by_jinja(CHATML, turns) == opening + "bl"
+
+
+@pytest.mark.parametrize(
+    ("source", "end"),
+    [
+        (
+            "{{ range .Messages }}<{{ .Role }}>{{ .Content }}</>{{ end }}<assistant>",
+            "<user>Q</><assistant> a ",
+        ),
+        ("{{ range .Messages }}{{ .Content }}|{{ end }}", "Q| a "),
+        ("[{{ .Prompt }}] {{ .Response }}</s>", "[Q]  a "),
+        ("{{ .Prompt }}", "Q a "),
+        # one that leaves answers out
+        (
+            '{{ range .Messages }}{{ if eq .Role "user" }}{{ .Content }}{{ end }}{{ end }}>',
+            "Q> a ",
+        ),
+    ],
+)
+def test_a_go_template_too(source: str, end: str) -> None:
+    template = GoTemplate(source)
+    render = lambda some, opens: template.chat(some, now=0.0)  # noqa: E731
+    assert continued([ASKED, said(" a ")], render) == end
 
 
 def test_a_template_that_refuses_it_all_says_why() -> None:
-    template = ChatTemplate("{{ raise_exception('never') }}")
     with pytest.raises(BadRequest, match="never"):
-        template.render_continued([ASKED, said("x")])
+        by_jinja("{{ raise_exception('never') }}", [ASKED, said("x")])
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,8 @@ async def chat(gateway: Gateway, request: Request) -> None:
     messages = with_system(asked.messages, entry.bundle.system, entry.bundle.messages)
     template = template_for(entry)
     if template is None and entry.info.chat_template:
-        messages = joined(fit_history(messages, style_of(entry.info.chat_template)))
+        messages = fit_history(messages, style_of(entry.info.chat_template))
+    messages = joined(messages)
 
     async def use(lease: Lease, upstream: Upstream) -> None:
         own = None if chat_only(asked, lease.traits) else template

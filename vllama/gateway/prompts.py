@@ -21,7 +21,7 @@ from vllama.models.types import ModelInfo
 from vllama.translate.context import IMAGE_TOKENS, answer_limit, cut_middle
 from vllama.translate.decoding import encode_json
 from vllama.translate.go_template_prompt import GoTemplate
-from vllama.translate.prefill import is_continued
+from vllama.translate.prefill import continued, is_continued
 from vllama.translate.prompt import newest, starts
 from vllama.translate.rendered import renders_better
 from vllama.translate.style import marks_thinking, style_of, template_switches
@@ -286,14 +286,22 @@ class Prompt:
         tools: Sequence[dict[str, object]],
         think: Think,
     ) -> str:
-        if self.finished and self._go is not None:
-            text = self._go.chat(messages, tools=tools, think=think, now=time.time())
-            return without_bos(text, self._info)
-        assert self._template is not None
         plain = [msgspec.structs.replace(message, images=()) for message in messages]
-        switches = template_switches(think)
-        render = self._template.render_continued if is_continued(plain) else self._template.render
-        text = render(plain, tools=tools, now=time.time(), **switches)
+
+        def render(turns: Sequence[Message], opens: bool) -> str:
+            now = time.time()
+            if self.finished and self._go is not None:
+                return self._go.chat(turns, tools=tools, think=think, now=now)
+            assert self._template is not None
+            return self._template.render(
+                turns,
+                tools=tools,
+                add_generation_prompt=opens,
+                now=now,
+                **template_switches(think),
+            )
+
+        text = continued(plain, render) if is_continued(plain) else render(plain, True)
         return without_bos(text, self._info) if self.finished else text
 
     def _overflow(self) -> ContextOverflow:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from contextlib import suppress
 from datetime import datetime
 from typing import Any, NoReturn
 
@@ -20,17 +19,13 @@ from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, LoopControlExtension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from msgspec.structs import replace
 
 from vllama.errors import BadRequest
-from vllama.translate.thinking import ends_open, thinking_opening
 from vllama.translate.types import Message
 
 MAX_PROMPT_CHARS = 64 * 1024 * 1024
 MAX_LOOP_STEPS = 1_000_000
 MAX_REPEAT = 100_000
-MARK = "vllama0continues0here"
-"""Stands for the text of an answer to continue: nothing in it that a template would change."""
 
 _TEMPLATE_ERRORS = (
     TemplateError, ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError,
@@ -51,29 +46,6 @@ class ChatTemplate:
             self._template = _environment().from_string(source)
         except (TemplateError, RecursionError, ValueError) as error:
             raise BadRequest(f"cannot read the model's chat template: {error}") from None
-
-    def render_continued(self, messages: Sequence[Message], **variables: Any) -> str:
-        """Return the prompt that ends within the last message, an answer, for the model to go on.
-
-        The template renders a mark in the place of its text, and the end of the turn after the mark
-        is cut off; so nothing is lost that a template trims off a text or looks for in it. Where
-        the mark does not come out (a template that leaves the last answer out, or refuses it), and
-        for a text that begins with its thinking, the text follows what begins any answer.
-        `variables` are those of `render`, and so are the errors.
-        """
-        last, text = messages[-1], messages[-1].content
-        if not thinking_opening(text):
-            marked = (*messages[:-1], replace(last, content=MARK))
-            with suppress(BadRequest):
-                head, mark, _ = self.render(
-                    marked, add_generation_prompt=False, **variables
-                ).rpartition(MARK)
-                if mark:
-                    return head + text
-        prompt = self.render(messages[:-1], **variables)
-        if ends_open(prompt):  # the template has opened the thinking already
-            text = text.lstrip().removeprefix(thinking_opening(text)).lstrip("\n")
-        return prompt + text
 
     def render(
         self,

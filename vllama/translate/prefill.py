@@ -8,13 +8,19 @@ two answers in a row. A message with tool calls is a whole turn and is not conti
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from msgspec.structs import replace
 
+from vllama.errors import BadRequest
+from vllama.translate.thinking import ends_open, thinking_opening
 from vllama.translate.traits import Traits
 from vllama.translate.types import Message
+
+MARK = "vllama0continues0here"
+"""Stands for the text of an answer to continue: nothing in it that a template would change."""
 
 
 def joined(messages: Sequence[Message]) -> Sequence[Message]:
@@ -58,6 +64,29 @@ def is_continued(messages: Sequence[Message]) -> bool:
     if not messages or not _is_answer(messages[-1]):
         return False
     return bool(messages[-1].content or messages[-1].thinking)
+
+
+def continued(messages: Sequence[Message], render: Callable[[Sequence[Message], bool], str]) -> str:
+    """Return the prompt that ends within the last message, an answer, for the model to go on.
+
+    `render` makes the prompt of messages with a template; the flag asks for the beginning of a new
+    answer at its end. It renders a mark in the place of the last text, and the end of the turn
+    after the mark is cut off; so nothing is lost that a template trims off a text or looks for in
+    it. Where the mark does not come out (a template that leaves a last answer out, or refuses it),
+    and for a text that begins with its thinking, the text follows what begins any answer. Raises
+    BadRequest as `render` does.
+    """
+    last, text = messages[-1], messages[-1].content
+    if not thinking_opening(text):
+        with suppress(BadRequest):
+            marked = render((*messages[:-1], replace(last, content=MARK)), False)
+            head, mark, _ = marked.rpartition(MARK)
+            if mark:
+                return head + text
+    prompt = render(messages[:-1], True)
+    if ends_open(prompt):  # the template has opened the thinking already
+        text = text.lstrip().removeprefix(thinking_opening(text)).lstrip("\n")
+    return prompt + text
 
 
 def ends_in_answer(messages: object) -> bool:
