@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -12,6 +13,7 @@ from vllama.daemon_ui import ServeUi
 from vllama.engines.base import Mode
 from vllama.errors import BadRequest
 from vllama.hardware.detect import with_free_memory
+from vllama.models.info import template_words
 from vllama.models.library import Library
 from vllama.models.types import Bundle, ModelInfo
 from vllama.plan.forms import forms_here
@@ -19,6 +21,8 @@ from vllama.plan.ladder import Failed, first_plan, last_word, next_plan
 from vllama.plan.report import short
 from vllama.plan.types import Facts, Need, Plan
 from vllama.supervise.spec import Fault
+
+log = logging.getLogger(__name__)
 
 
 class Planner:
@@ -56,6 +60,8 @@ class Planner:
             self._told.add(key)
             for line in short(plan):
                 self._ui.note(line)
+            if need.mode is Mode.CHAT and not info.chat_template and template_words(bundle, info):
+                log.warning("%s has no chat template: prompts are sent as bare text", bundle.name)
         self._ui.loading(f"loading {bundle.name}")
         await asyncio.to_thread(read_template, info)
         return plan

@@ -16,7 +16,7 @@ import pytest
 
 from tests.e2e.conftest import COUNTS, MODEL, weights
 from tests.e2e.counting import NUMBERS, WIDTH, write_counting_gguf
-from tests.e2e.test_templates_real import OUT, check_prefill
+from tests.e2e.test_templates_real import OUT, check_prefill, check_recognised
 from tests.e2e.test_tools import ASK, ROOM, TOOLS, check_call
 from tests.gateway.test_ollama_chat import until
 from tests.lacking import lacking
@@ -139,6 +139,10 @@ def test_as_many_requests_at_once_as_there_are_slots(native):
 
 def test_an_answer_that_was_begun_is_continued(native):
     check_prefill(native)
+
+
+def test_a_template_is_recognised_by_its_tokens(native):
+    check_recognised(native)
 
 
 def test_streamed_and_whole_are_the_same(native):

@@ -7,7 +7,7 @@ import pytest
 
 from tests.e2e.conftest import COUNTS, MODEL
 from tests.e2e.counting import WIDTH
-from tests.tiny import write_tiny_lora
+from tests.tiny import write_tiny_gguf, write_tiny_lora
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -228,3 +228,58 @@ def test_the_developer_is_the_system(real):
         for role in ("system", "developer")
     ]  # fmt: skip
     assert counts[0] == counts[1]
+
+
+def check_recognised(server):
+    """Check a file without a template on every chat route: what is sent, and where it ends.
+
+    llama.cpp does not know by itself that this token ends a turn.
+    """
+    tokens = ("<|header_start|>", "<|header_end|>", "<|eot|>")
+    write_tiny_gguf(server.models / "unlabelled.gguf", template=None, tokens=tokens)
+    ends = {"logit_bias": {str(354 + len(tokens)): 100}}
+    name = "unlabelled"
+    shown = server.post("/api/show", {"model": name})[1]
+    assert shown["vllama"]["template"] == "llama 4, recognised by its tokens"
+    assert "template: llama 4, recognised by its tokens" in shown["vllama"]["reasons"]
+    assert shown["capabilities"] == ["completion"]
+    text = (
+        "<|header_start|>user<|header_end|>\n\nHi<|eot|><|header_start|>assistant<|header_end|>\n\n"
+    )
+    raw = {"model": name, "prompt": text, "raw": True, "stream": False}
+    expected = server.post("/api/generate", raw | {"options": {"num_predict": 1}})[1]
+    expected = expected["prompt_eval_count"]
+    body = {"model": name, "stream": False, "max_tokens": 3}
+    body |= {"messages": [{"role": "user", "content": "Hi"}]}
+    chat = server.post("/api/chat", body | {"options": {"num_predict": 3}})[1]
+    assert chat["prompt_eval_count"] == expected, chat
+    said = server.post("/api/generate", {
+        "model": name, "prompt": "Hi", "stream": False, "options": {"num_predict": 1},
+    })[1]  # fmt: skip
+    assert said["prompt_eval_count"] == expected, said
+    assert server.post("/v1/messages", body)[1]["usage"]["input_tokens"] == expected
+    for more in ({}, {"logprobs": True}, {"stop": ["never"]}):
+        status, chat = server.post("/v1/chat/completions", body | more | ends)
+        assert (status, chat["usage"]["prompt_tokens"]) == (200, expected), chat
+        assert (chat["choices"][0]["finish_reason"], chat["usage"]["completion_tokens"] <= 1) == (
+            "stop",
+            True,
+        ), chat
+        assert chat["choices"][0]["message"]["content"] == ""
+    unmarked = server.post("/v1/chat/completions", body)[1]
+    assert unmarked["usage"]["completion_tokens"] == 3
+
+
+def test_a_template_is_recognised_by_its_tokens(real):
+    check_recognised(real)
+
+
+def test_bare_text_is_warned_of(real):
+    write_tiny_gguf(real.models / "bare.gguf", template=None)
+    shown = real.post("/api/show", {"model": "bare"})[1]
+    assert shown["vllama"]["template"].startswith("none, and none recognised")
+    body = {"model": "bare", "stream": False, "options": {"num_predict": 1}}
+    chat = real.post("/api/chat", body | {"messages": [{"role": "user", "content": "Hi"}]})[1]
+    raw = real.post("/api/generate", body | {"prompt": "Hi", "raw": True})[1]
+    assert chat["prompt_eval_count"] == raw["prompt_eval_count"]
+    real.wait_for("WARNING.*bare:latest has no chat template: prompts are sent as bare text")

@@ -49,6 +49,12 @@ def test_the_command_line_of_a_chat():
         ({"mode": Mode.EMBED}, ("--embeddings", "--pooling", "mean")),
         ({"mode": Mode.EMBED, "ranks": True}, ("--reranking", "--metrics")),
         ({"mode": Mode.EMBED}, ("--no-kv-unified", "--batch-size")),  # nothing to shift
+        (
+            {"chat_template": "{{ 1 }}", "template_family": "gemma"},
+            ("--jinja", "--chat-template", "{{ 1 }}", "--reasoning-format"),
+        ),
+        # the file's own is in the file
+        ({"chat_template": "{{ 1 }}"}, ("--jinja", "--reasoning-format")),
         ({"extra_args": ("--draft-max", "4")}, ("--offline", "--draft-max", "4")),
     ],
 )
@@ -363,3 +369,17 @@ def test_recorded_exits_have_their_cause(lines, cause, retryable):
     assert cause in diagnosis.cause
     assert diagnosis.retryable is retryable
     assert retryable or diagnosis.hint
+
+
+def test_a_turns_end_ends_the_answer():
+    end = {"turn_end": ("<|eot|>", 7)}
+    values = {"mode": Mode.CHAT, "alias": "m", "context_length": 4096}
+    by_request = {"preserved_tokens": ["<|eot|>"], "stop": ["<|eot|>"]}
+    assert ENGINE.traits(bundle(), Settings(**values, **end)).always == by_request
+    assert ENGINE.traits(bundle(), Settings(**values)).always == {}
+    assert ENGINE.traits(bundle(), Settings(**values | {"mode": Mode.EMBED}, **end)).always == {}
+    at_start = PYTHON_SERVER.launch(bundle(), Settings(**values, **end), WHEEL, ENDPOINT, {}).argv
+    place = at_start.index("--kv_overrides")
+    assert at_start[place + 1] == "tokenizer.ggml.eot_token_id=int:7"
+    plain = PYTHON_SERVER.launch(bundle(), Settings(**values), WHEEL, ENDPOINT, {}).argv
+    assert "--kv_overrides" not in plain

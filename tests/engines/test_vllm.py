@@ -399,3 +399,18 @@ def test_a_recorded_exit_has_its_cause(lines, code, cause):
     told = diagnose(ENGINE.failures)(Exit(code=code, output=(NOISE, *lines)))
     assert cause in told.cause
     assert told.retryable is ("its port" in cause)
+
+
+def test_the_template_that_a_folder_lacks_is_given():
+    template = "{{ '<｜User｜>' }}\n{{ '\\n' }}"
+    given = {"chat_template": template, "template_family": "deepseek", "turn_end": ("<e>", 7)}
+    word = flag_value(launch(**given).argv, "--chat-template")
+    # as vLLM reads it
+    assert word.encode().decode("unicode_escape") == template
+    assert "\n" not in word
+    own = launch(**given, extra_args=("--chat-template", "mine.jinja")).argv
+    assert own.count("--chat-template") == 1
+    assert "--chat-template" not in launch(chat_template=template).argv
+    told = traits(**given)
+    assert (told.was_given_template, told.always) == (True, {"stop_token_ids": [7]})
+    assert (traits().was_given_template, traits().always) == (False, {})

@@ -54,6 +54,14 @@ def chat(
     return json.loads(call.body)
 
 
+def test_a_list_that_is_always_sent_is_added_to_the_requests() -> None:
+    names = {"stop": "stop"}
+    traits = Traits(context_length=9, parameters=names, always={"stop": ["<e>"], "kept": ["<e>"]})
+    assert chat(traits)["stop"] == ["<e>"]
+    sent = chat(traits, sampling=Sampling(stop=("x",)))
+    assert (sent["stop"], sent["kept"]) == (["x", "<e>"], ["<e>"])
+
+
 def test_everything_is_sent_explicitly() -> None:
     assert chat(LCP) == {
         "model": "m",

@@ -70,7 +70,7 @@ def show(
 
 def describe(bundle: Bundle, info: ModelInfo, *, verbose: bool) -> dict[str, object]:
     """Build what `/api/show` would answer, and the path."""
-    from vllama.models.info import details, model_info, projector_info
+    from vllama.models.info import details, model_info, projector_info, template_words
     from vllama.models.modelfile import modelfile_text, parameters_text
     from vllama.models.types import Capability
     from vllama.units import rfc3339_local
@@ -87,6 +87,8 @@ def describe(bundle: Bundle, info: ModelInfo, *, verbose: bool) -> dict[str, obj
         "modified_at": rfc3339_local(bundle.modified_s),
         "path": str(bundle.path),
     }
+    if words := template_words(bundle, info):
+        shown["vllama"] = {"template": words}
     if bundle.projector is not None:
         shown["projector_info"] = projector_info(bundle.projector)
     if verbose:

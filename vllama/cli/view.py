@@ -50,6 +50,7 @@ def _model(shown: Mapping[str, object]) -> list[Row]:
         ("embedding length", info.get(f"{architecture}.embedding_length")),
         ("quantization", details.get("quantization_level")),
         ("requires", shown.get("requires")),
+        ("template", _mapping(shown.get("vllama")).get("template")),
     ]
     for index, key in ((2, "context_length"), (3, "embedding_length")):
         if not rows[index][1]:

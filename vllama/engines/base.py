@@ -83,8 +83,10 @@ class Settings:
     Context in tokens; `gpu_layers` -1 means all. `kv_cache_type` is f16, q8_0 or q4_0, None the
     engine's own. `parallel` is how many requests at once the user wants at most. `capabilities` are
     the model's; `ranks`: it scores documents instead of making vectors; `chat_template` is the one
-    in its file, None: it has none, or it is not known yet. `tuned_args` and `tuned_env` are what an
-    engine's own `tune` decided; `extra_args` are the user's and come last, so that they win.
+    in its file, or with `template_family` one that the file lacks, None: there is none, or it is
+    not known yet; `turn_end` is then the token that ends an answer, and its number. `tuned_args`
+    and `tuned_env` are what an engine's own `tune` decided; `extra_args` are the user's and come
+    last, so that they win.
     """
 
     mode: Mode
@@ -101,6 +103,8 @@ class Settings:
     stall_timeout_s: float | None = 300.0
     capabilities: frozenset[Capability] = frozenset({Capability.COMPLETION})
     chat_template: str | None = None
+    template_family: str | None = None
+    turn_end: tuple[str, int] | None = None
     tuned_args: tuple[str, ...] = ()
     tuned_env: tuple[tuple[str, str], ...] = ()
     extra_args: tuple[str, ...] = ()

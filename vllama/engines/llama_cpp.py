@@ -82,9 +82,10 @@ class LlamaCpp:
     (None: any number); each has a context of its own. `reads_projectors`: it takes images where the
     model has a projector; `logprobs_at_start`: it gives log probabilities only if it was started
     for them; `rerank_path` is its route for models that rank; `leaves_thinking` tells of a chat
-    template whose thinking it does not split off. `by_platform` holds preference and
-    reason for Apple silicon, another macOS, and anything else. `key_variable` carries the key: an
-    argument is for everybody on the machine to read.
+    template whose thinking it does not split off; `ending` gives the fields of a request that make
+    a token (text and number) end the answer, where that is not settled at the start. `by_platform`
+    holds preference and reason for Apple silicon, another macOS, and anything else. `key_variable`
+    carries the key: an argument is for everybody on the machine to read.
     """
 
     name: str
@@ -112,6 +113,7 @@ class LlamaCpp:
     keeps_connections: bool = True
     rerank_path: str | None = None
     leaves_thinking: Callable[[str | None], bool] = lambda template: False
+    ending: Callable[[str, int], Mapping[str, object]] = lambda token, number: {}
 
     def find(self, places: Places) -> Installation | Missing:
         """Look for it where all engines are looked for, without importing it."""
@@ -206,6 +208,7 @@ class LlamaCpp:
             rerank_path=self.rerank_path if embeds else None,
             splits_reasoning=self.base_traits.splits_reasoning
             and not self.leaves_thinking(settings.chat_template),
+            always=self.ending(*settings.turn_end) if settings.turn_end and not embeds else {},
         )
 
 

@@ -93,6 +93,12 @@ def _bool(value: bool) -> str:
     return "true" if value else "false"
 
 
+def _turn_end(start: Start) -> str | None:
+    """Return the setting that makes a token end an answer; llama.cpp knows most by their text."""
+    end = start.settings.turn_end
+    return f"tokenizer.ggml.eot_token_id=int:{end[1]}" if end else None
+
+
 def _kv_type(start: Start) -> int | None:
     return KV_TYPES.get(start.settings.kv_cache_type or "")
 
@@ -117,6 +123,7 @@ FLAGS: tuple[Flag, ...] = (
     ("--verbose", lambda start: _bool(True)),
     ("--type_k", _kv_type),
     ("--type_v", _kv_type),
+    ("--kv_overrides", _turn_end),
     ("--lora_path", lambda start: start.bundle.adapters[:1] or None),
 )
 

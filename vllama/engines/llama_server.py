@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from vllama.engines.base import FailurePattern, Installation, Missing, Overhead, Places
@@ -136,6 +137,20 @@ def _template_switches(start: Start) -> str | None:
     return '{"enable_thinking":true}' if unlearnt(start.settings.chat_template) else None
 
 
+def _template(start: Start) -> str | None:
+    """Return the template that the file lacks: what shows images to a model goes through it."""
+    return start.settings.chat_template if start.settings.template_family else None
+
+
+def ending(token: str, number: int) -> Mapping[str, object]:
+    """Return the fields by which a completion ends at a token.
+
+    A control token has no text there, unless it is to be preserved; then it can be a stop sequence.
+    xllamacpp takes no override of the file's own end of a turn.
+    """
+    return {"preserved_tokens": [token], "stop": [token]}
+
+
 def _kv_type(start: Start) -> str | None:
     kind = start.settings.kv_cache_type
     return kind if kind != "fp8" else None
@@ -165,6 +180,7 @@ FLAGS: tuple[Flag, ...] = (
     ("--lora", lambda start: start.bundle.adapters),
     ("--mmproj", lambda start: start.bundle.projector if not start.embeds else None),
     ("--jinja", lambda start: True),
+    ("--chat-template", _template),
     ("--reasoning-format", _reasoning_format),
     ("--chat-template-kwargs", _template_switches),
     ("--embeddings", lambda start: (start.embeds and not start.settings.ranks) or None),
@@ -238,4 +254,5 @@ ENGINE = LlamaCpp(
     keeps_connections=False,
     rerank_path="/v1/rerank",
     leaves_thinking=unlearnt,
+    ending=ending,
 )

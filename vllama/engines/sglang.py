@@ -132,6 +132,7 @@ class Sglang(Served):
             takes_n=True,
             takes_template_kwargs=True,
             takes_continue_final_message=True,
+            always={"stop_token_ids": [settings.turn_end[1]]} if settings.turn_end else {},
             takes_reasoning_effort=True,
             embeds=settings.mode is Mode.EMBED,
             rerank_path="/v1/rerank",

@@ -47,6 +47,7 @@ AUTO_TOOLS, SLEEP = "--enable-auto-tool-choice", "--enable-sleep-mode"
 # Kubernetes sets VLLM_PORT for a service of that name, and the key is ours
 PASSED = ("VLLM_", "RAY_", "TORCH", "GLOO_", "UCX_", "TRITON_", "FLASHINFER_", "LD_PRELOAD")
 OURS = ("VLLM_PORT", "VLLM_API_KEY")
+TEMPLATE = "--chat-template"
 DRAIN_S = 5
 
 
@@ -136,6 +137,9 @@ class Vllm:
             argv += ["--max-model-len", str(settings.context_length)]
         if settings.parallel and not has_flag(given, SEQUENCES):
             argv += [SEQUENCES, str(settings.parallel)]
+        if settings.template_family and settings.chat_template and not has_flag(given, TEMPLATE):
+            # it reads escapes in what is not a file's name
+            argv += [TEMPLATE, settings.chat_template.encode("unicode_escape").decode()]
         if settings.mode is Mode.EMBED and not has_flag(given, "--runner"):
             argv += ["--runner", "pooling"]
         # the key goes by the environment, where `ps` does not show it
@@ -192,6 +196,8 @@ class Vllm:
             takes_n=True,
             takes_template_kwargs=True,
             takes_continue_final_message=True,
+            was_given_template=settings.template_family is not None,
+            always={"stop_token_ids": [settings.turn_end[1]]} if settings.turn_end else {},
             takes_prompt_lists=True,
             # tools reach the template also with "none", and any other choice wants a parser
             silent_tool_choice="none",

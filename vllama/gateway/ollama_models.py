@@ -15,7 +15,7 @@ from vllama.errors import BadRequest, InvalidModelRef, ModelNotFound, VllamaErro
 from vllama.gateway.http import Request
 from vllama.gateway.pulling import pulled
 from vllama.models.cloud import CloudDisabled
-from vllama.models.info import details, model_info, projector_info
+from vllama.models.info import details, model_info, projector_info, template_words
 from vllama.models.modelfile import modelfile_text, parameters_text
 from vllama.models.ref import Kind, ModelRef
 from vllama.models.types import Bundle, Capability, ModelInfo, PullEvent
@@ -170,7 +170,8 @@ def planned(gateway: Gateway, bundle: Bundle, info: ModelInfo) -> dict[str, obje
     same = (bundle.key, bundle.name)
     running = next((v.plan for v in views if v.bundle.key in same or v.name in same), None)
     told = tell(gateway.facts, bundle, info, gateway.environ, running=running)
-    return told | {"loaded": running is not None}
+    words = template_words(bundle, info)
+    return told | {"loaded": running is not None} | ({"template": words} if words else {})
 
 
 def shown_as(bundle: Bundle, body: Mapping[str, object]) -> Bundle:

@@ -91,6 +91,9 @@ class Prompt:
         self._traits = traits
         self._fitting = fitting
         self._template = template_of(info)
+        # one that the engine does not have: recognised, because the model's files have none
+        recognised = info.template_family is not None and not traits.was_given_template
+        self._is_foreign = recognised and template is None
         # whoever splits thinking off must know whether the template has opened it
         self._splits = not traits.splits_reasoning and marks_thinking(info.chat_template or "")
         self._may_cut = traits.completes
@@ -105,7 +108,7 @@ class Prompt:
     def matters(self) -> bool:
         """Whether anything is to be done here: an engine may render and count all by itself."""
         counts = not self._traits.usage_in_stream or self._is_bounded
-        rendered = self._traits.completes_chats or self._go is not None
+        rendered = self._traits.completes_chats or self._go is not None or self._is_foreign
         return counts or rendered or self._splits
 
     @property
@@ -136,7 +139,9 @@ class Prompt:
         images = sum(len(item.images) for item in messages)
         self.finished = self._go is not None and not images
         self._may_cut &= not images and not (chat_only and not self._traits.formats_completions)
-        if not (self.finished or images or chat_only) and self._template is not None:
+        if self._is_foreign and not images:
+            self.finished = self._traits.completes
+        elif not (self.finished or images or chat_only) and self._template is not None:
             style = style_of(self._info.chat_template)
             held = held and not tools and not marks_thinking(self._info.chat_template or "")
             self.finished = renders_better(messages, think, self._traits, style, held=held)

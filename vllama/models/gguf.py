@@ -13,8 +13,9 @@ from pathlib import Path
 
 from vllama.errors import BadModelFile
 from vllama.models.gguf_parser import AGAIN, Buffer, LongArray, NeedMore, Parser, Tensor, mapped
-from vllama.models.gguf_tokens import special_tokens
+from vllama.models.gguf_tokens import control_tokens, special_tokens
 from vllama.models.gguf_types import TENSOR_TYPES
+from vllama.models.known_templates import MARKS
 
 __all__ = [
     "TENSOR_TYPES",
@@ -29,13 +30,18 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GgufHeader:
-    """A parsed header. `special_tokens` has the text of the BOS, EOS … ids under their keys."""
+    """A parsed header. `special_tokens` has the text of the BOS, EOS … ids under their keys.
+
+    `turn_tokens` are the control tokens that mark turns, with their numbers; they are only looked
+    for where there is no chat template to tell the same.
+    """
 
     version: int
     metadata: Mapping[str, object]
     tensors: tuple[Tensor, ...]
     data_offset: int
     special_tokens: Mapping[str, str] = field(default_factory=dict)
+    turn_tokens: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def announced_bytes(self) -> int:
@@ -101,4 +107,7 @@ def _header(parser: Parser, path: Path | None) -> GgufHeader:
         tensors=tuple(tensors),
         data_offset=-(-position // alignment) * alignment,
         special_tokens=special_tokens(parser, metadata),
+        turn_tokens=(
+            {} if "tokenizer.chat_template" in metadata else control_tokens(parser, metadata, MARKS)
+        ),
     )

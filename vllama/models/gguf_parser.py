@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import mmap
 import struct
+from bisect import bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
@@ -33,6 +35,7 @@ _SUPPORTED = (2, 3)
 
 _u32 = struct.Struct("<I").unpack_from
 _u64 = struct.Struct("<Q").unpack_from
+_u64_bytes = struct.Struct("<Q").pack
 _u32u64 = struct.Struct("<IQ").unpack_from
 
 
@@ -238,3 +241,36 @@ class Parser:
         for _ in range(index % _STRIDE):
             position += 8 + _u64(self.data, position)[0]
         return self.string(position)[0]
+
+    def number(self, array: object, index: int) -> object:
+        """Read one number of an array; None if it is not there."""
+        if isinstance(array, list):
+            return array[index] if 0 <= index < len(array) else None
+        if not isinstance(array, LongArray) or array.element_type not in SCALARS:
+            return None
+        size = SCALARS[array.element_type].size
+        if not 0 <= index < array.count:
+            return None
+        return self.scalar(array.element_type, array.offset + index * size)[0]
+
+    def indexes(self, array: object, texts: Iterable[str]) -> dict[str, int]:
+        """Return where these strings stand in an array, those that do, without building it."""
+        if isinstance(array, list):
+            return {text: array.index(text) for text in texts if text in array}
+        if not isinstance(array, LongArray) or array.element_type != STRING:
+            return {}
+        entries = bytes(self.data[array.offset : array.end])  # searched faster than a mapped file
+        found: dict[str, int] = {}
+        for text in texts:
+            entry = _u64_bytes(len(text.encode())) + text.encode()
+            place = entries.find(entry) + array.offset
+            if place < array.offset:
+                continue
+            nearest = bisect_right(array.marks, place) - 1
+            position, index = array.marks[nearest], nearest * _STRIDE
+            while position < place:
+                position += 8 + _u64(self.data, position)[0]
+                index += 1
+            if position == place:  # else it was inside another string
+                found[text] = index
+        return found

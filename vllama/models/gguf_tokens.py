@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from vllama.models.gguf_parser import Buffer, LongArray, Parser
 from vllama.models.gguf_types import STRING
@@ -24,6 +24,7 @@ _FIM: dict[str, tuple[str, tuple[str, ...]]] = {
         "<|code_middle|>",
     )),
 }  # fmt: skip
+_CONTROL = (3, 4)  # control, user-defined (llama.h, enum llama_token_type)
 
 
 def special_tokens(parser: Parser, metadata: Mapping[str, object]) -> dict[str, str]:
@@ -43,6 +44,19 @@ def special_tokens(parser: Parser, metadata: Mapping[str, object]) -> dict[str, 
                 found.setdefault(key, text)
     # most files do not say; llama.cpp too goes by the tokens' texts then
     return _fim_by_text(parser.data, tokens) | found
+
+
+def control_tokens(
+    parser: Parser, metadata: Mapping[str, object], texts: Iterable[str]
+) -> dict[str, int]:
+    """Return those of `texts` that are control or user-defined tokens, with their numbers."""
+    tokens = metadata.get("tokenizer.ggml.tokens")
+    kinds = metadata.get("tokenizer.ggml.token_type")
+    return {
+        text: number
+        for text, number in parser.indexes(tokens, texts).items()
+        if parser.number(kinds, number) in _CONTROL
+    }
 
 
 def _fim_by_text(data: Buffer, tokens: object) -> dict[str, str]:

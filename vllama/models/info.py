@@ -15,6 +15,7 @@ from pathlib import Path
 from vllama.errors import BadModelFile, BadRequest
 from vllama.models.capabilities import template_capabilities
 from vllama.models.gguf import GgufHeader, LongArray, read_header
+from vllama.models.known_templates import recognised
 from vllama.models.quant import file_type_name
 from vllama.models.safetensors import read_folder
 from vllama.models.types import Bundle, Capability, Format, ModelInfo
@@ -58,7 +59,12 @@ def info_from_headers(
     embedding = _int(meta, f"{arch}.embedding_length")
     head_count = max(heads, default=0) or None
     width = embedding // head_count if embedding and head_count else None
-    template = _template(meta)
+    template, known = _template(meta), None
+    if template is None and f"{arch}.pooling_type" not in meta:
+        turns = headers[0].turn_tokens
+        known = recognised(turns, sentencepiece=meta.get("tokenizer.ggml.model") == "llama")
+    if known is not None:
+        template = known.template
     tensors = [tensor for header in headers for tensor in header.tensors]
     special = headers[0].special_tokens
     fim = tuple(special.get(name, "") for name in ("fim_pre", "fim_suf", "fim_mid"))
@@ -77,6 +83,8 @@ def info_from_headers(
         vocab_size=_int(meta, f"{arch}.vocab_size") or _length(meta, "tokenizer.ggml.tokens"),
         weights_bytes=sum(tensor.size_bytes or 0 for tensor in tensors),
         chat_template=template,
+        template_family=known.family if known else None,
+        turn_end=(known.end, turns[known.end]) if known else None,
         bos_token=special.get("bos"),
         eos_token=special.get("eos"),
         fim_tokens=(fim[0], fim[1], fim[2]) if all(fim) else None,
@@ -129,6 +137,16 @@ def with_template(info: ModelInfo, bundle: Bundle) -> ModelInfo:
     ):
         found |= {capability} if has else set()
     return replace(info, capabilities=found)
+
+
+def template_words(bundle: Bundle, info: ModelInfo) -> str:
+    """Say where the template comes from, if it is in none of the model's files; else nothing."""
+    chats = Capability.COMPLETION in info.capabilities and bundle.format is not Format.REMOTE
+    if not chats or bundle.template is not None:
+        return ""
+    if info.template_family:
+        return f"{info.template_family}, recognised by its tokens"
+    return "" if info.chat_template else "none, and none recognised: prompts are sent as bare text"
 
 
 def control_tokens(info: ModelInfo) -> Mapping[int, str]:

@@ -13,8 +13,11 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
+
 from vllama.errors import BadModelFile
 from vllama.models.capabilities import template_capabilities
+from vllama.models.known_templates import recognised
 from vllama.models.types import Capability, ModelInfo
 
 _MAX_HEADER = 100_000_000  # the reference implementation's limit
@@ -22,6 +25,17 @@ _AGAIN = "fetch the model again"
 _QUANT_NAMES = {"BF16": "BF16", "F16": "F16", "F32": "F32", "F8_E4M3": "FP8", "F8_E5M2": "FP8"}
 _GENERATES = ("CausalLM", "ConditionalGeneration", "LMHeadModel")
 _PACKED = (".qweight", ".weight_packed")  # GPTQ/AWQ and compressed-tensors
+
+
+class _AddedToken(msgspec.Struct):
+    id: int
+    content: str
+
+
+class _Tokenizer(msgspec.Struct):
+    """`tokenizer.json`, as far as it is read."""
+
+    added_tokens: list[_AddedToken] = msgspec.field(default_factory=list)
 
 
 def read_folder(folder: Path) -> ModelInfo:
@@ -41,6 +55,11 @@ def read_folder(folder: Path) -> ModelInfo:
     width = _int(inner, "head_dim") or (hidden // heads if hidden and heads else None)
     tokenizer = _json(folder / "tokenizer_config.json", missing_is_fine=True)
     template = _template(folder, tokenizer)
+    tokens = _added_tokens(folder) if template is None else {}
+    known = recognised(tokens, sentencepiece=(folder / "tokenizer.model").is_file())
+    capabilities = _capabilities(folder, config, first, arch, known.template if known else template)
+    if Capability.COMPLETION not in capabilities:
+        known = None
     context = _int(inner, "max_position_embeddings")
     return ModelInfo(
         architecture=arch,
@@ -56,11 +75,13 @@ def read_folder(folder: Path) -> ModelInfo:
         sliding_window=_int(inner, "sliding_window"),
         vocab_size=_int(inner, "vocab_size"),
         weights_bytes=weights_bytes,
-        chat_template=template,
+        chat_template=known.template if known else template,
+        template_family=known.family if known else None,
+        turn_end=(known.end, tokens[known.end]) if known else None,
         bos_token=_token(tokenizer, "bos_token"),
         eos_token=_token(tokenizer, "eos_token"),
         adds_bos=tokenizer.get("add_bos_token") is True,
-        capabilities=_capabilities(folder, config, first, arch, template),
+        capabilities=capabilities,
         metadata=_named(arch, context, hidden, layers, heads, kv, inner),
     )
 
@@ -191,6 +212,15 @@ def _template(folder: Path, tokenizer: Mapping[str, object]) -> str | None:
         named = {str(t.get("name")): t.get("template") for t in template if isinstance(t, dict)}
         template = named.get("default") or next(iter(named.values()), None)
     return template if isinstance(template, str) else None
+
+
+def _added_tokens(folder: Path) -> dict[str, int]:
+    """Return what is no piece of text in the vocabulary, with its number."""
+    try:
+        found = msgspec.json.decode((folder / "tokenizer.json").read_bytes(), type=_Tokenizer)
+    except (OSError, msgspec.MsgspecError):  # an engine will say what is wrong with it
+        return {}
+    return {token.content: token.id for token in found.added_tokens}
 
 
 def _token(tokenizer: Mapping[str, object], key: str) -> str | None:

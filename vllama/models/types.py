@@ -65,7 +65,10 @@ class ModelInfo:
 
     `metadata` holds the raw key/values under their GGUF names (arrays as lists), for `/api/show`.
     `key_length`/`value_length` are per attention head, in elements.
-    `weights_bytes` is the size of all tensors. `fim_tokens` are the texts before a prompt, before
+    `weights_bytes` is the size of all tensors. `chat_template` is the one in its files, or that of
+    `template_family`, which was recognised by its tokens where the files have none
+    (`known_templates`); `turn_end` is then the token that ends an answer, and its number.
+    `fim_tokens` are the texts before a prompt, before
     what comes after the gap, and before what fills it.
     """
 
@@ -83,6 +86,8 @@ class ModelInfo:
     vocab_size: int | None = None
     weights_bytes: int = 0
     chat_template: str | None = None
+    template_family: str | None = None
+    turn_end: tuple[str, int] | None = None
     bos_token: str | None = None
     eos_token: str | None = None
     fim_tokens: tuple[str, str, str] | None = None

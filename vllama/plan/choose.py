@@ -9,6 +9,7 @@ from vllama.engines.registry import engine_named
 from vllama.errors import EngineMissing, NoPlan
 from vllama.models.convert.offer import offer_for
 from vllama.models.fits import amount
+from vllama.models.info import template_words
 from vllama.models.types import Bundle, Format, ModelInfo
 from vllama.plan.reckon import flash_attention, reckon
 from vllama.plan.refuse import refusal, refuse_by_engine, refuse_if_too_large
@@ -237,6 +238,8 @@ def draft(
         *reckoned.reasons,
         size_words(bundle, info, reckoned),
     ]
+    if need.mode is Mode.CHAT and (words := template_words(bundle, info)):
+        reasons.insert(-1, f"template: {words}")
     prefs, cores = facts.preferences, facts.platform.cores // facts.preferences.replicas
     threads = need.threads or prefs.threads
     plan = Plan(
@@ -260,6 +263,8 @@ def draft(
             stall_timeout_s=prefs.stall_timeout_s,
             capabilities=info.capabilities,
             chat_template=info.chat_template,
+            template_family=info.template_family,
+            turn_end=info.turn_end,
             tuned_args=reckoned.tuning.args if reckoned.tuning else (),
             tuned_env=reckoned.tuning.env if reckoned.tuning else (),
             extra_args=prefs.extra_args,

@@ -18,11 +18,15 @@ from vllama.translate.traits import Traits
 def engine_body(body: Mapping[str, Any], traits: Traits) -> bytes:
     """Encode a body: completed by `traits.always`, dotted names packed, the rest left out.
 
-    Nothing is copied for an engine that declares none of it.
+    A list in `always` is added to the request's own. Nothing is copied for an engine that declares
+    none of it.
     """
     if not traits.always and traits.taken_fields is None:
         return encode_json(body)
     out = {**traits.always, **body}
+    for name, value in traits.always.items():
+        if isinstance(value, list) and isinstance(body.get(name), list):
+            out[name] = [*body[name], *value]
     packed: dict[str, dict[str, Any]] = {}
     for name in (*traits.parameters.values(), *traits.always):
         field, dot, inner = name.partition(".")

@@ -72,8 +72,8 @@ class Traits:
     `reasoning_effort`. `roles` are those of messages that it takes, None: any. A client may not
     send any of `refused_fields` through `/v1`: llama.cpp's Python server dies of a bad `grammar`
     (signal 11). `takes_n`: it makes several choices of one request; `names_stop`: its stream tells
-    which stop sequence ended it. `rerank_path`, `transcription_path` and `translation_path` are
-    its routes for these, None: it has none. `silent_tool_choice` is the `tool_choice` to send with
+    which stop sequence ended it. `rerank_path`, `transcription_path` and `translation_path` are its
+    routes for these, None: it has none. `silent_tool_choice` is the `tool_choice` to send with
     tools whose calls it does not parse, None: none. `completes_chats`: the front may render a chat
     and send it as a completion, where the engine's own rendering lacks something (`rendered`).
     `formats_completions`: completions too take a `response_format`, not only chats;
@@ -84,17 +84,19 @@ class Traits:
     `completes`: it has a route for completions; `takes_tools`: its chats show tools to the model.
     `taken_fields` are all fields of a body that it knows, for an engine that refuses others: those
     are left out; None: it ignores what it does not know. `always` are fields sent where the request
-    sets none, such as limits that it would have otherwise. A name in `parameters` or `always` with
-    a dot, `field.name`, goes as `name` into a JSON object that is the text of `field`. `limits` are
-    the ranges of our sampling names where it accepts less than others do; `no_top_k` is how it
-    spells that `top_k` is off. `request_id_header` is where it takes a request's id, whatever its
+    sets none, such as limits that it would have otherwise; a list is added to the request's. A name
+    in `parameters` or `always` with a dot, `field.name`, goes as `name` into a JSON object that is
+    the text of `field`. `limits` are the ranges of our sampling names where it accepts less than
+    others do; `no_top_k` is how it spells that `top_k` is off. `request_id_header` is where it
+    takes a request's id, whatever its
     form; None: nowhere (llama.cpp's Python server refuses one that is no UUID). `loses_characters`:
     asked for log probabilities it leaves out tokens that are parts of characters (`regained`).
     `takes_continue_final_message`: a chat may ask by that field that the model goes on from a last
     message of the assistant; for other engines the front renders such a chat (`prefill`).
     `logged_usage` reads an answer's counts in the lines logged since it was asked for, where the
     stream carries none; they have to be there before the event with the `finish_reason` is sent.
-    It returns None if the lines do not tell.
+    It returns None if the lines do not tell. `was_given_template`: it was started with the template
+    that the model's files lack; for other engines the front renders those chats.
     """
 
     context_length: int
@@ -147,6 +149,7 @@ class Traits:
     loses_characters: bool = False
     takes_continue_final_message: bool = False
     logged_usage: Callable[[Sequence[str]], EngineUsage | None] | None = None
+    was_given_template: bool = False
 
     @property
     def window(self) -> int:
