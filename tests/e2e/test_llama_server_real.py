@@ -371,3 +371,38 @@ def test_sigkill_leaves_no_engine(serve, tmp_path, when):
         server.process.kill()
         server.process.wait()
         assert not psutil.wait_procs(tree, timeout=LIMIT_S)[1]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [{"type": "string", "minLength": 5, "maxLength": 2}, {"type": "nonsense"}, {"$ref": "#/no"}],
+)
+def test_a_schema_that_cannot_be_used_never_reaches_it(native, schema):
+    """The first of them would keep it busy for ever."""
+    body = {"model": MODEL, "messages": HI, "stream": False, "options": {"num_predict": 2}}
+    status, reply = native.post("/api/chat", body | {"format": schema})
+    assert (status, reply["error"][:26]) == (400, "cannot use the JSON schema")
+    body = {"model": MODEL, "prompt": "a", "raw": True, "json_schema": schema, "max_tokens": 2}
+    assert native.post("/v1/completions", body)[0] == 400
+    body["tools"] = [{"type": "function", "function": {"name": "f", "parameters": {
+        "type": "object", "properties": {"a": schema}}}}]  # fmt: skip
+    body |= {"messages": HI, "tool_choice": "required"}
+    del body["json_schema"], body["prompt"], body["raw"]
+    assert native.post("/v1/chat/completions", body)[0] == 200
+    assert native.post("/api/generate", {"model": MODEL, "prompt": "a", "options": {
+        "num_predict": 1}, "stream": False})[0] == 200  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "properties": {"next": {"$ref": "#"}}},
+        {"items": {"$ref": "#a"}, "$defs": {"x/y": {"$anchor": "a", "type": "null"}}},
+        {"type": "object", "properties": {"a": True, "b": False}},
+        {"type": "array", "prefixItems": [True], "items": False},
+    ],
+)
+def test_valid_schemas_that_llama_cpp_does_not_know_are_rewritten(native, schema):
+    body = {"model": MODEL, "messages": HI, "stream": False, "options": {"num_predict": 2}}
+    status, reply = native.post("/api/chat", body | {"format": schema})
+    assert status == 200, reply

@@ -94,10 +94,32 @@ def test_who_renders_a_chat_that_keeps_to_a_form():
         ({"type": "object"}, {"type": "object"}),
         ({"type": "object", "properties": {}}, {"type": "object", "properties": {}}),
         ({"type": "array", "items": SCHEMA}, {"type": "array", "items": CLOSED}),
-        ({"anyOf": [SCHEMA, True]}, {"anyOf": [CLOSED, True]}),
+        ({"anyOf": [SCHEMA, True]}, {"anyOf": [CLOSED, {}]}),
         (
             {"$defs": {"a": SCHEMA}, "$ref": "#/$defs/a"},
-            {"$defs": {"a": CLOSED}, "$ref": "#/$defs/a"},
+            {"$defs": {"r0": CLOSED}, "$ref": "#/$defs/r0"},
+        ),
+        # a reference to the whole, which llama.cpp has no word for
+        (
+            {"properties": {"a": {"$ref": "#"}}},
+            {
+                "properties": {"a": {"$ref": "#/$defs/r0"}},
+                "additionalProperties": False,
+                "$defs": {
+                    "r0": {
+                        "properties": {"a": {"$ref": "#/$defs/r0"}},
+                        "additionalProperties": False,
+                    }
+                },
+            },
+        ),
+        (
+            {"properties": {"a": True, "b": False}},
+            {"properties": {"a": {}}, "additionalProperties": False},
+        ),
+        (
+            {"prefixItems": [True], "items": False},
+            {"prefixItems": [{}]},
         ),
         ({"allOf": [SCHEMA, SCHEMA]}, {"allOf": [SCHEMA, SCHEMA]}),
         (SCHEMA | {"anyOf": [SCHEMA]}, SCHEMA | {"anyOf": [CLOSED]}),

@@ -18,6 +18,7 @@ from vllama.translate.adapt_messages import adapt_messages
 from vllama.translate.decoding import decode_object, kind
 from vllama.translate.fields import engine_body
 from vllama.translate.prefill import joined_bodies, put_continuation
+from vllama.translate.schema import check_schema
 from vllama.translate.style import Style, asked_think
 from vllama.translate.tool_requests import place_tools
 from vllama.translate.tool_texts import has_tools, tools_as_text
@@ -177,6 +178,9 @@ def _without_nulls(body: Mapping[str, Any], traits: Traits) -> dict[str, Any]:
     for name in traits.refused_fields:
         if name in out:
             raise BadRequest(f"Unrecognized request argument supplied: {name}")
+    own = out.get(traits.completion_schema or "")
+    if isinstance(own, Mapping):  # the engine's own word for it
+        check_schema(own)
     return out
 
 

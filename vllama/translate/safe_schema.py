@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from vllama.errors import BadRequest
+from vllama.translate.schema import KINDS, resolve
 
 _DEPTH = 32
 _MOST_PARTS = 5_000
 _MOST_REPEATS = 200  # larger bounds make grammars that take seconds to build
-_KINDS = ("string", "number", "integer", "boolean", "object", "array", "null")
 _ANY: Mapping[str, object] = {"type": ["string", "number", "boolean", "object", "array", "null"]}
 _FORMATS = frozenset({"date", "time", "date-time", "uuid"})
 # of more than 16 bits: written as two halves, which no token is
@@ -27,7 +27,7 @@ _PART = re.compile(
     r"(?P<one>\\[dw.\-/]|\.|\[\^?(?:[A-Za-z0-9]-[A-Za-z0-9]|\\[dw]|[A-Za-z0-9 _:/@#,.+])+-?\]"
     r"|[A-Za-z0-9 _:/@#,%&=!~;-])(?P<many>[+*?]|\{(?P<low>\d{1,3})(?P<to>,(?P<high>\d{1,3})?)?\})?"
 )
-_MAPS = frozenset({"properties", "$defs", "definitions"})
+_DEFINITIONS = frozenset({"$defs", "definitions"})
 _LISTS = frozenset({"anyOf", "oneOf", "prefixItems"})
 # with these an object has more members than `properties` lists
 _OPEN = frozenset({"additionalProperties", "patternProperties", "allOf", "anyOf", "oneOf", "$ref"})
@@ -43,24 +43,63 @@ def safe_schema(schema: object) -> dict[str, object]:
     return _Cleaner(schema).clean(schema)
 
 
-def closed(schema: Any, depth: int = 0) -> Any:
+def closed(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return `schema` with objects that have the members it lists and no others, unless it says so.
 
     llama.cpp's own converter would let others come, and a small model goes on with them to the end.
+    It also knows neither references other than plain pointers (not `#`) nor schemas that are
+    `true` or `false`, so that these are written as it knows them.
     """
-    if not isinstance(schema, Mapping) or depth > _DEPTH:
-        return schema
-    out = dict(schema)
-    for name, inner in schema.items():
-        if name in _MAPS and isinstance(inner, Mapping):
-            out[name] = {key: closed(one, depth + 1) for key, one in inner.items()}
-        elif name in _LISTS and isinstance(inner, list):
-            out[name] = [closed(one, depth + 1) for one in inner]
-        elif name == "items":
-            out[name] = closed(inner, depth + 1)
-    if out.get("properties") and not _OPEN & out.keys():
-        out["additionalProperties"] = False
-    return out
+    closer = _Closer(schema)
+    out: dict[str, Any] = closer.close(schema)
+    return out | {"$defs": closer.definitions} if closer.definitions else out
+
+
+class _Closer:
+    """Copies one schema for `closed`; what is referred to is collected in `definitions`."""
+
+    def __init__(self, root: object) -> None:
+        self._root = root
+        self._names: dict[int, str] = {}
+        self.definitions: dict[str, Any] = {}
+
+    def close(self, schema: Any, depth: int = 0) -> Any:
+        if isinstance(schema, bool):
+            return {} if schema else {"not": {}}
+        if not isinstance(schema, Mapping) or depth > _DEPTH:
+            return schema
+        reference = schema.get("$ref")
+        if isinstance(reference, str):
+            return {"$ref": self._refer(reference, depth)}
+        out = {name: value for name, value in schema.items() if name not in _DEFINITIONS}
+        for name, inner in schema.items():
+            if name == "properties" and isinstance(inner, Mapping):
+                out[name] = {
+                    key: self.close(one, depth + 1)
+                    for key, one in inner.items()
+                    if one is not False  # there is no such member then
+                }
+            elif name in _LISTS and isinstance(inner, list):
+                out[name] = [self.close(one, depth + 1) for one in inner]
+            elif name == "items" and inner is False:  # no more than `prefixItems` has
+                del out[name]
+            elif name == "items":
+                out[name] = self.close(inner, depth + 1)
+        if out.get("properties") and not _OPEN & out.keys():
+            out["additionalProperties"] = False
+        return out
+
+    def _refer(self, reference: str, depth: int) -> str:
+        try:
+            target = resolve(self._root, reference)
+        except LookupError:
+            return reference
+        name = self._names.get(id(target))
+        if name is None:
+            name = self._names[id(target)] = f"r{len(self._names)}"
+            self.definitions[name] = {}  # keeps its place
+            self.definitions[name] = self.close(target, depth + 1)
+        return f"#/$defs/{name}"
 
 
 def is_safe(value: object) -> bool:
@@ -91,7 +130,11 @@ class _Cleaner:
         if isinstance(reference, str):
             if reference in seen:  # a schema within itself: any value from here on
                 return dict(_ANY)
-            return self.clean(self._resolve(reference), depth + 1, (*seen, reference))
+            try:
+                target = resolve(self._root, reference)
+            except LookupError:  # in a tool's parameters, which are not checked
+                target = None
+            return self.clean(target, depth + 1, (*seen, reference))
         options = schema.get("anyOf", schema.get("oneOf"))
         if isinstance(options, list) and options and "properties" not in schema:
             return {"anyOf": [self.clean(option, depth + 1, seen) for option in options]}
@@ -110,7 +153,7 @@ class _Cleaner:
     ) -> dict[str, object]:
         kind = schema.get("type")
         if isinstance(kind, list):
-            kinds = [one for one in kind if one in _KINDS]
+            kinds = [one for one in kind if one in KINDS]
             one_each = [self.clean({**schema, "type": one}, depth + 1, seen) for one in kinds]
             return {"anyOf": one_each} if one_each else dict(_ANY)
         if kind == "object" or (kind is None and isinstance(schema.get("properties"), Mapping)):
@@ -124,7 +167,7 @@ class _Cleaner:
             return out
         if kind == "string":
             return {"type": "string", **_string(schema)}
-        return {"type": kind} if kind in _KINDS else dict(_ANY)
+        return {"type": kind} if kind in KINDS else dict(_ANY)
 
     def _object(
         self, schema: Mapping[str, Any], depth: int, seen: tuple[str, ...]
@@ -134,41 +177,31 @@ class _Cleaner:
             isinstance(name, str) and name and is_safe(name) for name in properties
         ):
             return {"type": "object"}
-        out: dict[str, object] = {"type": "object"}
-        out["properties"] = {
-            name: self.clean(inner, depth + 1, seen) for name, inner in properties.items()
+        members = {
+            name: self.clean(inner, depth + 1, seen)
+            for name, inner in properties.items()
+            if inner is not False
         }
+        out: dict[str, object] = {"type": "object", "properties": members}
         required = schema.get("required")
         if isinstance(required, list):
             out["required"] = [
-                name for name in required if isinstance(name, str) and name in properties
+                name for name in required if isinstance(name, str) and name in members
             ]
         if schema.get("additionalProperties") is False:
             out["additionalProperties"] = False
         return out
 
-    def _resolve(self, reference: str) -> object:
-        """Return what a pointer into this schema means; an unknown one means anything."""
-        target = self._root
-        if not reference.startswith("#"):
-            return None
-        for step in reference[1:].split("/")[1:]:
-            step = step.replace("~1", "/").replace("~0", "~")
-            if isinstance(target, Mapping) and step in target:
-                target = target[step]
-            elif isinstance(target, list) and step.isdecimal() and int(step) < len(target):
-                target = target[int(step)]
-            else:
-                return None
-        return target
 
-
-def _bounds(schema: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, object]:
-    return {
+def _bounds(schema: Mapping[str, Any], names: tuple[str, str]) -> dict[str, object]:
+    found: dict[str, Any] = {
         name: schema[name]
         for name in names
         if type(schema.get(name)) is int and 0 <= schema[name] <= _MOST_REPEATS
     }
+    low, high = names
+    # llama-server would build a grammar of these for ever
+    return {} if found.get(low, 0) > found.get(high, _MOST_REPEATS) else found
 
 
 def _string(schema: Mapping[str, Any]) -> dict[str, object]:

@@ -16,6 +16,7 @@ from vllama.errors import BadRequest, CapabilityMissing
 from vllama.translate.context import answer_limit
 from vllama.translate.gbnf import json_grammar
 from vllama.translate.safe_schema import closed, safe_schema
+from vllama.translate.schema import check_schema
 from vllama.translate.style import template_switches
 from vllama.translate.traits import SchemaStyle, Traits, once_for_traits
 from vllama.translate.types import Format, Sampling, Think
@@ -137,7 +138,8 @@ def mask_seed(seed: int, traits: Traits) -> int | None:
 def response_format(wanted: Format, traits: Traits) -> dict[str, object] | None:
     """Return the `response_format` of a format, None for free text.
 
-    Raises CapabilityMissing if the engine cannot keep to one: answering anyhow would look like it.
+    Raises CapabilityMissing if the engine cannot keep to one: answering anyhow would look like it;
+    BadRequest for a schema that cannot be used.
     """
     if wanted is None:
         return None
@@ -147,6 +149,7 @@ def response_format(wanted: Format, traits: Traits) -> dict[str, object] | None:
         )
     if wanted == "json":
         return {"type": "json_object"}
+    check_schema(wanted)
     if traits.schema_style is SchemaStyle.JSON_OBJECT:
         return {"type": "json_object", "schema": safe_schema(wanted)}
     return {"type": "json_schema", "json_schema": {"name": "response", "schema": wanted}}
@@ -187,6 +190,7 @@ def adapt_response_format(value: object, traits: Traits) -> dict[str, object] | 
             if not isinstance(schema, dict):
                 raise BadRequest("Missing required parameter: 'response_format.json_schema'.")
             if traits.schema_style is SchemaStyle.OPENAI:
+                check_schema(schema)
                 return value  # with its name and strictness
         case other:
             raise BadRequest(
