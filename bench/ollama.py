@@ -35,7 +35,8 @@ ENGINES = ROOT / ".venv" / "data" / "environments"
 SWAPS = {"OLLAMA_MAX_LOADED_MODELS": "1"}  # else both models stay loaded, and nothing is swapped
 OLLAMAS = {"Ollama": {}, "Ollama (4 parallel)": {"OLLAMA_NUM_PARALLEL": "4"}}
 READY_S = 60
-BUSY = ("--clients", "1,4", "--prompts", "short")
+# few tokens: threads that spin while they wait can take a minute for them beside a busy loop
+BUSY = ("--clients", "1,4", "--prompts", "short", "--tokens", "32")
 QUICK = ("--clients", "1,4", "--prompts", "short", "--rounds", "1", "--tokens", "16")
 
 
