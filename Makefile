@@ -27,8 +27,8 @@ test: $(STAMPS)/dev $(STAMPS)/engine $(STAMPS)/llama-server $(STAMPS)/model $(ST
 test-vllm: $(STAMPS)/vllm $(STAMPS)/engine $(STAMPS)/model
 	VLLAMA_TEST_REQUIRE=1 $(BIN)/python -m pytest -m vllm tests/e2e
 
-# The engines that are no default and the converter: some 6 GB once, and 7 GB more where torch for CPUs
-# alone cannot be had. tinygrad compiles with clang, which is the system's;
+# The engines that are no default and the converter: some 12 GB once where pip has torch with
+# CUDA only. tinygrad compiles with clang, which is the system's;
 # fewer engines: make test-engines ENGINES="transformers mlx-lm"
 ENGINES ?= transformers mlx-lm tinygrad
 test-engines: $(STAMPS)/engine $(STAMPS)/model $(STAMPS)/converter $(ENGINES:%=$(STAMPS)/other/%)
