@@ -258,15 +258,17 @@ def test_the_openai_client(real):
             client.chat.completions.create(model="nope", messages=QUESTION)
 
 
-def test_more_context_than_loaded_reloads_and_too_long_prompts_are_refused(client):
+def test_more_context_than_loaded_reloads_and_too_long_prompts_are_cut(client, real):
     reply = client.chat(MODEL, messages=QUESTION, options={"num_ctx": 8192, "num_predict": 2})
     assert reply.done
     (row,) = [row for row in client.ps().models if row.model == MODEL]
     assert row.context_length == 8192
-    with pytest.raises(ollama.ResponseError) as caught:
-        client.generate(MODEL, prompt="word " * 9000, options={"num_predict": 2})
-    assert caught.value.status_code == 400
-    assert "longer than the available context" in caught.value.error
+    body = {"model": MODEL, "prompt": "word " * 9000, "stream": False,
+            "options": {"num_ctx": 512, "num_predict": 2}}  # fmt: skip
+    status, reply = real.post("/api/generate", body)
+    assert status == 200 and reply["prompt_eval_count"] < 512
+    status, reply = real.post("/api/generate", body | {"truncate": False})
+    assert status == 400 and "context length" in reply["error"]
 
 
 def test_an_engine_killed_in_mid_stream(real):
