@@ -53,6 +53,23 @@ def test_ps(stub: StubServer, vllama: Vllama) -> None:
     ]
 
 
+def test_ps_does_not_guess_where_a_server_elsewhere_runs_its_model(
+    stub: StubServer, vllama: Vllama
+) -> None:
+    there = {"details": {"format": "remote"}, "size": 0, "context_length": 0, "state": "ready"}
+    stub.on("GET /api/ps", {"models": [loaded("org/big:latest", **there)]})
+    row = vllama("ps").stdout.splitlines()[1]
+    assert row.split() == [
+        "org/big:latest",
+        "0123456789ab",
+        "0",
+        "B",
+        "elsewhere",
+        *row.split()[5:],
+    ]
+    assert "CPU" not in row and "from now" in row
+
+
 def test_ps_of_our_own_server(stub: StubServer, vllama: Vllama) -> None:
     busy = {"state": "ready", "requests": 4, "slots": 4, "queued": 2}
     late = {"state": "loading", "requests": 0, "slots": 1, "queued": 1, "cause": "no free slot"}
@@ -107,6 +124,8 @@ def test_processor(size: int, vram: int, text: str) -> None:
         ({}, "Never"),
         ({"expires_at": "1970-01-01T00:10:00Z", "state": "ready"}, "10 minutes from now"),
         ({"expires_at": "1970-01-01T00:10:00Z", "state": "failed"}, "Failed"),
+        ({"state": "backoff"}, "Restarting..."),
+        ({"state": "backoff", "details": {"format": "remote"}}, "No answer"),
     ],
 )
 def test_until(model: Body, text: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from tests.doctor.facts import CPU, GPU, statuses
 from vllama.doctor import engines
 from vllama.engines.base import Found, Installation, Missing, Mode, Origin, Places
+from vllama.engines.external import ENGINE as EXTERNAL
 from vllama.environments.place import Step, complete
 from vllama.hardware.types import Platform
 from vllama.plan.types import Facts
@@ -76,3 +78,16 @@ def test_environments_that_are_not_whole(tmp_path: Path) -> None:
     assert "vllama engines install half" in str(told[1].hint)
     *_, half = engines.environments(Places(environments=tmp_path), ())
     assert f"remove the folder '{tmp_path / 'half'}'" in str(half.hint)
+
+
+def test_upstreams_are_asked_and_a_dead_one_is_a_failure() -> None:
+    (none,) = engines.upstreams(Facts(platform=CPU, found=Found(engines=ENGINES)))
+    assert none.status == "skipped"
+    with socket.socket() as bound:  # which does not listen
+        bound.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{bound.getsockname()[1]}"
+        external = EXTERNAL.configured({"upstreams": (url,)})
+        found = Found(engines={"external": external}, installations={"external": external.find()})
+        (dead,) = engines.upstreams(Facts(platform=CPU, found=found))
+    assert dead.status == "failed"
+    assert dead.text.startswith(f"the upstream at {url} cannot serve: ")

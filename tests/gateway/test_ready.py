@@ -102,6 +102,7 @@ def test_one_upstream_that_lives_is_enough(tmp_path):
             (row,) = server.get("/api/ps")["models"]
             assert row["state"] == "backoff"
             assert elsewhere.url in row["cause"]
+            assert row["context_length"] == 0, "that server does not tell"
             elsewhere.start()
             until(lambda: is_ready(server))
     finally:

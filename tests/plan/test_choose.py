@@ -26,6 +26,7 @@ from vllama.engines.vllm import ENGINE as VLLM
 from vllama.errors import BadModelFile, ConfigError, EngineMissing, NoPlan, NotEnoughMemory
 from vllama.models.types import Format, ModelInfo
 from vllama.plan.choose import choose_engine, make_plan, preferred_formats
+from vllama.plan.report import short
 from vllama.plan.tell import tell
 from vllama.plan.types import Facts, Need, Preferences
 
@@ -251,6 +252,7 @@ def test_of_a_server_elsewhere_nothing_is_said_that_only_it_knows():
         )
         assert plan.reasons == ("external server at http://127.0.0.1:9: given as an upstream", said)
         assert not plan.memory.on_gpu
+        assert short(plan) == ["m:latest: on another server", *plan.reasons]
 
 
 def test_one_core_is_left_free_for_decoding():

@@ -169,11 +169,13 @@ def show(told: Mapping[str, Any]) -> None:
     def size(count: int | None) -> str:
         return format_bytes_decimal(count) if count else ""
 
+    remote = told["format"] == "remote"
+    where = "on another server" if remote else "here"
     sections: list[tuple[str, list[tuple[str, ...]]]] = [
         ("Model", [
             ("name", told["model"]),
             ("format", " ".join(str(told[key]) for key in ("format", "quantization") if told[key])),
-            ("to download", size(told["download_bytes"]) or "nothing, it is here"),
+            ("to download", size(told["download_bytes"]) or f"nothing, it is {where}"),
         ]),
         ("Platform", [(told["platform"],)]),
         ("Engines", [
@@ -190,9 +192,9 @@ def show(told: Mapping[str, Any]) -> None:
     ]  # fmt: skip
     if "error" not in told:
         memory = told["memory"]
-        where = "GPU memory" if memory["device"] == "gpu" else "memory"
-        sections += [
-            (f"Takes of the {where}", [
+        kind = "GPU memory" if memory["device"] == "gpu" else "memory"
+        here: list[tuple[str, list[tuple[str, ...]]]] = [
+            (f"Takes of the {kind}", [
                 (name.removesuffix("_bytes").replace("_", " "), in_memory(memory[name]))
                 for name in memory if name != "device"
             ]),
@@ -204,6 +206,9 @@ def show(told: Mapping[str, Any]) -> None:
                 )
                 for row in told["devices"]
             ]),
+        ]  # fmt: skip
+        sections += [] if remote else here
+        sections += [
             ("Because", [(reason,) for reason in told["reasons"]]),
             ("If that fails", failing_rows(told)),
             ("Command", [(shlex.join(told["command"]),)] if told["command"] else []),

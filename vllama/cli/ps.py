@@ -21,6 +21,8 @@ STATES = {
     "failed": "Failed",
     "stopping": "Stopping...",
 }
+ELSEWHERE = "elsewhere"
+NO_ANSWER = "No answer"  # nobody here starts that server again
 
 
 @argument("prefix", default="", help="Only models whose name starts so.")
@@ -50,7 +52,9 @@ def ps(prefix: str, as_json: bool) -> None:
                 str(model.get("name", "")),
                 str(model.get("digest", ""))[:12],
                 format_bytes_decimal(int(model.get("size") or 0)),
-                processor(int(model.get("size") or 0), int(model.get("size_vram") or 0)),
+                ELSEWHERE
+                if is_remote(model)
+                else processor(int(model.get("size") or 0), int(model.get("size_vram") or 0)),
                 str(model.get("context_length") or ""),
                 until(model, now_s),
                 *((str(model.get("state", "")), requests(model)) if more else ()),
@@ -84,6 +88,12 @@ def told(row: Mapping[str, object]) -> str:
     return text
 
 
+def is_remote(model: Mapping[str, object]) -> bool:
+    """Tell whether a model is served by somebody else's server (`--upstream`)."""
+    details = model.get("details")
+    return isinstance(details, dict) and details.get("format") == "remote"
+
+
 def processor(size_bytes: int, vram_bytes: int) -> str:
     """Say where a model lies, as Ollama does."""
     if vram_bytes == 0:
@@ -101,7 +111,7 @@ def until(model: Mapping[str, object], now_s: float) -> str:
     from vllama.units import format_until, parse_rfc3339
 
     if state := STATES.get(str(model.get("state", ""))):
-        return state
+        return NO_ANSWER if is_remote(model) and state == STATES["backoff"] else state
     try:
         left_s = parse_rfc3339(str(model.get("expires_at", ""))) - now_s
     except ValueError:

@@ -168,7 +168,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "api_key",
         parse.each(parse.key, parse.by_comma),
-        "keys, one of which every request but / and /health must show",
+        "keys, one of which every request but / and those for health must show",
         "sk-1234",
         "--api-key",
         many=True,

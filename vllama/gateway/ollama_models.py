@@ -18,13 +18,14 @@ from vllama.models.cloud import CloudDisabled
 from vllama.models.info import details, model_info, projector_info, template_words
 from vllama.models.modelfile import modelfile_text, parameters_text
 from vllama.models.ref import Kind, ModelRef
-from vllama.models.types import Bundle, Capability, ModelInfo, PullEvent
+from vllama.models.types import Bundle, Capability, Format, ModelInfo, PullEvent
 from vllama.plan.tell import tell
 from vllama.translate.ollama_in import parse_model_field
 from vllama.units import rfc3339_local
 
 if TYPE_CHECKING:
     from vllama.gateway.app import Gateway
+    from vllama.plan.types import Plan
     from vllama.scheduler.views import FailureView
 
 # "for ever" in Ollama: now plus the largest duration that Go can hold
@@ -84,7 +85,7 @@ async def ps(gateway: Gateway, request: Request) -> None:
             "size": size,
             "expires_at": rfc3339_local(expires_s),
             "size_vram": view.vram_bytes,
-            "context_length": view.plan.settings.context_length,
+            "context_length": known_context(view.plan),
             "state": str(view.state),
             "engine": view.plan.engine,
             "requests": view.leases,
@@ -100,6 +101,13 @@ async def ps(gateway: Gateway, request: Request) -> None:
     if failures := gateway.scheduler.failures():
         reply["failed"] = [failed_row(failure) for failure in failures]
     request.json(200, reply)
+
+
+def known_context(plan: Plan) -> int:
+    """Return the context in tokens; 0 where a server elsewhere does not tell."""
+    if plan.bundle.format is Format.REMOTE and not plan.info.context_length:
+        return 0
+    return plan.settings.context_length
 
 
 def failed_row(failure: FailureView) -> dict[str, object]:

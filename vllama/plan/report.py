@@ -12,7 +12,7 @@ from typing import Any
 
 from vllama.engines.base import Engine, Mode
 from vllama.errors import NoPlan, VllamaError
-from vllama.models.types import Bundle, ModelInfo
+from vllama.models.types import Bundle, Format, ModelInfo
 from vllama.plan.choose import advice, choose_engine, lacking, ranked
 from vllama.plan.forms import Form
 from vllama.plan.ladder import WORDS, fallbacks
@@ -50,7 +50,8 @@ def engine_rows(
         if engine.name == chosen:
             reason = "asked for by name" if asked else suited.get(engine.name, "")
         elif bundle.format not in engine.formats:
-            reason = f"it does not read {bundle.format}"
+            remote = bundle.format is Format.REMOTE
+            reason = "the model lies elsewhere" if remote else f"it does not read {bundle.format}"
         elif engine.name not in suited:
             reason = engine.preference(facts.platform)[1] or "not for this machine"
         elif absent := facts.found.missing.get(engine.name):
@@ -132,6 +133,8 @@ def device_rows(facts: Facts, plan: Plan) -> list[dict[str, Any]]:
 def short(plan: Plan) -> list[str]:
     """Return the plan in a few lines: the model's file and form, then the reasons."""
     bundle = plan.bundle
+    if bundle.format is Format.REMOTE:
+        return [f"{bundle.name}: on another server", *plan.reasons]
     form = " ".join(part for part in (str(bundle.format), bundle.quant or plan.info.quant) if part)
     more = f" and {len(bundle.files) - 1} more" if len(bundle.files) > 1 else ""
     size = format_bytes_decimal(bundle.size_bytes)
