@@ -1,7 +1,7 @@
 """`make demo`: the main job for real, on a free port and in a folder of its own.
 
-Starts `vllama serve --model smollm2:135m`, asks it a question with `vllama run`, shows
-`vllama ps`, and stops everything.
+Starts `vllama serve` with the engine that `make demo` has installed, asks it a question with
+`vllama run`, shows `vllama ps`, and stops everything.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import urllib.request
 from pathlib import Path
 
 MODEL = "smollm2:135m"
+SERVE = ["serve", "--engine", "llama.cpp", "--model", MODEL]  # the engine that the demo brings
 QUESTION = "Explain in two sentences why the sky is blue."
 VLLAMA = [sys.executable, "-m", "vllama"]
 READY_LIMIT_S = 180
@@ -64,12 +65,10 @@ def main() -> int:
         for name, value in os.environ.items()
         if not name.startswith(("OLLAMA_", "VLLAMA_"))
     } | {"OLLAMA_HOST": f"127.0.0.1:{port}", "VLLAMA_DATA_DIR": str(home)}
-    show("vllama", "serve", "--model", MODEL)
+    show("vllama", *SERVE)
     log = home / "serve.log"
     with log.open("wb") as output:
-        server = subprocess.Popen(
-            [*VLLAMA, "serve", "--model", MODEL], env=env, stdout=output, stderr=output
-        )
+        server = subprocess.Popen([*VLLAMA, *SERVE], env=env, stdout=output, stderr=output)
     try:
         wait_loaded(server, f"http://127.0.0.1:{port}", log)
         print(log.read_text(), end="")

@@ -13,6 +13,8 @@ from tests.lacking import lacking
 from tests.server import Server
 
 MODEL = "smollm2:135m"
+ENGINE = ("--engine", "llama.cpp")
+"""Named, since a llama-server on PATH would come before it."""
 COUNTS = "counts"
 SMILES = "smiles"
 
@@ -40,7 +42,7 @@ def real(counting, tmp_path_factory):
     if importlib.util.find_spec("llama_cpp") is None:
         lacking("llama_cpp is not installed; run: make test")
     home = tmp_path_factory.mktemp("real")
-    with Server(home, "--model", MODEL, fake=False) as server:
+    with Server(home, *ENGINE, "--model", MODEL, fake=False) as server:
         server.take(counting)
         server.wait_for("is ready")
         yield server

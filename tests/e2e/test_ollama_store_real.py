@@ -4,7 +4,7 @@ import importlib.util
 
 import pytest
 
-from tests.e2e.conftest import COUNTS
+from tests.e2e.conftest import COUNTS, ENGINE
 from tests.e2e.conftest import weights as real_weights
 from tests.e2e.counting import WIDTH
 from tests.e2e.test_templates_real import CHATML, COUNTED, FOUR, OUT, SYSTEM
@@ -58,7 +58,7 @@ def server(smollm, weights, counting, tmp_path_factory):
     store(models, "registry.ollama.ai/library/gemma3:4b", OllamaModel([("model", whole)]))
     trained = OllamaModel([("model", real_weights()), ("template", CHATML)])
     store(models, "registry.ollama.ai/library/trained:latest", trained)
-    with Server(home, fake=False) as running:
+    with Server(home, *ENGINE, fake=False) as running:
         running.take(counting)
         yield running
 

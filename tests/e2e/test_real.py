@@ -9,7 +9,7 @@ import openai
 import psutil
 import pytest
 
-from tests.e2e.conftest import COUNTS, MODEL, SMILES
+from tests.e2e.conftest import COUNTS, ENGINE, MODEL, SMILES
 from tests.e2e.counting import NUMBERS as TOKENS
 from tests.e2e.counting import WILD
 from tests.gateway.test_ollama_chat import open_stream, until
@@ -283,7 +283,7 @@ def test_an_engine_killed_in_mid_stream(real):
 
 
 def test_a_stopped_server_leaves_nothing(tmp_path):
-    with Server(tmp_path, "--model", MODEL, fake=False) as server:
+    with Server(tmp_path, *ENGINE, "--model", MODEL, fake=False) as server:
         server.wait_for("is ready")
         tree = server.tree()
         assert any("llama_cpp.server" in " ".join(process.cmdline()) for process in tree)
@@ -294,7 +294,7 @@ def test_a_stopped_server_leaves_nothing(tmp_path):
 
 @pytest.mark.parametrize("when", ["loading", "serving"])
 def test_sigkill_leaves_no_engine(tmp_path, when):
-    with Server(tmp_path, "--model", MODEL, fake=False) as server:
+    with Server(tmp_path, *ENGINE, "--model", MODEL, fake=False) as server:
         until(lambda: any("llama_cpp.server" in " ".join(p.cmdline()) for p in server.tree()))
         if when == "serving":
             server.wait_for("is ready")
