@@ -4,6 +4,7 @@ from pathlib import Path
 
 from vllama.engines.base import Found, Installation, Missing
 from vllama.engines.llama_cpp_python import ENGINE as LLAMA_CPP
+from vllama.engines.llama_server import ENGINE as LLAMA_SERVER
 from vllama.engines.vllm import ENGINE as VLLM
 from vllama.hardware.types import Accelerator, Platform, Vendor
 from vllama.models.types import Bundle, Format, ModelInfo
@@ -68,6 +69,9 @@ LLAMA_CPP_HERE = Installation(
 LLAMA_CPP_GPU = Installation(
     engine=LLAMA_CPP.name, version="0.3.36", python=Path("/env/bin/python"), offloads=True
 )
+LLAMA_SERVER_HERE = Installation(
+    engine=LLAMA_SERVER.name, version="b11549", executable=Path("/bin/llama-server")
+)
 VLLM_HERE = Installation(
     engine=VLLM.name, version="0.32.0", executable=Path("/env/bin/vllm"), offloads=True
 )
@@ -81,9 +85,13 @@ def missing(engine) -> Missing:
 
 
 def facts(platform=CPU, installed=(LLAMA_CPP_HERE,), **preferences) -> Facts:
-    """Return facts with some engines installed and the others missing."""
-    engines = {engine.name: engine for engine in (LLAMA_CPP, VLLM)}
+    """Return facts with some engines installed and the others missing.
+
+    llama-server is there only where it is asked for: most tests decide between the other two.
+    """
     here = {item.engine: item for item in installed}
+    known = (LLAMA_CPP, VLLM, LLAMA_SERVER) if LLAMA_SERVER.name in here else (LLAMA_CPP, VLLM)
+    engines = {engine.name: engine for engine in known}
     absent = {name: missing(engine) for name, engine in engines.items() if name not in here}
     found = Found(engines=engines, installations=here, missing=absent)
     return Facts(platform=platform, found=found, preferences=Preferences(**preferences))

@@ -40,6 +40,7 @@ from vllama.gateway.ready import Preload
 from vllama.gateway.routes import import_handlers
 from vllama.gateway.serve import Server
 from vllama.gateway.upstream import Upstreams
+from vllama.hardware.cpu_time import cpu_time
 from vllama.hardware.detect import describe
 from vllama.models.library import Library, open_library
 from vllama.models.types import Bundle
@@ -117,6 +118,7 @@ class Daemon:
             traffic=self._upstreams.traffic,
             cut=self._upstreams.cut,
             sleeper=self._sleeper,
+            cpu_time=cpu_time,
             over=gc.collect,  # tasks and errors leave cycles, and it is set to come rarely
         )
         self._meter = Meter(facts.platform, facts.preferences.reserve_bytes)

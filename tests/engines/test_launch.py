@@ -150,16 +150,24 @@ def test_variables_that_servers_read_do_not_reach_the_child():
     }
 
 
-def test_the_users_own_openmp_policy_stays():
-    spec = LLAMA_CPP.launch(
-        bundle(),
-        Settings(mode=Mode.CHAT, alias="m", context_length=256),
-        PYTHON,
-        ENDPOINT,
-        {"OMP_WAIT_POLICY": "ACTIVE"},
+@pytest.mark.parametrize(
+    ("threads", "batch_threads", "given", "policy"),
+    [
+        (1, 2, None, "PASSIVE"),  # the second would spin beside the one that generates
+        (2, 2, None, None),
+        (3, 4, None, None),
+        (1, 1, None, None),
+        (1, 2, "ACTIVE", "ACTIVE"),  # the user's own
+        (2, 2, "PASSIVE", "PASSIVE"),
+    ],
+)
+def test_how_threads_wait(threads, batch_threads, given, policy):
+    settings = Settings(
+        mode=Mode.CHAT, alias="m", context_length=256, threads=threads, batch_threads=batch_threads
     )
-    assert spec.env["OMP_WAIT_POLICY"] == "ACTIVE"
-    assert launch(LLAMA_CPP, PYTHON).env["OMP_WAIT_POLICY"] == "PASSIVE"
+    environ = {"OMP_WAIT_POLICY": given} if given else {}
+    spec = LLAMA_CPP.launch(bundle(), settings, PYTHON, ENDPOINT, environ)
+    assert spec.env.get("OMP_WAIT_POLICY") == policy
 
 
 def test_engines_are_found_by_entry_point():

@@ -111,7 +111,6 @@ def test_the_key_goes_by_the_environment_and_nothing_of_the_users_does():
     assert "secret" not in spec.argv
     assert spec.env == {
         "PATH": "/bin",
-        "OMP_WAIT_POLICY": "PASSIVE",
         "GGML_NO_BACKTRACE": "1",
         "LLAMA_API_KEY": "secret",
     }

@@ -10,6 +10,8 @@ from vllama.hardware.types import Vendor
 M2_16 = """\
 hw.memsize: 17179869184
 hw.logicalcpu: 8
+hw.perflevel0.physicalcpu: 4
+hw.physicalcpu: 8
 hw.optional.arm.FEAT_DotProd: 1
 hw.optional.arm.FEAT_BF16: 1
 hw.optional.arm.FEAT_SME: 0
@@ -36,6 +38,8 @@ sysctl.proc_translated: 1
 INTEL = """\
 hw.memsize: 34359738368
 hw.logicalcpu: 12
+hw.physicalcpu: 6
+sysctl: unknown oid 'hw.perflevel0.physicalcpu'
 hw.optional.floatingpoint: 1
 hw.optional.avx2_0: 1
 hw.optional.avx512f: 0
@@ -49,18 +53,19 @@ sysctl: unknown oid 'sysctl.proc_translated'
 
 
 @pytest.mark.parametrize(
-    ("text", "name", "cores", "gpu_bytes"),
+    ("text", "name", "cores", "performance_cores", "gpu_bytes"),
     [
-        (M2_16, "Apple M2", 8, 16 * GIB * 2 // 3),
-        (M3_MAX_64, "Apple M3 Max", 8, 48 * GIB),
-        (RAISED, "Apple M3 Max", 8, 56 * GIB),
-        (INTEL, "Intel(R) Core(TM) i7-9750H CPU @ 2.60GHz", 12, 0),
-        ("", "", 0, 0),
+        (M2_16, "Apple M2", 8, 4, 16 * GIB * 2 // 3),
+        (M3_MAX_64, "Apple M3 Max", 8, 4, 48 * GIB),
+        (RAISED, "Apple M3 Max", 8, 4, 56 * GIB),
+        (INTEL, "Intel(R) Core(TM) i7-9750H CPU @ 2.60GHz", 12, 6, 0),
+        ("", "", 0, 0, 0),
     ],
 )
-def test_sysctl(text: str, name: str, cores: int, gpu_bytes: int) -> None:
+def test_sysctl(text: str, name: str, cores: int, performance_cores: int, gpu_bytes: int) -> None:
     mac = parse_sysctl(text)
-    assert (mac.cpu_name, mac.logical_cores, mac.gpu_bytes) == (name, cores, gpu_bytes)
+    assert (mac.cpu_name, mac.gpu_bytes) == (name, gpu_bytes)
+    assert (mac.logical_cores, mac.performance_cores) == (cores, performance_cores)
 
 
 def test_features() -> None:

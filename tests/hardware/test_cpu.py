@@ -11,11 +11,13 @@ from vllama.hardware.cpu import (
     detect_cpu,
     parse_active_file,
     parse_cfs_quota,
+    parse_cpu_list,
     parse_cpu_max,
     parse_cpuinfo,
     parse_inactive_file,
     parse_memory_limit,
     parse_self_cgroup,
+    physical_cores,
     read_cgroup,
     usable_cores,
     usable_ram,
@@ -186,3 +188,34 @@ def test_active_pages_of_files():
     assert parse_active_file("inactive_file 7\nactive_file 4096\n") == 4096
     assert parse_active_file("total_active_file 77\n") == 77
     assert parse_active_file("") == 0
+
+
+def siblings(root: Path, pairs: dict[int, str]) -> None:
+    folder = "sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+    write(root, {folder.format(core): text for core, text in pairs.items()})
+
+
+def test_two_hyperthreads_are_one_core(tmp_path: Path) -> None:
+    siblings(tmp_path, {0: "0,2", 1: "1,3", 2: "0,2", 3: "1,3"})
+    assert physical_cores(frozenset({0, 1, 2, 3}), tmp_path) == 2
+    assert physical_cores(frozenset({0, 2}), tmp_path) == 1
+    assert physical_cores(frozenset({0, 1}), tmp_path) == 2
+
+
+def test_slower_cores_of_a_hybrid_cpu_do_not_count(tmp_path: Path) -> None:
+    siblings(tmp_path, {0: "0-1", 1: "0-1", 2: "2", 3: "3"})
+    write(tmp_path, {"sys/devices/cpu_core/cpus": "0-1"})
+    assert physical_cores(frozenset({0, 1, 2, 3}), tmp_path) == 1
+    assert physical_cores(frozenset({2, 3}), tmp_path) == 2  # there are no others to be had
+
+
+def test_where_the_system_tells_nothing_every_core_counts(tmp_path: Path) -> None:
+    assert physical_cores(frozenset({4, 5, 6}), tmp_path) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "cores"),
+    [("0-3,8", {0, 1, 2, 3, 8}), ("5", {5}), ("", set()), ("a-b,,7-", set()), ("-3", set())],
+)
+def test_lists_of_cores(text: str, cores: set[int]) -> None:
+    assert parse_cpu_list(text) == cores

@@ -16,6 +16,7 @@ from vllama.hardware.types import Platform, Vendor
 GIB = 1024**3
 CPU = Cpu(
     cores=16,
+    physical_cores=8,
     ram_total_bytes=128 * GIB,
     ram_available_bytes=100 * GIB,
     name="AMD EPYC",
@@ -24,6 +25,7 @@ CPU = Cpu(
 M3_MAX_64 = """\
 hw.memsize: 68719476736
 hw.logicalcpu: 16
+hw.perflevel0.physicalcpu: 12
 hw.optional.arm64: 1
 machdep.cpu.brand_string: Apple M3 Max
 sysctl.proc_translated: 0

@@ -255,14 +255,6 @@ def test_of_a_server_elsewhere_nothing_is_said_that_only_it_knows():
         assert short(plan) == ["m:latest: on another server", *plan.reasons]
 
 
-def test_one_core_is_left_free_for_decoding():
-    settings = make_plan(facts(CPU), bundle(), INFO, Need()).settings
-    assert (settings.threads, settings.batch_threads) == (3, 4)
-    assert make_plan(facts(CPU, threads=2), bundle(), INFO, Need()).settings.threads == 2
-    single = replace(CPU, cores=1)
-    assert make_plan(facts(single), bundle(), INFO, Need()).settings.threads == 1
-
-
 def test_an_automatic_context_shrinks_until_it_fits():
     # 32 layers × 8 heads × 128 × 2 (K and V) × 2 bytes = 128 KiB a token: 32 Ki tokens = 4 GiB
     large = replace(
@@ -301,7 +293,8 @@ def test_an_asked_for_context_is_refused_and_never_lowered():
 def test_the_plan_says_why():
     reasons = make_plan(facts(CPU), bundle(), INFO, Need()).reasons
     assert reasons[0] == "llama.cpp (llama_cpp.server) 0.3.36: runs on any CPU"
-    assert "context 4096 tokens" in reasons[-1]
+    assert "context 4096 tokens" in reasons[-2]
+    assert "3 threads on 4 cores" in reasons[-1]
 
 
 def test_embedding_is_a_mode_of_its_own():

@@ -177,6 +177,7 @@ class World:
             traffic=lambda endpoint: self.answers.get(endpoint.port, {}),
             cut=lambda endpoint, cause: self.cut.append((endpoint.port, cause)),
             sleeper=self.sleeper,
+            cpu_time=self.cpu_time,
         )
         limits = {"retry_room_s": 0.001, "hang_s": float("inf"), **limits}
         self.limits = Limits(max_loaded=max_loaded, **limits)
@@ -220,6 +221,9 @@ class World:
 
     def traits(self, plan):
         return Traits(context_length=plan.settings.context_length, max_concurrency=self.slots)
+
+    def cpu_time(self, pid):
+        return None
 
     def sleeper(self, plan):
         if not self.sleeps:

@@ -84,9 +84,10 @@ class Settings:
     engine's own. `parallel` is how many requests at once the user wants at most. `capabilities` are
     the model's; `ranks`: it scores documents instead of making vectors; `chat_template` is the one
     in its file, or with `template_family` one that the file lacks, None: there is none, or it is
-    not known yet; `turn_end` is then the token that ends an answer, and its number. `tuned_args`
-    and `tuned_env` are what an engine's own `tune` decided; `extra_args` are the user's and come
-    last, so that they win.
+    not known yet; `turn_end` is then the token that ends an answer, and its number.
+    `prompt_cache_bytes` is the most that conversations without a slot may take of the RAM.
+    `tuned_args` and `tuned_env` are what an engine's own `tune` decided; `extra_args` are the
+    user's and come last, so that they win.
     """
 
     mode: Mode
@@ -105,6 +106,7 @@ class Settings:
     chat_template: str | None = None
     template_family: str | None = None
     turn_end: tuple[str, int] | None = None
+    prompt_cache_bytes: int = 0
     tuned_args: tuple[str, ...] = ()
     tuned_env: tuple[tuple[str, str], ...] = ()
     extra_args: tuple[str, ...] = ()
@@ -304,6 +306,23 @@ class Splitting(Protocol):
     """An engine that can put some of a model's layers on a GPU; others put all there, or none."""
 
     splits_layers: bool
+
+
+@runtime_checkable
+class PromptCaching(Protocol):
+    """An engine that may keep conversations in RAM when they lose their slot."""
+
+    caches_prompts: bool
+
+
+@runtime_checkable
+class Threaded(Protocol):
+    """An engine that computes on the CPU with as many threads as `Settings` say.
+
+    `spare_cores` are to be left to what it does besides computing.
+    """
+
+    spare_cores: int
 
 
 @runtime_checkable

@@ -106,6 +106,8 @@ class LlamaCpp:
     formats: tuple[Format, ...] = (Format.GGUF,)
     modes: tuple[Mode, ...] = (Mode.CHAT, Mode.EMBED)
     overhead: Overhead
+    spare_cores: int = 0
+    caches_prompts: bool = False
     default_slots: int = 1
     most_slots: int | None = None
     reads_projectors: bool = False
@@ -166,13 +168,13 @@ class LlamaCpp:
             endpoint=endpoint,
             slots=self.slots(settings.parallel),
         )
-        # threads that spin at barriers collapse beside any other load (a third of the speed is lost
-        # on an idle machine, a tenth of it is left on a busy one)
-        extra = {
-            "OMP_WAIT_POLICY": environ.get("OMP_WAIT_POLICY", "PASSIVE"),
-            # a debugger's trace takes seconds and pushes the line that tells out of the last ones
-            "GGML_NO_BACKTRACE": environ.get("GGML_NO_BACKTRACE", "1"),
-        }
+        # a debugger's trace takes seconds and pushes the line that tells out of the last ones
+        extra = {"GGML_NO_BACKTRACE": environ.get("GGML_NO_BACKTRACE", "1")}
+        if settings.threads == 1 < settings.batch_threads:
+            # the others have work with prompts only, and spin beside the one that generates
+            # unless they are told to sleep; more threads that generate have to spin: to wake one
+            # takes longer than a step of the model
+            extra["OMP_WAIT_POLICY"] = environ.get("OMP_WAIT_POLICY", "PASSIVE")
         if endpoint.api_key:
             extra[self.key_variable] = endpoint.api_key
         words = (*self.program(installation), *spell(self.flags, start), *settings.extra_args)

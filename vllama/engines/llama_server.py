@@ -7,7 +7,7 @@ for this machine, the wheel runs on any CPU (half the speed under load).
 Measured facts behind the choices here (llama.cpp b11434, xllamacpp 2026.10.11549): `-c` is what all
 slots share, so each slot is given its own part: `-c` is context times slots, without the unified
 cache in which one long conversation takes the others' room. `--cache-ram` is 8 GiB unless it is
-said otherwise, more than many a model; the slots keep their conversations anyway. `/health` answers
+said otherwise, more than many a model: the plan says how much there is for it. `/health` answers
 503 while it loads; it and `/v1/models` want no key, `/props` does. A first TERM waits for answers
 up to 30 s, a second one ends it. Completions take a schema as `json_schema` and ignore
 `response_format`. Chats with a `response_format` may put a fence of Markdown around their JSON,
@@ -176,7 +176,7 @@ FLAGS: tuple[Flag, ...] = (
     ("--flash-attn", lambda start: "on" if start.settings.flash_attention else "off"),
     ("--cache-type-k", _kv_type),
     ("--cache-type-v", _kv_type),
-    ("--cache-ram", lambda start: 0),
+    ("--cache-ram", lambda start: start.settings.prompt_cache_bytes // MIB),
     ("--lora", lambda start: start.bundle.adapters),
     ("--mmproj", lambda start: start.bundle.projector if not start.embeds else None),
     ("--jinja", lambda start: True),
@@ -249,6 +249,7 @@ ENGINE = LlamaCpp(
     overhead=Overhead(
         fixed_bytes=100 * MIB, logits_rows=512, context_multiple=256, logprobs_take_memory=False
     ),
+    caches_prompts=True,
     default_slots=4,
     reads_projectors=True,
     keeps_connections=False,

@@ -15,6 +15,8 @@ SYSCTL = "/usr/sbin/sysctl"
 NAMES = (
     "hw.memsize",
     "hw.logicalcpu",
+    "hw.perflevel0.physicalcpu",
+    "hw.physicalcpu",
     "hw.optional",
     "machdep.cpu",
     "iogpu.wired_limit_mb",
@@ -28,11 +30,15 @@ LARGE_MAC_BYTES = 36 * GIB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mac:
-    """What `sysctl` tells about a Mac. `translated`: this process runs under Rosetta."""
+    """What `sysctl` tells about a Mac. `translated`: this process runs under Rosetta.
+
+    `performance_cores` are all physical ones on an Intel Mac.
+    """
 
     cpu_name: str
     cpu_features: frozenset[str]
     logical_cores: int
+    performance_cores: int
     ram_bytes: int
     apple_silicon: bool
     translated: bool
@@ -70,6 +76,8 @@ def parse_sysctl(text: str) -> Mac:
         cpu_name=name,
         cpu_features=_features(values),
         logical_cores=_number(values, "hw.logicalcpu"),
+        performance_cores=_number(values, "hw.perflevel0.physicalcpu")
+        or _number(values, "hw.physicalcpu"),
         ram_bytes=_number(values, "hw.memsize"),
         apple_silicon=_number(values, "hw.optional.arm64") == 1 or name.startswith("Apple"),
         translated=translated,

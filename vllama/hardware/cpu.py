@@ -30,9 +30,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cpu:
-    """Cores and memory to use."""
+    """Cores and memory to use; `physical_cores` as in `Platform`."""
 
     cores: int
+    physical_cores: int
     ram_total_bytes: int
     ram_available_bytes: int
     name: str
@@ -44,8 +45,10 @@ def detect_cpu(root: Path = Path("/")) -> Cpu:
     limits = read_cgroup(root)
     total, available = usable_ram(limits)
     name, features = parse_cpuinfo(_read(root / "proc/cpuinfo") or "")
+    allowed = affinity()
     return Cpu(
-        cores=usable_cores(affinity_cores(), limits.cores),
+        cores=usable_cores(len(allowed), limits.cores),
+        physical_cores=usable_cores(physical_cores(allowed, root), limits.cores),
         ram_total_bytes=total,
         ram_available_bytes=available,
         name=name or platform.processor(),
@@ -68,11 +71,33 @@ def usable_ram(limits: Limits, kept_bytes: int = 0) -> tuple[int, int]:
     return total, available
 
 
-def affinity_cores() -> int:
-    """Return how many cores the scheduler may put this process on."""
+def affinity() -> frozenset[int]:
+    """Return the logical cores that the kernel may put this process on."""
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        return frozenset(os.sched_getaffinity(0))
+    return frozenset(range(os.cpu_count() or 1))
+
+
+def physical_cores(allowed: frozenset[int], root: Path = Path("/")) -> int:
+    """Return how many of the cores can compute side by side.
+
+    Two hyperthreads count as one, and the slower cores of a hybrid Intel CPU do not count: threads
+    that wait for each other are as fast as the slowest. Linux tells both below /sys/devices;
+    where it does not, every core counts.
+    """
+    fast = parse_cpu_list(_read(root / "sys/devices/cpu_core/cpus") or "") & allowed or allowed
+    siblings = "sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+    return len({_read(root / siblings.format(core)) or str(core) for core in fast})
+
+
+def parse_cpu_list(text: str) -> frozenset[int]:
+    """Read a list of cores as Linux writes it, `0-3,8`."""
+    cores: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if first.isdigit() and (last.isdigit() or not dash):
+            cores.update(range(int(first), int(last or first) + 1))
+    return frozenset(cores)
 
 
 def usable_cores(affinity: int, quota: float | None) -> int:

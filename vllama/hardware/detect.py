@@ -93,6 +93,8 @@ def assemble(
         if mac
         else (processor.features if processor else NO_FEATURES),
         accelerators=tuple(accelerators),
+        physical_cores=(mac.performance_cores if mac else 0)
+        or (processor.physical_cores if processor else 0),
         notes=tuple(note for group in findings for note in group.notes),
     )
 

@@ -35,7 +35,8 @@ class Accelerator:
 class Platform:
     """What this machine is. `os` is "linux", "darwin" or "windows"; `arch` as `uname -m` says.
 
-    `cores` are those this process may use (affinity and cgroup quota counted in).
+    `cores` are those this process may use (affinity and cgroup quota counted in), `physical_cores`
+    those of them that compute side by side: no hyperthreads, no efficiency cores; 0: not known.
     `notes` tell what detection could not find out, one sentence each.
     """
 
@@ -47,6 +48,7 @@ class Platform:
     cpu_name: str = ""
     cpu_features: frozenset[str] = frozenset()
     accelerators: tuple[Accelerator, ...] = ()
+    physical_cores: int = 0
     notes: tuple[str, ...] = ()
 
     def of(self, vendor: Vendor) -> tuple[Accelerator, ...]:

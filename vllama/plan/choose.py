@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from vllama.engines.base import Engine, Limited, Missing, Mode, Settings
 from vllama.engines.find import NOT_INSTALLED
 from vllama.engines.recipe import command, how_to_get, recipe_of
@@ -11,8 +13,10 @@ from vllama.models.convert.offer import offer_for
 from vllama.models.fits import amount
 from vllama.models.info import template_words
 from vllama.models.types import Bundle, Format, ModelInfo
+from vllama.plan.prompt_cache import prompt_cache_bytes
 from vllama.plan.reckon import flash_attention, reckon
 from vllama.plan.refuse import refusal, refuse_by_engine, refuse_if_too_large
+from vllama.plan.threads import threads
 from vllama.plan.types import Choice, Facts, Need, Plan, Reckoned
 from vllama.units import format_bytes_decimal
 
@@ -233,6 +237,8 @@ def draft(
     refuse_by_engine(facts, bundle, engine, info, need)
     reckoned = reckon(facts, choice, bundle.format, info, need)
     memory, context = reckoned.memory, reckoned.context_length
+    cache_bytes = prompt_cache_bytes(facts, engine, need, memory, reckoned.parallel)
+    memory = replace(memory, prompt_cache_bytes=cache_bytes)
     reasons = [
         f"{engine.title} {choice.installation.version}: {choice.reason}",
         *reckoned.reasons,
@@ -240,8 +246,11 @@ def draft(
     ]
     if need.mode is Mode.CHAT and (words := template_words(bundle, info)):
         reasons.insert(-1, f"template: {words}")
-    prefs, cores = facts.preferences, facts.platform.cores // facts.preferences.replicas
-    threads = need.threads or prefs.threads
+    prefs, work = facts.preferences, threads(facts, engine, need, on_gpu=memory.on_gpu)
+    if cache_bytes:
+        reasons.append(f"up to {amount(cache_bytes)} more for conversations that lost their slot")
+    if work.reason:
+        reasons.append(work.reason)
     plan = Plan(
         bundle=bundle,
         info=info,
@@ -252,9 +261,8 @@ def draft(
             alias=bundle.name,
             context_length=context,
             gpu_layers=reckoned.gpu_layers,
-            # one core left free: spinning OpenMP threads on every core collapse beside any load
-            threads=threads or max(1, cores - 1),
-            batch_threads=threads or max(1, cores),
+            threads=work.generate,
+            batch_threads=work.batch,
             flash_attention=flash_attention(facts, need),
             kv_cache_type=prefs.kv_cache_type,
             parallel=reckoned.parallel,
@@ -265,6 +273,7 @@ def draft(
             chat_template=info.chat_template,
             template_family=info.template_family,
             turn_end=info.turn_end,
+            prompt_cache_bytes=cache_bytes,
             tuned_args=reckoned.tuning.args if reckoned.tuning else (),
             tuned_env=reckoned.tuning.env if reckoned.tuning else (),
             extra_args=prefs.extra_args,
@@ -272,6 +281,7 @@ def draft(
         memory=memory,
         reasons=tuple(reasons),
         context_asked=reckoned.context_asked,
+        most_threads=work.most,
         relief=facts.relief,
     )
     return plan, choice, reckoned

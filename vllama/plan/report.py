@@ -190,6 +190,7 @@ def report(
             "kv_cache_bytes": memory.kv_bytes,
             "compute_bytes": memory.compute_bytes,
             "process_bytes": memory.fixed_bytes,
+            "prompt_cache_bytes": memory.prompt_cache_bytes,
             "total_bytes": memory.total_bytes,
             "device": "gpu" if memory.on_gpu else "ram",
         },

@@ -34,12 +34,16 @@ class Preferences:
 
 
 class Need(msgspec.Struct, frozen=True, kw_only=True):
-    """What one request needs of an instance; None means: whatever is there."""
+    """What one request needs of an instance; None means: whatever is there.
+
+    `threads` is what somebody asked for, `threads_at_most` what other programs leave cores for.
+    """
 
     mode: Mode = Mode.CHAT
     context_length: int | None = None
     gpu_layers: int | None = None
     threads: int | None = None
+    threads_at_most: int | None = None
     logprobs: bool = False
 
 
@@ -70,18 +74,25 @@ class Facts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """An estimate, in bytes, and whether it is taken from GPUs."""
+    """An estimate, in bytes, and whether it is taken from GPUs.
+
+    `prompt_cache_bytes` are taken as conversations come, of the RAM in any case.
+    """
 
     weights_bytes: int
     kv_bytes: int
     compute_bytes: int
     fixed_bytes: int
+    prompt_cache_bytes: int = 0
     on_gpu: bool = False
 
     @property
     def total_bytes(self) -> int:
-        """Sum of the parts."""
-        return self.weights_bytes + self.kv_bytes + self.compute_bytes + self.fixed_bytes
+        """Sum of the parts; on a GPU without the prompt cache, which is not there."""
+        cache_bytes = 0 if self.on_gpu else self.prompt_cache_bytes
+        return (
+            self.weights_bytes + self.kv_bytes + self.compute_bytes + self.fixed_bytes + cache_bytes
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,8 +148,10 @@ class Reckoned:
 class Plan:
     """The decision and its reasons, one sentence each.
 
-    `context_asked`: somebody asked for that much context. `relief` is what it had to make do with;
-    `instead` says so, and why, of a plan that is not the first; else it is empty.
+    `context_asked`: somebody asked for that much context. `most_threads` are those that would
+    generate if no other program wanted a core, None: their number stays as it is. `relief` is what
+    it had to make do with; `instead` says so, and why, of a plan that is not the first; else it is
+    empty.
     """
 
     bundle: Bundle
@@ -149,5 +162,6 @@ class Plan:
     memory: Memory
     reasons: tuple[str, ...]
     context_asked: bool = False
+    most_threads: int | None = None
     relief: Relief = field(default_factory=Relief)
     instead: str = ""

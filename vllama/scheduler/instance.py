@@ -160,7 +160,7 @@ class Lease:
     released: bool = False
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Instance:
     """A model that is loading, serving or on its way out; changed by the scheduler only.
 
@@ -171,7 +171,8 @@ class Instance:
     in bytes by pool, `holds` what was measured last, `peak` the most of that, `measured` whether
     that was when it served: before, it may grow up to `needs`. `awake_holds` is what it held before
     it fell asleep. `unwanted` is why it shall go though its keep-alive is not over. `service_s` is
-    how long a request takes, as a moving average.
+    how long a request takes, as a moving average; `busy_s` how long there were requests, up to when
+    it last fell idle, and `busy_since_s` since when there are.
     """
 
     key: Key
@@ -207,6 +208,8 @@ class Instance:
     ready_s: float = math.inf
     served: int = 0
     service_s: float = 0.0
+    busy_s: float = 0.0
+    busy_since_s: float = 0.0
     leases: int = 0
     busy_at: dict[Endpoint, int] = field(default_factory=dict)
     prefixes: OrderedDict[Hashable, Endpoint] = field(default_factory=OrderedDict)
@@ -229,6 +232,10 @@ class Instance:
     def busy(self) -> bool:
         """True while it loads, serves or somebody waits for it."""
         return self.leases > 0 or bool(self.queue) or not self.loaded
+
+    def worked_s(self, now_s: float) -> float:
+        """Return for how long it has had requests in its life."""
+        return self.busy_s + (now_s - self.busy_since_s if self.leases else 0.0)
 
     @property
     def limit(self) -> int:

@@ -31,7 +31,9 @@ RAM = "ram"
 KEPT = 5
 LOCK_LIMIT_S = 5.0
 # what does not change how much memory a process takes
-IDLE_SETTINGS = {"alias", "threads", "batch_threads", "stall_timeout_s"}
+IDLE_SETTINGS = {
+    "alias", "threads", "batch_threads", "stall_timeout_s", "prompt_cache_bytes",
+}  # fmt: skip
 
 
 class Measurable(Protocol):

@@ -19,6 +19,7 @@ from vllama.clock import Clock
 from vllama.errors import QueueFull, ShuttingDown
 from vllama.models.types import Bundle
 from vllama.plan.types import Need
+from vllama.scheduler.contention import Contention
 from vllama.scheduler.health import Health
 from vllama.scheduler.instance import Instance, Key, Lease, Prefix, Waiter
 from vllama.scheduler.life import Life
@@ -42,6 +43,7 @@ class Scheduler:
         self._table = Table(limits, clock)
         self._room = Room(self._table, ports)
         self._health = Health(self._table, ports)
+        self._contention = Contention(self._table, ports, self._reload)
         self._group: asyncio.TaskGroup | None = None
         self._closing = False
 
@@ -52,7 +54,10 @@ class Scheduler:
         table = self._table
         async with asyncio.TaskGroup() as group:
             self._group = group
-            helpers = [group.create_task(self._room.run()), group.create_task(self._health.run())]
+            helpers = [
+                group.create_task(helper.run())
+                for helper in (self._room, self._health, self._contention)
+            ]
             try:
                 while True:
                     table.expire()
@@ -227,6 +232,10 @@ class Scheduler:
         """Look now at the health of all engines."""
         await self._health.look()
 
+    def look_at_cores(self) -> None:
+        """Look now at what other programs leave the engines of the cores."""
+        self._contention.look()
+
     def expire(self) -> None:
         """Begin to unload every idle instance whose time is over."""
         self._table.expire()
@@ -302,6 +311,20 @@ class Scheduler:
         if old:
             need = widened(old, need)
             self._table.retire(old, "a request needs it loaded differently")
+        return self._begin(self._group, key, bundle, need, old)
+
+    def _reload(self, old: Instance, threads: int, why: str) -> None:
+        """Load `old` again, with at most so many threads."""
+        if self._closing or self._group is None:
+            return
+        self._table.retire(old, why)
+        need = msgspec.structs.replace(old.need, threads_at_most=threads)
+        self._begin(self._group, old.key, old.bundle, need, old)
+
+    def _begin(
+        self, group: asyncio.TaskGroup, key: Key, bundle: Bundle, need: Need, old: Instance | None
+    ) -> Instance:
+        """Make an instance and let it live; it takes the place of `old`."""
         now_s = self._clock.monotonic()
         ending = (item for item in self._table.leaving if item.key == key)
         instance = Instance(
@@ -318,7 +341,7 @@ class Scheduler:
         # not in the request's context: its life is longer
         context = Context()
         context.run(tracing.model.set, bundle.name)
-        instance.task = self._group.create_task(life.run(), name=str(key), context=context)
+        instance.task = group.create_task(life.run(), name=str(key), context=context)
         return instance
 
 
@@ -333,4 +356,9 @@ def widened(old: Instance, need: Need) -> Need:
     had = old.plan.settings if old.plan else None
     context = max(need.context_length or 0, had.context_length if had else 0) or None
     logprobs = need.logprobs or bool(had and had.logprobs)
-    return msgspec.structs.replace(need, context_length=context, logprobs=logprobs)
+    return msgspec.structs.replace(
+        need,
+        context_length=context,
+        logprobs=logprobs,
+        threads_at_most=old.need.threads_at_most,
+    )

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from vllama.clock import Clock
 from vllama.errors import CoolingDown, EngineStartFailed, VllamaError
+from vllama.hardware.cpu_time import CpuTime
 from vllama.models.types import Bundle
 from vllama.plan.ladder import Failed
 from vllama.plan.types import Need, Plan
@@ -65,7 +66,8 @@ class Ports:
     memory (at GPUs only if told to); `told` hears of the end of every load, with its error if it
     failed; `remember` of what a process held at most in its life. `traffic` tells how far the
     answers from an endpoint are; `cut` ends them, with the cause. `sleeper` is None for an engine
-    that cannot sleep. `over` comes when an instance has ended.
+    that cannot sleep. `over` comes when an instance has ended. `cpu_time` tells what a process, by
+    its id, and all others have used; None: that is not known.
     """
 
     plan: Callable[[Bundle, Need], Awaitable[Plan]]
@@ -80,6 +82,7 @@ class Ports:
     cut: Callable[[Endpoint, str], None] = lambda endpoint, cause: None
     sleeper: Callable[[Plan], Sleeper | None] = lambda plan: None
     over: Callable[[], object] = lambda: None
+    cpu_time: Callable[[int], CpuTime | None] = lambda pid: None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +124,8 @@ class Table:
 
     def take(self, instance: Instance, keep_alive_s: float | None) -> None:
         """Count a request in; its keep-alive sticks to the instance."""
+        if not instance.leases:
+            instance.busy_since_s = self.clock.monotonic()
         instance.leases += 1
         instance.served += 1
         self.keep(instance, keep_alive_s)
@@ -172,6 +177,7 @@ class Table:
         if instance.queue or instance.retiring:
             instance.wake.set()
         if not instance.leases:
+            instance.busy_s += instance.last_used_s - instance.busy_since_s
             instance.idle.set()
             if self.room_wanted:
                 self.room_changed.set()

@@ -1,0 +1,72 @@
+"""How many threads compute, and why."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.facts import (
+    CPU,
+    H100,
+    INFO,
+    LLAMA_CPP_GPU,
+    LLAMA_CPP_HERE,
+    LLAMA_SERVER_HERE,
+    bundle,
+    facts,
+)
+from vllama.plan.choose import make_plan
+from vllama.plan.types import Need
+
+
+def plan(platform=CPU, installed=LLAMA_SERVER_HERE, need=Need(), **preferences):  # noqa: B008
+    known = facts(platform, (installed,), engine=installed.engine, **preferences)
+    return make_plan(known, bundle(), INFO, need)
+
+
+@pytest.mark.parametrize(
+    ("cores", "physical", "installed", "threads"),
+    [
+        (2, 2, LLAMA_SERVER_HERE, 2),
+        (2, 2, LLAMA_CPP_HERE, 1),
+        (1, 1, LLAMA_CPP_HERE, 1),
+        (16, 8, LLAMA_SERVER_HERE, 8),  # hyperthreads do not compute side by side
+        (16, 8, LLAMA_CPP_HERE, 7),
+        (4, 0, LLAMA_SERVER_HERE, 4),  # not known
+    ],
+)
+def test_one_for_each_core_less_what_the_engine_wants_for_itself(
+    cores, physical, installed, threads
+):
+    made = plan(replace(CPU, cores=cores, physical_cores=physical), installed)
+    assert made.settings.threads == made.most_threads == threads
+    assert made.settings.batch_threads == (physical or cores)
+    plural = "" if threads == 1 else "s"
+    assert any(f"{threads} thread{plural}" in reason for reason in made.reasons)
+
+
+def test_fewer_where_other_programs_keep_the_cores_busy():
+    made = plan(need=Need(threads_at_most=1))
+    assert (made.settings.threads, made.settings.batch_threads, made.most_threads) == (1, 4, 4)
+    assert "1 thread instead of 4: other programs keep the cores busy" in made.reasons
+    assert plan(need=Need(threads_at_most=9)).settings.threads == 4
+
+
+@pytest.mark.parametrize(
+    "made",
+    [plan(threads=3), plan(need=Need(threads=3)), plan(threads=3, need=Need(threads_at_most=1))],
+)
+def test_a_number_that_was_asked_for_stays(made):
+    assert (made.settings.threads, made.settings.batch_threads) == (3, 3)
+    assert made.most_threads is None
+    assert "3 threads, as asked for" in made.reasons
+
+
+def test_replicas_share_the_cores_and_keep_their_threads():
+    made = plan(replicas=2)
+    assert (made.settings.threads, made.most_threads) == (2, None)
+
+
+def test_nothing_is_said_of_threads_where_a_gpu_computes():
+    made = plan(H100, LLAMA_CPP_GPU)
+    assert made.most_threads is None
+    assert not any("thread" in reason for reason in made.reasons)
