@@ -36,7 +36,7 @@ SWAPS = {"OLLAMA_MAX_LOADED_MODELS": "1"}  # else both models stay loaded, and n
 OLLAMAS = {"Ollama": {}, "Ollama (4 parallel)": {"OLLAMA_NUM_PARALLEL": "4"}}
 READY_S = 60
 # few tokens: threads that spin while they wait can take a minute for them beside a busy loop
-BUSY = ("--clients", "1,4", "--prompts", "short", "--tokens", "32")
+BUSY = ("--clients", "1,4", "--prompts", "short", "--tokens", "16")
 QUICK = ("--clients", "1,4", "--prompts", "short", "--rounds", "1", "--tokens", "16")
 
 

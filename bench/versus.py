@@ -64,8 +64,9 @@ def names(result):
 
 
 def on_gpu(result):
-    """Whether a server had its model on a GPU."""
-    return any(row.get("gpu_bytes") for row in result["rows"])
+    """Whether all servers had the model on a GPU; an Ollama that cannot tell says so of any."""
+    loads = [row for row in result["rows"] if row["step"] == "load"]
+    return bool(loads) and all(row["gpu_bytes"] for row in loads)
 
 
 def claims(result):

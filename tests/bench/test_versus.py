@@ -54,6 +54,9 @@ def test_each_claim_has_a_line(theirs, verdicts):
 
 def test_claims_on_a_gpu_and_without_a_measurement():
     assert versus.NO_GPU not in versus.claims(result(gpu_bytes=2**30))
+    half = result(gpu_bytes=2**30)
+    next(row for row in half["rows"] if row["step"] == "load")["gpu_bytes"] = 0
+    assert versus.claims(half).count(versus.NO_GPU) == 4
     nothing = result() | {"rows": []}
     assert versus.claims(nothing).count("| not measured |") == 4
 
