@@ -151,23 +151,17 @@ def test_variables_that_servers_read_do_not_reach_the_child():
 
 
 @pytest.mark.parametrize(
-    ("threads", "batch_threads", "given", "policy"),
+    ("given", "passed"),
     [
-        (1, 2, None, "PASSIVE"),  # the second would spin beside the one that generates
-        (2, 2, None, None),
-        (3, 4, None, None),
-        (1, 1, None, None),
-        (1, 2, "ACTIVE", "ACTIVE"),  # the user's own
-        (2, 2, "PASSIVE", "PASSIVE"),
+        ({}, {"GOMP_SPINCOUNT": "1000"}),
+        ({"GOMP_SPINCOUNT": "7"}, {"GOMP_SPINCOUNT": "7"}),  # the user's own
+        ({"OMP_WAIT_POLICY": "ACTIVE"}, {"OMP_WAIT_POLICY": "ACTIVE"}),
     ],
 )
-def test_how_threads_wait(threads, batch_threads, given, policy):
-    settings = Settings(
-        mode=Mode.CHAT, alias="m", context_length=256, threads=threads, batch_threads=batch_threads
-    )
-    environ = {"OMP_WAIT_POLICY": given} if given else {}
-    spec = LLAMA_CPP.launch(bundle(), settings, PYTHON, ENDPOINT, environ)
-    assert spec.env.get("OMP_WAIT_POLICY") == policy
+def test_how_threads_wait_for_each_other(given, passed):
+    settings = Settings(mode=Mode.CHAT, alias="m", context_length=256)
+    env = LLAMA_CPP.launch(bundle(), settings, PYTHON, ENDPOINT, given).env
+    assert {name: env[name] for name in env if name.startswith(("OMP", "GOMP"))} == passed
 
 
 def test_engines_are_found_by_entry_point():

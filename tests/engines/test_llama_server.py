@@ -111,6 +111,7 @@ def test_the_key_goes_by_the_environment_and_nothing_of_the_users_does():
     assert "secret" not in spec.argv
     assert spec.env == {
         "PATH": "/bin",
+        "GOMP_SPINCOUNT": "1000",
         "GGML_NO_BACKTRACE": "1",
         "LLAMA_API_KEY": "secret",
     }

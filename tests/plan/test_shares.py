@@ -17,7 +17,7 @@ def settings(cores=16, need=Need(), **preferences):  # noqa: B008 (frozen)
 
 @pytest.mark.parametrize(
     ("cores", "replicas", "threads", "batch_threads"),
-    [(16, 1, 15, 16), (16, 2, 7, 8), (16, 3, 4, 5), (2, 2, 1, 1), (2, 5, 1, 1)],
+    [(16, 1, 16, 16), (16, 2, 8, 8), (16, 3, 5, 5), (2, 2, 1, 1), (2, 5, 1, 1)],
 )
 def test_each_has_its_share_of_the_cores(cores, replicas, threads, batch_threads):
     found = settings(cores, replicas=replicas)

@@ -27,16 +27,13 @@ def plan(platform=CPU, installed=LLAMA_SERVER_HERE, need=Need(), **preferences):
     ("cores", "physical", "installed", "threads"),
     [
         (2, 2, LLAMA_SERVER_HERE, 2),
-        (2, 2, LLAMA_CPP_HERE, 1),
+        (2, 2, LLAMA_CPP_HERE, 2),
         (1, 1, LLAMA_CPP_HERE, 1),
         (16, 8, LLAMA_SERVER_HERE, 8),  # hyperthreads do not compute side by side
-        (16, 8, LLAMA_CPP_HERE, 7),
         (4, 0, LLAMA_SERVER_HERE, 4),  # not known
     ],
 )
-def test_one_for_each_core_less_what_the_engine_wants_for_itself(
-    cores, physical, installed, threads
-):
+def test_one_for_each_physical_core(cores, physical, installed, threads):
     made = plan(replace(CPU, cores=cores, physical_cores=physical), installed)
     assert made.settings.threads == made.most_threads == threads
     assert made.settings.batch_threads == (physical or cores)

@@ -317,12 +317,12 @@ class PromptCaching(Protocol):
 
 @runtime_checkable
 class Threaded(Protocol):
-    """An engine that computes on the CPU with as many threads as `Settings` say.
+    """An engine that is told with how many threads to compute on the CPU.
 
-    `spare_cores` are to be left to what it does besides computing.
+    `sets_threads`: its command line has `Settings.threads` and `batch_threads`.
     """
 
-    spare_cores: int
+    sets_threads: bool
 
 
 @runtime_checkable

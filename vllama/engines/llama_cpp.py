@@ -106,7 +106,7 @@ class LlamaCpp:
     formats: tuple[Format, ...] = (Format.GGUF,)
     modes: tuple[Mode, ...] = (Mode.CHAT, Mode.EMBED)
     overhead: Overhead
-    spare_cores: int = 0
+    sets_threads: bool = True
     caches_prompts: bool = False
     default_slots: int = 1
     most_slots: int | None = None
@@ -170,11 +170,11 @@ class LlamaCpp:
         )
         # a debugger's trace takes seconds and pushes the line that tells out of the last ones
         extra = {"GGML_NO_BACKTRACE": environ.get("GGML_NO_BACKTRACE", "1")}
-        if settings.threads == 1 < settings.batch_threads:
-            # the others have work with prompts only, and spin beside the one that generates
-            # unless they are told to sleep; more threads that generate have to spin: to wake one
-            # takes longer than a step of the model
-            extra["OMP_WAIT_POLICY"] = environ.get("OMP_WAIT_POLICY", "PASSIVE")
+        if "OMP_WAIT_POLICY" not in environ:
+            # a thread that waits for the others spins for some 10 µs, then sleeps: as fast as the
+            # default (hundreds of µs) on free cores, twice as fast where others want them, and
+            # between two tokens the core is free for what the server does then
+            extra["GOMP_SPINCOUNT"] = environ.get("GOMP_SPINCOUNT", "1000")
         if endpoint.api_key:
             extra[self.key_variable] = endpoint.api_key
         words = (*self.program(installation), *spell(self.flags, start), *settings.extra_args)

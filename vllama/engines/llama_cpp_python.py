@@ -176,8 +176,6 @@ ENGINE = LlamaCpp(
     install=RECIPE,
     max_adapters=1,
     overhead=Overhead(fixed_bytes=150 * MIB, logits_rows=512, context_multiple=256),
-    # a loop in Python runs between two tokens; threads that spin on all cores take its time
-    spare_cores=1,
     most_slots=1,
     logprobs_at_start=True,
 )

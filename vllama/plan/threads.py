@@ -35,21 +35,15 @@ def threads(facts: Facts, engine: Engine, need: Need, *, on_gpu: bool) -> Thread
     if asked := need.threads or prefs.threads:
         return Threads(generate=asked, batch=asked, reason=f"{_count(asked)}, as asked for")
     cores = max(1, (platform.physical_cores or platform.cores) // prefs.replicas)
-    if not isinstance(engine, Threaded):
+    if not isinstance(engine, Threaded) or on_gpu:
         return Threads(generate=max(1, cores - 1), batch=cores)
-    most = max(1, cores - engine.spare_cores)
-    if on_gpu:
-        return Threads(generate=most, batch=cores)
-    fewer = min(most, need.threads_at_most or most)
-    if fewer < most:
-        reason = f"{_count(fewer)} instead of {most}: other programs keep the cores busy"
-    elif engine.spare_cores and most < cores:
-        reason = f"{_count(most)} on {cores} cores: what it does between two tokens takes the other"
+    fewer = min(cores, need.threads_at_most or cores)
+    if fewer < cores:
+        reason = f"{_count(fewer)} instead of {cores}: other programs keep the cores busy"
     else:
-        reason = f"{_count(most)}, one on each physical core"
-    return Threads(
-        generate=fewer, batch=cores, most=most if prefs.replicas == 1 else None, reason=reason
-    )
+        reason = f"{_count(cores)}: one on each physical core"
+    most = cores if prefs.replicas == 1 else None
+    return Threads(generate=fewer, batch=cores, most=most, reason=reason)
 
 
 def _count(number: int) -> str:
