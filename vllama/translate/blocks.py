@@ -100,7 +100,7 @@ class BlockReply(Tap):
         self._block: Block | None = None
         self._live: int | None = None  # the engine's index of the call that is or was open
         self._later = CallCollector()
-        self._held = ""  # text that may not open a block yet
+        self._held: list[str] = []  # text that may not open a block yet
         self._stopped_by: object = None  # the stop sequence, if the engine says so
 
     @property
@@ -163,11 +163,13 @@ class BlockReply(Tap):
             return
         block = self._block
         if block is None or block.kind is not kind:
-            if kind is BlockKind.TEXT:
-                text, self._held = self._held + text, ""
             if text.isspace() or (block is not None and not block.complete):
-                self._held = text if kind is BlockKind.TEXT else self._held
+                if kind is BlockKind.TEXT:
+                    self._held.append(text)
                 return
+            if kind is BlockKind.TEXT and self._held:
+                text = "".join((*self._held, text))
+                self._held.clear()
             block = self._open(Block(kind=kind, index=len(self._blocks)), out)
         self._add(block, text, out)
 
@@ -220,8 +222,8 @@ class BlockReply(Tap):
             self._say(BlockKind.TEXT, text, out)
         collected, broken = self._later.finish()
         self._close(out)
-        rest = self._held + broken
-        self._held = ""
+        rest = "".join((*self._held, broken))
+        self._held.clear()
         if rest and (not self._blocks or not rest.isspace()):
             self._add(
                 self._open(Block(kind=BlockKind.TEXT, index=len(self._blocks)), out), rest, out

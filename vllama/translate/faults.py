@@ -38,7 +38,7 @@ _OVERFLOW_WORDS = (
     "context size has been exceeded",
 )
 _VALIDATION = re.compile(r"validation errors?\b", re.IGNORECASE)
-_FIELD = re.compile(r"'loc': \(([^)]*)\)[^{}]*?'msg': (?:'([^']*)'|\"([^\"]*)\")")
+_QUOTED = re.compile(r"'([^']*+)'|\"([^\"]*+)\"")
 
 _CLIENT_FAULTS = (400, 404, 413, 415, 422)  # 404: the engine's own, not a missing model of ours
 
@@ -177,9 +177,14 @@ def _detail(detail: object) -> str:
 def _validation(message: str) -> str:
     """Shorten pydantic's report to `field: what is wrong`."""
     problems = []
-    for match in _FIELD.finditer(message[:20_000]):
-        names = [part.strip(" '\"") for part in match.group(1).split(",")]
+    for report in message[:20_000].split("'loc': (")[1:]:
+        where, _, rest = report.partition(")")
+        between, _, said = rest.partition("'msg': ")
+        quoted = _QUOTED.match(said)
+        if quoted is None or "{" in between or "}" in between:  # it is another entry's
+            continue
+        names = [part.strip(" '\"") for part in where.split(",")]
         field = ".".join(name for name in names if name and name != "body")
-        problem = match.group(2) or match.group(3) or "invalid"
+        problem = quoted[1] or quoted[2] or "invalid"
         problems.append(f"{field}: {problem}" if field else problem)
     return clean_text("; ".join(dict.fromkeys(problems)) or message)

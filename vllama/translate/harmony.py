@@ -16,11 +16,12 @@ _MESSAGE = "<|message|>"
 _LONGEST_HEADER = 400
 _ENDS = ("<|end|>", "<|return|>", "<|call|>", *BEGINNINGS)
 _END = re.compile("|".join(map(re.escape, _ENDS)))
-_TAG = re.compile(r"<\|\w*\|?>?")
-_RECIPIENT = re.compile(r"\bto=\s*(?:functions\.)?([^\s<]+)")
-_CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
-# what may stand in a header; anything else that was never a message is text
-_HEADER = re.compile(r"(?:\s|assistant|analysis|commentary|final|json|code|to=\S*|[\w.]{0,12}$)*")
+_TAG = re.compile(r"<\|\w*+\|?>?")
+_RECIPIENT = re.compile(r"\bto=\s*+(?:functions\.)?([^\s<]++)")
+_CHANNEL = re.compile(r"<\|channel\|>\s*+(\w++)")
+# what may stand in a header, besides `to=`; anything else that was never a message is text
+_HEADER_WORDS = frozenset({"", "assistant", "analysis", "commentary", "final", "json", "code"})
+_CUT_WORD = re.compile(r"[\w.]{0,12}")
 
 
 class _Kind(Enum):
@@ -45,30 +46,35 @@ class HarmonySplitter:
     def feed(self, text: str) -> tuple[str, str]:
         """Return (thinking, content) that are certain by now; calls are in the content."""
         held = self._held + text
+        at = 0  # what stands before has been told
         thinking: list[str] = []
         content: list[str] = []
         while True:
+            no_header = ""
             if self._kind is _Kind.HEADER:
-                at = held.find(_MESSAGE, 0, _LONGEST_HEADER + len(_MESSAGE))
-                if at < 0 and len(held) < _LONGEST_HEADER + len(_MESSAGE):
+                limit = at + _LONGEST_HEADER + len(_MESSAGE)
+                message = held.find(_MESSAGE, at, limit)
+                if message < 0 and len(held) < limit:
                     break
-                self._begin(held[: max(at, 0)], thinking, content)
-                held = held[at + len(_MESSAGE) :] if at >= 0 else _TAG.sub("", held)
+                self._begin(held[at : max(message, at)], thinking, content)
+                no_header = _TAG.sub("", held[at:limit]) if message < 0 else ""
+                at = limit if message < 0 else message + len(_MESSAGE)
             out = thinking if self._kind is _Kind.THINKING else content
+            out.append(no_header)
             self._said.add(self._kind)
-            end = _END.search(held)
+            end = _END.search(held, at)
             if end is None:
-                certain = held[: len(held) - _overlap(held)]
-                out.append(certain)
-                held = held[len(certain) :]
+                certain = len(held) - _overlap(held, at)
+                out.append(held[at:certain])
+                at = certain
                 break
-            out.append(held[: end.start()])
+            out.append(held[at : end.start()])
             if self._kind is _Kind.CALL:
                 content.append("<|call|>")
             # `<|channel|>` belongs to the header that it begins
-            held = held[end.end() :] if end[0] not in BEGINNINGS else held[end.start() :]
+            at = end.end() if end[0] not in BEGINNINGS else end.start()
             self._kind = _Kind.HEADER
-        self._held = held
+        self._held = held[at:]
         return "".join(thinking), "".join(content)
 
     def finish(self) -> tuple[str, str]:
@@ -77,8 +83,7 @@ class HarmonySplitter:
         if self._kind is _Kind.THINKING:
             return held, ""
         if self._kind is _Kind.HEADER:
-            words = _TAG.sub(" ", held)
-            return "", "" if _HEADER.fullmatch(words) else _TAG.sub("", held)
+            return "", "" if _is_cut_header(held) else _TAG.sub("", held)
         return "", held
 
     def _begin(self, header: str, thinking: list[str], content: list[str]) -> None:
@@ -93,10 +98,17 @@ class HarmonySplitter:
             (thinking if is_thinking else content).append("\n")
 
 
-def _overlap(text: str) -> int:
-    """Return how many characters at the end of `text` may begin a tag."""
+def _is_cut_header(text: str) -> bool:
+    """Tell whether a text is a header, or the beginning of one: its last word may be cut."""
+    *whole, last = re.split(r"\s", _TAG.sub(" ", text))
+    known = all(word in _HEADER_WORDS or word.startswith("to=") for word in whole)
+    return known and (last.startswith("to=") or _CUT_WORD.fullmatch(last) is not None)
+
+
+def _overlap(text: str, start: int) -> int:
+    """Return how many characters at the end of `text`, after `start`, may begin a tag."""
     longest = max(map(len, _ENDS)) - 1
-    for size in range(min(longest, len(text)), 0, -1):
+    for size in range(min(longest, len(text) - start), 0, -1):
         if any(tag.startswith(text[-size:]) for tag in _ENDS):
             return size
     return 0

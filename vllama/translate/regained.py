@@ -23,6 +23,7 @@ from vllama.translate.traits import Traits
 from vllama.translate.types import Call
 
 PART = "\N{REPLACEMENT CHARACTER}"
+_MOST_PLACES = 400
 
 
 def whole_characters(reply: Reply, call: Call, traits: Traits) -> Reply:
@@ -136,7 +137,8 @@ def _aligned(pieces: Sequence[_Piece], text: str) -> list[int] | None:
     """Return where in `text` each piece ends, None if they do not make it up.
 
     Lost tokens are characters beyond ASCII, of four bytes at most, and no more than one more than
-    there are tokens: their neighbours may have lost a part as well.
+    there are tokens: their neighbours may have lost a part as well. Where a text repeats itself so
+    often that a piece may end in more than `_MOST_PLACES`, the search is given up.
     """
     steps: list[dict[int, int]] = []  # of each piece: where it may end, and where it begins then
     starts: Sequence[int] = (0,)
@@ -151,6 +153,8 @@ def _aligned(pieces: Sequence[_Piece], text: str) -> list[int] | None:
                 if end > start and text[end - 1].isascii():
                     break
                 step.setdefault(end, start)
+        if len(step) > _MOST_PLACES:
+            return None
         steps.append(step)
         starts = list(step)
     ends = [len(text)]

@@ -8,44 +8,75 @@ from collections.abc import Sequence
 class StopFinder:
     """Lets text through up to the first stop sequence, however the text is cut into pieces.
 
-    The one that is complete first counts, as if the text came letter by letter.
+    The one that is complete first counts, as if the text came letter by letter. Each letter is
+    looked at once for each sequence (the method of Knuth, Morris and Pratt), so that neither a long
+    sequence nor a text that almost is one takes long.
     """
 
-    __slots__ = ("_held", "_stops", "found")
+    __slots__ = ("_held", "_matchers", "found")
 
     def __init__(self, stops: Sequence[str]) -> None:
         """`stops` are not empty strings."""
-        self._stops = tuple(stops)
-        self._held = ""
+        self._matchers = [_Matcher(stop) for stop in stops]
+        self._held = (0, "")  # so many letters are held back: those that this sequence begins with
         self.found: str | None = None
 
     def feed(self, text: str) -> str:
         """Return what is certain to come before any stop sequence."""
         if self.found is not None:
             return ""
-        text = self._held + text
+        kept, start = self._held
         hits = [
-            (place + len(stop), place, stop)
-            for stop in self._stops
-            if (place := text.find(stop)) >= 0
+            (end, -len(matcher.stop), matcher.stop)
+            for matcher in self._matchers
+            if (end := matcher.feed(text)) is not None
         ]
         if hits:
-            _, place, self.found = min(hits)
-            self._held = ""
-            return text[:place]
-        keep = max((_overlap(text, stop) for stop in self._stops), default=0)
-        self._held = text[len(text) - keep :]
-        return text[: len(text) - keep]
+            end, _, self.found = min(hits)
+            self._held = (0, "")
+            certain = kept + end - len(self.found)
+        else:
+            self._held = max(((one.matched, one.stop) for one in self._matchers), default=(0, ""))
+            certain = kept + len(text) - self._held[0]
+        return start[: min(kept, certain)] + text[: max(certain - kept, 0)]
 
     def finish(self) -> str:
         """Return what was held back: nothing more comes."""
-        held, self._held = self._held, ""
-        return held
+        (kept, start), self._held = self._held, (0, "")
+        return start[:kept]
 
 
-def _overlap(text: str, stop: str) -> int:
-    """Return how many of the last letters of `text` begin `stop`."""
-    for size in range(min(len(text), len(stop) - 1), 0, -1):
-        if text.endswith(stop[:size]):
-            return size
-    return 0
+class _Matcher:
+    """Looks for one sequence in a text that comes in pieces."""
+
+    __slots__ = ("_borders", "matched", "stop")
+
+    def __init__(self, stop: str) -> None:
+        self.stop = stop
+        self.matched = 0
+        """How many of the last letters begin the sequence."""
+        # for each beginning of the sequence: how many of its last letters begin it as well
+        self._borders = [0]
+        for letter in stop[1:]:
+            self._borders.append(self._next(self._borders[-1], letter))
+
+    def feed(self, text: str) -> int | None:
+        """Return where in `text` the sequence is complete first; None: it is not."""
+        matched, at = self.matched, 0
+        while at < len(text):
+            if not matched:
+                at = text.find(self.stop[0], at)
+                if at < 0:
+                    break
+            matched = self._next(matched, text[at])
+            at += 1
+            if matched == len(self.stop):
+                return at
+        self.matched = matched
+        return None
+
+    def _next(self, matched: int, letter: str) -> int:
+        """Return how much of the sequence is matched with one letter more."""
+        while matched and self.stop[matched] != letter:
+            matched = self._borders[matched - 1]
+        return matched + (self.stop[matched] == letter)

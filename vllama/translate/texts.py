@@ -10,12 +10,13 @@ import re
 
 MAX_CHARS = 2000
 
-_SOURCE_LINE = re.compile(r'\s*\bFile "[^"\n]*", line \d+(?:, in [^\s:,;]+)?')
+# white space goes with what follows it, and is tried from its beginning only, not from each blank
+_SOURCE_LINE = re.compile(r'(?<!\s)\s*+\bFile "[^"\n]*+", line \d++(?:, in [^\s:,;]++)?')
 _PATH = re.compile(
-    r"(?<![\w:/.<])(?:[A-Za-z]:\\(?:[^\s\\:*?\"<>|']+\\)*|/(?:[\w.@+~-]+/)+)([\w.@+~-]+)"
+    r"(?<![\w:/.<])(?:[A-Za-z]:\\(?:[^\s\\:*?\"<>|']++\\)*+|/(?:[\w.@+~-]++/)++)[\w.@+~-]*+"
 )
-_MORE = re.compile(r"\s*For further information visit https?://\S+")
-_SPACE = re.compile(r"\s+")
+_MORE = re.compile(r"(?<!\s)\s*+For further information visit https?://\S++")
+_SPACE = re.compile(r"\s++")
 
 
 def clean_text(text: str) -> str:
@@ -23,6 +24,12 @@ def clean_text(text: str) -> str:
     text = text[: 4 * MAX_CHARS]
     text = _SOURCE_LINE.sub("", text)
     text = _MORE.sub("", text)
-    text = _PATH.sub(r"\1", text)
+    text = _PATH.sub(_last_name, text)
     text = _SPACE.sub(" ", text).strip()
     return text if len(text) <= MAX_CHARS else text[: MAX_CHARS - 1] + "…"
+
+
+def _last_name(path: re.Match[str]) -> str:
+    """Return the last part of a path, with the separator after it if there is one."""
+    folders = path[0].rstrip("\\/")
+    return path[0][max(folders.rfind("/"), folders.rfind("\\")) + 1 :]

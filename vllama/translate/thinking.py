@@ -40,13 +40,16 @@ class _State(Enum):
 class ThinkSplitter:
     """Tells thinking from content, wherever the text is cut."""
 
-    __slots__ = ("_calls", "_closings", "_harmony", "_held", "_may_reopen", "_seen", "_state")
+    __slots__ = (
+        "_blank", "_calls", "_closings", "_harmony", "_held", "_may_reopen", "_seen", "_state",
+    )  # fmt: skip
 
     def __init__(self, *, opened: bool = False, calls: bool = True) -> None:
         """`opened`: the prompt has opened the tag; `calls`: a `CallScanner` reads the content."""
         self._calls = calls
         self._state = _State.INSIDE if opened else _State.START
-        self._held = ""
+        self._blank: list[str] = []  # white space of which only what follows tells where it belongs
+        self._held = ""  # what may become a tag, after that white space
         self._may_reopen = opened  # the template opened the tag; some models do so again
         self._seen = False  # whether thinking text was given; its start is trimmed
         self._closings: tuple[str, ...] = _CLOSINGS
@@ -63,6 +66,8 @@ class ThinkSplitter:
         thinking = ""
         if self._state is _State.START:
             stripped = held.lstrip()
+            if len(stripped) < len(held):
+                self._blank.append(held[: len(held) - len(stripped)])
             if stripped.startswith(BEGINNINGS):
                 self._harmony = HarmonySplitter(calls=self._calls)
                 return self._harmony.feed(stripped)
@@ -70,13 +75,14 @@ class ThinkSplitter:
             if opening:
                 self._state = _State.INSIDE
                 self._closings = (PAIRS[opening],)
+                self._blank.clear()
                 held = stripped[len(opening) :]
             elif _begins(stripped, _BEGINNINGS):
-                self._held = held
+                self._held = stripped
                 return "", ""
             else:
                 self._state = _State.CONTENT
-                return "", held
+                return "", "".join((*self._blank, stripped))
         if self._state is _State.INSIDE:
             if not self._seen:
                 held = held.lstrip()
@@ -89,13 +95,10 @@ class ThinkSplitter:
             at, closing = _find(held, self._closings)
             if at < 0:
                 keep = max(_overlap(held, tag) for tag in self._closings)
-                # white space before the tag belongs to the tag
-                body = held[: len(held) - keep].rstrip()
-                self._held = held[len(body) :]
-                self._seen = self._seen or bool(body)
-                return body, ""
+                self._held = held[len(held) - keep :]
+                return self._thought(held[: len(held) - keep]), ""
             self._state = _State.AFTER
-            thinking, held = held[:at].rstrip(), held[at + len(closing) :]
+            thinking, held = self._thought(held[:at]), held[at + len(closing) :]
         if self._state is _State.AFTER:
             held = held.lstrip()
             if held:
@@ -108,8 +111,21 @@ class ThinkSplitter:
             return self._harmony.finish()
         held, self._held = self._held, ""
         if self._state is _State.INSIDE:
-            return held.rstrip(), ""
-        return "", held
+            return "".join((*self._blank, held)).rstrip(), ""
+        return "", "".join((*self._blank, held)) if self._state is _State.START else held
+
+    def _thought(self, text: str) -> str:
+        """Return thinking without the white space at its end, which belongs to a tag after it."""
+        body = text.rstrip()
+        blank = text[len(body) :]
+        if body:
+            self._seen = True
+            if self._blank:
+                body = "".join((*self._blank, body))
+                self._blank.clear()
+        if blank:
+            self._blank.append(blank)
+        return body
 
 
 class Trim:
@@ -119,27 +135,30 @@ class Trim:
     and so does that of `ThinkSplitter`. A space is part of a word and stays.
     """
 
-    __slots__ = ("_begun", "_held", "after")
+    __slots__ = ("_begun", "_newlines", "after")
 
     def __init__(self) -> None:
         self.after = False
         """Whether thinking came last, so that newlines may still stand before the text."""
         self._begun = False
-        self._held = ""  # newlines that belong to the thinking only if more of it follows
+        self._newlines = 0  # they belong to the thinking only if more of it follows
 
     def feed(self, thinking: str, text: str) -> tuple[str, str]:
         """Return what is left of one event's thinking and text."""
         if thinking:
-            held = self._held + thinking
-            held = held if self._begun else held.lstrip("\r\n")
+            held = thinking if self._begun else thinking.lstrip("\r\n")
             thinking = held.rstrip("\n")
-            self._held = held[len(thinking) :]
-            self._begun = self._begun or bool(thinking)
+            newlines = len(held) - len(thinking)
+            if thinking:
+                thinking = "\n" * self._newlines + thinking
+                self._newlines, self._begun = newlines, True
+            else:
+                self._newlines += newlines
             self.after = True
         if text and self.after:
             text = text.lstrip("\r\n")
             if text:
-                self._held, self._begun, self.after = "", False, False
+                self._newlines, self._begun, self.after = 0, False, False
         return thinking, text
 
 

@@ -115,13 +115,14 @@ class CallScanner:
     The result is the same wherever the text was cut. White space before a call is not content.
     """
 
-    __slots__ = ("_held", "_holding", "_markers", "_started", "_tools")
+    __slots__ = ("_blank", "_held", "_holding", "_markers", "_started", "_tools")
 
     def __init__(self, tools: Toolset | bool = True) -> None:
         """`tools` are those of the request; True: they are not known."""
         self._tools = tools = tools if isinstance(tools, Toolset) else _ANY
         self._markers = markers_of(tools)
-        self._held = ""
+        self._blank: list[str] = []  # white space at the start: content, unless a call follows
+        self._held = ""  # what may become a marker, or show that the answer begins with a call
         self._holding: list[str] | None = [] if tools.forced else None  # all that follows a call
         self._started = False  # whether anything was let through
 
@@ -133,29 +134,34 @@ class CallScanner:
         held = self._held + text
         self._held = ""
         if not self._started:
-            bare = begins_bare(held.lstrip(), self._tools)
-            if bare is None or not held.strip():
+            start = held.lstrip()
+            if len(start) < len(held):
+                self._blank.append(held[: len(held) - len(start)])
+                held = start
+            bare = begins_bare(held, self._tools) if held else None
+            if bare is None:
                 self._held = held
                 return ""
             if bare:
-                self._holding = [held]
+                self._holding = [*self._blank, held]
                 return ""
         at = self._markers.find(held)
         if at >= 0:
             self._holding = [held[at:]]
-            before = held[:at]
-            return before if self._started or before.strip() else ""
-        certain = held[: len(held) - self._markers.partial(held)]
-        if not self._started and not certain.strip():
-            certain = ""
-        self._held = held[len(certain) :]
-        self._started = self._started or bool(certain)
+            certain = held[:at]
+        else:
+            certain = held[: len(held) - self._markers.partial(held)]
+            self._held = held[len(certain) :]
+        if certain and not self._started:
+            self._started = True
+            certain = "".join((*self._blank, certain))
+            self._blank.clear()
         return certain
 
     def finish(self) -> tuple[list[ToolCall], str]:
         """Return the calls, and the text that turned out to be none."""
-        text = "".join(self._holding) if self._holding is not None else self._held
-        self._held, self._holding = "", None
+        text = "".join((*self._blank, self._held) if self._holding is None else self._holding)
+        self._blank, self._held, self._holding = [], "", None
         found, rest = read_calls(text, self._tools)
         return [make_call(named, position) for position, named in enumerate(found)], rest
 

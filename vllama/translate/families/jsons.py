@@ -22,19 +22,28 @@ from vllama.translate.families.values import (
     skip,
 )
 
-_FENCE = re.compile(r"```\w*\s*")
-_SEPARATOR = re.compile(r"\s*[;,]?\s*(?=[\[{])")
-_CLOSING_FENCE = re.compile(r"\s*```[ \t]*")
-_WORD = re.compile(r"[\w.\-]+", re.ASCII)
+# a model may write anything, so that no repeat in these may be given back: they are possessive
+_FENCE = re.compile(r"```\w*+\s*+")
+_SEPARATOR = re.compile(r"\s*+[;,]?\s*+(?=[\[{])")
+_CLOSING_FENCE = re.compile(r"\s*+```[ \t]*+")
+_WORD = re.compile(r"[\w.\-]++", re.ASCII)
 _KEYS = ("name", "type", "function", "tool_name", "tool_calls", "tool_call")
-_NAME = re.compile(r"\s*([\w.\-]+)\s*(?:\[CALL_ID\]\s*[\w\-]*\s*)?(?:\[ARGS\])?\s*(?=\{)", re.ASCII)
+_NAME = re.compile(
+    r"\s*+([\w.\-]++)\s*+(?:\[CALL_ID\]\s*+[\w\-]*+\s*+)?(?:\[ARGS\])?\s*+(?=\{)", re.ASCII
+)
 _DEEPSEEK = re.compile(
-    r"\s*(?:function<｜tool▁sep｜>\s*([^\s<{]+)\s*|([^\s<{]+)\s*<｜tool▁sep｜>\s*)(?:```(?:json)?)?\s*(?=\{)"
+    r"\s*+(?:function<｜tool▁sep｜>\s*+([^\s<{]++)\s*+|([^\s<{]++)\s*+<｜tool▁sep｜>\s*+)"
+    r"(?:```(?:json)?)?\s*+(?=\{)"
 )
 _KIMI = re.compile(
-    r"\s*(?:functions\.)?([^\s:<]+)(?::\d+)?\s*<\|tool_call_argument_begin\|>\s*(?=\{)"
+    r"\s*+(?:functions\.)?([^\s:<]++)(?::\d++)?\s*+<\|tool_call_argument_begin\|>\s*+(?=\{)"
 )
-_HARMONY = re.compile(r"(?:functions\.)?([\w.\-]+)[^<]*(?:<\|constrain\|>[^<]*)?<\|message\|>\s*")
+_HARMONY = re.compile(
+    r"(?:functions\.)?([\w.\-]++)[^<]*+(?:<\|constrain\|>[^<]*+)?<\|message\|>\s*+"
+)
+LONGEST_START = 400
+"""So many characters tell whether an answer begins with a call that has no marker."""
+
 _ANSWERS = frozenset({"directly_answer", "directly-answer"})
 
 
@@ -113,7 +122,7 @@ def read_bare(text: str, tools: Toolset) -> Found | None:
     """Read calls that an answer begins with, without any tag; their names must be known."""
     at = skip(text, 0)
     read: Found | None = None
-    if json_begins(text[at:]):
+    if json_begins(text[at : at + LONGEST_START]):
         read = read_values(text, at, tools)
     elif tools.form is Form.RECIPIENT:
         read = read_recipient(text, at, tools)

@@ -15,13 +15,14 @@ from vllama.translate.families.values import Found, Named, Toolset, encodable, s
 
 _MOST = 100_000  # characters; Python's own parser is not made for more
 _CONSTANTS = {"true": True, "false": False, "null": None, "none": None}
-_CALL = re.compile(r"\s*[A-Za-z_][\w.]*\s*\(")
-_QUOTED = re.compile(r"'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\"", re.DOTALL)
-_WORD = re.compile(r"[\w.]*", re.ASCII)
-_GEMMA = re.compile(r"\s*call:([\w.\-]+)\s*\{")
+# possessive, as in `jsons`
+_CALL = re.compile(r"\s*+[A-Za-z_][\w.]*+\s*+\(")
+_QUOTED = re.compile(r"'[^'\\]*+(?:\\.[^'\\]*+)*+'|\"[^\"\\]*+(?:\\.[^\"\\]*+)*+\"", re.DOTALL)
+_WORD = re.compile(r"[\w.]*+", re.ASCII)
+_GEMMA = re.compile(r"\s*+call:([\w.\-]++)\s*+\{")
 _QUOTES = ("<escape>", '<|"|>')
-_KEY = re.compile(r"\s*([^:{}\[\],]+?)\s*:")
-_BARE_VALUE = re.compile(r"[^,{}\[\]]*")
+_KEY = re.compile(r"([^:{}\[\],]++):")
+_BARE_VALUE = re.compile(r"[^,{}\[\]]*+")
 _DEPTH = 32
 
 
@@ -157,7 +158,7 @@ def _members(text: str, at: int, depth: int) -> tuple[dict[str, object], int]:
         key = _KEY.match(text, at)
         if key is None:
             raise ValueError("no key")
-        name = key[1]
+        name = key[1].strip()
         for quote in _QUOTES:
             name = name.removeprefix(quote).removesuffix(quote)
         members[name], at = _value(text, skip(text, key.end()), depth + 1)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from vllama.translate.families.jsons import (
+    LONGEST_START,
     json_begins,
     name_begins,
     read_action,
@@ -143,15 +144,20 @@ def markers_of(tools: Toolset) -> Markers:
 
 
 def begins_bare(start: str, tools: Toolset) -> bool | None:
-    """Tell whether an answer begins with a call that has no marker; None: too early to say."""
+    """Tell whether an answer begins with a call that has no marker; None: too early to say.
+
+    Looks at `LONGEST_START` characters at most, and then says no: a stream asks for each token.
+    """
+    early = len(start) < LONGEST_START
+    start = start[:LONGEST_START]
     answers = (json_begins(start), name_begins(start, tools), list_begins(start, tools))
-    return True if True in answers else None if None in answers else False
+    return True if True in answers else None if None in answers and early else False
 
 
 def read_calls(text: str, tools: Toolset) -> tuple[list[Named], str]:
     """Return all calls of a held text, and what of it is text."""
     bare = read_bare(text, tools)
-    if bare is None and list_begins(text.lstrip(), tools):
+    if bare is None and list_begins(text.lstrip()[:LONGEST_START], tools):
         bare = read_python(text, 0, tools)
     calls, at = bare or ([], 0)
     more, rest = markers_of(tools).read(text, skip(text, at) if calls else at, tools)

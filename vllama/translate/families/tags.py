@@ -20,15 +20,16 @@ from vllama.translate.families.values import (
     typed,
 )
 
-_FUNCTION = re.compile(r"\s*([^>\s]+)\s*>\s*")
-_PARAMETER = re.compile(r"\s*<parameter=([^>]+)>")
-_INVOKE = re.compile(r"""\s*["']?([^"'>]+)["']?\s*>\s*""")
+# possessive, as in `jsons`
+_FUNCTION = re.compile(r"\s*+([^>\s]++)\s*+>\s*+")
+_PARAMETER = re.compile(r"\s*+<parameter=([^>]++)>")
+_INVOKE = re.compile(r"""\s*+["']?([^"'>]++)["']?\s*+>\s*+""")
 _INVOKE_PARAMETER = re.compile(
-    r"""\s*<(?:｜DSML｜)?parameter name=["']?([^"'>]+)["']?(?: string="(true|false)")?\s*>"""
+    r"""\s*+<(?:｜DSML｜)?parameter name=["']?([^"'>]++)["']?(?: string="(true|false)")?\s*+>"""
 )
-_INVOKE_END = re.compile(r"\s*</(?:｜DSML｜)?invoke>")
-_KEYED = re.compile(r"\s*([^\s<>{}\[\]\"]+)\s*(?=<arg_key>|</tool_call>)")
-_PAIR = re.compile(r"\s*<arg_key>([^<]*)</arg_key>\s*<arg_value>")
+_INVOKE_END = re.compile(r"\s*+</(?:｜DSML｜)?invoke>")
+_KEYED = re.compile(r"\s*+([^\s<>{}\[\]\"]++)\s*+(?=<arg_key>|</tool_call>)")
+_PAIR = re.compile(r"\s*+<arg_key>([^<]*+)</arg_key>\s*+<arg_value>")
 
 
 def read_function(text: str, at: int, tools: Toolset) -> Found | None:

@@ -17,7 +17,7 @@ from vllama.translate.types import ToolCall
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789"
 # models write line breaks into strings as they are
 _DECODER = json.JSONDecoder(strict=False)
-_SPACE = re.compile(r"\s*")
+_SPACE = re.compile(r"\s*+")
 
 Named: TypeAlias = tuple[str, dict[str, object]]
 """A call as a syntax reads it: name and arguments."""
