@@ -99,6 +99,13 @@ CHUNKED = (
     b"3;ext=1\r\nabc\r\n2\r\nde\r\n0\r\ntrailer: x\r\n\r\n"
 )
 CLOSE = b"connection: close"
+CHUNK = b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n1\r\nx\r\n"
+
+
+def beyond(asked: bytes, more: bytes) -> bytes:
+    """Return what is asked and so much more of it that the last byte is too much."""
+    size = client_module.MAX_HEAD_BYTES + 1
+    return (asked + more * (size // len(more)))[:size]
 
 
 @given(st.lists(st.integers(0, 400), max_size=6))
@@ -174,7 +181,11 @@ def test_who_wants_another_protocol_gets_this_one(asked: bytes) -> None:
     (b"nonsense\r\n\r\n", b"400"),
     (b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n", b"400"),
     (b"POST / HTTP/1.1\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n", b"400"),
-    (b"GET / HTTP/1.1\r\nlong: " + b"x" * (client_module.MAX_HEAD_BYTES + 1), b"431"),
+    (beyond(b"GET / HTTP/1.1\r\nlong: ", b"x"), b"431"),
+    (beyond(CHUNK + b"0\r\nlong: ", b"x"), b"431"),
+    (beyond(CHUNK + b"0\r\n", b"x"), b"431"),
+    (beyond(CHUNK + b"0\r\n", b"many: x\r\n"), b"431"),
+    (beyond(CHUNK + b"1;", b"x"), b"431"),
 ])  # fmt: skip
 def test_what_is_no_request(asked: bytes, status: bytes) -> None:
     async def run() -> None:

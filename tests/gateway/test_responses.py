@@ -12,7 +12,7 @@ import pytest
 from tests.gateway.test_ollama_chat import WORDS
 from vllama.errors import BadRequest
 from vllama.gateway.http import BodyTooLarge
-from vllama.gateway.responses import UnknownEncoding, decompress
+from vllama.gateway.responses import MAX_FRAMES, UnknownEncoding, decompress
 
 # real processes, one after another: not for every save
 pytestmark = pytest.mark.slow
@@ -167,8 +167,23 @@ def test_decompression_is_bounded(name, pack):
             decompress(broken, name, 1000)
 
 
-def test_frames_in_a_row_and_other_encodings():
-    assert decompress(zstd.compress(b"a") + zstd.compress(b"b"), "zstd") == b"ab"
+@pytest.mark.parametrize(("name", "pack"), [("zstd", zstd.compress), ("gzip", gzip.compress)])
+def test_frames_in_a_row_are_bounded(name, pack):
+    assert decompress(pack(b"a") + pack(b"") + pack(b"b"), name) == b"ab"
+    long = bytes(range(256)) * 1000
+    assert decompress(pack(long) * 3, name) == long * 3
+    with pytest.raises(BodyTooLarge):
+        decompress(pack(b"x" * 600) * 2, name, 1000)
+    empty = pack(b"")
+    assert decompress(empty * MAX_FRAMES, name) == b""
+    # the rest is not looked at, or this would take hours
+    with pytest.raises(BadRequest, match=f"more than {MAX_FRAMES} frames"):
+        decompress(empty * 3_000_000, name)
+    with pytest.raises(BadRequest, match="not valid"):
+        decompress(pack(b"a") + b"nonsense", name)
+
+
+def test_other_encodings():
     assert decompress(b"x", "") == decompress(b"x", "identity") == b"x"
     with pytest.raises(UnknownEncoding):
         decompress(b"x", "br")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MAX_HEAD_BYTES = 1024 * 1024  # as Go's net/http
 PERCENT = b"%"[0]  # a number: see translate/usual.py
 BROKEN = b"Invalid HTTP request received."
-TOO_LARGE = b"The request's head is too large."
+TOO_LARGE = b"The request's head, or what follows its body, is too large."
 _WITHOUT_BODY = ("GET", "HEAD")
 _FRAMING = frozenset((b"content-length", b"transfer-encoding"))
 
@@ -36,9 +36,9 @@ class Client(asyncio.Protocol):
         "_body_follows",
         "_closing",
         "_head",
-        "_head_bytes",
         "_headers",
         "_in_head",
+        "_overhead_bytes",
         "_parser",
         "_receiving",
         "_resuming",
@@ -62,7 +62,7 @@ class Client(asyncio.Protocol):
         self._in_head = True
         self._body_follows = False  # although the parser has ended the request: see `_resume`
         self._resuming = False
-        self._head_bytes = 0
+        self._overhead_bytes = 0  # read since there was a head's end, or something of a body
         self._url = b""
         self._headers: dict[bytes, bytes] = {}
         self._head: Head  # the last one that the parser has seen
@@ -171,10 +171,9 @@ class Client(asyncio.Protocol):
         except httptools.HttpParserError:
             self._refuse(b"400 Bad Request", BROKEN)
             return
-        if self._in_head:
-            self._head_bytes += len(data)
-            if self._head_bytes > MAX_HEAD_BYTES:
-                self._refuse(b"431 Request Header Fields Too Large", TOO_LARGE)
+        self._overhead_bytes += len(data)
+        if self._overhead_bytes > MAX_HEAD_BYTES:
+            self._refuse(b"431 Request Header Fields Too Large", TOO_LARGE)
         if found is not None and len(self._asked) == 1 and self._receiving is None:
             self._server.heads.learn(found, self._head)
 
@@ -228,7 +227,7 @@ class Client(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         """Start to answer, or let it wait for its turn."""
         self._in_head = self.asking = False
-        self._head_bytes = 0
+        self._overhead_bytes = 0
         if self._resuming:
             self._resuming = False
             return
@@ -254,6 +253,7 @@ class Client(asyncio.Protocol):
 
     def on_body(self, data: bytes) -> None:
         """Hand on a piece of a body."""
+        self._overhead_bytes = 0
         if self._receiving is not None and not self._receiving.feed(data):
             self._stop_reading()
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import zlib
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from vllama.errors import BadRequest
 from vllama.gateway.anthropic import chat_model, prepared, relay_blocks, seed_of
@@ -16,6 +18,10 @@ from vllama.translate.responses_out import ResponsesReply
 if TYPE_CHECKING:
     from vllama.gateway.app import Gateway
 
+MAX_FRAMES = 1000
+"""Of zstd, or members of gzip, in one body; programs that compress in parallel make some."""
+_READ_BYTES = 64 * 1024
+
 
 class UnknownEncoding(BadRequest):
     """A body in an encoding that is not known here."""
@@ -25,7 +31,9 @@ class UnknownEncoding(BadRequest):
 
 async def responses(gateway: Gateway, request: Request) -> None:
     """Serve `POST /v1/responses`."""
-    body = decompress(await request.body(), request.header(b"content-encoding"))
+    body, encoding = await request.body(), request.header(b"content-encoding")
+    if encoding:
+        body = await asyncio.to_thread(decompress, body, encoding)
     asked = parse_responses(body)
     entry = await chat_model(gateway, asked.model)
     chat = prepared(entry, asked.chat, asked.extras)
@@ -51,48 +59,69 @@ async def responses(gateway: Gateway, request: Request) -> None:
 def decompress(body: bytes, encoding: str, limit_bytes: int = MAX_BODY_BYTES) -> bytes:
     """Return a body as it was before its `Content-Encoding`: zstd (Codex), gzip or none.
 
-    Raises UnknownEncoding, BodyTooLarge beyond `limit_bytes`, BadRequest for what is broken.
+    Frames in a row are joined (RFC 8878 §3, RFC 1952 §2.2). Raises UnknownEncoding, BodyTooLarge
+    beyond `limit_bytes`, BadRequest for what is broken or has more than `MAX_FRAMES`.
     """
     match encoding.strip().lower():
         case "" | "identity":
             return body
-        case "zstd":
-            out, complete = _unzstd(body, limit_bytes + 1)
-        case "gzip":
-            out, complete = _gunzip(body, limit_bytes + 1)
+        case "zstd" | "gzip" as known:
+            make, broken = _zstd() if known == "zstd" else (_gunzip, zlib.error)
         case other:
             raise UnknownEncoding(f"cannot read the request: unknown encoding '{other[:80]}'")
-    if len(out) > limit_bytes:
-        raise BodyTooLarge(f"cannot read the request: its body exceeds {limit_bytes} bytes")
-    if not complete:
-        raise BadRequest("cannot read the request: its compressed body ends too early")
-    return out
+    try:
+        return _joined(body, make, limit_bytes)
+    except broken:
+        raise BadRequest(f"cannot read the request: its body is not valid {known}") from None
 
 
-def _unzstd(body: bytes, most_bytes: int) -> tuple[bytes, bool]:
-    """Return at most `most_bytes` of all frames, and whether the last one is complete."""
+class _Decompressor(Protocol):
+    """What zlib's and zstd's have in common, for one frame."""
+
+    @property
+    def eof(self) -> bool: ...
+
+    @property
+    def unused_data(self) -> bytes: ...
+
+    def decompress(self, data: bytes, max_length: int, /) -> bytes: ...
+
+
+def _zstd() -> tuple[Callable[[], _Decompressor], type[Exception]]:
+    """Return what makes a decompressor of one frame, and the error that it raises."""
     if sys.version_info >= (3, 14):
         from compression import zstd
     else:
         from backports import zstd
+    return zstd.ZstdDecompressor, zstd.ZstdError
+
+
+def _gunzip() -> _Decompressor:
+    return zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+
+
+def _joined(body: bytes, make: Callable[[], _Decompressor], limit_bytes: int) -> bytes:
+    """Return all frames decompressed.
+
+    The body is handed on in small pieces, since a frame's end makes a copy of what follows it.
+    """
     out = bytearray()
-    complete = False
-    while body and len(out) < most_bytes:
-        decompressor = zstd.ZstdDecompressor()
-        try:
-            out += decompressor.decompress(body, max_length=most_bytes - len(out))
-        except zstd.ZstdError:
-            raise BadRequest("cannot read the request: its body is not valid zstd") from None
-        complete = decompressor.eof
-        body = decompressor.unused_data if complete else b""
-    return bytes(out), complete
-
-
-def _gunzip(body: bytes, most_bytes: int) -> tuple[bytes, bool]:
-    """Return at most `most_bytes`, and whether that was all."""
-    decompressor = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
-    try:
-        out = decompressor.decompress(body, most_bytes)
-    except zlib.error:
-        raise BadRequest("cannot read the request: its body is not valid gzip") from None
-    return out, decompressor.eof
+    frame, frames, at = make(), 1, 0
+    rest = b""
+    while rest or at < len(body):
+        if not rest:
+            rest = body[at : at + _READ_BYTES]
+            at += _READ_BYTES
+        if frame.eof:
+            frame, frames = make(), frames + 1
+            if frames > MAX_FRAMES:
+                raise BadRequest(
+                    f"cannot read the request: its body has more than {MAX_FRAMES} frames"
+                )
+        out += frame.decompress(rest, limit_bytes + 1 - len(out))
+        if len(out) > limit_bytes:
+            raise BodyTooLarge(f"cannot read the request: its body exceeds {limit_bytes} bytes")
+        rest = frame.unused_data
+    if not frame.eof:
+        raise BadRequest("cannot read the request: its compressed body ends too early")
+    return bytes(out)
