@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vllama.cli.client import whole_path
+from vllama.config.parse import whole_path
 
 
 def test_paths_are_made_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

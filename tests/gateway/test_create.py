@@ -233,6 +233,8 @@ def test_concurrent_creates_of_one_name(server):
         ({"source": "a b", "destination": "x"}, 400, 'source "a b" is invalid'),
         ({"source": "plain", "destination": ""}, 400, 'destination "" is invalid'),
         ({"source": "plain"}, 400, 'destination "" is invalid'),
+        ({"source": "nope", "destination": ""}, 400, 'destination "" is invalid'),
+        ({"source": "/etc/passwd", "destination": "x"}, 400, 'source "/etc/passwd" is invalid'),
         ({"source": "plain", "destination": "a/b/c/d/e"}, 400, 'destination "a/b/c/d/e" is'),
         (b"", 400, "missing request body"),
     ],

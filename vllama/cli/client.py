@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, InvalidURL
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 from urllib.error import URLError
@@ -18,20 +17,13 @@ from urllib.request import AbstractHTTPHandler, OpenerDirector, ProxyHandler, Re
 
 from vllama import __version__
 from vllama.config.address import is_loopback
+from vllama.config.parse import whole_path
 from vllama.errors import BadRequest, Busy, ModelNotFound, ServerUnreachable, VllamaError
 
 CONNECT_TIMEOUT_S = 5.0
 READ_BYTES = 65_536
 HEADERS = {"content-type": "application/json", "user-agent": f"vllama/{__version__}"}
 Reply = dict[str, Any]
-
-
-def whole_path(name: str) -> str:
-    """Return a model's name; of a path that is relative, the whole: the server is elsewhere."""
-    is_path = name.startswith(("./", "../", "~/")) or (
-        name.lower().endswith(".gguf") and not name.startswith("hf") and Path(name).is_file()
-    )
-    return str(Path(name).expanduser().absolute()) if is_path else name
 
 
 class Client:

@@ -66,6 +66,7 @@ def convert(
     from vllama.cli.files import library, settings
     from vllama.cli.output import say, say_aside, show_json
     from vllama.cli.progress import PullDisplay
+    from vllama.config.parse import whole_path
     from vllama.engines.environment import child_environment
     from vllama.models.convert.job import Wishes
     from vllama.models.convert.prepare import prepare
@@ -80,7 +81,7 @@ def convert(
         projector=mmproj,
         trusted=trust_remote_code,
     )
-    job = prepare(books, model, wishes)
+    job = prepare(books, whole_path(model), wishes)
     quantiser = _quantiser(loaded) if job.needs_quantiser else None
     _agree(loaded, job, update=update, yes=yes)
     try:

@@ -19,7 +19,9 @@ def cp(source: str, destination: str) -> None:
     """Give a model a second name; the files are shared."""
     from vllama.cli.files import library, settings
     from vllama.cli.output import say
-    from vllama.models.create import copy
+    from vllama.config.parse import whole_path
+    from vllama.models.create import copy, created_name
 
-    copy(library(settings()), source, destination)
+    name, books = created_name(destination), library(settings())
+    copy(books, books.find(whole_path(source)), name)
     say(f"copied '{source}' to '{destination}'")

@@ -44,11 +44,12 @@ def plan(
     from vllama import config
     from vllama.cli.files import library
     from vllama.cli.output import show_error, show_json
+    from vllama.config.parse import whole_path
     from vllama.errors import NotEnoughMemory
 
     given = {"engine": engine, "context_length": ctx, "gpu_layers": gpu_layers, "strict": strict}
     loaded = config.load(given, config.environ())
-    told = told_of(library(loaded), loaded, model)
+    told = told_of(library(loaded), loaded, whole_path(model))
     if as_json:
         show_json(told)
     else:

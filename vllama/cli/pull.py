@@ -43,6 +43,7 @@ def pull(model: str, insecure: bool = False) -> int:
 def _pulled(loaded: Config, model: str, display: PullDisplay, insecure: bool) -> bool:
     """Pull in a thread, so that Ctrl-C can end it in order; False if it was stopped so."""
     from vllama.cli.files import library, machine
+    from vllama.config.parse import whole_path
     from vllama.plan.choose import preferred_formats
     from vllama.plan.fitting import FitsHere
 
@@ -57,7 +58,7 @@ def _pulled(loaded: Config, model: str, display: PullDisplay, insecure: bool) ->
         try:
             facts = machine(loaded)
             books.pull(
-                model,
+                whole_path(model),
                 formats=preferred_formats(facts),
                 fits=FitsHere(facts),
                 progress=display,

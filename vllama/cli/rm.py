@@ -34,13 +34,14 @@ def rm(models: tuple[str, ...], force: bool) -> int:
     """Remove models, unloading them first."""
     from vllama.cli.files import library, settings
     from vllama.cli.output import say, say_aside, show_error
+    from vllama.config.parse import whole_path
     from vllama.errors import VllamaError
     from vllama.units import format_bytes_decimal
 
     loaded = settings()
     books = library(loaded)
     status = 0
-    for model in models:
+    for model in map(whole_path, models):
         try:
             # neither a wrong name nor a refusal may unload anything
             bundle = books.find(model)

@@ -41,6 +41,7 @@ def show(
     from vllama.cli.files import library, settings
     from vllama.cli.output import say, show_json
     from vllama.cli.view import section_lines, sections
+    from vllama.config.parse import whole_path
     from vllama.errors import ConfigError
 
     parts = {
@@ -57,7 +58,7 @@ def show(
             "can be shown at a time"
         )
     books = library(settings())
-    bundle = books.find(model)
+    bundle = books.find(whole_path(model))
     shown = describe(bundle, books.info(bundle), verbose=verbose)
     if as_json:
         show_json(shown)

@@ -162,6 +162,7 @@ def check(loaded: Config, sides: Sequence[Side], context: int) -> list[dict[str,
 
     from vllama import config
     from vllama.cli.files import library, machine
+    from vllama.config.parse import whole_path
     from vllama.errors import ModelNotFound
     from vllama.plan.choose import choose_engine, make_plan
     from vllama.plan.types import Need
@@ -181,9 +182,10 @@ def check(loaded: Config, sides: Sequence[Side], context: int) -> list[dict[str,
             "format": None,
             "quantization": None,
         }
-        check_model(books, side.model)
+        model = whole_path(side.model)
+        check_model(books, model)
         try:
-            bundle = books.find(side.model)
+            bundle = books.find(model)
         except ModelNotFound:
             pass
         else:
@@ -199,8 +201,9 @@ def asked(
 ) -> list[Answer]:
     """Start an engine, have it answer all prompts, end it. Raises VllamaError."""
     from vllama import config
-    from vllama.cli.client import Client, whole_path
+    from vllama.cli.client import Client
     from vllama.cli.serve_ui import TerminalUi
+    from vllama.config.parse import whole_path
     from vllama.errors import VerifyFailed, VllamaError
     from vllama.verify.ask import Asker
     from vllama.verify.server import PrivateServer

@@ -30,6 +30,22 @@ def key(text: str) -> str:
     return text
 
 
+def model(text: str) -> str:
+    """Take a model's name."""
+    return whole_path(plain(text))
+
+
+def whole_path(name: str) -> str:
+    """Return a model's name as typed in a shell; of a path that is relative, the whole.
+
+    Whoever gets the name, maybe the server, may work in another folder.
+    """
+    is_path = name.startswith(("./", "../", "~/")) or (
+        name.lower().endswith(".gguf") and not name.startswith("hf") and Path(name).is_file()
+    )
+    return str(Path(name).expanduser().absolute()) if is_path else name
+
+
 def path(text: str) -> Path:
     """Take a path; `~` is the home folder."""
     return Path(plain(text)).expanduser()

@@ -55,7 +55,7 @@ class Setting(Struct, frozen=True):
 SETTINGS: tuple[Setting, ...] = (
     Setting("host", parse.host, "address to listen on", "0.0.0.0:11434", "--host", "OLLAMA_HOST"),
     Setting("port", parse.port, "port to listen on; 0 takes any free one", "11434", "--port"),
-    Setting("model", parse.plain, "model to load at the start", "Qwen/Qwen3-0.6B", "--model"),
+    Setting("model", parse.model, "model to load at the start", "Qwen/Qwen3-0.6B", "--model"),
     Setting(
         "engine",
         parse.auto(parse.plain),

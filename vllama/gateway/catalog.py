@@ -8,6 +8,7 @@ for one name at the same time share a look-up. A pull or a removal drops all ans
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +16,7 @@ from pathlib import Path
 from vllama.clock import Clock
 from vllama.errors import InvalidModelRef, ModelNotFound, VllamaError
 from vllama.models.library import Library
-from vllama.models.ref import Kind, ModelRef
+from vllama.models.ref import ModelRef
 from vllama.models.types import Bundle, ModelInfo
 from vllama.translate.options import resolve_options
 from vllama.translate.types import LoadOptions, Sampling
@@ -48,18 +49,6 @@ class Entry:
         if name.count("/") >= 2:
             return name
         return f"registry.ollama.ai/{name if '/' in name else f'library/{name}'}"
-
-
-def _is_model_path(name: str, path: Path | None) -> bool:
-    """Tell whether a path can be meant: whole, and of a GGUF or a folder with a model.
-
-    Others are no names at all, so that nobody can ask which files exist. A relative one would be
-    looked for in the server's folder, which is not the client's.
-    """
-    if path is None or not name.strip().startswith(("/", "~")):
-        return False
-    path = path.expanduser()
-    return path.suffix.lower() == ".gguf" or (path / "config.json").is_file()
 
 
 class Catalog:
@@ -132,20 +121,31 @@ class Catalog:
         return Entry(bundle, self.library.info(bundle))
 
     def _find(self, name: str) -> Bundle:
-        """Return a bundle; a path from afar must be that of a listed model.
-
-        Otherwise anybody who reaches the server could ask which files exist.
-        """
         ref = ModelRef.parse(name)
-        if ref.kind is Kind.PATH and not _is_model_path(name, ref.path):
+        if ref.path is None:
+            return self.library.find(name)
+        return self._at_path(name, ref.path)
+
+    def _at_path(self, name: str, path: Path) -> Bundle:
+        """Return the model at a path: a listed one, or for clients on this machine any model.
+
+        The answer for a path that is not listed depends on its text alone, or anybody who reaches
+        the server could ask which files exist.
+        """
+        if not name.strip().startswith(("/", "~")):
+            # it would be looked for in the server's folder, which is not the client's
             raise InvalidModelRef("invalid model name")
-        if ref.kind is Kind.PATH and not self._paths:
-            known = {bundle.path: bundle for bundle in self.library.list()}
-            path = ref.path.expanduser().resolve() if ref.path else None
-            if path not in known:
-                raise ModelNotFound(name, hint="start the server with --model PATH")
-            return known[path]
-        return self.library.find(name)
+        whole = Path(os.path.normpath(path))  # follows no links
+        for bundle in self.library.list():
+            if whole in (bundle.path, bundle.path.resolve()):
+                return bundle
+        if not self._paths:
+            raise ModelNotFound(name, hint="start the server with --model PATH")
+        if whole.suffix.lower() != ".gguf" and not (whole / "config.json").is_file():
+            raise InvalidModelRef("invalid model name")
+        bundle = self.library.find(name)
+        self.library.info(bundle)  # whatever its name says: only what can be read is a model
+        return bundle
 
     def _all(self) -> list[tuple[Bundle, ModelInfo | None]]:
         rows: list[tuple[Bundle, ModelInfo | None]] = []

@@ -7,7 +7,6 @@ base that has to be pulled) is told inside it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -196,12 +195,27 @@ async def copy(gateway: Gateway, request: Request) -> None:
     """Serve `POST /api/copy`."""
     body = parse_model_field(await request.body())
     source, destination = str(body.get("source", "")), str(body.get("destination", ""))
-    with contextlib.suppress(InvalidModelRef):
-        if ModelRef.parse(source).kind is Kind.PATH:  # from afar, only that of a listed model
-            await gateway.catalog.bundle(source)
-    await asyncio.to_thread(copy_model, gateway.catalog.library, source, destination)
+    try:
+        ModelRef.parse(source)
+        name = copied_name(destination)
+        bundle = await gateway.catalog.bundle(source)
+    except InvalidModelRef:
+        raise BadRequest(f'source "{source}" is invalid') from None
+    except ModelNotFound as error:
+        raise ModelNotFound(
+            source, message=f'model "{source}" not found', hint=error.hint
+        ) from None
+    await asyncio.to_thread(copy_model, gateway.catalog.library, bundle, name)
     gateway.catalog.forget()
     request.respond(200, b"")
+
+
+def copied_name(destination: str) -> str:
+    """Return the display form of a copy's name. Raises BadRequest."""
+    try:
+        return created_name(destination)
+    except BadRequest as error:
+        raise BadRequest(f'destination "{destination}" is invalid', hint=error.hint) from None
 
 
 async def blob_exists(gateway: Gateway, request: Request) -> None:

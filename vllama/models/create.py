@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from vllama.errors import BadModelFile, BadRequest, ModelNotFound, VllamaError
+from vllama.errors import BadModelFile, BadRequest, VllamaError
 from vllama.models.adapters import check_adapter, is_adapter
 from vllama.models.cloud import is_cloud
 from vllama.models.convert.quants import UNQUANTISED
@@ -93,22 +93,8 @@ def create(library: Library, recipe: Recipe, tell: Tell = lambda status: None) -
     return kept
 
 
-def copy(library: Library, source: str, destination: str) -> Bundle:
-    """Give a model a second name. Raises ModelNotFound, BadRequest."""
-    try:
-        ModelRef.parse(source)
-    except BadRequest:
-        raise BadRequest(f'source "{source}" is invalid') from None
-    try:
-        name = created_name(destination)
-    except BadRequest as error:
-        raise BadRequest(f'destination "{destination}" is invalid', hint=error.hint) from None
-    try:
-        bundle = library.find(source)
-    except ModelNotFound as error:
-        raise ModelNotFound(
-            source, message=f'model "{source}" not found', hint=error.hint
-        ) from None
+def copy(library: Library, bundle: Bundle, name: str) -> Bundle:
+    """Give a model the second name `name` (from `created_name`). Raises VllamaError."""
     if bundle.name.lower() == name.lower():
         return bundle
     copied = replace(bundle, name=name, base=_base_name(library, bundle))

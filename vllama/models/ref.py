@@ -8,7 +8,10 @@ Grammar (Ollama, types/model/name.go; the hub forms are llama.cpp's and ours)::
           | "hf://" namespace "/" repo [":" quant | "/" file ".gguf"]
           | "https://" hub host "/" namespace "/" repo ["/blob/main/" file]
     ollama = "ollama://" [namespace "/"] model [":" tag]      Ollama's registry
-    path  = "/…" | "./…" | "../…" | "~/…" | "file://…" | an existing file "….gguf"
+    path  = "/…" | "./…" | "../…" | "~/…" | "file://…"
+
+Pure: names come over the network too, and a name must not mean one thing where a file exists and
+another where it does not. A bare `x.gguf` typed in a shell is made whole before (`config.parse`).
 
 Limits: host 350, namespace 80 (no dot), model and tag 80 characters; hub repositories and tags
 (a tag may be a file's name) 96 and 255. White space around the name is ignored, case does not
@@ -72,10 +75,7 @@ class ModelRef:
 
     @classmethod
     def parse(cls, text: str) -> ModelRef:
-        """Parse what a user typed; raise InvalidModelRef.
-
-        Asks the file system only for one thing: whether a bare `x.gguf` is an existing file.
-        """
+        """Parse what a user typed; raise InvalidModelRef."""
         text = text.strip()
         if not text or "\0" in text:
             raise _invalid(_SHORT_TYPES)
@@ -83,16 +83,17 @@ class ModelRef:
             return cls.of_path(Path(text[7:]), text)
         if text in {".", "..", "~"} or text.startswith(("/", "./", "../", "~/")):
             return cls.of_path(Path(text), text)
-        if text.lower().endswith(".gguf") and _is_file(text):
-            return cls.of_path(Path(text), text)
         return cls._of_name(text)
 
     @classmethod
     def of_path(cls, path: Path, text: str | None = None) -> ModelRef:
         """Make the reference of a file or folder."""
+        home = path.parts[:1]
+        if home and home[0].startswith("~") and home[0] != "~":  # would tell which users exist
+            raise _invalid("write the whole path")
         try:
             full = path.expanduser().absolute()
-        except RuntimeError as error:  # "~nobody/x": no such user
+        except RuntimeError as error:  # there is no home folder
             raise _invalid(f"check the path '{path}': {error}") from error
         return cls(kind=Kind.PATH, text=text or str(path), model=path_stem(full), path=full)
 
@@ -279,13 +280,6 @@ def _split_tag(rest: str) -> tuple[str, str]:
     if colon <= slash:  # no colon, or the one of host:port
         return rest, DEFAULT_TAG
     return rest[:colon], rest[colon + 1 :]
-
-
-def _is_file(text: str) -> bool:
-    try:
-        return Path(text).is_file()
-    except OSError:  # a name too long for the file system
-        return False
 
 
 def _check(pattern: re.Pattern[str], part: str) -> None:
