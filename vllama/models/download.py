@@ -146,6 +146,11 @@ class FileDownload:
         if etag is None or not self._place.has_blob(etag, size):
             location = self._locate(None)
             etag, size = location.etag, location.size_bytes
+            if 0 < self._file.size_bytes < size:  # there may not be room for that
+                raise SourceError(
+                    f"cannot fetch '{self._file.path}': it has {size} bytes, "
+                    f"and {self._file.size_bytes} were announced"
+                )
             with self._locked(location):
                 if not self._place.has_blob(etag, size):
                     self._transfer(location)

@@ -17,6 +17,8 @@ from vllama.models.gguf_tokens import control_tokens, special_tokens
 from vllama.models.gguf_types import TENSOR_TYPES
 from vllama.models.known_templates import MARKS
 
+_MOST_ALIGNMENT = 2**20
+
 __all__ = [
     "TENSOR_TYPES",
     "GgufHeader",
@@ -92,15 +94,20 @@ def _header(parser: Parser, path: Path | None) -> GgufHeader:
     position = 24
     metadata: dict[str, object] = {}
     for _ in range(kv_count):
+        start = position
         key, position = parser.string(position)
-        metadata[key], position = parser.value(position, path)
+        value, position = parser.value(position, path)
+        metadata[key] = value
+        parser.keep(1, 0 if isinstance(value, LongArray) else position - start)
     alignment = metadata.get("general.alignment", 32)
-    if not isinstance(alignment, int) or alignment < 1:
+    if not isinstance(alignment, int) or not 1 <= alignment <= _MOST_ALIGNMENT:
         raise parser.bad(f"its alignment is {alignment!r}")
     tensors: list[Tensor] = []
     for _ in range(tensor_count):
+        start = position
         tensor, position = parser.tensor(position)
         tensors.append(tensor)
+        parser.keep(1, position - start)
     return GgufHeader(
         version=version,
         metadata=metadata,

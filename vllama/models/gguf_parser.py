@@ -8,12 +8,13 @@ Layout (github.com/ggml-org/ggml, docs/gguf.md), little endian::
     tensor = string name, u32 n_dims, u64 dims[n_dims], u32 type, u64 offset
     padding to general.alignment (32), then the tensors' data
 
-Every length is checked against the file's size before it is trusted. Token lists are skipped, not
-built: they are most of a header and nearly nobody wants them.
+Every length is checked against the file's size, and every count against a limit, before it is
+trusted. Token lists are skipped, not built: they are most of a header and nearly nobody wants them.
 """
 
 from __future__ import annotations
 
+import math
 import mmap
 import struct
 from bisect import bisect_right
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from vllama.errors import BadModelFile
+from vllama.models.bounds import MOST_WEIGHTS
 from vllama.models.gguf_types import ARRAY, SCALARS, STRING, TENSOR_TYPES
 
 Buffer: TypeAlias = bytes | mmap.mmap
@@ -31,6 +33,16 @@ AGAIN = "fetch the file again"
 SHORT_ARRAY = 4096
 _STRIDE = 1024  # entries between two remembered positions of a skipped string array
 _MAX_DIMS = 4  # GGML_MAX_DIMS
+# the largest real headers have some 20 MB, 2,000 tensors, 60 keys and 500,000 entries in an array
+MOST_HEADER_BYTES = 64 * 1024 * 1024
+MOST_TENSORS = 65_536
+MOST_KEYS = 65_536
+MOST_ENTRIES = 2**20
+MOST_STRING_BYTES = 4 * 1024 * 1024
+MOST_KEPT_BYTES = 16 * 1024 * 1024
+"""Of all strings that are kept."""
+MOST_KEPT = 2**18
+"""Values that are kept, those in short arrays counted one by one."""
 _SUPPORTED = (2, 3)
 
 _u32 = struct.Struct("<I").unpack_from
@@ -81,10 +93,7 @@ class Tensor:
     @property
     def elements(self) -> int:
         """Number of weights."""
-        product = 1
-        for size in self.shape:
-            product *= size
-        return product
+        return math.prod(self.shape)
 
 
 def mapped(path: Path) -> mmap.mmap:
@@ -101,6 +110,7 @@ class Parser:
 
     def __init__(self, data: Buffer, total_bytes: int, source: str) -> None:
         self.data, self.have, self.total, self.source = data, len(data), total_bytes, source
+        self._kept = self._kept_bytes = 0
 
     def bad(self, reason: str) -> BadModelFile:
         """Make the error for a file that is no good GGUF."""
@@ -117,6 +127,8 @@ class Parser:
 
     def need(self, position: int, size: int) -> None:
         """Check that `size` bytes are there."""
+        if position + size > MOST_HEADER_BYTES:
+            raise self.bad(f"its header has more than {MOST_HEADER_BYTES} bytes")
         if position + size > self.have:
             if position + size > self.total:
                 self.have = self.total  # no amount of reading helps
@@ -126,9 +138,17 @@ class Parser:
         """Read a string; return it and where it ends."""
         self.need(position, 8)
         (size,) = _u64(self.data, position)
+        if size > MOST_STRING_BYTES:
+            raise self.bad(f"it is damaged: a string in it has {size} bytes")
         self.need(position + 8, size)
         end = position + 8 + size
         return self.data[position + 8 : end].decode("utf-8", "replace"), end
+
+    def keep(self, values: int, size: int = 0) -> None:
+        """Count what the header's owner will hold in memory."""
+        self._kept, self._kept_bytes = self._kept + values, self._kept_bytes + size
+        if self._kept > MOST_KEPT or self._kept_bytes > MOST_KEPT_BYTES:
+            raise self.bad("it is damaged: its header has too many values")
 
     def preamble(self) -> tuple[int, int, int]:
         """Return version and the counts of tensors and of keys."""
@@ -144,7 +164,8 @@ class Parser:
             raise self.bad(f"its GGUF version {version} is not supported (only 2 and 3 are)")
         (tensors,), (pairs,) = _u64(self.data, 8), _u64(self.data, 16)
         # an entry takes at least 24 and 13 bytes: refuse absurd counts before looping over them
-        if tensors * 24 > self.total or pairs * 13 > self.total:
+        fits = tensors * 24 <= self.total and pairs * 13 <= self.total
+        if not fits or tensors > MOST_TENSORS or pairs > MOST_KEYS:
             raise self.bad(f"it is damaged: it announces {tensors} tensors and {pairs} keys")
         return version, tensors, pairs
 
@@ -160,7 +181,10 @@ class Parser:
         self.need(position, 12)
         element, count = _u32u64(self.data, position)
         position += 12
+        if count > MOST_ENTRIES:
+            raise self.bad(f"it is damaged: an array in it has {count} entries")
         if count <= SHORT_ARRAY:
+            self.keep(count)
             return self.elements(element, count, position)
         end, marks = self.skip(element, count, position)
         array = LongArray(
@@ -218,6 +242,8 @@ class Parser:
         shape = struct.unpack_from(f"<{dimensions}Q", self.data, position)
         position += 8 * dimensions
         kind, offset = _u32u64(self.data, position)
+        if math.prod(shape) > MOST_WEIGHTS:
+            raise self.bad(f"it is damaged: tensor {name[:80]!r} has the shape {shape}")
         type_name, block, block_bytes = TENSOR_TYPES.get(kind, (f"type {kind}", 0, 0))
         size: int | None = None
         if block:

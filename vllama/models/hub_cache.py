@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+from vllama.errors import SourceError
 from vllama.models.disk import write_whole
 
 _PREFIX = "models--"
@@ -51,26 +53,27 @@ class HubRepo:
 
     def blob(self, etag: str) -> Path:
         """Return where the content with this etag lies."""
-        return self.root / "blobs" / etag
+        return self.root / "blobs" / _one_name(etag)
 
     def partial(self, etag: str) -> Path:
         """Return where the bytes of an unfinished download lie."""
-        return self.root / "blobs" / f"{etag}.vllama-partial"
+        return self.root / "blobs" / f"{_one_name(etag)}.vllama-partial"
 
     def lock(self, etag: str) -> Path:
         """Return the lock file of a blob: the one that huggingface_hub takes too."""
-        return self.cache_dir / ".locks" / self._name / f"{etag}.lock"
+        return self.cache_dir / ".locks" / self._name / f"{_one_name(etag)}.lock"
 
     def has_blob(self, etag: str, size_bytes: int) -> bool:
         """Tell whether a blob is complete (it only gets its name when it is)."""
         try:
-            return self.blob(etag).stat().st_size == size_bytes
+            found = self.blob(etag).stat()
         except OSError:
             return False
+        return stat.S_ISREG(found.st_mode) and found.st_size == size_bytes
 
     def snapshot(self, commit: str) -> Path:
         """Return the folder of one commit's files."""
-        return self.root / "snapshots" / commit
+        return self.root / "snapshots" / _one_name(commit)
 
     def has_file(self, commit: str, path: str, size_bytes: int) -> bool:
         """Tell whether a snapshot has a file, as a link to a blob or as a plain file."""
@@ -90,6 +93,8 @@ class HubRepo:
         if place.is_symlink() and str(place.readlink()) == target:
             return place
         place.parent.mkdir(parents=True, exist_ok=True)
+        if not place.parent.resolve().is_relative_to(self.snapshot(commit).resolve()):
+            raise SourceError(f"cannot keep '{path}': a link leads it out of the hub's cache")
         temporary = self.root / f".link-{uuid.uuid4().hex}"
         try:
             temporary.symlink_to(target)
@@ -143,6 +148,13 @@ class HubRepo:
             return [p.read_text().strip() for p in files]
         except (OSError, UnicodeDecodeError):
             return []
+
+
+def _one_name(name: str) -> str:
+    """Return what is to be the name of a file or folder here; raise SourceError for a path."""
+    if not name or "/" in name or "\0" in name or name in (".", ".."):
+        raise SourceError(f"cannot keep {name[:80]!r} in the hub's cache: it leads out of it")
+    return name
 
 
 def repositories(cache_dir: Path) -> Iterator[HubRepo]:

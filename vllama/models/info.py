@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from vllama.errors import BadModelFile, BadRequest
+from vllama.models.bounds import MOST_HEADS, MOST_LAYERS, MOST_NUMBER
 from vllama.models.capabilities import template_capabilities
 from vllama.models.gguf import GgufHeader, LongArray, read_header
 from vllama.models.known_templates import recognised
@@ -54,8 +55,8 @@ def info_from_headers(
     """Combine the headers of all shards; the first one carries the key/values."""
     meta = headers[0].metadata
     arch = _text(meta, "general.architecture") or "unknown"
-    heads = _ints(meta, f"{arch}.attention.head_count")
-    layers = _int(meta, f"{arch}.block_count")
+    heads = _ints(meta, f"{arch}.attention.head_count", MOST_HEADS)
+    layers = _int(meta, f"{arch}.block_count", MOST_LAYERS)
     embedding = _int(meta, f"{arch}.embedding_length")
     head_count = max(heads, default=0) or None
     width = embedding // head_count if embedding and head_count else None
@@ -76,7 +77,9 @@ def info_from_headers(
         embedding_length=embedding,
         block_count=layers,
         head_count=head_count,
-        head_count_kv=_per_layer(_ints(meta, f"{arch}.attention.head_count_kv") or heads, layers),
+        head_count_kv=_per_layer(
+            _ints(meta, f"{arch}.attention.head_count_kv", MOST_HEADS) or heads, layers
+        ),
         key_length=_int(meta, f"{arch}.attention.key_length") or width,
         value_length=_int(meta, f"{arch}.attention.value_length") or width,
         sliding_window=_int(meta, f"{arch}.attention.sliding_window"),
@@ -261,15 +264,21 @@ def _text(meta: Mapping[str, object], key: str) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def _int(meta: Mapping[str, object], key: str) -> int | None:
-    values = _ints(meta, key)
+def _int(meta: Mapping[str, object], key: str, most: int = MOST_NUMBER) -> int | None:
+    values = _ints(meta, key, most)
     return max(values) if values else None
 
 
-def _ints(meta: Mapping[str, object], key: str) -> tuple[int, ...]:
+def _ints(meta: Mapping[str, object], key: str, most: int = MOST_NUMBER) -> tuple[int, ...]:
     value = meta.get(key)
     items = value if isinstance(value, list) else [value]
-    return tuple(i for i in items if isinstance(i, int) and not isinstance(i, bool))
+    found = tuple(i for i in items if isinstance(i, int) and not isinstance(i, bool))
+    wrong = next((i for i in found if not 0 <= i <= most), None)
+    if wrong is not None:
+        raise BadModelFile(
+            f"cannot use the model: its '{key}' is {wrong}", hint="fetch the file again"
+        )
+    return found
 
 
 def _length(meta: Mapping[str, object], key: str) -> int | None:

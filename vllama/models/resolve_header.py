@@ -27,8 +27,8 @@ from vllama.models.variants import is_projector
 
 T = TypeVar("T")
 STEP = 1024 * 1024
-_LONGEST = 256 * STEP  # no header is longer; a file that pretends so is not read to its end
-_SMALL = 64 * STEP
+_LONGEST = 64 * STEP  # no header is longer; a file that pretends so is not read to its end
+_SMALL = 32 * STEP
 _ABOUT = frozenset({"config.json", "tokenizer_config.json", "chat_template.jinja", "modules.json"})
 
 

@@ -7,29 +7,53 @@ A file is a little-endian u64 (length of the header), that many bytes of JSON
 
 from __future__ import annotations
 
-import json
+import math
 import struct
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
 from vllama.errors import BadModelFile
+from vllama.models.bounds import (
+    MOST_FILE_BYTES,
+    MOST_HEADS,
+    MOST_LAYERS,
+    MOST_NUMBER,
+    MOST_WEIGHTS,
+    decode_json,
+    read_limited,
+)
 from vllama.models.capabilities import template_capabilities
 from vllama.models.known_templates import recognised
 from vllama.models.types import Capability, ModelInfo
 
-_MAX_HEADER = 100_000_000  # the reference implementation's limit
+_MAX_HEADER = 32 * 1024 * 1024  # the largest real ones have some 2 MB
+_MAX_TOKENIZER = 64 * 1024 * 1024
+_MAX_DIMS = 16
+_MAX_TENSORS = 131_072
 _AGAIN = "fetch the model again"
 _QUANT_NAMES = {"BF16": "BF16", "F16": "F16", "F32": "F32", "F8_E4M3": "FP8", "F8_E5M2": "FP8"}
 _GENERATES = ("CausalLM", "ConditionalGeneration", "LMHeadModel")
 _PACKED = (".qweight", ".weight_packed")  # GPTQ/AWQ and compressed-tensors
 
 
+_Count = Annotated[int, msgspec.Meta(ge=0, le=MOST_FILE_BYTES)]
+
+
 class _AddedToken(msgspec.Struct):
     id: int
     content: str
+
+
+class _Entry(msgspec.Struct):
+    """A tensor's line in a header."""
+
+    dtype: str
+    shape: Annotated[list[_Count], msgspec.Meta(max_length=_MAX_DIMS)]
+    data_offsets: tuple[_Count, _Count]
 
 
 class _Tokenizer(msgspec.Struct):
@@ -48,10 +72,10 @@ def read_folder(folder: Path) -> ModelInfo:
     arch = str(config.get("model_type") or first or "unknown")
     bits = _bits(config)
     parameters, weights_bytes, dtypes = _weights(folder, bits)
-    heads = _int(inner, "num_attention_heads")
-    layers = _int(inner, "num_hidden_layers")
+    heads = _int(inner, "num_attention_heads", MOST_HEADS)
+    layers = _int(inner, "num_hidden_layers", MOST_LAYERS)
     hidden = _int(inner, "hidden_size")
-    kv = _int(inner, "num_key_value_heads") or heads
+    kv = _int(inner, "num_key_value_heads", MOST_HEADS) or heads
     width = _int(inner, "head_dim") or (hidden // heads if hidden and heads else None)
     tokenizer = _json(folder / "tokenizer_config.json", missing_is_fine=True)
     template = _template(folder, tokenizer)
@@ -86,12 +110,12 @@ def read_folder(folder: Path) -> ModelInfo:
     )
 
 
-def read_weights_header(path: Path) -> dict[str, object]:
-    """Read one file's header and check that its data is all there; raise BadModelFile."""
+def read_weights_header(path: Path) -> Mapping[str, _Entry]:
+    """Read one file's header and check that its data is all there; raise BadModelFile, OSError."""
     return _read_header(path)[0]
 
 
-def _read_header(path: Path) -> tuple[dict[str, object], dict[str, object]]:
+def _read_header(path: Path) -> tuple[dict[str, _Entry], dict[str, object]]:
     """Return the entries of the tensors, and the file's own metadata."""
     size = path.stat().st_size
     with path.open("rb") as file:
@@ -100,13 +124,18 @@ def _read_header(path: Path) -> tuple[dict[str, object], dict[str, object]]:
         if not 2 <= length <= min(_MAX_HEADER, size - 8):
             raise _bad(path, "it is no safetensors file, or is cut inside its header")
         raw = file.read(length)
+    if raw.count(b"{") > _MAX_TENSORS:
+        raise _bad(path, f"its header has more than {_MAX_TENSORS} tensors")
     try:
-        header = json.loads(raw)
-        entries = {k: v for k, v in header.items() if k != "__metadata__"}
-        about = header.get("__metadata__")
-        end = max((int(entry["data_offsets"][1]) for entry in entries.values()), default=0)
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+        parts = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+        about = msgspec.json.decode(parts.pop("__metadata__", b"{}"))
+        entries = {name: msgspec.json.decode(part, type=_Entry) for name, part in parts.items()}
+    except (ValueError, RecursionError) as error:
         raise _bad(path, "its header is damaged") from error
+    wrong = next((n for n, entry in entries.items() if not _is_possible(entry)), None)
+    if wrong is not None:
+        raise _bad(path, f"its header is damaged: the tensor {wrong[:80]!r} is impossible")
+    end = max((entry.data_offsets[1] for entry in entries.values()), default=0)
     if size < 8 + length + end:
         missing = 8 + length + end - size
         raise _bad(
@@ -117,15 +146,32 @@ def _read_header(path: Path) -> tuple[dict[str, object], dict[str, object]]:
     return entries, about if isinstance(about, dict) else {}
 
 
+def _is_possible(entry: _Entry) -> bool:
+    begin, end = entry.data_offsets
+    return begin <= end and math.prod(entry.shape) <= MOST_WEIGHTS
+
+
 def weight_files(folder: Path) -> tuple[Path, ...]:
     """Return the weight files of a folder: those of the index, else all `*.safetensors`."""
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        weight_map = _json(index).get("weight_map")
-        names = set(weight_map.values()) if isinstance(weight_map, dict) else set()
-        return tuple(folder / str(name) for name in sorted(names, key=str))
+        return tuple(folder / name for name in sorted(_indexed(index)))
     files = sorted(folder.glob("*.safetensors"))
     return tuple(path for path in files if not path.name.startswith("consolidated"))
+
+
+def _indexed(index: Path) -> set[str]:
+    """Return the files that an index names; none where it is damaged or leads out of its folder.
+
+    What is listed must not depend on it: one bad index would hide all models.
+    """
+    try:
+        weight_map = _json(index).get("weight_map")
+    except BadModelFile:
+        return set()
+    names = list(weight_map.values()) if isinstance(weight_map, dict) else []
+    plain = {name for name in names if isinstance(name, str) and "/" not in name}
+    return plain if len(plain) == len({str(name) for name in names}) else set()
 
 
 def is_mlx(folder: Path) -> bool:
@@ -156,16 +202,12 @@ def _weights(folder: Path, bits: int | None) -> tuple[int, int, Counter[str]]:
         except OSError as error:
             raise _bad(path, error.strerror or str(error)) from error
         for name, entry in entries.items():
-            assert isinstance(entry, dict)  # `read_weights_header` indexed it
-            count = 1
-            for length in entry.get("shape") or ():
-                count *= int(length)
-            dtype = str(entry.get("dtype"))
-            weights_bytes += int(entry["data_offsets"][1]) - int(entry["data_offsets"][0])
-            packed = bits is not None and dtype == "I32" and name.endswith(_PACKED)
+            count = math.prod(entry.shape)
+            weights_bytes += entry.data_offsets[1] - entry.data_offsets[0]
+            packed = bits is not None and entry.dtype == "I32" and name.endswith(_PACKED)
             count *= 32 // bits if packed and bits else 1
             parameters += count
-            dtypes[dtype] += count
+            dtypes[entry.dtype] += count
     return parameters, weights_bytes, dtypes
 
 
@@ -206,7 +248,10 @@ def _capabilities(
 def _template(folder: Path, tokenizer: Mapping[str, object]) -> str | None:
     own = folder / "chat_template.jinja"
     if own.is_file():
-        return own.read_text(encoding="utf-8", errors="replace")
+        try:
+            return read_limited(own).decode(errors="replace")
+        except (OSError, ValueError) as error:
+            raise _bad(own, str(error)) from error
     template = tokenizer.get("chat_template")
     if isinstance(template, list):  # [{"name": "default", "template": "…"}, …]
         named = {str(t.get("name")): t.get("template") for t in template if isinstance(t, dict)}
@@ -217,8 +262,9 @@ def _template(folder: Path, tokenizer: Mapping[str, object]) -> str | None:
 def _added_tokens(folder: Path) -> dict[str, int]:
     """Return what is no piece of text in the vocabulary, with its number."""
     try:
-        found = msgspec.json.decode((folder / "tokenizer.json").read_bytes(), type=_Tokenizer)
-    except (OSError, msgspec.MsgspecError):  # an engine will say what is wrong with it
+        content = read_limited(folder / "tokenizer.json", _MAX_TOKENIZER)
+        found = msgspec.json.decode(content, type=_Tokenizer)
+    except (OSError, ValueError, RecursionError):  # an engine will say what is wrong with it
         return {}
     return {token.content: token.id for token in found.added_tokens}
 
@@ -255,14 +301,19 @@ def _named(
     return {key: value for key, value in values.items() if value is not None}
 
 
-def _int(config: Mapping[str, object], key: str) -> int | None:
+def _int(config: Mapping[str, object], key: str, most: int = MOST_NUMBER) -> int | None:
+    """Return a number, None for one that says nothing. Raises BadModelFile for an absurd one."""
     value = config.get(key)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        return None
+    if value > most:
+        raise BadModelFile(f"cannot use the model: its '{key}' is more than {most}", hint=_AGAIN)
+    return value
 
 
 def _json(path: Path, missing_is_fine: bool = False) -> dict[str, object]:
     try:
-        value = json.loads(path.read_bytes())
+        value = decode_json(read_limited(path))
     except FileNotFoundError:
         if missing_is_fine:
             return {}

@@ -18,7 +18,7 @@ from vllama.models.sources.hub_json import wait_s
 LEAST_BYTES_PER_S = 1024
 """A connection that is slower has been forgotten by its server: a new one may do better."""
 _EXPIRED = frozenset({401, 403, 404, 410})  # what storages answer to an old signature
-_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
+_RANGE = re.compile(r"bytes (\d{1,19})-\d{1,19}/(\d{1,19}|\*)")
 
 
 class Again(Exception):

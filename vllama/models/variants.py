@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from vllama.models.quant import PREFERRED, bit_width, quant_of, quant_of_tag, same_quant
 
-_SHARD = re.compile(r"(?P<stem>.*)-(?P<index>\d{5})-of-(?P<count>\d{5})(?P<suffix>\.[A-Za-z]+)")
+_SHARD = re.compile(r"(?P<stem>.*)-(?P<index>\d{5})-of-(?P<count>00\d{3})(?P<suffix>\.[A-Za-z]+)")
 _NO_MODEL = ("mmproj", "imatrix", "-vocab")
 _DRAFTS = ("mtp-", "eagle3-", "dflash-", "dspark-")  # speculative decoding's helpers
 _PROJECTOR_QUANTS = ("F16", "BF16", "F32")
@@ -51,11 +51,17 @@ def shard_of(path: str) -> tuple[str, int, int] | None:
 
 def shard_paths(path: str) -> tuple[str, ...]:
     """Return the names of all shards that belong to `path` (itself where it is no shard)."""
+    return tuple(_shards(path))
+
+
+def _shards(path: str) -> Iterator[str]:
     match = _SHARD.fullmatch(path)
     if match is None:
-        return (path,)
+        yield path
+        return
     stem, count, suffix = match.group("stem"), int(match.group("count")), match.group("suffix")
-    return tuple(f"{stem}-{i:05d}-of-{count:05d}{suffix}" for i in range(1, count + 1))
+    for number in range(1, count + 1):
+        yield f"{stem}-{number:05d}-of-{count:05d}{suffix}"
 
 
 def is_projector(path: str) -> bool:
@@ -86,9 +92,8 @@ def group_ggufs(paths: Iterable[str]) -> tuple[GgufGroup, ...]:
         shard = shard_of(path)
         if not is_gguf_model(path) or (shard is not None and shard[1] != 1):
             continue
-        files = shard_paths(path)
-        if known.issuperset(files):
-            sets.append(files)
+        if all(part in known for part in _shards(path)):  # none is made after one that is missing
+            sets.append(shard_paths(path))
     groups: list[GgufGroup] = []
     labels: set[str | None] = set()
     for files in sorted(sets, key=lambda files: len(files) > 1):

@@ -285,7 +285,7 @@ def test_a_created_model_stands_on_one_of_ollamas(
     base = library.find("tiny")
     made = create(library, Recipe(name="mine", base=base, template="{{ .Prompt }}"))
     assert (made.path, made.key, made.base, made.system) == (base.path, base.key, base.name, "a")
-    assert copy(library, "tiny", "second").path == base.path
+    assert copy(library, base, "second:latest").path == base.path
     assert not (tmp_path / "data" / "blobs").exists() or not any(
         (tmp_path / "data" / "blobs").iterdir()
     )

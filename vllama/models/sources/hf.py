@@ -6,7 +6,6 @@ All exceptions of huggingface_hub and its HTTP library are mapped to ours here a
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,11 +17,12 @@ import httpx2
 
 from vllama import __version__
 from vllama.errors import AuthRequired, ModelNotFound, Offline, SourceError
+from vllama.models.bounds import MOST_FILE_BYTES, decode_json
 from vllama.models.settings import ModelsSettings
 from vllama.models.sources.answers import Answer, Answers
 from vllama.models.sources.base import Listed, Location, Repository, Transient
+from vllama.models.sources.body import GZIP, read_body
 from vllama.models.sources.hub_json import (
-    NotTheHub,
     files_of_tree,
     has_sizes,
     is_plain,
@@ -106,6 +106,8 @@ class HuggingFace:
         size = found.size if found.size is not None else file.size_bytes
         if not found.etag or not is_plain(found.etag):
             raise SourceError(f"cannot fetch '{file.path}' of '{repository.hub_id}': no checksum")
+        if not 0 <= size <= MOST_FILE_BYTES:
+            raise SourceError(f"cannot fetch '{file.path}' of '{repository.hub_id}': no such size")
         same = _origin(found.location) == _origin(self._endpoint)
         return Location(
             url=found.location,
@@ -136,7 +138,7 @@ class HuggingFace:
         """
         token = self._token if isinstance(self._token, str) else None
         pages: list[Any] = []
-        rows, more = 0, urlencode(query)
+        rows, more, left = 0, urlencode(query), _MOST_BYTES
         while more and (not pages or most is None or rows < most):
             url = f"{self._endpoint}{path}?{more}"
             kept = self._answers.load(url, token)
@@ -150,10 +152,13 @@ class HuggingFace:
                     body=response.content,
                     next=urlsplit(link).query or None,
                 )
-                if kept.etag:
+                if kept.etag and len(kept.body) <= _MOST_KEPT_BYTES:
                     self._answers.keep(url, token, kept)
+            left -= len(kept.body)
+            if left < 0 or len(pages) == _MOST_PAGES:
+                raise SourceError(f"cannot read {url}: {self._host} answers without end")
             try:
-                page = json.loads(kept.body)
+                page = decode_json(kept.body)
             except ValueError as error:
                 raise SourceError(f"cannot read {url}: {self._host} answered no JSON") from error
             pages.append(page)
@@ -165,7 +170,9 @@ class HuggingFace:
         own = hub.utils.build_hf_headers(token=self._token, **_US)
         session: httpx2.Client = hub.utils.get_session()
         for pause_s in (*self._pauses, None):
-            response = session.get(url, headers={**own, **headers}, timeout=self._timeout_s)
+            asked = {**own, **headers, **GZIP}
+            with session.stream("GET", url, headers=asked, timeout=self._timeout_s) as streamed:
+                response = _whole(streamed)
             if response.status_code != 429 and response.status_code < 500:
                 break
             asked_s = wait_s(response.headers)
@@ -244,14 +251,14 @@ class HuggingFace:
                 f"cannot read '{hub_id}': {self._host} redirects without end",
                 hint="check HF_ENDPOINT",
             ) from error
-        except (NotTheHub, TypeError, KeyError) as error:  # JSON, but not the hub's
-            raise SourceError(
-                f"cannot read '{hub_id}': {self._host} does not answer as a hub does",
-                hint="check HF_ENDPOINT",
-            ) from error
         except httpx2.InvalidURL as error:
             raise SourceError(
                 f"cannot use the hub's address '{self._endpoint}': {error}",
+                hint="check HF_ENDPOINT",
+            ) from error
+        except (ValueError, TypeError, KeyError, RecursionError) as error:  # not the hub's answers
+            raise SourceError(
+                f"cannot read '{hub_id}': {self._host} does not answer as a hub does",
                 hint="check HF_ENDPOINT",
             ) from error
 
@@ -300,10 +307,31 @@ class HuggingFace:
                 )
 
 
+_MOST_BYTES = 8 * 1024 * 1024
+"""Of one question's answers, all pages together; real ones have some 2 MB."""
+_MOST_PAGES = 256
+_MOST_KEPT_BYTES = 2 * 1024 * 1024
+_MOST_ERROR_BYTES = 64 * 1024
 _MOST_CHILDREN = 100
 _ABOUT_CHILDREN = ("siblings", "gated", "downloads", "gguf", "tags", "private", "disabled")
 
 _US = {"library_name": "vllama", "library_version": __version__}
+
+
+def _whole(streamed: httpx2.Response) -> httpx2.Response:
+    """Read a streamed answer with a limit; return it as one that has been read."""
+    fine = streamed.status_code < 400
+    try:
+        body = read_body(streamed, _MOST_BYTES if fine else _MOST_ERROR_BYTES)
+    except SourceError:
+        if fine:
+            raise
+        body = b""  # the status says enough
+    about = ("content-encoding", "content-length", "transfer-encoding")
+    headers = [(name, value) for name, value in streamed.headers.multi_items() if name not in about]
+    return httpx2.Response(
+        streamed.status_code, headers=headers, content=body, request=streamed.request
+    )
 
 
 def _origin(url: str) -> tuple[str, str]:

@@ -11,10 +11,13 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
+from vllama.models.bounds import MOST_FILE_BYTES
 from vllama.models.sources.base import Listed, Repository
 from vllama.models.types import Format, SourceFile, Variant
 from vllama.models.variants import group_ggufs, safetensors_files
 
+_MOST_FILES = 10_000
+_LONGEST_PATH = 1024
 _PACKED = frozenset({"I8", "U8", "I32", "U32", "F8_E4M3", "F8_E5M2", "F4"})
 
 
@@ -26,7 +29,7 @@ def repository_of(row: object, files: tuple[SourceFile, ...] | None = None) -> R
     """Read a repository's own page; `files` are better known than it tells. Raises NotTheHub."""
     about = _object(row)
     hub_id, commit = _text(about.get("id")), _text(about.get("sha"))
-    if hub_id is None or commit is None or not is_plain(commit):
+    if hub_id is None or not _is_id(hub_id) or commit is None or not is_plain(commit):
         raise NotTheHub("it names no repository or no commit")
     files = files_of(row) if files is None else files
     dtypes = _dtypes(about)
@@ -55,7 +58,7 @@ def listed_in(page: object) -> list[Listed]:
 
 def _listed(about: Mapping[str, Any]) -> Listed | None:
     hub_id = _text(about.get("id"))
-    if hub_id is None:
+    if hub_id is None or not _is_id(hub_id):
         return None
     names = (_text(_name(item)) for item in _list(about.get("siblings")))
     return Listed(
@@ -77,16 +80,19 @@ def has_sizes(row: object) -> bool:
 
 def files_of(row: object) -> tuple[SourceFile, ...]:
     """Read the files of a repository's page. Raises NotTheHub."""
+    siblings = _list(_object(row).get("siblings"))
+    if len(siblings) > _MOST_FILES:
+        raise NotTheHub("it has more files than can be looked through")
     return tuple(
         _file(_name(item), item, _object(_object(item).get("lfs")).get("sha256"), "blobId")
-        for item in _list(_object(row).get("siblings"))
+        for item in siblings
     )
 
 
 def files_of_tree(rows: object) -> tuple[SourceFile, ...]:
     """Read one page of a listing of files. Raises NotTheHub."""
-    if not isinstance(rows, list):
-        raise NotTheHub("it lists no files")
+    if not isinstance(rows, list) or len(rows) > _MOST_FILES:
+        raise NotTheHub("it lists no files, or too many")
     return tuple(
         _file(_object(row).get("path"), row, _object(_object(row).get("lfs")).get("oid"), "oid")
         for row in rows
@@ -100,12 +106,12 @@ def _file(path: object, row: object, sha256: object, plain: str) -> SourceFile:
     if name is None or not _stays_inside(name):
         raise NotTheHub("one of its files has no name, or one that leads out of its folder")
     about = _object(row)
-    return SourceFile(
-        path=name,
-        size_bytes=_count(about.get("size")) or 0,
-        etag=sum256 or _text(about.get(plain)),
-        sha256=sum256,
-    )
+    etag, size = sum256 or _text(about.get(plain)), _count(about.get("size")) or 0
+    if etag is not None and not is_plain(etag):
+        raise NotTheHub("one of its files has a checksum that is none")
+    if size > MOST_FILE_BYTES:
+        raise NotTheHub("one of its files is larger than files are")
+    return SourceFile(path=name, size_bytes=size, etag=etag, sha256=sum256)
 
 
 def license_of(about: Mapping[str, Any]) -> str | None:
@@ -124,8 +130,8 @@ def bases_of(about: Mapping[str, Any]) -> tuple[str, ...]:
 
 def wait_s(headers: Mapping[str, str]) -> int:
     """Return how long to wait: `Retry-After`, or the t of `RateLimit: "api";r=0;t=55`; or 0."""
-    after = re.fullmatch(r"\s*(\d+)(?:\.\d*)?\s*", headers.get("retry-after", ""))
-    limit = re.search(r"\bt=(\d+)", headers.get("ratelimit", ""))
+    after = re.fullmatch(r"\s*(\d{1,9})(?:\.\d*)?\s*", headers.get("retry-after", ""))
+    limit = re.search(r"\bt=(\d{1,9})\b", headers.get("ratelimit", ""))
     found = after or limit
     return int(found[1]) if found else 0
 
@@ -180,12 +186,18 @@ def _name(item: object) -> object:
 
 def is_plain(name: str) -> bool:
     """Tell whether a checksum or a commit may be the name of a file."""
-    return re.fullmatch(r"\w[\w.+=-]*", name) is not None
+    return re.fullmatch(r"\w[\w.+=-]{0,199}", name, re.ASCII) is not None
+
+
+def _is_id(hub_id: str) -> bool:
+    """Tell whether this may be a repository's id: `org/repo`, or an old one without `org/`."""
+    return re.fullmatch(r"(\w[\w.-]{0,95}/)?\w[\w.-]{0,95}", hub_id, re.ASCII) is not None
 
 
 def _stays_inside(name: str) -> bool:
     path = PurePosixPath(name)
-    return not path.is_absolute() and ".." not in path.parts and "\0" not in name
+    inside = not path.is_absolute() and ".." not in path.parts and "\0" not in name
+    return inside and len(name) <= _LONGEST_PATH
 
 
 def _object(value: object) -> Mapping[str, Any]:

@@ -20,15 +20,23 @@ from vllama.errors import AuthRequired, ModelNotFound, Offline, SourceError
 from vllama.models.ollama_manifest import MANIFEST_TYPE
 from vllama.models.ollama_names import Target
 from vllama.models.sources.base import Location, Transient
+from vllama.models.sources.body import GZIP, read_body
 from vllama.models.types import SourceFile
 
 MAX_MANIFEST = 4 * 1024 * 1024
+_MAX_TOKEN_ANSWER = 256 * 1024
 _MAX_REDIRECTS = 5
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _AGENT = {"user-agent": f"vllama/{__version__}"}
 _CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
+_TOKEN = re.compile(r"[\x21-\x7e]{1,65536}")  # what can stand in a header
 _PORTS = {"http": 80, "https": 443}
 _LOGIN = "only models that everybody may pull can be pulled: vllama has no account there"
+
+
+class _TokenAnswer(msgspec.Struct):
+    token: str = ""
+    access_token: str = ""
 
 
 class OllamaRegistry:
@@ -54,12 +62,7 @@ class OllamaRegistry:
                     message="pull model manifest: file does not exist",
                 )
             self._check(answer, (200,))
-            content = b""
-            for piece in answer.iter_bytes():
-                content += piece
-                if len(content) > MAX_MANIFEST:
-                    raise SourceError(f"{self._cannot}: its manifest is too long")
-            return content
+            return self._body(answer, MAX_MANIFEST)
 
     def locate(self, file: SourceFile) -> Location:
         """Ask where a blob's bytes are: here, or at the storage that the registry points to."""
@@ -68,7 +71,9 @@ class OllamaRegistry:
         with self._mapped():
             for _ in range(_MAX_REDIRECTS):
                 # one byte: some registries would send the whole blob
-                with self._open(url, {"range": "bytes=0-0"}, follow=False) as answer:
+                # (and those as they are: a range of compressed bytes would be of no use)
+                asked = {"range": "bytes=0-0", "accept-encoding": "identity"}
+                with self._open(url, asked, follow=False) as answer:
                     if answer.status_code not in _REDIRECTS:
                         self._check(answer, (200, 206, 416))
                         return self._location(file, url, self._headers())
@@ -93,7 +98,7 @@ class OllamaRegistry:
     ) -> Iterator[httpx2.Response]:
         """Ask; if the registry wants a token, fetch one and ask once more."""
         for again in (False, True):
-            request = {**self._headers(), "accept-encoding": "identity", **headers}
+            request = {**self._headers(), **GZIP, **headers}
             with self._client.stream(
                 "GET", url, headers=request, follow_redirects=follow
             ) as answer:
@@ -110,7 +115,8 @@ class OllamaRegistry:
         realm = said.get("realm", "")
         if kind.lower() != "bearer" or not realm:
             raise AuthRequired(f"{self._cannot}: {self._host} wants a login", hint=_LOGIN)
-        if _origin(realm)[1:] != _origin(self._base)[1:]:
+        downgraded = self._base.startswith("https:") and not realm.lower().startswith("https:")
+        if _origin(realm)[1:] != _origin(self._base)[1:] or downgraded:
             # as Ollama does: a registry must not send its clients to ask elsewhere
             raise AuthRequired(
                 f"{self._cannot}: {self._host} sends its clients to another host for a token, "
@@ -118,23 +124,28 @@ class OllamaRegistry:
             )
         query = [("service", said["service"])] if said.get("service") else []
         query += [("scope", scope) for scope in said.get("scope", "").split()]
-        answer = self._client.get(
-            str(httpx2.URL(realm).copy_merge_params(query)),
-            headers=_AGENT,
-            follow_redirects=False,
-        )
+        url = str(httpx2.URL(realm).copy_merge_params(query))
+        with self._client.stream(
+            "GET", url, headers={**_AGENT, **GZIP}, follow_redirects=False
+        ) as answer:
+            status = answer.status_code
+            content = self._body(answer, _MAX_TOKEN_ANSWER) if status == 200 else b""
         try:
-            if answer.status_code != 200:
-                raise ValueError
-            reply = msgspec.json.decode(answer.content, type=dict[str, object])
-            token = reply.get("token") or reply.get("access_token")
-        except ValueError:  # msgspec's own too
-            token = None
-        if not isinstance(token, str) or not token:
+            reply = msgspec.json.decode(content, type=_TokenAnswer)
+        except (ValueError, RecursionError):  # msgspec's own are ValueErrors
+            reply = _TokenAnswer()
+        token = reply.token or reply.access_token
+        if not token or not _TOKEN.fullmatch(token):
             raise AuthRequired(
-                f"{self._cannot}: {self._host} gave no token ({answer.status_code})", hint=_LOGIN
+                f"{self._cannot}: {self._host} gave no token ({status})", hint=_LOGIN
             )
         return token
+
+    def _body(self, answer: httpx2.Response, most_bytes: int) -> bytes:
+        try:
+            return read_body(answer, most_bytes)
+        except SourceError as error:
+            raise SourceError(f"{self._cannot}: {error.message}") from error
 
     def _check(self, answer: httpx2.Response, fine: tuple[int, ...]) -> None:
         status = answer.status_code

@@ -184,7 +184,7 @@ def _json(models: OllamaModels, layer: Layer | None) -> object:
     text = _text(models, layer)
     try:
         return msgspec.json.decode(text) if text else None
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         assert layer is not None  # it had text
         raise ValueError(f"its {layer.kind} are no JSON ({error})") from None
 

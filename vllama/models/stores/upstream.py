@@ -15,8 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
 
-import msgspec
-
+from vllama.models.bounds import MOST_JSON_BYTES, decode_json
 from vllama.models.ref import ModelRef
 from vllama.models.stores.base import manifest_digest
 from vllama.models.types import Bundle, Capability, Format, ModelInfo
@@ -74,8 +73,9 @@ class UpstreamStore:
             with closing(kind(where.netloc, timeout=TIMEOUT_S)) as connection:
                 connection.request("GET", f"{where.path}/v1/models", headers=self._headers)
                 answer = connection.getresponse()
-                rows = msgspec.json.decode(answer.read())["data"] if answer.status == 200 else ()
-            rows = rows or ()
+                if answer.status != 200:
+                    return ()
+                rows = decode_json(answer.read(MOST_JSON_BYTES))["data"] or ()
         except (OSError, HTTPException, ValueError, KeyError, TypeError):
             return ()
         return [row for row in rows if isinstance(row, dict) and isinstance(row.get("id"), str)]
