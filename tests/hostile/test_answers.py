@@ -7,6 +7,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -53,14 +54,17 @@ def library(settings: ModelsSettings) -> Library:
     return open_library(settings)
 
 
+@cache
+def packed(compress: Callable[[bytes], bytes]) -> bytes:
+    return compress(b" " * 100 * MB)
+
+
 GZIP, ZSTD = {"Content-Encoding": "gzip"}, {"Content-Encoding": "zstd"}
 BODIES: dict[str, Callable[[], Reply]] = {
     "endless": lambda: Reply(body=endless()),
-    "200 MB of blanks in zstd": lambda: Reply(body=[zstd.compress(b" " * 200 * MB)], headers=ZSTD),
-    "200 MB of blanks in gzip": lambda: Reply(body=[gzip.compress(b" " * 200 * MB)], headers=GZIP),
-    "gzip in gzip": lambda: Reply(
-        body=[gzip.compress(gzip.compress(bytes(200 * MB)))], headers=GZIP
-    ),
+    "100 MB of blanks in zstd": lambda: Reply(body=[packed(zstd.compress)], headers=ZSTD),
+    "100 MB of blanks in gzip": lambda: Reply(body=[packed(gzip.compress)], headers=GZIP),
+    "gzip in gzip": lambda: Reply(body=[gzip.compress(packed(gzip.compress))], headers=GZIP),
     "two encodings": lambda: Reply(
         body=[gzip.compress(b"{}")], headers={"Content-Encoding": "gzip, gzip"}
     ),
@@ -78,9 +82,7 @@ BODIES: dict[str, Callable[[], Reply]] = {
     "a number of 5,000 digits": lambda: Reply(body=[b'{"a": ' + b"9" * 5000 + b"}"]),
     "no JSON": lambda: Reply(body=[b"\xff\xfe{"]),
     "an endless error": lambda: Reply(body=endless(), status=400),
-    "a packed error": lambda: Reply(
-        body=[zstd.compress(b" " * 200 * MB)], status=404, headers=ZSTD
-    ),
+    "a packed error": lambda: Reply(body=[packed(zstd.compress)], status=404, headers=ZSTD),
     "an endless server error": lambda: Reply(body=endless(), status=503),
 }
 
