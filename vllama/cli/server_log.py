@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from vllama import tracing
+from vllama import private, tracing
 from vllama.supervise.logs import aside
 
 SHOWN = {"shown": True}
@@ -255,7 +255,7 @@ class LogFile:
 
     def _opened(self) -> int:
         if self._file is None:
-            os.makedirs(os.path.dirname(self._path), exist_ok=True)  # noqa: PTH103, PTH120
+            private.make_folder(Path(self._path).parent)
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
             self._file = os.open(self._path, flags, 0o600)
             found = os.fstat(self._file)

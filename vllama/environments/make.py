@@ -17,6 +17,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from vllama import private
 from vllama.environments.causes import Cause, cause_of
 from vllama.environments.installer import Installer, find_uv
 from vllama.environments.place import (
@@ -90,7 +91,7 @@ async def make_in_steps(
     env = installer_environment(dict(os.environ) if environ is None else environ, extra_env)
     installer = Installer(uv=find_uv(env.get("PATH")))
     try:
-        folder.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240 - a moment's work
+        private.make_folder(folder)
         async with _locked(folder, told):  # 1
             if (found := existing(folder, *wanted)) is not None:
                 return found

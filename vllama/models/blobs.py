@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 
+from vllama import private
 from vllama.errors import BadRequest, DiskFull, VllamaError
 from vllama.models.disk import free_bytes
 from vllama.units import format_bytes_decimal
@@ -54,7 +55,7 @@ class BlobStore:
         path = self.path(digest)
         self._check_room(size_bytes or 0)
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            private.make_folder(self.folder)
             self._sweep()
             return BlobWriter(path, self._check_room)
         except OSError as error:
@@ -129,7 +130,6 @@ class BlobWriter:
             )
         try:
             self._file.close()
-            self._temporary.chmod(0o644)
             self._temporary.replace(self._path)
         except OSError as error:
             raise _write_error(self._path, error) from error

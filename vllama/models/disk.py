@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from vllama import private
+
 
 def free_bytes(path: Path) -> int:
     """Return the free space on the file system where `path` is or will be."""
@@ -15,16 +17,26 @@ def free_bytes(path: Path) -> int:
     return shutil.disk_usage(path).free
 
 
-def write_whole(path: Path, content: bytes, *, by: Path | None = None) -> None:
-    """Write a file whole or not at all, by way of the folder `by`; raises OSError."""
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file of our own whole or not at all; raises OSError."""
+    private.make_folder(path.parent)
+    _write(path, content, path.parent, private.FILE)
+
+
+def write_shared(path: Path, content: bytes, *, by: Path) -> None:
+    """Write a file where other programs look too, by way of the folder `by`; raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _write(path, content, by, 0o644)
+
+
+def _write(path: Path, content: bytes, by: Path, mode: int) -> None:
     import tempfile  # not at the top: models are listed without writing anything
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=".", dir=by or path.parent)
+    handle, name = tempfile.mkstemp(prefix=".", dir=by)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
-        Path(name).chmod(0o644)
+        Path(name).chmod(mode)
         Path(name).replace(path)
     except BaseException:
         Path(name).unlink(missing_ok=True)

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from vllama.errors import SourceError
-from vllama.models.disk import write_whole
+from vllama.models.disk import write_shared
 
 _PREFIX = "models--"
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
@@ -124,7 +124,7 @@ class HubRepo:
                 return
         except (OSError, UnicodeDecodeError):  # it will be made anew
             pass
-        write_whole(place, commit.encode(), by=self.root)
+        write_shared(place, commit.encode(), by=self.root)
 
     def snapshots(self) -> list[Path]:
         """Return the snapshots, those that a ref points at first (`main` before others)."""

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vllama.errors import VllamaError
-from vllama.models.disk import remove_empty, write_whole
+from vllama.models.disk import remove_empty, write_shared
 from vllama.models.ollama_manifest import digests_in
 from vllama.models.ref import DEFAULT_HOST, DEFAULT_NAMESPACE, HUB_HOSTS, Kind, ModelRef
 
@@ -158,9 +158,9 @@ class OllamaModels:
         ours = not path.exists() or self.is_ours(name, path.read_bytes())
         if ours:
             mark = hashlib.sha256(content).hexdigest().encode()
-            write_whole(self._mark(name), mark)
+            write_shared(self._mark(name), mark, by=self._own)
         # by way of our folder: Ollama would take any file between its own for a manifest
-        write_whole(path, content, by=self._own)
+        write_shared(path, content, by=self._own)
 
     def is_ours(self, name: StoredName, content: bytes) -> bool:
         """Tell whether vllama has written this very manifest."""

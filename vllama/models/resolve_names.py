@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from vllama import private
 from vllama.errors import VllamaError
 from vllama.models.disk import write_whole
 from vllama.models.hub_cache import repositories
@@ -75,9 +76,9 @@ class PulledNames:
         from filelock import FileLock, Timeout  # a start writes nothing
 
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            private.make_folder(self._path.parent)
             lock = self._path.with_name(f".{self._path.name}.lock")
-            with FileLock(lock, timeout=LOCK_LIMIT_S):
+            with FileLock(lock, timeout=LOCK_LIMIT_S, mode=private.FILE):
                 yield
         except (OSError, Timeout) as error:
             reason = "another program holds it" if isinstance(error, Timeout) else error.strerror

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from vllama import private
 from vllama.hardware.detect import detect, free_ram_bytes
 from vllama.hardware.nvidia import gpu_processes
 from vllama.hardware.types import Platform, Vendor
@@ -133,16 +134,16 @@ class Remembered:
         from filelock import FileLock, Timeout  # a start writes nothing
 
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(self._path.with_suffix(".lock"), timeout=LOCK_LIMIT_S)
+            private.make_folder(self._path.parent)
+            lock = FileLock(
+                self._path.with_suffix(".lock"), timeout=LOCK_LIMIT_S, mode=private.FILE
+            )
             with self._thread_lock, lock:
                 known = self._read()
                 seen = known.get(identity(plan))
                 rows = seen if isinstance(seen, list) else []
                 known[identity(plan)] = [*rows, dict(held)][-KEPT:]
-                new = self._path.with_suffix(".new")
-                new.write_text(json.dumps(known))
-                new.replace(self._path)
+                private.replace(self._path, json.dumps(known))
         except (OSError, Timeout) as error:
             log.warning("cannot note the memory of %s: %s", plan.bundle.name, error)
 

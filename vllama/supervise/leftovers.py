@@ -16,6 +16,7 @@ from pathlib import Path
 
 import psutil
 
+from vllama import private
 from vllama.supervise import shim, tree
 from vllama.supervise.logs import slug
 from vllama.supervise.scratch import remove_scratch
@@ -83,10 +84,8 @@ class RunFile:
             "argv": self._argv,
             "scratch": str(self._scratch) if self._scratch else None,
         }
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        new = self.path.with_suffix(".new")
-        new.write_text(json.dumps(record))
-        new.replace(self.path)
+        private.make_folder(self.path.parent)
+        private.replace(self.path, json.dumps(record))
 
     def remove(self) -> None:
         """Remove it, if it is there."""

@@ -16,6 +16,8 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
+from vllama import private
+
 OWN_LOG = "vllama.log"
 """What vllama's own log is called, in the folder with those of the engines."""
 NAME_FILE = "name"
@@ -44,8 +46,9 @@ def open_log(log_dir: Path, name: str, *, now_s: float, keep: int = 5) -> Path:
     model to the next. Beside it the file `name` holds the name. Raises `OSError`.
     """
     folder = log_dir / slug(name)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / NAME_FILE).write_text(name)
+    private.make_folder(folder)
+    with private.create(folder / NAME_FILE) as file:
+        file.write(name.encode())
     before = attempts(folder)
     number = number_of(before[-1]) + 1 if before else 1
     started = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now_s))
@@ -217,7 +220,7 @@ def rotate(path: Path) -> int:
     """
     copied = 0
     copy = path.with_name(path.name + ".new")
-    with path.open("rb") as source, copy.open("wb") as target:
+    with path.open("rb") as source, private.create(copy) as target:
         while data := source.read(_READ_BYTES):
             copied += target.write(data)
         os.truncate(path, 0)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from vllama import private
 from vllama.errors import BadModelFile
 from vllama.models.convert.child import run_tool
 from vllama.models.convert.converter import Converter, converter_environment
@@ -187,7 +188,7 @@ def stored(store: LocalStore, made: Made, like: Bundle) -> Bundle:
 def into_blobs(store: LocalStore, file: Path) -> Path:
     """Move a complete file to where ours lie, by its checksum. Raises OSError."""
     place = store.blobs.path(f"sha256:{settle(file)}")
-    file.chmod(0o644)
+    file.chmod(private.FILE)
     os.replace(file, place)  # noqa: PTH105
     return place
 

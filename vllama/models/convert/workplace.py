@@ -16,6 +16,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from vllama import private
 from vllama.errors import DiskFull, VllamaError
 from vllama.models.disk import free_bytes
 from vllama.units import format_bytes_decimal
@@ -33,7 +34,7 @@ def workplace(parent: Path) -> Iterator[Path]:
     Raises VllamaError, DiskFull for what the disk refuses, inside the block too.
     """
     try:
-        parent.mkdir(parents=True, exist_ok=True)
+        private.make_folder(parent)
         sweep(parent)
         folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
         try:

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import msgspec
 
+from vllama import private
+
 _KEPT = 256
 
 
@@ -46,7 +48,7 @@ class Answers:
             return
         place = self._place(url, token)
         with contextlib.suppress(OSError):
-            self._folder.mkdir(parents=True, exist_ok=True)
+            private.make_folder(self._folder)
             # lists of private repositories are nobody else's business
             handle, name = tempfile.mkstemp(prefix=".", dir=self._folder)
             with os.fdopen(handle, "wb") as file:

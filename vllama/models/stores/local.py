@@ -19,6 +19,7 @@ from pathlib import Path
 
 import msgspec
 
+from vllama import private
 from vllama.errors import BadModelFile, BadRequest, InvalidModelRef, VllamaError
 from vllama.models.blobs import BlobStore
 from vllama.models.disk import free_bytes, remove_empty, write_whole
@@ -127,8 +128,8 @@ class LocalStore:
         from filelock import FileLock, Timeout  # a start writes nothing
 
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(self._folder / ".lock", timeout=LOCK_LIMIT_S)
+            private.make_folder(self._folder)
+            lock = FileLock(self._folder / ".lock", timeout=LOCK_LIMIT_S, mode=private.FILE)
             lock.acquire()
         except (OSError, Timeout) as error:
             reason = "another program holds it" if isinstance(error, Timeout) else error.strerror
