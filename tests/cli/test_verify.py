@@ -44,7 +44,7 @@ def fake_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (["--engines", "fake,nothing"], 2, "no such engine"),
         (["--engines", "fake,mlx"], 3, "vllama engines install mlx-lm"),
-        (["--engines", "fake,fake=./none.gguf"], 3, "'./none.gguf'"),
+        (["--engines", "fake,fake=./none.gguf"], 3, "/none.gguf'"),
         (["--engines", "fake,fake", "--prompts", "none.txt"], 2, "none.txt"),
         (["--engines", "fake,fake", "--min-agreement", "2"], 2, "min-agreement"),
         ([], 2, "--engines"),
