@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
+import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +18,7 @@ from vllama.gateway import client as client_module
 from vllama.gateway import serve as serve_module
 from vllama.gateway.client import path_of
 from vllama.gateway.http import HELD_BYTES, ClientGone, Request
+from vllama.gateway.inference import unless_gone
 from vllama.gateway.serve import Server
 
 App = Callable[[Request], Awaitable[None]]
@@ -290,6 +293,77 @@ def test_a_client_that_leaves() -> None:
             await begun.wait()
             writer.transport.abort()
             assert [await ended.get() for _ in range(3)] == ["told", "body", "gone"]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("streams", [True, False])
+@pytest.mark.parametrize("way", ["leaves", "sends no request", "half closes", "is cut"])
+def test_an_answer_to_a_client_that_has_gone_is_no_error(way: str, streams: bool) -> None:
+    """uvloop's transports, which the server has, raise what asyncio's drop."""
+
+    async def run() -> None:
+        ended: asyncio.Queue[Exception | None] = asyncio.Queue()
+        begun = asyncio.Event()
+
+        async def answers(request: Request) -> None:
+            begun.set()
+            try:
+                if way == "is cut":
+                    request._client.abort()
+                await request.gone()
+                if streams:
+                    request.start(200, b"text/plain")
+                    request.write(b"too")
+                    request.end(b"late")
+                else:
+                    request.text(200, "too late")
+                ended.put_nowait(None)
+            except Exception as error:
+                ended.put_nowait(error)
+
+        async with running(answers) as server:
+            _, writer = await server.open()
+            writer.write(b"POST / HTTP/1.1\r\n" + HOST + b"content-length: 0\r\n\r\n")
+            await begun.wait()
+            match way:
+                case "leaves":
+                    writer.transport.abort()
+                case "sends no request":
+                    writer.write(b"nonsense\r\n\r\n")
+                case "half closes":
+                    writer.write_eof()
+            assert await ended.get() is None
+
+    uvloop.run(run())
+
+
+def test_work_for_a_client_that_has_gone_may_fail() -> None:
+    async def run() -> None:
+        begun, ended = asyncio.Event(), asyncio.Event()
+        unheard: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, about: unheard.append(about))
+
+        async def fails() -> None:
+            begun.set()
+            try:
+                await asyncio.get_running_loop().create_future()
+            finally:
+                raise ValueError("while it was cancelled")
+
+        async def works(request: Request) -> None:
+            with pytest.raises(ClientGone):
+                await unless_gone(request, fails())
+            ended.set()
+
+        async with running(works) as server:
+            _, writer = await server.open()
+            writer.write(post(b"/", b""))
+            await begun.wait()
+            writer.transport.abort()
+            await ended.wait()
+        gc.collect()
+        assert not unheard
 
     asyncio.run(run())
 

@@ -87,6 +87,7 @@ def test_a_client_that_leaves_stops_the_download(server, hub):
     hub.fault = None
     lines = server.lines("/api/pull", {"model": slow})
     assert lines[-1] == {"status": "success"}
+    assert "never retrieved" not in server.output  # that the first one was cancelled
 
 
 def test_serve_downloads_the_model_it_is_given(hub, tmp_path):

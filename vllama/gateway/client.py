@@ -120,8 +120,9 @@ class Client(asyncio.Protocol):
         self._server.clients.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell those who are answering."""
+        """Tell those who are answering; what they still write is dropped."""
         self._closing = True
+        self.write = _drop  # uvloop's own raises from now on
         self._server.clients.discard(self)
         for request in tuple(self._asked):
             request.leave()
@@ -270,6 +271,10 @@ class Client(asyncio.Protocol):
         if not self._stopped and not self._closing:
             self._stopped = True
             self._transport.pause_reading()
+
+
+def _drop(data: object) -> None:
+    """Stand for the `write` of a connection that has closed."""
 
 
 def path_of(target: bytes) -> str:

@@ -49,6 +49,8 @@ async def unless_gone(request: Request, work: Awaitable[T]) -> T:
         if not working.done():
             working.cancel()
             await asyncio.wait({working})
+            if not working.cancelled():
+                working.exception()  # there is nobody to hear it
 
 
 async def leased(

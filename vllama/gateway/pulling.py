@@ -37,6 +37,11 @@ async def pulled(
     def report(event: PullEvent) -> None:
         loop.call_soon_threadsafe(events.put_nowait, event)
 
+    def ended(done: asyncio.Future[Bundle]) -> None:
+        if not done.cancelled():
+            done.exception()  # the client may have left: then nobody else looks at it
+        events.put_nowait(None)
+
     async def tell_all() -> None:
         while (event := await events.get()) is not None:
             await tell(event)
@@ -52,7 +57,7 @@ async def pulled(
             fits=FitsHere(gateway.facts),
         )
     )
-    download.add_done_callback(lambda _: events.put_nowait(None))
+    download.add_done_callback(ended)
     try:
         await unless_gone(request, tell_all())
         return download.result()
