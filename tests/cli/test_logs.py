@@ -17,7 +17,7 @@ import pytest
 
 from tests.cli.conftest import Vllama
 from vllama import tracing
-from vllama.cli.server_log import Line, Log, LogFile
+from vllama.cli.server_log import Line, Log, LogFile, Text
 from vllama.supervise.logs import OWN_LOG, aside, open_log, rotate
 
 
@@ -101,9 +101,27 @@ def test_the_own_log(vllama: Vllama, logs: Path) -> None:
     assert (second["request_id"], second["model"], second["level"]) == ("abc-1", "tiny:1b", "error")
     shown = vllama("logs").stdout.splitlines()
     assert shown[0].endswith(" INFO    vllama.x: begun")
-    assert shown[1].endswith(" ERROR   vllama.x: bad [2J news")  # nothing that moves a terminal
-    assert shown[2] == "of two lines [abc-1]"
+    # nothing that moves a terminal, nor a line that somebody else wrote
+    assert shown[1].endswith(r" ERROR   vllama.x: bad \x1b[2J news\nof two lines [abc-1]")
+    assert len(shown) == 2
     assert vllama("logs", "-n", "1", "--json").stdout.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "sign", ["\n", "\r", "\x1b", "\x9b", "\x7f", "\0", "\u2028", "\u202e", "\udcff"]
+)
+def test_what_somebody_asks_for_stays_within_its_line(sign: str) -> None:
+    try:
+        raise ValueError(f"in {sign}it")
+    except ValueError:
+        failed = logging.LogRecord(
+            "vllama.x", logging.ERROR, "", 0, f"GET /é 模{sign}y", (), sys.exc_info()
+        )
+    shown = Text().line(Line(failed))
+    first, *rest = shown.split("\n")
+    assert first.endswith(f": GET /é 模{repr(sign)[1:-1]}y")
+    assert rest[0].startswith("Traceback ") and rest[-1].startswith(("ValueError: in ", "it"))
+    assert "".join(shown.split("\n")).isprintable()
 
 
 def test_the_own_log_is_bounded_and_shared(tmp_path: Path) -> None:

@@ -205,11 +205,9 @@ def _readable(line: str) -> tuple[str, str]:
 
     try:
         fields = json.loads(line)
-        text = as_text(fields)
+        return str(fields["level"]), as_text(fields)
     except (ValueError, TypeError, KeyError):
         return "", line  # cut by the end of a disk
-    shown = "".join(sign for sign in text if sign.isprintable() or sign in "\n\t")
-    return str(fields["level"]), shown
 
 
 def _last(lines: Iterable[str], ended: Reader | None, count: int | None) -> Iterable[str]:

@@ -187,10 +187,17 @@ def as_text(fields: dict[str, Any]) -> str:
 
 
 def _line(when: str, level: str, logger: str, text: str, request: str, exception: str) -> str:
-    line = f"{when} {level:7} {logger}: {text}"
+    line = f"{when} {level:7} {logger}: {_printable(text)}"
     if request:
         line += f" [{request}]"
-    return f"{line}\n{exception}" if exception else line
+    return "\n".join((line, *map(_printable, exception.splitlines())))
+
+
+def _printable(text: str) -> str:
+    """Escape what would forge a line or steer a terminal: anybody may ask for any path."""
+    if text.isprintable():
+        return text
+    return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
 
 
 class Stderr:
