@@ -20,8 +20,13 @@ def cp(source: str, destination: str) -> None:
     from vllama.cli.files import library, settings
     from vllama.cli.output import say
     from vllama.config.parse import whole_path
-    from vllama.models.create import copy, created_name
+    from vllama.errors import ModelNotFound
+    from vllama.models.create import copied_name, copy, no_source
 
-    name, books = created_name(destination), library(settings())
-    copy(books, books.find(whole_path(source)), name)
+    name, books = copied_name(destination), library(settings())
+    try:
+        bundle = books.find(whole_path(source))
+    except ModelNotFound as error:
+        raise no_source(source, error) from None
+    copy(books, bundle, name)
     say(f"copied '{source}' to '{destination}'")

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vllama import config
+from vllama import config, private
 from vllama.cli.commands import Commands
 from vllama.cli.editor import edit
 from vllama.cli.output import say, show_error
@@ -101,7 +101,7 @@ class Keyboard:
         history: History = InMemoryHistory()
         if self._path is not None and self._remembers:
             with contextlib.suppress(OSError):
-                self._path.parent.mkdir(parents=True, exist_ok=True)
+                private.make_folder(self._path.parent)
                 self._path.touch(mode=0o600)
                 history = FileHistory(str(self._path))
         return PromptSession(

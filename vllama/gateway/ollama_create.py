@@ -17,7 +17,7 @@ from vllama.gateway.ollama_convert import converted, of_quant
 from vllama.gateway.ollama_models import named, pull_line, send_error, send_line
 from vllama.gateway.pulling import pulled
 from vllama.models.cloud import CloudDisabled
-from vllama.models.create import Recipe, created_name, from_files
+from vllama.models.create import Recipe, copied_name, created_name, from_files, no_source
 from vllama.models.create import copy as copy_model
 from vllama.models.create import create as create_model
 from vllama.models.parameters import KNOWN, LISTS
@@ -202,20 +202,10 @@ async def copy(gateway: Gateway, request: Request) -> None:
     except InvalidModelRef:
         raise BadRequest(f'source "{source}" is invalid') from None
     except ModelNotFound as error:
-        raise ModelNotFound(
-            source, message=f'model "{source}" not found', hint=error.hint
-        ) from None
+        raise no_source(source, error) from None
     await asyncio.to_thread(copy_model, gateway.catalog.library, bundle, name)
     gateway.catalog.forget()
     request.respond(200, b"")
-
-
-def copied_name(destination: str) -> str:
-    """Return the display form of a copy's name. Raises BadRequest."""
-    try:
-        return created_name(destination)
-    except BadRequest as error:
-        raise BadRequest(f'destination "{destination}" is invalid', hint=error.hint) from None
 
 
 async def blob_exists(gateway: Gateway, request: Request) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from vllama.errors import BadModelFile, BadRequest, VllamaError
+from vllama.errors import BadModelFile, BadRequest, ModelNotFound, VllamaError
 from vllama.models.adapters import check_adapter, is_adapter
 from vllama.models.cloud import is_cloud
 from vllama.models.convert.quants import UNQUANTISED
@@ -94,11 +94,24 @@ def create(library: Library, recipe: Recipe, tell: Tell = lambda status: None) -
 
 
 def copy(library: Library, bundle: Bundle, name: str) -> Bundle:
-    """Give a model the second name `name` (from `created_name`). Raises VllamaError."""
+    """Give a model the second name `name` (from `copied_name`). Raises VllamaError."""
     if bundle.name.lower() == name.lower():
         return bundle
     copied = replace(bundle, name=name, base=_base_name(library, bundle))
     return library.local.write(copied, digest=bundle.digest)
+
+
+def copied_name(destination: str) -> str:
+    """Return the display form of a name for a copy. Raises BadRequest."""
+    try:
+        return created_name(destination)
+    except BadRequest as error:
+        raise BadRequest(f'destination "{destination}" is invalid', hint=error.hint) from None
+
+
+def no_source(name: str, error: ModelNotFound) -> ModelNotFound:
+    """Say in Ollama's words that there is nothing to copy."""
+    return ModelNotFound(name, message=f'model "{name}" not found', hint=error.hint)
 
 
 def created_name(text: str) -> str:
