@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import sys
+import tracemalloc
 
 import openai
 import pytest
@@ -181,6 +182,18 @@ def test_frames_in_a_row_are_bounded(name, pack):
         decompress(empty * 3_000_000, name)
     with pytest.raises(BadRequest, match="not valid"):
         decompress(pack(b"a") + b"nonsense", name)
+
+
+@pytest.mark.parametrize(("name", "pack"), [("zstd", zstd.compress), ("gzip", gzip.compress)])
+def test_a_bomb_takes_little_more_memory_than_the_limit(name, pack):
+    bomb, limit = pack(bytes(100_000_000)), 8_000_000
+    tracemalloc.start()
+    try:
+        with pytest.raises(BodyTooLarge):
+            decompress(bomb, name, limit)
+        assert tracemalloc.get_traced_memory()[1] < 1.5 * limit
+    finally:
+        tracemalloc.stop()
 
 
 def test_other_encodings():

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 MAX_FRAMES = 1000
 """Of zstd, or members of gzip, in one body; programs that compress in parallel make some."""
 _READ_BYTES = 64 * 1024
+_PIECE_BYTES = 1024 * 1024
 
 
 class UnknownEncoding(BadRequest):
@@ -66,7 +67,7 @@ def decompress(body: bytes, encoding: str, limit_bytes: int = MAX_BODY_BYTES) ->
         case "" | "identity":
             return body
         case "zstd" | "gzip" as known:
-            make, broken = _zstd() if known == "zstd" else (_gunzip, zlib.error)
+            make, broken = _zstd() if known == "zstd" else (_Gunzip, zlib.error)
         case other:
             raise UnknownEncoding(f"cannot read the request: unknown encoding '{other[:80]}'")
     try:
@@ -76,7 +77,7 @@ def decompress(body: bytes, encoding: str, limit_bytes: int = MAX_BODY_BYTES) ->
 
 
 class _Decompressor(Protocol):
-    """What zlib's and zstd's have in common, for one frame."""
+    """What zstd's has, for one frame."""
 
     @property
     def eof(self) -> bool: ...
@@ -84,7 +85,32 @@ class _Decompressor(Protocol):
     @property
     def unused_data(self) -> bytes: ...
 
+    @property
+    def needs_input(self) -> bool: ...
+
     def decompress(self, data: bytes, max_length: int, /) -> bytes: ...
+
+
+class _Gunzip:
+    """The same for gzip: zlib gives back the input that it has not used."""
+
+    def __init__(self) -> None:
+        self._member = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+
+    @property
+    def eof(self) -> bool:
+        return self._member.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._member.unused_data
+
+    @property
+    def needs_input(self) -> bool:
+        return not self._member.unconsumed_tail
+
+    def decompress(self, data: bytes, max_length: int, /) -> bytes:
+        return self._member.decompress(self._member.unconsumed_tail + data, max_length)
 
 
 def _zstd() -> tuple[Callable[[], _Decompressor], type[Exception]]:
@@ -96,20 +122,17 @@ def _zstd() -> tuple[Callable[[], _Decompressor], type[Exception]]:
     return zstd.ZstdDecompressor, zstd.ZstdError
 
 
-def _gunzip() -> _Decompressor:
-    return zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
-
-
 def _joined(body: bytes, make: Callable[[], _Decompressor], limit_bytes: int) -> bytes:
     """Return all frames decompressed.
 
-    The body is handed on in small pieces, since a frame's end makes a copy of what follows it.
+    The body is handed on in small pieces, since a frame's end makes a copy of what follows it; and
+    small pieces are taken, so that a bomb needs little more memory than the limit.
     """
     out = bytearray()
     frame, frames, at = make(), 1, 0
     rest = b""
-    while rest or at < len(body):
-        if not rest:
+    while rest or at < len(body) or not (frame.needs_input or frame.eof):
+        if not rest and (frame.needs_input or frame.eof):
             rest = body[at : at + _READ_BYTES]
             at += _READ_BYTES
         if frame.eof:
@@ -118,7 +141,7 @@ def _joined(body: bytes, make: Callable[[], _Decompressor], limit_bytes: int) ->
                 raise BadRequest(
                     f"cannot read the request: its body has more than {MAX_FRAMES} frames"
                 )
-        out += frame.decompress(rest, limit_bytes + 1 - len(out))
+        out += frame.decompress(rest, _PIECE_BYTES)
         if len(out) > limit_bytes:
             raise BodyTooLarge(f"cannot read the request: its body exceeds {limit_bytes} bytes")
         rest = frame.unused_data
