@@ -15,6 +15,7 @@ BEGINNINGS = ("<|channel|>", "<|start|>")
 _MESSAGE = "<|message|>"
 _LONGEST_HEADER = 400
 _ENDS = ("<|end|>", "<|return|>", "<|call|>", *BEGINNINGS)
+_LONGEST_END = max(map(len, _ENDS))
 _END = re.compile("|".join(map(re.escape, _ENDS)))
 _TAG = re.compile(r"<\|\w*+\|?>?")
 _RECIPIENT = re.compile(r"\bto=\s*+(?:functions\.)?([^\s<]++)")
@@ -107,8 +108,9 @@ def _is_cut_header(text: str) -> bool:
 
 def _overlap(text: str, start: int) -> int:
     """Return how many characters at the end of `text`, after `start`, may begin a tag."""
-    longest = max(map(len, _ENDS)) - 1
-    for size in range(min(longest, len(text) - start), 0, -1):
-        if any(tag.startswith(text[-size:]) for tag in _ENDS):
-            return size
+    at = text.find("<", max(start, len(text) - _LONGEST_END + 1))
+    while at >= 0:
+        if any(tag.startswith(text[at:]) for tag in _ENDS):
+            return len(text) - at
+        at = text.find("<", at + 1)
     return 0

@@ -203,7 +203,9 @@ def _find(text: str, tags: Collection[str]) -> tuple[int, str]:
 
 def _overlap(text: str, tag: str) -> int:
     """Return how many characters at the end of `text` begin `tag`."""
-    for size in range(min(len(tag) - 1, len(text)), 0, -1):
-        if text.endswith(tag[:size]):
-            return size
+    at = text.find(tag[0], max(0, len(text) - len(tag) + 1))
+    while at >= 0:
+        if tag.startswith(text[at:]):
+            return len(text) - at
+        at = text.find(tag[0], at + 1)
     return 0
