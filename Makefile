@@ -25,14 +25,14 @@ test: $(STAMPS)/dev $(STAMPS)/engine $(STAMPS)/llama-server $(STAMPS)/model $(ST
 
 # vLLM on its CPU build, also beside llama.cpp: 3.4 GB once, then some minutes
 test-vllm: $(STAMPS)/vllm $(STAMPS)/engine $(STAMPS)/model
-	VLLAMA_TEST_REQUIRE=1 $(BIN)/python -m pytest -m vllm tests/e2e
+	REQUIRE_TEST_TOOLS=1 $(BIN)/python -m pytest -m vllm tests/e2e
 
 # The engines that are no default and the converter: some 12 GB once where pip has torch with
 # CUDA only. tinygrad compiles with clang, which is the system's;
 # fewer engines: make test-engines ENGINES="transformers mlx-lm"
 ENGINES ?= transformers mlx-lm tinygrad
 test-engines: $(STAMPS)/engine $(STAMPS)/model $(STAMPS)/converter $(ENGINES:%=$(STAMPS)/other/%)
-	VLLAMA_TEST_REQUIRE=1 VLLAMA_TEST_ENGINES="$(ENGINES)" $(BIN)/python -m pytest -m other_engines tests/e2e
+	REQUIRE_TEST_TOOLS=1 TEST_ENGINES="$(ENGINES)" $(BIN)/python -m pytest -m other_engines tests/e2e
 
 test-fast: $(STAMPS)/dev
 	$(BIN)/python -m pytest -m "not slow" $(PARALLEL)

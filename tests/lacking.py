@@ -7,11 +7,11 @@ from typing import NoReturn
 
 import pytest
 
-REQUIRED = "VLLAMA_TEST_REQUIRE"
+REQUIRED = "REQUIRE_TEST_TOOLS"
 
 
 def lacking(reason: str) -> NoReturn:
-    """End the test: it fails if the variable VLLAMA_TEST_REQUIRE is set, else it is skipped."""
+    """End the test: it fails if the variable REQUIRE_TEST_TOOLS is set, else it is skipped."""
     if os.environ.get(REQUIRED):
         pytest.fail(f"{reason} ({REQUIRED} is set: what is missing is not skipped)", pytrace=False)
     pytest.skip(reason)

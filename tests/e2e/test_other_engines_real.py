@@ -1,6 +1,6 @@
 """The engines besides the defaults for real, with a model that counts to five: `make test-engines`.
 
-The engines that the variable VLLAMA_TEST_ENGINES names, in their environments below
+The engines that the variable TEST_ENGINES names, in their environments below
 `.venv/data/environments`. MAX is tried only where it is named: it compiles for minutes at a model's
 first start. One server an engine, which serves the tests as they stand.
 """
@@ -70,7 +70,7 @@ CASES = (
     Case(engine="tinygrad", gguf=True, completes=False, shows_tools=False, port_flag="--serve"),
     Case(engine="max", dtype="float32", logprobs=True),
 )
-WANTED = os.environ.get("VLLAMA_TEST_ENGINES", "transformers mlx-lm tinygrad").split()
+WANTED = os.environ.get("TEST_ENGINES", "transformers mlx-lm tinygrad").split()
 
 
 class Patient(Server):
