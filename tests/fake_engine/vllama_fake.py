@@ -6,7 +6,9 @@ Its switches come from files beside the model, one a line: `NAME.gguf` is starte
 
 from __future__ import annotations
 
+import re
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +20,12 @@ from vllama.supervise.spec import Fault, Grace, HttpProbe, LaunchSpec
 from vllama.translate.traits import SchemaStyle, Tokenizer, Traits, VectorStyle
 
 PROGRAM = Path(__file__).with_name("engine.py")
+STUCK = {
+    "computing": lambda: all(iter(lambda: True, False)),
+    "matching": lambda: re.match("(a+)+b", "a" * 99),
+    "waiting": lambda: time.sleep(1e6),
+}
+"""Ways of an adapter to keep the server's loop for ever, by the end of a model's name."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +63,10 @@ class FakeEngine:
         return
 
     def launch(self, bundle, settings, installation, endpoint, environ):
-        """Start `engine.py` with the model's switches."""
+        """Start `engine.py` with the model's switches, unless the name has the loop stuck."""
+        if stick := STUCK.get(bundle.path.stem.rpartition("-")[2]):
+            bundle.path.with_suffix(".stuck").touch()
+            stick()
         more: list[str] = []
         for suffix in (".args", ".once"):
             switches = bundle.path.with_suffix(suffix)

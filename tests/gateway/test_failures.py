@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from tests.gateway.test_ollama_chat import WORDS, open_stream, sse, until, user
-from tests.server import Server
+from tests.server import LIMIT_S, Server
 
 # real processes, one after another: not for every save
 pytestmark = pytest.mark.slow
@@ -181,6 +181,27 @@ def test_a_second_signal_does_not_wait(tmp_path):
             until(lambda: not accepts(server))
             server.process.send_signal(signal.SIGINT)
             assert server.process.wait(timeout=240) == 0
+
+
+@pytest.mark.parametrize("how", ["computing", "matching", "waiting"])
+def test_a_third_signal_ends_a_server_whose_loop_is_stuck(tmp_path, how):
+    with Server(tmp_path) as server:
+        server.post("/api/chat", {"model": server.model("m")})
+        name = server.model(f"stuck-{how}")
+        client = open_stream(server, "/api/chat", {"model": name, **user()})
+        until((server.models / f"{name}.stuck").exists)
+        tree = server.tree()
+        assert tree
+
+        def ended():  # signals that come too fast are one
+            server.process.send_signal(signal.SIGTERM)
+            return server.process.poll() is not None
+
+        until(ended)
+        client.close()
+        assert server.process.returncode == 128 + signal.SIGTERM
+        _, alive = psutil.wait_procs(tree, timeout=LIMIT_S)
+        assert not alive
 
 
 def accepts(server):
