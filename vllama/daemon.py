@@ -49,6 +49,7 @@ from vllama.plan.fitting import FitsHere
 from vllama.plan.types import Facts, Need, Plan
 from vllama.planner import Planner
 from vllama.preflight import check_engine, check_model, look_around, with_preload
+from vllama.rendering.renderer import Renderer
 from vllama.scheduler.instance import Process, Sleeper
 from vllama.scheduler.memory import Measurable, Measured, Meter, Remembered
 from vllama.scheduler.policy import Pools
@@ -101,7 +102,8 @@ class Daemon:
         self._ui = ui
         self._clock = RealClock()
         self._environ = environ()
-        self._planner = Planner(facts, library, ui)
+        self._renderer = Renderer(self._environ)
+        self._planner = Planner(facts, library, self._renderer, ui)
         self._catalog = Catalog(library, self._clock, paths=is_loopback(config.host))
         self._upstreams = Upstreams()
         self._watch = watch_of(facts)
@@ -146,6 +148,7 @@ class Daemon:
                 catalog=self._catalog,
                 scheduler=self.scheduler,
                 upstreams=self._upstreams,
+                renderer=self._renderer,
                 facts=self._facts,
                 environ=self._environ,
                 watch=self._watch,
@@ -187,6 +190,7 @@ class Daemon:
             async with asyncio.timeout(STOP_LIMIT_S):
                 await asyncio.wait({keeper})
         self._upstreams.close()
+        self._renderer.close()
         server.stop(now=True)
         await asyncio.wait({http})
 

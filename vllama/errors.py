@@ -8,6 +8,7 @@
         InvalidModelRef        400           a model's name does not parse
         CapabilityMissing      400           the model cannot do what was asked
         ContextOverflow        400           the prompt is longer than the context
+        TemplateTooCostly      400           a model's chat template took too much time or memory
       Unauthorized             401           a request shows no key, or a wrong one
       ModelNotFound            404           no such model here (or at its source)
       BadModelFile             500           a model's file is damaged or no model at all
@@ -91,6 +92,10 @@ class ContextOverflow(BadRequest):
 
     tokens: int | None = None
     limit: int | None = None
+
+
+class TemplateTooCostly(BadRequest):
+    """The chat template of a model's file took more time or memory than any prompt needs."""
 
 
 class Unauthorized(VllamaError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,7 +10,6 @@ from functools import partial
 
 from vllama.daemon_ui import ServeUi
 from vllama.engines.base import Mode
-from vllama.errors import BadRequest
 from vllama.hardware.detect import with_free_memory
 from vllama.models.info import template_words
 from vllama.models.library import Library
@@ -20,6 +18,7 @@ from vllama.plan.forms import forms_here
 from vllama.plan.ladder import Failed, first_plan, last_word, next_plan
 from vllama.plan.report import short
 from vllama.plan.types import Facts, Need, Plan
+from vllama.rendering.renderer import Renderer
 from vllama.supervise.spec import Fault
 
 log = logging.getLogger(__name__)
@@ -28,8 +27,9 @@ log = logging.getLogger(__name__)
 class Planner:
     """Plans for all models of one server; remembers which plans it told, and which were in vain."""
 
-    def __init__(self, facts: Facts, library: Library, ui: ServeUi) -> None:
+    def __init__(self, facts: Facts, library: Library, renderer: Renderer, ui: ServeUi) -> None:
         self._facts = facts
+        self._renderer = renderer
         self._library = library
         self._ui = ui
         self._told: set[tuple[str, Mode]] = set()
@@ -63,7 +63,8 @@ class Planner:
             if need.mode is Mode.CHAT and not info.chat_template and template_words(bundle, info):
                 log.warning("%s has no chat template: prompts are sent as bare text", bundle.name)
         self._ui.loading(f"loading {bundle.name}")
-        await asyncio.to_thread(read_template, info)
+        if need.mode is Mode.CHAT and info.chat_template:
+            self._renderer.prepare(info.chat_template)
         return plan
 
     async def another(self, bundle: Bundle, need: Need, failed: Sequence[Failed]) -> Plan:
@@ -91,11 +92,3 @@ class Planner:
         """Return the facts; engines that take a share of what is free want that as it is now."""
         platform = await asyncio.to_thread(with_free_memory, self._facts.platform)
         return replace(self._facts, platform=platform)
-
-
-def read_template(info: ModelInfo) -> None:
-    """Compile a model's chat template before the first request waits for it."""
-    from vllama.gateway.prompts import template_of
-
-    with contextlib.suppress(BadRequest):  # each request that needs it is told
-        template_of(info)

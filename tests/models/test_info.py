@@ -10,6 +10,7 @@ import pytest
 
 from tests.tiny import write_tiny_gguf
 from vllama.errors import BadModelFile
+from vllama.models.capabilities import MAX_TEMPLATE_CHARS
 from vllama.models.gguf import GgufHeader, LongArray, Tensor
 from vllama.models.info import (
     details,
@@ -268,6 +269,24 @@ def test_safetensors_folder(tmp_path: Path) -> None:
     )
     assert model_info(info)["llama.context_length"] == 2048
     assert details(bundle, info)["quantization_level"] == "BF16"
+
+
+def test_a_chat_template_has_a_limit_wherever_it_lies(tmp_path: Path) -> None:
+    longest = "x" * MAX_TEMPLATE_CHARS
+    key = "tokenizer.chat_template"
+    assert info_from_headers([head({key: longest})]).chat_template == longest
+    with pytest.raises(BadModelFile, match="its chat template is longer than"):
+        info_from_headers([head({key: f"{longest}x"})])
+    folder = safetensors(tmp_path / "m", CONFIG, model={"a": ("F16", [2], 4)})
+    for name, text in (
+        ("tokenizer_config.json", json.dumps({"chat_template": f"{longest}x"})),
+        ("chat_template.jinja", f"{longest}x"),
+    ):
+        (folder / name).write_text(text)
+        with pytest.raises(BadModelFile, match="its chat template is longer than"):
+            read_info(at(folder))
+    (folder / "chat_template.jinja").write_text(longest)
+    assert read_info(at(folder)).chat_template == longest
 
 
 def test_quantised_safetensors_count_packed_weights(tmp_path: Path) -> None:

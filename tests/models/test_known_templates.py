@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 
 import gguf
 import pytest
 
+from tests.jinja import rendered
 from tests.models.test_gguf import header, strings, text
 from tests.models.test_info import CONFIG, at, safetensors
 from tests.tiny import TEMPLATE, write_tiny_gguf
@@ -16,7 +19,6 @@ from vllama.models.gguf import GgufHeader, parse_header
 from vllama.models.info import info_from_headers, read_info, template_words
 from vllama.models.known_templates import KNOWN, recognised
 from vllama.models.types import Capability, ModelInfo
-from vllama.translate.chat_template import ChatTemplate
 from vllama.translate.prefill import continued
 from vllama.translate.types import Message
 
@@ -252,24 +254,23 @@ def test_every_familys_format() -> None:
         if expected is None:
             has_mark = "[SYSTEM_PROMPT]" in row.marks
             expected = MISTRAL[has_mark, bool(row.sentencepiece)]
-        assert ChatTemplate(row.template, bos="<s>").render(TURNS) == expected, row.family
+        assert rendered(row.template, TURNS, bos="<s>") == expected, row.family
 
 
 @pytest.mark.parametrize("row", KNOWN, ids=lambda row: row.family)
 def test_in_every_familys_format(row: object) -> None:
     source = row.template  # type: ignore[attr-defined]
-    template = ChatTemplate(source, bos="<s>")
 
-    def render(turns: object, opens: bool) -> str:
-        return template.render(turns, add_generation_prompt=opens)  # type: ignore[arg-type]
+    async def render(turns: Sequence[Message], opens: bool) -> str:
+        return rendered(source, turns, add_generation_prompt=opens, bos="<s>")
 
     # an answer that was begun goes on
     begun = Message(role="assistant", content=" begun ")
-    assert continued([*TURNS, begun], render).endswith(" begun ")
+    assert asyncio.run(continued([*TURNS, begun], render)).endswith(" begun ")
     # nothing that was said is lost, also where only the system has spoken
     words = [Message(role=turn.role, content=f"-{turn.content}-") for turn in TURNS]
     for turns in (words[:1], words[1:2], words[:2], words):
-        prompt = template.render(turns)
+        prompt = rendered(source, turns, bos="<s>")
         assert [prompt.count(turn.content) for turn in turns] == [1] * len(turns)
     # a line break at its end would be lost, and blocks would eat one
     assert source == source.strip()
@@ -277,15 +278,15 @@ def test_in_every_familys_format(row: object) -> None:
 
 
 def test_thinking_is_switched_and_not_shown_again() -> None:
-    rows = {row.family: ChatTemplate(row.template) for row in KNOWN}
+    rows = {row.family: row.template for row in KNOWN}
     thought = [TURNS[1], Message(role="assistant", content="<think>\nhm\n</think>\n\nA"), TURNS[3]]
     for family, end in (
         ("ChatML, with thinking", "<|im_start|>assistant\n<think>\n\n</think>\n\n"),
         ("deepseek, with thinking", "<｜Assistant｜><think>\n\n</think>\n\n"),
     ):
-        prompt = rows[family].render(thought, enable_thinking=False)
+        prompt = rendered(rows[family], thought, enable_thinking=False)
         assert "hm" not in prompt
         assert prompt.endswith(end)
-    low = rows["harmony"].render(TURNS, reasoning_effort="low", now=0.0)
+    low = rendered(rows["harmony"], TURNS, reasoning_effort="low", now=0.0)
     assert "\nCurrent date: 19" in low
     assert "\n\nReasoning: low\n\n" in low

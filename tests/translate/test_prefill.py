@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Sequence
 
 import pytest
 from msgspec.structs import replace
 
+from tests.jinja import rendered
 from vllama.errors import BadRequest
 from vllama.translate.adapt import adapt_chat
-from vllama.translate.chat_template import ChatTemplate
 from vllama.translate.go_template_prompt import GoTemplate
 from vllama.translate.openai_in import chat_call
 from vllama.translate.prefill import continued, is_continued, joined, joined_bodies
@@ -61,8 +62,10 @@ def said(text: str, **more: object) -> Message:
 
 
 def by_jinja(source: str, turns: Sequence[Message]) -> str:
-    template = ChatTemplate(source)
-    return continued(turns, lambda some, opens: template.render(some, add_generation_prompt=opens))
+    async def render(some: Sequence[Message], opens: bool) -> str:
+        return rendered(source, some, add_generation_prompt=opens)
+
+    return asyncio.run(continued(turns, render))
 
 
 @pytest.mark.parametrize(
@@ -95,7 +98,7 @@ def test_the_prompt_ends_in_the_answer(template: str, last: Message, end: str) -
 
 def test_the_same_text_before_is_no_matter() -> None:
     turns = [ASKED, said("bl"), ASKED, said("bl")]
-    opening = ChatTemplate(CHATML).render(turns[:3], add_generation_prompt=True)
+    opening = rendered(CHATML, turns[:3], add_generation_prompt=True)
     assert by_jinja(CHATML, turns) == opening + "bl"
 
 
@@ -118,8 +121,11 @@ def test_the_same_text_before_is_no_matter() -> None:
 )
 def test_a_go_template_too(source: str, end: str) -> None:
     template = GoTemplate(source)
-    render = lambda some, opens: template.chat(some, now=0.0)  # noqa: E731
-    assert continued([ASKED, said(" a ")], render) == end
+
+    async def render(some: Sequence[Message], opens: bool) -> str:
+        return template.chat(some, now=0.0)
+
+    assert asyncio.run(continued([ASKED, said(" a ")], render)) == end
 
 
 def test_a_template_that_refuses_it_all_says_why() -> None:

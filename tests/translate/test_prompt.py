@@ -5,8 +5,8 @@ from datetime import datetime
 
 import pytest
 
+from tests.jinja import rendered
 from vllama.errors import BadRequest
-from vllama.translate.chat_template import ChatTemplate
 from vllama.translate.prompt import newest, starts
 from vllama.translate.thinking import ends_open
 from vllama.translate.types import Message, ToolCall
@@ -15,7 +15,7 @@ USER = [Message(role="user", content="Hi <b>")]
 
 
 def render(source: str, **more: object) -> str:
-    return ChatTemplate(source, bos="<s>", eos="</s>").render(USER, **more)  # type: ignore[arg-type]
+    return rendered(source, USER, bos="<s>", eos="</s>", **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_switches_tools_and_time() -> None:
 
 
 def test_tool_messages() -> None:
-    template = ChatTemplate(
+    source = (
         "{% for m in messages %}{{ m.role }}"
         "{% for c in m.tool_calls or [] %}[{{ c.function.name }}{{ c.function.arguments | tojson }}]"
         "{% endfor %}{{ m.tool_call_id }}{{ m.name }}{{ m.reasoning_content }};{% endfor %}"
@@ -57,7 +57,7 @@ def test_tool_messages() -> None:
         Message(role="assistant", tool_calls=(call,), thinking="hm"),
         Message(role="tool", content="r", tool_call_id="c", tool_name="f"),
     ]
-    assert template.render(messages) == 'assistant[f{"a": "ü"}]hm;toolcf;'
+    assert rendered(source, messages) == 'assistant[f{"a": "ü"}]hm;toolcf;'
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_tool_messages() -> None:
     ],
 )
 def test_the_developer_is_the_system_unless_the_template_knows_both(source: str, role: str) -> None:
-    assert ChatTemplate(source).render([Message(role="developer", content="S")]) == role
+    assert rendered(source, [Message(role="developer", content="S")]) == role
 
 
 @pytest.mark.parametrize(
@@ -83,12 +83,7 @@ def test_the_developer_is_the_system_unless_the_template_knows_both(source: str,
         ("{{ 1 + 'a' }}", "cannot render the chat template: "),
         ("{{ ().__class__.__bases__[0].__subclasses__() }}", "cannot render the chat template: access to attribute"),
         ("{{ messages.append(1) }}", "cannot render the chat template: "),
-        ("{{ 'a' * 10000000000 }}", "cannot render the chat template: a repetition"),
-        ("{{ 10 ** 100000000 }}", "cannot render the chat template: a power"),
-        (
-            "{% for a in range(90000) %}{% for b in range(90000) %}{% endfor %}{% endfor %}",
-            "cannot render the chat template: the template's loops have no end",
-        ),
+        ("{{ '\\ud800' }}", "cannot render the chat template: 'utf-8' codec can't encode"),
         ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "cannot render the chat template: maximum recursion"),
         ("{% include 'x' %}", "cannot render the chat template: "),
     ],
@@ -102,12 +97,12 @@ def test_errors(source: str, text: str) -> None:
 def test_endless_output() -> None:
     source = "{% for a in range(99999) %}{{ messages[0].content }}{% endfor %}"
     with pytest.raises(BadRequest, match="its output has no end"):
-        ChatTemplate(source).render([Message(role="user", content="x" * 10_000)])
+        rendered(source, [Message(role="user", content="x" * 10_000)])
 
 
 def test_not_a_template() -> None:
     with pytest.raises(BadRequest, match="cannot read the model's chat template"):
-        ChatTemplate("{% if %}")
+        rendered("{% if %}", USER)
 
 
 def test_ends_open() -> None:

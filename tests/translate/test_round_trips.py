@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllama.translate.chat_template import ChatTemplate
+from tests.jinja import rendered
 from vllama.translate.families.values import Form
 from vllama.translate.style import style_of
 from vllama.translate.thinking import ThinkSplitter
@@ -58,12 +58,11 @@ CALLS = st.lists(st.tuples(st.sampled_from(NAMES), ARGUMENTS), min_size=1, max_s
 def test_rendered_calls_are_read_back(
     family: str, calls: list[tuple[str, dict[str, object]]], cut: int
 ) -> None:
-    template = ChatTemplate(TEMPLATES[family])
     made = tuple(
         ToolCall(id=f"call_{n}", name=name, arguments=arguments, index=n)
         for n, (name, arguments) in enumerate(calls)
     )
-    text = template.render([Message(role="assistant", tool_calls=made)])
+    text = rendered(TEMPLATES[family], [Message(role="assistant", tool_calls=made)])
     tools = Toolset(schemas=dict.fromkeys(NAMES, SCHEMA), form=style_of(TEMPLATES[family]).form)
     splitter, scanner = ThinkSplitter(), CallScanner(tools)
     thinking = content = ""

@@ -12,6 +12,7 @@ from tests.translate.test_openai_in import LCP, VLLM
 from vllama.errors import BadRequest
 from vllama.translate.adapt import Passage, adapt_chat
 from vllama.translate.call_schema import call_schema
+from vllama.translate.families.values import Form
 from vllama.translate.style import Style, asked_think, style_of, template_switches
 from vllama.translate.toolcalls import Toolset
 
@@ -346,3 +347,9 @@ def test_thinking_is_on_unless_asked_otherwise() -> None:
     assert asked_think(False, off_by_itself) is False
     assert asked_think(None, style_of("{% if enable_thinking %}")) is None
     assert asked_think(None, None) is None
+
+
+def test_a_hostile_template_is_read_in_one_pass() -> None:
+    assert style_of("Action:" * 400_000).form is Form.TAGGED  # looked on from each: an hour
+    assert style_of("Action:" * 3 + "tool_name").form is Form.ACTION
+    assert style_of("tool_name Action:").form is Form.TAGGED

@@ -86,7 +86,13 @@ async def count_tokens(gateway: Gateway, request: Request) -> None:
         sampling = Sampling()
         try:
             turn = await turn_of(
-                entry, chat, upstream, traits, defaults=sampling, fitting=Fitting(truncate=False)
+                entry,
+                chat,
+                gateway.renderer,
+                upstream,
+                traits,
+                defaults=sampling,
+                fitting=Fitting(truncate=False),
             )
             tokens = turn.prompt.tokens
             if tokens is None and not turn.prompt.finished:  # no template: the text is most of it
@@ -152,7 +158,9 @@ async def relay_blocks(
         if chat.get("stop") and not traits.names_stop:  # the reply looks for them
             body = {name: value for name, value in chat.items() if name != "stop"}
             sampling = msgspec.structs.replace(defaults, stop=())
-        turn = await turn_of(entry, body, upstream, traits, defaults=sampling, fitting=fitting)
+        turn = await turn_of(
+            entry, body, gateway.renderer, upstream, traits, defaults=sampling, fitting=fitting
+        )
         headers = ignored_header(ignored) | dropped_header(turn.prompt)
         reply, made = turn.reply(make)
         relay = Relay(request, reply, whole=not turn.passage.stream, headers=headers)

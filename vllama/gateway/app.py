@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from vllama.gateway.ready import Preload
     from vllama.gateway.upstream import Upstreams
     from vllama.plan.types import Facts
+    from vllama.rendering.renderer import Renderer
     from vllama.scheduler.scheduler import Scheduler
     from vllama.supervise.watch import Watch
 
@@ -40,6 +41,7 @@ class Gateway:
     catalog: Catalog
     scheduler: Scheduler
     upstreams: Upstreams
+    renderer: Renderer
     facts: Facts
     environ: Mapping[str, str]
     watch: Watch
@@ -57,6 +59,7 @@ class Gateway:
         catalog: Catalog,
         scheduler: Scheduler,
         upstreams: Upstreams,
+        renderer: Renderer,
         facts: Facts,
         environ: Mapping[str, str],
         watch: Watch,
@@ -64,7 +67,7 @@ class Gateway:
     ) -> None:
         """Take what was still missing, and let those go on who wait for it."""
         self.catalog, self.scheduler, self.upstreams = catalog, scheduler, upstreams
-        self.facts, self.environ = facts, environ
+        self.renderer, self.facts, self.environ = renderer, facts, environ
         self.watch, self.preload = watch, preload
         self._complete.set_result(None)
 

@@ -137,7 +137,9 @@ async def by_chat(
         ],
     }
     whole = Fitting(truncate=False)
-    turn = await turn_of(entry, body, upstream, lease.traits, defaults=Sampling(), fitting=whole)
+    turn = await turn_of(
+        entry, body, gateway.renderer, upstream, lease.traits, defaults=Sampling(), fitting=whole
+    )
     kept: list[bytes] = []
     reply_of = turn.reply(Whole)[0]
     relay = Relay(request, reply_of, whole=True, headers={}, deliver=kept.append)

@@ -21,6 +21,7 @@ from vllama.gateway.templates import insertion
 from vllama.gateway.turns import Turn, turn_of, with_own
 from vllama.gateway.upstream import Upstream
 from vllama.models.types import Capability
+from vllama.rendering.renderer import Renderer
 from vllama.scheduler.instance import Lease
 from vllama.translate.adapt import adapt_completion, parse_openai
 from vllama.translate.choices import reseeded
@@ -65,7 +66,9 @@ async def completions(gateway: Gateway, request: Request) -> None:
         choices: list[Choice] = []
         prompts: list[Prompt] = []
         for text in asked.prompts:
-            turn = await text_turn(entry, asked, text, upstream, lease.traits, defaults, fitting)
+            turn = await text_turn(
+                entry, asked, text, gateway.renderer, upstream, lease.traits, defaults, fitting
+            )
             prompts.append(turn.prompt)
             make = partial(TextReply, echo=text if asked.echo else "", top=asked.logprobs or 0)
             choices += [
@@ -90,6 +93,7 @@ async def text_turn(
     entry: Entry,
     asked: CompletionRequest,
     text: str,
+    renderer: Renderer,
     upstream: Upstream,
     traits: Traits,
     defaults: Sampling,
@@ -101,11 +105,13 @@ async def text_turn(
     """
     if not asked.raw and not asked.suffix:
         body = with_own(asked.chat(text), entry.bundle)
-        turn = await turn_of(entry, body, upstream, traits, defaults=defaults, fitting=fitting)
+        turn = await turn_of(
+            entry, body, renderer, upstream, traits, defaults=defaults, fitting=fitting
+        )
         passage = replace(turn.passage, kind="completion", include_usage=asked.include_usage)
         return replace(turn, passage=passage)
     finished = insertion(entry, text, asked.suffix) if asked.suffix else text
-    prompt = Prompt(entry.info, upstream, traits, fitting=fitting)
+    prompt = Prompt(entry.info, renderer, upstream, traits, fitting=fitting)
     await prompt.take(finished)
     await prompt.shorten()
     limit = prompt.limit(asked.max_tokens)

@@ -74,7 +74,8 @@ async def chat(gateway: Gateway, request: Request) -> None:
 
     async def use(lease: Lease, upstream: Upstream) -> None:
         own = None if chat_only(asked, lease.traits) else template
-        prompt = Prompt(entry.info, upstream, lease.traits, own, fitting_of(asked, sampling))
+        fitting = fitting_of(asked, sampling)
+        prompt = Prompt(entry.info, gateway.renderer, upstream, lease.traits, own, fitting)
         await relay_chat(
             gateway, request, entry, asked, messages, sampling, shown, prompt, upstream
         )

@@ -73,7 +73,8 @@ async def generate(gateway: Gateway, request: Request) -> None:
         # a template that was asked for is not given up for a format in silence
         by_engine = chat_only(asked, lease.traits) and not asked.template
         own = None if by_engine else template
-        prompt = Prompt(entry.info, upstream, lease.traits, own, fitting_of(asked, sampling))
+        fitting = fitting_of(asked, sampling)
+        prompt = Prompt(entry.info, gateway.renderer, upstream, lease.traits, own, fitting)
         await relay_generate(
             gateway, request, entry, asked, sampling, shown, template, prompt, lease, upstream
         )

@@ -106,7 +106,9 @@ async def chat(gateway: Gateway, request: Request) -> None:
         # without sampling they are alike, and engines refuse to make several of them
         together = traits.takes_n and body.get("temperature") != 0
         given = body | {"n": n if together and n > 1 else None}
-        turn = await turn_of(entry, given, upstream, traits, defaults=defaults, fitting=fitting)
+        turn = await turn_of(
+            entry, given, gateway.renderer, upstream, traits, defaults=defaults, fitting=fitting
+        )
         stream = turn.passage.stream
         choices = [
             Choice(

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import msgspec
 
-from vllama.errors import BadRequest, ContextOverflow
+from vllama.errors import BadRequest, ContextOverflow, TemplateTooCostly
 from vllama.gateway.tokenizer import text_of, tokenize
 from vllama.gateway.upstream import Upstream
 from vllama.models.types import ModelInfo
+from vllama.rendering.renderer import Renderer
+from vllama.translate.chat_template import template_variables
 from vllama.translate.context import IMAGE_TOKENS, answer_limit, cut_middle
 from vllama.translate.decoding import encode_json
 from vllama.translate.go_template_prompt import GoTemplate
@@ -29,29 +29,11 @@ from vllama.translate.thinking import ends_open, is_unfinished
 from vllama.translate.traits import Traits
 from vllama.translate.types import Fitting, Message, Think
 
-if TYPE_CHECKING:
-    from vllama.translate.chat_template import ChatTemplate
-
 log = logging.getLogger(__name__)
 
 DROPPED_HEADER = "x-vllama-truncated"
 DROPPED_TOKENS_HEADER = "x-vllama-truncated-tokens"
 FITTING = Fitting()
-
-
-@lru_cache(maxsize=64)
-def compiled(source: str, bos: str, eos: str) -> ChatTemplate:
-    """Compile a chat template once."""
-    from vllama.translate.chat_template import ChatTemplate  # only here is jinja needed
-
-    return ChatTemplate(source, bos, eos)
-
-
-def template_of(info: ModelInfo) -> ChatTemplate | None:
-    """Return the model's own chat template, compiled, or None if it has none."""
-    if not info.chat_template:
-        return None
-    return compiled(info.chat_template, info.bos_token or "", info.eos_token or "")
 
 
 def dropped_header(*prompts: Prompt) -> dict[str, str]:
@@ -79,18 +61,19 @@ class Prompt:
     def __init__(
         self,
         info: ModelInfo,
+        renderer: Renderer,
         upstream: Upstream,
         traits: Traits,
         template: GoTemplate | None = None,
         fitting: Fitting = FITTING,
     ) -> None:
         self._info = info
+        self._renderer = renderer
         self._go = template
         self.finished = False
         self._upstream = upstream
         self._traits = traits
         self._fitting = fitting
-        self._template = template_of(info)
         # one that the engine does not have: recognised, because the model's files have none
         recognised = info.template_family is not None and not traits.was_given_template
         self._is_foreign = recognised and template is None
@@ -141,16 +124,18 @@ class Prompt:
         self._may_cut &= not images and not (chat_only and not self._traits.formats_completions)
         if self._is_foreign and not images:
             self.finished = self._traits.completes
-        elif not (self.finished or images or chat_only) and self._template is not None:
+        elif not (self.finished or images or chat_only) and self._info.chat_template:
             style = style_of(self._info.chat_template)
             held = held and not tools and not marks_thinking(self._info.chat_template or "")
             self.finished = renders_better(messages, think, self._traits, style, held=held)
         counts = always or not self._traits.usage_in_stream or self._may_be_long(messages, tools)
         wanted = counts or text_wanted or self._splits
-        if not self.finished and (self._template is None or not wanted):
+        if not self.finished and not (self._info.chat_template and wanted):
             return messages
         try:
-            text = self._render(messages, tools, think)
+            text = await self._render(messages, tools, think)
+        except TemplateTooCostly:
+            raise  # the engine would try the same
         except BadRequest as error:
             if self.finished and self._go is not None:
                 raise
@@ -253,7 +238,7 @@ class Prompt:
         return (self.tokens or 0) + IMAGE_TOKENS * images <= self._traits.window
 
     async def _drop_oldest(
-        self, messages: Sequence[Message], render: Callable[[Sequence[Message]], str]
+        self, messages: Sequence[Message], render: Callable[[Sequence[Message]], Awaitable[str]]
     ) -> Sequence[Message]:
         """Return the newest messages that the context holds; take their prompt."""
         everything = self.tokens or 0
@@ -269,23 +254,23 @@ class Prompt:
         self,
         messages: Sequence[Message],
         begins: Sequence[int],
-        render: Callable[[Sequence[Message]], str],
+        render: Callable[[Sequence[Message]], Awaitable[str]],
     ) -> Sequence[Message]:
         """Return the messages from the first of `begins` that fits, from the last if none does."""
         low, high = 0, len(begins) - 1
         while low < high:  # dropping more never makes it longer
             middle = (low + high) // 2
             kept = newest(messages, begins[middle])
-            await self.take(render(kept))
+            await self.take(await render(kept))
             if self._holds(kept):
                 high = middle
             else:
                 low = middle + 1
         kept = newest(messages, begins[low])
-        await self.take(render(kept))
+        await self.take(await render(kept))
         return kept
 
-    def _render(
+    async def _render(
         self,
         messages: Sequence[Message],
         tools: Sequence[dict[str, object]],
@@ -293,20 +278,24 @@ class Prompt:
     ) -> str:
         plain = [msgspec.structs.replace(message, images=()) for message in messages]
 
-        def render(turns: Sequence[Message], opens: bool) -> str:
+        async def render(turns: Sequence[Message], opens: bool) -> str:
             now = time.time()
             if self.finished and self._go is not None:
                 return self._go.chat(turns, tools=tools, think=think, now=now)
-            assert self._template is not None
-            return self._template.render(
+            source = self._info.chat_template or ""
+            variables = template_variables(
+                source,
                 turns,
                 tools=tools,
                 add_generation_prompt=opens,
-                now=now,
+                bos=self._info.bos_token or "",
+                eos=self._info.eos_token or "",
                 **template_switches(think),
             )
+            return await self._renderer.render(source, variables, now)
 
-        text = continued(plain, render) if is_continued(plain) else render(plain, True)
+        going_on = is_continued(plain)
+        text = await (continued(plain, render) if going_on else render(plain, True))
         return without_bos(text, self._info) if self.finished else text
 
     def _overflow(self) -> ContextOverflow:

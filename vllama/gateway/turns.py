@@ -18,6 +18,7 @@ from vllama.gateway.prompts import FITTING, Prompt
 from vllama.gateway.templates import template_for
 from vllama.gateway.upstream import Upstream
 from vllama.models.types import Bundle, Capability, Format
+from vllama.rendering.renderer import Renderer
 from vllama.translate.adapt import Passage, adapt_chat
 from vllama.translate.go_template_prompt import GoTemplate
 from vllama.translate.openai_messages import conversation, keep_messages
@@ -62,6 +63,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
 async def turn_of(
     entry: Entry,
     body: Mapping[str, Any],
+    renderer: Renderer,
     upstream: Upstream,
     traits: Traits,
     *,
@@ -85,7 +87,7 @@ async def turn_of(
     held = passage.constrained or bool(body.get("response_format"))
     by_text = held and traits.formats_completions and not passage.tools
     own = template if by_text or not held else None
-    prompt = Prompt(info, upstream, traits, own, fitting)
+    prompt = Prompt(info, renderer, upstream, traits, own, fitting)
     goes_on = ends_in_answer(body.get("messages"))
     may_be_long = len(data) >= traits.window  # a token is one byte at least
     by_completion = by_text and traits.formats_by_completion

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from vllama.errors import BadModelFile, BadRequest
 from vllama.models.bounds import MOST_HEADS, MOST_LAYERS, MOST_NUMBER
-from vllama.models.capabilities import template_capabilities
+from vllama.models.capabilities import bounded_template, template_capabilities
 from vllama.models.gguf import GgufHeader, LongArray, read_header
 from vllama.models.known_templates import recognised
 from vllama.models.quant import file_type_name
@@ -60,7 +60,7 @@ def info_from_headers(
     embedding = _int(meta, f"{arch}.embedding_length")
     head_count = max(heads, default=0) or None
     width = embedding // head_count if embedding and head_count else None
-    template, known = _template(meta), None
+    template, known = bounded_template(_template(meta)), None
     if template is None and f"{arch}.pooling_type" not in meta:
         turns = headers[0].turn_tokens
         known = recognised(turns, sentencepiece=meta.get("tokenizer.ggml.model") == "llama")

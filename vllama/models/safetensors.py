@@ -26,7 +26,7 @@ from vllama.models.bounds import (
     decode_json,
     read_limited,
 )
-from vllama.models.capabilities import template_capabilities
+from vllama.models.capabilities import bounded_template, template_capabilities
 from vllama.models.known_templates import recognised
 from vllama.models.types import Capability, ModelInfo
 
@@ -78,7 +78,7 @@ def read_folder(folder: Path) -> ModelInfo:
     kv = _int(inner, "num_key_value_heads", MOST_HEADS) or heads
     width = _int(inner, "head_dim") or (hidden // heads if hidden and heads else None)
     tokenizer = _json(folder / "tokenizer_config.json", missing_is_fine=True)
-    template = _template(folder, tokenizer)
+    template = bounded_template(_template(folder, tokenizer))
     tokens = _added_tokens(folder) if template is None else {}
     known = recognised(tokens, sentencepiece=(folder / "tokenizer.model").is_file())
     capabilities = _capabilities(folder, config, first, arch, known.template if known else template)

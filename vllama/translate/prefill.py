@@ -8,7 +8,7 @@ two answers in a row. A message with tool calls is a whole turn and is not conti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -66,7 +66,9 @@ def is_continued(messages: Sequence[Message]) -> bool:
     return bool(messages[-1].content or messages[-1].thinking)
 
 
-def continued(messages: Sequence[Message], render: Callable[[Sequence[Message], bool], str]) -> str:
+async def continued(
+    messages: Sequence[Message], render: Callable[[Sequence[Message], bool], Awaitable[str]]
+) -> str:
     """Return the prompt that ends within the last message, an answer, for the model to go on.
 
     `render` makes the prompt of messages with a template; the flag asks for the beginning of a new
@@ -79,11 +81,11 @@ def continued(messages: Sequence[Message], render: Callable[[Sequence[Message], 
     last, text = messages[-1], messages[-1].content
     if not thinking_opening(text):
         with suppress(BadRequest):
-            marked = render((*messages[:-1], replace(last, content=MARK)), False)
+            marked = await render((*messages[:-1], replace(last, content=MARK)), False)
             head, mark, _ = marked.rpartition(MARK)
             if mark:
                 return head + text
-    prompt = render(messages[:-1], True)
+    prompt = await render(messages[:-1], True)
     if ends_open(prompt):  # the template has opened the thinking already
         text = text.lstrip().removeprefix(thinking_opening(text)).lstrip("\n")
     return prompt + text

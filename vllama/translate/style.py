@@ -26,9 +26,9 @@ _SWITCH = re.compile(
 )
 _SHORT_IDS = re.compile(r"length\s*!=\s*9|length 9\b")
 _FORMS = (
-    (Form.NAMED, re.compile(re.escape("[TOOL_CALLS]"))),
-    (Form.RECIPIENT, re.compile(r">>>\s*(?:all|['\"{])")),
-    (Form.ACTION, re.compile(r"Action:.*tool_name", re.DOTALL)),
+    (Form.NAMED, lambda source: "[TOOL_CALLS]" in source),
+    (Form.RECIPIENT, re.compile(r">>>\s*(?:all|['\"{])").search),
+    (Form.ACTION, lambda source: "tool_name" in source.partition("Action:")[2]),
 )
 
 
@@ -55,7 +55,7 @@ def style_of(template: str | None) -> Style:
     return Style(
         takes_tools=takes_tools(source),
         takes_system=_NO_SYSTEM.search(source) is None,
-        form=next((form for form, sign in _FORMS if sign.search(source)), Form.TAGGED),
+        form=next((form for form, sign in _FORMS if sign(source)), Form.TAGGED),
         short_ids=_SHORT_IDS.search(source) is not None,
         switches=frozenset(_SWITCH.findall(source)),
     )
