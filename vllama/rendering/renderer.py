@@ -166,16 +166,18 @@ class Worker:
             worker = cls(process, *await asyncio.open_unix_connection(sock=ours))
         except OSError as error:
             raise VllamaError(f"cannot render the model's chat template: {error}") from None
+        ready = False
         try:
             async with asyncio.timeout(START_LIMIT_S):
                 await worker._reader.readexactly(HEAD.size)
+            ready = True
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
             raise VllamaError(
                 "cannot render the model's chat template: the process for it does not start",
                 hint="see the server's log",
             ) from None
         finally:
-            if not worker.lives:
+            if not ready:
                 worker.end()
         return worker
 
@@ -190,10 +192,11 @@ class Worker:
         try:
             async with asyncio.timeout(DEADLINE_S):
                 self._writer.write(LENGTH.pack(len(job)) + job)
-                kind, ends, length = HEAD.unpack(await self._reader.readexactly(HEAD.size))
+                kind, leaves, length = HEAD.unpack(await self._reader.readexactly(HEAD.size))
                 if length > text_limit(len(job)):
                     raise too_costly("it made the process that rendered it break its limits")
                 text = await self._reader.readexactly(length)
+            ends = leaves  # all of the answer has been read
         except TimeoutError:
             raise too_costly(f"it took more than {DEADLINE_S:g} s") from None
         except (OSError, asyncio.IncompleteReadError):
