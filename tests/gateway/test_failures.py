@@ -224,7 +224,7 @@ def test_sigkill_leaves_no_engine(tmp_path, when):
         client = open_stream(server, "/api/chat", {"model": "m", **user("@tokens=3")})
         if when == "serving":
             assert client.recv(65536)
-        until(lambda: len(server.tree()) >= 4)
+        until(lambda: len(server.tree()) >= 5)
         tree = server.tree()
         server.process.kill()
         server.process.wait()

@@ -10,7 +10,7 @@ import pytest
 
 from tests.tiny import write_tiny_gguf
 from vllama.errors import BadModelFile
-from vllama.models.capabilities import MAX_TEMPLATE_CHARS
+from vllama.models.bounds import MOST_TEMPLATE_CHARS
 from vllama.models.gguf import GgufHeader, LongArray, Tensor
 from vllama.models.info import (
     details,
@@ -272,7 +272,7 @@ def test_safetensors_folder(tmp_path: Path) -> None:
 
 
 def test_a_chat_template_has_a_limit_wherever_it_lies(tmp_path: Path) -> None:
-    longest = "x" * MAX_TEMPLATE_CHARS
+    longest = "x" * MOST_TEMPLATE_CHARS
     key = "tokenizer.chat_template"
     assert info_from_headers([head({key: longest})]).chat_template == longest
     with pytest.raises(BadModelFile, match="its chat template is longer than"):

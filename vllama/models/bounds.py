@@ -17,6 +17,8 @@ MOST_NUMBER = 2**32 - 1
 MOST_WEIGHTS = 2**44
 """In one tensor."""
 MOST_FILE_BYTES = 2**43
+MOST_TEMPLATE_CHARS = 256 * 1024
+"""In a chat template, which is searched for what it tells in the server's loop."""
 MOST_JSON_BYTES = 32 * 1024 * 1024
 MOST_VALUES = 400_000
 """In one text of JSON: a value of one byte takes up to a hundred in memory."""

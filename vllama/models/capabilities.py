@@ -6,19 +6,17 @@ Ollama derives the same from its Go templates (`template mentions tools`, think 
 from __future__ import annotations
 
 from vllama.errors import BadModelFile
+from vllama.models.bounds import MOST_TEMPLATE_CHARS
 from vllama.models.types import Capability
-
-MAX_TEMPLATE_CHARS = 256 * 1024
-"""Some ten times the longest on the hub: it is searched for what it tells, in the server's loop."""
 
 _THINKING_FAMILIES = frozenset({"gptoss", "gpt-oss", "gpt_oss"})
 
 
 def bounded_template(template: str | None) -> str | None:
     """Return the chat template of a model's file. Raises BadModelFile if it is no such thing."""
-    if template is not None and len(template) > MAX_TEMPLATE_CHARS:
+    if template is not None and len(template) > MOST_TEMPLATE_CHARS:
         raise BadModelFile(
-            f"cannot use the model: its chat template is longer than {MAX_TEMPLATE_CHARS}",
+            f"cannot use the model: its chat template is longer than {MOST_TEMPLATE_CHARS}",
             hint="fetch the model from its maker",
         )
     return template
