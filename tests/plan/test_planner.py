@@ -14,12 +14,13 @@ from vllama.models.settings import ModelsSettings
 from vllama.plan.choose import make_plan
 from vllama.plan.types import Need
 from vllama.planner import Planner
+from vllama.rendering.renderer import Renderer
 
 
 @pytest.fixture
 def library(tmp_path):
-    write_tiny_gguf(tmp_path / "Tiny-F16.gguf", n_ctx=2048, n_layer=64)
-    write_tiny_gguf(tmp_path / "Tiny-Q4_0.gguf", n_ctx=2048)
+    write_tiny_gguf(tmp_path / "Tiny-F16.gguf", n_ctx=2048, n_layer=64, template=None)
+    write_tiny_gguf(tmp_path / "Tiny-Q4_0.gguf", n_ctx=2048, template=None)
     settings = ModelsSettings(hf_cache_dir=tmp_path / "hf", folders=(tmp_path,), package_dirs=())
     return open_library(settings)
 
@@ -33,7 +34,7 @@ def test_a_smaller_form_before_any_start(library, capsys):
     # a machine between the two
     memory = sum(totals) // 2 + facts().preferences.reserve_bytes
     machine = facts(replace(CPU, ram_total_bytes=memory))
-    planner = Planner(machine, library, TerminalUi())
+    planner = Planner(machine, library, Renderer({}), TerminalUi())
     mine = replace(large, name="mine:latest")
     plan = asyncio.run(planner.plan(mine, Need()))
     assert (plan.bundle.path, plan.bundle.name) == (small.path, "mine:latest")
