@@ -154,9 +154,9 @@ LONG = [
 def test_what_was_cut_is_told(server):
     body = {"model": "plain", "messages": LONG}
     status, headers, _ = server.request("POST", "/v1/chat/completions", body)
-    assert (status, headers["x-vllama-truncated"]) == (200, "2")
-    assert headers["x-vllama-truncated-tokens"] == str(5000 + len("user: \nassistant: \n"))
-    assert server.sent("plain")["messages"] == [{"role": "user", "content": "new"}]
+    assert (status, headers["x-vllama-truncated"]) == (200, "1")
+    assert headers["x-vllama-truncated-tokens"] == str(3000 + len("user: \n"))
+    assert server.sent("plain")["messages"] == LONG[1:]
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/v1/responses"])
