@@ -36,6 +36,8 @@ class Server:
             "HF_HOME": str(home / "hf"),
             "PYTHONUNBUFFERED": "1",
             **({"PYTHONPATH": str(FAKE)} if fake else {}),
+            # else a busy machine has engines loaded again in the midst of a test
+            "VLLAMA_THREADS": os.environ.get("VLLAMA_THREADS", "2"),
             **(env or {}),
         }
         self.arguments = arguments
