@@ -247,7 +247,7 @@ def test_remove(folder: Path) -> None:
 
 def test_a_folder_that_cannot_be_made(uv: Fake, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(EnvironmentFailed, match="Not a directory"):
+    with pytest.raises(EnvironmentFailed, match="File exists"):
         made(uv, tmp_path / "file" / "engine", A)
 
 

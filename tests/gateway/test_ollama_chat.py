@@ -130,7 +130,8 @@ def test_an_engine_that_counts_is_believed(server):
         ({"messages": [{"role": "user", "content": "x", "images": ["iVBORw0KGgo="]}]}, 400,
          "does not support vision"),
         ({"options": {"num_ctx": 256}, "truncate": False,
-          "messages": [{"role": "user", "content": "x" * 5000}]}, 400, "longer than the available context"),
+          "messages": [{"role": "user", "content": "x" * 5000}]},
+         400, "longer than the available context"),
     ],
 )  # fmt: skip
 def test_bad_requests(server, body, status, text):
