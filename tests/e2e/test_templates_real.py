@@ -266,8 +266,10 @@ def check_recognised(server):
             True,
         ), chat
         assert chat["choices"][0]["message"]["content"] == ""
-    unmarked = server.post("/v1/chat/completions", body)[1]
+    letters = {"logit_bias": {str(260 + ord("a") - ord(" ")): 100}}  # no parts of characters
+    unmarked = server.post("/v1/chat/completions", body | letters)[1]
     assert unmarked["usage"]["completion_tokens"] == 3
+    assert unmarked["choices"][0]["message"]["content"] == "aaa"
 
 
 def test_a_template_is_recognised_by_its_tokens(real):
