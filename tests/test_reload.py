@@ -198,6 +198,15 @@ def ended(process: psutil.Process) -> bool:
     return not alive
 
 
+@pytest.fixture
+def heeds_hang_ups():
+    """Let servers heed SIGHUP though the tests may have been started by `nohup`."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("heeds_hang_ups")
 def test_a_terminal_that_is_closed_ends_the_server(tmp_path):
     server = Server(tmp_path)
     terminal = Terminal(server.command[3:], server.env)
