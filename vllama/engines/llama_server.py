@@ -2,7 +2,7 @@
 
 xllamacpp is a wheel with the same server in it and no program, so nothing is compiled: our
 `xllamacpp_child` starts it with the same command line. A program on PATH comes first: it was built
-for this machine, the wheel runs on any CPU (half the speed under load).
+for this machine, while the wheel runs on any CPU and uses no AVX-512.
 
 Measured facts behind the choices here (llama.cpp b11434, xllamacpp 2026.10.11549): `-c` is what all
 slots share, so each slot is given its own part: `-c` is context times slots, without the unified
