@@ -336,6 +336,7 @@ def test_recordings_refused(more, client):
         (b"--x--\r\n", {"content-type": "multipart/form-data; boundary=x"}, 400),
         (b"", {"content-type": "multipart/form-data; boundary=x"}, 400),
         (b"x" * 27_000_000, {"content-type": "multipart/form-data; boundary=x"}, 413),
+        (b"--x\r\n" + b"X: y\r\n" * 99, {"content-type": "multipart/form-data; boundary=x"}, 413),
     ):
         got, _, data = more.request("POST", path, body, headers)
         assert got == status and "message" in json.loads(data)["error"]

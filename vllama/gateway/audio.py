@@ -6,7 +6,6 @@ there at temperature 0, as Ollama does.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -23,7 +22,7 @@ from vllama.gateway.tokens import NotSupported, fetched, need, possible
 from vllama.gateway.turns import turn_of
 from vllama.gateway.upstream import Upstream
 from vllama.scheduler.instance import Lease
-from vllama.translate.multipart import Part, build_form, parse_form
+from vllama.translate.multipart import FormReader, Part, build_form
 from vllama.translate.openai_out import Whole
 from vllama.translate.reply import EVENT_STREAM
 from vllama.translate.traits import Traits
@@ -58,9 +57,10 @@ async def translations(gateway: Gateway, request: Request) -> None:
 
 async def heard(gateway: Gateway, request: Request, task: str) -> None:
     """Find the model, then the way in which its engine hears."""
-    body = await request.body(MAX_FORM_BYTES)
-    # megabytes, read line by line: not in the loop that serves the others
-    parts = await asyncio.to_thread(parse_form, body, request.header(b"content-type"))
+    form = FormReader(request.header(b"content-type"))
+    async for piece in request.pieces(MAX_FORM_BYTES):
+        form.feed(piece)
+    parts = form.parts()
     fields = {part.name: part for part in parts}
     if "model" not in fields or not fields["model"].text:
         raise BadRequest("model is required")

@@ -63,6 +63,11 @@ class BodyTooLarge(BadRequest):
     status = 413
 
 
+def _check_size(size_bytes: int, limit_bytes: int | None) -> None:
+    if limit_bytes is not None and size_bytes > limit_bytes:
+        raise BodyTooLarge(f"cannot read the request: its body exceeds {limit_bytes} bytes")
+
+
 class ClientGone(Exception):
     """The client closed its connection; there is nobody to answer."""
 
@@ -147,23 +152,20 @@ class Request:
         """Read the whole body. Raises BodyTooLarge, ClientGone."""
         if not self._more and len(self._parts) == 1 and self._size < min(limit_bytes, HELD_BYTES):
             return self._parts.pop()  # it came with its head, as most do
+        parts = [piece async for piece in self.pieces(limit_bytes)]
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def pieces(self, limit_bytes: int | None = None) -> AsyncIterator[bytes]:
+        """Give the body as it comes. Raises BodyTooLarge, ClientGone."""
         announced = self.header(b"content-length")
-        if announced.isdigit() and int(announced) > limit_bytes:
-            raise BodyTooLarge(f"cannot read the request: its body exceeds {limit_bytes} bytes")
-        parts: list[bytes] = []
+        if announced.isdigit():
+            _check_size(int(announced), limit_bytes)
         size = 0
         while piece := await self._piece():
             size += len(piece)
-            if size > limit_bytes:
-                raise BodyTooLarge(f"cannot read the request: its body exceeds {limit_bytes} bytes")
-            parts.append(piece)
-        self.started_ns = now_ns()  # a slow upload is not our work
-        return parts[0] if len(parts) == 1 else b"".join(parts)
-
-    async def pieces(self) -> AsyncIterator[bytes]:
-        """Give the body as it comes. Raises ClientGone."""
-        while piece := await self._piece():
+            _check_size(size, limit_bytes)
             yield piece
+        self.started_ns = now_ns()  # a slow upload is not our work
 
     async def _piece(self) -> bytes:
         """Return what has come, b"" after the last. Raises ClientGone."""

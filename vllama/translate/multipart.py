@@ -1,19 +1,36 @@
 """`multipart/form-data` (RFC 7578): what clients upload, and the same again for an engine.
 
-Read with the standard library's parser of messages, which has the same syntax.
+A form is read piece by piece as it comes, by the library `multipart`: in time linear in its length,
+with limits on parts and headers that are checked before the rest is read (docs/decisions/0021).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from email.message import Message
-from email.parser import BytesParser
-from email.policy import HTTP
+from urllib.parse import unquote
+
+from multipart import (
+    MultipartError,
+    MultipartSegment,
+    ParserLimitReached,
+    PushMultipartParser,
+    parse_options_header,
+)
 
 from vllama.errors import BadRequest
 
 MAX_PARTS = 100
+MAX_HEADERS = 8  # of one part; RFC 7578 §4.8 knows three
+MAX_HEADER_BYTES = 4096
+MAX_TYPE_BYTES = 1024  # of the request's own Content-Type, boundary included
+_CANNOT = "failed to parse multipart form: "
+
+
+class FormTooLarge(BadRequest):
+    """A form has more parts or longer headers than any client sends."""
+
+    status = 413
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,27 +48,51 @@ class Part:
         return self.data.decode(errors="replace")
 
 
-def parse_form(body: bytes, content_type: str) -> list[Part]:
-    """Return the parts in order. Raises BadRequest in the words of Ollama's parser."""
-    head = f"content-type: {content_type}\r\n\r\n".encode("latin-1", "replace")
-    if "\n" in content_type or "\r" in content_type:
-        raise BadRequest("failed to parse multipart form: malformed MIME header")
-    message = BytesParser(policy=HTTP).parsebytes(head, headersonly=True)
-    if message.get_content_type() != "multipart/form-data":
-        raise BadRequest(
-            "failed to parse multipart form: request Content-Type isn't multipart/form-data"
+class FormReader:
+    """Takes the pieces of one form's body. Raises BadRequest in the words of Ollama's parser."""
+
+    def __init__(self, content_type: str) -> None:
+        if "\n" in content_type or "\r" in content_type or len(content_type) > MAX_TYPE_BYTES:
+            raise BadRequest(f"{_CANNOT}malformed MIME header")
+        kind, options = parse_options_header(content_type)
+        if kind != "multipart/form-data":
+            raise BadRequest(f"{_CANNOT}request Content-Type isn't multipart/form-data")
+        if not options.get("boundary"):
+            raise BadRequest(f"{_CANNOT}no multipart boundary param in Content-Type")
+        self._parser = PushMultipartParser(
+            options["boundary"],
+            max_header_size=MAX_HEADER_BYTES,
+            max_header_count=MAX_HEADERS,
+            max_segment_count=MAX_PARTS,
         )
-    if not message.get_boundary():
-        raise BadRequest(
-            "failed to parse multipart form: no multipart boundary param in Content-Type"
-        )
-    form = BytesParser(policy=HTTP).parsebytes(head + body)
-    parts = form.get_payload()
-    if not form.is_multipart() or not isinstance(parts, list) or form.defects:
-        raise BadRequest("failed to parse multipart form: multipart: NextPart: EOF")
-    if len(parts) > MAX_PARTS:
-        raise BadRequest(f"failed to parse multipart form: more than {MAX_PARTS} parts")
-    return [_part(part) for part in parts if isinstance(part, Message)]
+        self._parts: list[Part] = []
+        self._head: MultipartSegment | None = None
+        self._pieces: list[bytes] = []
+
+    def feed(self, data: bytes) -> None:
+        """Read the next piece; what follows the form's end is ignored, as RFC 2046 §5.1.1 says."""
+        if not data:
+            return
+        try:
+            for event in self._parser.parse(data):
+                if isinstance(event, MultipartSegment):
+                    self._head, self._pieces = event, []
+                elif event is not None:
+                    self._pieces.append(bytes(event))
+                elif self._head is not None:
+                    self._parts.append(_part(self._head, b"".join(self._pieces)))
+        except ParserLimitReached as error:
+            raise FormTooLarge(f"{_CANNOT}{_words(error)}") from error
+        except MultipartError as error:
+            raise BadRequest(f"{_CANNOT}{_words(error)}") from error
+
+    def parts(self) -> list[Part]:
+        """Return the parts in order; to be called when the body has ended."""
+        try:
+            self._parser.close()
+        except MultipartError as error:
+            raise BadRequest(f"{_CANNOT}multipart: NextPart: EOF") from error
+        return self._parts
 
 
 def build_form(parts: Sequence[Part], seed: str) -> tuple[bytes, str]:
@@ -70,16 +111,31 @@ def build_form(parts: Sequence[Part], seed: str) -> tuple[bytes, str]:
     ) + f"--{boundary}--\r\n".encode(), f"multipart/form-data; boundary={boundary}"
 
 
-def _part(part: Message) -> Part:
-    data = part.get_payload(decode=True)
-    name = part.get_param("name", header="content-disposition")
-    filename = part.get_filename()
+def _part(head: MultipartSegment, data: bytes) -> Part:
     return Part(
-        name=name if isinstance(name, str) else "",
-        data=data if isinstance(data, bytes) else b"",
-        filename=filename,
-        content_type=part.get_content_type(),
+        name=head.name or "",
+        data=data,
+        filename=head.filename if head.filename is not None else _extended_filename(head),
+        content_type=head.content_type or "application/octet-stream",
     )
+
+
+def _extended_filename(head: MultipartSegment) -> str | None:
+    """Return the file's name as RFC 5987 writes it, which some clients still do for non-ASCII."""
+    disposition = next(value for name, value in head.headerlist if name == "Content-Disposition")
+    _, found, rest = disposition.partition("filename*=")
+    if not found:
+        return None
+    charset, _, value = rest.partition(";")[0].strip(' "').partition("''")
+    try:
+        return unquote(value, charset, errors="replace")
+    except LookupError:
+        return value
+
+
+def _words(error: MultipartError) -> str:
+    text = str(error.args[0])
+    return f"multipart: {text[:1].lower()}{text[1:]}"
 
 
 def _quoted(text: str) -> str:
