@@ -15,7 +15,7 @@ from typing import Any
 
 PROGRAM = """\
 #!{python}
-import json, os, pathlib, sys, time
+import json, os, pathlib, sys, tempfile, time
 
 args = sys.argv[1:]
 with open(os.environ["UV_TEST_LOG"], "a") as log:
@@ -30,6 +30,7 @@ if args[0] == "venv":
     (home / "bin/python").symlink_to(python)
     sys.exit()
 home = pathlib.Path(args[args.index("--python") + 1]).parent.parent
+pathlib.Path(tempfile.mkdtemp(prefix="pip-unpack-"), "wheel").touch()  # as pip leaves when killed
 for requirement in args[args.index("--python") + 2 :]:
     if requirement.startswith("-"):
         continue

@@ -46,11 +46,19 @@ def made(uv: Fake, folder: Path, *steps: Step, **more) -> Path:
     return asyncio.run(make_in_steps(folder, steps, environ=uv.environ, **more))
 
 
+def temporary_files(uv: Fake, folder: Path) -> list[Path]:
+    """Return what the installer left in the folder for temporary files that it was given."""
+    given = {Path(call["env"]["TMPDIR"]) for call in uv.calls}
+    assert all(folder in path.parents for path in given)
+    return [path for path in given if path.exists()] + list(folder.glob("tmp-*"))
+
+
 def test_it_is_made_once(uv: Fake, folder: Path) -> None:
     assert existing(folder) is None
     lines: list[str] = []
     assert made(uv, folder, A, B, on_line=lines.append) == python_of(folder)
     assert "Downloading a (7.0MiB)" in lines and " Downloaded b" in lines
+    assert temporary_files(uv, folder) == []
     assert [call["args"] for call in uv.calls] == [
         ["venv", "--allow-existing", "--python", sys.executable, str(folder)],
         ["pip", "install", "--python", str(python_of(folder)), "--", "a==1"],
@@ -184,11 +192,13 @@ def test_a_cancelled_installation_leaves_no_process(uv: Fake, folder: Path) -> N
 
     asyncio.run(cancel())
     assert not psutil.pid_exists(uv.calls[-1]["pid"])
+    assert temporary_files(uv, folder) == []
     assert existing(folder) is None
     made(uv, folder, A)  # and its lock is free
 
 
-def test_a_killed_vllama_leaves_no_installer(uv: Fake, folder: Path) -> None:
+@pytest.mark.parametrize("guard_too", [False, True])
+def test_a_killed_vllama_leaves_no_installer(uv: Fake, folder: Path, guard_too: bool) -> None:
     code = (
         "import asyncio, pathlib; from vllama.environments.make import *; asyncio.run("
         f"make_in_steps(pathlib.Path({str(folder)!r}), [Step(requirements=('hang==1',))],"
@@ -197,8 +207,18 @@ def test_a_killed_vllama_leaves_no_installer(uv: Fake, folder: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as vllama:
         assert vllama.stdout and b"hang" in vllama.stdout.readline()
         installer = psutil.Process(uv.calls[-1]["pid"])
+        guard = installer.parent()
+        assert guard
+        if guard_too:  # nobody is left who could clear up
+            guard.suspend()
         vllama.kill()
-    assert psutil.wait_procs([installer], timeout=LIMIT_S)[1] == []
+        if guard_too:
+            guard.kill()
+    assert psutil.wait_procs([installer, guard], timeout=LIMIT_S)[1] == []
+    if guard_too:
+        assert temporary_files(uv, folder)
+        made(uv, folder, A)
+    assert temporary_files(uv, folder) == []
 
 
 def test_nothing_diverts_the_installer(uv: Fake, folder: Path) -> None:

@@ -137,20 +137,22 @@ def test_the_guard_clears_up_when_the_supervisor_dies(
 
 
 @pytest.mark.slow
-def test_variables_name_the_folder_and_it_goes_with_the_process(lab: Lab) -> None:
+@pytest.mark.parametrize("variables", [(), ("OTHER",)])
+def test_every_engine_has_a_folder_that_goes_with_it(lab: Lab, variables: tuple[str, ...]) -> None:
     if not Path("/proc/self/environ").exists():
         pytest.skip("needs /proc")
     seen: list[Path] = []
+    names = ("TMPDIR", *variables)
 
     async def main() -> None:
-        process = lab.process(scratch_variables=("TMPDIR", "OTHER"))
+        process = lab.process(**({"scratch_variables": names} if variables else {}))
         async with asyncio.TaskGroup() as group:
             group.create_task(process.run())
             await process.ensure_ready()
             text = await asyncio.to_thread(Path(f"/proc/{process.pid}/environ").read_text)
-            variables = dict(pair.split("=", 1) for pair in text.split("\0") if pair)
-            assert variables["TMPDIR"] == variables["OTHER"]
-            seen.append(Path(variables["TMPDIR"]))
+            env = dict(pair.split("=", 1) for pair in text.split("\0") if pair)
+            assert {env[name] for name in names} == {env["TMPDIR"]}
+            seen.append(Path(env["TMPDIR"]))
             assert seen[0].is_dir()
             (seen[0] / "socket").touch()
             await process.stop()

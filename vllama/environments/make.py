@@ -11,6 +11,7 @@ import contextlib
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,8 @@ from vllama.supervise.waits import finish
 __all__ = ["Step", "check", "existing", "make", "make_in_steps", "remove"]
 
 LOG = "install.log"
+SCRATCH = "tmp-"
+"""How the folders in an environment begin that hold temporary files while a command runs."""
 GRACE = Grace(term_s=2.0, second_term_s=1.0, kill_s=5.0)
 LOCK_EVERY_S = 0.2
 
@@ -95,6 +98,8 @@ async def make_in_steps(
         async with _locked(folder, told):  # 1
             if (found := existing(folder, *wanted)) is not None:
                 return found
+            for left in folder.glob(f"{SCRATCH}*"):  # by one that was killed with its guard
+                shutil.rmtree(left, ignore_errors=True)
             run = _Runner(folder=folder, env=env, on_line=told)
             if not installer.can_install(folder):
                 await run.call(installer.create(folder, python or sys.executable))  # 2
@@ -189,7 +194,11 @@ class _Lines(LogRing):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Runner:
-    """Runs the installer as a guarded child: in a session of its own, gone when we are gone."""
+    """Runs the installer as a guarded child: in a session of its own, gone when we are gone.
+
+    Its temporary files (pip unpacks gigabytes) go to a folder of their own in the environment, which
+    the guard removes as well.
+    """
 
     folder: Path
     env: Mapping[str, str]
@@ -206,11 +215,18 @@ class _Runner:
         log = self.folder / LOG
         log.write_bytes(b"")
         ring = _Lines(self.on_line)
+        scratch = Path(tempfile.mkdtemp(prefix=SCRATCH, dir=self.folder))
         try:
             child = await Child.spawn(
-                argv, env=self.env, log_path=log, cwd=self.folder, grace=GRACE
+                argv,
+                env={**self.env, "TMPDIR": str(scratch)},
+                log_path=log,
+                cwd=self.folder,
+                grace=GRACE,
+                scratch=scratch,
             )
         except EngineStartFailed as error:
+            shutil.rmtree(scratch, ignore_errors=True)
             raise failed(self.folder, Cause(cause=error.message)) from None
         tailer = Tailer(log, ring)
         tailing = asyncio.ensure_future(tailer.run())

@@ -155,7 +155,7 @@ class LaunchSpec:
     `hopeless` is a regular expression: after a line of output that matches it the process will
     never be ready, although it may go on (it is then ended and diagnosed like an exit).
     `hold_port` False is for a server that binds without SO_REUSEADDR (see `ports`).
-    `scratch_variables` are set to a folder of its own for what it litters (sockets, temporary
+    `scratch_variables` are set to a folder of its own for what it leaves behind (sockets, temporary
     files), which is removed with it; its path is short enough for a socket in it.
     """
 
@@ -171,7 +171,7 @@ class LaunchSpec:
     progress: Callable[[], object] | None = None
     hopeless: str | None = None
     hold_port: bool = True
-    scratch_variables: tuple[str, ...] = ()
+    scratch_variables: tuple[str, ...] = ("TMPDIR",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

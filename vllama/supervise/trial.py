@@ -57,10 +57,8 @@ class Trial:
         on_progress: Callable[[str], object] | None,
     ) -> Trial:
         """Spawn the process; raises `EngineStartFailed` if it cannot be executed."""
-        env, scratch = dict(spec.env), None
-        if spec.scratch_variables:
-            scratch = scratch_folder()
-            env |= dict.fromkeys(spec.scratch_variables, str(scratch))
+        scratch = scratch_folder()
+        env = {**spec.env, **dict.fromkeys(spec.scratch_variables, str(scratch))}
         try:
             child = await Child.spawn(
                 spec.argv,
