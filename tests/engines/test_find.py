@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import threading
 from pathlib import Path
@@ -9,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from vllama.engines import registry
-from vllama.engines.base import Installation, Missing, Origin, Places
+from vllama.engines.base import Engine, Installation, Missing, Origin, Places
 from vllama.engines.find import Located, find_package
-from vllama.engines.registry import by_name, discover, find
+from vllama.engines.registry import by_name, discover, engine_named, find, load_engines
 from vllama.environments.place import Step, complete
 from vllama.errors import ConfigError
 
@@ -189,6 +190,67 @@ def test_an_adapter_that_cannot_be_imported_is_left_out(
     engines, left_out = registry.load_adapters()
     assert "strange" not in engines and "llama-cpp-python" in engines
     assert "no_such_module" in left_out["strange"]
+
+
+def install_adapter(site: Path, module: str) -> None:
+    """Write a package whose engine `strange` is what `module` calls ENGINE."""
+    info = site / "vllama_strange-1.5.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Name: vllama-strange\nVersion: 1.5\n")
+    (info / "entry_points.txt").write_text("[vllama.engines]\nstrange = strange_module:ENGINE\n")
+    (site / "strange_module.py").write_text(module)
+
+
+WHOLE = """
+from vllama.engines.base import Overhead
+class Strange:
+    name, title, aliases, formats, modes = "strange", "Strange", (), (), ()
+    overhead, failures = Overhead(), ()
+    def find(self, places): ...
+    def preference(self, platform): ...
+    def supports(self, platform, info): ...
+    def launch(self, bundle, settings, installation, endpoint, environ): ...
+    def traits(self, bundle, settings): ...
+ENGINE = Strange()
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "told"),
+    [
+        (WHOLE, None),
+        ("ENGINE = object()", "lacks name, aliases, title, formats, modes, overhead, failures"),
+        (WHOLE + "del Strange.traits, Strange.preference", "it lacks preference, traits; "),
+        (WHOLE + "Strange.title = None; Strange.launch = ()", "should be: title, launch"),
+        (WHOLE + "ENGINE = Strange", "Strange is a class"),
+        ("ENGINE = {}[1]", "KeyError: 1"),
+    ],
+)
+def test_what_an_adapter_lacks_is_told_with_its_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, told: str | None
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "strange_module", raising=False)
+    install_adapter(tmp_path, module)
+    engines, left_out = registry.load_adapters()
+    monkeypatch.delitem(sys.modules, "strange_module", raising=False)
+    assert ("strange" in engines) is (told is None)
+    if told:
+        assert left_out["strange"].startswith("package vllama-strange 1.5: ")
+        assert told in left_out["strange"]
+
+
+def test_all_that_the_contract_demands_is_looked_for() -> None:
+    methods = {name for name in vars(Engine) if inspect.isfunction(getattr(Engine, name))}
+    assert set(registry.METHODS) == {name for name in methods if not name.startswith("_")}
+    assert set(registry.KINDS) == set(inspect.get_annotations(Engine))
+
+
+def test_names_that_are_offered_are_those_that_are_listed() -> None:
+    known = load_engines()
+    with pytest.raises(ConfigError) as caught:
+        engine_named(known.values(), "nonsense")
+    assert caught.value.hint == f"choose one of {', '.join(sorted(known))}"
 
 
 def test_paths_may_use_any_name_of_an_engine(tmp_path: Path) -> None:

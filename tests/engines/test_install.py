@@ -16,8 +16,10 @@ from vllama.engines.find import find_package
 from vllama.engines.install import install, offer, uninstall
 from vllama.engines.recipe import Kind, Recipe, Wheels, how_to_get, kind_of, recipe_of
 from vllama.engines.registry import load_engines
+from vllama.engines.tinygrad import ENGINE as TINYGRAD
 from vllama.environments.place import Step, existing
 from vllama.errors import DiskFull, EngineMissing, EnvironmentFailed
+from vllama.hardware.programs import how_to_install
 from vllama.hardware.types import Accelerator, Platform, Vendor
 
 CPU = Platform(os="linux", arch="x86_64", cores=2, ram_total_bytes=8, ram_available_bytes=8)
@@ -92,12 +94,41 @@ def test_what_suits_the_machine(
 
 def test_what_is_lacking_is_told(tmp_path: Path) -> None:
     compiled = Recipe(wheels=(wheels("paint", programs=("c++|g++", "cmake")),))
-    with pytest.raises(EngineMissing, match=r"compiled, and c\+\+ and cmake is not on PATH") as no:
+    (tmp_path / "apt-get").touch(mode=0o755)
+    with pytest.raises(EngineMissing, match=r"c\+\+ and cmake, which it needs, are not on") as no:
         offer(Painter(compiled), CPU, tmp_path, search=str(tmp_path))
-    assert "build-essential" in str(no.value.hint)
+    hint = "install a C++ compiler and cmake (apt install build-essential cmake)"
+    assert no.value.hint == hint
     (tmp_path / "g++").touch(mode=0o755)
     (tmp_path / "cmake").touch(mode=0o755)
     assert offer(Painter(compiled), CPU, tmp_path, search=str(tmp_path))
+
+
+def test_what_is_compiled_at_its_start_wants_its_compiler_first(tmp_path: Path) -> None:
+    with pytest.raises(
+        EngineMissing, match=r"tinygrad: clang, which it needs, is not on PATH"
+    ) as no:
+        offer(TINYGRAD, CPU, tmp_path, search=str(tmp_path))
+    assert no.value.hint == "install clang"
+
+
+@pytest.mark.parametrize(
+    ("manager", "programs", "hint"),
+    [
+        ("apt-get", ["clang"], "install clang (apt install clang)"),
+        ("dnf", ["nvcc", "c++"],
+         "install NVIDIA's CUDA toolkit and a C++ compiler (dnf install cuda-toolkit gcc-c++)"),
+        ("xcode-select", ["clang"], "install clang (xcode-select --install)"),
+        ("brew", ["cmake"], "install cmake (brew install cmake)"),
+        ("xcode-select", ["cmake"], "install cmake"),
+        ("unheard-of", ["clang"], "install clang"),
+    ],
+)  # fmt: skip
+def test_programs_are_named_as_the_machine_s_package_manager_does(
+    tmp_path: Path, manager: str, programs: list[str], hint: str
+) -> None:
+    (tmp_path / manager).touch(mode=0o755)
+    assert how_to_install(programs, str(tmp_path)) == hint
 
 
 def test_without_a_recipe_it_is_said_how_to_get_it(tmp_path: Path) -> None:

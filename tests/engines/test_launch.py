@@ -176,7 +176,7 @@ def test_an_engine_has_the_names_that_people_type(name):
 def test_an_unknown_engine_lists_the_known_ones():
     with pytest.raises(ConfigError) as caught:
         engine_named([LLAMA_CPP, VLLM], "tgi")
-    assert "llama.cpp, vllm" in str(caught.value.hint)
+    assert "llama-cpp-python, vllm" in str(caught.value.hint)
 
 
 def test_every_engine_declares_what_the_core_reads():

@@ -20,7 +20,9 @@ from tests.facts import (
 )
 from vllama.engines.base import Found, Installation, Mode
 from vllama.engines.external import ENGINE as EXTERNAL
+from vllama.engines.max_serve import ENGINE as MAX
 from vllama.engines.mlx_lm import ENGINE as MLX
+from vllama.engines.tinygrad import ENGINE as TINYGRAD
 from vllama.engines.transformers_serve import ENGINE as TRANSFORMERS
 from vllama.engines.vllm import ENGINE as VLLM
 from vllama.errors import BadModelFile, ConfigError, EngineMissing, NoPlan, NotEnoughMemory
@@ -150,6 +152,34 @@ def test_an_engine_s_port_is_not_the_user_s_to_choose(extra):
 def test_an_engine_asked_for_by_name_refuses_by_itself():
     with pytest.raises(BadModelFile, match="with vLLM: its weights"):
         make_plan(beside_vllm(MLX_HERE, engine="vllm"), FOLDER, PACKED, Need())
+
+
+@pytest.mark.parametrize(
+    ("installed", "hint"),
+    [
+        ((VLLM_HERE,), "--engine vllm"),
+        ((), "choose vLLM, which can: install it with: vllama engines install vllm"),
+    ],
+)
+def test_who_is_refused_by_an_engine_hears_of_one_that_can(installed, hint):
+    here = Installation(engine="max", version="26.7", python=Path("/p"))
+    known = beside_vllm(here, known=(MAX,), platform=CPU, engine="max")
+    there = {one.engine: one for one in (here, *installed)}
+    lost = {name: missing(e) for name, e in known.found.engines.items() if name not in there}
+    known = replace(known, found=replace(known.found, installations=there, missing=lost))
+    with pytest.raises(BadModelFile, match="float32 only") as caught:
+        make_plan(known, FOLDER, replace(INFO, quant="BF16"), Need())
+    assert hint in str(caught.value.hint)
+
+
+def test_who_is_refused_a_tokenizer_hears_of_an_engine_that_reads_it():
+    here = facts(CPU, (LLAMA_CPP_HERE,), engine="tinygrad")
+    engines = here.found.engines | {"tinygrad": TINYGRAD}
+    there = here.found.installations | {"tinygrad": Installation(engine="tinygrad", version="0.13")}
+    known = replace(here, found=replace(here.found, engines=engines, installations=there))
+    with pytest.raises(BadModelFile, match="tokenizer") as caught:
+        make_plan(known, bundle(), replace(INFO, metadata={"tokenizer.ggml.pre": "x"}), Need())
+    assert caught.value.hint == "choose an engine that can: --engine llama-cpp-python"
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,11 @@ from pathlib import Path
 from vllama.engines.base import Engine, Installation, Places
 from vllama.engines.recipe import Wheels, recipe_of
 from vllama.engines.registry import find
-from vllama.environments.causes import COMPILER
 from vllama.environments.installer import choose_python, find_uv
 from vllama.environments.make import OnLine, check, make_in_steps, remove
 from vllama.environments.place import Step, arguments, existing, requirements
 from vllama.errors import DiskFull, EngineMissing, EnvironmentFailed
+from vllama.hardware.programs import how_to_install
 from vllama.hardware.types import Platform
 from vllama.units import format_bytes_decimal
 
@@ -67,10 +67,11 @@ def offer(
         raise EngineMissing(f"cannot install {engine.title}: {what}", hint=by_hand)
     buildable = [one for one in suiting if not lacking(one, search)]
     if not buildable:
-        programs = " and ".join(lacking(suiting[-1], search))
+        programs = lacking(suiting[-1], search)
         raise EngineMissing(
-            f"cannot install {engine.title}: it has to be compiled, and {programs} is not on PATH",
-            hint=by_hand or COMPILER,
+            f"cannot install {engine.title}: {' and '.join(programs)}, which it needs, "
+            f"{'is' if len(programs) == 1 else 'are'} not on PATH",
+            hint=how_to_install(programs, search),
         )
     wheels, uv = buildable[0], find_uv(search)
     python = choose_python(*wheels.python, uv=uv, search=search)

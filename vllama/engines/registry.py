@@ -8,16 +8,31 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import cast
 
-from vllama.engines.base import Configurable, Engine, Found, Installation, Missing, Places
+from vllama.engines.base import (
+    Configurable,
+    Engine,
+    Found,
+    Installation,
+    Missing,
+    Overhead,
+    Places,
+)
 from vllama.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
 GROUP = "vllama.engines"
+WANTED = "an object with the attributes of vllama.engines.base.Engine (docs/engines.md)"
+# what `Engine` demands
+KINDS: Mapping[str, type | tuple[type, ...]] = {
+    "name": str, "aliases": (tuple, list), "title": str, "formats": (tuple, list),
+    "modes": (tuple, list), "overhead": Overhead, "failures": (tuple, list),
+}  # fmt: skip
+METHODS = ("find", "preference", "supports", "launch", "traits")
 FIND_LIMIT_S = 10.0
 
 
@@ -35,11 +50,32 @@ def load_adapters() -> tuple[dict[str, Engine], dict[str, str]]:
     broken: dict[str, str] = {}
     for point in sorted(entry_points(group=GROUP), key=lambda item: item.name):
         try:
-            engine = cast("Engine", point.load())
-            engines[engine.name] = engine
+            engine = point.load()
+            wrong = faults(engine)
         except Exception as error:  # somebody else's code: it must not take the others down
-            broken[point.name] = f"{type(error).__name__}: {error}"
+            wrong = f"{type(error).__name__}: {error}"
+        if wrong:
+            broken[point.name] = f"{package_of(point)}: {wrong}"
+        else:
+            engines[engine.name] = cast("Engine", engine)
     return engines, broken
+
+
+def package_of(point: EntryPoint) -> str:
+    """Return the package that an entry point is from, and its version."""
+    return f"package {point.dist.name} {point.dist.version}" if point.dist else point.value
+
+
+def faults(adapter: object) -> str:
+    """Return what keeps an object from being an engine's adapter, empty if nothing does."""
+    if isinstance(adapter, type):
+        return f"{adapter.__name__} is a class, and the entry point has to name {WANTED}"
+    names = (*KINDS, *METHODS)
+    if lacking := [name for name in names if not hasattr(adapter, name)]:
+        return f"it lacks {', '.join(lacking)}; the entry point has to name {WANTED}"
+    wrong = [name for name, kind in KINDS.items() if not isinstance(getattr(adapter, name), kind)]
+    wrong += [name for name in METHODS if not callable(getattr(adapter, name))]
+    return f"these are not of the type that they should be: {', '.join(wrong)}" if wrong else ""
 
 
 def discover(
@@ -94,7 +130,7 @@ def find(engine: Engine, places: Places) -> Installation | Missing:
             return engine.find(places)
         return cast("Callable[[], Installation | Missing]", engine.find)()
     except Exception as error:  # somebody else's code: it must not take the others down
-        log.warning("looking for %s failed", engine.name, exc_info=True)
+        log.debug("looking for %s failed", engine.name, exc_info=True)
         reason = f"looking for it failed ({type(error).__name__}: {error})"
         return Missing(engine=engine.name, reason=reason, hint="report it to the adapter's author")
 
@@ -115,7 +151,7 @@ def engine_named(engines: Iterable[Engine], wanted: str) -> Engine:
     for engine in known:
         if folded in (engine.name.casefold(), *(alias.casefold() for alias in engine.aliases)):
             return engine
-    names = ", ".join(sorted((*engine.aliases, engine.name)[0] for engine in known))
+    names = ", ".join(sorted(engine.name for engine in known))
     raise ConfigError(
         f"cannot use engine '{wanted}': no such engine", hint=f"choose one of {names}"
     )

@@ -98,8 +98,7 @@ async def make_in_steps(
         async with _locked(folder, told):  # 1
             if (found := existing(folder, *wanted)) is not None:
                 return found
-            for left in folder.glob(f"{SCRATCH}*"):  # by one that was killed with its guard
-                shutil.rmtree(left, ignore_errors=True)
+            drop_temporary(folder)
             run = _Runner(folder=folder, env=env, on_line=told)
             if not installer.can_install(folder):
                 await run.call(installer.create(folder, python or sys.executable))  # 2
@@ -161,6 +160,12 @@ def remove(folder: Path) -> None:
         raise EnvironmentFailed(f"cannot remove '{folder}': {error.strerror or error}") from None
 
 
+def drop_temporary(folder: Path) -> None:
+    """Remove what an installer left that was killed together with its guard."""
+    for left in folder.glob(f"{SCRATCH}*"):
+        shutil.rmtree(left, ignore_errors=True)
+
+
 def drop_half_installed(folder: Path) -> None:
     """Let the installer forget packages that a kill left half-installed.
 
@@ -196,8 +201,8 @@ class _Lines(LogRing):
 class _Runner:
     """Runs the installer as a guarded child: in a session of its own, gone when we are gone.
 
-    Its temporary files (pip unpacks gigabytes) go to a folder of their own in the environment, which
-    the guard removes as well.
+    Its temporary files (pip unpacks gigabytes) go to a folder of their own in the environment,
+    which the guard removes as well.
     """
 
     folder: Path

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from vllama.engines.base import Adapting, Engine, Mode
 from vllama.engines.flags import has_flag
+from vllama.engines.recipe import how_to_get
 from vllama.errors import BadModelFile, ConfigError, InvalidModelRef, NoPlan, NotEnoughMemory
 from vllama.models.aliases import hub_alias
 from vllama.models.ref import ModelRef
-from vllama.models.types import Bundle, ModelInfo
+from vllama.models.types import Bundle, Format, ModelInfo
 from vllama.plan.reckon import fitting_context
 from vllama.plan.types import Choice, Facts, Need, Reckoned
 
@@ -27,9 +28,31 @@ def refuse_by_engine(
         said = f"cannot serve '{bundle.name}' with {engine.title}: {reason}"
         if need.mode not in engine.modes:
             raise NoPlan(said, hint="use another engine for it: docs/engines.md says which do")
-        raise BadModelFile(said, hint=from_the_hub(bundle))
+        raise BadModelFile(said, hint=instead(facts, bundle, info, need.mode))
     refuse_adapters(bundle, engine)
     refuse_port(facts)
+
+
+def instead(facts: Facts, bundle: Bundle, info: ModelInfo, mode: Mode) -> str:
+    """Return what helps where an engine refuses a model: another engine, else other files of it."""
+    found, platform = facts.found, facts.platform
+    able = [
+        engine
+        for engine in found.engines.values()
+        if bundle.format in engine.formats
+        and engine.preference(platform)[0] > 0
+        and refusal(engine, facts, info, mode) is None
+    ]
+    here = [engine for engine in able if engine.name in found.installations]
+    best = max(here or able, key=lambda engine: engine.preference(platform)[0], default=None)
+    if best is None:
+        if bundle.format is Format.GGUF:
+            return from_the_hub(bundle)
+        return "choose another model, or a GGUF of this one (hf.co/org/repo-GGUF)"
+    if best.name in found.installations:
+        return f"choose an engine that can: --engine {best.name}"
+    get = how_to_get(best, best.name, platform, found.missing[best.name].hint)
+    return f"choose {best.title}, which can: {get}"
 
 
 def from_the_hub(bundle: Bundle) -> str:
