@@ -6,7 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from tests.scheduler.world import CRASHED, NOT_STARTED, World, in_loop, model, reach, settle, use
+from tests.scheduler.world import (
+    CRASHED,
+    NOT_STARTED,
+    World,
+    as_time_passes,
+    in_loop,
+    model,
+    reach,
+    settle,
+    use,
+)
 from vllama.errors import CoolingDown, EngineStartFailed, NotEnoughMemory, QueueFull
 from vllama.plan.types import Need
 
@@ -127,7 +137,7 @@ async def test_a_wish_that_no_memory_can_meet_is_refused_while_others_run():
         await use(scheduler, "a", math.inf)
         world.size = 6 * GIB
         with pytest.raises(NotEnoughMemory, match=r"6\.0 GiB"):
-            await use(scheduler, "b")
+            await as_time_passes(world, use(scheduler, "b"))
 
 
 @in_loop

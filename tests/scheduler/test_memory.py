@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from tests.facts import CPU, H100, INFO, LLAMA_CPP_GPU, MIB, facts
-from tests.scheduler.world import World, in_loop, model, reach, settle
+from tests.scheduler.world import World, as_time_passes, in_loop, model, reach, settle
 from vllama.errors import NotEnoughMemory
 from vllama.hardware.nvidia import parse_processes
 from vllama.plan.choose import make_plan
@@ -226,7 +226,7 @@ async def test_a_refusal_has_the_numbers_and_they_differ():
         await use(scheduler, "b")
         world.size = 1200 * MIB
         with pytest.raises(NotEnoughMemory) as beside:
-            await use(scheduler, "c")
+            await as_time_passes(world, use(scheduler, "c"))
         assert beside.value.message.endswith(
             "than is available (1000 MiB), even with no other model loaded"
         )
@@ -259,6 +259,106 @@ async def test_nobody_goes_for_memory_that_is_on_its_way_back():
         world.free += 0
         await third
         assert names(scheduler) == ["b", "c"]
+
+
+@in_loop
+async def test_a_load_is_not_refused_for_memory_that_a_crashed_engine_has_just_lost():
+    """It is neither with the engine any more nor free yet."""
+    world = World(size=SIZE, free=SIZE + MIB)
+    async with world.running() as scheduler:
+        await use(scheduler, "a")
+        world.lagging = SIZE
+        world.processes[0].crash()
+        other = asyncio.ensure_future(use(scheduler, "b"))
+        await reach(lambda: any("giving some back" in view.cause for view in scheduler.views()))
+        world.clock.advance(world.limits.settle_s / 2)
+        await settle()
+        assert not other.done()
+        world.lagging = 0
+        world.processes[0].open()
+        await other
+        assert names(scheduler) == ["b"]
+
+
+@in_loop
+async def test_one_look_between_two_measurements_refuses_nobody():
+    """Nothing has crashed: an engine that serves has taken memory while it was looked at."""
+    world = World(size=SIZE, free=SIZE + MIB)
+    async with world.running() as scheduler:
+        await use(scheduler, "a")
+        world.clock.advance(world.limits.settle_s + 1)
+        measure, looks = world.measure, []
+
+        async def once_too_little(processes, gpus):
+            measured = await measure(processes, gpus)
+            looks.append(measured)
+            return replace(measured, free={"ram": 0}) if len(looks) == 1 else measured
+
+        scheduler._room._ports = replace(world.ports, measure=once_too_little)
+        await use(scheduler, "b")
+        assert names(scheduler) == ["b"]
+
+
+@pytest.mark.parametrize("settles", [False, True])
+@in_loop
+async def test_what_will_never_fit_is_refused_in_the_end(settles):
+    """Also if another engine never comes up, or crashes again and again."""
+    world = World(size=SIZE, free=SIZE + MIB, settle_s=5.0, retry_room_s=0.5)
+    async with world.running() as scheduler:
+        await use(scheduler, "a")
+        world.clock.advance(world.limits.settle_s + 1)
+        begun_s = world.clock.monotonic()
+        if not settles:
+            world.processes[0].crash()
+        world.size = 2 * SIZE
+        with pytest.raises(NotEnoughMemory):
+            await as_time_passes(world, use(scheduler, "b"))
+        took_s = world.clock.monotonic() - begun_s
+        assert took_s >= (0.5 if settles else 5.0)
+        world.processes[0].open()
+
+
+@in_loop
+async def test_a_load_takes_only_its_part_of_what_comes_back():
+    world = World(size=3000 * MIB, max_loaded=9, settle_s=1e9)
+    async with world.running() as scheduler:
+        for name in ("a", "b", "c"):
+            world.clock.advance(1)
+            await use(scheduler, name)
+        for process in world.processes[:2]:
+
+            async def stop(grace=None, stopped=process.stop):
+                world.lagging += world.size
+                await stopped(grace)
+
+            process.stop = stop
+        world.clock.advance(1)
+        asks = [asyncio.ensure_future(use(scheduler, name)) for name in ("x", "y")]
+        await reach(lambda: all(process.stops for process in world.processes[:2]))
+        world.lagging = world.size
+        await asks[0]
+        await settle()
+        assert not world.processes[2].stops, "c was stopped although b's memory was enough"
+        world.lagging = 0
+        await asks[1]
+        assert names(scheduler) == ["c", "x", "y"]
+
+
+@in_loop
+async def test_what_is_left_of_a_killed_engine_is_no_size_of_it():
+    world = World(size=SIZE)
+    world.auto_open = False
+    async with world.running() as scheduler:
+        asked = asyncio.ensure_future(use(scheduler, "a"))
+        await reach(lambda: world.processes)
+        world.processes[0].rest = MIB  # killed, which nobody has seen yet, but for a child of it
+        world.processes[0].open()
+        await asked
+        await scheduler.measure()
+        assert not world.scheduler._table.all()[0].measured
+        scheduler.unload(model("a"))
+        await reach(lambda: not scheduler.views())
+    assert world.remembered == []
 
 
 @in_loop

@@ -41,6 +41,7 @@ class GatedProcess:
         self._over = asyncio.Event()
         self._changed = bool
         self.error = None
+        self.rest = None  # what is left of its tree, if it has ended unseen
 
     def open(self):
         """Become ready."""
@@ -115,6 +116,8 @@ class GatedProcess:
         return self.size if self.state is State.READY else 0
 
     def footprint(self):
+        if self.rest is not None:
+            return Footprint(ram_bytes=self.rest, whole=False)
         return Footprint(ram_bytes=self.holds)
 
 
@@ -200,13 +203,16 @@ class World:
 
     async def measure(self, processes, gpus):
         pool = "gpu0" if self.sleeps else "ram"
-        holds = {}
+        holds, ended = {}, set()
         for key, process in processes.items():
             asleep = any(process.endpoint in item.asleep for item in self.sleepers.values())
-            holds[key] = {"ram" if asleep else pool: process.footprint().ram_bytes}
+            footprint = process.footprint()
+            holds[key] = {"ram" if asleep else pool: footprint.ram_bytes}
+            if not footprint.whole:
+                ended.add(key)
         taken = sum(held.get(pool, 0) for held in holds.values()) + self.lagging
         free = {"ram": 10**12, pool: self.free - taken}
-        return Measured(free=free, holds=holds)
+        return Measured(free=free, holds=holds, ended=frozenset(ended))
 
     def start(self, plan):
         size = self.true_size or plan.memory.total_bytes
@@ -278,6 +284,15 @@ def model(name):
     from pathlib import Path
 
     return bundle(f"{name}:latest", path=Path(f"/models/{name}.gguf"))
+
+
+async def as_time_passes(world, work):
+    """Await something for which time has to pass."""
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        await asyncio.sleep(0.001)
+        world.clock.advance(0.1)
+    return await task
 
 
 async def use(scheduler, name="m", keep_alive_s=None):

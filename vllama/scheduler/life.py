@@ -107,6 +107,7 @@ class Life:
         async with asyncio.TaskGroup() as group:
 
             def changed() -> None:
+                self._room.moved()
                 if instance.sleeping and process.state is State.BACKOFF:
                     # started again, it would take memory that others have been given
                     group.create_task(process.stop())

@@ -47,10 +47,15 @@ class Measurable(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What is free, less the reserve, and what each process holds, both at one time."""
+    """What is free, less the reserve, and what each process holds, both at one time.
+
+    `ended` are those of which only a part is left, because the engine itself has ended: what they
+    hold tells nothing about the next start.
+    """
 
     free: Pools
     holds: Mapping[Hashable, Pools] = field(default_factory=dict)
+    ended: frozenset[Hashable] = frozenset()
 
 
 class Meter:
@@ -92,7 +97,8 @@ class Meter:
                     for index, size in held[pid].items():
                         name = f"gpu{index}"
                         holds[key][name] = holds[key].get(name, 0) + size
-        return Measured(free=free, holds=holds)
+        ended = frozenset(key for key, item in prints.items() if not item.whole)
+        return Measured(free=free, holds=holds, ended=ended)
 
 
 def identity(plan: Plan) -> str:

@@ -163,6 +163,7 @@ class Replicas:
             ram_bytes=sum(item.ram_bytes for item in prints),
             file_bytes=sum(item.file_bytes for item in prints),
             pids=frozenset().union(*(item.pids for item in prints)),
+            whole=all(item.whole for item in prints),
         )
 
 

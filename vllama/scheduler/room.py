@@ -32,6 +32,7 @@ class _Place:
     needs: Pools
     since_s: float
     admitted: asyncio.Future[None]
+    refused_s: float | None = None  # since when every look has said that it never will fit
 
 
 class Room:
@@ -44,6 +45,7 @@ class Room:
         self._free: Pools = {}
         self._back: dict[str, int] = {}
         self._back_until_s = -math.inf
+        self._moved_s = -math.inf
         self._measured_s = -math.inf
         self._too_much = False
         self._look_again = False
@@ -111,7 +113,9 @@ class Room:
             log.exception("cannot measure memory")
             return Measured(free=self._free)
         for item in self._table.all():
-            if found := measured.holds.get(item):
+            if item in measured.ended:
+                item.holds = measured.holds.get(item, {})
+            elif found := measured.holds.get(item):
                 # what a driver does not tell is taken to be as estimated
                 unknown = {
                     pool: size
@@ -125,8 +129,13 @@ class Room:
         self._free, self._measured_s = measured.free, self._table.clock.monotonic()
         return measured
 
+    def moved(self) -> None:
+        """Hear that an engine has started, crashed, or ended: memory may be on its way."""
+        self._moved_s = self._table.clock.monotonic()
+
     def left(self, instance: Instance) -> None:
         """Hear that the process of `instance` is gone: its memory may come back a little later."""
+        self.moved()
         now_s = self._table.clock.monotonic()
         if now_s > self._back_until_s:
             self._back.clear()
@@ -177,20 +186,46 @@ class Room:
     def _apply(self, decision: Decision, instance: Instance, free: Pools) -> None:
         table, place, name = self._table, self._places[instance], instance.bundle.name
         instance.waits_for = decision.reason
+        if decision.action is not Action.REFUSE:
+            place.refused_s = None
         if decision.action is Action.LOAD:
             log.debug("%s gets room: it needs %s, %s is free", name, dict(place.needs), dict(free))
             instance.admitted, instance.waking = True, instance.sleeping
-            self._back.clear()  # what has come back goes to this one
+            for pool, size in place.needs.items():  # of what comes back this one takes its part
+                if pool in self._back:
+                    self._back[pool] -= size
             place.admitted.set_result(None)
             return
         if decision.action is Action.REFUSE:
             alone = len(table.all()) == 1
+            if not self._certain(instance, place):
+                instance.waits_for = "not enough free memory: engines may be giving some back"
+                return
             place.admitted.set_exception(too_little(name, place.needs, decision.most, alone=alone))
             return
         self._make_room(decision, f"room for {name}: {decision.reason}")
         for other in list(table.instances.values()):
             if str(other.key) in decision.give_way:
                 table.retire(other, f"gives way to {name}, which has waited for its turn")
+
+    def _certain(self, instance: Instance, place: _Place) -> bool:
+        """Tell whether a load that does not fit is refused now, or is looked at once more.
+
+        A measurement takes a while, and what an engine takes, gives back, or has just lost in a
+        crash may be seen neither with it nor as free: one look proves nothing. Where no engine is
+        on its way up or down, a second one does; else those of `settle_s` have to agree.
+        """
+        table, limits = self._table, self._table.limits
+        now_s = table.clock.monotonic()
+        if place.refused_s is None:
+            place.refused_s = now_s
+        others = [item for item in table.all() if item is not instance and item.admitted]
+        waited_s = now_s - place.refused_s
+        if now_s - self._moved_s < limits.settle_s or any(
+            not (item.ready or item.sleeping) for item in others
+        ):
+            return waited_s >= limits.settle_s
+        return not others or waited_s >= limits.retry_room_s
 
     def _make_room(self, decision: Decision, why: str) -> None:
         """Let those go, or sleep, who have to."""

@@ -118,7 +118,7 @@ class Child:
 
     def footprint(self) -> tree.Footprint:
         """Measure engine and descendants; blocks for milliseconds."""
-        return tree.footprint(self.remember())
+        return tree.footprint(self.remember(), self.pid)
 
     def activity(self) -> tree.Activity:
         """Return what engine and descendants have done so far; blocks for milliseconds."""

@@ -92,7 +92,7 @@ class Status:
     def footprint(self) -> Footprint:
         """Measure the engine and all below; for a thread, since it blocks for milliseconds."""
         trial = self._trial
-        return trial.child.footprint() if trial is not None else Footprint()
+        return trial.child.footprint() if trial is not None else Footprint(whole=False)
 
     def activity(self) -> Activity | None:
         """Return what the engine and all below have done so far; for a thread as well."""

@@ -75,25 +75,37 @@ def signal_tree(group: int, procs: Iterable[psutil.Process], number: signal.Sign
 class Footprint:
     """Memory of a tree. `file_bytes` of `ram_bytes` are pages of files: the system counts those as
     available although the tree needs them (mapped weights). `pids` tell it to a GPU's driver.
+    `whole` False: the process at the top has ended, and this is only what is left of the tree.
     """
 
     ram_bytes: int = 0
     file_bytes: int = 0
     pids: frozenset[int] = frozenset()
+    whole: bool = True
 
 
-def footprint(procs: Iterable[psutil.Process]) -> Footprint:
-    """Measure `procs`: shared pages count in parts (Linux), elsewhere once per process."""
+def footprint(procs: Iterable[psutil.Process], top: int | None = None) -> Footprint:
+    """Measure `procs`: shared pages count in parts (Linux), elsewhere once per process.
+
+    `top` is the pid of the process without which the tree is not whole.
+    """
     ram_bytes, file_bytes, pids = 0, 0, set()
     for proc in procs:
         try:
             whole, of_files = _memory(proc)
         except (psutil.Error, OSError):
             continue
+        if not whole:  # it has ended, and waits to be reaped
+            continue
         ram_bytes += whole
         file_bytes += of_files
         pids.add(proc.pid)
-    return Footprint(ram_bytes=ram_bytes, file_bytes=file_bytes, pids=frozenset(pids))
+    return Footprint(
+        ram_bytes=ram_bytes,
+        file_bytes=file_bytes,
+        pids=frozenset(pids),
+        whole=top is None or top in pids,
+    )
 
 
 def _memory(proc: psutil.Process) -> tuple[int, int]:
