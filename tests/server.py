@@ -76,8 +76,8 @@ class Server:
             self.process = subprocess.Popen(
                 self.command, env=self.env, stdout=log, stderr=subprocess.STDOUT
             )
-        self.wait_for(r"http://[^\s]*:(\d+)")
-        found = re.search(r"http://[^\s]*:(\d+)", self.output)
+        self.wait_for(r"https?://[^\s]*:(\d+)")
+        found = re.search(r"https?://[^\s]*:(\d+)", self.output)
         assert found
         self.port = int(found[1])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -283,7 +284,11 @@ def test_the_table_is_whole_and_without_doubles() -> None:
 
 @pytest.mark.parametrize("setting", config.SETTINGS, ids=lambda setting: setting.key)
 def test_every_example_is_accepted(setting: config.Setting) -> None:
-    config.load({}, {setting.env: setting.example})
+    if setting.field == "api_key_file":  # is read at once
+        setting.parse(setting.example)
+        return
+    certificate = {"VLLAMA_TLS_CERT": "cert.pem"} if setting.field == "tls_key" else {}
+    config.load({}, {setting.env: setting.example, **certificate})
 
 
 def test_aliases(tmp_path: Path) -> None:
@@ -329,3 +334,86 @@ def test_the_hub_library_is_silenced(monkeypatch: pytest.MonkeyPatch) -> None:
     config.prepare_environment()
     assert config.environ()["HF_HUB_DISABLE_TELEMETRY"] == "1"
     assert config.environ()["HF_HUB_DISABLE_PROGRESS_BARS"] == "1"
+
+
+def test_a_file_of_keys(tmp_path: Path) -> None:
+    keys = write(tmp_path / "keys", "# team\n\nsk-one\n  sk-two # Bob's\n\tsk#three\t# x\n")
+    keys.chmod(0o600)
+    settings = config.load({"api_key_file": str(keys), "api_key": ("sk-flag",)}, {})
+    assert settings.api_key == ("sk-flag", "sk-one", "sk-two", "sk#three")
+    assert settings.key_to_send == "sk-flag" and not settings.notes
+    assert config.guards(settings).keys == settings.api_key
+    keys.chmod(0o644)
+    (note,) = config.load({"api_key_file": str(keys)}, {}).notes
+    assert note.startswith("every user of this machine can read") and f"chmod 600 {keys}" in note
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "it has no key"),
+        ("# none\n\n", "it has no key"),
+        ("sk-one\nsk two\n", "line 2"),
+        ("sk-\u00fc\n", "line 1"),
+    ],
+)
+def test_a_file_without_keys_is_an_error(tmp_path: Path, text: str, reason: str) -> None:
+    keys = write(tmp_path / "keys", text)
+    with pytest.raises(ConfigError, match=reason) as caught:
+        config.load({"api_key_file": str(keys)}, {})
+    assert "sk two" not in caught.value.sentence()  # an error is logged
+    with pytest.raises(ConfigError, match="cannot read the keys"):
+        config.load({"api_key_file": str(tmp_path)}, {})
+
+
+def test_a_certificate_makes_the_scheme(tmp_path: Path) -> None:
+    cert = {"VLLAMA_TLS_CERT": "cert.pem"}
+    assert config.load({}, cert).url == "https://127.0.0.1:11434"
+    assert config.load({}, cert | {"OLLAMA_HOST": "http://gpu:1"}).url == "http://gpu:1"
+    with pytest.raises(ConfigError, match=r"cannot use tls_key .* alone"):
+        config.load({}, {"VLLAMA_TLS_KEY": "key.pem"})
+    key = write(tmp_path / "key.pem", "")
+    key.chmod(0o644)
+    (note,) = config.load({}, cert | {"VLLAMA_TLS_KEY": str(key)}).notes
+    assert str(key) in note
+
+
+def test_registries() -> None:
+    given = {"VLLAMA_ALLOW_REGISTRY": "HuggingFace.co, https://Reg.example:5000/ ,[::1]:80"}
+    assert config.load({}, given).allow_registry == (
+        "huggingface.co",
+        "reg.example:5000",
+        "[::1]:80",
+    )
+    for wrong in ("a b", "a/b", "a:b", "https://", "ho*t"):
+        with pytest.raises(ConfigError, match="allow_registry"):
+            config.load({}, {"VLLAMA_ALLOW_REGISTRY": wrong})
+
+
+def test_sizes_of_files() -> None:
+    def size(text: str) -> int | None:
+        return config.load({}, {"VLLAMA_MAX_BLOB_SIZE": text}).max_blob_size_bytes
+
+    assert (size("20GB"), size("1GiB"), size("1000"), size("0")) == (20 * 10**9, 2**30, 1000, None)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({}, None),
+        ({"VLLAMA_HOST": "localhost"}, None),
+        ({"VLLAMA_HOST": "[::1]"}, None),
+        ({"VLLAMA_HOST": "0.0.0.0", "VLLAMA_API_KEY": "k"}, None),
+        ({"VLLAMA_HOST": "0.0.0.0"}, "http://0.0.0.0:11434: .* run, add, replace and delete"),
+        ({"VLLAMA_HOST": "[::]"}, r"http://\[::\]:11434: "),
+        ({"VLLAMA_HOST": "gpu"}, "http://gpu:11434: "),
+        ({"VLLAMA_HOST": "gpu", "VLLAMA_READ_ONLY": "1"}, "can run its models; "),
+        ({"VLLAMA_HOST": "gpu", "VLLAMA_TLS_CERT": "c"}, "https://gpu:11434: "),
+    ],
+)
+def test_the_warning_of_a_server_for_all(settings: dict[str, str], words: str | None) -> None:
+    warning = config.load({}, settings).exposure
+    if words is None:
+        assert warning is None
+    else:
+        assert warning is not None and re.search(words, warning)

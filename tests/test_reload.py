@@ -242,3 +242,18 @@ def test_nohup_outlives_its_terminal_and_still_reloads(tmp_path):
     finally:
         process.terminate()
         assert process.wait(LIMIT_S) == 0
+
+
+def test_keys_of_a_file_are_read_again(tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("sk-one\n")
+    keys.chmod(0o600)
+    settings = f'api_key_file = "{keys}"\n'
+    with Configured(tmp_path, settings) as server:
+        assert server.ask("/api/tags", "sk-one")[0] == 200
+        keys.write_text("sk-two\n")
+        server.reload(settings, "settings read again: api_key\n")
+        assert [server.ask("/api/tags", key)[0] for key in ("sk-one", "sk-two")] == [401, 200]
+        keys.write_text("")  # must not open the server to all
+        server.reload(settings, "the settings stay as they were: .*it has no key")
+        assert [server.ask("/api/tags", key)[0] for key in ("", "sk-two")] == [401, 200]

@@ -29,6 +29,7 @@ from vllama.config.changes import changes
 from vllama.daemon_ui import ServeUi
 from vllama.engines.base import Attachable, Engine, Sleeping
 from vllama.errors import (
+    ConfigError,
     EngineMissing,
     ModelNotFound,
     NoPlan,
@@ -48,7 +49,7 @@ from vllama.plan.choose import choose_engine, loadable_formats
 from vllama.plan.fitting import FitsHere
 from vllama.plan.types import Facts, Need, Plan
 from vllama.planner import Planner
-from vllama.preflight import check_engine, check_model, look_around, with_preload
+from vllama.preflight import check_engine, check_model, close_folders, look_around, with_preload
 from vllama.rendering.renderer import Renderer
 from vllama.scheduler.instance import Process, Sleeper
 from vllama.scheduler.memory import Measurable, Measured, Meter, Remembered
@@ -77,7 +78,7 @@ def compose(config: Config, ui: ServeUi, load: Callable[[], Config]) -> Daemon:
     """
     facts = look_around(config)
     check_engine(facts)
-    for line in sweep(config.run_dir):
+    for line in (*sweep(config.run_dir), *close_folders(config)):
         ui.note(line)
     library = open_library(with_preload(models_settings(config), config.model))
     check_model(library, config.model)
@@ -155,10 +156,11 @@ class Daemon:
                 preload=self._preloaded,
             )
             self._ui.ready(self._ready_lines(listener))
+            self._warn_of_exposure()
             settling = group.create_task(settle(), name="settle")
             watching = group.create_task(self._watch.run(), name="watch")
             preload = group.create_task(self._preload(stop), name="preload")
-            reloading = group.create_task(self._reload_when(reload, gateway), name="reload")
+            reloading = group.create_task(self._reload_when(reload, gateway, server), name="reload")
             await stop.asked.wait()
             reloading.cancel()
             settling.cancel()
@@ -194,11 +196,17 @@ class Daemon:
         server.stop(now=True)
         await asyncio.wait({http})
 
-    async def _reload_when(self, wanted: asyncio.Event, gateway: Gateway) -> None:
-        """Read the settings again whenever that is wanted; until cancelled."""
+    async def _reload_when(self, wanted: asyncio.Event, gateway: Gateway, server: Server) -> None:
+        """Read settings and certificate again whenever that is wanted; until cancelled."""
         while True:
             await wanted.wait()
             wanted.clear()
+            if server.certificate is not None:
+                try:
+                    await asyncio.to_thread(server.certificate.reload)
+                    log.info("certificate read again, for new connections")
+                except ConfigError as error:
+                    log.error("the certificate stays as it was: %s", error.sentence())
             try:
                 await self._reload(gateway)
             except VllamaError as error:
@@ -212,6 +220,7 @@ class Daemon:
 
         Running requests and loaded models go on as they are; see `config.changes`.
         """
+        exposed = self._config.exposure
         new = await asyncio.to_thread(self._load)
         found = changes(self._config, new)
         facts = replace(self._facts, preferences=preferences(found.config))
@@ -232,7 +241,13 @@ class Daemon:
             log.warning("%s", line)
         for line in found.kept:
             log.warning("%s: needs a restart, the old one stays", line)
+        if self._config.exposure != exposed:
+            self._warn_of_exposure()
         log.info("settings read again: %s", "; ".join(found.taken) or "nothing new")
+
+    def _warn_of_exposure(self) -> None:
+        if warning := self._config.exposure:
+            log.warning("%s", warning)
 
     async def _preload(self, stop: Stop) -> None:
         """Get and load the model that was asked for; if that fails, the server ends."""
@@ -279,7 +294,8 @@ class Daemon:
         """Say where it listens, on what, with which engine, and why not with another."""
         host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
-        lines = [f"listening on http://{shown}:{port}", describe(self._facts.platform)]
+        scheme = "https" if self._config.tls_cert else "http"
+        lines = [f"listening on {scheme}://{shown}:{port}", describe(self._facts.platform)]
         if self._config.model:  # its plan says more, in a moment
             return lines
         with contextlib.suppress(NoPlan):

@@ -10,6 +10,7 @@
         ContextOverflow        400           the prompt is longer than the context
         TemplateTooCostly      400           a model's chat template took too much time or memory
       Unauthorized             401           a request shows no key, or a wrong one
+      Forbidden                403           the user has not allowed it (--read-only …)
       ModelNotFound            404           no such model here (or at its source)
       BadModelFile             500           a model's file is damaged or no model at all
       SourceError              502           a hub or registry failed
@@ -102,6 +103,12 @@ class Unauthorized(VllamaError):
     """The server has keys, and the request shows none of them."""
 
     status = 401
+
+
+class Forbidden(VllamaError):
+    """The settings of this server do not allow it, whoever asks."""
+
+    status = 403
 
 
 class ModelNotFound(VllamaError):

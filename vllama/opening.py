@@ -19,6 +19,7 @@ from vllama.beside import beside
 from vllama.config import Config, guards
 from vllama.errors import VllamaError
 from vllama.gateway.app import App, Gateway
+from vllama.gateway.certificate import Certificate
 from vllama.gateway.serve import Server, bind
 from vllama.metrics import Metrics
 from vllama.signals import Stop, handled_signals
@@ -38,20 +39,25 @@ def serve(config: Config, ui: ServeUi, load: Callable[[], Config]) -> int:
     Raises VllamaError for everything that is wrong before it serves models, EngineMissing also if
     that is found out by loading the first model.
     """
+    certificate = Certificate(config.tls_cert, config.tls_key) if config.tls_cert else None
     listener = bind(config.host, config.port)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_serve(listener, config, ui, load))
+            return runner.run(_serve(listener, certificate, config, ui, load))
     finally:
         listener.close()
 
 
 async def _serve(
-    listener: socket.socket, config: Config, ui: ServeUi, load: Callable[[], Config]
+    listener: socket.socket,
+    certificate: Certificate | None,
+    config: Config,
+    ui: ServeUi,
+    load: Callable[[], Config],
 ) -> int:
     stop, reload = Stop(asyncio.Event(), asyncio.Event()), asyncio.Event()
     gateway = Gateway(guards(config), Metrics())
-    server = Server(App(gateway), drain_s=config.drain_timeout_s)
+    server = Server(App(gateway), drain_s=config.drain_timeout_s, certificate=certificate)
     failed: VllamaError | None = None
     with handled_signals(stop, reload):
         async with asyncio.TaskGroup() as group:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+from vllama import private
 from vllama.config import Config, places, preferences
 from vllama.engines.registry import discover
 from vllama.errors import ModelNotFound
@@ -24,6 +26,13 @@ def look_around(config: Config) -> Facts:
         return Facts(
             platform=platform.result(), found=found.result(), preferences=preferences(config)
         )
+
+
+def close_folders(config: Config) -> Iterator[str]:
+    """Take from other users what an older vllama left open to them; say so."""
+    for folder in config.own_folders:
+        if private.close(folder):
+            yield f"'{folder}' could be read by other users of this machine; now it cannot"
 
 
 def check_model(library: Library, name: str | None) -> None:

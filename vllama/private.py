@@ -20,6 +20,18 @@ def make_folder(folder: Path) -> None:
     folder.mkdir(mode=FOLDER, exist_ok=True)
 
 
+def close(folder: Path) -> bool:
+    """Take a folder of our own from all other users; tell whether it was open to any."""
+    try:
+        status = folder.stat()
+        if status.st_uid != os.getuid() or not status.st_mode & 0o077:
+            return False
+        folder.chmod(FOLDER)
+    except OSError:  # not there, or not to be changed
+        return False
+    return True
+
+
 def create(path: Path) -> BinaryIO:
     """Open a file to be written from its beginning, whatever its mode was before."""
     file = os.fdopen(

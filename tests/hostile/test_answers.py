@@ -15,8 +15,7 @@ import pytest
 from tests.hostile.rogue import Reply, Rogue, endless, rogue
 from tests.hostile.test_model_files import MB, memory
 from vllama.errors import VllamaError
-from vllama.models.library import Library, open_library
-from vllama.models.settings import ModelsSettings
+from vllama.models.library import Library
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -25,33 +24,6 @@ else:
 
 MOST_SENT = 64 * MB
 """What a server may have handed to the kernel before it notices that its client has left."""
-
-
-@pytest.fixture
-def server() -> Iterator[Rogue]:
-    with rogue() as running:
-        yield running
-
-
-@pytest.fixture
-def settings(tmp_path: Path, server: Rogue, hub_library: None) -> ModelsSettings:
-    return ModelsSettings(
-        hf_cache_dir=tmp_path / "hub",
-        hf_endpoint=server.url,
-        hf_token="hf_secret",
-        package_dirs=(),
-        ollama_dirs=(tmp_path / "ollama",),
-        data_dir=tmp_path / "data",
-        request_timeout_s=30.0,
-        stall_timeout_s=30.0,
-        attempts=1,
-        backoff_s=0.01,
-    )
-
-
-@pytest.fixture
-def library(settings: ModelsSettings) -> Library:
-    return open_library(settings)
 
 
 @cache

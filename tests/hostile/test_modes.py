@@ -86,3 +86,24 @@ def test_all_that_a_server_writes(tmp_path: Path) -> None:
         assert list((server.home / "data/run").iterdir())
         assert open_to_others(server.home / "data") == []
     assert open_to_others(tmp_path / "home/data") == []
+
+
+def test_what_an_older_server_left_open_is_closed(tmp_path: Path) -> None:
+    mine, data = tmp_path / "mine", tmp_path / "home/data"
+    for folder in (data / "logs", data / "run", mine):
+        folder.mkdir(parents=True)
+    (data / "logs/old.log").write_text("secret")
+    with Server(tmp_path / "home", env={"VLLAMA_RUN_DIR": str(mine)}) as server:
+        assert [f.stat().st_mode & 0o777 for f in (data / "logs", mine)] == [0o700, 0o777]
+        told = [line for line in server.output.splitlines() if "other users" in line]
+        assert len(told) == 1 and str(data / "logs") in told[0]
+    with Server(tmp_path / "home", env={"VLLAMA_RUN_DIR": str(mine)}) as server:
+        assert "other users" not in server.output
+
+
+def test_the_usual_data_folder_is_closed_whole(tmp_path: Path) -> None:
+    share = tmp_path / "home/.local/share"
+    (share / "vllama").mkdir(parents=True)
+    environment = {"VLLAMA_DATA_DIR": "", "XDG_DATA_HOME": str(share)}
+    with Server(tmp_path / "home", env=environment):
+        assert [(share / name).stat().st_mode & 0o777 for name in ("", "vllama")] == [0o777, 0o700]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, InvalidURL
+from ssl import SSLCertVerificationError, SSLError
 from types import TracebackType
 from typing import Any
 from urllib.error import URLError
@@ -90,6 +91,8 @@ class Client:
                 for line in _split(_chunks(answer)):
                     yield _object(line)
         except URLError as error:  # what went wrong before the request was out
+            if isinstance(error.reason, SSLError):
+                raise _untrusted(self.url, error.reason) from error
             raise ServerUnreachable(
                 f"could not connect to a vllama server at {self.url}",
                 hint="run 'vllama serve' to start it",
@@ -101,6 +104,21 @@ class Client:
                 f"the server at {self.url} ended the answer early",
                 hint="see whether it still runs: vllama ps",
             ) from error
+
+
+def _untrusted(url: str, error: SSLError) -> ServerUnreachable:
+    """Make the error for a server that TLS refuses to talk to."""
+    if isinstance(error, SSLCertVerificationError):
+        return ServerUnreachable(
+            f"cannot trust the server at {url}: {error.verify_message}",
+            hint="name the certificate that vouches for it: SSL_CERT_FILE=FILE; the certificate "
+            "must be made for the name in OLLAMA_HOST",
+        )
+    reason = (error.reason or "handshake failed").replace("_", " ").lower()
+    return ServerUnreachable(
+        f"cannot talk to {url} by TLS: {reason}",
+        hint="if that server speaks plain http, say so: OLLAMA_HOST=http://…",
+    )
 
 
 class _Connections(AbstractHTTPHandler):

@@ -89,6 +89,31 @@ line in the config file (port = 8080); OLLAMA_HOST and the other variables of Ol
     metavar="KEY",
     help="Key that requests must show; may be repeated. Others on this machine can see flags.",
 )
+@click.option(
+    "--api-key-file",
+    metavar="FILE",
+    help="File with such keys, one a line; SIGHUP reads it again.",
+)
+@click.option("--tls-cert", metavar="FILE", help="Certificate and chain to serve https with (PEM).")
+@click.option("--tls-key", metavar="FILE", help="Its private key (PEM), if in another file.")
+@click.option(
+    "--read-only",
+    is_flag=True,
+    default=None,
+    help="Refuse to pull, create, copy, delete and upload models over HTTP.",
+)
+@click.option(
+    "--allow-registry",
+    multiple=True,
+    metavar="HOST",
+    help="Pull models from this host only, such as huggingface.co; may be repeated.",
+)
+@click.option(
+    "--max-blob-size",
+    "max_blob_size_bytes",
+    metavar="SIZE",
+    help="Largest file to be uploaded or pulled, such as 20GB.",
+)
 @click.option("--debug", is_flag=True, default=None, help="Log more.")
 @click.option("--config", "config_file", type=Path, metavar="FILE", help="Config file to use.")
 @click.option("--log-format", metavar="FORM", help="Form of the log: text or json.")

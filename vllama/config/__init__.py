@@ -94,6 +94,8 @@ def models_settings(config: Config) -> ModelsSettings:
         ollama_dirs=(config.models_dir, OLLAMA_SERVICE_DIR) if usual else (config.models_dir,),
         ollama_registry=config.ollama_registry,
         lmstudio_dirs=(lmstudio,) if lmstudio else default_lmstudio_dirs(),
+        allowed_registries=config.allow_registry,
+        most_file_bytes=config.max_blob_size_bytes,
         connections=config.download_connections,
     )
 
@@ -103,7 +105,13 @@ def guards(config: Config) -> Guards:
     from vllama.gateway.guards import Guards
 
     loopback = address.is_loopback(config.host)
-    return Guards(origins=config.origins, loopback=loopback, keys=config.api_key)
+    return Guards(
+        origins=config.origins,
+        loopback=loopback,
+        keys=config.api_key,
+        read_only=config.read_only,
+        most_upload_bytes=config.max_blob_size_bytes,
+    )
 
 
 def places(config: Config) -> Places:

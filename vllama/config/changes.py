@@ -20,6 +20,7 @@ FIXED = frozenset(
         *("scheme", "host", "port", "model"),  # what is done once, at the start
         *("upstreams", "upstream_key", "engine_paths"),  # engines are looked for once
         *("gpu_overhead_bytes", "replicas"),  # running engines are counted by them
+        *("tls_cert", "tls_key"),  # the same files are read again
         *("data_dir", "log_dir", "run_dir", "log_format", "drain_timeout_s"),
     }
 )

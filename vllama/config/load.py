@@ -11,6 +11,7 @@ from msgspec import Struct
 from vllama.config import address
 from vllama.config.address import Address
 from vllama.config.folders import default_config_dir, default_data_dir, default_hf_home
+from vllama.config.key_file import open_to_others, read_keys
 from vllama.config.settings import (
     UNSET,
     Config,
@@ -231,9 +232,26 @@ def _fill_in(values: dict[str, Any], environ: Mapping[str, str], notes: list[str
             pass
         except (OSError, UnicodeDecodeError):
             notes.append(f'cannot read the hub\'s token in "{path}"; it is left out')
+    _take_secrets(values, notes)
     data = values.setdefault("data_dir", default_data_dir())
     values.setdefault("log_dir", data / "logs")
     values.setdefault("run_dir", data / "run")
+
+
+def _take_secrets(values: dict[str, Any], notes: list[str]) -> None:
+    """Read the file of keys; warn of secrets that others can read."""
+    certificate, key, keys = (values.get(n) for n in ("tls_cert", "tls_key", "api_key_file"))
+    if certificate:
+        values.setdefault("scheme", "https")
+    elif key:
+        raise ConfigError(
+            f'cannot use tls_key "{key}" alone', hint="name its certificate too: --tls-cert FILE"
+        )
+    if keys:
+        values["api_key"] = (*values.get("api_key", ()), *read_keys(keys))
+    for secret in (keys, (key or certificate) if certificate else None):
+        if secret and (warning := open_to_others(secret)):
+            notes.append(warning)
 
 
 def _unknown_variables(environ: Mapping[str, str]) -> Iterator[str]:

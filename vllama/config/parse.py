@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -28,6 +29,15 @@ def key(text: str) -> str:
     if not plain(text).isascii() or not text.isprintable() or " " in text:
         raise ValueError("not one word of printable ASCII")
     return text
+
+
+def registry(text: str) -> str:
+    """Take `host` or `host:port`, in lower case; of an address its host."""
+    host = plain(text).lower().partition("://")[2] or text.lower()
+    host = host.rstrip("/")
+    if not re.fullmatch(r"(?:[a-z0-9_.-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?", host):
+        raise ValueError("not a host, or a host and its port")
+    return host
 
 
 def model(text: str) -> str:

@@ -30,8 +30,9 @@ class Config(Struct, frozen=True, kw_only=True):
 
     `port` 0 takes any free port. `context_length` is in tokens, `gpu_layers` -1 means all.
     `keep_alive_s` may be `math.inf`; `load_timeout_s` and `hang_timeout_s` None wait for ever.
-    `num_parallel` and `max_loaded_models` 0 leave it to engine and memory. `notes` are warnings
-    for the user.
+    `num_parallel` and `max_loaded_models` 0 leave it to engine and memory. `api_key` has those of
+    `api_key_file` too. `allow_registry` () allows all, `max_blob_size_bytes` None any size. `notes`
+    are warnings for the user.
     """
 
     scheme: str = "http"
@@ -53,7 +54,13 @@ class Config(Struct, frozen=True, kw_only=True):
     hang_timeout_s: float | None = 30.0
     origins: tuple[str, ...] = ()
     api_key: tuple[str, ...] = ()
+    api_key_file: Path | None = None
     client_key: str | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    read_only: bool = False
+    allow_registry: tuple[str, ...] = ()
+    max_blob_size_bytes: int | None = None
     upstreams: tuple[str, ...] = ()
     upstream_key: str | None = None
     flash_attention: bool | None = None
@@ -89,6 +96,24 @@ class Config(Struct, frozen=True, kw_only=True):
     def key_to_send(self) -> str | None:
         """The key that the command line shows to the server, None: it has none."""
         return self.api_key[0] if self.api_key else self.client_key
+
+    @property
+    def own_folders(self) -> tuple[Path, ...]:
+        """The folders that hold nothing but what vllama has written, whoever made them."""
+        data = (self.data_dir,) if self.data_dir == default_data_dir() else ()
+        return data + tuple(f for f in (self.log_dir, self.run_dir) if f.parent == self.data_dir)
+
+    @property
+    def exposure(self) -> str | None:
+        """The warning for a server that others can reach and that wants no key."""
+        if self.api_key or address.is_loopback(self.host):
+            return None
+        where = address.url("https" if self.tls_cert else "http", self.host, self.port)
+        can = "run its models" if self.read_only else "run, add, replace and delete its models"
+        return (
+            f"no key protects {where}: everybody who can reach it can {can}; set keys with "
+            "--api-key-file, or listen on 127.0.0.1 only, behind a proxy or firewall"
+        )
 
     def __repr__(self) -> str:
         """Show all but the secrets."""

@@ -13,10 +13,10 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from vllama.errors import Busy, Unauthorized, VllamaError
+from vllama.errors import Busy, Forbidden, Unauthorized, VllamaError
 from vllama.gateway.guards import Guards, cors_headers
 from vllama.gateway.http import ClientGone, Request, now_ns
-from vllama.gateway.routes import FIRST, ROUTES, Handler, handler, methods_of
+from vllama.gateway.routes import FIRST, ROUTES, WRITES, Handler, handler, methods_of
 from vllama.metrics import Metrics
 from vllama.tracing import Trace, model, trace
 
@@ -187,10 +187,16 @@ class App:
             request.respond(405, text, b"text/plain; charset=utf-8", allow)
             return None
         name = methods[request.method]
+        if name in WRITES and self._gateway.guards.read_only:
+            raise Forbidden(
+                f"cannot serve {request.method} {path}: this server is read-only",
+                hint="start it without --read-only, or use the commands on its machine: "
+                "vllama pull, create, cp, rm",
+            )
         if name not in FIRST:
             await self._gateway.completed()
         found = handler(name)
-        if path in ROUTES:
+        if path in ROUTES and name not in WRITES:  # those are looked at each time, see above
             self._ready[request.method, path] = found
         return found
 

@@ -134,8 +134,8 @@ class Client(asyncio.Protocol):
         Only for requests that make nothing: of any other, the end of its sending side is how a
         client that leaves stops the engine, and how Go's server sees it too.
         """
-        if not self._asked or self._receiving is not None:
-            return False
+        if not self._asked or self._receiving is not None or self._server.certificate:
+            return False  # TLS knows no half of a connection
         if any(request.method not in _WITHOUT_BODY for request in self._asked):
             return False
         self._asked[-1].keep_alive = False  # those before it are answered first

@@ -15,6 +15,12 @@ from msgspec import Struct
 
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "0.0.0.0")
 APP_SCHEMES = ("app", "file", "tauri", "vscode-webview", "vscode-file")
+PRIVATE = tuple(
+    map(ipaddress.ip_network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"))
+)
+"""What RFC 1918 and RFC 4193 give to everybody; not all that Python calls private."""
+LOCAL_DOMAINS = (".localhost", ".local", ".internal", ".lan", ".home", ".home.arpa", ".localdomain")
+"""Names that no public name server answers for."""
 METHODS = "GET, POST, PUT, PATCH, DELETE, HEAD, OPTIONS"
 HEADERS = (
     "Authorization, Content-Type, User-Agent, Accept, X-Requested-With, OpenAI-Beta, "
@@ -32,18 +38,25 @@ KEYLESS = ("/", "/health", "/livez", "/readyz")
 class Guards(Struct, frozen=True, kw_only=True):
     """What is allowed. `origins` are the user's (`*` wildcards); `loopback`: bound to it only.
 
-    With `keys`, every request has to show one of them.
+    With `keys`, every request has to show one of them. `read_only`: no request changes what models
+    there are; `most_upload_bytes` None: files of any size may be uploaded.
     """
 
     origins: tuple[str, ...] = ()
     loopback: bool = True
     keys: tuple[str, ...] = ()
+    read_only: bool = False
+    most_upload_bytes: int | None = None
 
     def origin_allowed(self, origin: str, host: str) -> bool:
         """Return True if a page of `origin` may talk to us; no origin is no page."""
-        if not origin or origin in (f"http://{host}", f"https://{host}"):
+        if not origin or _local_origin(origin) or any(_matches(i, origin) for i in self.origins):
             return True
-        return _local_origin(origin) or any(_matches(item, origin) for item in self.origins)
+        if origin == f"https://{host}":
+            return True
+        # we serve no pages: behind a proxy it may be one of the same host, but on plain http also
+        # one of a stranger, whose name was made to lead here (DNS rebinding)
+        return origin == f"http://{host}" and (bool(self.keys) or _is_no_stranger(host))
 
     def host_allowed(self, host: str) -> bool:
         """Return True unless the Host header looks like DNS rebinding (loopback only)."""
@@ -100,11 +113,7 @@ def _matches(pattern: str, origin: str) -> bool:
 
 @lru_cache(maxsize=256)
 def _host_allowed(host: str) -> bool:
-    name = host.strip().lower()
-    if name.startswith("["):
-        name = name[1:].split("]", 1)[0]
-    elif name.count(":") == 1:
-        name = name.split(":", 1)[0]
+    name = _name_of(host)
     if name in ("", "localhost", socket.gethostname().lower()):
         return True
     if name.endswith((".localhost", ".local", ".internal")):
@@ -113,4 +122,38 @@ def _host_allowed(host: str) -> bool:
         address = ipaddress.ip_address(name)
     except ValueError:
         return False
-    return address.is_loopback or address.is_private or address.is_unspecified
+    address = getattr(address, "ipv4_mapped", None) or address
+    if address.is_loopback or address.is_unspecified:
+        return True
+    return any(address in network for network in PRIVATE if network.version == address.version) or (
+        str(address) in _own_addresses()
+    )
+
+
+@lru_cache(maxsize=256)
+def _is_no_stranger(host: str) -> bool:
+    """Tell whether a host can only be one of this network: no name that anybody may own."""
+    name = _name_of(host)
+    if "." not in name or name.endswith(LOCAL_DOMAINS) or _host_allowed(host):
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True  # which no name server has a say in
+
+
+def _name_of(host: str) -> str:
+    """Return the name in a Host header, without its port."""
+    name = host.strip().lower()
+    if name.startswith("["):
+        return name[1:].split("]", 1)[0]
+    return name.split(":", 1)[0] if name.count(":") == 1 else name
+
+
+def _own_addresses() -> frozenset[str]:
+    """Return the addresses of this machine."""
+    import psutil  # seldom needed, and slow to import
+
+    found = (one.address for group in psutil.net_if_addrs().values() for one in group)
+    return frozenset(address.partition("%")[0] for address in found)

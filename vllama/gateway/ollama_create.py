@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vllama.errors import BadRequest, InvalidModelRef, ModelNotFound, VllamaError
-from vllama.gateway.http import Request
+from vllama.gateway.http import BodyTooLarge, Request
 from vllama.gateway.ollama_convert import converted, of_quant
 from vllama.gateway.ollama_models import named, pull_line, send_error, send_line
 from vllama.gateway.pulling import pulled
@@ -26,6 +26,7 @@ from vllama.models.types import Bundle, PullEvent
 from vllama.translate.decoding import Fields
 from vllama.translate.ollama_in import parse_model_field
 from vllama.translate.options import resolve_options
+from vllama.units import format_bytes_decimal
 
 if TYPE_CHECKING:
     from vllama.gateway.app import Gateway
@@ -215,18 +216,31 @@ async def blob_exists(gateway: Gateway, request: Request) -> None:
     request.respond(200 if here else 404, b"")
 
 
+def check_upload(size_bytes: int, most_bytes: int | None) -> None:
+    """Raise BodyTooLarge for a file that is larger than the settings allow."""
+    if most_bytes is not None and size_bytes > most_bytes:
+        raise BodyTooLarge(
+            f"cannot store the file: it has more than {format_bytes_decimal(most_bytes)}",
+            hint="start the server with a larger --max-blob-size",
+        )
+
+
 async def upload_blob(gateway: Gateway, request: Request) -> None:
     """Serve `POST /api/blobs/sha256:…`: store the body as it comes, verified."""
     blobs, digest = gateway.catalog.library.local.blobs, request.path.removeprefix(BLOBS)
     if await asyncio.to_thread(blobs.has, digest):
         request.respond(200, b"")
         return
+    most_bytes = gateway.guards.most_upload_bytes
     length = request.header(b"content-length")
     announced = int(length) if length.isdigit() else None
+    check_upload(announced or 0, most_bytes)
     writer = await asyncio.to_thread(blobs.writer, digest, announced)
     try:
-        kept = bytearray()
+        kept, size_bytes = bytearray(), 0
         async for piece in request.pieces():
+            size_bytes += len(piece)
+            check_upload(size_bytes, most_bytes)
             kept += piece
             if len(kept) >= PIECE_BYTES:
                 await asyncio.to_thread(writer.write, bytes(kept))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from vllama.errors import BadRequest, InvalidModelRef, ModelNotFound, VllamaError
+from vllama.errors import BadRequest, Forbidden, InvalidModelRef, ModelNotFound, VllamaError
 from vllama.gateway.http import Request
 from vllama.gateway.pulling import pulled
 from vllama.models.cloud import CloudDisabled
@@ -238,6 +238,8 @@ async def pull(gateway: Gateway, request: Request) -> None:
     try:
         await pulled(gateway, request, name, tell, insecure=body.get("insecure") is True)
     except VllamaError as error:
+        if isinstance(error, Forbidden) and not request.status:
+            raise
         if not stream:
             request.failure = error
             # whatever it was, as Ollama does (contract §1.5)

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+from vllama.errors import ModelNotFound, NoPlan, SourceError
 from vllama.gateway.http import Request
 from vllama.gateway.inference import unless_gone
+from vllama.models.ref import DEFAULT_HOST, HUB_HOSTS, ModelRef
 from vllama.models.types import Bundle, PullEvent
 from vllama.plan.choose import preferred_formats
 from vllama.plan.fitting import FitsHere
 
 if TYPE_CHECKING:
     from vllama.gateway.app import Gateway
+
+log = logging.getLogger(__name__)
 
 
 async def pulled(
@@ -61,7 +66,21 @@ async def pulled(
     try:
         await unless_gone(request, tell_all())
         return download.result()
+    except (SourceError, ModelNotFound, NoPlan) as error:
+        if gateway.guards.loopback or _is_known(ModelRef.parse(name).host):
+            raise
+        # whoever may pull from any address must not learn who listens inside this network
+        log.warning("pull of %r failed: %s", name, error.sentence())
+        raise SourceError(
+            f"cannot pull '{name}': its host has no such model, or is no registry",
+            hint="the server's log says what went wrong",
+        ) from error
     finally:
         cancel.set()
         await asyncio.wait({download})
         gateway.catalog.forget()
+
+
+def _is_known(host: str | None) -> bool:
+    """Tell whether a registry is one of those that names mean if they name none."""
+    return host is None or host.lower() in (DEFAULT_HOST, *HUB_HOSTS)

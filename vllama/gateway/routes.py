@@ -61,6 +61,17 @@ FIRST = frozenset({"alive.root", "alive.version", "alive.live", "ready.ready"})
 
 Not `/health`: a load balancer asks whether it may send requests that do need the rest.
 """
+WRITES = frozenset(
+    {
+        "ollama_models.pull",
+        "ollama_models.delete",
+        "ollama_create.create",
+        "ollama_create.copy",
+        "ollama_create.upload_blob",
+        "ollama_cloud.push",
+    }
+)
+"""The handlers that change what models there are, here or at a registry."""
 PREFIXES: tuple[tuple[str, Mapping[str, str]], ...] = (
     ("/v1/models/", {"GET": "openai.model"}),
     ("/api/blobs/", {"HEAD": "ollama_create.blob_exists", "POST": "ollama_create.upload_blob"}),

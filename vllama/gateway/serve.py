@@ -17,6 +17,7 @@ from vllama.gateway.heads import Heads
 
 if TYPE_CHECKING:
     from vllama.gateway.app import App
+    from vllama.gateway.certificate import Certificate
     from vllama.gateway.http import Request
 
 PROBE_LIMIT_S = 1.0
@@ -97,8 +98,10 @@ def owner_of(host: str, port: int, limit_s: float = PROBE_LIMIT_S) -> str:
 class Server:
     """Accepts clients and runs the application for each of their requests."""
 
-    def __init__(self, app: App, *, drain_s: float) -> None:
+    def __init__(self, app: App, *, drain_s: float, certificate: Certificate | None = None) -> None:
+        """`certificate`: serve https with it."""
         self._app = app
+        self.certificate = certificate
         self._drain_s = drain_s
         self._tasks: dict[Request, asyncio.Task[None]] = {}
         self._stop = asyncio.Event()
@@ -112,7 +115,10 @@ class Server:
     async def serve(self, listener: socket.socket) -> None:
         """Serve on `listener` until `stop`, and then until the running requests have ended."""
         self._loop = loop = asyncio.get_running_loop()
-        listening = await loop.create_server(lambda: Client(self), sock=listener, backlog=BACKLOG)
+        tls = self.certificate.context if self.certificate else None
+        listening = await loop.create_server(
+            lambda: Client(self), sock=listener, backlog=BACKLOG, ssl=tls
+        )
         sweeper = asyncio.create_task(self._sweep(), name="sweeper")
         try:
             await self._stop.wait()

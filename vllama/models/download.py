@@ -25,6 +25,7 @@ import filelock
 import httpx2
 
 from vllama.errors import Offline, SourceError, VllamaError
+from vllama.models.allowed import check_registry, check_size
 from vllama.models.connections import BadAddress, OpenConnections, Wire
 from vllama.models.partial import Closed, Part, Partial, saved_bytes
 from vllama.models.settings import ModelsSettings
@@ -83,7 +84,16 @@ def open_client(settings: ModelsSettings) -> httpx2.Client:
     """Make the HTTP client for what is asked beside the bytes; the caller closes it."""
     timeout = httpx2.Timeout(settings.stall_timeout_s, connect=settings.request_timeout_s)
     limits = httpx2.Limits(max_connections=settings.connections * 2)
-    return httpx2.Client(timeout=timeout, limits=limits, follow_redirects=True)
+
+    def check(request: httpx2.Request) -> None:  # a redirect is a request of its own
+        check_registry(settings.allowed_registries, str(request.url))
+
+    return httpx2.Client(
+        timeout=timeout,
+        limits=limits,
+        follow_redirects=True,
+        event_hooks={"request": [check]},
+    )
 
 
 def open_wire(settings: ModelsSettings) -> Wire:
@@ -151,6 +161,7 @@ class FileDownload:
                     f"cannot fetch '{self._file.path}': it has {size} bytes, "
                     f"and {self._file.size_bytes} were announced"
                 )
+            check_size(self._file.path, size, self._settings.most_file_bytes)
             with self._locked(location):
                 if not self._place.has_blob(etag, size):
                     self._transfer(location)

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from vllama.errors import DiskFull, VllamaError
+from vllama.models.allowed import check_size
 from vllama.models.connections import Wire
 from vllama.models.disk import free_bytes
 from vllama.models.download import (
@@ -122,6 +123,8 @@ def fetch_files(
 
     Returns their etags. Raises what `FileDownload.run` raises.
     """
+    for file in files:
+        check_size(file.path, file.size_bytes, settings.most_file_bytes)
     failed = threading.Event()
 
     def fetch(file: SourceFile) -> str:

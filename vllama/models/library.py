@@ -22,6 +22,7 @@ from vllama.errors import (
     VllamaError,
 )
 from vllama.models.aliases import check_aliases, hub_alias, own_alias
+from vllama.models.allowed import check_registry
 from vllama.models.cloud import CloudDisabled, is_cloud
 from vllama.models.disk import free_bytes
 from vllama.models.ollama_names import Target, target
@@ -204,10 +205,10 @@ class Library:
         be served, the best first. With `fits` the quantisation is chosen by memory, and a model
         of which none fits is refused; one that was named is fetched all the same, unless it is
         `to_load` here. Raises InvalidModelRef, ModelNotFound, NoPlan (no such format there),
-        NotEnoughMemory, Cancelled, DiskFull, SourceError and kin.
+        NotEnoughMemory, Cancelled, DiskFull, SourceError and kin; Forbidden, before any progress,
+        for a registry that the settings do not allow.
         """
         ref, cancel = ModelRef.parse(name), cancel or threading.Event()
-        progress(PullEvent(status="pulling manifest"))
         here = self._find(ref)
         if here is not None and here.format is Format.GGUF and Format.GGUF not in formats:
             here = None  # what it is to be converted from is wanted
@@ -217,11 +218,18 @@ class Library:
         if where is not None and (where.asked or here is None or here.store == OllamaStore.name):
             if is_cloud(ref):
                 raise CloudDisabled
+            # before anything is told: to a client this is a status
+            check_registry(self._settings.allowed_registries, where.address)
+            progress(PullEvent(status="pulling manifest"))
             bundle = self._from_registry(where, here, formats, progress, cancel)
             progress(PullEvent(status="success"))
             return bundle
         hub = self.alias(ref) or (ref if ref.kind is Kind.HUB else None)
-        if here is not None and (hub is None or here.store != HfCacheStore.name):
+        fetched = here is None or here.store == HfCacheStore.name
+        if hub is not None and fetched:
+            check_registry(self._settings.allowed_registries, self._settings.hub_address)
+        progress(PullEvent(status="pulling manifest"))
+        if here is not None and (hub is None or not fetched):
             progress(PullEvent(status="success"))
             return here
         if is_cloud(ref):

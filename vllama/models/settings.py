@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+HUB_ADDRESS = "https://huggingface.co"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelsSettings:
@@ -20,10 +22,11 @@ class ModelsSettings:
     `package_dirs` are the folders searched for models in Python packages; None means `sys.path`.
     `ollama_dirs` are stores of Ollama's: all are read, the first one is pulled into;
     `ollama_registry` is asked for library names, None: the hub is. `lmstudio_dirs` are LM
-    Studio's folders of models. `connections` is the number of connections of one pull,
-    `part_bytes` the largest range asked for at once. `stall_timeout_s` bounds the silence on a
-    connection, `attempts` the tries in a row without a new byte; the pause between them starts
-    at `backoff_s` and doubles.
+    Studio's folders of models. `allowed_registries` are the hosts to pull from, none means any;
+    `most_file_bytes` is the largest file to be fetched, None: any. `connections` is the number of
+    connections of one pull, `part_bytes` the largest range asked for at once. `stall_timeout_s`
+    bounds the silence on a connection, `attempts` the tries in a row without a new byte; the pause
+    between them starts at `backoff_s` and doubles.
     """
 
     hf_cache_dir: Path
@@ -39,9 +42,16 @@ class ModelsSettings:
     ollama_dirs: tuple[Path, ...] = ()
     ollama_registry: str | None = None
     lmstudio_dirs: tuple[Path, ...] = ()
+    allowed_registries: tuple[str, ...] = ()
+    most_file_bytes: int | None = None
     connections: int = 4
     part_bytes: int = 32 * 1024 * 1024
     request_timeout_s: float = 10.0
     stall_timeout_s: float = 15.0
     attempts: int = 6
     backoff_s: float = 1.0
+
+    @property
+    def hub_address(self) -> str:
+        """The hub's URL, without a slash at its end."""
+        return (self.hf_endpoint or HUB_ADDRESS).rstrip("/")

@@ -45,7 +45,9 @@ _CLIENT_FAULTS = (400, 404, 413, 415, 422)  # 404: the engine's own, not a missi
 _OPENAI_TYPES = {
     400: "invalid_request_error",
     401: "invalid_request_error",
+    403: "permission_error",
     404: "not_found_error",
+    413: "invalid_request_error",
 }
 _OPENAI_CODES = {ContextOverflow: "context_length_exceeded", Unauthorized: "invalid_api_key"}
 _ANTHROPIC_TYPES = {

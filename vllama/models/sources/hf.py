@@ -17,8 +17,9 @@ import httpx2
 
 from vllama import __version__
 from vllama.errors import AuthRequired, ModelNotFound, Offline, SourceError
+from vllama.models.allowed import check_registry
 from vllama.models.bounds import MOST_FILE_BYTES, decode_json
-from vllama.models.settings import ModelsSettings
+from vllama.models.settings import HUB_ADDRESS, ModelsSettings
 from vllama.models.sources.answers import Answer, Answers
 from vllama.models.sources.base import Listed, Location, Repository, Transient
 from vllama.models.sources.body import GZIP, read_body
@@ -32,7 +33,6 @@ from vllama.models.sources.hub_json import (
 )
 from vllama.models.types import SourceFile
 
-_WEB = "https://huggingface.co"
 _TRIES = 3
 _LONGEST_WAIT_S = 30.0
 _LOG_IN = "set HF_TOKEN or run: hf auth login"
@@ -42,9 +42,10 @@ class HuggingFace:
     """The hub at `settings.hf_endpoint`."""
 
     def __init__(self, settings: ModelsSettings) -> None:
-        self._endpoint = (settings.hf_endpoint or _WEB).rstrip("/")
+        self._endpoint = settings.hub_address
         self._token = settings.hf_token
         self._offline = settings.offline
+        self._allowed = settings.allowed_registries
         self._timeout_s = settings.request_timeout_s
         self._pauses = [
             settings.backoff_s * 2**n for n in range(min(_TRIES, settings.attempts) - 1)
@@ -184,6 +185,8 @@ class HuggingFace:
         return response
 
     def _library(self) -> ModuleType:
+        """Return the hub's library; whoever asks the hub anything needs it."""
+        check_registry(self._allowed, self._endpoint)
         if self._offline:
             raise Offline(
                 f"cannot ask {self._host}: offline mode is on",
@@ -263,7 +266,7 @@ class HuggingFace:
             ) from error
 
     def _gated(self, hub_id: str, status: int) -> AuthRequired:
-        page = f"{_WEB}/{hub_id}"
+        page = f"{HUB_ADDRESS}/{hub_id}"
         if status == 401:
             hint = f"accept its licence at {page}, then {_LOG_IN}"
         else:
@@ -286,7 +289,7 @@ class HuggingFace:
             case 403:
                 return AuthRequired(
                     f"cannot read '{hub_id}': the token may not read it",
-                    hint=f"use a token with read access: {_WEB}/settings/tokens",
+                    hint=f"use a token with read access: {HUB_ADDRESS}/settings/tokens",
                 )
             case 404:
                 return ModelNotFound(

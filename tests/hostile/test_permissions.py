@@ -1,0 +1,220 @@
+"""What a server may be told to refuse: changes, registries, large files; and what it lets out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.hostile.rogue import Reply, Rogue, rogue
+from tests.ports import free_port
+from tests.registry import OllamaModel, StandInRegistry
+from tests.server import Server
+from tests.test_reload import Configured
+from tests.tiny import write_tiny_gguf
+from vllama.errors import Forbidden, VllamaError
+from vllama.gateway.routes import PREFIXES, ROUTES, WRITES
+from vllama.models.library import open_library
+from vllama.models.settings import ModelsSettings
+
+BLOB = b"b" * 1000
+DIGEST = f"sha256:{hashlib.sha256(BLOB).hexdigest()}"
+CHAT = {"model": "sea", "messages": [{"role": "user", "content": "hi"}], "stream": False}
+
+# -- read-only --------------------------------------------------------------------------------
+
+HANDLERS = {
+    (method, path if path in ROUTES else f"{path}x"): name
+    for path, methods in (*ROUTES.items(), *PREFIXES)
+    for method, name in methods.items()
+}
+CHANGING = [route for route, name in HANDLERS.items() if name in WRITES]
+HARMLESS = {  # they ask models, or are answered as by a signed-out Ollama
+    *("ollama_models.show", "tokens.tokenize", "tokens.detokenize", "tokens.rerank"),
+    *("ollama_chat.chat", "ollama_generate.generate", "embedding.embed", "embedding.legacy_embed"),
+    *("openai.chat", "completions.completions", "openai.embeddings", "responses.responses"),
+    *("anthropic.messages", "anthropic.count_tokens"),
+    *("audio.transcriptions", "audio.translations"),
+    *("ollama_cloud.me", "ollama_cloud.sign_out", "ollama_cloud.web_search"),
+    "ollama_cloud.web_fetch",
+}
+
+
+def test_each_route_that_is_no_question_is_known_to_change_models_or_not() -> None:
+    acting = {name for (method, _), name in HANDLERS.items() if method not in ("GET", "HEAD")}
+    assert acting == WRITES | HARMLESS
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with Server(tmp_path_factory.mktemp("reader"), "--read-only") as running:
+        running.model("sea")
+        yield running
+
+
+def files(server: Server) -> list[Path]:
+    return sorted(path for path in server.home.rglob("*") if "/logs" not in str(path))
+
+
+@pytest.mark.parametrize(("method", "path"), CHANGING)
+def test_a_read_only_server_changes_nothing(reader: Server, method: str, path: str) -> None:
+    before = files(reader)
+    body = {"model": "sea", "source": "sea", "destination": "two", "from": "sea", "stream": True}
+    status, _, answer = reader.request(method, path, body)
+    error = json.loads(answer)["error"]
+    assert status == 403 and f"cannot serve {method} {path}: this server is read-only" in error
+    assert "without --read-only" in error
+    assert files(reader) == before
+
+
+def test_a_read_only_server_answers_all_else(reader: Server) -> None:
+    assert reader.post("/api/chat", CHAT)[0] == 200
+    assert reader.post("/api/show", {"model": "sea"})[0] == 200
+    assert "sea:latest" in [row["name"] for row in reader.get("/api/tags")["models"]]
+    assert reader.request("HEAD", f"/api/blobs/{DIGEST}")[0] == 404
+    assert reader.post("/api/chat", CHAT | {"model": "hf.co/org/model"})[0] == 404
+
+
+def test_read_only_from_one_moment_on(tmp_path: Path) -> None:
+    with Configured(tmp_path, "") as server:
+        server.model("sea")
+        copy = {"source": "sea", "destination": "two"}
+        assert server.post("/api/copy", copy)[0] == 200
+        server.reload("read_only = true\n", r"read_only \(false → true\)")
+        assert server.post("/api/copy", copy)[0] == 403
+        server.reload("", r"read_only \(true → false\)")
+        assert server.post("/api/copy", copy)[0] == 200
+
+
+# -- large files ------------------------------------------------------------------------------
+
+
+def test_an_upload_that_is_too_large(tmp_path: Path) -> None:
+    path, larger = f"/api/blobs/{DIGEST}", BLOB + b"b"
+    blobs = tmp_path / "data/blobs"
+    with Server(tmp_path, "--max-blob-size", str(len(BLOB))) as server:
+        for body in (larger, iter([BLOB, b"b"])):  # the second has no length, it comes in chunks
+            connection = server.connect()
+            connection.request("POST", path, body)
+            answer = connection.getresponse()
+            assert answer.status == 413 and b"larger --max-blob-size" in answer.read()
+            connection.close()
+            assert not blobs.exists() or not list(blobs.iterdir())
+        assert server.request("POST", path, BLOB)[0] == 201
+
+
+@pytest.mark.usefixtures("hub_library")
+def test_a_pull_that_is_too_large(settings: ModelsSettings, tmp_path: Path) -> None:
+    weights = write_tiny_gguf(tmp_path / "m.gguf", n_layer=1)
+    size = weights.stat().st_size
+    with StandInRegistry() as registry:
+        registry.add("library/m:latest", OllamaModel([("model", weights)]))
+
+        def pull(most_bytes: int) -> object:
+            limited = replace(settings, most_file_bytes=most_bytes, ollama_registry=registry.url)
+            return open_library(limited).pull("m")
+
+        with pytest.raises(Forbidden, match=r"no more than .* are allowed"):
+            pull(size - 1)
+        assert not [entry for entry in registry.log if "/blobs/" in str(entry)]
+        assert pull(size)
+
+
+# -- registries -------------------------------------------------------------------------------
+
+
+def allowing(settings: ModelsSettings, *hosts: str) -> Callable[[str], object]:
+    return open_library(replace(settings, allowed_registries=hosts)).pull
+
+
+@pytest.mark.parametrize("name", ["org/model", "hf.co/org/model", "qwen3:0.6b", "{host}/lib/model"])
+def test_registries_that_are_not_allowed_are_not_asked(
+    server: Rogue,
+    settings: ModelsSettings,
+    name: str,
+) -> None:
+    name = name.format(host=server.host)
+    told: list[object] = []
+    with pytest.raises(Forbidden, match=r"cannot pull from .* other.example only"):
+        allowing(settings, "other.example")(name, progress=told.append)
+    assert not server.asked and not told
+    with pytest.raises(VllamaError) as caught:
+        allowing(settings, "other.example", server.host)(name)
+    assert server.asked and not isinstance(caught.value, Forbidden)
+
+
+def test_an_allowed_registry_leads_to_no_other(settings: ModelsSettings) -> None:
+    with rogue() as inside, rogue() as allowed:
+        elsewhere = {"Location": f"{inside.url}/v2/library/model/manifests/latest"}
+        allowed.answer = lambda path: Reply(status=307, headers=elsewhere)
+        with pytest.raises(Forbidden):
+            allowing(settings, allowed.host)(f"{allowed.host}/library/model")
+        assert allowed.asked and not inside.asked
+
+
+def test_names_of_the_defaults(settings: ModelsSettings) -> None:
+    usual = replace(settings, hf_endpoint=None, offline=True)
+    for hosts, name, allowed in (
+        (("huggingface.co",), "org/model", True),
+        (("hf.co",), "org/model", True),
+        (("registry.ollama.ai",), "org/model", False),
+        (("huggingface.co",), "ollama://model", False),
+        (("huggingface.co:8443",), "org/model", False),
+        (("huggingface.co:443",), "org/model", True),
+    ):
+        with pytest.raises(VllamaError) as caught:
+            allowing(usual, *hosts)(name)
+        assert isinstance(caught.value, Forbidden) is not allowed, (hosts, name)
+
+
+# -- a server that others can reach -----------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def open_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    # an address of the loopback that does not look like one
+    home = tmp_path_factory.mktemp("open")
+    with Server(home, "--host", "127.1", "--allow-registry", "127.0.0.1:1") as running:
+        yield running
+
+
+def test_it_warns_once(open_server: Server) -> None:
+    warnings = [line for line in open_server.output.splitlines() if "no key protects" in line]
+    assert len(warnings) == 1 and "WARNING" in warnings[0]
+    assert "--api-key-file" in warnings[0] and "behind a proxy or firewall" in warnings[0]
+
+
+@pytest.mark.parametrize("arguments", [(), ("--host", "127.1", "--api-key", "k")])
+def test_others_do_not(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    with Server(tmp_path, *arguments) as server:
+        assert "no key protects" not in server.output
+
+
+def test_what_is_not_allowed_is_a_status(open_server: Server) -> None:
+    for name in ("org/model", "evil.example/library/model"):
+        for stream in (True, False):
+            status, reply = open_server.post("/api/pull", {"model": name, "stream": stream})
+            assert status == 403 and "--allow-registry" in reply["error"]
+    made = {"model": "new", "from": "org/model"}
+    assert open_server.post("/api/create", made)[0] == 403
+
+
+def test_a_pull_does_not_tell_who_listens(tmp_path: Path) -> None:
+    with Server(tmp_path, "--host", "127.1") as server, rogue() as running:
+        running.answer = lambda path: Reply(status=int(path.split("/")[2]), body=[b"{}"])
+        port = int(running.url.rpartition(":")[2])
+        targets = [(free_port(), 200), *((port, status) for status in (200, 401, 404, 418))]
+        told = set()
+        for port, status in targets:
+            name = f"http://127.0.0.1:{port}/{status}/model"
+            ask = {"model": name, "insecure": True, "stream": False}
+            answered, reply = server.post("/api/pull", ask)
+            line = server.lines("/api/pull", ask | {"stream": True})[-1]
+            assert line["error"] == reply["error"]
+            told.add((answered, reply["error"].replace(name, "NAME")))
+        assert len(told) == 1, told
+        server.wait_for(r"WARNING.*pull of .* failed: cannot reach .*[Cc]onnection refused")

@@ -1,0 +1,58 @@
+"""The certificate that the server shows (TLS), and its replacement while connections are open."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+from vllama.errors import ConfigError
+
+
+class Certificate:
+    """A certificate with its chain and private key, both PEM; `key` None: in the same file.
+
+    `context` is for the listening socket. Raises ConfigError for files that are no such pair.
+    """
+
+    def __init__(self, chain: Path, key: Path | None) -> None:
+        self._chain, self._key = chain, key
+        self._current = self._load()
+        self.context = self._load()
+        # asked in each handshake, whether or not the client names a host
+        self.context.sni_callback = self._choose
+
+    def reload(self) -> None:
+        """Read the files again, for new connections. The old pair stays if that raises."""
+        self._current = self._load()
+
+    def _choose(self, connection: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
+        connection.context = self._current
+
+    def _load(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_alpn_protocols(["http/1.1"])
+        try:
+            # without a password OpenSSL would ask for it on the terminal
+            context.load_cert_chain(self._chain, self._key, password="")
+        except (OSError, ValueError) as error:  # an SSLError is an OSError
+            raise ConfigError(
+                f"cannot use the certificate {self._files}: {self._reason(error)}",
+                hint="give a certificate and its own private key without a password, in PEM",
+            ) from error
+        return context
+
+    @property
+    def _files(self) -> str:
+        return f"'{self._chain}'" + (f" with the key '{self._key}'" if self._key else "")
+
+    def _reason(self, error: Exception) -> str:
+        if isinstance(error, ssl.SSLError):
+            reason = (error.reason or "").replace("_", " ").lower()
+            return reason or "a file is no PEM, or the key has a password"
+        for path in filter(None, (self._chain, self._key)):
+            try:
+                path.read_bytes()
+            except OSError as found:  # which one it is, OpenSSL does not tell
+                return f"'{path}': {found.strerror}"
+        return str(error)
