@@ -29,6 +29,8 @@ class Metrics:
         self._errors: Counter[tuple[str, int, str]] = Counter()
         self._tokens: Counter[tuple[str, str]] = Counter()
         self._estimated: Counter[str] = Counter()
+        self._slow_callbacks = 0
+        self._slowest_callback_s = 0.0
 
     def request(self, route: str, status: int, seconds: float) -> None:
         """Count one answer; `route` must be from the route table, so that labels stay few."""
@@ -52,6 +54,11 @@ class Metrics:
         self._tokens[model, "completion"] += completion
         if estimated:
             self._estimated[model] += completion
+
+    def slow_callback(self, seconds: float) -> None:
+        """Count a callback that has held up the event loop; to be called by one thread only."""
+        self._slow_callbacks += 1
+        self._slowest_callback_s = max(self._slowest_callback_s, seconds)
 
     def text(self, *, loaded: int, queued: int) -> bytes:
         """Return everything in Prometheus' text form."""
@@ -109,6 +116,16 @@ class Metrics:
         for model, count in self._estimated.items():
             estimated.add_metric((model,), count)
         yield estimated
+        yield CounterMetricFamily(
+            "vllama_slow_callbacks",
+            "Callbacks that have held up the event loop for more than 100 ms; see the log.",
+            value=self._slow_callbacks,
+        )
+        yield GaugeMetricFamily(
+            "vllama_slowest_callback_seconds",
+            "The longest of them since the start.",
+            value=self._slowest_callback_s,
+        )
         yield GaugeMetricFamily("vllama_models_loaded", "Models that have a process.", value=loaded)
         yield GaugeMetricFamily(
             "vllama_requests_queued", "Requests that wait for a slot.", value=queued

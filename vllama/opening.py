@@ -21,6 +21,7 @@ from vllama.errors import VllamaError
 from vllama.gateway.app import App, Gateway
 from vllama.gateway.certificate import Certificate
 from vllama.gateway.serve import Server, bind
+from vllama.gateway.watchdog import watched
 from vllama.metrics import Metrics
 from vllama.signals import Stop, handled_signals
 
@@ -56,10 +57,11 @@ async def _serve(
     load: Callable[[], Config],
 ) -> int:
     stop, reload = Stop(asyncio.Event(), asyncio.Event()), asyncio.Event()
-    gateway = Gateway(guards(config), Metrics())
+    metrics = Metrics()
+    gateway = Gateway(guards(config), metrics)
     server = Server(App(gateway), drain_s=config.drain_timeout_s, certificate=certificate)
     failed: VllamaError | None = None
-    with handled_signals(stop, reload):
+    with handled_signals(stop, reload), watched(metrics):
         async with asyncio.TaskGroup() as group:
             http = group.create_task(server.serve(listener), name="http")
             for _ in range(TURNS):

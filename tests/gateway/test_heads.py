@@ -12,9 +12,12 @@ from vllama.gateway.http import Request
 
 POST = b"POST /api/chat?x=1 HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\nX-Y: z\r\n\r\n%b"
 
-LOWER = b"POST / HTTP/1.1\r\ncontent-length: %d\r\n\r\n%b"
+LOWER = b"POST / HTTP/1.1\r\nHost: a\r\ncontent-length: %d\r\n\r\n%b"
 
-UPGRADE = b"POST / HTTP/1.1\r\nConnection: upgrade\r\nUpgrade: x\r\nContent-Length: 2\r\n\r\n{}"
+UPGRADE = (
+    b"POST / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: x\r\n"
+    b"Content-Length: 2\r\n\r\n{}"
+)
 
 
 class Asked:
@@ -22,12 +25,15 @@ class Asked:
 
     def __init__(self) -> None:
         self.heads = Heads()
-        self.clients: set[Client] = set()
+        self.clients: dict[Client, None] = {}
         self.stopping = False
         self.requests: list[Request] = []
 
     def run(self, request: Request) -> None:
         self.requests.append(request)
+
+    def admit(self, client: Client) -> None:
+        self.clients[client] = None
 
     @staticmethod
     def date() -> bytes:
@@ -41,6 +47,9 @@ class Sent(asyncio.Transport):
         """Take it."""
 
     def close(self) -> None:
+        """Do nothing."""
+
+    def pause_reading(self) -> None:
         """Do nothing."""
 
 
@@ -69,28 +78,28 @@ def said(server: Asked, *reads: bytes) -> list[tuple[Head, bytes]]:
         # another header, another order, another end
         (POST % (2, b"{}"), POST.replace(b"X-Y", b"X-Z") % (2, b"{}"), False),
         (
-            b"POST / HTTP/1.1\r\nX-Strength: 2\r\n\r\n",
-            b"POST / HTTP/1.1\r\nX-Strength: 2\r\n\r\nab",
+            b"POST / HTTP/1.1\r\nHost: a\r\nX-Strength: 2\r\n\r\n",
+            b"POST / HTTP/1.1\r\nHost: a\r\nX-Strength: 2\r\n\r\nab",
             False,
         ),
         (
-            b"POST / HTTP/1.1\r\nX-Strength: 2\r\nContent-Length: 2\r\n\r\nab",
-            b"POST / HTTP/1.1\r\nX-Strength: 3\r\nContent-Length: 2\r\n\r\nab",
+            b"POST / HTTP/1.1\r\nHost: a\r\nX-Strength: 2\r\nContent-Length: 2\r\n\r\nab",
+            b"POST / HTTP/1.1\r\nHost: a\r\nX-Strength: 3\r\nContent-Length: 2\r\n\r\nab",
             False,
         ),
         (
-            b"POST / HTTP/1.1\r\nX-Strength: 2\r\nContent-Length:2\r\n\r\nab",
-            b"POST / HTTP/1.1\r\nX-Strength: 3\r\nContent-Length:2\r\n\r\nabc",
+            b"POST / HTTP/1.1\r\nHost: a\r\nX-Strength: 2\r\nContent-Length:2\r\n\r\nab",
+            b"POST / HTTP/1.1\r\nHost: a\r\nX-Strength: 3\r\nContent-Length:2\r\n\r\nabc",
             False,
         ),
         (
-            b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n",
-            b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n",
+            b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n",
+            b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n",
             False,
         ),
         (
-            b"POST / HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 0\r\n\r\n",
-            b"POST / HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 0\r\n\r\n",
+            b"POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 0\r\n\r\n",
+            b"POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 0\r\n\r\n",
             False,
         ),
         (

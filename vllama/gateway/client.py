@@ -14,16 +14,24 @@ from typing import TYPE_CHECKING, cast
 
 import httptools
 
-from vllama.gateway.heads import Head, cut
+from vllama.gateway.heads import (
+    MAX_HEADERS,
+    NO_HTTP,
+    SINGLE,
+    TOO_LARGE,
+    Head,
+    Refusal,
+    cut,
+    refusal,
+    target_of,
+)
 from vllama.gateway.http import Request
 
 if TYPE_CHECKING:
     from vllama.gateway.serve import Server
 
 MAX_HEAD_BYTES = 1024 * 1024  # as Go's net/http
-PERCENT = b"%"[0]  # a number: see translate/usual.py
-BROKEN = b"Invalid HTTP request received."
-TOO_LARGE = b"The request's head, or what follows its body, is too large."
+LINGER_S = 0.5  # for a client to read why it is refused; as Go's net/http
 _WITHOUT_BODY = ("GET", "HEAD")
 _FRAMING = frozenset((b"content-length", b"transfer-encoding"))
 
@@ -35,16 +43,19 @@ class Client(asyncio.Protocol):
         "_asked",
         "_body_follows",
         "_closing",
+        "_deaf",
         "_head",
         "_headers",
         "_in_head",
         "_overhead_bytes",
         "_parser",
         "_receiving",
+        "_refusal",
         "_resuming",
         "_server",
         "_stopped",
         "_transport",
+        "_twice",
         "_url",
         "asking",
         "paused",
@@ -58,22 +69,30 @@ class Client(asyncio.Protocol):
         self._asked: deque[Request] = deque()  # the first one is being answered
         self._receiving: Request | None = None  # its body has not ended
         self._closing = False
+        self._deaf = False  # no further request is taken: what still comes is dropped
+        self._refusal: Refusal | None = None  # to be answered after all that was asked before
         self._stopped = False  # reading, since more has come than shall be kept
         self._in_head = True
         self._body_follows = False  # although the parser has ended the request: see `_resume`
         self._resuming = False
         self._overhead_bytes = 0  # read since there was a head's end, or something of a body
         self._url = b""
+        self._twice = False  # one of `SINGLE` has come again
         self._headers: dict[bytes, bytes] = {}
         self._head: Head  # the last one that the parser has seen
         self.asking = False  # a request has begun whose head has not ended
         self.paused = False
-        self.quiet_since_s = time.monotonic()
+        self.quiet_since_s = time.monotonic()  # or since a body's last byte has come
 
     @property
     def quiet(self) -> bool:
         """Whether it waits for a request."""
         return not self._asked
+
+    @property
+    def starved(self) -> bool:
+        """Whether it waits for the rest of a body, and not because reading has stopped."""
+        return self._receiving is not None and not self._stopped
 
     # -- the answers --------------------------------------------------------------------------
 
@@ -85,6 +104,7 @@ class Client(asyncio.Protocol):
         """Read again, what had come is taken."""
         if self._stopped and not self._closing and len(self._asked) < 2:
             self._stopped = False
+            self.quiet_since_s = time.monotonic()
             self._transport.resume_reading()
 
     def answered(self, request: Request) -> None:
@@ -96,6 +116,9 @@ class Client(asyncio.Protocol):
             return
         if self._asked:
             self._server.run(self._asked[0])
+        elif self._refusal is not None:
+            self._write_refusal(self._refusal)
+            return
         else:
             self.quiet_since_s = time.monotonic()
         self.read_on()
@@ -105,6 +128,10 @@ class Client(asyncio.Protocol):
         if not self._closing:
             self._closing = True
             self._transport.close()
+
+    def turn_away(self, why: Refusal) -> None:
+        """Answer nothing more than why not, after what was asked before; then close."""
+        self._refuse(why)
 
     def abort(self) -> None:
         """Cut it."""
@@ -117,13 +144,13 @@ class Client(asyncio.Protocol):
         """Keep the transport."""
         self._transport = cast("asyncio.Transport", transport)
         self.write = self._transport.write
-        self._server.clients.add(self)
+        self._server.admit(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell those who are answering; what they still write is dropped."""
         self._closing = True
         self.write = _drop  # uvloop's own raises from now on
-        self._server.clients.discard(self)
+        self._server.clients.pop(self, None)
         for request in tuple(self._asked):
             request.leave()
         self._asked.clear()
@@ -131,14 +158,16 @@ class Client(asyncio.Protocol):
     def eof_received(self) -> bool:
         """Keep the connection until what was asked is answered (`printf … | nc`); False closes it.
 
-        Only for requests that make nothing: of any other, the end of its sending side is how a
-        client that leaves stops the engine, and how Go's server sees it too.
+        It may also be how a client leaves, which must end what only it waits for: handlers that
+        watch for that end, as with Go's server, and the others answer. Those of GET make nothing.
         """
         if not self._asked or self._receiving is not None or self._server.certificate:
             return False  # TLS knows no half of a connection
-        if any(request.method not in _WITHOUT_BODY for request in self._asked):
-            return False
+        self._deaf = True
         self._asked[-1].keep_alive = False  # those before it are answered first
+        for request in tuple(self._asked):
+            if request.method not in _WITHOUT_BODY:
+                request.leave()
         return True
 
     def pause_writing(self) -> None:
@@ -155,6 +184,8 @@ class Client(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse what has come, unless it is known."""
+        if self._deaf:
+            return
         fresh = self._in_head and not (self.asking or self._asked or self._closing)
         found = cut(data) if fresh else None
         if found is not None and (head := self._server.heads.get(found)) is not None:
@@ -170,11 +201,13 @@ class Client(asyncio.Protocol):
             self._resume(data[upgrade.args[0] :])
             return
         except httptools.HttpParserError:
-            self._refuse(b"400 Bad Request", BROKEN)
+            self._refuse(NO_HTTP)
             return
+        if self._receiving is not None:
+            self.quiet_since_s = time.monotonic()
         self._overhead_bytes += len(data)
         if self._overhead_bytes > MAX_HEAD_BYTES:
-            self._refuse(b"431 Request Header Fields Too Large", TOO_LARGE)
+            self._refuse(TOO_LARGE)
         if found is not None and len(self._asked) == 1 and self._receiving is None:
             self._server.heads.learn(found, self._head)
 
@@ -195,23 +228,43 @@ class Client(asyncio.Protocol):
         if rest and not self._closing:
             self.data_received(rest)
 
-    def _refuse(self, status: bytes, why: bytes) -> None:
-        """Answer what is no request, unless another answer is being written; then close."""
-        if self._closing:
+    def _refuse(self, found: Refusal) -> None:
+        """Answer what is no request after all that came before it; then close."""
+        if self._closing or self._deaf:
             return
-        if not any(request.status for request in self._asked):
-            self.write(
-                b"HTTP/1.1 %b\r\n%bcontent-type: text/plain; charset=utf-8\r\n"
-                b"content-length: %d\r\nconnection: close\r\n\r\n%b"
-                % (status, self.date(), len(why), why)
-            )
-        self.close()
+        self._deaf = True
+        broken, self._receiving = self._receiving, None
+        if self._asked and self._asked[0] is not broken:
+            self._refusal = found
+            if self._asked[-1] is broken:
+                self._asked.pop()  # it has not been begun
+            if self._stopped:
+                self._stopped = False
+                self._transport.resume_reading()
+        elif broken is not None and broken.status:
+            self.close()  # in the midst of its answer
+        else:
+            self._write_refusal(found)
+
+    def _write_refusal(self, found: Refusal) -> None:
+        self.write(
+            b"HTTP/1.1 %b\r\n%bcontent-type: text/plain; charset=utf-8\r\n"
+            b"content-length: %d\r\nconnection: close\r\n\r\n%b"
+            % (found.status, self.date(), len(found.why), found.why)
+        )
+        if self._closing or not self._transport.can_write_eof():
+            self.close()
+            return
+        # closed at once, the system would throw the answer away with what still comes
+        self._closing = True
+        self._transport.write_eof()
+        asyncio.get_running_loop().call_later(LINGER_S, self._transport.close)
 
     # -- httptools ----------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
         """Begin a request."""
-        self._url = b""
+        self._url, self._twice = b"", False
         self._headers = {}
         self.asking = True
         self.quiet_since_s = time.monotonic()
@@ -221,9 +274,11 @@ class Client(asyncio.Protocol):
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header; those after a body are of no interest."""
-        if self._in_head:
-            self._headers[name.lower()] = value
+        """Take a header; those after a body are of no interest, nor too many (see `refusal`)."""
+        if self._in_head and len(self._headers) <= MAX_HEADERS:
+            name = name.lower()
+            self._twice |= name in SINGLE and name in self._headers
+            self._headers[name] = value
 
     def on_headers_complete(self) -> None:
         """Start to answer, or let it wait for its turn."""
@@ -232,12 +287,21 @@ class Client(asyncio.Protocol):
         if self._resuming:
             self._resuming = False
             return
+        if self._deaf:
+            return
         if self._parser.should_upgrade():
             self._body_follows = not _FRAMING.isdisjoint(self._headers)
         version = self._parser.get_http_version()
+        refused = refusal(version, self._headers, twice=self._twice)
+        if refused is not None:
+            self._refuse(refused)
+            return
+        path, authority = target_of(self._url)
+        if authority:
+            self._headers[b"host"] = authority
         self._head = Head(
             self._parser.get_method().decode(),
-            path_of(self._url),
+            path,
             version,
             version != "1.0" and self._parser.should_keep_alive(),
             self._headers,
@@ -265,6 +329,8 @@ class Client(asyncio.Protocol):
         self._in_head = True
         if self._receiving is not None:
             self._receiving.complete()
+            if not self._receiving.keep_alive:
+                self._deaf = True  # what follows its last request is of no interest (RFC 9112 §9.6)
             self._receiving = None
 
     def _stop_reading(self) -> None:
@@ -275,18 +341,3 @@ class Client(asyncio.Protocol):
 
 def _drop(data: object) -> None:
     """Stand for the `write` of a connection that has closed."""
-
-
-def path_of(target: bytes) -> str:
-    """Return the path of a request's target, decoded (RFC 3986 §2.1); `*` stays."""
-    if not target.startswith(b"/"):  # the form for proxies has an authority first
-        try:
-            target = httptools.parse_url(target).path or b"/"
-        except httptools.HttpParserInvalidURLError:
-            pass
-    path = target.partition(b"?")[0].partition(b"#")[0]
-    if PERCENT not in path:
-        return path.decode("utf-8", "replace")
-    from urllib.parse import unquote_to_bytes  # seldom needed, and slow to import
-
-    return unquote_to_bytes(path).decode("utf-8", "replace")

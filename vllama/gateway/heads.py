@@ -1,15 +1,20 @@
-"""Heads of requests that came before, so that they need not be parsed again.
+"""Heads of requests: what they say, what is refused, and those that came before.
 
-A client sends the same head with every request, but for the length of the body. The parser's calls
-for it and for each of its headers are a tenth of what a short request costs here. Only a request
-that has come in one read, and that says no more of its body than its length, is found or learnt.
+The latter need not be parsed again. A client sends the same head with every request, but for the
+length of the body. The parser's calls for it and for each of its headers are a tenth of what a
+short request costs here. Only a request that has come in one read, and that says no more of its
+body than its length, is found or learnt.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+import httptools
+
 MAX_KNOWN = 512
+MAX_HEADERS = 1000  # in one head, which may be long: each of them costs memory of its own
+PERCENT = b"%"[0]  # a number: see translate/usual.py
 MAX_HEAD_BYTES = 4096
 _END = b"\r\n\r\n"
 _LENGTH = b"ength: "
@@ -26,6 +31,75 @@ class Head(NamedTuple):
     version: str
     keep_alive: bool
     headers: dict[bytes, bytes]
+
+
+class Refusal(NamedTuple):
+    """Why a head is not answered by a handler: the status with its reason, and a sentence."""
+
+    status: bytes
+    why: bytes
+
+
+NO_HTTP = Refusal(b"400 Bad Request", b"Invalid HTTP request received.")
+TOO_LARGE = Refusal(
+    b"431 Request Header Fields Too Large",
+    b"The request's head, or what follows its body, is too large.",
+)
+TOO_SLOW = Refusal(b"408 Request Timeout", b"Nothing more came of the request.")
+TOO_MANY_CLIENTS = Refusal(b"503 Service Unavailable", b"Too many connections; try again later.")
+_TWICE = Refusal(
+    b"400 Bad Request", b"The request has several Host, Origin or Transfer-Encoding headers."
+)
+_NO_HOST = Refusal(b"400 Bad Request", b"The request has no Host header.")
+_VERSION = Refusal(b"505 HTTP Version Not Supported", b"The version of HTTP spoken here is 1.1.")
+_CODING = Refusal(b"501 Not Implemented", b"The only transfer coding known here is chunked.")
+_EXPECT = Refusal(b"417 Expectation Failed", b"The only expectation known here is 100-continue.")
+SINGLE = frozenset((b"host", b"origin", b"transfer-encoding"))
+"""Headers that say who asks, and where a body ends: of two, a proxy may have read the other."""
+
+
+def refusal(version: str, headers: dict[bytes, bytes], *, twice: bool) -> Refusal | None:
+    """Return what is wrong with a head that the parser takes (RFC 9110 and 9112); None: nothing.
+
+    `twice`: it has one of `SINGLE` more than once.
+    """
+    if version not in ("1.0", "1.1"):
+        return _VERSION  # RFC 9110 §15.6.6
+    if twice:
+        return _TWICE  # RFC 9112 §3.2 for Host
+    if b"host" not in headers and version == "1.1":
+        return _NO_HOST  # RFC 9112 §3.2
+    if headers.get(b"transfer-encoding", b"chunked").strip().lower() != b"chunked":
+        return _CODING  # RFC 9112 §6.1
+    if headers.get(b"expect", b"100-continue").strip().lower() != b"100-continue":
+        return _EXPECT  # RFC 9110 §10.1.1
+    return TOO_LARGE if len(headers) > MAX_HEADERS else None
+
+
+def target_of(target: bytes) -> tuple[str, bytes]:
+    """Return the decoded path of a request's target (RFC 3986 §2.1), and its authority if any.
+
+    `*` stays. The form for proxies, `http://authority/path`, is the one with an authority, which
+    then stands for the Host header (RFC 9112 §3.2.2).
+    """
+    authority = b""
+    if not target.startswith(b"/"):
+        try:
+            url = httptools.parse_url(target)
+        except httptools.HttpParserInvalidURLError:
+            pass
+        else:
+            target, authority = url.path or b"/", url.host or b""
+            if b":" in authority:
+                authority = b"[%b]" % authority
+            if authority and url.port:
+                authority = b"%b:%d" % (authority, url.port)
+    path = target.partition(b"?")[0].partition(b"#")[0]
+    if PERCENT not in path:
+        return path.decode("utf-8", "replace"), authority
+    from urllib.parse import unquote_to_bytes  # seldom needed, and slow to import
+
+    return unquote_to_bytes(path).decode("utf-8", "replace"), authority
 
 
 class Cut(NamedTuple):

@@ -38,11 +38,17 @@ _REASONS = {
     301: b"Moved Permanently", 307: b"Temporary Redirect", 400: b"Bad Request",
     401: b"Unauthorized", 403: b"Forbidden", 404: b"Not Found", 405: b"Method Not Allowed",
     413: b"Content Too Large", 422: b"Unprocessable Content", 429: b"Too Many Requests",
-    431: b"Request Header Fields Too Large", 500: b"Internal Server Error",
+    431: b"Request Header Fields Too Large", 499: b"Client Closed Request",
+    500: b"Internal Server Error",
     501: b"Not Implemented", 502: b"Bad Gateway", 503: b"Service Unavailable",
     504: b"Gateway Timeout", 507: b"Insufficient Storage",
 }  # fmt: skip
 _BODILESS = (204, 304)
+CLIENT_CLOSED = 499  # as nginx says it
+HALF_CLOSED = (
+    "cannot go on: the client has closed its side of the connection, which ends what runs for it; "
+    "keep that open until the answer has come"
+)
 
 
 def now_ns() -> int:
@@ -197,7 +203,9 @@ class Request:
     # -- the client ---------------------------------------------------------------------------
 
     def leave(self) -> None:
-        """Note that the client has gone."""
+        """Note that the client has gone, or has nothing more to say: it may still read."""
+        if self.left:
+            return
         self.left = True
         self._wake()
         for tell in tuple(self._leaving):
@@ -324,8 +332,11 @@ class Request:
         """End an answer that nobody has ended: what is there must not look whole."""
         if self.status:
             self._client.abort()
+            return
+        self.keep_alive = False
+        if self.left:
+            self.json(CLIENT_CLOSED, {"error": HALF_CLOSED})
         else:
-            self.keep_alive = False
             self.text(500, "internal error")
 
     def respond(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import logging
+import resource
 import socket
 import time
 from typing import TYPE_CHECKING
@@ -13,12 +15,14 @@ from vllama import early
 from vllama.early import BACKLOG
 from vllama.errors import ConfigError, PortTaken
 from vllama.gateway.client import Client
-from vllama.gateway.heads import Heads
+from vllama.gateway.heads import TOO_MANY_CLIENTS, TOO_SLOW, Heads
 
 if TYPE_CHECKING:
     from vllama.gateway.app import App
     from vllama.gateway.certificate import Certificate
     from vllama.gateway.http import Request
+
+log = logging.getLogger(__name__)
 
 PROBE_LIMIT_S = 1.0
 PROBE_BYTES = 4096
@@ -26,6 +30,8 @@ PROBE_BYTES = 4096
 # then, a request that is on its way
 KEEP_ALIVE_S = 3600.0
 HEAD_LIMIT_S = 75.0  # from the first byte of a request to the end of its head
+BODY_STALL_S = 75.0  # between two bytes of a body: a slow upload goes on as long as it moves
+MAX_CLIENTS = 10_000  # or three of four files that the process may have open, if that is less
 SWEEP_S = 5.0
 LAST_WORDS_S = 1.0  # for requests to tell why they end, when there is no more time
 
@@ -95,6 +101,12 @@ def owner_of(host: str, port: int, limit_s: float = PROBE_LIMIT_S) -> str:
     return "an Ollama server" if b'"version"' in answer else "another program"
 
 
+def most_clients() -> int:
+    """Return how many connections there may be: engines, logs and downloads need files too."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return MAX_CLIENTS if files == resource.RLIM_INFINITY else min(MAX_CLIENTS, files * 3 // 4)
+
+
 class Server:
     """Accepts clients and runs the application for each of their requests."""
 
@@ -109,7 +121,9 @@ class Server:
         self._second = 0
         self._date = b""
         self.stopping = False  # no further request is taken
-        self.clients: set[Client] = set()
+        self.clients: dict[Client, None] = {}  # the oldest first
+        self._most_clients = most_clients()
+        self._full_until_s = 0.0
         self.heads = Heads()
 
     async def serve(self, listener: socket.socket) -> None:
@@ -142,6 +156,25 @@ class Server:
         if now:
             self._now.set()
 
+    def admit(self, client: Client) -> None:
+        """Take a connection; if there are too many, instead of one that asks for nothing.
+
+        Or turn it away if all are busy; that is looked at once in a second.
+        """
+        self.clients[client] = None
+        if len(self.clients) <= self._most_clients:
+            return
+        now_s = time.monotonic()
+        if now_s >= self._full_until_s:
+            for other in self.clients:
+                if other.quiet and other is not client:
+                    del self.clients[other]
+                    other.close()
+                    return
+            self._full_until_s = now_s + 1.0
+            log.warning("%d connections are open, and all are busy", self._most_clients)
+        client.turn_away(TOO_MANY_CLIENTS)
+
     def run(self, request: Request) -> None:
         """Begin to answer a request."""
         # with a name, or the loop would write one
@@ -153,7 +186,7 @@ class Server:
         finally:
             del self._tasks[request]
             # an answer without an end would keep its client waiting for ever
-            if not request.done and not request.left:
+            if not request.done:
                 request.fail()
 
     def date(self) -> bytes:
@@ -177,6 +210,8 @@ class Server:
                 limit_s = HEAD_LIMIT_S if client.asking else KEEP_ALIVE_S
                 if client.quiet and client.quiet_since_s < now_s - limit_s:
                     client.close()
+                elif client.starved and client.quiet_since_s < now_s - BODY_STALL_S:
+                    client.turn_away(TOO_SLOW)
 
     async def _ended(self, limit_s: float, *, hurry: bool = True) -> None:
         """Return when all requests have ended, or `limit_s` later, or if there is no time left."""
