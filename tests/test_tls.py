@@ -121,6 +121,8 @@ def test_commands_as_clients(server: TlsServer, pair: Pair, tmp_path: Path) -> N
     here = {"VLLAMA_TLS_CERT": str(pair.chain), "SSL_CERT_FILE": str(pair.authority)}
     assert server.run("ps", OLLAMA_HOST=f"127.0.0.1:{server.port}", **here).returncode == 0
 
+    plain = server.run("ps", OLLAMA_HOST=f"127.0.0.1:{server.port}")
+    assert plain.returncode == 1 and "whether it wants https" in plain.stderr
     unknown = server.run("ps")
     assert unknown.returncode == 1 and "cannot trust the server" in unknown.stderr
     assert "SSL_CERT_FILE=FILE" in unknown.stderr

@@ -8,7 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, InvalidURL
+from http.client import (
+    HTTPConnection,
+    HTTPException,
+    HTTPResponse,
+    HTTPSConnection,
+    InvalidURL,
+    RemoteDisconnected,
+)
 from ssl import SSLCertVerificationError, SSLError
 from types import TracebackType
 from typing import Any
@@ -99,6 +106,11 @@ class Client:
             ) from error
         except InvalidURL as error:
             raise VllamaError(f'cannot use the address "{self.url}": {error}') from error
+        except RemoteDisconnected as error:
+            raise VllamaError(
+                f"the server at {self.url} ended the connection without an answer",
+                hint="see whether it still runs, and whether it wants https: OLLAMA_HOST=https://…",
+            ) from error
         except (HTTPException, OSError) as error:
             raise VllamaError(
                 f"the server at {self.url} ended the answer early",
