@@ -201,11 +201,15 @@ class Server:
 
     def stats(self, name: str) -> dict:
         """Return what the fake engine of `name` has seen."""
+        return self.ask_engine(name, "/__stats")
+
+    def ask_engine(self, name: str, path: str) -> dict:
+        """Ask the fake engine of `name` directly."""
         arguments = self.engine(name).cmdline()
         port = int(arguments[arguments.index("--port") + 1])
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=LIMIT_S)
         try:
-            connection.request("GET", "/__stats")
+            connection.request("GET", path)
             return json.loads(connection.getresponse().read())
         finally:
             connection.close()

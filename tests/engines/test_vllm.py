@@ -263,7 +263,33 @@ NOISE = (
     "cause fd limit errors like `OSError: [Errno 24] Too many open files`."
 )
 
+SERVER = "(APIServer pid=23822) ERROR 11-22 15:50:22 [async_llm.py:906] "
+DEAD = [
+    SERVER + "AsyncLLM output_handler failed.",
+    SERVER
+    + "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack "
+    "trace (above) for the root cause.",
+    'INFO:     127.0.0.1:43650 - "POST /v1/chat/completions HTTP/1.1" 500 Internal Server Error',
+    "INFO:     Shutting down",
+    "INFO:     Finished server process [23822]",
+    "nanobind: leaked 2 instances!",
+    "See https://nanobind.readthedocs.io/en/latest/refleaks.html",
+]
+
 RECORDED = [
+    (DEAD, 0, "its core ended without a word"),
+    (DEAD[:2], None, "its core ended without a word"),  # while its process still runs
+    (
+        [
+            CORE + "EngineCore encountered a fatal error.",
+            CORE + "ZeroDivisionError: the block size is 0",
+            CORE + "The above exception was the direct cause of the following exception:",
+            CORE + "RuntimeError: cannot execute the model",
+            *DEAD,
+        ],
+        0,
+        "ZeroDivisionError: the block size is 0",
+    ),
     (
         [
             "huggingface_hub.errors.HFValidationError: Repo id must be in the form 'repo_name' or "

@@ -3,7 +3,8 @@
 A single file with nothing but the standard library: ``python tests/fake_engine/engine.py --port
 8000``. Its answer is "tok0 tok1 …", 8 tokens long; directives in the last user message change
 that: ``@tokens=50 @delay=0.01``. ``--help`` lists the faults; ``GET /__stats`` tells what it saw,
-``GET /__exit`` ends it (with --exit-code) at once.
+``GET /__exit`` ends it (with --exit-code) at once, ``GET /__core_dies`` makes it answer from then
+on that its core is dead.
 """
 
 from __future__ import annotations
@@ -182,6 +183,7 @@ class Server(ThreadingHTTPServer):
         self.slots = threading.Semaphore(options.max_concurrency or 1_000_000)
         self.counts = {"active": 0, "requests": 0, "tokens": 0, "gone": 0, "most": 0, "sleeps": 0}
         self.asleep = False
+        self.core_died = threading.Event()
         self.held = bytes(range(256)) * (4096 * options.hold)
         self.bodies: deque[Any] = deque(maxlen=20)
         self.ids: deque[str | None] = deque(maxlen=20)  # `x-request-id` of each of the bodies
@@ -208,6 +210,10 @@ class ClientGone(Exception):
     """The client has closed the connection."""
 
 
+class CoreDead(Exception):
+    """All answers end with an error, and there are no others, although the process still runs."""
+
+
 class Handler(BaseHTTPRequestHandler):
     """One connection."""
 
@@ -228,6 +234,10 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(200, stats)
         elif path == "/__exit":
             os._exit(options.exit_code or 0)
+        elif path == "/__core_dies":
+            print("core: no such colour: mauve", flush=True)
+            self.server.core_died.set()
+            self.answer(200, {})
         elif not self.server.ready:
             self.answer(503, {"error": {"message": "Loading model", "code": 503}})
         elif path == "/health":
@@ -265,6 +275,8 @@ class Handler(BaseHTTPRequestHandler):
             self.doze(asleep=path == "/sleep")
         elif self.server.asleep:
             self.answer(500, error("asleep", 500))
+        elif self.server.core_died.is_set():
+            self.answer(500, error("the core is dead, see above", 500))
         elif path == "/v1/audio/transcriptions":
             self.transcribe(raw)
         elif path not in routes:
@@ -376,7 +388,7 @@ class Handler(BaseHTTPRequestHandler):
             self.event(error("the engine failed after its 200", 500))
         else:
             head = self.head(chat, "chat.completion.chunk" if chat else "text_completion")
-            for choices in self.choices(chat, tokens, delay_s, reason):
+            for choices in self.until_dead(self.choices(chat, tokens, delay_s, reason)):
                 if self.server.options.log_timings and choices[0]["finish_reason"]:
                     # the token that ends an answer by itself is one more, the last has no run
                     runs = tokens * self.server.options.per_piece - (reason == "length")
@@ -386,6 +398,13 @@ class Handler(BaseHTTPRequestHandler):
                 self.event(head | {"choices": [], "usage": usage})
         self.chunk(b"data: [DONE]\n\n")
         self.wfile.write(b"0\r\n\r\n")
+
+    def until_dead(self, choices: Iterator[list[dict[str, Any]]]) -> Iterator[list[dict[str, Any]]]:
+        """Yield from `choices`; what is not a choice any more is the error of a dead core."""
+        try:
+            yield from choices
+        except CoreDead:
+            self.event(error("the core is dead, see above", 500))
 
     def choices(
         self, chat: bool, tokens: int, delay_s: float, reason: str
@@ -437,6 +456,8 @@ class Handler(BaseHTTPRequestHandler):
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
             self.connection.close()
             raise ConnectionResetError
+        if self.server.core_died.is_set():
+            raise CoreDead
         if options.die_after == sent:
             if options.exit_code is not None:
                 os._exit(options.exit_code)

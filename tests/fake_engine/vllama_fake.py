@@ -125,6 +125,7 @@ class FakeEngine:
             schema_style=SchemaStyle.JSON_OBJECT if bare else SchemaStyle.OPENAI,
             vector_style=VectorStyle.PER_TOKEN,
             embeds=settings.mode is Mode.EMBED,
+            dead_words=("the core is dead",),
             takes_audio="hears" in bundle.name,
             request_id_header="x-request-id",
             rerank_path="/v1/rerank" if "ranks" in bundle.name else None,

@@ -2,6 +2,7 @@
 
 import json
 import signal
+from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
@@ -26,6 +27,49 @@ def test_an_engine_that_dies_in_mid_stream(server):
     assert not any(line.get("done") for line in lines)
     status, reply = whole(server, name)
     assert (status, reply["message"]["content"]) == (200, WORDS)
+
+
+LONG = user("@tokens=1000000 @delay=0.01")
+CRASH = "the engine has crashed: the colour mauve is unknown; try again: it is being restarted"
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/api/chat", LONG),
+        ("/api/chat", {**LONG, "stream": False}),
+        ("/v1/chat/completions", {**LONG, "stream": True}),
+        ("/v1/messages", {**LONG, "max_tokens": 10**6}),
+        ("/v1/responses", {"input": LONG["messages"][0]["content"], "stream": True}),
+    ],
+)
+def test_an_engine_that_says_that_it_is_dead_is_restarted_and_its_log_tells_why(server, path, body):
+    """Its process goes on, and would answer so for ever."""
+    name = server.model(f"wide-dead{path.replace('/', '-')}-{len(body)}")
+    assert whole(server, name)[0] == 200
+    before = server.engine(name)
+    with ThreadPoolExecutor(3) as pool:
+        asks = [
+            pool.submit(server.request, "POST", path, {"model": name, **body}) for _ in range(3)
+        ]
+        until(lambda: server.stats(name)["active"] == len(asks))
+        server.ask_engine(name, "/__core_dies")
+        for ask in asks:
+            told = ask.result()[2].decode()
+            assert CRASH in told and "see above" not in told
+    # who asks now waits for the next one, and that one is right
+    status, reply = whole(server, name)
+    assert (status, reply["message"]["content"]) == (200, WORDS)
+    assert not before.is_running()
+
+
+def test_a_dead_engine_is_found_out_by_any_kind_of_request(server):
+    name = server.model("wide-tokens")
+    assert whole(server, name)[0] == 200
+    server.ask_engine(name, "/__core_dies")
+    status, told = server.post("/api/tokenize", {"model": name, "text": "hello"})
+    assert status == 500 and CRASH in told["error"]
+    assert whole(server, name)[0] == 200
 
 
 def counted(server, route, status, reason):

@@ -15,7 +15,8 @@ import pytest
 
 from tests.supervise.conftest import Lab, eventually
 from vllama.supervise import tree
-from vllama.supervise.leftovers import RunFile, sweep
+from vllama.supervise.leftovers import RunFile, look, sweep
+from vllama.supervise.scratch import scratch_folder
 
 Process = subprocess.Popen[bytes]
 
@@ -73,6 +74,31 @@ def test_descendants_are_ended_though_the_engine_is_dead(lab: Lab, sleeper: Proc
     write(lab.run_dir, "worker", engine=dead(), descendants=[identity(sleeper.pid)])
     assert sweep(lab.run_dir) == ["worker"]
     assert not alive(sleeper)
+
+
+def test_who_came_after_the_file_was_written_is_known_by_its_folder(tmp_path: Path) -> None:
+    """A child that the engine started while it served, in a session of its own, say."""
+    code = "import os, time; os.fork() or os.setsid(); print(1, flush=True); time.sleep(600)"
+    scratch = scratch_folder()
+
+    def child(folder: Path) -> Process:
+        argv = [sys.executable, "-I", "-S", "-c", code]
+        env = {**os.environ, "TMPDIR": str(folder)}
+        return subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, start_new_session=True)
+
+    with child(scratch) as late, child(scratch.with_name("vllama-other")) as stranger:
+        for proc in (late, stranger):
+            assert proc.stdout and [proc.stdout.readline() for _ in range(2)]
+        below = psutil.Process(late.pid).children()
+        write(tmp_path / "run", "daemon", engine=dead(), scratch=str(scratch))
+        ((name, pids),) = look(tmp_path / "run")
+        assert (name, set(pids)) == ("daemon", {late.pid, *(proc.pid for proc in below)})
+        assert sweep(tmp_path / "run", term_s=1.0) == ["daemon"]
+        assert len(below) == 1 and not any(tree.alive(proc) for proc in below)
+        assert not alive(late) and not scratch.exists()
+        assert alive(stranger)
+        for proc in (stranger, *psutil.Process(stranger.pid).children()):
+            proc.kill()
 
 
 def test_a_live_supervisor_is_left_alone(lab: Lab, sleeper: Process) -> None:

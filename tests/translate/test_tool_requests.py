@@ -13,6 +13,7 @@ from vllama.errors import BadRequest
 from vllama.translate.adapt import Passage, adapt_chat
 from vllama.translate.call_schema import call_schema
 from vllama.translate.families.values import Form
+from vllama.translate.openai_out import Whole
 from vllama.translate.style import Style, asked_think, style_of, template_switches
 from vllama.translate.toolcalls import Toolset
 
@@ -50,6 +51,31 @@ def chat(traits: Any, style: Style | None, **fields: Any) -> tuple[dict[str, Any
 def tools_of(passage: Passage) -> Toolset:
     assert isinstance(passage.tools, Toolset)
     return passage.tools
+
+
+@pytest.mark.parametrize("choice", ["required", NAMED])
+def test_an_engine_that_parses_but_keeps_to_no_schema_is_given_one(choice: object) -> None:
+    careless = replace(PARSES, keeps_call_schema=False, silent_tool_choice="none")
+    body, passage = chat(careless, KNOWS, tool_choice=choice)
+    names = {"weather", "now"} if choice == "required" else {"now"}
+    assert {tool["function"]["name"] for tool in body["tools"]} == names
+    assert body["tool_choice"] == "none"
+    schema = body["response_format"]["json_schema"]["schema"]
+    assert schema == call_schema(body["tools"])
+    tools = tools_of(passage)
+    assert (tools.forced, set(tools.schemas)) == (True, names)
+    whole = Whole(passage, careless)
+    text = json.dumps({"name": "now", "arguments": {}})
+    chunk = {"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": "stop"}]}
+    whole.feed(f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n".encode(), 1)
+    (found,) = json.loads(whole.finish(2))["choices"]
+    (call,) = found["message"]["tool_calls"]
+    assert call["function"] == {"name": "now", "arguments": "{}"}
+    assert found["finish_reason"] == "tool_calls"
+    # what is left to the model is left to the engine's parser
+    body, passage = chat(careless, KNOWS, tool_choice="auto")
+    assert body["tool_choice"] == "auto" and "response_format" not in body
+    assert not tools_of(passage).forced
 
 
 def test_an_engine_that_parses_gets_all_as_it_is() -> None:

@@ -116,11 +116,12 @@ class Settings:
 class FailurePattern:
     """A line of the engine's output that tells why it failed.
 
-    `pattern` is searched in each of the last lines, newest first. `cause` and `hint` may use
-    its groups as `{0}`, `{1}` … `retryable`: the same start may go well another time. `fault` is
-    the kind of failure where another plan may help (`plan.ladder`): MEMORY, too little of it;
-    ARCHITECTURE, the engine cannot serve such a model; QUANTISATION, it cannot read its number
-    format; MISMATCH, the build does not suit this machine or is not whole; PORT, it was taken.
+    `pattern` is searched in each of the last lines, newest first (or `oldest` first). `cause` and
+    `hint` may use its groups as `{0}`, `{1}` … `retryable`: the same start may go well another
+    time. `fault` is the kind of failure where another plan may help (`plan.ladder`): MEMORY, too
+    little of it; ARCHITECTURE, the engine cannot serve such a model; QUANTISATION, it cannot read
+    its number format; MISMATCH, the build does not suit this machine or is not whole; PORT, it was
+    taken.
     """
 
     pattern: str
@@ -128,6 +129,7 @@ class FailurePattern:
     hint: str | None = None
     retryable: bool = False
     fault: Fault | None = None
+    oldest: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,10 @@ SIGNALS = {
         None,
     ),
 }
+FAREWELL = re.compile(
+    r"nanobind|^\s*- (?:leaked|skipped remainder)|resource_tracker|^\s*warnings\.warn\("
+    r"|^INFO:\s+(?:Shutting down|Waiting for|Application shutdown|Finished server)"
+)
 FAULTS = {signal.SIGKILL: Fault.MEMORY, signal.SIGILL: Fault.MISMATCH}
 
 
@@ -40,9 +44,10 @@ def diagnose(patterns: Sequence[FailurePattern]) -> Callable[[Exit], Diagnosis]:
 
     def explain(exit_: Exit) -> Diagnosis:
         # a long trace may have pushed the line that tells out of the last ones
-        lines = (*reversed(exit_.output), *([exit_.first_error] if exit_.first_error else []))
+        first = (exit_.first_error,) if exit_.first_error else ()
+        newest, oldest = (*reversed(exit_.output), *first), (*first, *exit_.output)
         for regex, pattern in compiled:
-            for line in lines:
+            for line in oldest if pattern.oldest else newest:
                 if match := regex.search(line):
                     groups = tuple(group or "" for group in match.groups())
                     return Diagnosis(
@@ -73,10 +78,16 @@ def explain_exit(exit_: Exit) -> Diagnosis:
             return Diagnosis(cause="it was killed (SIGKILL), and not for want of memory")
         cause, hint = SIGNALS.get(number, (f"it was ended by {number.name}", None))
         return Diagnosis(cause=cause, hint=hint, fault=FAULTS.get(number))
+    if exit_.code is None:
+        return Diagnosis(cause=f"it cannot go on, and does not say why (last line: {last})")
     return Diagnosis(cause=f"it ended with exit code {exit_.code}: {last}")
 
 
 def last_words(output: Sequence[str]) -> str:
-    """Return the last line that says something, cut to a readable length."""
-    line = next((text.strip() for text in reversed(output) if text.strip()), "no output")
+    """Return the last line that says something, cut to a readable length.
+
+    What Python, uvicorn and extension modules print whenever they end says nothing.
+    """
+    told = (text.strip() for text in reversed(output) if not FAREWELL.search(text))
+    line = next(filter(None, told), "no output")
     return line if len(line) <= MAX_LINE else line[: MAX_LINE - 1] + "…"

@@ -29,7 +29,7 @@ from vllama.engines.find import find_package
 from vllama.engines.flags import flag_number, flag_value, has_flag
 from vllama.engines.recipe import Recipe
 from vllama.engines.served import PARAMETERS, for_mlx_only
-from vllama.engines.vllm_failures import FAILURES
+from vllama.engines.vllm_failures import DEAD_WORDS, FAILURES
 from vllama.engines.vllm_memory import GPU_SEQUENCES, SEQUENCES, seeds_hold, tune
 from vllama.engines.vllm_parsers import reasoning_parser, tool_parser
 from vllama.engines.vllm_recipe import RECIPE
@@ -202,6 +202,9 @@ class Vllm:
             # tools reach the template also with "none", and any other choice wants a parser
             silent_tool_choice="none",
             names_stop=True,
+            dead_words=DEAD_WORDS,
+            # of a forced call only the tool's name holds (seen with 0.32 and the parser hermes)
+            keeps_call_schema=False,
             # each is there for models made for it only; others answer 404, which the client is told
             rerank_path="/v1/rerank" if embeds else None,
             transcription_path="/v1/audio/transcriptions",

@@ -10,6 +10,8 @@ from vllama.engines.base import FailurePattern
 from vllama.engines.general_failures import GENERAL
 from vllama.supervise.spec import Fault
 
+# what it answers from the moment on in which its core has died, until it ends
+DEAD_WORDS = ("EngineCore encountered an issue", "EngineDeadError")
 FAILURES = (
     FailurePattern(
         pattern=r"(?i)address already in use",
@@ -144,7 +146,15 @@ FAILURES = (
     # the first error of a worker or of the core: whatever it is, it says more than the last line
     FailurePattern(
         pattern=r"^\((?:Vllm)?(?:Worker|EngineCore)[^)]*\) ERROR .*?\b"
-        r"((?:\w+\.)*\w*(?:Error|Exception): (?!Engine core init|WorkerProc init|Worker failed).+)",
+        r"((?:\w+\.)*\w*(?:Error|Exception): (?!Engine core init|WorkerProc init|Worker failed"
+        r"|EngineCore encountered).+)",
         cause="{0}",
+        oldest=True,
+    ),
+    FailurePattern(
+        pattern=r"EngineDeadError",
+        cause="its core ended without a word: it was killed, or crashed in native code; if nobody"
+        " killed it, the system may have run out of memory",
+        hint="use a smaller context (--ctx) or a smaller model, or free memory",
     ),
 )

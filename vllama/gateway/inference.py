@@ -12,9 +12,11 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from vllama import tracing
+from vllama.errors import UpstreamError
 from vllama.gateway.affinity import Prefix
 from vllama.gateway.connection import ConnectionLost
 from vllama.gateway.counts import logged_counts
+from vllama.gateway.crashes import explained_by
 from vllama.gateway.http import ClientGone, Request
 from vllama.gateway.relay import Relay
 from vllama.gateway.upstream import Upstream
@@ -83,11 +85,14 @@ async def leased(
                     lease.traits = bounded(lease.traits, need.context_length)
                 upstream = gateway.upstreams.to(lease.endpoint)
                 upstream.request_id_header = lease.traits.request_id_header
+                upstream.explain = upstream.explain or explained_by(lease)
                 if not lease.traits.usage_in_stream:
                     upstream.counts = upstream.counts or logged_counts(lease)
                     upstream.tells_counts &= upstream.counts is not None
                 await use(lease, upstream)
                 return
+            except UpstreamError as error:
+                raise (upstream.explain(error) if upstream.explain else error) from None
             except ConnectionLost as error:
                 scheduler.suspect(lease)
                 if not error.unsent or request.status or pause_s is None:

@@ -19,6 +19,7 @@ from vllama.translate.reply import JSON
 
 if TYPE_CHECKING:
     from vllama.gateway.counts import LoggedCounts
+    from vllama.gateway.crashes import Explain
     from vllama.translate.types import Call
 
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
@@ -68,6 +69,7 @@ class Upstream:
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
         self.request_id_header: str | None = None  # as its engine's traits say
+        self.explain: Explain | None = None  # see `crashes`
         self.counts: LoggedCounts | None = None
         self.tells_counts = True  # in its stream or its log, as far as is known
         self._heads: dict[str, bytes] = {}  # of JSON, by path

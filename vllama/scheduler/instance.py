@@ -45,8 +45,11 @@ class Part(Protocol):
         """Ask it by its health check whether it lives; no answer in `limit_s` seconds is a no."""
         ...
 
-    def condemn(self, endpoint: Endpoint, cause: str) -> None:
-        """Hear that it hangs: it is ended and restarted as after a crash."""
+    def condemn(self, endpoint: Endpoint, cause: str | None) -> str:
+        """Hear that it is of no use: it is ended and restarted as after a crash.
+
+        `cause` None: by its own words, and its log may tell why. Returns the cause.
+        """
         ...
 
 

@@ -133,9 +133,10 @@ class AttachedProcess:
         """Have `changed` called when endpoints come or go."""
         self._listener = changed
 
-    def condemn(self, endpoint: Endpoint, cause: str) -> None:
-        """Hear that it hangs: leave it out until it answers again."""
+    def condemn(self, endpoint: Endpoint, cause: str | None) -> str:
+        """Hear that it is of no use: leave it out until it answers again."""
         self.suspect(endpoint)
+        return cause or f"{endpoint.url} says so"
 
     async def _probe_all(self) -> None:
         answers = await asyncio.gather(

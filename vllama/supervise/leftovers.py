@@ -2,7 +2,8 @@
 
 On Linux the guard ends the engine when the supervisor dies; this is for the case that the guard
 was killed too, and for platforms where a guard cannot follow every descendant. A process is only
-touched if pid and start time are those in the file. Knows no event loop.
+touched if pid and start time are those in the file, or if it was given the folder for temporary
+files of that start, which no other has. Knows no event loop.
 """
 
 from __future__ import annotations
@@ -102,6 +103,11 @@ class Record:
     others: list[Identity]
     scratch: Path | None = None
 
+    def find(self) -> list[psutil.Process]:
+        """Return all that still run: those that are named, and those that came later."""
+        named = [proc for each in (*self.leader, *self.others) if (proc := each.find())]
+        return [*{*named, *(tree.told_of(self.scratch) if self.scratch else ())}]
+
     @classmethod
     def read(cls, path: Path) -> Record | None:
         """Return the record in `path`; None if it is none, or has just been removed."""
@@ -133,7 +139,7 @@ def sweep(run_dir: Path, *, term_s: float = 2.0) -> list[str]:
             continue
         if record.supervisor.find() is not None:
             continue
-        if _end(record.leader, record.others, term_s):
+        if _end(record, term_s):
             ended.append(record.name)
         remove_scratch(record.scratch)
         path.unlink(missing_ok=True)
@@ -146,17 +152,17 @@ def look(run_dir: Path) -> list[tuple[str, list[int]]]:
     for path in sorted(run_dir.glob("*.json")):
         record = Record.read(path)
         if record is not None and record.supervisor.find() is None:
-            pids = [each.pid for each in (*record.leader, *record.others) if each.find()]
+            pids = sorted(proc.pid for proc in record.find())
             found += [(record.name, pids)] if pids else []
     return found
 
 
-def _end(leader: list[Identity], others: list[Identity], term_s: float) -> bool:
+def _end(record: Record, term_s: float) -> bool:
     """TERM, then KILL all that is left of them; return whether there was anybody."""
-    roots = [proc for identity in [*leader, *others] if (proc := identity.find()) is not None]
+    roots = record.find()
     procs = set(roots).union(*(tree.below(root) for root in roots)) if roots else set()
     # Only a group whose leader is the engine itself is known to be ours.
-    group = next((item.pid for item in leader if item.find() is not None), None)
+    group = next((item.pid for item in record.leader if item.find() is not None), None)
     shared = shim.shared_memory(proc.pid for proc in procs)
     for number, limit_s in ((signal.SIGTERM, term_s), (signal.SIGKILL, _KILL_S)):
         left = [proc for proc in procs if tree.alive(proc)]

@@ -35,6 +35,8 @@ from vllama.supervise.waits import finish
 
 log = logging.getLogger(__name__)
 
+UNKNOWN = "unknown cause"
+
 
 class SupervisedProcess(Status):
     """One child tree and its state, for one life: `run()` is called once."""
@@ -74,12 +76,19 @@ class SupervisedProcess(Status):
     def suspect(self, endpoint: Endpoint) -> None:
         """Hear that it could not be reached; its exit tells more and is watched anyway."""
 
-    def condemn(self, endpoint: Endpoint, cause: str) -> None:
-        """Hear that the engine there hangs: it is killed, and restarted as after a crash."""
+    def condemn(self, endpoint: Endpoint, cause: str | None) -> str:
+        """Hear that the engine there is of no use: it is killed, and restarted as after a crash.
+
+        `cause` None: it says so itself, and its log may tell why. Returns the cause; if it does not
+        serve there any more, that of its last end.
+        """
         if self._endpoint == endpoint and self._hangs is not None and not self._hangs.done():
+            cause = cause or self._cause_by_log()
             self._hangs.set_result(cause)
             self._endpoint = None  # nobody is sent there any more
             self._enter(State.BACKOFF)
+        last = self._history.diagnosis
+        return cause or (last.cause if last else UNKNOWN)
 
     async def stop(self, grace: Grace | None = None) -> None:
         """Stop for good and wait until the whole tree is gone; may be called again.
@@ -203,6 +212,16 @@ class SupervisedProcess(Status):
 
     def _exit(self, trial: Trial, *, stalled: bool) -> Exit:
         return trial.exit(was_ready=self._history.is_ready, stalled=stalled)
+
+    def _cause_by_log(self) -> str:
+        """Read in the log of an engine that still runs why it cannot go on."""
+        if self._trial is None:
+            return UNKNOWN
+        try:
+            return self._trial.spec.diagnose(self._exit(self._trial, stalled=False)).cause
+        except OSError as error:
+            log.warning("%s: cannot read its log: %s", self.name, error)
+            return UNKNOWN
 
     def _judge(self, trial: Trial, *, stalled: bool) -> bool:
         """Record an unasked end and decide whether to start again (step 3)."""

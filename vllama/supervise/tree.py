@@ -45,6 +45,21 @@ def session(leader: int) -> list[psutil.Process]:
     return members
 
 
+def told_of(folder: Path) -> list[psutil.Process]:
+    """Return the living processes of whose environment a variable is `folder`.
+
+    That of their start: a process that has left its tree, and its session, still has it.
+    """
+    found = []
+    for proc in psutil.process_iter():
+        try:
+            if str(folder) in proc.environ().values() and alive(proc):
+                found.append(proc)
+        except (psutil.Error, OSError):  # another user's
+            continue
+    return found
+
+
 def alive(proc: psutil.Process) -> bool:
     """Tell whether it still runs (a zombie does not)."""
     try:

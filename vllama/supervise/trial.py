@@ -24,7 +24,7 @@ from vllama.supervise.spec import Exit, Grace, LaunchSpec
 from vllama.supervise.tree import oom_kills
 from vllama.supervise.waits import finish, in_thread
 
-OUTPUT_LINES = 200
+OUTPUT_LINES = 500
 _SERVING_INTERVAL_S = 0.5
 KILL_AT_ONCE = Grace(term_s=0.0, second_term_s=0.0)
 

@@ -12,6 +12,7 @@ from vllama.errors import EngineCrashed, VllamaError
 from vllama.translate.adapt import Passage
 from vllama.translate.events import Chunk, EngineUsage, check_finish
 from vllama.translate.framing import SseReader
+from vllama.translate.toolcalls import Toolset
 from vllama.translate.traits import Traits
 from vllama.translate.types import Usage
 from vllama.translate.usual import Usual
@@ -82,7 +83,9 @@ class Tap(ABC):
         self._passage = passage
         self._split = think and not traits.splits_reasoning
         self._opened = think_opened and not passage.constrained
-        self._scan = False if traits.parses_tools else passage.tools
+        tools = passage.tools
+        by_schema = isinstance(tools, Toolset) and tools.forced
+        self._scan = tools if by_schema or not traits.parses_tools else False
         self._prompt_tokens = prompt_tokens
         self._reader = SseReader()
         self.usual = Usual()

@@ -1,9 +1,10 @@
 """Tools in a chat request: what the engine is asked, and what the front does in its place.
 
-An engine that parses calls gets all as it is. For the others the front looks for calls in the text
-(`toolcalls`), enforces `tool_choice` by a schema (`call_schema`), and tells the tools itself to a
-model whose template cannot (`tool_texts`). Sources: OpenAI's API reference for `tool_choice` and
-`parallel_tool_calls`; engines-llamacpp §2 for what llama.cpp's Python server does with them.
+An engine that parses calls gets all as it is, a forced call only if it keeps that to the tool's
+schema. For the others the front looks for calls in the text (`toolcalls`), enforces `tool_choice`
+by a schema (`call_schema`), and tells the tools itself to a model whose template cannot
+(`tool_texts`). Sources: OpenAI's API reference for `tool_choice` and `parallel_tool_calls`;
+engines-llamacpp §2 for what llama.cpp's Python server does with them.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def place_tools(out: dict[str, Any], traits: Traits, style: Style | None) -> Too
             _history(out, tagged=False)
         return None
     need_tools(traits)
-    if traits.parses_tools:
+    if traits.parses_tools and (mode != "required" or traits.keeps_call_schema):
         return toolset(tools, style)
     tools = [_checked(number, tool) for number, tool in enumerate(tools)]
     known = {tool["function"]["name"] for tool in tools}

@@ -96,7 +96,10 @@ class Traits:
     `logged_usage` reads an answer's counts in the lines logged since it was asked for, where the
     stream carries none; they have to be there before the event with the `finish_reason` is sent.
     It returns None if the lines do not tell. `was_given_template`: it was started with the template
-    that the model's files lack; for other engines the front renders those chats.
+    that the model's files lack; for other engines the front renders those chats. `dead_words` are
+    in an error by which the engine says that it has failed for good and must be started again.
+    `keeps_call_schema`: where it parses tool calls and one is forced, the arguments hold to the
+    tool's schema.
     """
 
     context_length: int
@@ -150,6 +153,8 @@ class Traits:
     takes_continue_final_message: bool = False
     logged_usage: Callable[[Sequence[str]], EngineUsage | None] | None = None
     was_given_template: bool = False
+    keeps_call_schema: bool = True
+    dead_words: tuple[str, ...] = ()
 
     @property
     def window(self) -> int:

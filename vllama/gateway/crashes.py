@@ -1,0 +1,39 @@
+"""An engine that says in its answers that it is dead, though its process still runs.
+
+Its words name no cause, or one that only its log has. What it says counts as a crash: nobody is
+sent there any more, it is restarted, and the clients are told why by the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from vllama.errors import EngineCrashed, UpstreamError, VllamaError
+from vllama.scheduler.instance import Lease
+
+Explain = Callable[[VllamaError], VllamaError]
+
+
+def explained_by(lease: Lease) -> Explain | None:
+    """Return what turns an error of a lease's engine into that of its crash, if it is one.
+
+    None for an engine of which no such words are known.
+    """
+    words = lease.traits.dead_words
+    part = lease.instance.part_at(lease.endpoint) if words else None
+    if part is None:
+        return None
+    endpoint = lease.endpoint
+    told: list[str] = []  # all who are answered so hear the same, also when it is being restarted
+
+    def explain(error: VllamaError) -> VllamaError:
+        if not isinstance(error, UpstreamError) or not any(word in error.message for word in words):
+            return error
+        if not told:
+            told.append(part.condemn(endpoint, None))
+        return EngineCrashed(
+            f"cannot go on: the engine has crashed: {told[0]}",
+            hint="try again: it is being restarted",
+        )
+
+    return explain
