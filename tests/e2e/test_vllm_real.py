@@ -331,7 +331,7 @@ def test_a_dead_core_is_a_crash_though_it_ends_with_zero(client, server, name):
         answer.readline()
         core.kill()
         parts = [json.loads(line) for line in answer]
-    assert "the engine has crashed: its core ended without a word" in parts[-1]["error"]
+    assert "the engine has crashed: its core ended without" in parts[-1].get("error", ""), parts
     again = client.chat(name, messages=QUESTION, options=TEN)
     assert again.message.content == COUNTED
     assert chat_engine(server).pid != before.pid
