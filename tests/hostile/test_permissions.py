@@ -57,7 +57,9 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def files(server: Server) -> list[Path]:
-    return sorted(path for path in server.home.rglob("*") if "/logs" not in str(path))
+    """Return what lies in the stores of models; logs and measurements come when they like."""
+    stores = ("models", "data/models", "data/blobs", ".ollama", "hf")
+    return sorted(path for store in stores for path in (server.home / store).rglob("*"))
 
 
 @pytest.mark.parametrize(("method", "path"), CHANGING)
@@ -154,6 +156,28 @@ def test_an_allowed_registry_leads_to_no_other(settings: ModelsSettings) -> None
         with pytest.raises(Forbidden):
             allowing(settings, allowed.host)(f"{allowed.host}/library/model")
         assert allowed.asked and not inside.asked
+
+
+def test_an_allowed_hub_leads_to_no_other(settings: ModelsSettings) -> None:
+    with rogue() as inside, rogue() as allowed:
+
+        def lead(to: Rogue) -> Callable[[str], Reply]:
+            where = {"Location": f"{to.url}/api/models/org/other"}
+            return lambda path: Reply(status=307, headers=where)
+
+        hub = replace(settings, hf_endpoint=allowed.url)
+        allowed.answer = lead(inside)
+        with pytest.raises(Forbidden):
+            allowing(hub, allowed.host)("org/model")
+        assert len(allowed.asked) == 1 and not inside.asked
+        with pytest.raises(VllamaError):
+            allowing(hub)("org/model")
+        assert inside.asked and not any("authorization" in headers for _, headers in inside.asked)
+        assert all("authorization" in headers for _, headers in allowed.asked)
+        allowed.answer, allowed.asked[:] = lead(allowed), []
+        with pytest.raises(VllamaError, match="redirects without end"):
+            allowing(hub, allowed.host)("org/model")
+        assert len(allowed.asked) == 10
 
 
 def test_names_of_the_defaults(settings: ModelsSettings) -> None:

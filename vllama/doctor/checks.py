@@ -81,9 +81,10 @@ def versions() -> Iterator[Finding]:
 
 def settings(loaded: Config) -> Iterator[Finding]:
     """Tell what is wrong with the settings but did not keep them from being read."""
-    for note in loaded.notes:
+    notes = [*loaded.notes, *([loaded.exposure] if loaded.exposure else [])]
+    for note in notes:
         yield warning(note)
-    if not loaded.notes:
+    if not notes:
         yield ok(f"read from {loaded.config_file}" if loaded.config_file else "no config file")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from types import ModuleType
 from typing import Any
 from urllib.parse import urlencode, urlsplit
@@ -172,7 +172,7 @@ class HuggingFace:
         session: httpx2.Client = hub.utils.get_session()
         for pause_s in (*self._pauses, None):
             asked = {**own, **headers, **GZIP}
-            with session.stream("GET", url, headers=asked, timeout=self._timeout_s) as streamed:
+            with self._answered(session, url, asked) as streamed:
                 response = _whole(streamed)
             if response.status_code != 429 and response.status_code < 500:
                 break
@@ -183,6 +183,21 @@ class HuggingFace:
         if response.status_code != 304:
             hub.utils.hf_raise_for_status(response)
         return response
+
+    @contextmanager
+    def _answered(
+        self, session: httpx2.Client, url: str, headers: Mapping[str, str]
+    ) -> Iterator[httpx2.Response]:
+        """Ask, and follow redirects to where models may be had from; the token stays at the hub."""
+        request = session.build_request("GET", url, headers=headers, timeout=self._timeout_s)
+        for _ in range(_MOST_REDIRECTS):
+            with closing(session.send(request, stream=True, follow_redirects=False)) as response:
+                if response.next_request is None:
+                    yield response
+                    return
+                request = response.next_request
+            check_registry(self._allowed, str(request.url))
+        raise httpx2.TooManyRedirects("redirects without end", request=request)
 
     def _library(self) -> ModuleType:
         """Return the hub's library; whoever asks the hub anything needs it."""
@@ -313,6 +328,7 @@ class HuggingFace:
 _MOST_BYTES = 8 * 1024 * 1024
 """Of one question's answers, all pages together; real ones have some 2 MB."""
 _MOST_PAGES = 256
+_MOST_REDIRECTS = 10
 _MOST_KEPT_BYTES = 2 * 1024 * 1024
 _MOST_ERROR_BYTES = 64 * 1024
 _MOST_CHILDREN = 100
