@@ -67,3 +67,9 @@ def test_nothing_is_said_of_threads_where_a_gpu_computes():
     made = plan(H100, LLAMA_CPP_GPU)
     assert made.most_threads is None
     assert not any("thread" in reason for reason in made.reasons)
+
+
+def test_a_client_cannot_ask_for_more_than_the_machine_could_start():
+    made = plan(replace(CPU, cores=2, physical_cores=2), need=Need(threads=100_000))
+    assert made.settings.threads == made.settings.batch_threads == 8
+    assert any("100000 were asked for" in reason for reason in map(str, made.reasons))

@@ -8,7 +8,7 @@ from vllama.errors import BadRequest
 from vllama.translate.adapt import adapt_chat, adapt_completion
 from vllama.translate.openai_in import chat_call, completion_call
 from vllama.translate.safe_schema import safe_schema
-from vllama.translate.schema import MOST_DEPTH, check_schema, resolve
+from vllama.translate.schema import MOST_DEPTH, References, check_schema
 from vllama.translate.traits import SchemaStyle, Traits
 from vllama.translate.types import Sampling
 
@@ -160,19 +160,20 @@ def test_a_schema_that_has_no_end() -> None:
     check_schema(schema)
     for _ in range(10_000):
         schema = {"items": schema}
-    with pytest.raises(BadRequest, match="levels deep"):
+    with pytest.raises(BadRequest, match="recursion"):
         check_schema(schema)
 
 
 def test_references() -> None:
     root = {"$id": "u", "a": [{"$anchor": "n", "b/c": 1}], "d": {"$id": "v", "e f": 2}}
-    assert resolve(root, "#") is resolve(root, "u") is root
-    assert resolve(root, "#/a/0/b~1c") == 1
-    assert resolve(root, "#n") == root["a"][0]  # type: ignore[index]
-    assert resolve(root, "v#/e%20f") == 2
+    resolve = References(root).resolve
+    assert resolve("#") is resolve("u") is root
+    assert resolve("#/a/0/b~1c") == 1
+    assert resolve("#n") == root["a"][0]  # type: ignore[index]
+    assert resolve("v#/e%20f") == 2
     for reference in ("#/a/1", "#/a/x", "#/a/0/b~1c/d", "#m", "w", "v#/a"):
         with pytest.raises(LookupError):
-            resolve(root, reference)
+            resolve(reference)
 
 
 def test_a_tool_whose_bounds_contradict_each_other() -> None:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+MAX_LOGGED = 1000  # characters of a path, and of an error's text, that stand in the log
+
 
 class Gateway:
     """What the handlers work with; `environ` is what an engine would be started with.
@@ -129,6 +131,7 @@ class App:
         took_s = (now_ns() - request.started_ns) / 1e9
         route = request.path if request.path in ROUTES else "other"
         metrics, failure, status = self._gateway.metrics, request.failure, request.status
+        error: BaseException | None = failure
         metrics.request(route, status, took_s)
         level = logging.DEBUG if request.method in ("GET", "HEAD") else logging.INFO
         end = ""
@@ -136,10 +139,16 @@ class App:
             metrics.error(route, status, failure.kind)
             late = status < 400
             level = logging.WARNING if late or failure.status >= 500 else logging.INFO
-            end = f"{', then an error' if late else ''}: {failure.sentence()}"
+            end = f"{', then an error' if late else ''}: {failure.sentence()[:MAX_LOGGED]}"
         elif request.left and not request.done:
             end = ": the client has left"
-        log.log(level, "%s %s %s %.3fs%s", request.method, request.path, status or "-", took_s, end)
+        path = request.path[:MAX_LOGGED]
+        log.log(level, "%s %s %s %.3fs%s", request.method, path, status or "-", took_s, end)
+        while error is not None:
+            # it holds what was read of the request, in cycles that are collected late
+            before = error.__cause__ or error.__context__
+            error.__traceback__ = error.__cause__ = error.__context__ = None
+            error = before
 
     async def _handle(self, request: Request) -> None:
         """Find the handler and run it; the one place where a request's errors end."""
@@ -233,5 +242,5 @@ class App:
             text = f"origin '{origin}' is not allowed; add it to OLLAMA_ORIGINS"
         else:
             text = f"host '{host}' is not allowed; use localhost, or --host to listen elsewhere"
-        log.warning("%s %s 403: %s", request.method, request.path, text)
+        log.warning("%s %s 403: %s", request.method, request.path[:MAX_LOGGED], text[:MAX_LOGGED])
         request.json(403, {"error": text})

@@ -30,6 +30,8 @@ HEADERS = (
     "x-stainless-poll-helper, x-stainless-retry-count, x-stainless-runtime, "
     "x-stainless-runtime-version, x-stainless-timeout"
 )
+MAX_HOST = 300  # characters: a name has 253 at most; what is decided of one is kept
+MAX_ORIGIN = 1000
 PREFLIGHT_AGE_S = 12 * 3600
 KEYLESS = ("/", "/health", "/livez", "/readyz")
 """For whoever only asks whether the server lives."""
@@ -50,6 +52,8 @@ class Guards(Struct, frozen=True, kw_only=True):
 
     def origin_allowed(self, origin: str, host: str) -> bool:
         """Return True if a page of `origin` may talk to us; no origin is no page."""
+        if len(origin) > MAX_ORIGIN or len(host) > MAX_HOST:
+            return False
         if not origin or _local_origin(origin) or any(_matches(i, origin) for i in self.origins):
             return True
         if origin == f"https://{host}":
@@ -60,7 +64,7 @@ class Guards(Struct, frozen=True, kw_only=True):
 
     def host_allowed(self, host: str) -> bool:
         """Return True unless the Host header looks like DNS rebinding (loopback only)."""
-        return not self.loopback or _host_allowed(host)
+        return not self.loopback or (len(host) <= MAX_HOST and _host_allowed(host))
 
     def key_allowed(self, path: str, authorization: str, api_key: str) -> bool:
         """Return True unless a key is wanted for `path` that the request's headers do not show."""

@@ -17,6 +17,9 @@ from vllama.translate.faults import clean_engine_error
 from vllama.translate.traits import Traits
 from vllama.translate.types import Call
 
+MAX_TEXT = 16_000_000
+"""Characters that are given to a tokenizer; its answer takes several times the memory."""
+
 
 async def fetch_json(upstream: Upstream, path: str, body: object) -> dict[str, object]:
     """POST JSON to an engine and return its JSON object. Raises UpstreamError and kin."""
@@ -35,10 +38,15 @@ async def tokenize(
     """Return the engine's tokens of `text`, None if it has no tokenizer route.
 
     `special`: with those that the model puts around an input, where the route leaves them out.
+    Raises BadRequest for a text that is longer than any context.
     """
     route = traits.tokenizer
     if route is None:
         return None
+    if len(text) > MAX_TEXT:
+        raise BadRequest(
+            f"the input is too long: it has {len(text)} characters, {MAX_TEXT} are the most"
+        )
     body: dict[str, object] = {route.input_field: text}
     if special and route.special_field:
         body[route.special_field] = True

@@ -57,6 +57,10 @@ class Kind(StrEnum):
     HUB = "hub"
 
 
+MAX_NAME = 4096
+"""Characters of a name; as long as a path may be on Linux."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRef:
     """A parsed model name; make one with `ModelRef.parse`.
@@ -77,7 +81,7 @@ class ModelRef:
     def parse(cls, text: str) -> ModelRef:
         """Parse what a user typed; raise InvalidModelRef."""
         text = text.strip()
-        if not text or "\0" in text:
+        if not text or "\0" in text or len(text) > MAX_NAME:
             raise _invalid(_SHORT_TYPES)
         if text.lower().startswith("file://"):
             return cls.of_path(Path(text[7:]), text)

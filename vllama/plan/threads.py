@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from vllama.engines.base import Engine, Threaded
 from vllama.plan.types import Facts, Need
 
+MOST_PER_CORE = 4
+"""So many are never faster; far more, an engine cannot start (`num_thread` is a client's word)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Threads:
@@ -33,6 +36,10 @@ def threads(facts: Facts, engine: Engine, need: Need, *, on_gpu: bool) -> Thread
     """Decide for one process of `engine`."""
     platform, prefs = facts.platform, facts.preferences
     if asked := need.threads or prefs.threads:
+        limit = MOST_PER_CORE * platform.cores
+        if asked > limit:
+            reason = f"{_count(limit)}, the most on {platform.cores} cores; {asked} were asked for"
+            return Threads(generate=limit, batch=limit, reason=reason)
         return Threads(generate=asked, batch=asked, reason=f"{_count(asked)}, as asked for")
     cores = max(1, (platform.physical_cores or platform.cores) // prefs.replicas)
     if not isinstance(engine, Threaded) or on_gpu:

@@ -15,7 +15,7 @@ import msgspec
 
 from vllama.errors import BadRequest
 from vllama.translate.adapt_messages import adapt_messages
-from vllama.translate.decoding import decode_object, kind
+from vllama.translate.decoding import check_messages, decode_object, kind
 from vllama.translate.fields import engine_body
 from vllama.translate.prefill import joined_bodies, put_continuation
 from vllama.translate.schema import check_schema
@@ -75,9 +75,11 @@ class Passage(msgspec.Struct, frozen=True, kw_only=True):
 def parse_openai(body: bytes) -> dict[str, Any]:
     """Decode a `/v1` body: an object, top-level keys in lower case. Raises BadRequest."""
     source = decode_object(body, "openai.Request", empty="EOF")
-    if "".join(source).islower():
-        return source
-    return {key.lower(): value for key, value in source.items()}
+    if not "".join(source).islower():
+        source = {key.lower(): value for key, value in source.items()}
+    if isinstance(messages := source.get("messages"), list):
+        check_messages(messages)
+    return source
 
 
 def adapt_chat(

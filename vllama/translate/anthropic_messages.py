@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
 from vllama.errors import BadRequest
-from vllama.translate.decoding import encode_json
+from vllama.translate.decoding import check_messages, encode_json
 
 # changes with every request and would spoil the engine's prefix cache; it instructs nobody
 _BILLING = "x-anthropic-billing-header:"
@@ -45,6 +45,7 @@ def chat_messages(value: object) -> list[dict[str, Any]]:
         refuse("messages", "Input should be a valid list")
     if not value:
         refuse("messages", "at least one message is required")
+    check_messages(value)
     out: list[dict[str, Any]] = []
     for number, item in enumerate(value):
         where = f"messages.{number}"

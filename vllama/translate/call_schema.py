@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vllama.translate.safe_schema import is_safe, safe_schema
+from vllama.translate.schema import check_size
 
 
 def call_schema(tools: Sequence[Mapping[str, Any]]) -> dict[str, object]:
@@ -13,6 +14,7 @@ def call_schema(tools: Sequence[Mapping[str, Any]]) -> dict[str, object]:
 
     `tools` in OpenAI's form, each with `function.name` and `function.parameters`.
     """
+    check_size(tools)
     calls = []
     for tool in tools:
         function = tool["function"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NoReturn
 
 import msgspec
@@ -22,6 +22,9 @@ MAX_DEPTH = 256
 
 MAX_VALUES = 2_000_000
 """More in one body are refused: 100 MB of `[],` would become gigabytes."""
+
+MAX_MESSAGES = 10_000
+"""More in one conversation are refused: each is rendered, perhaps several times, and counted."""
 
 _BRACKETS_OR_STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[{}\[\]]', re.DOTALL)
 _LITERAL = re.compile(r"[tfn][a-z]*")
@@ -96,6 +99,14 @@ def fold(source: Mapping[str, object], known: Iterable[str]) -> dict[str, object
         if value is not None and name in fields:
             out[name] = value
     return out
+
+
+def check_messages(messages: Sequence[object]) -> None:
+    """Raise BadRequest if a conversation has too many messages."""
+    if len(messages) > MAX_MESSAGES:
+        raise BadRequest(
+            f"cannot read the request: it has {len(messages)} messages, {MAX_MESSAGES} are the most"
+        )
 
 
 class Fields:
@@ -177,11 +188,11 @@ def _without_surrogates(value: object) -> object:
     """Replace lone surrogates (`\\ud800` in the JSON) by U+FFFD, as Go does."""
     match value:
         case str():
-            return _SURROGATE.sub("\ufffd", value)
+            return value if value.isascii() else _SURROGATE.sub("\ufffd", value)
         case list():
             return [_without_surrogates(item) for item in value]
         case dict():
-            return {_SURROGATE.sub("\ufffd", k): _without_surrogates(v) for k, v in value.items()}
+            return {_without_surrogates(k): _without_surrogates(v) for k, v in value.items()}
         case _:
             return value
 
@@ -193,7 +204,9 @@ def _refuse_constant(name: str) -> NoReturn:
 def _finite(digits: str) -> float:
     value = float(digits)
     if math.isinf(value):
-        raise BadRequest(f"json: cannot unmarshal number {digits} into Go value of type float64")
+        raise BadRequest(
+            f"json: cannot unmarshal number {digits[:80]} into Go value of type float64"
+        )
     return value
 
 

@@ -13,6 +13,8 @@ from typing import TypeAlias
 from vllama.translate.go_template_lex import Token, tokens, wrong
 
 MAX_NESTING = 64
+MAX_LENGTH = 128 * 1024
+"""Characters of a template; the longest that models come with have a fifth of that."""
 _KEYWORDS = frozenset(
     ("if", "else", "end", "range", "with", "define", "block", "template", "break", "continue")
 )
@@ -121,6 +123,8 @@ def parse(source: str, functions: Collection[str]) -> Tree:
 
 class _Parser:
     def __init__(self, source: str, functions: Collection[str]) -> None:
+        if len(source) > MAX_LENGTH:
+            wrong(1, f"it is longer than {MAX_LENGTH} characters")
         self._tokens = list(tokens(source))
         self._last_line = 1 + source.count("\n")
         self._at = 0

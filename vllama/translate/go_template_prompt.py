@@ -35,6 +35,8 @@ from vllama.translate.types import Message, Think
 
 _RESPONSE = Action(Pipe(0, ((Path("", ("Response",)),),)))
 
+MAX_KEPT_LENGTH = 16 * 1024  # characters: a tree takes a hundred times the memory
+
 
 class GoTemplate:
     """A template with what its text tells about the model."""
@@ -107,10 +109,12 @@ class GoTemplate:
         return render(self._tree, data | thinking_values(think), datetime.fromtimestamp(now))
 
 
-@lru_cache(maxsize=64)
 def go_template(source: str) -> GoTemplate:
-    """Read a template once. Raises BadRequest."""
-    return GoTemplate(source)
+    """Read a template, an ordinary one only once. Raises BadRequest."""
+    return _kept(source) if len(source) <= MAX_KEPT_LENGTH else GoTemplate(source)
+
+
+_kept = lru_cache(maxsize=64)(GoTemplate)
 
 
 def _turns(messages: Iterable[Message]) -> list[dict[str, object]]:

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from vllama.errors import BadRequest
-from vllama.translate.decoding import Fields, decode_object, fold, kind
+from vllama.translate.decoding import Fields, check_messages, decode_object, fold, kind
 from vllama.translate.types import (
     ChatRequest,
     EmbedRequest,
@@ -74,6 +74,7 @@ def _plain_chat(body: bytes) -> ChatRequest | None:
         found = _decode_plain(body)
     except ValueError:
         return None
+    check_messages(found.messages)
     messages = [
         Message(role=message.role.lower(), content=message.content) for message in found.messages
     ]
@@ -95,6 +96,7 @@ def parse_chat(body: bytes) -> ChatRequest:
     fields = Fields(fold(decode_object(body, "api.ChatRequest"), _CHAT), "ChatRequest")
     model = fields.text("model")
     messages = fields.items("messages", "[]api.Message")
+    check_messages(messages)
     return ChatRequest(
         model=model,
         messages=tuple(_message(item) for item in messages if item is not None),

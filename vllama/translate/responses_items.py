@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from vllama.errors import BadRequest
 from vllama.translate.anthropic_messages import joined
-from vllama.translate.decoding import decode_json, encode_json, kind
+from vllama.translate.decoding import check_messages, decode_json, encode_json, kind
 
 _PASSED_OVER = (
     "web_search_call", "file_search_call", "computer_call", "computer_call_output",
@@ -36,6 +36,7 @@ def input_messages(value: object) -> list[dict[str, Any]]:
         refuse_type("input", "a string or an array", value)
     if not value:
         raise BadRequest("[] is too short - 'input'")
+    check_messages(value)
     items = _Items()
     for number, item in enumerate(value):
         where = f"input[{number}]"

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vllama.errors import BadRequest
-from vllama.translate.schema import KINDS, resolve
+from vllama.translate.schema import KINDS, References
 
 _DEPTH = 32
 _MOST_PARTS = 5_000
@@ -59,7 +59,7 @@ class _Closer:
     """Copies one schema for `closed`; what is referred to is collected in `definitions`."""
 
     def __init__(self, root: object) -> None:
-        self._root = root
+        self._references = References(root)
         self._names: dict[int, str] = {}
         self.definitions: dict[str, Any] = {}
 
@@ -91,7 +91,7 @@ class _Closer:
 
     def _refer(self, reference: str, depth: int) -> str:
         try:
-            target = resolve(self._root, reference)
+            target = self._references.resolve(reference)
         except LookupError:
             return reference
         name = self._names.get(id(target))
@@ -115,7 +115,7 @@ class _Cleaner:
     """Copies one schema: references put in place, only known keywords kept."""
 
     def __init__(self, root: object) -> None:
-        self._root = root
+        self._references = References(root)
         self._left = _MOST_PARTS
 
     def clean(
@@ -131,7 +131,7 @@ class _Cleaner:
             if reference in seen:  # a schema within itself: any value from here on
                 return dict(_ANY)
             try:
-                target = resolve(self._root, reference)
+                target = self._references.resolve(reference)
             except LookupError:  # in a tool's parameters, which are not checked
                 target = None
             return self.clean(target, depth + 1, (*seen, reference))

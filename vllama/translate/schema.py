@@ -15,9 +15,11 @@ from typing import Any, NoReturn
 from urllib.parse import unquote
 
 from vllama.errors import BadRequest
+from vllama.translate.decoding import encode_json
 
 KINDS = ("string", "number", "integer", "boolean", "object", "array", "null")
 MOST_DEPTH = 128
+MOST_BYTES = 256 * 1024
 _ONE = frozenset({
     "additionalItems", "additionalProperties", "contains", "else", "if", "items", "not",
     "propertyNames", "then", "unevaluatedItems", "unevaluatedProperties",
@@ -41,6 +43,8 @@ def check_schema(schema: Mapping[str, Any]) -> None:
 
     Definitions that nothing refers to are not looked at.
     """
+    check_size(schema)
+    references = References(schema)
     todo: list[tuple[object, str, int]] = [(schema, "#", 0)]
     referred: set[str] = set()
     while todo:
@@ -60,60 +64,82 @@ def check_schema(schema: Mapping[str, Any]) -> None:
         reference = found.get("$ref")
         if reference is not None and reference not in referred:
             referred.add(reference)
-            todo.append((_referred(schema, reference, f"{where}/$ref"), reference, 0))
+            todo.append((references.end(reference, f"{where}/$ref"), reference, 0))
 
 
-def resolve(root: object, reference: str) -> object:
-    """Return the part of `root` that a reference means. Raises LookupError if there is none.
-
-    By a pointer (`#/$defs/a`), an anchor (`#a`) or a schema's `$id`; nothing is fetched.
-    """
-    base, _, fragment = reference.partition("#")
-    target = root
-    if base and not (isinstance(root, Mapping) and root.get("$id") == base):
-        target = _named(root, "$id", base)
-    fragment = unquote(fragment)
-    if fragment and not fragment.startswith("/"):
-        return _named(target, "$anchor", fragment)
-    for step in fragment.split("/")[1:]:
-        step = step.replace("~1", "/").replace("~0", "~")
-        if isinstance(target, Mapping) and step in target:
-            target = target[step]
-        elif isinstance(target, list) and step.isdecimal() and int(step) < len(target):
-            target = target[int(step)]
-        else:
-            raise LookupError(reference)
-    return target
+def check_size(schema: object) -> None:
+    """Raise BadRequest if a schema is so large that to look through it would take long."""
+    if len(encode_json(schema)) > MOST_BYTES:
+        raise BadRequest(f"cannot use the JSON schema: it is larger than {MOST_BYTES} bytes")
 
 
-def _named(root: object, keyword: str, name: str) -> object:
-    todo = [root]
-    while todo:
-        found = todo.pop()
-        if isinstance(found, Mapping):
-            if found.get(keyword) == name:
-                return found
-            todo += found.values()
-        elif isinstance(found, list):
-            todo += found
-    raise LookupError(name)
+class References:
+    """What the references in one schema mean; all names are collected once."""
 
+    def __init__(self, root: object) -> None:
+        self._root = root
+        self._names: dict[tuple[int, str], dict[str, object]] = {}
+        self._ends: dict[str, object] = {}
 
-def _referred(root: Mapping[str, Any], reference: str, where: str) -> object:
-    """Return what a reference means in the end, which must be more than another one."""
-    seen: set[str] = set()
-    while True:
-        seen.add(reference)
-        try:
-            target = resolve(root, reference)
-        except LookupError:
-            _refuse(where, f"{_shown(reference)} is not in the schema")
-        following = target.get("$ref") if isinstance(target, Mapping) else None
-        if not isinstance(following, str):
-            return target
-        if following in seen:
-            _refuse(where, f"{_shown(reference)} only refers to itself")
-        reference = following
+    def resolve(self, reference: str) -> object:
+        """Return the part of the schema that is meant. Raises LookupError if there is none.
+
+        By a pointer (`#/$defs/a`), an anchor (`#a`) or a schema's `$id`; nothing is fetched.
+        """
+        root = self._root
+        base, _, fragment = reference.partition("#")
+        target = root
+        if base and not (isinstance(root, Mapping) and root.get("$id") == base):
+            target = self._named(root, "$id", base)
+        fragment = unquote(fragment)
+        if fragment and not fragment.startswith("/"):
+            return self._named(target, "$anchor", fragment)
+        for step in fragment.split("/")[1:]:
+            step = step.replace("~1", "/").replace("~0", "~")
+            if isinstance(target, Mapping) and step in target:
+                target = target[step]
+            elif isinstance(target, list) and step.isdecimal() and int(step) < len(target):
+                target = target[int(step)]
+            else:
+                raise LookupError(reference)
+        return target
+
+    def end(self, reference: str, where: str) -> object:
+        """Return what a reference means in the end, which must be more than another one.
+
+        Raises BadRequest.
+        """
+        seen: dict[str, None] = {}
+        while reference not in self._ends:
+            seen[reference] = None
+            try:
+                target = self.resolve(reference)
+            except LookupError:
+                _refuse(where, f"{_shown(reference)} is not in the schema")
+            following = target.get("$ref") if isinstance(target, Mapping) else None
+            if not isinstance(following, str):
+                self._ends[reference] = target
+            elif following in seen:
+                _refuse(where, f"{_shown(reference)} only refers to itself")
+            else:
+                reference = following
+        self._ends |= dict.fromkeys(seen, self._ends[reference])
+        return self._ends[reference]
+
+    def _named(self, root: object, keyword: str, name: str) -> object:
+        names = self._names.get((id(root), keyword))
+        if names is None:
+            names = self._names[id(root), keyword] = {}
+            todo = [root]
+            while todo:
+                found = todo.pop()
+                if isinstance(found, Mapping):
+                    if isinstance(own := found.get(keyword), str):
+                        names.setdefault(own, found)
+                    todo += found.values()
+                elif isinstance(found, list):
+                    todo += found
+        return names[name]  # a KeyError is a LookupError
 
 
 def _schemas_in(schema: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
