@@ -135,6 +135,12 @@ def test_a_server_with_another_name_is_not_trusted(tmp_path: Path) -> None:
     assert done.returncode == 1 and "not valid for '127.0.0.1'" in done.stderr
 
 
+def test_https_without_a_certificate_is_told(tmp_path: Path) -> None:
+    with Server(tmp_path, env={"OLLAMA_HOST": "https://127.0.0.1"}) as server:
+        assert "so http is served, not https" in server.output
+        assert "version" in server.get("/api/version")
+
+
 def test_older_protocols_are_refused(pair: Pair) -> None:
     context = Certificate(pair.chain, pair.key).context
     assert context.minimum_version is ssl.TLSVersion.TLSv1_2

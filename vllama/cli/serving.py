@@ -71,6 +71,8 @@ def serve_with(
     ui = LoggedUi(None if as_json else terminal)
     for note in loaded.notes:
         ui.note(note)
+    if loaded.scheme == "https" and loaded.tls_cert is None:
+        ui.note("there is no certificate, so http is served, not https: give one with --tls-cert")
     try:
         try:
             return opening.serve(loaded, ui, load)

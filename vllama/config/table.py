@@ -211,8 +211,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "allow_registry",
         parse.each(parse.registry, parse.by_comma),
-        "hosts that models may be pulled from, all others are refused; the hub is "
-        "huggingface.co, Ollama's registry registry.ollama.ai",
+        "hosts that models may be pulled from, and no others (the hub: huggingface.co, "
+        "Ollama's registry: registry.ollama.ai)",
         "huggingface.co",
         "--allow-registry",
         many=True,

@@ -23,7 +23,7 @@ def check_registry(allowed: Sequence[str], address: str) -> None:
     if allowed and host not in map(_canonical, allowed):
         raise Forbidden(
             f"cannot pull from {host}: models may be pulled from {', '.join(allowed)} only",
-            hint=f"start the server with --allow-registry {host} to allow it",
+            hint=f"add {host} to the setting allow_registry (vllama serve --allow-registry {host})",
         )
 
 
@@ -33,7 +33,8 @@ def check_size(path: str, size_bytes: int, most_bytes: int | None) -> None:
         raise Forbidden(
             f"cannot fetch '{path}': it has {format_bytes_decimal(size_bytes)}, and no more than "
             f"{format_bytes_decimal(most_bytes)} are allowed",
-            hint="choose a smaller model, or start the server with a larger --max-blob-size",
+            hint="choose a smaller model, or raise the setting max_blob_size (vllama serve "
+            "--max-blob-size SIZE)",
         )
 
 
