@@ -80,10 +80,10 @@ def test_a_chat_that_the_front_renders_keeps_its_form(traits):
 
 
 def test_who_renders_a_chat_that_keeps_to_a_form():
-    own = replace(BARE, formats_by_completion=True)
-    assert renders_better((), None, own, Style(), held=True)
+    own = replace(BARE, chats_by_completion=True)
+    assert renders_better((), None, own, Style(), plain=True)
     assert not renders_better((), None, own, Style())
-    assert not renders_better((), None, BARE, Style(), held=True)
+    assert not renders_better((), None, BARE, Style(), plain=True)
 
 
 @pytest.mark.parametrize(

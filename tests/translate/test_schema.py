@@ -16,7 +16,7 @@ TREE = {"$defs": {"t": {"type": "object", "properties": {"n": {"$ref": "#/$defs/
 ENGINES = (
     Traits(context_length=512),
     Traits(context_length=512, schema_style=SchemaStyle.JSON_OBJECT, completion_grammar="grammar"),
-    Traits(context_length=512, completion_schema="json_schema", formats_by_completion=True),
+    Traits(context_length=512, completion_schema="json_schema", chats_by_completion=True),
 )
 
 

@@ -12,7 +12,9 @@ said otherwise, more than many a model: the plan says how much there is for it. 
 up to 30 s, a second one ends it. Completions take a schema as `json_schema` and ignore
 `response_format`. Chats with a `response_format` may put a fence of Markdown around their JSON,
 which is left out of the answer but counts: of few tokens nothing is left, and a small model writes
-something else inside one. So they are sent as completions. `n` above the number of slots is
+something else inside one. A streamed chat is parsed anew, from its first word, with every token,
+which costs 7 % of the tokens per second of a small model. So a chat of nothing but text is sent as
+a completion of a prompt that the front has rendered. `n` above the number of slots is
 refused, and each choice has a usage of its own, so that several choices are asked for one by one.
 With `--context-shift` an answer goes on over the end of its context until its limit, and `n_keep`
 of a request is honoured; nothing in a request switches it off (`shift` false: the front sends the
@@ -207,7 +209,7 @@ TRAITS = Traits(
     takes_prompt_lists=True,
     takes_template_kwargs=True,
     completion_schema="json_schema",
-    formats_by_completion=True,
+    chats_by_completion=True,
     reasoning_field="reasoning_content",
     seed_bits=32,
     tokenizer=Tokenizer(

@@ -103,7 +103,6 @@ async def relay_chat(
         think=template_think(asked, shown, prompt.traits),
         always=asked.debug_render_only or sampling.max_tokens == 0,
         chat_only=chat_only(asked, prompt.traits),
-        held=asked.format is not None,
     )
     if asked.debug_render_only:
         images = sum(len(message.images) for message in kept)

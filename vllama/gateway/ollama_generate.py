@@ -184,7 +184,6 @@ async def prepare(
             think=think,
             always=always,
             chat_only=chat_only(asked, lease.traits) and not asked.template,
-            held=asked.format is not None,
             text_wanted=True,  # for `context`
         )
     check_tokens(asked.context, entry.info.vocab_size)

@@ -91,8 +91,9 @@ class Prompt:
     def matters(self) -> bool:
         """Whether anything is to be done here: an engine may render and count all by itself."""
         counts = not self._traits.usage_in_stream or self._is_bounded
-        rendered = self._traits.completes_chats or self._go is not None or self._is_foreign
-        return counts or rendered or self._splits
+        traits = self._traits
+        renders = traits.completes_chats or traits.chats_by_completion
+        return counts or renders or self._go is not None or self._is_foreign or self._splits
 
     @property
     def sent(self) -> str | list[int]:
@@ -107,7 +108,6 @@ class Prompt:
         think: Think,
         always: bool = False,
         chat_only: bool = False,
-        held: bool = False,
         text_wanted: bool = False,
     ) -> Sequence[Message]:
         """Return the messages that fit into the context; count them on the way.
@@ -116,7 +116,7 @@ class Prompt:
         Nothing is counted for an engine that counts by itself, unless `always` or where it might be
         too long. Images can only be
         given to the engine with the messages, so that they need its own template; so does what only
-        its chat route can do (`chat_only`: keep to a schema). `held`: the answer keeps to one.
+        its chat route can do (`chat_only`: keep to a schema).
         """
         self._thought_begun = is_continued(messages) and is_unfinished(messages[-1].content)
         images = sum(len(item.images) for item in messages)
@@ -126,8 +126,8 @@ class Prompt:
             self.finished = self._traits.completes
         elif not (self.finished or images or chat_only) and self._info.chat_template:
             style = style_of(self._info.chat_template)
-            held = held and not tools and not marks_thinking(self._info.chat_template or "")
-            self.finished = renders_better(messages, think, self._traits, style, held=held)
+            plain = not tools and not marks_thinking(self._info.chat_template)
+            self.finished = renders_better(messages, think, self._traits, style, plain=plain)
         counts = always or not self._traits.usage_in_stream or self._may_be_long(messages, tools)
         wanted = counts or text_wanted or self._splits
         if not self.finished and not (self._info.chat_template and wanted):

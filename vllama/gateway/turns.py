@@ -90,8 +90,7 @@ async def turn_of(
     prompt = Prompt(info, renderer, upstream, traits, own, fitting)
     goes_on = ends_in_answer(body.get("messages"))
     may_be_long = len(data) >= traits.window  # a token is one byte at least
-    by_completion = by_text and traits.formats_by_completion
-    if prompt.matters or goes_on or may_be_long or by_completion:
+    if prompt.matters or goes_on or may_be_long:
         turns, tools = conversation(data)
         kept = await prompt.fit(
             turns,
@@ -99,7 +98,6 @@ async def turn_of(
             think=passage.think,
             # an answer that was begun is only continued there, whatever else is asked for
             chat_only=passage.chat_only and not (by_text or (goes_on and not held)),
-            held=by_text,
         )
         await prompt.shorten()
         limit = prompt.limit(passage.max_tokens)

@@ -2,7 +2,8 @@
 
 For engines whose own rendering lacks something (`Traits.completes_chats`): llama.cpp's Python
 server takes no switches of the template with a request, so that thinking could not be turned off,
-and gives templates the arguments of earlier calls as strings, which many of them cannot read.
+and gives templates the arguments of earlier calls as strings, which many of them cannot read. And
+for those whose chats cost more than their completions (`Traits.chats_by_completion`).
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ def renders_better(
     traits: Traits,
     style: Style,
     *,
-    held: bool = False,
+    plain: bool = False,
 ) -> bool:
-    """Tell whether a chat must be rendered by the front: the engine would do it wrongly.
+    """Tell whether the front should render a chat: the engine would do it wrongly, or slower.
 
-    `held`: all of the answer has to keep to a form: no thinking and no calls come before it.
+    `plain`: its answer is nothing but text, without thinking or calls.
     """
-    if held and traits.formats_by_completion:
+    if plain and traits.chats_by_completion:
         return True
     if is_continued(messages) and traits.completes and not traits.takes_continue_final_message:
         return True

@@ -78,9 +78,9 @@ class Traits:
     and send it as a completion, where the engine's own rendering lacks something (`rendered`).
     `formats_completions`: completions too take a `response_format`, not only chats;
     `completion_schema` is the field that takes a bare schema in its place there,
-    `completion_grammar` the one that takes a grammar (`gbnf`). `formats_by_completion`: a chat that
-    has to keep to a form is sent as a completion of a prompt that the front rendered, because the
-    engine's own chats allow more than the form (llama-server: a fence around it, then left out).
+    `completion_grammar` the one that takes a grammar (`gbnf`). `chats_by_completion`: a chat
+    without thinking or tools is sent as a completion of a prompt that the front rendered, because
+    the engine's own chats are slower, or allow more than the form that they should keep to.
     `completes`: it has a route for completions; `takes_tools`: its chats show tools to the model.
     `taken_fields` are all fields of a body that it knows, for an engine that refuses others: those
     are left out; None: it ignores what it does not know. `always` are fields sent where the request
@@ -138,7 +138,7 @@ class Traits:
     formats_completions: bool = True
     completion_schema: str | None = None
     completion_grammar: str | None = None
-    formats_by_completion: bool = False
+    chats_by_completion: bool = False
     reasoning_field: str | None = None
     roles: frozenset[str] | None = None
     refused_fields: frozenset[str] = frozenset({"grammar"})
