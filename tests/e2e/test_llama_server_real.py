@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -199,6 +200,14 @@ def test_a_context_and_a_schema(native):
     first = ask(native, {"prompt": "Say one word.", "options": {"num_predict": 4}})
     reply = ask(native, {"prompt": "A person.", "format": AGE, "context": first["context"]})
     assert set(json.loads(reply["response"])) == {"age"}
+
+
+def test_no_white_space_but_one_blank_stands_in_a_form(native):
+    """A small model that may go on with line feeds goes on with them to the end."""
+    body = {"prompt": "A list.\n\n\n", "raw": True, "options": {"num_predict": 60}}
+    form = {"type": "array", "items": {"type": "boolean"}}
+    reply = ask(native, body | {"format": form})
+    assert not re.search(r"\s\s|[\n\t]", reply["response"])
 
 
 def test_schemas_of_openai_clients(client):

@@ -92,7 +92,7 @@ LLAMA, SERVER = "llama-cpp-python", "llama-server"
             here(CPU, LLAMA_SERVER_HERE),
             Fault.MEMORY,
             FORMS,
-            [(SERVER, 2048, "m.gguf"), (SERVER, 2048, "m.gguf"), (SERVER, 2048, "s.gguf")],
+            [(SERVER, 2048, "m.gguf"), (SERVER, 2048, "s.gguf"), (LLAMA, 2048, "s.gguf")],
         ),
         (here(CPU, LLAMA_SERVER_HERE), Fault.ARCHITECTURE, FORMS, [(LLAMA, 4096, "m.gguf")]),
         (here(CPU, LLAMA_SERVER_HERE), Fault.MISMATCH, FORMS, [(LLAMA, 4096, "m.gguf")]),
@@ -113,6 +113,13 @@ LLAMA, SERVER = "llama-cpp-python", "llama-server"
 )  # fmt: skip
 def test_the_steps(known, fault, forms, tried):
     assert shape(climb(known, fault, forms=forms))[1:] == tried
+
+
+def test_fewer_requests_at_once_come_before_a_smaller_file():
+    known, need = here(CPU, LLAMA_SERVER_HERE), Need(concurrent=True)
+    plans = [one.plan for one in climb(known, Fault.MEMORY, need=need, forms=FORMS)]
+    assert [plan.settings.parallel for plan in plans[:3]] == [4, 4, 1]
+    assert [plan.bundle.path.name for plan in plans[:4]] == ["m.gguf"] * 3 + ["s.gguf"]
 
 
 def test_a_gpu_engine_runs_shorter_then_with_fewer_then_without_graphs():

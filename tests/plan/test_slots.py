@@ -171,14 +171,38 @@ def test_each_request_has_a_cache_of_its_own():
     assert "8 requests at once, each with a context of its own" in eight.reasons
 
 
+def test_one_context_until_requests_come_at_once():
+    facts = facts_of(BOTH, engine=NATIVE.name)
+    one, four = (make_plan(facts, bundle(), INFO, Need(concurrent=flag)) for flag in (False, True))
+    assert (one.settings.parallel, four.settings.parallel) == (1, 4)
+    assert four.memory.kv_bytes == 4 * one.memory.kv_bytes
+    assert "one request at a time; loaded again for 4 if several come" in one.reasons
+    assert "4 requests at once, each with a context of its own" in four.reasons
+
+
+@pytest.mark.parametrize(
+    "preferences",
+    [{"parallel": 1}, {"parallel": 3}, {"replicas": 2}, {"engine": PYTHON_SERVER.name}],
+)
+def test_a_number_that_was_asked_for_does_not_change(preferences):
+    given = {"engine": NATIVE.name} | preferences
+    plan = make_plan(facts_of(BOTH, **given), bundle(), INFO, Need())
+    assert not plan.may_grow
+    if asked := preferences.get("parallel"):
+        assert plan.settings.parallel == asked
+
+
 @pytest.mark.parametrize("ram_gib", [16, 4, 1.2, 1.0])
 def test_as_many_as_fit_beside_the_whole_context_if_nobody_said_how_many(ram_gib):
     platform = replace(CPU, ram_total_bytes=int(ram_gib * GIB))
     wanted = replace(INFO, context_length=8192)
     facts = facts_of(BOTH, platform, engine=NATIVE.name, context_length=8192)
-    plan = make_plan(facts, bundle(), wanted, Need())
+    plan = make_plan(facts, bundle(), wanted, Need(concurrent=True))
     assert plan.settings.context_length == 8192
     assert plan.settings.parallel in (1, 2, 4)
+    first = make_plan(facts, bundle(), wanted, Need())
+    assert first.most_parallel == plan.settings.parallel == plan.most_parallel
+    assert first.may_grow is (plan.settings.parallel > 1) and not plan.may_grow
     usable = platform.ram_total_bytes - facts.preferences.reserve_bytes
     assert plan.memory.total_bytes <= usable
     if plan.settings.parallel < 4:  # one step more would not have

@@ -22,12 +22,20 @@ PATTERN = {"type": "string", "pattern": "^[^a]$"}
 GRAMMAR = Traits(
     context_length=512, completion_grammar="grammar", schema_style=SchemaStyle.JSON_OBJECT
 )
+# one space at most between two values: a model may not go on with white space
+SPACED = {
+    "x-guidance": {
+        "whitespace_flexible": False,
+        "item_separator": ", ",
+        "key_separator": ": ",
+    }
+}
 BARE = Traits(context_length=512, completion_schema="json_schema")
 ROWS = [
     (Traits(context_length=512), SCHEMA, {"response_format": OPENAI}),
     (Traits(context_length=512), "json", {"response_format": {"type": "json_object"}}),
-    (BARE, SCHEMA, {"json_schema": CLOSED}),
-    (BARE, "json", {"json_schema": {"type": "object"}}),
+    (BARE, SCHEMA, {"json_schema": SPACED | CLOSED}),
+    (BARE, "json", {"json_schema": SPACED | {"type": "object"}}),
     (BARE, None, {}),
     (GRAMMAR, SCHEMA, {"grammar": json_grammar(SCHEMA)}),
     (GRAMMAR, PATTERN, {"grammar": json_grammar(safe_schema(PATTERN))}),
@@ -60,8 +68,8 @@ def test_a_finished_prompt(traits, format_, expected):
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        (OPENAI, {"json_schema": CLOSED}),
-        ({"type": "json_object"}, {"json_schema": {"type": "object"}}),
+        (OPENAI, {"json_schema": SPACED | CLOSED}),
+        ({"type": "json_object"}, {"json_schema": SPACED | {"type": "object"}}),
         ({"type": "text"}, {}),
     ],
 )

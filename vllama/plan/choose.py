@@ -282,6 +282,7 @@ def draft(
         reasons=tuple(reasons),
         context_asked=reckoned.context_asked,
         most_threads=work.most,
+        most_parallel=reckoned.most_parallel,
         relief=facts.relief,
     )
     return plan, choice, reckoned

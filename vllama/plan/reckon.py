@@ -75,9 +75,14 @@ def reckon(facts: Facts, choice: Choice, format_: Format, info: ModelInfo, need:
             tuning=tuning,
             context_asked=asked,
         )
-    parallel, slots = slots_of(facts, engine, info, need, context, on_gpu=on_gpu)
-    if slots > 1:
-        reasons.append(f"{slots} requests at once, each with a context of its own")
+    most = most_slots(facts, engine, info, need, context, on_gpu=on_gpu)
+    parallel, slots = at_once(facts), 1
+    if most is not None:
+        parallel = slots = most if starts_with_all(facts, need) else 1
+        if slots > 1:
+            reasons.append(f"{slots} requests at once, each with a context of its own")
+        elif most > 1:
+            reasons.append(f"one request at a time; loaded again for {most} if several come")
     if not asked:
         fitting = largest_context(
             info,
@@ -99,6 +104,7 @@ def reckon(facts: Facts, choice: Choice, format_: Format, info: ModelInfo, need:
         memory=memory,
         usable_bytes=usable,
         parallel=parallel,
+        most_parallel=most,
         reasons=tuple(reasons),
         context_asked=asked,
     )
@@ -133,25 +139,34 @@ def memory_of(
     )
 
 
-def slots_of(
+def most_slots(
     facts: Facts, engine: Engine, info: ModelInfo, need: Need, context: int, *, on_gpu: bool
-) -> tuple[int | None, int]:
-    """Return how many requests are answered at once (None: up to the engine), and with how many
-    caches.
+) -> int | None:
+    """Return how many requests may be answered at once, each with a cache of its own.
 
-    As many as are asked for. The engine's own number has to fit beside the whole context.
+    As many as are asked for. The engine's own number has to fit beside the whole context. None: an
+    engine that has one cache for all.
     """
-    asked = facts.preferences.parallel
     if not isinstance(engine, Slotted):
-        return at_once(facts), 1
+        return None
     slots = engine.slots(at_once(facts))
     usable = share_bytes(facts, on_gpu=on_gpu)
-    while not asked and slots > 1:
+    while not facts.preferences.parallel and slots > 1:
         memory = memory_of(facts, engine, info, need, context, on_gpu=on_gpu, slots=slots)
         if memory.total_bytes <= usable:
             break
         slots //= 2
-    return slots, slots
+    return slots
+
+
+def starts_with_all(facts: Facts, need: Need) -> bool:
+    """Tell whether an engine is started with all its slots, not with one until more are needed.
+
+    Every slot costs the memory of a whole context, and time at the start. One person who chats
+    needs one, as Ollama gives.
+    """
+    prefs = facts.preferences
+    return need.concurrent or prefs.parallel is not None or prefs.replicas > 1
 
 
 def fitting_context(

@@ -37,6 +37,7 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
     """What one request needs of an instance; None means: whatever is there.
 
     `threads` is what somebody asked for, `threads_at_most` what other programs leave cores for.
+    `concurrent`: requests have come while another one was served.
     """
 
     mode: Mode = Mode.CHAT
@@ -45,6 +46,7 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
     threads: int | None = None
     threads_at_most: int | None = None
     logprobs: bool = False
+    concurrent: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,8 +111,8 @@ class Reckoned:
     """What a model takes here, before anybody has judged whether that is too much.
 
     Context in tokens, `gpu_layers` -1: all; `usable_bytes` is what there is of that memory.
-    `parallel` requests are answered at once, None: as many as the engine likes. `context_asked`:
-    somebody asked for that much context.
+    `parallel` requests are answered at once, None: as many as the engine likes; `most_parallel`
+    would be if they came. `context_asked`: somebody asked for that much context.
     """
 
     gpu_layers: int
@@ -118,6 +120,7 @@ class Reckoned:
     memory: Memory
     usable_bytes: int
     parallel: int | None = None
+    most_parallel: int | None = None
     reasons: tuple[str, ...] = ()
     tuning: Tuning | None = None
     context_asked: bool = False
@@ -149,7 +152,8 @@ class Plan:
     """The decision and its reasons, one sentence each.
 
     `context_asked`: somebody asked for that much context. `most_threads` are those that would
-    generate if no other program wanted a core, None: their number stays as it is. `relief` is what
+    generate if no other program wanted a core, None: their number stays as it is; `most_parallel`
+    are the requests that it would answer at once if they came (`Need.concurrent`). `relief` is what
     it had to make do with; `instead` says so, and why, of a plan that is not the first; else it is
     empty.
     """
@@ -163,5 +167,11 @@ class Plan:
     reasons: tuple[str, ...]
     context_asked: bool = False
     most_threads: int | None = None
+    most_parallel: int | None = None
     relief: Relief = field(default_factory=Relief)
     instead: str = ""
+
+    @property
+    def may_grow(self) -> bool:
+        """Whether it would answer more requests at once if they came."""
+        return (self.most_parallel or 0) > (self.settings.parallel or 1)

@@ -141,8 +141,12 @@ class Key(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Waiter:
-    """A request in the queue; its future gets None when it may go on."""
+    """A request in the queue of `instance`; its future is done when it has been counted in there.
 
+    It may be moved to the queue of the instance that takes the place of that one.
+    """
+
+    instance: Instance
     future: asyncio.Future[None]
     keep_alive_s: float | None
 
@@ -253,6 +257,13 @@ class Instance:
     def has_slot(self) -> bool:
         """True if one more request may be sent."""
         return self.leases < self.limit
+
+    @property
+    def crowded(self) -> bool:
+        """True if requests wait that would be served at once if it were loaded for several."""
+        return (
+            bool(self.queue) and not self.has_slot and self.plan is not None and self.plan.may_grow
+        )
 
     @property
     def deadline_s(self) -> float:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
+
+import msgspec
 
 from vllama.errors import (
     EngineError,
@@ -25,11 +28,20 @@ log = logging.getLogger(__name__)
 class Life:
     """Owner of one instance; `run` does not return before its process tree is gone."""
 
-    def __init__(self, table: Table, ports: Ports, room: Room, instance: Instance) -> None:
+    def __init__(
+        self,
+        table: Table,
+        ports: Ports,
+        room: Room,
+        instance: Instance,
+        grow: Callable[[Instance], None],
+    ) -> None:
+        """`grow` has an instance loaded again for several requests at once."""
         self._table = table
         self._ports = ports
         self._room = room
         self._instance = instance
+        self._grow = grow
         self._error: VllamaError | None = None
 
     async def run(self) -> None:
@@ -89,7 +101,11 @@ class Life:
     async def _plan(self) -> Plan:
         """Decide how, then wait until the instance that this one replaces is gone."""
         instance = self._instance
-        plan = instance.plan = await self._ports.plan(instance.bundle, instance.need)
+        plan = await self._ports.plan(instance.bundle, instance.need)
+        if plan.may_grow and len(instance.queue) > 1:  # they are here already
+            instance.need = msgspec.structs.replace(instance.need, concurrent=True)
+            plan = await self._ports.plan(instance.bundle, instance.need)
+        instance.plan = plan
         for reason in plan.reasons:
             log.debug("plan %s: %s", instance.bundle.name, reason)
         if instance.replaces:
@@ -128,6 +144,8 @@ class Life:
                     ):
                         await self._ready(begun_s)
                         table.serve_queue(instance)
+                        if instance.loaded and instance.crowded:
+                            self._grow(instance)
                     if self._ended_asleep():
                         self._start_over()
                         return

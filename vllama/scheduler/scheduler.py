@@ -126,7 +126,7 @@ class Scheduler:
                 return lease
             instance = self._instance_for(bundle, need)
             granted = await self._queued(instance, keep_alive_s, prefix)
-            if granted and instance.fits(bundle, need):
+            if granted and granted.instance.fits(bundle, need):
                 return granted
             # the engine has just ended; or it was still being planned when we joined, with a
             # smaller context than we need
@@ -262,7 +262,7 @@ class Scheduler:
             )
         begun_s = self._clock.monotonic()
         log.debug("%s: a request waits at place %d", instance.bundle.name, position)
-        waiter = Waiter(asyncio.get_running_loop().create_future(), keep_alive_s)
+        waiter = Waiter(instance, asyncio.get_running_loop().create_future(), keep_alive_s)
         if instead is None:
             instance.queue.append(waiter)
         else:
@@ -270,13 +270,14 @@ class Scheduler:
             self.release(instead)  # not before: an instance without requests may end
         while True:
             instance.wake.set()
-            await self._turn(instance, waiter)
+            await self._turn(waiter)
+            instance = waiter.instance
             if lease := self._table.lease(instance, prefix):
                 break
             if instance.ended.is_set():
                 return None
             # the engine has ended at this moment; the place in the queue is not lost by that
-            waiter = Waiter(asyncio.get_running_loop().create_future(), keep_alive_s)
+            waiter = Waiter(instance, asyncio.get_running_loop().create_future(), keep_alive_s)
             instance.queue.appendleft(waiter)
         lease.queued_s = lease.began_s - begun_s
         lease.queue_position = position
@@ -287,12 +288,13 @@ class Scheduler:
             )
         return lease
 
-    async def _turn(self, instance: Instance, waiter: Waiter) -> None:
+    async def _turn(self, waiter: Waiter) -> None:
         """Wait until `waiter` is counted in; who leaves, leaves nothing behind."""
         future = waiter.future
         try:
             await future
         except asyncio.CancelledError:
+            instance = waiter.instance
             if waiter in instance.queue:
                 instance.queue.remove(waiter)
             elif future.done() and not future.cancelled() and future.exception() is None:
@@ -321,6 +323,14 @@ class Scheduler:
         need = msgspec.structs.replace(old.need, threads_at_most=threads)
         self._begin(self._group, old.key, old.bundle, need, old)
 
+    def _grow(self, old: Instance) -> None:
+        """Load `old` again for several requests at once; who waits for it waits for that."""
+        if self._closing or self._group is None or old.retiring or old.plan is None:
+            return
+        self._table.retire(old, f"it is loaded again for {old.plan.most_parallel} requests at once")
+        need = msgspec.structs.replace(old.need, concurrent=True)
+        self._table.move_queue(old, self._begin(self._group, old.key, old.bundle, need, old))
+
     def _begin(
         self, group: asyncio.TaskGroup, key: Key, bundle: Bundle, need: Need, old: Instance | None
     ) -> Instance:
@@ -337,7 +347,7 @@ class Scheduler:
             replaces=old or next(ending, None),
         )
         self._table.instances[key] = instance
-        life = Life(self._table, self._ports, self._room, instance)
+        life = Life(self._table, self._ports, self._room, instance, self._grow)
         # not in the request's context: its life is longer
         context = Context()
         context.run(tracing.model.set, bundle.name)
@@ -361,4 +371,5 @@ def widened(old: Instance, need: Need) -> Need:
         context_length=context,
         logprobs=logprobs,
         threads_at_most=old.need.threads_at_most,
+        concurrent=old.need.concurrent,
     )

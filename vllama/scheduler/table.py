@@ -193,6 +193,14 @@ class Table:
                 waiter.future.set_result(None)
 
     @staticmethod
+    def move_queue(old: Instance, new: Instance) -> None:
+        """Let those who wait for one instance wait for another, in their order."""
+        for waiter in old.queue:
+            waiter.instance = new
+        new.queue.extend(old.queue)
+        old.queue.clear()
+
+    @staticmethod
     def fail_queue(instance: Instance, error: VllamaError) -> None:
         """Tell everybody who waits."""
         while instance.queue:

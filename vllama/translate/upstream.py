@@ -44,6 +44,8 @@ _SENT = (
 
 MAX_PUT = 256
 
+_SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+
 _SIGNATURES = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
     (b"\xff\xd8\xff", "image/jpeg"),
@@ -158,7 +160,12 @@ def response_format(wanted: Format, traits: Traits) -> dict[str, object] | None:
 def put_completion_format(
     body: dict[str, Any], wanted: Mapping[str, object] | None, traits: Traits
 ) -> None:
-    """Put a `response_format` into a completion: as it is, or as the engine wants it there."""
+    """Put a `response_format` into a completion: as it is, or as the engine wants it there.
+
+    A llama.cpp that was built with llguidance, as xllamacpp is, lets any white space come between
+    two values, and a small model goes on with it to the end of its context. `x-guidance` (in
+    llguidance's docs/json_schema.md) allows one space; other builds ignore it.
+    """
     if wanted is None:
         return
     inner = wanted.get("json_schema")
@@ -168,7 +175,7 @@ def put_completion_format(
         is_safe = traits.schema_style is SchemaStyle.JSON_OBJECT  # made so by `response_format`
         body[traits.completion_grammar] = json_grammar(schema if is_safe else safe_schema(schema))
     elif traits.completion_schema is not None:
-        body[traits.completion_schema] = closed(schema)
+        body[traits.completion_schema] = {"x-guidance": _SPACING} | closed(schema)
     else:
         body["response_format"] = wanted
 
