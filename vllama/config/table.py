@@ -113,7 +113,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "num_parallel",
         parse.whole(0),
-        "requests at once per model; 0 as the engine likes (llama-server: 1, and 4 when several come)",
+        "requests at once per model; 0 as the engine likes (llama-server: 1, 4 if several come)",
         "4",
         "--parallel",
         "OLLAMA_NUM_PARALLEL",
