@@ -59,10 +59,11 @@ bench-ollama: $(STAMPS)/package $(STAMPS)/llama-server $(STAMPS)/model
 	  $(if $(SWAP_FILE),--swap-file $(SWAP_FILE)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(QUICK),--quick) $(ARGS)
 
 # clients, kills, hangs and evictions at random against the fake engine; SEED=… repeats a run; MIX=1:
-# three models where two fit, all dialects, and an engine killed every ten seconds
+# three models where two fit, all dialects, and an engine killed every ten seconds; TROUBLE=1: that,
+# with little memory, pulls, copies, reloads, clients that leave, and a stop in the midst of it
 SECONDS ?= 600
 soak: $(STAMPS)/dev
-	$(BIN)/python -m tests.chaos.$(if $(MIX),mix,storm) --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tests.chaos.$(if $(TROUBLE),trouble,$(if $(MIX),mix,storm)) --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 clean:
 	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

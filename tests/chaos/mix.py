@@ -24,8 +24,10 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
@@ -181,6 +183,10 @@ class Mix:
                 continue
         return found
 
+    def model_of(self, name: str) -> str:
+        """Return the model of an engine, by the name that it was loaded by."""
+        return name.removesuffix(":latest")
+
     async def kill(self, over: asyncio.Event, every_s: float) -> None:
         """Kill an engine again and again, whatever it does at that moment."""
         while not over.is_set():
@@ -193,7 +199,7 @@ class Mix:
             if over.is_set() or not engines:
                 continue
             name, process = self.random.choice(engines)
-            self.kills.append(Kill(name.removesuffix(":latest"), time.monotonic()))
+            self.kills.append(Kill(self.model_of(name), time.monotonic()))
             try:
                 process.kill()
                 self.seen["killed"] += 1
@@ -247,6 +253,7 @@ class Mix:
             tasks = [asyncio.create_task(self.client(client, over)) for _ in range(CLIENTS)]
             tasks.append(asyncio.create_task(self.kill(over, every_s)))
             tasks.append(asyncio.create_task(self.watch(client, over, begun_s)))
+            tasks += [asyncio.create_task(one) for one in self.work(client, over)]
             await asyncio.sleep(seconds)
             over.set()
             await asyncio.gather(*tasks)
@@ -256,6 +263,16 @@ class Mix:
                 self.judge(wish, answer, time.monotonic(), time.monotonic())
                 if answer.error:
                     self.wrong.append(f"after it all: {wish}: {answer}")
+            await self.stop(client)
+
+    def work(
+        self, client: httpx.AsyncClient, over: asyncio.Event
+    ) -> list[Coroutine[Any, Any, None]]:
+        """Return what else goes on until `over`."""
+        return []
+
+    async def stop(self, client: httpx.AsyncClient) -> None:
+        """End it; the server is stopped by its owner."""
 
     def growth(self, from_s: float) -> float:
         """Return by which share the supervisor's size changed between `from_s` and the end."""

@@ -51,6 +51,7 @@ def parse(args: list[str] | None = None) -> argparse.Namespace:
     life.add_argument("--exit-code", type=int, default=None, metavar="N")
     life.add_argument("--fits", type=int, metavar="N", help="a larger context is too much memory")
     life.add_argument("--hold", type=int, default=0, metavar="MB", help="take so much memory")
+    life.add_argument("--peak", type=int, default=0, metavar="MB", help="so much while it loads")
     life.add_argument("--no-wake", action="store_true", help="refuse to wake up")
     life.add_argument("--ignore-term", action="store_true", help="children too")
     talk = p.add_argument_group("output")
@@ -115,7 +116,8 @@ def spawn(options: argparse.Namespace, kind: str) -> None:
 
 
 def load(options: argparse.Namespace) -> None:
-    """Do what is done before ready: print, and take the time."""
+    """Do what is done before ready: print, and take the time, and memory that is given back."""
+    peak = bytes(range(256)) * (4096 * options.peak)
     for line in options.print:
         print(line, flush=True)
     block = ("talk " * 20)[:99] + "\n"
@@ -126,6 +128,7 @@ def load(options: argparse.Namespace) -> None:
     for step in itertools.count():
         left_s = deadline - time.monotonic()
         if left_s <= 0:
+            del peak
             return
         if options.chatter_interval:
             print(f"loading step {step}", end="\r" if options.chatter_cr else "\n", flush=True)
