@@ -99,3 +99,27 @@ async def test_one_that_is_loaded_again_for_another_reason_keeps_its_slots():
         need = Need(context_length=1 << 14)
         scheduler.release(await scheduler.acquire(model("m"), need, None))
         assert slots(world) == [4, 4]
+
+
+@in_loop
+async def test_the_next_load_has_the_slots_that_the_last_one_needed():
+    world, order = Slotted(), []
+    async with world.running() as scheduler:
+
+        async def unload():
+            assert scheduler.unload(model("m"))
+            await reach(lambda: not scheduler.views())
+
+        first = await scheduler.acquire(model("m"), Need(), None)
+        second = asyncio.create_task(asked(scheduler, order, 2))
+        await settle()
+        scheduler.release(first)
+        third = await scheduler.acquire(model("m"), Need(), None)
+        for lease in (await second, third):
+            scheduler.release(lease)
+        await unload()
+        await use(scheduler)
+        assert slots(world) == [1, 4, 4]
+        await unload()  # one after the other: it was loaded for nothing
+        await use(scheduler)
+        assert slots(world) == [1, 4, 4, 1]

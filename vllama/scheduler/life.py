@@ -103,6 +103,7 @@ class Life:
         instance = self._instance
         plan = await self._ports.plan(instance.bundle, instance.need)
         if plan.may_grow and len(instance.queue) > 1:  # they are here already
+            self._table.concurrent.add(instance.key)
             instance.need = msgspec.structs.replace(instance.need, concurrent=True)
             plan = await self._ports.plan(instance.bundle, instance.need)
         instance.plan = plan

@@ -328,14 +328,17 @@ class Scheduler:
         if self._closing or self._group is None or old.retiring or old.plan is None:
             return
         self._table.retire(old, f"it is loaded again for {old.plan.most_parallel} requests at once")
-        need = msgspec.structs.replace(old.need, concurrent=True)
-        self._table.move_queue(old, self._begin(self._group, old.key, old.bundle, need, old))
+        self._table.concurrent.add(old.key)
+        new = self._begin(self._group, old.key, old.bundle, old.need, old)
+        self._table.move_queue(old, new)
 
     def _begin(
         self, group: asyncio.TaskGroup, key: Key, bundle: Bundle, need: Need, old: Instance | None
     ) -> Instance:
         """Make an instance and let it live; it takes the place of `old`."""
         now_s = self._clock.monotonic()
+        if key in self._table.concurrent:
+            need = msgspec.structs.replace(need, concurrent=True)
         ending = (item for item in self._table.leaving if item.key == key)
         instance = Instance(
             key=key,
@@ -371,5 +374,4 @@ def widened(old: Instance, need: Need) -> Need:
         context_length=context,
         logprobs=logprobs,
         threads_at_most=old.need.threads_at_most,
-        concurrent=old.need.concurrent,
     )
