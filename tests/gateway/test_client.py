@@ -288,6 +288,30 @@ def test_nonsense_behind_good_requests(behind: bytes, refused: bytes, cut: bool)
     asyncio.run(run())
 
 
+def test_a_request_that_breaks_off_while_it_is_answered() -> None:
+    """What its handler still says is dropped: uvloop's transports raise after their end."""
+
+    async def run() -> None:
+        ended: asyncio.Queue[object] = asyncio.Queue()
+        asyncio.get_running_loop().set_exception_handler(lambda _, about: ended.put_nowait(about))
+
+        async def app(request: Request) -> None:
+            with pytest.raises(ClientGone):
+                await request.body()
+            request.text(200, "too late")
+            ended.put_nowait(None)
+
+        async with running(app) as server:
+            asked = HEAD + HOST + b"transfer-encoding: chunked\r\n\r\n1\r\nx\r\nzz\r\n"
+            answer = await server.said(asked[:-4], asked[-4:])
+            assert answer.startswith(b"HTTP/1.1 400 ") and answer.count(b"HTTP/1.1") == 1
+            for writer in server.writers:
+                writer.close()
+            assert await ended.get() is None
+
+    uvloop.run(run())
+
+
 @pytest.mark.parametrize(
     "behind", [b"GET /more HTTP/1.1\r\nhost: a\r\n\r\n", b"nonsense", b"\r\n" * 9]
 )

@@ -257,6 +257,7 @@ class Client(asyncio.Protocol):
             return
         # closed at once, the system would throw the answer away with what still comes
         self._closing = True
+        self.write = _drop  # uvloop's own raises from now on
         self._transport.write_eof()
         asyncio.get_running_loop().call_later(LINGER_S, self._transport.close)
 

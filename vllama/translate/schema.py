@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 from urllib.parse import unquote
@@ -20,6 +21,8 @@ from vllama.translate.decoding import encode_json
 KINDS = ("string", "number", "integer", "boolean", "object", "array", "null")
 MOST_DEPTH = 128
 MOST_BYTES = 256 * 1024
+MOST_PATTERN = 4096
+"""Characters of a regular expression; `re` keeps hundreds of those that it has compiled."""
 _ONE = frozenset({
     "additionalItems", "additionalProperties", "contains", "else", "if", "items", "not",
     "propertyNames", "then", "unevaluatedItems", "unevaluatedProperties",
@@ -224,9 +227,13 @@ def _number(where: str, value: object) -> None:
 
 def _pattern(where: str, value: object) -> None:
     _text(where, value)
+    if len(str(value)) > MOST_PATTERN:
+        _refuse(where, f"the expression is longer than {MOST_PATTERN} characters")
     pattern = str(value).replace("[^]", r"[\s\S]").replace("[]", r"(?!)")  # JavaScript's own
     try:
-        re.compile(pattern)
+        with warnings.catch_warnings():  # of what Python may read otherwise one day
+            warnings.simplefilter("ignore")
+            re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
         if _BROKEN.search(str(error)):
             _refuse(where, f"{_shown(value)} is no regular expression: {error}")
