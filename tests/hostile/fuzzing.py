@@ -7,6 +7,7 @@ always the same: `FUZZ_SEED=7 FUZZ_EXAMPLES=20000 python -m pytest tests/hostile
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 from collections.abc import Callable, Sequence
@@ -80,7 +81,9 @@ def changed(seeds: Sequence[dict[str, Any]], keys: Sequence[str]) -> st.SearchSt
         for at, hostile, key in edits:
             places = list(_places(value))
             holder, name = places[at % len(places)]
-            holder[key or name if isinstance(holder, dict) else name] = HOSTILE[hostile]
+            holder[key or name if isinstance(holder, dict) else name] = copy.deepcopy(
+                HOSTILE[hostile]
+            )
         return json.dumps(value).encode()
 
     return st.builds(apply, st.sampled_from(seeds), st.lists(spots, min_size=1, max_size=4))

@@ -7,16 +7,19 @@ client is answered too.
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.hostile.fuzzing import fuzz, varied
+from tests.hostile.fuzzing import changed, fuzz, varied
 from tests.server import LIMIT_S, Server
+from vllama.gateway.routes import ROUTES
 
 pytestmark = pytest.mark.slow
 
@@ -71,3 +74,104 @@ def test_fuzz_http(server: Server, asked: list[bytes], cut: int) -> None:
             pass
     assert not answer or re.match(rb"HTTP/1\.1 [1-5]\d\d ", answer), answer
     assert b"internal error" not in answer
+
+
+# -- JSON ----------------------------------------------------------------------------------------
+
+TALK: list[dict[str, Any]] = [
+    {"role": "system", "content": "a"},
+    {"role": "user", "content": "x"},
+]
+TOOL = {
+    "type": "function",
+    "function": {"name": "f", "parameters": {"type": "object", "properties": {"a": {}}}},
+}
+OPTIONS = {"temperature": 0, "stop": ["x"], "num_predict": 2, "seed": 1}
+HERE = "http://127.0.0.1:1/library/x"
+SEEDS: dict[str, list[dict[str, Any]]] = {
+    "/api/chat": [
+        {"model": "sea", "messages": TALK, "options": OPTIONS, "stream": False},
+        {"model": "sea", "messages": TALK, "format": {"type": "object"}, "think": False},
+    ],
+    "/api/generate": [
+        {"model": "sea", "prompt": "x", "template": "{{ .Prompt }}", "options": OPTIONS},
+        {"model": "sea", "prompt": "x", "context": [1, 2], "system": "a", "images": []},
+    ],
+    "/api/embed": [{"model": "sea", "input": ["a", "b"], "truncate": True, "dimensions": 2}],
+    "/api/embeddings": [{"model": "sea", "prompt": "x"}],
+    "/api/show": [{"model": "sea", "verbose": False}],
+    "/api/copy": [{"source": "sea", "destination": "two"}],
+    "/api/create": [
+        {"model": "three", "from": "sea", "parameters": OPTIONS, "messages": TALK, "stream": False},
+        {"model": "four", "files": {"m.gguf": "sha256:" + "a" * 64}, "quantize": "q4_0"},
+    ],
+    "/api/tokenize": [{"model": "sea", "content": "x"}],
+    "/api/detokenize": [{"model": "sea", "tokens": [1, 2]}],
+    "/v1/chat/completions": [
+        {"model": "sea", "messages": TALK, "tools": [TOOL], "max_tokens": 2, "stop": ["x"]},
+        {
+            "model": "sea",
+            "messages": [{"role": "user", "content": [{"type": "text", "text": "x"}]}],
+            "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {}}},
+        },
+    ],
+    "/v1/completions": [{"model": "sea", "prompt": ["x"], "n": 1, "echo": False, "logprobs": 1}],
+    "/v1/embeddings": [{"model": "sea", "input": ["x", "y"], "encoding_format": "float"}],
+    "/v1/responses": [
+        {"model": "sea", "input": [{"role": "user", "content": "x"}], "instructions": "a"},
+        {"model": "sea", "input": "x", "tools": [{"type": "function", "name": "f"}]},
+    ],
+    "/v1/messages": [
+        {"model": "sea", "max_tokens": 2, "messages": TALK[1:], "system": "a", "tools": []},
+        {
+            "model": "sea",
+            "max_tokens": 2,
+            "messages": [{"role": "user", "content": [{"type": "text", "text": "x"}]}],
+            "tools": [{"name": "f", "input_schema": {"type": "object"}}],
+        },
+    ],
+    "/v1/messages/count_tokens": [{"model": "sea", "messages": TALK[1:]}],
+    "/v1/rerank": [{"model": "sea", "query": "x", "documents": ["a", "b"], "top_n": 1}],
+    "/api/push": [{"model": "sea", "stream": False}],
+    "/api/me": [{"name": "x"}],
+    "/api/signout": [{"name": "x"}],
+    "/api/experimental/web_search": [{"query": "x"}],
+    "/api/experimental/web_fetch": [{"url": HERE}],
+    "/api/delete": [{"model": "none-of-this-name"}],
+    "/api/pull": [{"model": HERE, "insecure": True, "stream": False}],
+}
+OTHERS = {"/v1/audio/transcriptions", "/v1/audio/translations"}  # which take forms
+KEYS = [
+    "model", "messages", "stream", "options", "keep_alive", "think", "format", "tools", "tool_choice", "raw",
+    "suffix", "logprobs", "top_logprobs", "n", "stop", "logit_bias", "stream_options", "response_format",
+    "num_ctx", "num_predict", "seed", "role", "content", "images", "tool_calls", "name", "type", "user",
+]  # fmt: skip
+
+
+def test_no_route_is_forgotten() -> None:
+    taking = {path for path, methods in ROUTES.items() if {"POST", "DELETE"} & methods.keys()}
+    assert taking == SEEDS.keys() | OTHERS
+
+
+def short(body: bytes) -> bytes:
+    """Let no answer be longer than some tokens: the fake engine says as many as it is asked for."""
+    value = json.loads(body)
+    for holder, name in ((value, "max_tokens"), (value.get("options"), "num_predict")):
+        if isinstance(holder, dict) and isinstance(holder.get(name, 2), int | float):
+            holder[name] = 2
+    return json.dumps(value).encode()
+
+
+@pytest.mark.parametrize("route", SEEDS)
+def test_fuzz_json(server: Server, route: str) -> None:
+    method = "DELETE" if route == "/api/delete" else "POST"
+
+    @fuzz(150)
+    @given(body=changed(SEEDS[route], KEYS))
+    def ask(body: bytes) -> None:
+        body = short(body)
+        status, _, answer = server.request(method, route, body)
+        assert 200 <= status < 600
+        assert b"internal error" not in answer
+
+    ask()
