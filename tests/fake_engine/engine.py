@@ -238,9 +238,9 @@ class Handler(BaseHTTPRequestHandler):
         elif path == "/__exit":
             os._exit(options.exit_code or 0)
         elif path == "/__core_dies":
+            self.answer(200, {})  # before anybody ends this process for it
             print("core: no such colour: mauve", flush=True)
             self.server.core_died.set()
-            self.answer(200, {})
         elif not self.server.ready:
             self.answer(503, {"error": {"message": "Loading model", "code": 503}})
         elif path == "/health":

@@ -455,6 +455,23 @@ def test_a_killed_guard_is_a_crash_too_and_leaves_nothing(lab: Lab) -> None:
     lab.play(lab.process(*KIN), script)
 
 
+def test_a_line_that_says_that_it_has_failed_for_good_is_a_crash(lab: Lab) -> None:
+    """Its process goes on, and nobody has asked it anything."""
+
+    def diagnose(ended: Exit) -> Diagnosis:
+        return Diagnosis(cause=next(line for line in ended.output if "colour" in line))
+
+    async def script(proc: SupervisedProcess) -> None:
+        first = await proc.ensure_ready()
+        assert await http_status(first, "/__core_dies", timeout_s=LIMIT_S) == 200
+        await proc.wait_not_ready(first)
+        assert await proc.ensure_ready() != first
+        (crashed, _) = proc.attempts
+        assert crashed.diagnosis and crashed.diagnosis.cause == "core: no such colour: mauve"
+
+    lab.play(lab.process(fatal="no such colour", diagnose=diagnose), script)
+
+
 def test_it_works_on_uvloop(lab: Lab) -> None:
     uvloop = pytest.importorskip("uvloop")
 

@@ -29,7 +29,7 @@ from vllama.engines.find import find_package
 from vllama.engines.flags import flag_number, flag_value, has_flag
 from vllama.engines.recipe import Recipe
 from vllama.engines.served import PARAMETERS, for_mlx_only
-from vllama.engines.vllm_failures import DEAD_WORDS, FAILURES
+from vllama.engines.vllm_failures import DEAD_LINE, DEAD_WORDS, FAILURES
 from vllama.engines.vllm_memory import GPU_SEQUENCES, SEQUENCES, seeds_hold, tune
 from vllama.engines.vllm_parsers import reasoning_parser, tool_parser
 from vllama.engines.vllm_recipe import RECIPE
@@ -169,6 +169,7 @@ class Vllm:
             grace=Grace(term_s=DRAIN_S + 1.0, second_term_s=2.0, kill_s=10.0),
             stall_timeout_s=settings.stall_timeout_s,
             diagnose=diagnose(self.failures),
+            fatal=DEAD_LINE,
             scratch_variables=("TMPDIR", "VLLM_RPC_BASE_PATH"),
         )
 

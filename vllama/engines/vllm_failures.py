@@ -11,6 +11,7 @@ from vllama.engines.general_failures import GENERAL
 from vllama.supervise.spec import Fault
 
 # what it answers from the moment on in which its core has died, until it ends
+DEAD_LINE = r"EngineDeadError: "
 DEAD_WORDS = ("EngineCore encountered an issue", "EngineDeadError")
 FAILURES = (
     FailurePattern(

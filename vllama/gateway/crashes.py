@@ -9,31 +9,32 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from vllama.errors import EngineCrashed, UpstreamError, VllamaError
+from vllama.gateway.connection import AGAIN
+from vllama.gateway.upstream import Upstream
 from vllama.scheduler.instance import Lease
 
 Explain = Callable[[VllamaError], VllamaError]
 
 
-def explained_by(lease: Lease) -> Explain | None:
+def explained_by(lease: Lease, upstream: Upstream) -> Explain | None:
     """Return what turns an error of a lease's engine into that of its crash, if it is one.
 
-    None for an engine of which no such words are known.
+    All its other answers end for the same reason then. None for an engine of which no such words
+    are known.
     """
     words = lease.traits.dead_words
     part = lease.instance.part_at(lease.endpoint) if words else None
     if part is None:
         return None
     endpoint = lease.endpoint
-    told: list[str] = []  # all who are answered so hear the same, also when it is being restarted
+    told: list[str] = []  # all hear the same, also those that come when it is being restarted
 
     def explain(error: VllamaError) -> VllamaError:
         if not isinstance(error, UpstreamError) or not any(word in error.message for word in words):
             return error
         if not told:
-            told.append(part.condemn(endpoint, None))
-        return EngineCrashed(
-            f"cannot go on: the engine has crashed: {told[0]}",
-            hint="try again: it is being restarted",
-        )
+            told.append(f"the engine has crashed: {part.condemn(endpoint, None)}")
+            upstream.cut(told[0])
+        return EngineCrashed(f"cannot go on: {told[0]}", hint=AGAIN)
 
     return explain

@@ -85,7 +85,7 @@ async def leased(
                     lease.traits = bounded(lease.traits, need.context_length)
                 upstream = gateway.upstreams.to(lease.endpoint)
                 upstream.request_id_header = lease.traits.request_id_header
-                upstream.explain = upstream.explain or explained_by(lease)
+                upstream.explain = upstream.explain or explained_by(lease, upstream)
                 if not lease.traits.usage_in_stream:
                     upstream.counts = upstream.counts or logged_counts(lease)
                     upstream.tells_counts &= upstream.counts is not None

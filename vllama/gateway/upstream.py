@@ -135,6 +135,12 @@ class Upstream:
         finally:
             connection.release()
 
+    def cut(self, reason: str) -> None:
+        """End all answers, for the reason given."""
+        for connection in list(self.live):
+            if connection.progress is not None:
+                connection.cut(reason)
+
     def close(self) -> None:
         """Cut all idle connections."""
         for connection in list(self.idle):
@@ -170,10 +176,8 @@ class Upstreams:
 
     def cut(self, endpoint: Endpoint, reason: str) -> None:
         """End all answers from `endpoint`, for the reason given."""
-        pool = self._pools.get(endpoint)
-        for connection in list(pool.live) if pool else ():
-            if connection.progress is not None:
-                connection.cut(reason)
+        if (pool := self._pools.get(endpoint)) is not None:
+            pool.cut(reason)
 
     def stopping(self) -> None:
         """Note that engines are about to be stopped, for the errors of those still answering."""

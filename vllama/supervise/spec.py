@@ -154,6 +154,8 @@ class LaunchSpec:
     `progress` returns a value whose change counts as progress as well (bytes fetched, say).
     `hopeless` is a regular expression: after a line of output that matches it the process will
     never be ready, although it may go on (it is then ended and diagnosed like an exit).
+    `fatal` is one as well: after such a line a process that serves has failed for good, though it
+    may go on, and is restarted as after a crash.
     `hold_port` False is for a server that binds without SO_REUSEADDR (see `ports`).
     `scratch_variables` are set to a folder of its own for what it leaves behind (sockets, temporary
     files), which is removed with it; its path is short enough for a socket in it.
@@ -170,6 +172,7 @@ class LaunchSpec:
     diagnose: Callable[[Exit], Diagnosis] = plain_diagnosis
     progress: Callable[[], object] | None = None
     hopeless: str | None = None
+    fatal: str | None = None
     hold_port: bool = True
     scratch_variables: tuple[str, ...] = ("TMPDIR",)
 

@@ -87,6 +87,8 @@ class SupervisedProcess(Status):
             self._hangs.set_result(cause)
             self._endpoint = None  # nobody is sent there any more
             self._enter(State.BACKOFF)
+        elif self._hangs is not None and self._hangs.done():
+            return self._hangs.result()
         last = self._history.diagnosis
         return cause or (last.cause if last else UNKNOWN)
 
@@ -191,7 +193,10 @@ class SupervisedProcess(Status):
                 self._hangs = asyncio.get_running_loop().create_future()
                 self._endpoint = trial.spec.endpoint
                 self._enter(State.READY)  # 2
-                await trial.until_exit(stop, self._hangs)
+                endpoint = trial.spec.endpoint
+                await trial.until_exit(
+                    stop, self._hangs, on_fatal=lambda: self.condemn(endpoint, None)
+                )
             again = not stop.done() and self._judge(trial, stalled=stalled)  # 3
         finally:
             self._endpoint = None

@@ -106,8 +106,16 @@ class Trial:
         while self._tailer.read():
             pass
 
-    async def until_exit(self, *ends: asyncio.Future[Any]) -> None:
-        """Wait for the process's exit or for one of `ends`; nothing is polled."""
+    async def until_exit(self, *ends: asyncio.Future[Any], on_fatal: Callable[[], object]) -> None:
+        """Wait for the process's exit or for one of `ends`.
+
+        `on_fatal` is called when a line of its log says that it has failed for good.
+        """
+        if self.spec.fatal is not None:
+            fatal, loop = re.compile(self.spec.fatal), asyncio.get_running_loop()
+            self._tailer.ring.on_line = lambda line: (
+                loop.call_soon(on_fatal) if fatal.search(line) else None
+            )
         await finish(in_thread("run-file", self._note))
         await _first(self.child.exited, *ends)
 
