@@ -43,6 +43,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+MAX_MESSAGE = 10_000
+"""Characters of a message."""
+
 
 class VllamaError(Exception):
     """Base of all errors that vllama raises on purpose."""
@@ -51,6 +54,8 @@ class VllamaError(Exception):
     exit_code: int = 1
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
+        if len(message) > MAX_MESSAGE:  # it quotes a value that somebody else has sent
+            message = message[:MAX_MESSAGE] + "…"
         super().__init__(message)
         self.message = message
         self.hint = hint

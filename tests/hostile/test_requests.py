@@ -12,7 +12,7 @@ import pytest
 
 from tests.hostile.counting import TooMany, steps
 from tests.hostile.test_model_files import MB, memory
-from vllama.errors import BadRequest, InvalidModelRef, VllamaError
+from vllama.errors import MAX_MESSAGE, BadRequest, InvalidModelRef, VllamaError
 from vllama.gateway import app as app_module
 from vllama.gateway import guards as guards_module
 from vllama.gateway import tokenizer
@@ -97,6 +97,11 @@ def test_too_many_messages() -> None:
             body = {"model": "m", "max_tokens": 1, many: [message] * (MAX_MESSAGES + 1)} | extra
             with pytest.raises(BadRequest, match=f"{MAX_MESSAGES} are the most"), steps(STEPS):
                 parse(json.dumps(body).encode())
+
+
+def test_an_error_does_not_send_a_whole_body_back() -> None:
+    error = BadRequest(f'source "{"a" * MB}" is invalid')
+    assert len(error.sentence()) == len(str(error)) == len(error.message) == MAX_MESSAGE + 1
 
 
 # -- schemas -------------------------------------------------------------------------------------
