@@ -87,6 +87,9 @@ class GatedProcess:
         self.last_diagnosis = Diagnosis(cause=cause)
         self.crash()
 
+    def condemned(self, endpoint):
+        return None
+
     async def answers(self, endpoint, limit_s):
         return self.alive
 

@@ -194,15 +194,17 @@ def test_one_that_hangs_is_killed_and_restarted_for_that_reason(lab: Lab) -> Non
         first = await proc.ensure_ready()
         assert await proc.answers(first, LIMIT_S)
         proc.condemn(Endpoint(port=1), "somebody else's")
-        assert proc.endpoint == first
+        assert proc.endpoint == first and proc.condemned(first) is None
         proc.condemn(first, "it hangs")
         proc.condemn(first, "it still hangs")
+        assert proc.condemned(first) == "it hangs"
         await proc.wait_not_ready(first)
         second = await proc.ensure_ready()
         assert second.port != first.port
         assert not await proc.answers(first, LIMIT_S)
         assert proc.last_diagnosis is not None
         assert proc.last_diagnosis.cause == "it hangs"
+        assert proc.condemned(first) is proc.condemned(second) is None
 
     lab.play(lab.process(launch=launch), script)
 

@@ -30,6 +30,9 @@ def explained_by(lease: Lease, upstream: Upstream) -> Explain | None:
     told: list[str] = []  # all hear the same, also those that come when it is being restarted
 
     def explain(error: VllamaError) -> VllamaError:
+        if isinstance(error, EngineCrashed) and (cause := part.condemned(endpoint)):
+            # its log was faster than its answers, which end with its process
+            return EngineCrashed(f"cannot go on: the engine has crashed: {cause}", hint=AGAIN)
         if not isinstance(error, UpstreamError) or not any(word in error.message for word in words):
             return error
         if not told:

@@ -52,6 +52,10 @@ class Part(Protocol):
         """
         ...
 
+    def condemned(self, endpoint: Endpoint) -> str | None:
+        """Return why the engine there is being ended, if it was condemned."""
+        ...
+
 
 class Process(Protocol):
     """What the scheduler needs of a supervised process."""

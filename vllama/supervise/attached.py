@@ -138,6 +138,10 @@ class AttachedProcess:
         self.suspect(endpoint)
         return cause or f"{endpoint.url} says so"
 
+    def condemned(self, endpoint: Endpoint) -> str | None:
+        """Return None: nobody here kills it."""
+        return None
+
     async def _probe_all(self) -> None:
         answers = await asyncio.gather(
             *(http_status(item, self._path, timeout_s=PROBE_TIMEOUT_S, api_key=item.api_key)

@@ -92,6 +92,12 @@ class SupervisedProcess(Status):
         last = self._history.diagnosis
         return cause or (last.cause if last else UNKNOWN)
 
+    def condemned(self, endpoint: Endpoint) -> str | None:
+        """Return why the engine there is being killed; None: it is not."""
+        there = self._trial is not None and self._trial.spec.endpoint == endpoint
+        hangs = self._hangs if there else None
+        return hangs.result() if hangs is not None and hangs.done() else None
+
     async def stop(self, grace: Grace | None = None) -> None:
         """Stop for good and wait until the whole tree is gone; may be called again.
 
