@@ -16,6 +16,7 @@ import msgspec
 from vllama.translate.altered import AlteredReply
 from vllama.translate.logprobs import ollama_logprobs
 from vllama.translate.prefill import is_continued
+from vllama.translate.reply import Reply
 from vllama.translate.style import Style
 from vllama.translate.traits import Traits
 from vllama.translate.types import Call, Message, Think
@@ -70,13 +71,20 @@ def rendered_call(body: bytes, prompt: str | Sequence[int], traits: Traits) -> C
 class RenderedReply(AlteredReply):
     """A chat's reply, fed with the stream of a completion."""
 
+    def __init__(self, reply: Reply) -> None:
+        super().__init__(reply)
+        self._begun = False
+
     def _alter(self, event: dict[str, Any]) -> dict[str, Any]:
         """Turn one event of a completion into that of a chat."""
         for choice in event["choices"]:
             if isinstance(choice, dict) and "delta" not in choice:
                 choice["delta"] = {"content": choice.pop("text", None) or ""}
+                if not self._begun:  # the first delta of a chat names the role
+                    choice["delta"] = {"role": "assistant", **choice["delta"]}
                 logprobs = ollama_logprobs(choice.get("logprobs"))
                 choice["logprobs"] = {"content": logprobs} if logprobs else None
+        self._begun = self._begun or bool(event["choices"])
         if isinstance(event.get("id"), str):
             # llama-server's completions have the ids of chats
             event["id"] = f"chatcmpl-{event['id'].removeprefix('chat').removeprefix('cmpl-')}"
