@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.facts import INFO
 from tests.hostile.counting import TooMany, steps
 from tests.hostile.test_model_files import MB, memory
 from vllama.errors import MAX_MESSAGE, BadRequest, InvalidModelRef, VllamaError
@@ -20,6 +21,7 @@ from vllama.gateway.app import App, Gateway
 from vllama.gateway.guards import Guards
 from vllama.gateway.heads import Head
 from vllama.gateway.http import Request
+from vllama.gateway.prompts import Prompt
 from vllama.metrics import Metrics
 from vllama.models.ref import MAX_NAME, ModelRef
 from vllama.translate.adapt import parse_openai
@@ -33,6 +35,7 @@ from vllama.translate.responses_in import parse_responses
 from vllama.translate.safe_schema import closed, safe_schema
 from vllama.translate.schema import MOST_BYTES, check_schema
 from vllama.translate.traits import Tokenizer, Traits
+from vllama.translate.types import Message
 
 STEPS = 300_000
 """Of any of these: some 50 ms of the loop, all of it while others wait."""
@@ -221,6 +224,13 @@ def test_an_input_that_no_context_holds_is_not_given_to_a_tokenizer() -> None:
     traits = Traits(context_length=8, tokenizer=Tokenizer(tokenize_path="/t", detokenize_path="/d"))
     with pytest.raises(BadRequest, match="too long"):
         asyncio.run(tokenizer.tokenize(None, traits, "a" * (tokenizer.MAX_TEXT + 1)))  # type: ignore[arg-type]
+
+
+def test_nor_is_it_rendered() -> None:
+    prompt = Prompt(INFO, None, None, Traits(context_length=8))  # type: ignore[arg-type]
+    half = Message(role="user", content="a" * (tokenizer.MAX_TEXT // 2 + 1))
+    with memory(MB), pytest.raises(BadRequest, match="too long"):
+        asyncio.run(prompt.fit((half, half), (), think=None))
 
 
 # -- what stays of a request ---------------------------------------------------------------------

@@ -13,7 +13,7 @@ from dataclasses import replace
 import msgspec
 
 from vllama.errors import BadRequest, ContextOverflow, TemplateTooCostly
-from vllama.gateway.tokenizer import text_of, tokenize
+from vllama.gateway.tokenizer import check_length, text_of, tokenize
 from vllama.gateway.upstream import Upstream
 from vllama.models.types import ModelInfo
 from vllama.rendering.renderer import Renderer
@@ -116,8 +116,10 @@ class Prompt:
         Nothing is counted for an engine that counts by itself, unless `always` or where it might be
         too long. Images can only be
         given to the engine with the messages, so that they need its own template; so does what only
-        its chat route can do (`chat_only`: keep to a schema).
+        its chat route can do (`chat_only`: keep to a schema). Raises BadRequest for what no context
+        holds, or a template refuses.
         """
+        check_length(sum(len(item.content) for item in messages))  # rendering it takes a copy
         self._thought_begun = is_continued(messages) and is_unfinished(messages[-1].content)
         images = sum(len(item.images) for item in messages)
         self.finished = self._go is not None and not images

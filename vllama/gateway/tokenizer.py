@@ -17,8 +17,8 @@ from vllama.translate.faults import clean_engine_error
 from vllama.translate.traits import Traits
 from vllama.translate.types import Call
 
-MAX_TEXT = 16_000_000
-"""Characters that are given to a tokenizer; its answer takes several times the memory."""
+MAX_TEXT = 6_000_000
+"""Characters that are given to a tokenizer: more than a million tokens, as a list 36 bytes each."""
 
 
 async def fetch_json(upstream: Upstream, path: str, body: object) -> dict[str, object]:
@@ -32,6 +32,14 @@ async def fetch_json(upstream: Upstream, path: str, body: object) -> dict[str, o
     return value
 
 
+def check_length(characters: int) -> None:
+    """Raise BadRequest for a text that is longer than any context."""
+    if characters > MAX_TEXT:
+        raise BadRequest(
+            f"the input is too long: it has {characters} characters, {MAX_TEXT} are the most"
+        )
+
+
 async def tokenize(
     upstream: Upstream, traits: Traits, text: str, *, special: bool = False
 ) -> list[int] | None:
@@ -43,10 +51,7 @@ async def tokenize(
     route = traits.tokenizer
     if route is None:
         return None
-    if len(text) > MAX_TEXT:
-        raise BadRequest(
-            f"the input is too long: it has {len(text)} characters, {MAX_TEXT} are the most"
-        )
+    check_length(len(text))
     body: dict[str, object] = {route.input_field: text}
     if special and route.special_field:
         body[route.special_field] = True
