@@ -183,8 +183,7 @@ class Instance:
     that was when it served: before, it may grow up to `needs`. `awake_holds` is what it held before
     it fell asleep. `unwanted` is why it shall go though its keep-alive is not over. `service_s` is
     how long a request takes, as a moving average; `busy_s` how long there were requests, up to when
-    it last fell idle, and `busy_since_s` since when there are; `most_leases` is how many there were
-    at once.
+    it last fell idle, and `busy_since_s` since when there are.
     """
 
     key: Key
@@ -223,7 +222,6 @@ class Instance:
     busy_s: float = 0.0
     busy_since_s: float = 0.0
     leases: int = 0
-    most_leases: int = 0
     busy_at: dict[Endpoint, int] = field(default_factory=dict)
     prefixes: OrderedDict[Hashable, Endpoint] = field(default_factory=OrderedDict)
     queue: deque[Waiter] = field(default_factory=deque)

@@ -107,7 +107,7 @@ class Table:
         self.instances: dict[Key, Instance] = {}
         self.leaving: set[Instance] = set()
         self.failures: dict[Key, Failure] = {}
-        # asked by several at once in the life that was the last: the next load has room for them
+        # models that several have asked at once: their next loads have room for them
         self.concurrent: set[Key] = set()
         self.changed = asyncio.Event()
         self.room_changed = asyncio.Event()
@@ -129,7 +129,6 @@ class Table:
         if not instance.leases:
             instance.busy_since_s = self.clock.monotonic()
         instance.leases += 1
-        instance.most_leases = max(instance.most_leases, instance.leases)
         instance.served += 1
         self.keep(instance, keep_alive_s)
 
@@ -231,8 +230,6 @@ class Table:
     def ended(self, instance: Instance) -> None:
         """Forget it: its process is gone."""
         self.leaving.discard(instance)
-        if instance.need.concurrent and instance.most_leases < 2:
-            self.concurrent.discard(instance.key)
         instance.ended.set()
         self.changed.set()
         self.room_changed.set()
