@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -234,8 +235,9 @@ def run(home: Path, seconds: float, seed: int, *, every_s: float) -> Trouble:
         mix.wrong += [f"left behind: {item}" for item in orphans(home / "pids")]
         mix.wrong += [f"left in TMPDIR: {item}" for item in temporary.iterdir()]
         mix.wrong += [f"left in the run folder: {p}" for p in (home / "data/run").glob("*.json")]
-        if "Traceback" in server.output or "never retrieved" in server.output:
-            mix.wrong.append(f"a traceback in the log:\n{server.output[-20_000:]}")
+        for found in re.finditer("Traceback|never retrieved", server.output):
+            begin = max(found.start() - 2000, 0)
+            mix.wrong.append(f"a traceback in the log:\n{server.output[begin : begin + 6000]}")
     return mix
 
 

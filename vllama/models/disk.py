@@ -1,8 +1,9 @@
-"""Room on the disk, files written whole, folders left empty."""
+"""Room on the disk, files found and written whole, folders left empty."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from vllama import private
@@ -15,6 +16,16 @@ def free_bytes(path: Path) -> int:
     while not path.exists():
         path = path.parent
     return shutil.disk_usage(path).free
+
+
+def files_below(folder: Path) -> Iterator[Path]:
+    """Iterate over the files in a folder and the folders below it.
+
+    `Path.rglob` raises FileNotFoundError where a folder is removed while it looks. Here that folder
+    has no files, nor has one that may not be read.
+    """
+    for below, _, names in os.walk(folder):
+        yield from (Path(below, name) for name in names)
 
 
 def write_whole(path: Path, content: bytes) -> None:

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from vllama.errors import SourceError
-from vllama.models.disk import write_shared
+from vllama.models.disk import files_below, write_shared
 
 _PREFIX = "models--"
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
@@ -129,21 +129,21 @@ class HubRepo:
     def snapshots(self) -> list[Path]:
         """Return the snapshots, those that a ref points at first (`main` before others)."""
         refs = self._refs()
-        try:
-            folders = [p for p in (self.root / "snapshots").iterdir() if p.is_dir()]
-        except OSError:
-            return []
 
         def rank(folder: Path) -> tuple[int, float]:
             position = refs.index(folder.name) if folder.name in refs else len(refs)
             return position, -folder.stat().st_mtime
 
-        return sorted(folders, key=rank)
+        try:
+            folders = [p for p in (self.root / "snapshots").iterdir() if p.is_dir()]
+            return sorted(folders, key=rank)
+        except OSError:  # removed, or at this moment
+            return []
 
     def _refs(self) -> list[str]:
         folder = self.root / "refs"
         try:
-            files = [p for p in folder.rglob("*") if p.is_file()]
+            files = list(files_below(folder))
             files.sort(key=lambda p: (p != folder / "main", str(p)))
             return [p.read_text().strip() for p in files]
         except (OSError, UnicodeDecodeError):

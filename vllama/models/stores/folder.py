@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from vllama.models.disk import files_below
 from vllama.models.ref import Kind, ModelRef, path_stem
 from vllama.models.safetensors import weight_files
 from vllama.models.stores.base import manifest_digest, real_size
@@ -95,7 +96,7 @@ def _models_in(folder: Path) -> list[Bundle]:
 def gguf_groups(folder: Path, *, deep: bool = True) -> tuple[GgufGroup, ...]:
     """Return the GGUF models of a folder; raises OSError."""
     # a folder from the settings is searched to its depth; one that a client names is not: "/"
-    found = folder.rglob("*") if deep else folder.glob("*")
+    found = files_below(folder) if deep else folder.iterdir()
     files = (p for p in found if p.suffix.lower() == ".gguf" and p.is_file())
     return group_ggufs(p.relative_to(folder).as_posix() for p in files)
 

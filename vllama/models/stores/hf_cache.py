@@ -6,11 +6,12 @@ its API, which alone knows the blobs that repositories share since 1.33 (`<cache
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from vllama.errors import VllamaError
+from vllama.models.disk import files_below
 from vllama.models.hub_cache import HubRepo, repositories, repository
 from vllama.models.ref import Kind, ModelRef
 from vllama.models.safetensors import weight_files
@@ -52,9 +53,10 @@ class HfCacheStore:
             return None
         tag = ref.tag if ref.has_tag else None
         for snapshot in repo.snapshots():
-            found = _choose(repo, snapshot, tag)
-            if found is not None:
-                return found
+            with suppress(OSError):
+                found = _choose(repo, snapshot, tag)
+                if found is not None:
+                    return found
         return None
 
     def remove(self, bundle: Bundle) -> Removed:
@@ -102,8 +104,9 @@ def _inside(repo: HubRepo, path: Path) -> Path:
 def _bundles(repo: HubRepo) -> list[Bundle]:
     found: dict[str, Bundle] = {}
     for snapshot in repo.snapshots():
-        for bundle in _in_snapshot(repo, snapshot):
-            found.setdefault(bundle.name, bundle)
+        with suppress(OSError):  # another process removes it at this moment
+            for bundle in _in_snapshot(repo, snapshot):
+                found.setdefault(bundle.name, bundle)
     return list(found.values())
 
 
@@ -126,13 +129,8 @@ def _choose(repo: HubRepo, snapshot: Path, tag: str | None) -> Bundle | None:
 
 def _files(snapshot: Path) -> list[str]:
     """List a snapshot's files by relative path; links whose blob is gone do not count."""
-    found: list[str] = []
-    for folder, _, names in os.walk(snapshot):
-        for name in names:
-            path = Path(folder, name)
-            if path.is_file():
-                found.append(path.relative_to(snapshot).as_posix())
-    return found
+    found = (path for path in files_below(snapshot) if path.is_file())
+    return [path.relative_to(snapshot).as_posix() for path in found]
 
 
 def _gguf(repo: HubRepo, snapshot: Path, group: GgufGroup) -> Bundle:
@@ -197,8 +195,8 @@ def _etag(file: Path) -> str:
 def _real_files(folder: Path) -> dict[Path, int]:
     """Return the files that a repository's folder holds or links to, with their sizes."""
     found: dict[Path, int] = {}
-    for path in folder.rglob("*"):
-        if path.is_file():
+    for path in files_below(folder):
+        with suppress(OSError):  # a link whose blob is gone, or is removed at this moment
             real = path.resolve()
             found[real] = real.stat().st_size
     return found

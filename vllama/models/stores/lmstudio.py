@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from vllama.errors import InvalidModelRef, VllamaError
-from vllama.models.disk import remove_empty
+from vllama.models.disk import files_below, remove_empty
 from vllama.models.ref import Kind, ModelRef
 from vllama.models.safetensors import is_mlx, weight_files
 from vllama.models.stores.folder import gguf_bundle, gguf_groups, safetensors_bundle
@@ -133,7 +133,7 @@ def _reason(folder: Path) -> str | None:
     try:
         if gguf_groups(folder):
             return None
-        if any(folder.rglob("*.gguf")):
+        if any(path.suffix == ".gguf" for path in files_below(folder)):
             return "its GGUF files make no complete model: a part is missing"
         if not (folder / "config.json").is_file():
             return None

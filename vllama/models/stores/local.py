@@ -22,7 +22,7 @@ import msgspec
 from vllama import private
 from vllama.errors import BadModelFile, BadRequest, InvalidModelRef, VllamaError
 from vllama.models.blobs import BlobStore
-from vllama.models.disk import free_bytes, remove_empty, write_whole
+from vllama.models.disk import files_below, free_bytes, remove_empty, write_whole
 from vllama.models.ref import Kind, ModelRef
 from vllama.models.stores.base import Store, real_size
 from vllama.models.stores.record import Base, Record
@@ -55,7 +55,7 @@ class LocalStore:
 
     def list(self) -> list[Bundle]:
         """Return every model, also those whose base is gone: they can be removed."""
-        found = (self._load(path) for path in sorted(self._folder.rglob("*.json")))
+        found = (self._load(path) for path in sorted(_records(self._folder)))
         return [bundle for bundle in found if bundle is not None]
 
     def find(self, ref: ModelRef) -> Bundle | None:
@@ -73,7 +73,7 @@ class LocalStore:
         """
         if ref.kind is not Kind.HUB or ref.has_tag:
             return None
-        found = (self._load(path) for path in self._file(ref.canonical).parent.glob("*.json"))
+        found = (self._load(path) for path in _records(self._file(ref.canonical).parent))
         return max((b for b in found if b is not None), key=lambda b: b.modified_s, default=None)
 
     def write(self, bundle: Bundle, *, digest: str | None = None) -> Bundle:
@@ -152,7 +152,7 @@ class LocalStore:
     def _prune(self, old: Bundle | None) -> int:
         """Delete the blobs that nothing uses any more, first of all those of `old`."""
         used: set[Path] = set()
-        for path in self._folder.rglob("*.json"):
+        for path in _records(self._folder):
             bundle = self._load(path)
             if bundle is None:
                 return 0  # what it uses is not known
@@ -252,6 +252,10 @@ def check_base(bundle: Bundle) -> None:
         f"cannot use '{bundle.name}': {shown}, which it was made from, is gone",
         hint=f"{again}remove it: vllama rm {bundle.name}",
     )
+
+
+def _records(folder: Path) -> Iterator[Path]:
+    return (path for path in files_below(folder) if path.suffix == ".json")
 
 
 def _paths(bundle: Bundle) -> set[Path]:
