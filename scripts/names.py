@@ -21,7 +21,13 @@ RULES = (
     (
         "os.environ",
         re.compile(r"\bos\.environ\b|\bgetenv\("),
-        ("config/", "supervise/", "environments/", "early.py", "engines/xllamacpp_child.py"),
+        (
+            "config/",
+            "supervise/",
+            "environments/",
+            "early.py",
+            "engines/llamacpp/xllamacpp_child.py",
+        ),
     ),
     ("print or rich", re.compile(r"^\s*print\(|^\s*(from|import) rich\b"), ("cli/",)),
     ("asyncio's PIPE", re.compile(r"asyncio\.subprocess\.PIPE"), ()),

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from vllama.engines.base import Found, Installation, Missing
-from vllama.engines.llama_cpp_python import ENGINE as LLAMA_CPP
-from vllama.engines.llama_server import ENGINE as LLAMA_SERVER
-from vllama.engines.vllm import ENGINE as VLLM
+from vllama.engines.llamacpp.llama_cpp_python import ENGINE as LLAMA_CPP
+from vllama.engines.llamacpp.llama_server import ENGINE as LLAMA_SERVER
+from vllama.engines.vllm.adapter import ENGINE as VLLM
 from vllama.hardware.types import Accelerator, Platform, Vendor
 from vllama.models.types import Bundle, Format, ModelInfo
 from vllama.plan.types import Facts, Preferences

@@ -11,8 +11,8 @@ import pytest
 from tests.facts import CPU
 from vllama.cli.installing import offers_for, picked, told
 from vllama.engines.install import Offer, offer
-from vllama.engines.llama_cpp_python import ENGINE as PYTHON_SERVER
-from vllama.engines.llama_server import ENGINE as NATIVE
+from vllama.engines.llamacpp.llama_cpp_python import ENGINE as PYTHON_SERVER
+from vllama.engines.llamacpp.llama_server import ENGINE as NATIVE
 
 
 @pytest.fixture

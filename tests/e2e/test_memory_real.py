@@ -17,7 +17,7 @@ from tests.facts import CPU, bundle
 from tests.lacking import lacking
 from tests.ports import free_port
 from vllama.engines.base import Found, Installation
-from vllama.engines.llama_cpp_python import ENGINE
+from vllama.engines.llamacpp.llama_cpp_python import ENGINE
 from vllama.models.info import read_info
 from vllama.plan.choose import make_plan
 from vllama.plan.types import Facts, Need, Plan, Preferences

@@ -7,7 +7,7 @@ from vllama.engines.base import Installation, Mode, Settings
 from vllama.engines.max_serve import ENGINE as MAX
 from vllama.engines.mlx_lm import ENGINE as MLX
 from vllama.engines.sglang import ENGINE as SGLANG
-from vllama.engines.sglang_jax import ENGINE as SGLANG_JAX
+from vllama.engines.sglang import JAX_ENGINE as SGLANG_JAX
 from vllama.engines.tinygrad import ENGINE as TINYGRAD
 from vllama.engines.transformers_serve import ENGINE as TRANSFORMERS
 from vllama.models.types import Format

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from vllama.engines.diagnose import diagnose
+from vllama.engines.failures import diagnose
 from vllama.engines.registry import load_engines
 from vllama.supervise.spec import Exit, Fault
 

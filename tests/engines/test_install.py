@@ -12,8 +12,8 @@ import pytest
 
 from tests.environments.installer import Fake
 from vllama.engines.base import Missing, Origin, Places
-from vllama.engines.find import find_package
 from vllama.engines.install import install, offer, uninstall
+from vllama.engines.locate import find_package
 from vllama.engines.recipe import Kind, Recipe, Wheels, how_to_get, kind_of, recipe_of
 from vllama.engines.registry import load_engines
 from vllama.engines.tinygrad import ENGINE as TINYGRAD

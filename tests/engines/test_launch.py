@@ -7,11 +7,11 @@ import pytest
 
 from tests.facts import INFO, bundle
 from vllama.engines.base import Attachable, Installation, Mode, Settings
-from vllama.engines.environment import child_environment
+from vllama.engines.child_env import child_environment
 from vllama.engines.external import ENGINE as EXTERNAL
-from vllama.engines.llama_cpp_python import ENGINE as LLAMA_CPP
+from vllama.engines.llamacpp.llama_cpp_python import ENGINE as LLAMA_CPP
 from vllama.engines.registry import discover, engine_named, load_engines
-from vllama.engines.vllm import ENGINE as VLLM
+from vllama.engines.vllm.adapter import ENGINE as VLLM
 from vllama.errors import BadRequest, ConfigError
 from vllama.models.types import Format
 from vllama.supervise.spec import Endpoint

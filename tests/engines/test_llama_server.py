@@ -7,9 +7,9 @@ import pytest
 
 from tests.facts import INFO, bundle
 from vllama.engines.base import Installation, Missing, Mode, Places, Settings
-from vllama.engines.diagnose import diagnose
-from vllama.engines.llama_cpp_python import ENGINE as PYTHON_SERVER
-from vllama.engines.llama_server import CHILD, ENGINE, _has_devices, _version
+from vllama.engines.failures import diagnose
+from vllama.engines.llamacpp.llama_cpp_python import ENGINE as PYTHON_SERVER
+from vllama.engines.llamacpp.llama_server import CHILD, ENGINE, _has_devices, _version
 from vllama.models.types import Capability
 from vllama.supervise.spec import Endpoint, Exit
 
@@ -193,7 +193,7 @@ def test_nothing_is_there(tmp_path):
 def test_the_server_that_is_compiled_wants_a_compiler(tmp_path, monkeypatch):
     missing = {"engine": "llama-cpp-python", "reason": "it is not installed", "hint": "h"}
     monkeypatch.setattr(
-        "vllama.engines.llama_cpp_python.find_package", lambda *_, **__: Missing(**missing)
+        "vllama.engines.llamacpp.llama_cpp_python.find_package", lambda *_, **__: Missing(**missing)
     )
     bare = PYTHON_SERVER.find(Places(search=str(tmp_path)))
     assert not bare.installable

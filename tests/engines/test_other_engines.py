@@ -9,9 +9,9 @@ import pytest
 from tests.engines.others import ALL, MAX, MLX, SGLANG, SGLANG_JAX, TINYGRAD, TRANSFORMERS, launch
 from tests.facts import CPU, H100, INFO, MAC
 from vllama.engines.base import Installation, Missing, Mode, Origin, Places
-from vllama.engines.find import Located
+from vllama.engines.locate import Located
+from vllama.engines.package_server import Served, torch_has_gpus
 from vllama.engines.registry import engine_named, load_engines
-from vllama.engines.served import Served, torch_has_gpus
 from vllama.engines.tinygrad import ON_LOOPBACK
 
 # -- the command lines ------------------------------------------------------------------------
@@ -199,8 +199,8 @@ def test_what_listens_when_it_is_ready_is_not_asked_for_more(engine):
 
 
 def test_none_is_chosen_before_the_defaults():
-    from vllama.engines.llama_cpp_python import ENGINE as LLAMA_CPP
-    from vllama.engines.vllm import ENGINE as VLLM
+    from vllama.engines.llamacpp.llama_cpp_python import ENGINE as LLAMA_CPP
+    from vllama.engines.vllm.adapter import ENGINE as VLLM
 
     for platform in (CPU, H100, MAC):
         best = max(LLAMA_CPP.preference(platform)[0], VLLM.preference(platform)[0])

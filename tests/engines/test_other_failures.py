@@ -3,7 +3,7 @@
 import pytest
 
 from tests.engines.others import MAX, MLX, SGLANG, SGLANG_JAX, TINYGRAD, TRANSFORMERS
-from vllama.engines.diagnose import diagnose
+from vllama.engines.failures import diagnose
 from vllama.supervise.spec import Exit
 
 RECORDED = [

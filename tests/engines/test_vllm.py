@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from tests.facts import bundle
+from vllama.engines.argv import flag_value
 from vllama.engines.base import Installation, Missing, Mode, Places, Settings, Sleeping
-from vllama.engines.diagnose import diagnose
-from vllama.engines.flags import flag_value
+from vllama.engines.failures import diagnose
 from vllama.engines.recipe import Kind
-from vllama.engines.vllm import ENGINE
+from vllama.engines.vllm.adapter import ENGINE
 from vllama.models.types import Capability
 from vllama.supervise.spec import Endpoint, Exit
 

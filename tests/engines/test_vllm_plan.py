@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.facts import CPU, GIB, H100, INFO, MIB, VLLM_HERE, bundle, facts
+from vllama.engines.argv import flag_number, flag_value, has_flag
 from vllama.engines.base import Installation, Mode, Wish
-from vllama.engines.flags import flag_number, flag_value, has_flag
-from vllama.engines.vllm import ENGINE
-from vllama.engines.vllm_memory import given_bytes, token_bytes
-from vllama.engines.vllm_parallel import Layout, device_variable, divides, shapes, spread
-from vllama.engines.vllm_parsers import reasoning_parser, tool_parser
+from vllama.engines.vllm.adapter import ENGINE
+from vllama.engines.vllm.memory import given_bytes, token_bytes
+from vllama.engines.vllm.parallel import Layout, device_variable, divides, shapes, spread
+from vllama.engines.vllm.parsers import reasoning_parser, tool_parser
 from vllama.errors import NotEnoughMemory
 from vllama.hardware.types import Platform, Vendor
 from vllama.models.types import Format

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vllama.engines.base import FailurePattern, Installation, Mode, Overhead
-from vllama.engines.diagnose import diagnose
-from vllama.engines.llama_cpp_timings import logged_usage
+from vllama.engines.failures import diagnose
+from vllama.engines.llamacpp.llama_cpp_python import logged_usage
 from vllama.models.types import Format
 from vllama.supervise.spec import Fault, Grace, HttpProbe, LaunchSpec
 from vllama.translate.traits import SchemaStyle, Tokenizer, Traits, VectorStyle

@@ -24,7 +24,7 @@ from vllama.engines.max_serve import ENGINE as MAX
 from vllama.engines.mlx_lm import ENGINE as MLX
 from vllama.engines.tinygrad import ENGINE as TINYGRAD
 from vllama.engines.transformers_serve import ENGINE as TRANSFORMERS
-from vllama.engines.vllm import ENGINE as VLLM
+from vllama.engines.vllm.adapter import ENGINE as VLLM
 from vllama.errors import BadModelFile, ConfigError, EngineMissing, NoPlan, NotEnoughMemory
 from vllama.models.types import Format, ModelInfo
 from vllama.plan.choose import choose_engine, make_plan, preferred_formats

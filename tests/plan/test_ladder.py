@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.facts import CPU, GIB, H100, INFO, LLAMA_CPP_HERE, VLLM_HERE, bundle, facts
 from vllama.engines.base import Found, Installation, Missing
-from vllama.engines.llama_server import ENGINE as LLAMA_SERVER
+from vllama.engines.llamacpp.llama_server import ENGINE as LLAMA_SERVER
 from vllama.engines.transformers_serve import ENGINE as TRANSFORMERS
 from vllama.errors import NotEnoughMemory
 from vllama.models.types import Format

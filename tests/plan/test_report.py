@@ -10,8 +10,8 @@ import pytest
 
 from tests.facts import CPU, GIB, H100, INFO, LLAMA_CPP_GPU, LLAMA_CPP_HERE, bundle, facts
 from vllama.engines.base import Found, Installation
-from vllama.engines.llama_cpp_python import ENGINE as LLAMA_CPP
-from vllama.engines.llama_server import ENGINE as LLAMA_SERVER
+from vllama.engines.llamacpp.llama_cpp_python import ENGINE as LLAMA_CPP
+from vllama.engines.llamacpp.llama_server import ENGINE as LLAMA_SERVER
 from vllama.models.fits import amounts
 from vllama.plan.choose import make_plan
 from vllama.plan.report import device_rows, masked, report, short

@@ -7,8 +7,8 @@ import pytest
 
 from tests.facts import CPU, GIB, H100, INFO, MAC, bundle
 from vllama.engines.base import Found, Installation, Missing
-from vllama.engines.llama_cpp_python import ENGINE as PYTHON_SERVER
-from vllama.engines.llama_server import ENGINE as NATIVE
+from vllama.engines.llamacpp.llama_cpp_python import ENGINE as PYTHON_SERVER
+from vllama.engines.llamacpp.llama_server import ENGINE as NATIVE
 from vllama.errors import EngineMissing
 from vllama.models.types import Format
 from vllama.plan.choose import choose_engine, make_plan

@@ -67,7 +67,7 @@ def convert(
     from vllama.cli.output import say, say_aside, show_json
     from vllama.cli.progress import PullDisplay
     from vllama.config.parse import whole_path
-    from vllama.engines.environment import child_environment
+    from vllama.engines.child_env import child_environment
     from vllama.models.convert.job import Wishes
     from vllama.models.convert.prepare import prepare
     from vllama.units import format_bytes_decimal
@@ -113,7 +113,7 @@ def _quantiser(loaded: Config) -> Quantiser:
     """Return the quantiser of this machine. Raises EngineMissing."""
     from vllama import config
     from vllama.cli.files import machine
-    from vllama.engines.quantise import find_quantiser
+    from vllama.engines.llamacpp.quantiser import find_quantiser
 
     return find_quantiser(machine(loaded).found, config.environ())
 
@@ -194,7 +194,7 @@ def smaller(loaded: Config, books: Library, base: Bundle, quant: str) -> Bundle:
     """Return what `create -q` builds on: `base` in the type `quant`. Raises VllamaError."""
     from vllama import config
     from vllama.cli.progress import PullDisplay
-    from vllama.engines.environment import child_environment
+    from vllama.engines.child_env import child_environment
     from vllama.models.convert.requantise import requantised
 
     with PullDisplay() as display:

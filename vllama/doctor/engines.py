@@ -8,9 +8,9 @@ from collections.abc import Collection, Iterator, Mapping
 from vllama.doctor.check import Finding, ok, skipped, warning
 from vllama.doctor.check import failed as failure
 from vllama.engines.base import Attachable, Installation, Origin, Places
-from vllama.engines.environment import child_environment
-from vllama.engines.find import NOT_INSTALLED
+from vllama.engines.child_env import child_environment
 from vllama.engines.install import lacking
+from vllama.engines.locate import NOT_INSTALLED
 from vllama.engines.recipe import recipe_of
 from vllama.environments.place import MARKER, existing, python_of
 from vllama.errors import NoPlan

@@ -17,7 +17,7 @@ from vllama.engines.base import (
     Overhead,
     Settings,
 )
-from vllama.engines.served import PARAMETERS
+from vllama.engines.package_server import PARAMETERS
 from vllama.errors import ConfigError
 from vllama.hardware.types import Platform
 from vllama.models.types import Bundle, Format, ModelInfo

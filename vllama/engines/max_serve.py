@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from vllama.engines.argv import has_flag
 from vllama.engines.base import FailurePattern, Overhead, Settings
-from vllama.engines.find import Located
-from vllama.engines.flags import has_flag
+from vllama.engines.locate import Located
+from vllama.engines.package_server import COMMON_FAILURES, GIB, PARAMETERS, Served, for_mlx_only
 from vllama.engines.recipe import Recipe, Wheels
-from vllama.engines.served import COMMON_FAILURES, GIB, PARAMETERS, Served, for_mlx_only
 from vllama.environments.place import Step
 from vllama.hardware.types import Platform
 from vllama.models.types import Bundle, Capability, ModelInfo

@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from vllama.engines.base import FailurePattern, Overhead, Settings
-from vllama.engines.find import Located
-from vllama.engines.general_failures import GENERAL
+from vllama.engines.failures import GENERAL
+from vllama.engines.locate import Located
+from vllama.engines.package_server import COMMON_FAILURES, PARAMETERS, Served
 from vllama.engines.recipe import Kind, Recipe, Wheels
-from vllama.engines.served import COMMON_FAILURES, PARAMETERS, Served
 from vllama.environments.place import Step
 from vllama.hardware.types import Platform
 from vllama.models.types import Bundle, Capability

@@ -1,10 +1,13 @@
-"""SGLang through `python -m sglang.launch_server`.
+"""SGLang through `python -m sglang.launch_server`, and its port to JAX, which has the same options.
 
-Not started by us: its kernels want a GPU that was not there. Arguments and fields are from its
-help and its source (0.5.23, engines-other §8); the argument list is checked as a table, the traits
-against the fake engine. It answers `/health` before its own warm-up is over, so that a first answer
-is waited for. Its key can only be given on the command line, where everybody on the machine could
-read it: it is started without one, on loopback.
+We have never started SGLang, because its kernels need a GPU. The arguments and fields come from the
+help and the source of version 0.5.23; tests check the argument list as a table and the traits
+against the fake engine. SGLang answers `/health` before its own warm-up is over, so the probe waits
+for a first answer. It takes its key on the command line only, where every user of the machine could
+read it, so it is started on loopback without one.
+
+SGLang-JAX on PyPI (0.0.1.post1) starts on a CPU but crashes at the first token because of a bug of
+its own, so nothing beyond that could be tried.
 """
 
 from __future__ import annotations
@@ -13,9 +16,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from vllama.engines.base import FailurePattern, Mode, Overhead, Settings
-from vllama.engines.find import Located
+from vllama.engines.locate import Located
+from vllama.engines.package_server import COMMON_FAILURES, GIB, PARAMETERS, Served, for_mlx_only
 from vllama.engines.recipe import Kind, Recipe, Wheels
-from vllama.engines.served import COMMON_FAILURES, GIB, PARAMETERS, Served, for_mlx_only
 from vllama.environments.place import Step
 from vllama.hardware.types import Platform, Vendor
 from vllama.models.types import Bundle, Capability, ModelInfo
@@ -46,6 +49,15 @@ FAILURES = (
         cause="the NVIDIA driver is too old for this build of SGLang",
         hint="update the driver, or install a build for an older CUDA",
         fault=Fault.MISMATCH,
+    ),
+    *COMMON_FAILURES,
+)
+JAX_FAILURES = (
+    FailurePattern(
+        pattern=r"LogitsProcessor\.__call__\(\) missing",
+        cause="this release of SGLang-JAX cannot run the model (a fault of its own)",
+        hint="update it, or choose another engine",
+        fault=Fault.ARCHITECTURE,
     ),
     *COMMON_FAILURES,
 )
@@ -145,4 +157,42 @@ class Sglang(Served):
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class SglangJax(Sglang):
+    """Adapter of SGLang-JAX's server."""
+
+    name: str = "sglang-jax"
+    aliases: tuple[str, ...] = ("sgl-jax",)
+    title: str = "SGLang-JAX"
+    modes: tuple[Mode, ...] = (Mode.CHAT,)
+    overhead: Overhead = Overhead(
+        fixed_bytes=GIB, logits_rows=1024, context_multiple=16, logprobs_take_memory=False
+    )
+    failures: tuple[FailurePattern, ...] = JAX_FAILURES
+    install: Recipe = Recipe(by_hand="pip install sglang-jax (on a machine with TPUs)")
+    distributions: tuple[str, ...] = ("sglang-jax",)
+    needs: tuple[str, ...] = ("sgl_jax",)
+    module: str = "sgl_jax.launch_server"
+
+    def preference(self, platform: Platform) -> tuple[int, str]:
+        """Only by name: TPUs are not looked for."""
+        return 0, "it is made for TPUs"
+
+    def command(self, bundle: Bundle, settings: Settings, endpoint: Endpoint) -> Sequence[object]:
+        """Bound its cache on a CPU: it would take nearly all memory."""
+        own = [*super().command(bundle, settings, endpoint)]
+        if not settings.gpu_layers:
+            own += [
+                "--device", "cpu", "--attention-backend", "native", "--disable-jax-precompile",
+                "--max-total-tokens", settings.context_length * (settings.parallel or 1),
+            ]  # fmt: skip
+        return own
+
+    def environment(self, settings: Settings, endpoint: Endpoint) -> Mapping[str, str]:
+        """Keep it off the network, and off devices that it was not given."""
+        own = dict(super().environment(settings, endpoint))
+        return own if settings.gpu_layers else own | {"JAX_PLATFORMS": "cpu"}
+
+
 ENGINE = Sglang()
+JAX_ENGINE = SglangJax()

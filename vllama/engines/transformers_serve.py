@@ -16,9 +16,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from vllama.engines.base import FailurePattern, Overhead, Settings
-from vllama.engines.find import Located
+from vllama.engines.locate import Located
+from vllama.engines.package_server import COMMON_FAILURES, GIB, Served, for_mlx_only, torch_has_gpus
 from vllama.engines.recipe import Recipe, Wheels
-from vllama.engines.served import COMMON_FAILURES, GIB, Served, for_mlx_only, torch_has_gpus
 from vllama.environments.place import Step
 from vllama.hardware.types import Platform
 from vllama.models.types import Bundle, Capability, ModelInfo

@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vllama.engines.environment import child_environment
-from vllama.engines.quantise import find_quantiser
+from vllama.engines.child_env import child_environment
+from vllama.engines.llamacpp.quantiser import find_quantiser
 from vllama.gateway.http import Request
 from vllama.gateway.inference import unless_gone
 from vllama.gateway.ollama_models import pull_line

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from vllama.engines.base import Engine, Limited, Missing, Mode, Settings
-from vllama.engines.find import NOT_INSTALLED
+from vllama.engines.locate import NOT_INSTALLED
 from vllama.engines.recipe import command, how_to_get, recipe_of
 from vllama.engines.registry import engine_named
 from vllama.errors import EngineMissing, NoPlan

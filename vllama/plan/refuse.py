@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from vllama.engines.argv import has_flag
 from vllama.engines.base import Adapting, Engine, Mode
-from vllama.engines.flags import has_flag
 from vllama.engines.recipe import how_to_get
 from vllama.errors import BadModelFile, ConfigError, InvalidModelRef, NoPlan, NotEnoughMemory
 from vllama.models.aliases import hub_alias

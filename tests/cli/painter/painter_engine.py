@@ -12,7 +12,7 @@ from pathlib import Path
 from vllama_fake import FakeEngine
 
 from vllama.engines.base import Missing
-from vllama.engines.find import find_package
+from vllama.engines.locate import find_package
 from vllama.engines.recipe import Recipe, Wheels
 from vllama.environments.place import Step
 

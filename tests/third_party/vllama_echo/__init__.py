@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vllama.engines.base import FailurePattern, Installation, Overhead, Places, Settings
+from vllama.engines.package_server import COMMON_FAILURES, Served
 from vllama.engines.recipe import Recipe
-from vllama.engines.served import COMMON_FAILURES, Served
 from vllama.hardware.types import Platform
 from vllama.models.types import Bundle, Format
 from vllama.supervise.spec import Endpoint

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from vllama.engines.argv import flag_number, flag_value, has_flag
 from vllama.engines.base import (
     FailurePattern,
     Installation,
@@ -23,16 +24,15 @@ from vllama.engines.base import (
     Tuning,
     Wish,
 )
-from vllama.engines.diagnose import diagnose
-from vllama.engines.environment import child_environment
-from vllama.engines.find import find_package
-from vllama.engines.flags import flag_number, flag_value, has_flag
+from vllama.engines.child_env import child_environment
+from vllama.engines.failures import diagnose
+from vllama.engines.locate import find_package
+from vllama.engines.package_server import PARAMETERS, for_mlx_only
 from vllama.engines.recipe import Recipe
-from vllama.engines.served import PARAMETERS, for_mlx_only
-from vllama.engines.vllm_failures import DEAD_LINE, DEAD_WORDS, FAILURES
-from vllama.engines.vllm_memory import GPU_SEQUENCES, SEQUENCES, seeds_hold, tune
-from vllama.engines.vllm_parsers import reasoning_parser, tool_parser
-from vllama.engines.vllm_recipe import RECIPE
+from vllama.engines.vllm.failures import DEAD_LINE, DEAD_WORDS, FAILURES
+from vllama.engines.vllm.memory import GPU_SEQUENCES, SEQUENCES, seeds_hold, tune
+from vllama.engines.vllm.parsers import reasoning_parser, tool_parser
+from vllama.engines.vllm.recipe import RECIPE
 from vllama.hardware.types import Platform, Vendor
 from vllama.models.types import Bundle, Capability, Format, ModelInfo
 from vllama.supervise.spec import Endpoint, Grace, HttpProbe, LaunchSpec

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from vllama.engines.base import Found
-from vllama.engines.environment import child_environment
+from vllama.engines.child_env import child_environment
 from vllama.errors import EngineMissing
 from vllama.models.convert.quantiser import Quantiser
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from vllama.engines.flags import flag_number, flag_value, has_flag
+from vllama.engines.argv import flag_number, flag_value, has_flag
 from vllama.hardware.types import Accelerator, Platform, Vendor
 from vllama.models.types import ModelInfo
 

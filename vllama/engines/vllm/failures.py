@@ -7,7 +7,7 @@ another process. So these patterns are searched in all lines that are kept, most
 from __future__ import annotations
 
 from vllama.engines.base import FailurePattern
-from vllama.engines.general_failures import GENERAL
+from vllama.engines.failures import GENERAL
 from vllama.supervise.spec import Fault
 
 # what it answers from the moment on in which its core has died, until it ends

@@ -22,9 +22,9 @@ from vllama.engines.base import (
     Places,
     Settings,
 )
-from vllama.engines.diagnose import diagnose
-from vllama.engines.environment import child_environment
-from vllama.engines.find import Located, find_package
+from vllama.engines.child_env import child_environment
+from vllama.engines.failures import diagnose
+from vllama.engines.locate import Located, find_package
 from vllama.engines.recipe import Recipe
 from vllama.hardware.types import Platform
 from vllama.models.types import Bundle, Format, ModelInfo

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vllama.engines.base import FailurePattern
-from vllama.engines.general_failures import GENERAL
+from vllama.engines.failures import GENERAL
 from vllama.supervise.spec import Fault
 
 

@@ -13,9 +13,9 @@ import math
 import re
 from collections.abc import Callable, Sequence
 
+from vllama.engines.argv import flag_number, flag_value, has_flag
 from vllama.engines.base import Mode, Tuning, Wish
-from vllama.engines.flags import flag_number, flag_value, has_flag
-from vllama.engines.vllm_parallel import (
+from vllama.engines.vllm.parallel import (
     Layout,
     device_variable,
     given_layout,

@@ -11,7 +11,7 @@ import pytest
 
 from vllama.engines import registry
 from vllama.engines.base import Engine, Installation, Missing, Origin, Places
-from vllama.engines.find import Located, find_package
+from vllama.engines.locate import Located, find_package
 from vllama.engines.registry import by_name, discover, engine_named, find, load_engines
 from vllama.environments.place import Step, complete
 from vllama.errors import ConfigError

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from vllama.engines.argv import has_flag
 from vllama.engines.base import (
     FailurePattern,
     Installation,
@@ -22,10 +23,8 @@ from vllama.engines.base import (
     Places,
     Settings,
 )
-from vllama.engines.diagnose import diagnose
-from vllama.engines.environment import child_environment
-from vllama.engines.flags import has_flag
-from vllama.engines.ollama_layouts import only_for_ollama
+from vllama.engines.child_env import child_environment
+from vllama.engines.failures import diagnose
 from vllama.engines.recipe import Recipe
 from vllama.hardware.types import Platform
 from vllama.models.types import Bundle, Format, ModelInfo
@@ -216,3 +215,35 @@ class LlamaCpp:
 
 def _times(count: int) -> str:
     return "one request" if count == 1 else f"{count} requests"
+
+
+# architecture in Ollama's files → what the same model is called in stock files
+RENAMED = {
+    "gptoss": "gpt-oss",
+    "qwen25vl": "qwen2vl",
+    "mllama": "mllama, which llama.cpp does not know at all",
+    "olmo3": "olmo2",
+    "deepseekocr": "deepseek2-ocr",
+    "glmocr": "glm4",
+    "glm4moelite": "deepseek2",
+    "nemotron_h_omni": "nemotron_h",
+}
+ENCODERS = ("v.", "mm.", "a.", "s.")
+"""What the names of an encoder's tensors begin with; in stock files they are in the mmproj."""
+OWN_ENCODERS = frozenset({"clip"})
+
+
+def only_for_ollama(info: ModelInfo) -> str | None:
+    """Return why stock llama.cpp cannot load a file like `info`; None if nothing is known."""
+    if name := RENAMED.get(info.architecture):
+        return (
+            f"the file was made for Ollama's own engine: its architecture is "
+            f"'{info.architecture}', not {name}"
+        )
+    inside = next((tensor for tensor, _, _ in info.tensors if tensor.startswith(ENCODERS)), None)
+    if inside is not None and info.architecture not in OWN_ENCODERS:
+        return (
+            "the file was made for Ollama's own engine: the encoder of images or sound is inside "
+            f"it ('{inside}'), not in an mmproj file beside it"
+        )
+    return None

@@ -37,9 +37,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from vllama.engines.base import FailurePattern, Installation, Missing, Overhead, Places
-from vllama.engines.find import find_package
-from vllama.engines.llama_cpp import BACKENDS, MIB, Flag, LlamaCpp, Start
-from vllama.engines.llama_cpp_failures import failures
+from vllama.engines.llamacpp.driver import BACKENDS, MIB, Flag, LlamaCpp, Start
+from vllama.engines.llamacpp.failures import failures
+from vllama.engines.locate import find_package
 from vllama.engines.recipe import Kind, Recipe, Wheels
 from vllama.environments.place import Step
 from vllama.hardware.probe import run_command

@@ -12,19 +12,21 @@ all tokens on. The context has to be a multiple of 256.
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from vllama.engines.base import Installation, Missing, Overhead, Places
-from vllama.engines.find import find_package
-from vllama.engines.llama_cpp import BACKENDS, MIB, Flag, LlamaCpp, Start
-from vllama.engines.llama_cpp_failures import failures
-from vllama.engines.llama_cpp_timings import logged_usage
+from vllama.engines.llamacpp.driver import BACKENDS, MIB, Flag, LlamaCpp, Start
+from vllama.engines.llamacpp.failures import failures
+from vllama.engines.locate import find_package
 from vllama.engines.recipe import Kind, Recipe, Wheels
 from vllama.environments.place import Step
 from vllama.supervise.spec import HttpProbe
+from vllama.translate.events import EngineUsage
 from vllama.translate.traits import SchemaStyle, Tokenizer, Traits, VectorStyle
 
 DISTRIBUTION = "llama-cpp-python"
@@ -126,6 +128,57 @@ FLAGS: tuple[Flag, ...] = (
     ("--kv_overrides", _turn_end),
     ("--lora_path", lambda start: start.bundle.adapters[:1] or None),
 )
+
+_RUNS = re.compile(r"\beval time = *([\d.]+) ms / *(\d+) runs")
+_PROMPT = re.compile(r"\bprompt eval time = *[\d.]+ ms / *(\d+) tokens")
+_GENERATE = "Llama.generate: "
+_CACHED = re.compile(r"(\d+) prefix-match hit, remaining (\d+) prompt tokens to eval")
+_ALL_CACHED = "full prompt already cached"
+
+
+def logged_usage(lines: Sequence[str]) -> EngineUsage | None:
+    """Return the token counts of the last generation in `lines`, None if they do not tell.
+
+    The server prints timings (with `--verbose true`) before it sends the last event, and resets
+    them when the next generation begins. What they mean, by llama.cpp's source and by trial:
+
+    * Tokens that were evaluated in a batch of several are "prompt eval" tokens, those that were
+      evaluated alone are "runs". The last token of a prompt whose others are all cached is a run.
+    * The token that is generated last is never evaluated, whatever ended the answer.
+    * Neither number is printed as less than 1; no runs at all took 0.00 ms.
+
+    `completion_tokens` include the token that ended the answer, as Ollama's `eval_count` does.
+    `prompt_tokens` include those that were cached, and are None if the log does not say how many.
+    """
+    newest_first = reversed(lines)
+    runs = next(filter(None, map(_RUNS.search, newest_first)), None)
+    batch = next(filter(None, map(_PROMPT.search, newest_first)), None)
+    if runs is None or batch is None:
+        return None
+    alone = int(runs[2]) if float(runs[1]) else 0
+    together = int(batch[1]) if int(batch[1]) > 1 else 0
+    begun = _line_of_prompt(newest_first)
+    if _ALL_CACHED in begun:
+        return EngineUsage(completion_tokens=alone + 1)
+    cached = _CACHED.search(begun)
+    evaluated = together or 1
+    if cached is not None and int(cached[2]) != evaluated:
+        return None  # of another generation, or this one drafts tokens
+    return EngineUsage(
+        prompt_tokens=evaluated + (int(cached[1]) if cached else 0),
+        completion_tokens=alone + 1 if together else alone,
+    )
+
+
+def _line_of_prompt(newest_first: Iterator[str]) -> str:
+    """Return what was printed of the prompt, "" if nothing was: no token of it was cached."""
+    for line in newest_first:
+        if _RUNS.search(line):
+            break
+        if _GENERATE in line:
+            return line
+    return ""
+
 
 TRAITS = Traits(
     context_length=0,

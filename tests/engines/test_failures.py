@@ -2,8 +2,8 @@
 
 import pytest
 
-from vllama.engines.diagnose import diagnose, explain_exit
-from vllama.engines.llama_cpp_python import ENGINE
+from vllama.engines.failures import diagnose, explain_exit
+from vllama.engines.llamacpp.llama_cpp_python import ENGINE
 from vllama.supervise.spec import Exit, Fault
 
 RECORDED = [

@@ -6,7 +6,7 @@ more where the answer ended by itself.
 
 import pytest
 
-from vllama.engines.llama_cpp_timings import logged_usage
+from vllama.engines.llamacpp.llama_cpp_python import logged_usage
 from vllama.translate.events import EngineUsage
 
 NAME = "llama_perf_context_print:"
