@@ -34,7 +34,7 @@ import psutil
 
 from tests.chaos import asks
 from tests.chaos.asks import CHATS, TEXTS, VECTORS, Answer, Dialect
-from tests.server import Server
+from tests.server_process import Server
 
 CLIENTS = 16
 FITTING = 2

@@ -19,7 +19,7 @@ from pathlib import Path
 import httpx
 import psutil
 
-from tests.server import Server
+from tests.server_process import Server
 from vllama.rendering.renderer import PROGRAM
 
 MODELS = ("wide-a", "wide-b", "serial-c")

@@ -32,7 +32,7 @@ import httpx
 from tests.chaos.asks import CHATS, TEXTS
 from tests.chaos.mix import FITTING, Mix, WrappedServer, orphans
 from tests.hub import Fault, StandInHub
-from tests.server import LIMIT_S
+from tests.server_process import LIMIT_S
 from tests.tiny import write_tiny_gguf
 
 MIB = 1024**2

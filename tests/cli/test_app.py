@@ -13,7 +13,7 @@ from tests.cli.conftest import Vllama
 from tests.cli.stub import StubServer
 from vllama import __version__
 from vllama.cli.app import prepare, run
-from vllama.cli.table import ALIASES, COMMANDS, GROUPS, HIDDEN
+from vllama.cli.command_index import ALIASES, COMMANDS, GROUPS, HIDDEN
 
 Env = dict[str, str]
 SHOWN = [name for _, rows in GROUPS for name, _, _ in rows]
@@ -42,7 +42,7 @@ def test_help(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_the_help_page_says_what_the_commands_say(name: str, place: str, line: str) -> None:
     module, _, function = place.partition(":")
-    command = getattr(importlib.import_module(f"vllama.cli.{module}"), function)
+    command = getattr(importlib.import_module(f"vllama.cli.commands.{module}"), function)
     assert command.__doc__.splitlines()[0] == line
 
 
@@ -150,7 +150,7 @@ def test_help_imports_nothing_heavy(argv: list[str]) -> None:
         "msgspec",
         "prompt_toolkit",
         "rich.console",
-        "vllama.daemon",
+        "vllama.server.daemon",
         "vllama.models.library",
         "vllama.integrations.registry",
         "tomlkit",

@@ -11,7 +11,7 @@ import pytest
 
 from tests.cli.conftest import Vllama
 from tests.cli.stub import StubServer, answer
-from tests.server import LIMIT_S, Server
+from tests.server_process import LIMIT_S, Server
 from tests.tiny import write_tiny_gguf
 
 

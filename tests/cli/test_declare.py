@@ -9,9 +9,9 @@ from typing import Any
 import click
 import pytest
 
+from vllama.cli.command_index import COMMANDS
 from vllama.cli.declare import declared, function_at, plain_call
 from vllama.cli.parser import PlainCommand, root
-from vllama.cli.table import COMMANDS
 
 LIGHT = [name for name, place in COMMANDS.items() if declared(function_at(place)[0])]
 PLAIN = (

@@ -14,7 +14,7 @@ import pytest
 
 from tests.cli.conftest import Vllama
 from tests.environments.installer import Fake
-from tests.server import FAKE, Server
+from tests.server_process import FAKE, Server
 
 pytestmark = pytest.mark.slow  # processes of their own
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from vllama.cli.images import MAX_BYTES, names_image, take_images
+from vllama.cli.chat.images import MAX_BYTES, names_image, take_images
 from vllama.errors import VllamaError
 
 PNG = b"\x89PNG\r\n\x1a\n1"

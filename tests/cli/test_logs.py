@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Vllama
-from vllama import tracing
+from vllama import log_context
 from vllama.cli.server_log import Line, Log, LogFile, Text
 from vllama.supervise.logs import OWN_LOG, aside, open_log, rotate
 
@@ -90,11 +90,11 @@ def line(text: str, level: int = logging.INFO) -> Line:
 def test_the_own_log(vllama: Vllama, logs: Path) -> None:
     file = LogFile(logs / OWN_LOG)
     file.write([line("begun")])
-    traced = tracing.trace.set(tracing.Trace("abc-1"))
-    named = tracing.model.set("tiny:1b")
+    traced = log_context.trace.set(log_context.Trace("abc-1"))
+    named = log_context.model.set("tiny:1b")
     file.write([line("bad \x1b[2J news\nof two lines", logging.ERROR)])
-    tracing.trace.reset(traced)
-    tracing.model.reset(named)
+    log_context.trace.reset(traced)
+    log_context.model.reset(named)
     file.close()
     first, second = (json.loads(line) for line in vllama("logs", "--json").stdout.splitlines())
     assert set(first) == {"ts", "level", "logger", "msg"}

@@ -8,14 +8,14 @@ import random
 
 import pytest
 
+from vllama.cli.chat.word_wrap import WordWrap
+from vllama.cli.model_view import section_lines, sections
 from vllama.cli.output import show_error, table_lines
 from vllama.cli.progress import _Lines, event_of, label
-from vllama.cli.serve_ui import TerminalUi
+from vllama.cli.reporter import TerminalReporter
 from vllama.cli.server_log import set_up_logging
-from vllama.cli.view import section_lines, sections
-from vllama.cli.wrap import WordWrap
-from vllama.daemon_ui import ServeUi
 from vllama.models.types import PullEvent
+from vllama.server.reporter import Reporter
 
 Capture = pytest.CaptureFixture[str]
 
@@ -159,7 +159,7 @@ def test_events_of_the_api() -> None:
 
 def test_the_voice_of_the_server(capsys: Capture) -> None:
     now_s = [0.0]
-    ui: ServeUi = TerminalUi(clock=lambda: now_s[0])
+    ui: Reporter = TerminalReporter(clock=lambda: now_s[0])
     ui.note("a note")
     ui.ready(["listening on http://127.0.0.1:1", "linux"])
     for text in ("loading m", "1 of 9", "2 of 9"):

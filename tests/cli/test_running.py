@@ -10,7 +10,7 @@ import pytest
 from tests.cli.conftest import Vllama
 from tests.cli.stub import Body, Reply, StubServer
 from vllama.cli.client import Client
-from vllama.cli.ps import processor, until
+from vllama.cli.commands.ps import processor, until
 from vllama.errors import BadRequest, Busy, ModelNotFound, ServerUnreachable, VllamaError
 from vllama.units import rfc3339_local
 

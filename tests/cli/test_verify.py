@@ -8,7 +8,7 @@ import pytest
 
 from tests.cli.conftest import Vllama
 from tests.tiny import write_tiny_gguf
-from vllama.cli.verify import Side, parse_sides
+from vllama.cli.commands.verify import Side, parse_sides
 from vllama.errors import ConfigError
 
 

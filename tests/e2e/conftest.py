@@ -10,7 +10,7 @@ import pytest
 
 from tests.e2e.counting import SMILE, write_counting_gguf
 from tests.lacking import lacking
-from tests.server import Server
+from tests.server_process import Server
 
 MODEL = "smollm2:135m"
 ENGINE = ("--engine", "llama.cpp")

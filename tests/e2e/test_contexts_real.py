@@ -6,7 +6,7 @@ import pytest
 
 from tests.e2e.conftest import MODEL, weights
 from tests.e2e.test_llama_server_real import engine_at
-from tests.server import Server
+from tests.server_process import Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

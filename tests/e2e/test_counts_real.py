@@ -17,7 +17,7 @@ from tests.e2e.test_llama_server_real import engine_at
 from tests.gateway.test_counts import HEADER, sse
 from tests.gateway.test_ollama_chat import open_stream, until
 from tests.lacking import lacking
-from tests.server import Server
+from tests.server_process import Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.e2e.conftest import MODEL, weights
 from tests.e2e.test_llama_server_real import HI, engine_at
-from tests.server import LIMIT_S, Server
+from tests.server_process import LIMIT_S, Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -21,7 +21,7 @@ from tests.e2e.test_templates_real import OUT, check_prefill, check_recognised
 from tests.e2e.test_tools import ASK, ROOM, TOOLS, check_call
 from tests.gateway.test_ollama_chat import until
 from tests.lacking import lacking
-from tests.server import LIMIT_S, Server
+from tests.server_process import LIMIT_S, Server
 from tests.tiny import write_tiny_gguf, write_tiny_lora
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

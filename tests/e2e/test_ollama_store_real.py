@@ -10,7 +10,7 @@ from tests.e2e.counting import WIDTH
 from tests.e2e.test_templates_real import CHATML, COUNTED, FOUR, OUT, SYSTEM
 from tests.lacking import lacking
 from tests.registry import OllamaModel, RealRegistry, find_registry, push, store
-from tests.server import Server
+from tests.server_process import Server
 from tests.tiny import write_tiny_gguf, write_tiny_lora
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

@@ -22,7 +22,7 @@ import pytest
 from tests.e2e.conftest import weights
 from tests.e2e.counting import NUMBERS, WILD, write_counting_gguf
 from tests.lacking import lacking
-from tests.server import Server
+from tests.server_process import Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.other_engines, pytest.mark.timeout(3600)]
 

@@ -13,7 +13,7 @@ import pytest
 from tests.e2e.conftest import COUNTS, MODEL, SMILES, weights
 from tests.e2e.test_llama_server_real import engine_at
 from tests.e2e.test_vllm_real import environment, make_folder  # noqa: F401 (a fixture)
-from tests.server import Server
+from tests.server_process import Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 

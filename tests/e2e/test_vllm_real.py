@@ -22,7 +22,7 @@ from tests.e2e.conftest import weights
 from tests.e2e.counting import NUMBERS, write_counting_gguf
 from tests.gateway.test_ollama_chat import until
 from tests.lacking import lacking
-from tests.server import Server
+from tests.server_process import Server
 from vllama.supervise import shim
 
 pytestmark = [pytest.mark.slow, pytest.mark.vllm, pytest.mark.timeout(3600)]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.lacking import lacking
-from tests.server import Server
+from tests.server_process import Server
 from tests.tiny import write_tiny_gguf
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.server import Server
+from tests.server_process import Server
 
 
 @pytest.fixture(scope="session")

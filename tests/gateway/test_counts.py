@@ -10,7 +10,7 @@ import pytest
 
 from tests.gateway.test_external import Elsewhere
 from tests.gateway.test_ollama_chat import open_stream, until, user
-from tests.server import Server
+from tests.server_process import Server
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.gateway.test_ollama_chat import until, user
 from tests.hub import StandInHub
-from tests.server import LIMIT_S, Server
+from tests.server_process import LIMIT_S, Server
 from tests.tiny import TEMPLATE, write_tiny_gguf
 
 pytestmark = pytest.mark.slow

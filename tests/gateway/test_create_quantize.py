@@ -8,7 +8,7 @@ import pytest
 from tests.gateway.test_create import blobs, client, digest_of, names
 from tests.models.convert.conftest import local
 from tests.models.convert.tools import Tools
-from tests.server import Server
+from tests.server_process import Server
 from tests.tiny import write_tiny_gguf
 
 __all__ = ["client"]

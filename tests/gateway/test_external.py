@@ -9,7 +9,7 @@ import pytest
 
 from tests.gateway.test_ollama_chat import ENDLESS, WORDS, sse, until, user
 from tests.ports import free_port
-from tests.server import FAKE, Server
+from tests.server_process import FAKE, Server
 
 # real processes, one after another: not for every save
 pytestmark = pytest.mark.slow

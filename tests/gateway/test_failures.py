@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from tests.gateway.test_ollama_chat import WORDS, open_stream, sse, until, user
-from tests.server import LIMIT_S, Server
+from tests.server_process import LIMIT_S, Server
 
 # real processes, one after another: not for every save
 pytestmark = pytest.mark.slow

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.server import Server
+from tests.server_process import Server
 
 pytestmark = pytest.mark.slow
 

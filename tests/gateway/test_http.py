@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from tests.server import Server
+from tests.server_process import Server
 
 pytestmark = pytest.mark.slow
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from vllama.gateway.guards import Guards
-from vllama.tracing import MAX_LENGTH, Trace, sane
+from vllama.log_context import MAX_LENGTH, Trace, sane
 
 KEYS = ("sk-one", "sk-two")
 

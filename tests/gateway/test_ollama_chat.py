@@ -9,7 +9,7 @@ from array import array
 
 import pytest
 
-from tests.server import LIMIT_S
+from tests.server_process import LIMIT_S
 
 pytestmark = pytest.mark.slow
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.gateway.test_ollama_chat import open_stream, until, user
 from tests.hub import Fault, StandInHub
-from tests.server import Server
+from tests.server_process import Server
 from tests.tiny import write_tiny_gguf
 
 # real processes, one after another: not for every save

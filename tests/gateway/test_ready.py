@@ -7,7 +7,7 @@ import pytest
 from tests.gateway.test_external import Elsewhere, chat
 from tests.gateway.test_ollama_chat import until, user
 from tests.ports import free_port
-from tests.server import Server
+from tests.server_process import Server
 
 # real processes, one after another: not for every save
 pytestmark = pytest.mark.slow

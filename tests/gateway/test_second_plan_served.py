@@ -10,7 +10,7 @@ import pytest
 
 from tests.gateway.test_ollama_chat import until, user
 from tests.hub import StandInHub
-from tests.server import Server
+from tests.server_process import Server
 from tests.tiny import write_tiny_gguf
 
 pytestmark = pytest.mark.slow

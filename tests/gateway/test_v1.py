@@ -10,7 +10,7 @@ import pytest
 
 from tests.gateway.test_external import Elsewhere
 from tests.gateway.test_ollama_chat import WORDS, sse, user
-from tests.server import Server
+from tests.server_process import Server
 
 # real processes, one after another: not for every save
 pytestmark = pytest.mark.slow

@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from tests.gateway.test_ollama_chat import user
-from tests.server import Server
+from tests.server_process import Server
 from tests.translate.test_bad_input import COMMON, ROUTES, VALUES
 
 # real processes, one after another: not for every save

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.hostile.fuzzing import changed, fuzz, varied
-from tests.server import LIMIT_S, Server
+from tests.server_process import LIMIT_S, Server
 from vllama.gateway.routes import ROUTES
 
 pytestmark = pytest.mark.slow

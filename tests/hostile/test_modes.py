@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.server import Server
+from tests.server_process import Server
 from tests.tiny import write_tiny_gguf
 from vllama.models.blobs import BlobStore
 from vllama.models.sources.answers import Answer, Answers

@@ -13,8 +13,8 @@ import pytest
 from tests.hostile.rogue import Reply, Rogue, rogue
 from tests.ports import free_port
 from tests.registry import OllamaModel, StandInRegistry
-from tests.server import Server
-from tests.test_reload import Configured
+from tests.server.test_reload import Configured
+from tests.server_process import Server
 from tests.tiny import write_tiny_gguf
 from vllama.errors import Forbidden, VllamaError
 from vllama.gateway.routes import PREFIXES, ROUTES, WRITES

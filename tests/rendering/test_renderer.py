@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.server import LIMIT_S
+from tests.server_process import LIMIT_S
 from vllama.errors import BadRequest, TemplateTooCostly
 from vllama.rendering import renderer as module
 from vllama.rendering.renderer import PROGRAM, Renderer

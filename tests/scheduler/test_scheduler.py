@@ -18,7 +18,7 @@ from tests.scheduler.world import (
     settle,
     use,
 )
-from vllama import tracing
+from vllama import log_context
 from vllama.engines.base import Mode
 from vllama.errors import (
     CoolingDown,
@@ -180,12 +180,12 @@ async def test_a_load_does_not_belong_to_the_request_that_began_it():
 
     class Looking(World):
         async def plan(self, wanted, need):
-            seen.append((tracing.trace.get(), tracing.model.get()))
+            seen.append((log_context.trace.get(), log_context.model.get()))
             return await super().plan(wanted, need)
 
     world = Looking()
     async with world.running() as scheduler:
-        tracing.trace.set(tracing.Trace("request-1"))
+        log_context.trace.set(log_context.Trace("request-1"))
         scheduler.release(await scheduler.acquire(model("m"), CHAT, None))
     assert seen == [(None, "m:latest")]
 
@@ -286,7 +286,7 @@ async def test_only_requests_are_logged_as_such(caplog):
     world = World()
     async with world.running() as scheduler:
         await use(scheduler, "first")  # as `serve --model` does
-        tracing.trace.set(tracing.Trace("request-1"))
+        log_context.trace.set(log_context.Trace("request-1"))
         await use(scheduler, "second")
     waited = [line for line in caplog.messages if "a request waited" in line]
     assert [line.partition(":")[0] for line in waited] == ["second"]

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from tests.gateway.test_ollama_chat import ENDLESS, WORDS, until, user
-from tests.server import Server
+from tests.server_process import Server
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,7 @@ import time
 import psutil
 import pytest
 
-from tests.server import LIMIT_S, Server
+from tests.server_process import LIMIT_S, Server
 
 pytestmark = pytest.mark.slow
 

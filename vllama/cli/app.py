@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from vllama.cli.table import ALIASES, COMMANDS, help_page
+from vllama.cli.command_index import ALIASES, COMMANDS, help_page
 
 INTERRUPTED = 130
 USAGE = 2
@@ -55,7 +55,7 @@ def _light(argv: list[str]) -> int | None:
         sys.stdout.write(f"vllama version is {__version__}\n")
         return 0
     if not argv:
-        from vllama.cli import completion
+        from vllama.cli.commands import completion
 
         if completion.is_asked():
             return completion.answer()

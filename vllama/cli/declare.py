@@ -39,9 +39,9 @@ class Parameter(NamedTuple):
 
 
 def function_at(place: str) -> tuple[Callable[..., Any], str | None]:
-    """Import the function at a place of `table`; return it, and examples for its help or None."""
+    """Import the function at a place of `command_index`; return it and its examples, if any."""
     module, _, name = place.partition(":")
-    home = import_module(f"vllama.cli.{module}")
+    home = import_module(f"vllama.cli.commands.{module}")
     return getattr(home, name), getattr(home, "EXAMPLES", None)
 
 

@@ -6,8 +6,8 @@ from functools import cache
 
 import click
 
+from vllama.cli.command_index import ALIASES, COMMANDS, INTRODUCTION
 from vllama.cli.declare import declared, function_at
-from vllama.cli.table import ALIASES, COMMANDS, INTRODUCTION
 
 
 class PlainCommand(click.Command):

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from vllama import private, tracing
+from vllama import log_context, private
 from vllama.supervise.logs import aside
 
 SHOWN = {"shown": True}
@@ -43,7 +43,7 @@ def set_up_logging(*, debug: bool, log_format: str, file: Path | None = None) ->
     for old in root.handlers:
         old.close()
     root.handlers[:] = [Log(writers)]
-    tracing.set_level(debug=debug)
+    log_context.set_level(debug=debug)
 
 
 _NOT_LOOKED_UP = dict.fromkeys(
@@ -86,13 +86,13 @@ class Line:
     __slots__ = ("created_s", "exception", "level", "logger", "model", "request", "shown", "text")
 
     def __init__(self, record: logging.LogRecord) -> None:
-        request = tracing.trace.get()
+        request = log_context.trace.get()
         self.created_s = record.created
         self.level = record.levelname
         self.logger = record.name
         self.text = record.getMessage()
         self.request = request.id if request else ""
-        self.model = tracing.model.get()
+        self.model = log_context.model.get()
         self.shown: bool = getattr(record, "shown", False)
         failed = record.exc_info
         self.exception = logging.Formatter().formatException(failed) if failed else ""

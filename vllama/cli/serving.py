@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vllama import config, opening
-from vllama.cli.serve_ui import TerminalUi
+from vllama import config
+from vllama.cli.reporter import LogReporter, TerminalReporter
 from vllama.cli.server_log import set_up_logging
-from vllama.cli.told import LoggedUi
 from vllama.errors import EngineMissing, VllamaError
+from vllama.server import startup
 from vllama.supervise.logs import OWN_LOG
 
 
@@ -67,30 +67,32 @@ def serve_with(
     own_log = loaded.log_dir / OWN_LOG
     set_up_logging(debug=loaded.debug, log_format=loaded.log_format, file=own_log)
     logging.captureWarnings(True)
-    terminal = TerminalUi()
-    ui = LoggedUi(None if as_json else terminal)
+    terminal = TerminalReporter()
+    reporter = LogReporter(None if as_json else terminal)
     for note in loaded.notes:
-        ui.note(note)
+        reporter.note(note)
     if loaded.scheme == "https" and loaded.tls_cert is None:
-        ui.note("there is no certificate, so http is served, not https: give one with --tls-cert")
+        reporter.note(
+            "there is no certificate, so http is served, not https: give one with --tls-cert"
+        )
     try:
         try:
-            return opening.serve(loaded, ui, load)
+            return startup.serve(loaded, reporter, load)
         except EngineMissing as error:
             from vllama.cli.installing import offer_missing
 
             terminal.close()
             if not offer_missing(loaded, error, yes=yes):
                 raise
-        return opening.serve(loaded, ui, load)
+        return startup.serve(loaded, reporter, load)
     except VllamaError as error:
         if not as_json:  # the boundary of the command line tells it
-            ui.log_error(error.message, error.hint)
+            reporter.log_error(error.message, error.hint)
             raise
-        ui.error(error.message, error.hint)
+        reporter.error(error.message, error.hint)
         return error.exit_code
     except Exception:
-        ui.log_bug()
+        reporter.log_bug()
         raise
     finally:
         terminal.close()

@@ -17,8 +17,8 @@ from vllama.errors import Busy, Forbidden, Unauthorized, VllamaError
 from vllama.gateway.guards import Guards, cors_headers
 from vllama.gateway.http import ClientGone, Request, now_ns
 from vllama.gateway.routes import FIRST, ROUTES, WRITES, Handler, handler, methods_of
+from vllama.log_context import Trace, model, trace
 from vllama.metrics import Metrics
-from vllama.tracing import Trace, model, trace
 
 if TYPE_CHECKING:
     from vllama.gateway.catalog import Catalog

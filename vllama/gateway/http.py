@@ -18,7 +18,7 @@ import msgspec
 
 from vllama.errors import BadRequest
 from vllama.gateway.chunks import FRAME
-from vllama.tracing import sane
+from vllama.log_context import sane
 
 if TYPE_CHECKING:
     from vllama.errors import VllamaError

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from vllama import tracing
+from vllama import log_context
 from vllama.errors import UpstreamError
 from vllama.gateway.affinity import Prefix
 from vllama.gateway.connection import ConnectionLost
@@ -70,7 +70,7 @@ async def leased(
     notice), the request waits its turn for the next one.
     """
     scheduler = gateway.scheduler
-    tracing.model.set(bundle.name)
+    log_context.model.set(bundle.name)
     lease = scheduler.try_acquire(bundle, need, keep_alive_s, prefix)
     if lease is None:
         waiting = scheduler.acquire(bundle, need, keep_alive_s, prefix)

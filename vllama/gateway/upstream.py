@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from vllama.errors import UpstreamError
 from vllama.gateway.connection import Connection, ConnectionLost
+from vllama.log_context import trace
 from vllama.scheduler.health import Answer as Progress
 from vllama.supervise.spec import Endpoint
-from vllama.tracing import trace
 from vllama.translate.reply import JSON
 
 if TYPE_CHECKING:

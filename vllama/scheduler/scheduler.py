@@ -14,7 +14,7 @@ from contextvars import Context
 
 import msgspec
 
-from vllama import tracing
+from vllama import log_context
 from vllama.clock import Clock
 from vllama.errors import QueueFull, ShuttingDown
 from vllama.models.types import Bundle
@@ -281,7 +281,7 @@ class Scheduler:
             instance.queue.appendleft(waiter)
         lease.queued_s = lease.began_s - begun_s
         lease.queue_position = position
-        if tracing.trace.get():  # else it is the server itself, which loads its first model
+        if log_context.trace.get():  # else it is the server itself, which loads its first model
             log.info(
                 "%s: a request waited %.3f s, from place %d of the queue",
                 *(instance.bundle.name, lease.queued_s, position),
@@ -353,7 +353,7 @@ class Scheduler:
         life = Life(self._table, self._ports, self._room, instance, self._grow)
         # not in the request's context: its life is longer
         context = Context()
-        context.run(tracing.model.set, bundle.name)
+        context.run(log_context.model.set, bundle.name)
         instance.task = group.create_task(life.run(), name=str(key), context=context)
         return instance
 

@@ -1,0 +1,44 @@
+"""The planner with real files: what does not fit is loaded in a smaller form that is here."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from tests.facts import CPU, facts
+from tests.tiny import write_tiny_gguf
+from vllama.cli.reporter import TerminalReporter
+from vllama.errors import NotEnoughMemory
+from vllama.models.library import open_library
+from vllama.models.settings import ModelsSettings
+from vllama.plan.choose import make_plan
+from vllama.plan.types import Need
+from vllama.rendering.renderer import Renderer
+from vllama.server.planner import Planner
+
+
+@pytest.fixture
+def library(tmp_path):
+    write_tiny_gguf(tmp_path / "Tiny-F16.gguf", n_ctx=2048, n_layer=64, template=None)
+    write_tiny_gguf(tmp_path / "Tiny-Q4_0.gguf", n_ctx=2048, template=None)
+    settings = ModelsSettings(hf_cache_dir=tmp_path / "hf", folders=(tmp_path,), package_dirs=())
+    return open_library(settings)
+
+
+def test_a_smaller_form_before_any_start(library, capsys):
+    large, small = (library.find(name) for name in ("tiny-f16", "tiny-q4_0"))
+    totals = [
+        make_plan(facts(), one, library.info(one), Need()).memory.total_bytes
+        for one in (large, small)
+    ]
+    # a machine between the two
+    memory = sum(totals) // 2 + facts().preferences.reserve_bytes
+    machine = facts(replace(CPU, ram_total_bytes=memory))
+    planner = Planner(machine, library, Renderer({}), TerminalReporter())
+    mine = replace(large, name="mine:latest")
+    plan = asyncio.run(planner.plan(mine, Need()))
+    assert (plan.bundle.path, plan.bundle.name) == (small.path, "mine:latest")
+    assert "second plan: the form in Q4_0, which is here" in capsys.readouterr().err
+    with pytest.raises(NotEnoughMemory) as caught:  # its name says which form is wanted
+        asyncio.run(planner.plan(large, Need()))
+    assert "use tiny-q4_0:latest, which is here and smaller" in str(caught.value.hint)

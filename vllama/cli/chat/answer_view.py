@@ -1,0 +1,110 @@
+"""How an answer is shown while it arrives: thinking, text, word wrap, then the numbers."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from vllama.cli.chat.word_wrap import WordWrap
+from vllama.cli.output import console, is_terminal, say_aside
+from vllama.units import format_go_duration
+
+if TYPE_CHECKING:
+    from rich.status import Status
+
+DIM, PLAIN = "\x1b[2m", "\x1b[0m"
+THINKING, DONE_THINKING = "Thinking...", "...done thinking."
+
+
+class AnswerPrinter:
+    """Writes one streamed answer to stdout, piece by piece."""
+
+    def __init__(self, *, wrap: bool, hide_thinking: bool) -> None:
+        self._terminal = is_terminal(sys.stdout)
+        self._hide_thinking = hide_thinking
+        self._wrap: WordWrap | None = None
+        if wrap and self._terminal:
+            self._wrap = WordWrap(sys.stdout.write, console().width - 1)
+        self._thinking = False
+        self._last = "\n"
+
+    def thinking(self, text: str) -> None:
+        """Show a piece of the model's reasoning."""
+        if not text or self._hide_thinking:
+            return
+        if not self._thinking:
+            self._thinking = True
+            self._write((DIM if self._terminal else "") + THINKING + "\n")
+        self._write(text)
+
+    def content(self, text: str) -> None:
+        """Show a piece of the answer."""
+        if not text:
+            return
+        self._end_thinking()
+        self._write(text)
+
+    def end(self) -> None:
+        """End the answer on a line of its own, however far it came."""
+        self._end_thinking()
+        if self._wrap is not None:
+            self._wrap.flush()
+        if self._last != "\n":
+            sys.stdout.write("\n")
+        sys.stdout.flush()
+
+    def _end_thinking(self) -> None:
+        if self._thinking:
+            self._thinking = False
+            newline = "" if self._last == "\n" else "\n"
+            after = PLAIN if self._terminal else ""
+            self._write(f"{newline}{DONE_THINKING}{after}\n\n")
+
+    def _write(self, text: str) -> None:
+        if self._wrap is not None:
+            self._wrap.feed(text)
+        else:
+            sys.stdout.write(text)
+        self._last = text[-1]
+        sys.stdout.flush()
+
+
+class Waiting:
+    """A spinner on stderr until the first sign of life; nothing where nobody looks."""
+
+    def __init__(self, text: str) -> None:
+        self._status: Status | None = None
+        if is_terminal(sys.stderr) and is_terminal(sys.stdout):
+            self._status = console(stderr=True).status(text)
+            self._status.start()
+
+    def over(self) -> None:
+        """Clear the spinner; more calls do nothing."""
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
+
+
+def show_numbers(last: Mapping[str, object]) -> None:
+    """Print durations and rates of the final object on stderr, as `--verbose` of Ollama does."""
+
+    def number(key: str) -> int:
+        value = last.get(key)
+        return int(value) if isinstance(value, (int, float)) else 0
+
+    def row(name: str, text: str) -> None:
+        say_aside(f"{name + ':':<21} {text}")
+
+    if number("total_duration"):
+        row("total duration", format_go_duration(number("total_duration")))
+    if number("load_duration"):
+        row("load duration", format_go_duration(number("load_duration")))
+    for kind in ("prompt eval", "eval"):
+        key = kind.replace(" ", "_")
+        count, duration_ns = number(f"{key}_count"), number(f"{key}_duration")
+        if count:
+            row(f"{kind} count", f"{count} token(s)")
+        if duration_ns:
+            row(f"{kind} duration", format_go_duration(duration_ns))
+            row(f"{kind} rate", f"{count / duration_ns * 1e9:.2f} tokens/s")

@@ -1,0 +1,178 @@
+"""What a conversation knows and asks: the requests of `vllama run`. No keyboard here."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import Any
+
+from vllama.cli.chat.answer_view import AnswerPrinter, Waiting, show_numbers
+from vllama.cli.chat.images import take_images
+from vllama.cli.client import Client, Reply
+from vllama.cli.output import say_aside
+from vllama.cli.progress import PullDisplay, event_of
+from vllama.errors import ModelNotFound, VllamaError
+
+
+@dataclass(slots=True, kw_only=True)
+class Session:
+    """Settings and history of one conversation; the user changes them as it goes.
+
+    `sees` says that the model takes images: only then paths in a message are looked for.
+    """
+
+    client: Client
+    model: str
+    keep_alive: object = None
+    format: object = None
+    think: bool | str | None = None
+    hide_thinking: bool = False
+    verbose: bool = False
+    wrap: bool = True
+    sees: bool = False
+    system: str = ""
+    options: dict[str, object] = field(default_factory=dict)
+    messages: list[dict[str, Any]] = field(default_factory=list)
+
+    def describe(self) -> Reply:
+        """Ask what the model is."""
+        shown = self.client.post("/api/show", {"model": self.model})
+        self.sees = "vision" in (shown.get("capabilities") or [])
+        return shown
+
+    def describe_or_pull(self) -> Reply:
+        """Ask what the model is; one that is not here is pulled first."""
+        try:
+            return self.describe()
+        except ModelNotFound:
+            pull_through(self.client, self.model)
+        return self.describe()
+
+    def load(self) -> None:
+        """Load the model, and wait until it is ready."""
+        waiting = Waiting(f"loading {self.model}")
+        try:
+            self.client.post("/api/generate", self._common())
+        finally:
+            waiting.over()
+
+    def generate(self, prompt: str) -> None:
+        """Answer one prompt on stdout. Images that it names go with it."""
+        text, images = self._with_images(prompt)
+        body = self._common() | {"prompt": text}
+        if images:
+            body["images"] = images
+        if self.system:
+            body["system"] = self.system
+        self._answer("/api/generate", body)
+
+    def chat(self, text: str) -> None:
+        """Answer the next message on stdout; both become part of the history.
+
+        Images that it names go with it. A message whose answer failed is taken back; of an answer
+        that was stopped by Ctrl-C the part that came stays. Raises KeyboardInterrupt then.
+        """
+        content, images = self._with_images(text)
+        message: dict[str, Any] = {"role": "user", "content": content}
+        if images:
+            message["images"] = images
+        self.messages.append(message)
+        system = [{"role": "system", "content": self.system}] if self.system else []
+        body = self._common() | {"messages": [*system, *self.messages]}
+        answer: list[str] = []
+        try:
+            self._answer("/api/chat", body, answer)
+        except VllamaError:
+            self.messages.pop()
+            raise
+        except KeyboardInterrupt:
+            if answer:
+                self._keep(answer)
+            else:
+                self.messages.pop()
+            raise
+        self._keep(answer)
+
+    def _with_images(self, text: str) -> tuple[str, list[str]]:
+        if not self.sees:
+            return text, []
+        text, images = take_images(text)
+        for path, _ in images:
+            say_aside(f"Added image '{path}'")
+        return text, [content for _, content in images]
+
+    def _keep(self, answer: list[str]) -> None:
+        self.messages.append({"role": "assistant", "content": "".join(answer)})
+
+    def embed(self, text: str, *, truncate: bool | None, dimensions: int | None) -> list[float]:
+        """Return the vector of a text."""
+        body: dict[str, object] = {"model": self.model, "input": text, "options": self.options}
+        for key, value in (
+            ("truncate", truncate),
+            ("dimensions", dimensions),
+            ("keep_alive", self.keep_alive),
+        ):
+            if value is not None:
+                body[key] = value
+        vectors = self.client.post("/api/embed", body).get("embeddings") or []
+        if not vectors:
+            raise VllamaError(
+                f"the model '{self.model}' gave no vector",
+                hint="give a text as an argument or on stdin",
+            )
+        return list(vectors[0])
+
+    def _common(self) -> dict[str, object]:
+        body: dict[str, object] = {"model": self.model, "options": dict(self.options)}
+        for key, value in (
+            ("keep_alive", self.keep_alive),
+            ("format", self.format),
+            ("think", self.think),
+        ):
+            if value is not None:
+                body[key] = value
+        return body
+
+    def _answer(self, path: str, body: dict[str, object], kept: list[str] | None = None) -> None:
+        """Print an answer as it streams in; `kept` collects its text."""
+        printer = AnswerPrinter(wrap=self.wrap, hide_thinking=self.hide_thinking)
+        waiting = Waiting("")
+        last: Reply = {}
+        with _closing(self.client.stream(path, body)) as lines:
+            try:
+                for line in lines:
+                    waiting.over()
+                    message = line.get("message") or {}
+                    text = str(message.get("content") or line.get("response") or "")
+                    if text and kept is not None:
+                        kept.append(text)  # before it is shown: Ctrl-C may come right after
+                    printer.thinking(str(message.get("thinking") or line.get("thinking") or ""))
+                    printer.content(text)
+                    if line.get("done"):
+                        last = line
+            finally:
+                waiting.over()
+                printer.end()
+        if not last:
+            raise VllamaError(
+                "the answer ended before it was complete", hint="look into the server's log"
+            )
+        if self.verbose:
+            show_numbers(last)
+
+
+def pull_through(client: Client, model: str) -> None:
+    """Have the server pull a model, and show how far it is."""
+    with PullDisplay() as display:
+        for line in client.stream("/api/pull", {"model": model}):
+            display(event_of(line))
+
+
+@contextlib.contextmanager
+def _closing(lines: Any) -> Generator[Any, None, None]:
+    """Close the stream however it ends: that is what makes the server stop."""
+    try:
+        yield lines
+    finally:
+        lines.close()

@@ -1,0 +1,268 @@
+"""The commands of a conversation: everything that begins with a slash."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from vllama.cli.chat.images import names_image
+from vllama.cli.chat.session import Session
+from vllama.cli.commands.list import COLUMNS as LIST_COLUMNS
+from vllama.cli.commands.list import model_rows
+from vllama.cli.model_view import section_lines, sections
+from vllama.cli.output import say, show_error, show_table
+from vllama.errors import ModelNotFound
+from vllama.models.parameters import parse_parameter
+
+PART_NAMES = {"template": "prompt template"}
+
+
+class Remembering(Protocol):
+    """What can keep a history."""
+
+    def remember(self, on: bool) -> None:
+        """Keep a history from now on, or none."""
+        ...
+
+
+class Commands:
+    """Does what a line with a slash says; knows the session and the keyboard's history."""
+
+    def __init__(self, session: Session, keyboard: Remembering) -> None:
+        self._session = session
+        self._keyboard = keyboard
+        self._table: dict[str, Callable[[Sequence[str], str], bool]] = {
+            "/set": self._set,
+            "/show": self._show,
+            "/load": self._load,
+            "/save": self._save,
+            "/list": self._list,
+            "/ls": self._list,
+            "/clear": self._clear,
+            "/bye": lambda words, rest: True,
+            "/exit": lambda words, rest: True,
+            "/?": self._help,
+            "/help": self._help,
+        }
+
+    def is_path(self, text: str) -> bool:
+        """Tell whether a message begins with a file's path rather than a command."""
+        first = text.split(maxsplit=1)[0]
+        if first in self._table:
+            return False
+        return first.count("/") > 1 or (self._session.sees and names_image(text))
+
+    def do(self, text: str) -> bool:
+        """Carry out one command; True if it ends the conversation. Raises VllamaError."""
+        name, _, rest = text.strip().partition(" ")
+        handler = self._table.get(name)
+        if handler is None:
+            say(f"Unknown command '{name}'. Type /? for help")
+            return False
+        return handler(_words(rest), rest.strip())
+
+    def _set(self, words: Sequence[str], rest: str) -> bool:
+        session = self._session
+        match words:
+            case ["parameter"] | ["parameter", _]:
+                say(PARAMETER_HELP)
+            case ["parameter", name, *values]:
+                try:
+                    session.options[name] = parse_parameter(name, values)
+                except ValueError as error:
+                    show_error(str(error))
+                else:
+                    say(f"Set parameter '{name}' to '{', '.join(values)}'")
+            case ["system", _, *_]:
+                session.system = _unquoted(rest.removeprefix("system").strip())
+                say("Set system message.")
+            case ["history" | "nohistory" as choice]:
+                self._keyboard.remember(choice == "history")
+            case ["wordwrap" | "nowordwrap" as choice]:
+                session.wrap = choice == "wordwrap"
+                say(f"Set '{choice}' mode.")
+            case ["verbose" | "quiet" as choice]:
+                session.verbose = choice == "verbose"
+                say(f"Set '{choice}' mode.")
+            case ["format", "json"] | ["noformat"]:
+                session.format = "json" if words[0] == "format" else None
+                say("Set format to 'json' mode." if session.format else "Disabled format.")
+            case ["think"] | ["nothink"]:
+                session.think = words[0] == "think"
+                say(f"Set '{words[0]}' mode.")
+            case ["think", "low" | "medium" | "high" | "max" as level]:
+                session.think = level
+                say(f"Set 'think' mode to '{level}'.")
+            case ["format", *_]:
+                say("Invalid or missing format. For 'json' mode use '/set format json'")
+            case [] | ["system"]:
+                say(SET_HELP)
+            case _:
+                say(f"Unknown command '/set {words[0]}'. Type /? for help")
+        return False
+
+    def _show(self, words: Sequence[str], rest: str) -> bool:
+        match words:
+            case ["info"]:
+                for line in section_lines(sections(self._session.describe())):
+                    say(line)
+            case ["license" | "modelfile" | "template" as part]:
+                none = f"No {PART_NAMES.get(part, part)} was specified for this model."
+                say(str(self._session.describe().get(part) or none).strip())
+            case ["system"]:
+                text = self._session.system or self._session.describe().get("system")
+                say(str(text or "No system message was specified for this model."))
+            case ["parameters"]:
+                self._show_parameters()
+            case []:
+                say(SHOW_HELP)
+            case _:
+                say(f"Unknown command '/show {words[0]}'. Type /? for help")
+        return False
+
+    def _show_parameters(self) -> None:
+        text = str(self._session.describe().get("parameters") or "")
+        say("Model defined parameters:")
+        for line in text.splitlines() or [
+            "No additional parameters were specified for this model."
+        ]:
+            say(f"  {line}")
+        if self._session.options:
+            say("User defined parameters:")
+            for name, value in sorted(self._session.options.items()):
+                say(f"  {name:<30} {value}")
+
+    def _load(self, words: Sequence[str], rest: str) -> bool:
+        if len(words) != 1:
+            say("Usage:\n  /load <model>")
+            return False
+        session, old = self._session, (self._session.model, self._session.sees)
+        say(f"Loading model '{words[0]}'")
+        session.model = words[0]
+        try:
+            session.describe()
+            session.load()
+        except BaseException as error:
+            session.model, session.sees = old
+            if not isinstance(error, ModelNotFound):
+                raise
+            say(f"Couldn't find model '{words[0]}'")
+        else:
+            session.messages.clear()
+        return False
+
+    def _save(self, words: Sequence[str], rest: str) -> bool:
+        """Keep the settings and what was said as a model on top of this one."""
+        if len(words) != 1:
+            say("Usage:\n  /save <model>")
+            return False
+        session = self._session
+        body: dict[str, object] = {"model": words[0], "from": session.model}
+        for key, value in (
+            ("parameters", session.options),
+            ("system", session.system),
+            ("messages", session.messages),
+        ):
+            if value:
+                body[key] = value
+        session.client.post("/api/create", body | {"stream": False})
+        say(f"Created new model '{words[0]}'")
+        return False
+
+    def _list(self, words: Sequence[str], rest: str) -> bool:
+        models = self._session.client.get("/api/tags").get("models") or []
+        start = words[0].lower() if words else ""
+        show_table(LIST_COLUMNS, model_rows(models, start))
+        return False
+
+    def _clear(self, words: Sequence[str], rest: str) -> bool:
+        self._session.messages.clear()
+        say("Cleared session context")
+        return False
+
+    def _help(self, words: Sequence[str], rest: str) -> bool:
+        texts = {
+            "set": SET_HELP,
+            "/set": SET_HELP,
+            "show": SHOW_HELP,
+            "/show": SHOW_HELP,
+            "shortcut": SHORTCUTS,
+            "shortcuts": SHORTCUTS,
+        }
+        more = IMAGES if self._session.sees and not words else ""
+        say(texts.get(words[0] if words else "", HELP) + more)
+        return False
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text, posix=os.name == "posix")
+    except ValueError:  # an apostrophe in a system message
+        return text.split()
+
+
+def _unquoted(text: str) -> str:
+    paired = len(text) > 1 and text[0] == text[-1] and text[0] in "\"'"
+    return text[1:-1] if paired else text
+
+
+HELP = """\
+Available commands:
+  /set            Change the settings of this conversation
+  /show           Show what the model is
+  /load <model>   Go on with another model
+  /save <model>   Keep this conversation as a model
+  /list           List the models that the server has
+  /clear          Forget what was said
+  /bye, /exit     Leave
+  /?, /help       Show this; /? shortcuts for the keys
+
+Use \"\"\" to begin and end a message of several lines.
+"""
+IMAGES = "Use /path/to/file to include .jpg, .png, or .webp images.\n"
+SET_HELP = """\
+Available commands:
+  /set parameter <name> <value>   Set a parameter, such as temperature 0.2
+  /set system <text>              Set the system message
+  /set history, nohistory         Keep what is typed, or not
+  /set wordwrap, nowordwrap       Break lines between words, or not
+  /set format json, noformat      Ask for JSON, or not
+  /set verbose, quiet             Show times and rates, or not
+  /set think [level], nothink     Let the model think first, or not
+"""
+PARAMETER_HELP = """\
+Available parameters:
+  /set parameter seed <int>               Random number seed
+  /set parameter num_predict <int>        Most tokens of an answer
+  /set parameter top_k <int>              Choose among so many tokens
+  /set parameter top_p <float>            Choose among tokens of so much probability together
+  /set parameter min_p <float>            Leave out tokens below this share of the best one's
+  /set parameter num_ctx <int>            Size of the context
+  /set parameter temperature <float>      How free the choice is
+  /set parameter repeat_penalty <float>   How much repetition is punished
+  /set parameter repeat_last_n <int>      How far back repetition counts
+  /set parameter num_gpu <int>            Layers to put on the GPU
+  /set parameter stop <string> ...        Texts that end the answer
+"""
+SHOW_HELP = """\
+Available commands:
+  /show info         Show what the model is
+  /show license      Show its licence
+  /show modelfile    Show a Modelfile
+  /show parameters   Show its parameters and those set here
+  /show system       Show the system message
+  /show template     Show the chat template
+"""
+SHORTCUTS = """\
+Ctrl + a, Ctrl + e   Go to the beginning, the end of the line
+Alt + b, Alt + f     Go back, forward by one word
+Ctrl + k, Ctrl + u   Delete to the end, to the beginning of the line
+Ctrl + w             Delete the word before the cursor
+Ctrl + l             Clear the screen
+Ctrl + g             Write the message in an editor ($VISUAL, $EDITOR)
+Ctrl + c             Stop the answer
+Ctrl + d             Leave
+Up, down, Ctrl + r   Go through, search what was typed before
+"""

@@ -1,0 +1,36 @@
+"""`vllama push`, `signin`, `signout`: what needs ollama.com in Ollama, and has nothing here."""
+
+from __future__ import annotations
+
+import click
+
+EXAMPLES = """\
+\b
+Example:
+  hf upload org/repo model.gguf        publish a model on the Hugging Face hub
+"""
+
+
+@click.argument("model", help="Name as in list.")
+@click.option("--insecure", is_flag=True, hidden=True)
+def push(model: str, insecure: bool) -> None:
+    """Upload a model: not possible from here."""
+    from vllama.cli.context import connect
+
+    with connect() as client:
+        for _ in client.stream("/api/push", {"model": model}):
+            pass  # the last line is the refusal
+
+
+def signin() -> None:
+    """Sign in to ollama.com: not needed here."""
+    from vllama.cli.output import say
+
+    say("vllama cannot sign in to ollama.com, and needs no account: models run on this machine.")
+
+
+def signout() -> None:
+    """Sign out of ollama.com."""
+    from vllama.cli.output import say
+
+    say("You are not signed in to ollama.com.")

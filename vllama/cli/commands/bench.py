@@ -1,0 +1,300 @@
+"""`vllama bench`: how fast is the server, and how fast beside another one?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from vllama.cli.commands.completion import model_names
+
+if TYPE_CHECKING:
+    from vllama.bench.findings import Finding
+    from vllama.bench.rounds import Side
+    from vllama.cli.client import Client
+
+EXAMPLES = """\
+\b
+Examples:
+  vllama bench smollm2:135m
+  vllama bench qwen3:0.6b --clients 1,8 --prompts short --rounds 5
+  vllama bench qwen3:0.6b --against Ollama=127.0.0.1:11435 --swap gemma3:270m
+  vllama bench smollm2:135m --json --picture bench.svg
+
+The model is unloaded and loaded again in every round. With --against the same prompts go to both
+servers in turn, which must have the model under the same name.
+"""
+
+CLIENTS = "1,4,8,16"
+PROMPTS = "short,long"
+ROUNDS = 3
+TOKENS = 64
+OURS = "vllama"
+OLLAMA_PORT = 11434
+MOST_CLIENTS = 512
+
+
+@click.argument(
+    "model",
+    required=False,
+    help="Name of the model. [the one that is loaded]",
+    shell_complete=model_names,
+)
+@click.option(
+    "--against",
+    multiple=True,
+    metavar="[NAME=]URL",
+    help="Another server with Ollama's API, and what to call it; may be repeated.",
+)
+@click.option(
+    "--clients",
+    default=CLIENTS,
+    show_default=True,
+    metavar="N,…",
+    help="How many ask at the same time.",
+)
+@click.option(
+    "--prompts", default=PROMPTS, show_default=True, metavar="KIND,…", help="Kinds of prompts."
+)
+@click.option(
+    "--rounds",
+    type=click.IntRange(1),
+    default=ROUNDS,
+    show_default=True,
+    metavar="N",
+    help="How often everything is measured.",
+)
+@click.option(
+    "--tokens",
+    type=click.IntRange(1),
+    default=TOKENS,
+    show_default=True,
+    metavar="N",
+    help="Tokens of each answer.",
+)
+@click.option(
+    "--swap",
+    metavar="MODEL",
+    help="Another model, to measure how long a change of models takes.",
+    shell_complete=model_names,
+)
+@click.option(
+    "--picture",
+    "file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write a bar chart, as SVG.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def bench(
+    model: str | None,
+    against: Sequence[str],
+    clients: str,
+    prompts: str,
+    rounds: int,
+    tokens: int,
+    swap: str | None,
+    file: Path | None,
+    as_json: bool,
+) -> None:
+    """Measure how fast the server is, beside another one too."""
+    import secrets
+
+    from vllama.bench.findings import findings, plain, remarks
+    from vllama.bench.rounds import Order, measure, warm_up
+    from vllama.cli.context import connect
+    from vllama.cli.output import show_json
+    from vllama.cli.reporter import TerminalReporter
+
+    counts, kinds, others = parse_clients(clients), parse_kinds(prompts), parse_against(against)
+    if file:
+        write(file, "")  # what cannot be written is better known before minutes of work
+    with connect() as ours:
+        servers = {OURS: ours, **others}
+        order = Order(
+            model=model or loaded_model(ours),
+            clients=counts,
+            prompts=kinds,
+            rounds=rounds,
+            tokens=tokens,
+            swap=swap,
+            salt=secrets.token_hex(4),
+        )
+        sides, not_told = sides_of(servers)
+        reporter = TerminalReporter()
+        try:
+            warm_up(order, sides, reporter.loading)
+            described = [describe(name, each, order.model) for name, each in servers.items()]
+            rows = measure(order, sides, reporter.loading)
+        finally:
+            reporter.close()
+    names = [side.name for side in sides]
+    found = findings(rows)
+    told = {
+        "model": order.model,
+        "swap": swap,
+        "rounds": rounds,
+        "tokens": tokens,
+        "servers": described,
+        "findings": plain(found, names),
+        "remarks": [*other_models(described), *remarks(rows, names), *not_told],
+        "rows": rows,
+    }
+    if file:
+        from vllama.bench.picture import picture
+
+        write(file, picture(found, names, f"{order.model}: {' and '.join(names)}"))
+    if as_json:
+        show_json(told)
+    else:
+        show(told, found, names)
+
+
+def parse_clients(text: str) -> tuple[int, ...]:
+    """Read `1,4,8`. Raises ConfigError."""
+    from vllama.errors import ConfigError
+
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and 0 < int(part) <= MOST_CLIENTS for part in parts):
+        raise ConfigError(
+            f'cannot read the numbers of clients "{text}"',
+            hint=f"write numbers from 1 to {MOST_CLIENTS} with commas: --clients {CLIENTS}",
+        )
+    return tuple(dict.fromkeys(int(part) for part in parts))
+
+
+def parse_kinds(text: str) -> tuple[str, ...]:
+    """Read `short,long`. Raises ConfigError."""
+    from vllama.bench.prompts import LENGTHS
+    from vllama.errors import ConfigError
+
+    kinds = [part.strip() for part in text.split(",")]
+    if unknown := [kind for kind in kinds if kind not in LENGTHS]:
+        raise ConfigError(
+            f'cannot ask prompts of the kind "{unknown[0]}"', hint=f"use {' or '.join(LENGTHS)}"
+        )
+    return tuple(dict.fromkeys(kinds))
+
+
+def parse_against(values: Sequence[str]) -> dict[str, Client]:
+    """Read `NAME=URL`, or a URL that is its own name; return clients. Raises ConfigError.
+
+    Our server's key is not shown to the others.
+    """
+    from vllama.cli.client import Client
+    from vllama.config.address import parse_address, reachable_host, url
+    from vllama.errors import ConfigError
+
+    found: dict[str, Client] = {}
+    for value in values:
+        name, _, text = value.rpartition("=")
+        try:
+            address = parse_address(text)
+        except ValueError as error:
+            raise ConfigError(f'cannot use the address "{text}": {error}') from None
+        if not address.host or address.bad_port:
+            raise ConfigError(
+                f'cannot use the address "{text}"',
+                hint="write it like http://127.0.0.1:11435 or Ollama=127.0.0.1:11435",
+            )
+        place = url(
+            address.scheme or "http", reachable_host(address.host), address.port or OLLAMA_PORT
+        )
+        name = name.strip() or place.partition("://")[2]
+        if name in found or name == OURS:
+            raise ConfigError(
+                f'cannot call two servers "{name}"', hint="name them: --against NAME=URL"
+            )
+        found[name] = Client(place)
+    return found
+
+
+def loaded_model(ours: Client) -> str:
+    """Return the name of the only model that is loaded. Raises ConfigError."""
+    from vllama.errors import ConfigError
+
+    names = [str(row.get("name")) for row in ours.get("/api/ps").get("models") or []]
+    if len(names) != 1:
+        state = "none is loaded" if not names else f"{len(names)} are loaded"
+        raise ConfigError(
+            f"cannot tell which model to measure: {state}", hint="name it: vllama bench MODEL"
+        )
+    return names[0]
+
+
+def describe(name: str, client: Client, model: str) -> dict[str, Any]:
+    """Ask a server who it is, and what it has loaded under the model's name. Raises VllamaError."""
+    from vllama.bench.rounds import failing
+
+    with failing(name, "looking at the model"):
+        version = client.get("/api/version").get("version")
+        details = client.post("/api/show", {"model": model}).get("details") or {}
+        rows = client.get("/api/ps").get("models") or []
+    return {
+        "name": name,
+        "url": client.url,
+        "version": version,
+        "engine": next((row["engine"] for row in rows if row.get("engine")), None),
+        "parameter_size": details.get("parameter_size"),
+        "quantization": details.get("quantization_level"),
+    }
+
+
+def other_models(described: Sequence[dict[str, Any]]) -> list[str]:
+    """Say so if the servers do not have the same model under that name."""
+    forms = {one["name"]: f"{one['parameter_size']} {one['quantization']}" for one in described}
+    if len(set(forms.values())) == 1:
+        return []
+    each = ", ".join(f"{form} at {name}" for name, form in forms.items())
+    return [f"not the same model: {each}"]
+
+
+def sides_of(servers: Mapping[str, Client]) -> tuple[list[Side], list[str]]:
+    """Return the servers with their processes, and why those of some are not known."""
+    from vllama.bench.memory import Memory, NotMeasured
+    from vllama.bench.rounds import Side
+
+    sides, reasons = [], []
+    for name, client in servers.items():
+        try:
+            memory = Memory(client.url)
+        except NotMeasured as reason:
+            memory = None
+            reasons.append(f"memory of {name} not measured: {reason}")
+        sides.append(Side(name=name, server=client, memory=memory))
+    return sides, reasons
+
+
+def write(file: Path, content: str) -> None:
+    """Write the picture. Raises ConfigError."""
+    from vllama.errors import ConfigError
+
+    try:
+        file.write_text(content, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write the picture '{file}': {error.strerror or error}",
+            hint="name a file in a folder that is there",
+        ) from None
+
+
+def show(told: Mapping[str, Any], found: Sequence[Finding], names: Sequence[str]) -> None:
+    """Print the table, and below it what it means."""
+    from vllama.bench.findings import table
+    from vllama.cli.output import say, show_table, show_warning
+
+    for one in told["servers"]:
+        form = " ".join(filter(None, (one["parameter_size"], one["quantization"])))
+        engine = f" with {one['engine']}" if one["engine"] else ""
+        say(f"{one['name']}: {one['url']}, {told['model']} {form}{engine}")
+    say()
+    show_table(*table(found, names))
+    say()
+    rounds = f"{told['rounds']} rounds" if told["rounds"] > 1 else "1 round"
+    say(f"Medians of {rounds}, answers of {told['tokens']} tokens, no two prompts alike.")
+    if len(names) > 1:
+        say(f"RATIO is {OURS}'s value ÷ the other's in the same round: median [least … most].")
+    for remark in told["remarks"]:
+        show_warning(remark)

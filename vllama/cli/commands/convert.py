@@ -1,0 +1,210 @@
+"""`vllama convert`: make a GGUF where nobody has made one, or a smaller one of a large one."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from vllama.cli.commands.completion import model_names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from vllama.cli.progress import PullDisplay
+    from vllama.config import Config
+    from vllama.models.convert.job import Job
+    from vllama.models.convert.quantiser import Quantiser
+    from vllama.models.library import Library
+    from vllama.models.types import Bundle
+
+EXAMPLES = """\
+\b
+Examples:
+  vllama convert org/repo
+  vllama convert ./my-finetune --quantize Q5_K_M --output mine
+  vllama convert ./model-F16.gguf -q Q4_K_M --output ./model-Q4_K_M.gguf
+"""
+
+INTERRUPTED = 130
+OUTTYPES = ("f32", "f16", "bf16", "q8_0", "auto")
+
+
+@click.argument(
+    "model", help="A model of the hub, a folder, or a GGUF file.", shell_complete=model_names
+)
+@click.option("--quantize", "-q", metavar="QUANT", help="Quantization to make. [Q4_K_M]")
+@click.option(
+    "--outtype",
+    type=click.Choice(OUTTYPES, case_sensitive=False),
+    help="What the converter writes; without --quantize it stays so.",
+)
+@click.option("--output", "-o", metavar="NAME", help="The new model's name, or a file ….gguf.")
+@click.option(
+    "--mmproj/--no-mmproj", default=None, help="Make a projector for images. [if the model sees]"
+)
+@click.option("--trust-remote-code", is_flag=True, help="Run code that the model brings.")
+@click.option("--update", is_flag=True, help="Install the newest converter first.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask before something is fetched.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def convert(
+    model: str,
+    quantize: str | None,
+    outtype: str | None,
+    output: str | None,
+    mmproj: bool | None,
+    trust_remote_code: bool,
+    update: bool,
+    yes: bool,
+    as_json: bool,
+) -> int:
+    """Make a GGUF of safetensors, or a smaller GGUF."""
+    from vllama import config
+    from vllama.cli.context import load_settings, local_library
+    from vllama.cli.output import say, say_aside, show_json
+    from vllama.cli.progress import PullDisplay
+    from vllama.config.parse import whole_path
+    from vllama.engines.child_env import child_environment
+    from vllama.models.convert.job import Wishes
+    from vllama.models.convert.prepare import prepare
+    from vllama.units import format_bytes_decimal
+
+    loaded = load_settings()
+    books = local_library(loaded)
+    wishes = Wishes(
+        quantize=quantize,
+        outtype=outtype,
+        output=output,
+        projector=mmproj,
+        trusted=trust_remote_code,
+    )
+    job = prepare(books, whole_path(model), wishes)
+    quantiser = _quantiser(loaded) if job.needs_quantiser else None
+    _agree(loaded, job, update=update, yes=yes)
+    try:
+        with PullDisplay() as display:
+            kept = asyncio.run(
+                job.run(
+                    books,
+                    quantiser,
+                    env=child_environment(config.environ()),
+                    tell=display,
+                    on_line=_installer(display),
+                    update=update,
+                )
+            )
+    except KeyboardInterrupt:
+        say_aside("stopped; nothing half-made is left, and what was fetched is kept")
+        return INTERRUPTED
+    told = _told(kept, job)
+    if as_json:
+        show_json(told)
+    else:
+        say(f"converted '{model}' to '{told['name']}'")
+        say_aside(f"  {told['quantization']}, {format_bytes_decimal(int(str(told['size'])))}")
+        say_aside(f"  serve it with: vllama serve --model {told['name']}")
+    return 0
+
+
+def _quantiser(loaded: Config) -> Quantiser:
+    """Return the quantiser of this machine. Raises EngineMissing."""
+    from vllama import config
+    from vllama.engines.llamacpp.quantiser import find_quantiser
+    from vllama.server.preflight import gather_facts
+
+    return find_quantiser(gather_facts(loaded).found, config.environ())
+
+
+def _agree(loaded: Config, job: Job, *, update: bool, yes: bool) -> None:
+    """Say what will be fetched, and go on if the user agrees.
+
+    Raises Exit if not, ConfigError if nobody can be asked.
+    """
+    from vllama.cli.output import is_terminal, say_aside
+    from vllama.errors import ConfigError
+    from vllama.models.convert.converter import FETCHED_WITH_CUDA_BYTES
+    from vllama.models.convert.job import fetched_bytes
+    from vllama.units import format_bytes_decimal
+
+    weights, tool = fetched_bytes(loaded.data_dir, job, update=update)
+    if not weights and not tool:
+        return
+    say_aside("to be fetched:")
+    if weights:
+        say_aside(f"  {job.original.pull_name}: {format_bytes_decimal(weights)} of safetensors")
+    if tool:
+        more = f" ({format_bytes_decimal(FETCHED_WITH_CUDA_BYTES)} if torch comes with CUDA only)"
+        say_aside(
+            "  llama.cpp's converter with torch, in an environment of its own: about "
+            f"{format_bytes_decimal(tool)}{more if sys.platform.startswith('linux') else ''}"
+        )
+    if yes:
+        return
+    if not is_terminal(sys.stdin):
+        raise ConfigError(
+            "cannot ask whether to fetch that: nobody is at the terminal", hint="agree with --yes"
+        )
+    if not click.confirm("Go on?", default=True, err=True):
+        say_aside("nothing was changed")
+        raise click.exceptions.Exit(1)
+
+
+def _installer(display: PullDisplay) -> Callable[[str], None]:
+    """Return what shows the lines of the installer."""
+    from vllama.environments.lines import Reader
+    from vllama.models.types import PullEvent
+
+    reader = Reader()
+
+    def on_line(line: str) -> None:
+        told = reader.read(line)
+        if told is not None:
+            display(
+                PullEvent(
+                    status=told.text,
+                    total_bytes=told.total_bytes,
+                    completed_bytes=told.done_bytes,
+                )
+            )
+
+    return on_line
+
+
+def _told(kept: Bundle | Path, job: Job) -> dict[str, object]:
+    """Describe the result, for `--json` as well."""
+    if isinstance(kept, Path):
+        beside = kept.with_name(f"mmproj-{kept.name}")
+        projector = beside if beside.is_file() else None
+        name, path, size = str(kept), kept, kept.stat().st_size
+    else:
+        name, path, size, projector = kept.name, kept.path, kept.size_bytes, kept.projector
+    return {
+        "name": name,
+        "path": str(path),
+        "projector": str(projector) if projector else None,
+        "quantization": job.quant,
+        "size": size,
+    }
+
+
+def smaller(loaded: Config, books: Library, base: Bundle, quant: str) -> Bundle:
+    """Return what `create -q` builds on: `base` in the type `quant`. Raises VllamaError."""
+    from vllama import config
+    from vllama.cli.progress import PullDisplay
+    from vllama.engines.child_env import child_environment
+    from vllama.models.convert.requantise import requantised
+
+    with PullDisplay() as display:
+        return asyncio.run(
+            requantised(
+                books,
+                base,
+                quant,
+                lambda: _quantiser(loaded),
+                env=child_environment(config.environ()),
+                tell=display,
+            )
+        )

@@ -1,0 +1,119 @@
+"""`vllama create`: make a model of a Modelfile."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from vllama.models.library import Library
+    from vllama.models.types import Bundle
+
+EXAMPLES = """\
+\b
+Examples:
+  vllama create pirate -f Modelfile
+  vllama show smollm2:135m --modelfile | vllama create mine -f -
+"""
+
+DEFAULT_FILE = Path("Modelfile")
+STDIN = Path("-")
+INTERRUPTED = 130
+
+
+@click.argument("model", help="The new model's name.")
+@click.option(
+    "--file",
+    "-f",
+    type=Path,
+    metavar="FILE",
+    default=DEFAULT_FILE,
+    help="The Modelfile; - reads it from stdin. [Modelfile]",
+)
+@click.option(
+    "--quantize", "-q", metavar="QUANT", help="Make it of this quantization, such as Q4_K_M."
+)
+@click.option("--experimental", is_flag=True, hidden=True)
+def create(model: str, file: Path, quantize: str | None, experimental: bool) -> int:
+    """Create a model: a base, with defaults of its own."""
+    from vllama.cli.context import load_settings, local_library
+    from vllama.cli.output import say_aside
+    from vllama.models.create import Recipe, created_name, quant_to_make, with_projector
+    from vllama.models.create import create as create_model
+    from vllama.models.modelfile import parse_modelfile
+
+    created_name(model)  # a bad name must not pull anything
+    order = parse_modelfile(_text(file))
+    folder = Path.cwd() if file == STDIN else file.absolute().parent
+    loaded = load_settings()
+    books = local_library(loaded)
+    source, *more = (_located(text, folder) for text in order.sources)
+    base = _base(books, source)
+    if base is None:
+        return INTERRUPTED
+    for extra in more:
+        base = with_projector(base, Path(extra))
+    quant = quant_to_make(books, base, quantize)
+    if quant is not None:
+        from vllama.cli.commands.convert import smaller
+
+        base = smaller(loaded, books, base, quant)
+    recipe = Recipe(
+        name=model,
+        base=base,
+        parameters=order.parameters,
+        system=order.system,
+        template=order.template,
+        messages=order.messages or None,
+        license=order.license,
+        adapters=tuple(Path(_located(text, folder)) for text in order.adapters),
+        new_base=quant is not None,
+        notes=tuple(f"leaving out {name}: not used here" for name in order.unused),
+    )
+    create_model(books, recipe, say_aside)
+    return 0
+
+
+def _text(file: Path) -> str:
+    from vllama.errors import ConfigError
+
+    try:
+        content = sys.stdin.buffer.read() if file == STDIN else file.read_bytes()
+        return content.decode("utf-8-sig")
+    except OSError as error:
+        raise ConfigError(
+            f"cannot read the Modelfile '{file}': {error.strerror or error}",
+            hint="name it with -f",
+        ) from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"cannot read the Modelfile '{file}': it is no UTF-8 text") from None
+
+
+def _located(text: str, folder: Path) -> str:
+    """Return a file's path, relative to the Modelfile, or the name of a model."""
+    if text.startswith(("/", "~")):
+        return text
+    path = folder / text
+    is_model = path.is_file() or (path.is_dir() and _holds_model(path))
+    return str(path) if is_model or text.startswith(("./", "../")) or text == "." else text
+
+
+def _holds_model(folder: Path) -> bool:
+    return (folder / "config.json").is_file() or next(folder.glob("*.gguf"), None) is not None
+
+
+def _base(books: Library, name: str) -> Bundle | None:
+    """Return the model to build on, pulled if it is not here; None after Ctrl-C."""
+    from vllama.cli.commands.pull import pull
+    from vllama.errors import ModelNotFound
+    from vllama.models.ref import Kind, ModelRef
+
+    try:
+        return books.find(name)
+    except ModelNotFound:
+        if ModelRef.parse(name).kind is Kind.PATH:
+            raise
+    return books.find(name) if pull(name) == 0 else None

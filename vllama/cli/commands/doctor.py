@@ -1,0 +1,108 @@
+"""`vllama doctor`: what keeps models from running here."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from vllama.config import Config
+    from vllama.doctor.check import Finding
+
+EXAMPLES = """\
+\b
+Examples:
+  vllama doctor
+  vllama doctor --json
+  vllama engines doctor          only the engines, each of them started
+
+The exit code is 1 if a check failed; warnings leave it 0.
+"""
+
+MARKS = {"ok": "✓", "skipped": "-", "warning": "!", "failed": "✗"}
+PLAIN = {"ok": "ok", "skipped": "-", "warning": "warning", "failed": "FAILED"}
+STYLES = {"ok": "green", "skipped": "dim", "warning": "yellow", "failed": "bold red"}
+
+
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def doctor(as_json: bool) -> int:
+    """Look for what keeps models from running here."""
+    from vllama import config
+    from vllama.config import Config
+    from vllama.doctor.check import failed
+    from vllama.errors import ConfigError
+
+    try:
+        loaded = config.load({}, config.environ())
+    except ConfigError as error:  # all the rest can be checked without them
+        unread = failed(error.message, error.hint)
+        return examine(Config(), engines_only=False, as_json=as_json, first=[("settings", unread)])
+    return examine(loaded, engines_only=False, as_json=as_json)
+
+
+def examine(
+    loaded: Config,
+    *,
+    engines_only: bool,
+    as_json: bool,
+    first: Sequence[tuple[str, Finding]] = (),
+) -> int:
+    """Run the checks and tell what they found; return the exit code."""
+    from vllama import config
+    from vllama.cli.output import show_json
+    from vllama.doctor.check import Once, Status, run
+    from vllama.doctor.checks import all_checks, engine_checks
+    from vllama.server.preflight import gather_facts
+
+    config.prepare_environment()
+    facts = Once(lambda: gather_facts(loaded))
+    checks = engine_checks(loaded, facts) if engines_only else all_checks(loaded, facts)
+    told = {name for name, _ in first}
+    found = [*first, *run([check for check in checks if check.name not in told])]
+    bad = any(finding.status is Status.FAILED for _, finding in found)
+    if as_json:
+        rows = [
+            {
+                "check": name,
+                "status": str(finding.status),
+                "text": finding.text,
+                "hint": finding.hint,
+            }
+            for name, finding in found
+        ]
+        show_json({"ok": not bad, "findings": rows})
+    else:
+        show(found)
+    return 1 if bad else 0
+
+
+def show(found: Sequence[tuple[str, Finding]]) -> None:
+    """Print one line for each finding, and its hint below."""
+    from vllama.cli.output import console, is_terminal, say
+
+    fancy = is_terminal(sys.stdout)
+    width = max(len(name) for name, _ in found)
+    last = ""
+    for name, finding in found:
+        shown = "" if name == last else name
+        last = name
+        if not fancy:
+            say(f"{PLAIN[finding.status]:<8}{shown.ljust(width)}  {finding.text}")
+            if finding.hint:
+                say(f"{'':8}{'':{width}}  hint: {finding.hint}")
+            continue
+        from rich.text import Text
+
+        out, style = console(), STYLES[finding.status]
+        out.print(
+            Text.assemble(
+                (f" {MARKS[finding.status]} ", style), (shown.ljust(width), "bold"), "  ",
+                (finding.text, "" if finding.status != "skipped" else "dim"),
+            )
+        )  # fmt: skip
+        if finding.hint:
+            out.print(Text.assemble(" " * (width + 5), (finding.hint, "cyan")))

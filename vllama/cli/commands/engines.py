@@ -1,0 +1,234 @@
+"""`vllama engines`: which engines there are, here and at all; install and remove them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from vllama.config import Config
+    from vllama.engines.base import Engine, Installation
+    from vllama.hardware.types import Platform
+    from vllama.plan.types import Facts
+
+EXAMPLES = """\
+\b
+Examples:
+  vllama engines
+  vllama engines install llama.cpp
+  vllama engines install llama-server --yes
+  vllama engines install llama.cpp -- --no-binary llama-cpp-python
+  vllama engines remove llama-server
+  vllama engines doctor
+
+What comes after -- goes to the installer (uv where it is on PATH, else pip). A broken-off
+installation goes on where it was. An engine elsewhere is named by the setting engine_paths.
+"""
+
+ACTIONS = ("list", "install", "remove", "doctor")
+COLUMNS = ("NAME", "VERSION", "WHERE", "FORMATS", "ON THIS MACHINE", "TO INSTALL")
+
+
+@click.argument("action", default="list", help="list, install, remove or doctor. [list]")
+@click.argument("names", nargs=-1, help="Engines to install or remove.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.option("--upgrade", is_flag=True, help="With install: take newer versions.")
+@click.option("--json", "as_json", is_flag=True, help="With list, doctor: print JSON.")
+@click.pass_obj
+def engines(
+    installer_args: Sequence[str],
+    /,
+    action: str,
+    names: Sequence[str],
+    yes: bool,
+    upgrade: bool,
+    as_json: bool,
+) -> int:
+    """List, install or remove the engines."""
+    from vllama.cli.context import load_settings
+    from vllama.errors import ConfigError
+
+    if action not in ACTIONS:
+        raise ConfigError(
+            f"cannot do '{action}' with engines", hint=f"choose one of {', '.join(ACTIONS)}"
+        )
+    if action in ("install", "remove") and not names:
+        raise ConfigError(
+            f"cannot {action}: no engine is named", hint="see which there are: vllama engines"
+        )
+    if action in ("list", "doctor") and names:
+        raise ConfigError(f"cannot {action} '{names[0]}': it is about all engines")
+    loaded = load_settings()
+    if action == "doctor":
+        from vllama.cli.commands.doctor import examine
+
+        return examine(loaded, engines_only=True, as_json=as_json)
+    if action == "list":
+        show_list(loaded, as_json=as_json)
+        return 0
+    for name in names:
+        if action == "install":
+            extra = (*(["--upgrade"] if upgrade else []), *(installer_args or ()))
+            install_one(loaded, name, yes=yes, extra_args=extra)
+        else:
+            remove_one(loaded, name)
+    return 0
+
+
+def show_list(loaded: Config, *, as_json: bool) -> None:
+    """Print all engines: what is here, what suits, how to get the others."""
+    from vllama.cli.output import say, show_json, show_table
+    from vllama.errors import NoPlan
+    from vllama.hardware.detect import describe
+    from vllama.plan.choose import choose_engine
+    from vllama.server.preflight import gather_facts
+
+    facts = gather_facts(loaded)
+    known = facts.found.engines.values()
+    try:
+        chosen, none = choose_engine(facts).engine, None
+    except NoPlan as error:
+        chosen, none = None, error
+    rows = [row(facts, engine) | {"chosen": engine.name == chosen} for engine in known]
+    rows.sort(key=lambda one: (not one["installed"], -one["preference"], one["name"]))
+    if as_json:
+        show_json({"platform": describe(facts.platform), "engines": rows})
+        return
+    show_table(COLUMNS, [cells(one) for one in rows])
+    say()
+    say(f"This machine: {describe(facts.platform)}")
+    if none is None:
+        say(f"Chosen here: {chosen}")
+        return
+    say(f"Chosen here: none ({none.message})")
+    if none.hint:
+        say(f"To have one, {none.hint}")
+
+
+def row(facts: Facts, engine: Engine) -> dict[str, Any]:
+    """Return what is known of one engine; sizes in bytes."""
+    from vllama.engines.recipe import recipe_of
+    from vllama.environments.place import requirements
+    from vllama.plan.choose import advice
+
+    found = facts.found.installations.get(engine.name)
+    missing = facts.found.missing.get(engine.name)
+    score, reason = engine.preference(facts.platform)
+    recipe = recipe_of(engine)
+    suiting = recipe.wheels_for(facts.platform)
+    return {
+        "name": engine.name,
+        "title": engine.title,
+        "aliases": list(engine.aliases),
+        "formats": [str(item) for item in engine.formats],
+        "modes": [str(item) for item in engine.modes],
+        "installed": found is not None,
+        "version": found.version if found else None,
+        "where": where(engine, found) if found else None,
+        "path": str(found.executable or found.python or "") if found else None,
+        "offloads": found.offloads if found else None,
+        "preference": score,
+        "suits": score > 0,
+        "reason": reason,
+        "missing": missing.reason if missing else None,
+        "hint": advice(facts, missing) if missing else None,
+        "requirements": requirements(suiting[0].steps) if suiting else [],
+        "download_bytes": suiting[0].download_bytes if suiting else None,
+        "by_hand": recipe.by_hand or None,
+    }
+
+
+def where(engine: Engine, found: Installation) -> str:
+    """Say where an engine is; a server that runs already may be anywhere."""
+    from vllama.engines.base import Attachable
+
+    return "elsewhere" if isinstance(engine, Attachable) else str(found.origin)
+
+
+def cells(one: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the cells of one engine's row."""
+    from vllama.units import format_bytes_decimal
+
+    get = ""
+    if not one["installed"]:
+        if one["download_bytes"] is not None:
+            size = format_bytes_decimal(one["download_bytes"])
+            get = f"vllama engines install {one['name']} ({size})"
+        else:
+            get = one["hint"] or ""
+    return (
+        one["name"],
+        one["version"] or "-",
+        one["where"] or "-",
+        ", ".join(one["formats"]),
+        f"suits: {one['reason']}" if one["suits"] else one["reason"],
+        get,
+    )
+
+
+def install_one(loaded: Config, name: str, *, yes: bool, extra_args: Sequence[str]) -> None:
+    """Install one engine, after saying what that fetches. Raises VllamaError.
+
+    One that is installed already is tried, and installed anew if it does not start.
+    """
+    import asyncio
+
+    from vllama.cli.installing import agreed, carry_out, told
+    from vllama.cli.output import say, say_aside, show_warning
+    from vllama.engines.install import offer, trouble, uninstall
+
+    engine, platform, environments = named(loaded, name)
+    chosen = offer(engine, platform, environments, extra_args=extra_args)
+    problem = asyncio.run(trouble(chosen)) if chosen.done else ""
+    if chosen.done and not problem:
+        say(f"{engine.title} is installed in {chosen.folder}; --upgrade takes newer versions")
+        return
+    if problem:
+        show_warning(problem)
+    for line in told(chosen):
+        say_aside(line)
+    if not agreed("Install it?", yes=yes):
+        raise click.Abort
+    if problem:  # a package that is damaged counts as installed for the installer
+        uninstall(engine, environments)
+    installation = carry_out(chosen)
+    say(f"{engine.title} {installation.version} is installed in {chosen.folder}")
+    if not engine.preference(platform)[0]:
+        say_aside(f"it is used where it is named: vllama serve --engine {engine.name}")
+
+
+def remove_one(loaded: Config, name: str) -> None:
+    """Remove one engine's environment. Raises VllamaError."""
+    from vllama.cli.output import say
+    from vllama.engines.base import Installation
+    from vllama.engines.install import uninstall
+    from vllama.engines.registry import find
+    from vllama.errors import EngineMissing
+
+    engine, _, environments = named(loaded, name)
+    if uninstall(engine, environments):
+        say(f"{engine.title} is removed")
+        return
+    from vllama import config
+
+    found = find(engine, config.places(loaded))
+    if isinstance(found, Installation):
+        raise EngineMissing(
+            f"cannot remove {engine.title}: it was not installed by vllama, but comes "
+            f"from {found.origin}",
+            hint=f"remove it there: {found.executable or found.python}",
+        )
+    raise EngineMissing(f"cannot remove {engine.title}: it is not installed")
+
+
+def named(loaded: Config, name: str) -> tuple[Engine, Platform, Path]:
+    """Return an engine by its name, this machine, and where environments are."""
+    from vllama.engines.registry import engine_named, load_engines
+    from vllama.hardware.detect import detect
+
+    engine = engine_named(load_engines().values(), name)
+    return engine, detect(), loaded.data_dir / "environments"

@@ -1,0 +1,219 @@
+"""`vllama launch`: set up a tool of somebody else's to use this server, and start it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from vllama.cli.commands.completion import model_names
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import NoReturn
+
+    from vllama.integrations.keep import Change, Keeper
+    from vllama.integrations.types import Integration, Places, Target
+
+EXAMPLES = """\
+\b
+Examples:
+  vllama launch                                   what there is, and its state
+  vllama launch codex --model qwen3:8b
+  vllama launch claude --model qwen3:8b -- -p "What does this project do?"
+  vllama launch vscode --config                   write the settings only
+  vllama launch vscode --restore                  put back what was there before
+
+What comes after -- goes to the tool as it is. Files are changed only after they were shown and
+copied; comments and other keys stay.
+"""
+
+
+def tool_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Return the tools that begin so, for the shell."""
+    from vllama.integrations.registry import INTEGRATIONS
+
+    return [tool.name for tool in INTEGRATIONS if tool.name.startswith(incomplete)]
+
+
+@click.argument(
+    "tool", required=False, help="Name of the tool; none lists them.", shell_complete=tool_names
+)
+@click.option(
+    "--model",
+    "-m",
+    metavar="NAME",
+    help="Model that the tool shall use.",
+    shell_complete=model_names,
+)
+@click.option(
+    "--config", "config_only", is_flag=True, help="Write the settings, do not start the tool."
+)
+@click.option("--restore", is_flag=True, help="Put the tool's settings back as they were.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.pass_obj
+def launch(
+    args: Sequence[str],
+    tool: str | None,
+    model: str | None,
+    config_only: bool,
+    restore: bool,
+    yes: bool,
+) -> int:
+    """Set up a tool to use this server, and start it."""
+    from vllama import config
+    from vllama.cli.commands.launch_target import target_of
+    from vllama.cli.context import load_settings
+    from vllama.errors import ConfigError
+    from vllama.integrations.keep import Keeper
+    from vllama.integrations.registry import find
+    from vllama.integrations.types import Places
+
+    loaded = load_settings()
+    places = Places(home=Path.home(), environ=config.environ(), system=sys.platform)
+    folder = loaded.data_dir / "integrations"
+    if tool is None:
+        if model or config_only or restore:
+            raise ConfigError("a tool is missing", hint="see 'vllama launch' for what there is")
+        _show_all(folder, places)
+        return 0
+    if config_only and restore:
+        raise ConfigError("only one of --config and --restore can be given")
+    chosen = find(tool)
+    keeper = Keeper(folder / chosen.name)
+    if restore:
+        return _restore(chosen, keeper, yes=yes)
+    target = target_of(loaded, model, chosen, needs_server=not config_only, yes=yes)
+    if config_only or not chosen.overrides:
+        _write(chosen, target, places, keeper, told=config_only, yes=yes)
+    if not config_only:
+        _start(chosen, target, places, args)
+    return 0
+
+
+def _show_all(folder: Path, places: Places) -> None:
+    """List the tools and what we did to them."""
+    from vllama.cli.output import show_table
+    from vllama.integrations.keep import Keeper
+    from vllama.integrations.registry import INTEGRATIONS, program
+
+    show_table(
+        ("NAME", "TOOL", "INSTALLED", "SETTINGS"),
+        [
+            (
+                tool.name,
+                tool.title,
+                "yes" if program(tool, places) else "no",
+                Keeper(folder / tool.name).state() or "-",
+            )
+            for tool in INTEGRATIONS
+        ],
+    )
+
+
+def _write(
+    tool: Integration, target: Target, places: Places, keeper: Keeper, *, told: bool, yes: bool
+) -> None:
+    """Write the tool's settings, once the user has seen what changes; `told`: say the rest too."""
+    from vllama.cli.output import say, say_aside
+    from vllama.integrations.keep import plan
+
+    if tool.edits is None:
+        if told:
+            say_aside(f"{tool.title} takes its settings from the environment:")
+            for name, value in tool.start(target, ()).environ.items():
+                say(f"export {name}={_quoted(value)}")
+        return
+    changes = [change for change in plan(tool.edits(target, places)) if change.is_one]
+    if changes:
+        _show_changes(changes)
+        _confirm("Write this?", yes=yes)
+        keeper.write(changes)
+        say_aside(f"written; 'vllama launch {tool.name} --restore' puts back what was there")
+    elif told:
+        say_aside("the settings are written already")
+    if told and tool.after:
+        say_aside(tool.after)
+
+
+def _restore(tool: Integration, keeper: Keeper, *, yes: bool) -> int:
+    """Put back what was there before the first change."""
+    from vllama.cli.output import say_aside, show_warning
+
+    undone = keeper.undo()
+    if not undone:
+        say_aside(f"nothing of {tool.title} was changed")
+        return 0
+    if keeper.state() == "changed since":
+        show_warning("somebody else changed this since; that goes too")
+    _show_changes([change for change in undone if change.is_one])
+    _confirm("Put back what was there?", yes=yes)
+    for copy in keeper.restore():
+        say_aside(f"what it was until now is kept in {copy}")
+    say_aside("put back")
+    return 0
+
+
+def _show_changes(changes: Sequence[Change]) -> None:
+    """Print what files become, as a diff on stderr."""
+    import difflib
+
+    from vllama.cli.output import console, is_terminal, say_aside
+
+    styles = {"+": "green", "-": "red", "@": "cyan"}
+    for change in changes:
+        if change.after is None:
+            say_aside(f"delete {change.path}")
+            continue
+        before, after = (
+            (content or b"").decode(errors="replace").splitlines()
+            for content in (change.before, change.after)
+        )
+        verb = "create" if change.before is None else "change"
+        say_aside(f"{verb} {change.path}")
+        for line in list(difflib.unified_diff(before, after, lineterm="", n=2))[2:]:
+            if is_terminal(sys.stderr):
+                console(stderr=True).print(f"  {line}", style=styles.get(line[:1]))
+            else:
+                say_aside(f"  {line}")
+
+
+def _confirm(question: str, *, yes: bool) -> None:
+    """Return if the user agrees. Raises Exit if not, ConfigError if nobody can be asked."""
+    from vllama.cli.output import is_terminal, say_aside
+    from vllama.errors import ConfigError
+
+    if yes:
+        return
+    if not is_terminal(sys.stdin):
+        raise ConfigError("cannot ask: nobody is at the terminal", hint="agree with --yes")
+    if not click.confirm(question, default=True, err=True):
+        say_aside("nothing was changed")
+        raise click.exceptions.Exit(1)
+
+
+def _start(tool: Integration, target: Target, places: Places, args: Sequence[str]) -> NoReturn:
+    """Become the tool."""
+    from vllama.errors import VllamaError
+    from vllama.integrations.registry import program
+
+    path = program(tool, places)
+    if path is None:
+        raise VllamaError(
+            f"cannot start {tool.title}: it is not installed", hint=f"to install it: {tool.install}"
+        )
+    start = tool.start(target, args)
+    sys.stdout.flush()
+    try:
+        os.execve(path, [path, *start.args], {**places.environ, **start.environ})
+    except OSError as error:
+        raise VllamaError(f"cannot start '{path}': {error.strerror or error}") from error
+
+
+def _quoted(text: str) -> str:
+    import shlex
+
+    return shlex.quote(text)

@@ -1,0 +1,115 @@
+"""Which model a tool shall use, and what the server knows of it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from vllama.cli.output import is_terminal, say_aside, show_warning
+from vllama.errors import ConfigError, ModelNotFound, ServerUnreachable
+
+if TYPE_CHECKING:
+    from vllama.cli.client import Client, Reply
+    from vllama.config import Config
+    from vllama.integrations.types import Integration, Target
+
+ENOUGH_CONTEXT = 32_768
+"""Coding agents begin with prompts of 10,000 tokens and more."""
+
+
+def target_of(
+    loaded: Config, model: str | None, tool: Integration, *, needs_server: bool, yes: bool
+) -> Target:
+    """Return what a tool shall use: `model`, or the one that the user chooses.
+
+    A model that is not here is pulled if the user agrees. Without a server, and without need of
+    one, nothing is known but the name. Raises VllamaError.
+    """
+    from vllama.cli.context import connect
+    from vllama.integrations.types import TOKEN, Target
+
+    key = loaded.key_to_send or TOKEN
+    with connect(loaded) as client:
+        if model is None:
+            model = _chosen(client)
+        try:
+            shown = _described(client, model, yes=yes)
+            loaded_now = client.get("/api/ps").get("models") or []
+        except ServerUnreachable:
+            if needs_server:
+                raise
+            show_warning(f"no server at {loaded.url}: the model's context is not known")
+            return Target(url=loaded.url, model=model, key=key)
+    target = Target(
+        url=loaded.url,
+        key=key,
+        model=model,
+        context=_context(shown, loaded_now, model),
+        capabilities=frozenset(map(str, shown.get("capabilities") or ())),
+    )
+    _warn(target, tool)
+    return target
+
+
+def _chosen(client: Client) -> str:
+    """Let the user choose one of the server's models. Raises ConfigError if nobody is there."""
+    models = [
+        str(model["name"])
+        for model in client.get("/api/tags").get("models") or []
+        if "embedding" not in (model.get("capabilities") or [])
+    ]
+    if not models:
+        raise ConfigError("there is no model yet", hint="vllama pull NAME")
+    if not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
+        raise ConfigError("a model is missing", hint=f"name one: --model {models[0]}")
+    width = len(str(len(models)))
+    for number, name in enumerate(models, 1):
+        say_aside(f"{number:>{width + 2}}  {name}")
+    while True:
+        answer = str(click.prompt("Model", default="1", err=True)).strip()
+        if answer in models:
+            return answer
+        if answer.isdecimal() and 1 <= int(answer) <= len(models):
+            return models[int(answer) - 1]
+        say_aside(f"type a number from 1 to {len(models)}, or a name")
+
+
+def _described(client: Client, model: str, *, yes: bool) -> Reply:
+    """Ask what the model is; offer to pull it if it is not here."""
+    from vllama.cli.chat.session import pull_through
+
+    try:
+        return client.post("/api/show", {"model": model})
+    except ModelNotFound:
+        if not yes:
+            if not is_terminal(sys.stdin):
+                raise
+            click.confirm(f"'{model}' is not here; pull it?", default=True, abort=True, err=True)
+    pull_through(client, model)
+    return client.post("/api/show", {"model": model})
+
+
+def _context(shown: Reply, loaded_now: Sequence[Reply], model: str) -> int | None:
+    """Return the context in tokens: that which is in use, else that which the model can have."""
+    for one in loaded_now:
+        names = (str(one.get("name")).lower(), str(one.get("model")).lower())
+        if model.lower() in names and (length := one.get("context_length")):
+            return int(length)
+    info = shown.get("model_info") or {}
+    length = info.get(f"{info.get('general.architecture')}.context_length")
+    return int(length) if length else None
+
+
+def _warn(target: Target, tool: Integration) -> None:
+    if "embedding" in target.capabilities:
+        raise ConfigError(f"cannot use '{target.model}' with {tool.title}: it only makes vectors")
+    if "tools" not in target.capabilities:
+        show_warning(f"'{target.model}' does not call tools; {tool.title} can only talk with it")
+    if target.context and target.context < ENOUGH_CONTEXT:
+        show_warning(
+            f"'{target.model}' has a context of {target.context} tokens; "
+            f"{tool.title} works well from {ENOUGH_CONTEXT} on"
+        )

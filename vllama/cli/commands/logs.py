@@ -1,0 +1,232 @@
+"""`vllama logs`: what an engine said, or vllama itself; from this disk, with the server up or down.
+
+Every start of an engine is an attempt with a log of its own; the newest of each model are kept.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from vllama.cli.commands.completion import model_names
+
+if TYPE_CHECKING:
+    from vllama.config import Config
+    from vllama.supervise.logbook import Logbook, Reader
+
+EXAMPLES = """\
+\b
+Examples:
+  vllama logs                            what vllama itself has logged
+  vllama logs smollm2:135m               the newest start of the model's engine
+  vllama logs smollm2:135m --attempt 3   an earlier one
+  vllama logs smollm2:135m -f -n 50      the last 50 lines, and what is added
+"""
+LOOK_EVERY_S = 0.2
+FOLLOWED_LINES = 20
+OWN_LINE_BYTES = 1024 * 1024
+COLOURS = {"warning": "yellow", "error": "red", "critical": "bold red", "debug": "dim"}
+
+Show = Callable[[str], None]
+
+
+@click.argument("model", required=False, shell_complete=model_names, help="vllama's own without.")
+@click.option("--follow", "-f", is_flag=True, help="Go on with what is added, new starts included.")
+@click.option("--attempt", type=int, metavar="N", help="The start to show. [the newest]")
+@click.option(
+    "--lines",
+    "-n",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Only the last N lines. [all; with --follow 20]",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, an object a line.")
+def logs(
+    model: str | None, follow: bool, attempt: int | None, lines: int | None, as_json: bool
+) -> None:
+    """Show what a model's engine has said, or vllama itself."""
+    from vllama.cli.context import load_settings
+
+    loaded = load_settings()
+    if lines is None and follow:
+        lines = FOLLOWED_LINES
+    if model is not None:
+        _Engine(loaded, model, as_json=as_json).show(attempt, lines, follow=follow)
+    elif attempt is not None:
+        raise click.UsageError("--attempt needs a MODEL")
+    else:
+        _show_own(loaded.log_dir, lines, as_json=as_json, follow=follow)
+
+
+class _Engine:
+    """The logs of one model's engine."""
+
+    def __init__(self, loaded: Config, model: str, *, as_json: bool) -> None:
+        from vllama.supervise.logbook import Logbook
+
+        self._loaded, self._model, self._as_json = loaded, model, as_json
+        self._book: Logbook = Logbook(loaded.log_dir)
+
+    def show(self, attempt: int | None, lines: int | None, *, follow: bool) -> None:
+        """Show one attempt; with `follow` go on, also with those that come after the newest."""
+        from vllama.supervise.logbook import Reader
+
+        found = self._attempts()
+        if not found and not follow:
+            self._fail()
+        while not found:
+            _wait()
+            found = self._attempts()
+        name, path = found[-1] if attempt is None else self._numbered(found, attempt)
+        reader = Reader(path)
+        self._print(name, reader, _last(reader.everything(), None if follow else reader, lines))
+        while follow:
+            _wait()
+            self._print(name, reader, reader.more())
+            newer = self._newer(name, path) if attempt is None else None
+            if newer is not None:
+                self._print(name, reader, [*reader.more(), *reader.rest()])
+                name, path = newer
+                reader = Reader(path)
+                self._announce(name, path)
+                self._print(name, reader, reader.everything())
+
+    def _attempts(self) -> list[tuple[str, Path]]:
+        """Return the attempts of the model, or of all its replicas, the oldest first."""
+        names = self._book.find(self._model, f"{self._model}:latest") or self._book.find(
+            *self._resolved()
+        )
+        found = [(name, path) for name in names for path in self._book.attempts(name)]
+        return sorted(found, key=lambda item: item[1].name) if len(names) > 1 else found
+
+    def _resolved(self) -> list[str]:
+        """Return what the name stands for among the models on this disk."""
+        from vllama.cli.context import local_library
+        from vllama.errors import VllamaError
+
+        try:
+            return [local_library(self._loaded).find(self._model).name]
+        except VllamaError:
+            return []
+
+    def _newer(self, name: str, path: Path) -> tuple[str, Path] | None:
+        """Return the attempt after this one, if it has begun."""
+        found = self._attempts()
+        here = next((at for at, item in enumerate(found) if item == (name, path)), None)
+        if here is None:  # pruned meanwhile
+            return found[0] if found else None
+        return found[here + 1] if here + 1 < len(found) else None
+
+    def _numbered(self, found: list[tuple[str, Path]], attempt: int) -> tuple[str, Path]:
+        from vllama.errors import ModelNotFound
+        from vllama.supervise.logs import number_of
+
+        for name, path in reversed(found):
+            if number_of(path) == attempt:
+                return name, path
+        kept = ", ".join(str(number_of(path)) for _, path in found)
+        raise ModelNotFound(
+            self._model,
+            message=f"there is no log of attempt {attempt} of '{self._model}'",
+            hint=f"these are kept: {kept}",
+        )
+
+    def _fail(self) -> None:
+        from vllama.errors import ModelNotFound
+
+        names = self._book.names()
+        hint = f"there are logs of {', '.join(names)}" if names else "no engine has been started"
+        message = f"there are no logs of '{self._model}' in '{self._loaded.log_dir}'"
+        raise ModelNotFound(self._model, message=message, hint=hint)
+
+    def _announce(self, name: str, path: Path) -> None:
+        from vllama.cli.output import say_aside
+        from vllama.supervise.logs import number_of
+
+        say_aside(f"-- {name}, attempt {number_of(path)} --")
+
+    def _print(self, name: str, reader: Reader, lines: Iterable[str]) -> None:
+        from vllama.cli.output import say
+        from vllama.supervise.logs import number_of
+
+        number = number_of(reader.path)
+        for line in lines:
+            if self._as_json:
+                fields = {"model": name, "attempt": number, "line": line}
+                say(json.dumps(fields, ensure_ascii=False))
+            else:
+                say(line)
+
+
+def _show_own(log_dir: Path, lines: int | None, *, as_json: bool, follow: bool) -> None:
+    """Show vllama's own log."""
+    from vllama.cli.output import is_terminal, say
+    from vllama.errors import ConfigError
+    from vllama.supervise.logbook import Reader
+    from vllama.supervise.logs import OWN_LOG
+
+    path = log_dir / OWN_LOG
+    if not path.exists() and not follow:
+        raise ConfigError(f"there is no '{path}'", hint="'vllama serve' has not run yet")
+    reader = Reader(path, line_bytes=OWN_LINE_BYTES)
+    show = say if as_json else _coloured if is_terminal(sys.stdout) else _plain
+    for line in _last(reader.everything(), None if follow else reader, lines):
+        show(line)
+    while follow:
+        _wait()
+        for line in reader.more():
+            show(line)
+
+
+def _plain(line: str) -> None:
+    from vllama.cli.output import say
+
+    say(_readable(line)[1])
+
+
+def _coloured(line: str) -> None:
+    from vllama.cli.output import console
+
+    level, text = _readable(line)
+    console().print(text, style=COLOURS.get(level))
+
+
+def _readable(line: str) -> tuple[str, str]:
+    """Return the level of a line of our own log and its text for people."""
+    from vllama.cli.server_log import as_text
+
+    try:
+        fields = json.loads(line)
+        return str(fields["level"]), as_text(fields)
+    except (ValueError, TypeError, KeyError):
+        return "", line  # cut by the end of a disk
+
+
+def _last(lines: Iterable[str], ended: Reader | None, count: int | None) -> Iterable[str]:
+    """Yield the last `count` lines, that of `ended` without an end included; None: all."""
+
+    def every() -> Iterable[str]:
+        yield from lines
+        if ended is not None:
+            yield from ended.rest()
+
+    return every() if count is None else deque(every(), maxlen=count)
+
+
+def _wait() -> None:
+    """Wait until it is time to look again. Raises BrokenPipeError when the reader has gone."""
+    if sys.stdout.isatty():
+        time.sleep(LOOK_EVERY_S)
+        return
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)  # an error is told unasked
+    if poll.poll(LOOK_EVERY_S * 1000):
+        raise BrokenPipeError

@@ -1,0 +1,119 @@
+"""`vllama ps`: the models that are loaded."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from vllama.cli.declare import argument, option
+
+EXAMPLES = """\
+\b
+Examples:
+  vllama ps
+  vllama ps --json
+"""
+
+STATES = {
+    "loading": "Loading...",
+    "starting": "Loading...",
+    "backoff": "Restarting...",
+    "failed": "Failed",
+    "stopping": "Stopping...",
+}
+ELSEWHERE = "elsewhere"
+NO_ANSWER = "No answer"  # nobody here starts that server again
+
+
+@argument("prefix", default="", help="Only models whose name starts so.")
+@option("--json", "as_json", is_flag=True, help="Print JSON.")
+def ps(prefix: str, as_json: bool) -> None:
+    """List the models that are loaded."""
+    from vllama.cli.context import connect
+    from vllama.cli.output import say_aside, show_json, show_table
+    from vllama.units import format_bytes_decimal
+
+    with connect() as client:
+        reply = client.get("/api/ps")
+    found, failed = (
+        [row for row in reply.get(kind) or [] if named(row, prefix)]
+        for kind in ("models", "failed")
+    )
+    if as_json:
+        show_json({"models": found} | ({"failed": failed} if failed else {}))
+        return
+    now_s = time.time()
+    # Ollama's columns; behind them, where scripts that read those do not look, what it lacks
+    more = ("STATE", "REQUESTS") if any("requests" in model for model in found) else ()
+    show_table(
+        ("NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL", *more),
+        [
+            (
+                str(model.get("name", "")),
+                str(model.get("digest", ""))[:12],
+                format_bytes_decimal(int(model.get("size") or 0)),
+                ELSEWHERE
+                if is_remote(model)
+                else processor(int(model.get("size") or 0), int(model.get("size_vram") or 0)),
+                str(model.get("context_length") or ""),
+                until(model, now_s),
+                *((str(model.get("state", "")), requests(model)) if more else ()),
+            )
+            for model in found
+        ],
+    )
+    for row in (*found, *failed):
+        if row.get("cause"):
+            say_aside(told(row))
+
+
+def named(row: Mapping[str, object], prefix: str) -> bool:
+    """Tell whether a model's name begins so, in any case."""
+    return str(row.get("name", "")).lower().startswith(prefix.lower())
+
+
+def requests(model: Mapping[str, object]) -> str:
+    """Say how many requests run, of how many at once, and how many wait."""
+    if "requests" not in model:
+        return ""
+    running = f"{model['requests']}/{model.get('slots', '?')}"
+    return f"{running}, {model['queued']} waiting" if model.get("queued") else running
+
+
+def told(row: Mapping[str, object]) -> str:
+    """Say why a model is not served at the moment."""
+    text = f"{row.get('name')} ({row.get('state')}): {row['cause']}"
+    if hint := row.get("hint"):
+        text += f"; {hint}"
+    return text
+
+
+def is_remote(model: Mapping[str, object]) -> bool:
+    """Tell whether a model is served by somebody else's server (`--upstream`)."""
+    details = model.get("details")
+    return isinstance(details, dict) and details.get("format") == "remote"
+
+
+def processor(size_bytes: int, vram_bytes: int) -> str:
+    """Say where a model lies, as Ollama does."""
+    if vram_bytes == 0:
+        return "100% CPU"
+    if vram_bytes == size_bytes:
+        return "100% GPU"
+    if vram_bytes > size_bytes or size_bytes == 0:
+        return "Unknown"
+    cpu = int(100 * (size_bytes - vram_bytes) / size_bytes + 0.5)
+    return f"{cpu}%/{100 - cpu}% CPU/GPU"
+
+
+def until(model: Mapping[str, object], now_s: float) -> str:
+    """Say when a model goes; where the server tells a state other than ready, that."""
+    from vllama.units import format_until, parse_rfc3339
+
+    if state := STATES.get(str(model.get("state", ""))):
+        return NO_ANSWER if is_remote(model) and state == STATES["backoff"] else state
+    try:
+        left_s = parse_rfc3339(str(model.get("expires_at", ""))) - now_s
+    except ValueError:
+        return "Never"
+    return "Stopping..." if left_s < 0 else format_until(left_s)

@@ -1,0 +1,84 @@
+"""`vllama pull`: download a model."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from vllama.cli.progress import PullDisplay
+    from vllama.config import Config
+
+EXAMPLES = """\
+\b
+Examples:
+  vllama pull Qwen/Qwen3-0.6B
+  vllama pull hf.co/bartowski/Llama-3.2-1B-Instruct-GGUF:Q4_K_M
+"""
+
+INTERRUPTED = 130
+STOP_LIMIT_S = 10.0
+SIGNAL_CHECK_S = 0.2
+
+
+@click.argument("model", help="org/repo[:QUANT], hf.co/org/repo[:QUANT] or name")
+@click.option("--insecure", is_flag=True, hidden=True, help="Allow plain http to a registry.")
+def pull(model: str, insecure: bool = False) -> int:
+    """Download a model, or go on with a download that was stopped."""
+    from vllama.cli.context import load_settings
+    from vllama.cli.output import say_aside
+    from vllama.cli.progress import PullDisplay
+
+    loaded = load_settings()
+    with PullDisplay() as display:
+        whole = _pulled(loaded, model, display, insecure)
+    if whole:
+        return 0
+    say_aside(f"stopped; what is there is kept: run 'vllama pull {model}' again to go on")
+    return INTERRUPTED
+
+
+def _pulled(loaded: Config, model: str, display: PullDisplay, insecure: bool) -> bool:
+    """Pull in a thread, so that Ctrl-C can end it in order; False if it was stopped so."""
+    from vllama.cli.context import local_library
+    from vllama.config.parse import whole_path
+    from vllama.plan.choose import preferred_formats
+    from vllama.plan.fitting import FitsHere
+    from vllama.server.preflight import gather_facts
+
+    books = local_library(loaded)
+    cancel = threading.Event()
+    # not Thread.join: on 3.11 one that Ctrl-C interrupts takes the thread for ended (bpo-45274);
+    # nor a wait without end: a signal that another thread was given would not wake it
+    ended = threading.Event()
+    failure: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            facts = gather_facts(loaded)
+            books.pull(
+                whole_path(model),
+                formats=preferred_formats(facts),
+                fits=FitsHere(facts),
+                progress=display,
+                cancel=cancel,
+                insecure=insecure,
+            )
+        except BaseException as error:
+            failure.append(error)
+        finally:
+            ended.set()
+
+    threading.Thread(target=work, name="pull", daemon=True).start()
+    try:
+        while not ended.wait(SIGNAL_CHECK_S):
+            pass
+    except KeyboardInterrupt:
+        cancel.set()
+        ended.wait(STOP_LIMIT_S)
+        return False
+    if failure:
+        raise failure[0]
+    return True

@@ -1,0 +1,76 @@
+"""`vllama rm`: remove models from this disk."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from vllama.cli.commands.completion import model_names
+
+if TYPE_CHECKING:
+    from vllama.config import Config
+
+EXAMPLES = """\
+\b
+Examples:
+  vllama rm smollm2:135m
+  vllama rm hf.co/org/repo:Q4_K_M org/other
+"""
+
+
+@click.argument(
+    "models",
+    nargs=-1,
+    required=True,
+    metavar="MODEL...",
+    help="Names as in list.",
+    shell_complete=model_names,
+)
+@click.option(
+    "--force", is_flag=True, help="Also models that Ollama or LM Studio themselves pulled."
+)
+def rm(models: tuple[str, ...], force: bool) -> int:
+    """Remove models, unloading them first."""
+    from vllama.cli.context import load_settings, local_library
+    from vllama.cli.output import say, say_aside, show_error
+    from vllama.config.parse import whole_path
+    from vllama.errors import VllamaError
+    from vllama.units import format_bytes_decimal
+
+    loaded = load_settings()
+    books = local_library(loaded)
+    status = 0
+    for model in map(whole_path, models):
+        try:
+            # neither a wrong name nor a refusal may unload anything
+            bundle = books.find(model)
+            books.check_removable(model, force=force)
+            alone = not any(
+                other.key == bundle.key and other.name != bundle.name for other in books.list()
+            )
+            if alone:  # else the engine serves the model under another name
+                _unload(loaded, model)
+            removed = books.remove(model, force=force)
+        except VllamaError as error:
+            show_error(error.message, error.hint)
+            status = status or error.exit_code
+            continue
+        say(f"deleted '{model}'")
+        others = [name for name in removed.names if name.lower() != model.lower()]
+        if len(removed.names) > 1 and others:
+            say_aside(f"  also known as {', '.join(others)}")
+        say_aside(f"  freed {format_bytes_decimal(removed.freed_bytes)}")
+    return status
+
+
+def _unload(loaded: Config, model: str) -> None:
+    """Ask a running server to let the model go; without one there is nothing to do."""
+    from vllama.cli.context import connect
+    from vllama.errors import VllamaError
+
+    try:
+        with connect(loaded) as client:
+            client.post("/api/generate", {"model": model, "keep_alive": 0})
+    except VllamaError:
+        pass

@@ -1,0 +1,153 @@
+"""`vllama run`: ask a model, once or in a conversation."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Sequence
+
+import click
+
+from vllama.cli.commands.completion import model_names
+
+EXAMPLES = """\
+\b
+Examples:
+  vllama run smollm2:135m
+  vllama run smollm2:135m "Why is the sky blue?"
+  cat report.txt | vllama run smollm2:135m "Summarise this:"
+  vllama run nomic-embed-text "a text to turn into a vector"
+"""
+
+LEVELS = ("low", "medium", "high", "max")
+
+
+@click.argument(
+    "model", help="Name of the model; it is pulled if need be.", shell_complete=model_names
+)
+@click.argument("prompt", nargs=-1, help="The question; text on stdin comes before it.")
+@click.option("--verbose", is_flag=True, help="Show times and rates.")
+@click.option("--keepalive", metavar="DURATION", help="How long the model stays loaded (5m).")
+@click.option(
+    "--format", "format_", metavar="FORM", help="Form of the answer: json, or a JSON schema."
+)
+@click.option(
+    "--think", metavar="LEVEL", help="Think first, or not: --think, --think=false, --think=high."
+)
+@click.option("--hidethinking", is_flag=True, help="Do not show what it thinks.")
+@click.option("--nowordwrap", is_flag=True, help="Leave long lines as they are.")
+@click.option(
+    "--truncate/--no-truncate", default=None, help="Embedding: cut a text that is too long."
+)
+@click.option("--dimensions", type=int, metavar="N", help="Embedding: length of the vector.")
+@click.option("--insecure", is_flag=True, hidden=True)
+def run(
+    model: str,
+    prompt: tuple[str, ...],
+    verbose: bool,
+    keepalive: str | None,
+    format_: str | None,
+    think: str | None,
+    hidethinking: bool,
+    nowordwrap: bool,
+    truncate: bool | None,
+    dimensions: int | None,
+    insecure: bool,
+) -> None:
+    """Ask a model: once with a prompt, else in a conversation."""
+    from vllama.cli.chat.session import Session
+    from vllama.cli.context import connect, load_settings
+    from vllama.cli.output import is_terminal, say
+
+    loaded = load_settings()
+    with connect(loaded) as client:
+        session = Session(
+            client=client,
+            model=model,
+            keep_alive=parse_keep_alive_flag(keepalive),
+            format=parse_format(format_),
+            think=parse_think(think),
+            hide_thinking=hidethinking,
+            verbose=verbose,
+            wrap=not nowordwrap,
+        )
+        talks = is_terminal(sys.stdin) and is_terminal(sys.stdout) and not prompt
+        text = full_prompt(prompt, "" if is_terminal(sys.stdin) else read_stdin())
+        shown = session.describe_or_pull()
+        if "embedding" in (shown.get("capabilities") or []):
+            say(json.dumps(session.embed(text, truncate=truncate, dimensions=dimensions)))
+        elif talks:
+            from vllama.cli.chat.repl import converse
+
+            session.load()
+            history = None if loaded.nohistory else loaded.data_dir / "history"
+            converse(session, history)
+        elif text:
+            session.generate(text)
+        else:
+            session.load()
+
+
+def read_stdin() -> str:
+    """Read all that is piped in, whatever its bytes are."""
+    return sys.stdin.buffer.read().decode(errors="replace")
+
+
+def full_prompt(words: Sequence[str], piped: str) -> str:
+    """Put what came on stdin before the prompt, as Ollama does."""
+    return " ".join(part for part in (piped.strip(), " ".join(words)) if part)
+
+
+def parse_keep_alive_flag(text: str | None) -> object:
+    """Read `--keepalive`: a duration as it is, bare digits as seconds. Raises ConfigError."""
+    from vllama.errors import ConfigError
+    from vllama.units import parse_keep_alive
+
+    if text is None:
+        return None
+    try:
+        parse_keep_alive(text, bare_numbers=True)
+    except ValueError as error:
+        raise ConfigError(
+            f'cannot use keep_alive "{text}" from --keepalive: {error}',
+            hint="give a duration such as 10m, or -1 for ever",
+        ) from None
+    return int(text) if re.fullmatch(r"[+-]?[0-9]+", text) else text
+
+
+def parse_format(text: str | None) -> object:
+    """Read `--format`: `json` or a JSON schema. Raises ConfigError."""
+    from vllama.errors import ConfigError
+
+    if not text or text == "json":
+        return text or None
+    try:
+        schema = json.loads(text)
+    except ValueError:
+        schema = None
+    if not isinstance(schema, dict):
+        raise ConfigError(
+            f'cannot use format "{text}" from --format: neither json nor a JSON schema',
+            hint="""write --format json, or --format '{"type": "object", …}'""",
+        )
+    return schema
+
+
+def parse_think(text: str | None) -> bool | str | None:
+    """Read `--think`. Raises ConfigError."""
+    from vllama.errors import ConfigError
+
+    match (text or "").lower():
+        case "":
+            return None
+        case "true" | "yes" | "on" | "1":
+            return True
+        case "false" | "no" | "off" | "0":
+            return False
+        case level if level in LEVELS:
+            return level
+    raise ConfigError(
+        f'cannot use think "{text}" from --think: neither true nor false nor a level',
+        hint=f"write --think, --think=false or --think={'|'.join(LEVELS)}",
+    )

@@ -1,0 +1,29 @@
+"""`vllama stop`: unload a model."""
+
+from __future__ import annotations
+
+from vllama.cli.commands.completion import model_names
+from vllama.cli.declare import argument
+
+EXAMPLES = """\
+\b
+Example:
+  vllama stop smollm2:135m
+"""
+
+
+@argument("model", help="Name of the model, as in ps.", shell_complete=model_names)
+def stop(model: str) -> None:
+    """Unload a model; the server goes on."""
+    from vllama.cli.context import connect
+    from vllama.errors import ModelNotFound
+
+    with connect() as client:
+        try:
+            client.post("/api/generate", {"model": model, "keep_alive": 0})
+        except ModelNotFound as error:
+            raise ModelNotFound(
+                model,
+                message=f'couldn\'t find model "{model}" to stop',
+                hint="see what is loaded: vllama ps",
+            ) from error

@@ -1,0 +1,259 @@
+"""`vllama verify`: do two engines give the same answers?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+from vllama.cli.commands.completion import model_names
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from vllama.config import Config
+    from vllama.verify.answer import Answer
+
+EXAMPLES = """\
+\b
+Examples:
+  vllama verify smollm2:135m --engines llama.cpp,llama-server
+  vllama verify --engines transformers=Qwen/Qwen3-0.6B,llama.cpp=qwen3:0.6b
+  vllama verify --engines llama.cpp=./m-Q4_K_M.gguf,llama.cpp=./m-Q8_0.gguf --min-agreement 0.8
+  vllama verify smollm2:135m --engines llama.cpp,llama-server --prompts mine.jsonl --json
+
+Each engine is started in turn by a server of its own, and answers the same prompts, greedily. The
+exit code is 0 if they agree, 1 if they agree less than --min-agreement, 3 if they cannot be
+compared.
+"""
+
+MAX_TOKENS = 32
+CONTEXT = 4096
+MIN_AGREEMENT = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of the two: an engine's name and what it serves."""
+
+    engine: str
+    model: str
+
+
+@click.argument(
+    "model", required=False, help="Name or path, as for serve.", shell_complete=model_names
+)
+@click.option(
+    "--engines",
+    default="",
+    metavar="A,B",
+    help="The two to compare; ENGINE=MODEL for one that takes another form of the model.",
+)
+@click.option(
+    "--prompts",
+    "file",
+    type=click.File("rb"),
+    metavar="FILE",
+    help="Prompts to use: one a line, JSON lines, or a JSON array; - for stdin. [a set of 8]",
+)
+@click.option(
+    "--max-tokens",
+    type=click.IntRange(1),
+    default=MAX_TOKENS,
+    show_default=True,
+    metavar="N",
+    help="Tokens of each answer.",
+)
+@click.option(
+    "--ctx",
+    "context",
+    type=click.IntRange(1),
+    default=CONTEXT,
+    show_default=True,
+    metavar="N",
+    help="Context in tokens.",
+)
+@click.option(
+    "--min-agreement",
+    type=click.FloatRange(0, 1),
+    default=MIN_AGREEMENT,
+    show_default=True,
+    metavar="SHARE",
+    help="Agreement below which the exit code is 1.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def verify(
+    model: str | None,
+    engines: str,
+    file: IO[bytes] | None,
+    max_tokens: int,
+    context: int,
+    min_agreement: float,
+    as_json: bool,
+) -> int:
+    """Tell whether two engines give the same answers."""
+    from vllama.cli.context import load_settings
+    from vllama.cli.output import show_json
+    from vllama.errors import VerifyFailed, VllamaError
+    from vllama.verify.prompts import BUILT_IN, parse_prompts
+    from vllama.verify.report import report
+
+    sides = parse_sides(engines, model)
+    prompts = parse_prompts(file.read(), getattr(file, "name", "-")) if file else BUILT_IN
+    loaded = load_settings()
+    try:
+        described = check(loaded, sides, context)
+        answers = [
+            asked(loaded, side, prompts, max_tokens=max_tokens, context=context) for side in sides
+        ]
+    except VllamaError as error:
+        if error.exit_code != VllamaError.exit_code:
+            raise
+        raise VerifyFailed(error.message, hint=error.hint) from error  # 1 is the worse verdict
+    told = report(prompts, *answers)
+    agrees = told["agreement"] >= min_agreement
+    told = {
+        "ok": agrees,
+        "engines": described,
+        "max_tokens": max_tokens,
+        "min_agreement": min_agreement,
+        **told,
+    }
+    if as_json:
+        show_json(told)
+    else:
+        show(told)
+    return 0 if agrees else 1
+
+
+def parse_sides(engines: str, model: str | None) -> tuple[Side, Side]:
+    """Read `A,B`, each with or without `=MODEL`. Raises ConfigError."""
+    from vllama.errors import ConfigError
+
+    parts = [part.strip() for part in engines.split(",") if part.strip()]
+    if len(parts) != 2:
+        raise ConfigError(
+            f"cannot compare '{engines}': two engines are needed, not {len(parts)}",
+            hint="name two: --engines llama.cpp,llama-server",
+        )
+    sides = []
+    for part in parts:
+        engine, _, own = part.partition("=")
+        chosen = own.strip() or model
+        if not chosen:
+            raise ConfigError(
+                f"cannot verify with {engine}: no model is named",
+                hint=f"name one for both (vllama verify MODEL …), or {engine}=MODEL",
+            )
+        sides.append(Side(engine.strip(), chosen))
+    return sides[0], sides[1]
+
+
+def check(loaded: Config, sides: Sequence[Side], context: int) -> list[dict[str, Any]]:
+    """Describe engines and models; raise what speaks against one before any is started.
+
+    A model that is still to be downloaded is left to the server that does it.
+    """
+    from dataclasses import replace
+
+    from msgspec import structs
+
+    from vllama import config
+    from vllama.cli.context import local_library
+    from vllama.config.parse import whole_path
+    from vllama.errors import ModelNotFound
+    from vllama.plan.choose import choose_engine, make_plan
+    from vllama.plan.types import Need
+    from vllama.server.preflight import check_model, gather_facts
+
+    facts, books = gather_facts(loaded), local_library(loaded)
+    described = []
+    for side in sides:
+        own = structs.replace(loaded, engine=side.engine, context_length=context, num_parallel=1)
+        one = replace(facts, preferences=config.preferences(own))
+        chosen = choose_engine(one)
+        row = {
+            "engine": side.engine,
+            "title": facts.found.engines[chosen.engine].title,
+            "version": chosen.installation.version,
+            "model": side.model,
+            "format": None,
+            "quantization": None,
+        }
+        model = whole_path(side.model)
+        check_model(books, model)
+        try:
+            bundle = books.find(model)
+        except ModelNotFound:
+            pass
+        else:
+            info = books.info(bundle)
+            make_plan(one, bundle, info, Need())
+            row |= {"format": str(bundle.format), "quantization": bundle.quant or info.quant}
+        described.append(row)
+    return described
+
+
+def asked(
+    loaded: Config, side: Side, prompts: Sequence[str], *, max_tokens: int, context: int
+) -> list[Answer]:
+    """Start an engine, have it answer all prompts, end it. Raises VllamaError."""
+    from vllama import config
+    from vllama.cli.client import Client
+    from vllama.cli.reporter import TerminalReporter
+    from vllama.config.parse import whole_path
+    from vllama.errors import VerifyFailed, VllamaError
+    from vllama.verify.ask import Asker
+    from vllama.verify.server import PrivateServer
+
+    reporter = TerminalReporter()
+
+    def hear(line: str) -> None:
+        reporter.loading(f"{side.engine}: {line}")
+
+    server = PrivateServer(
+        side.engine,
+        whole_path(side.model),
+        context=context,
+        environ=config.environ(),
+        on_line=hear,
+    )
+    answers: list[Answer] = []
+    try:
+        hear("starting")
+        key = config.load({}, config.environ()).key_to_send
+        with server, Client(server.url, key=key) as client:
+            asker = Asker(client.post, side.model, max_tokens)
+            for number, prompt in enumerate(prompts, 1):
+                hear(f"prompt {number} of {len(prompts)}")
+                answers.append(asker.ask(prompt))
+        more = "" if any(answer.tokens for answer in answers) else ", without log probabilities"
+        reporter.note(f"{side.engine}: {len(prompts)} prompts answered{more}")
+    except VerifyFailed:
+        raise
+    except VllamaError as error:
+        raise VerifyFailed(
+            f"cannot verify with {side.engine}: {error.message}", hint=error.hint
+        ) from error
+    finally:
+        reporter.close()
+    return answers
+
+
+def show(told: Mapping[str, Any]) -> None:
+    """Print the table, and below it what it means."""
+    from vllama.cli.output import say, show_table
+    from vllama.verify.report import COLUMNS, percent, table
+
+    for letter, one in zip("ab", told["engines"], strict=True):
+        form = " ".join(str(one[key]) for key in ("format", "quantization") if one[key])
+        model = f"{one['model']} ({form})" if form else one["model"]
+        say(f"{letter}: {one['title']} {one['version']}, {model}")
+    say()
+    show_table(COLUMNS, table(told))
+    say()
+    verdict = "They agree" if told["ok"] else "They do NOT agree"
+    least = f"at least {percent(told['min_agreement'])} was asked for"
+    say(f"{verdict}: {percent(told['agreement'])} ({least}).")

@@ -1,0 +1,96 @@
+"""Decides how a model is loaded: gathers what the pure planner looks at, and tells the terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+from vllama.engines.base import Mode
+from vllama.hardware.detect import with_free_memory
+from vllama.models.info import template_words
+from vllama.models.library import Library
+from vllama.models.types import Bundle, ModelInfo
+from vllama.plan.forms import forms_here
+from vllama.plan.ladder import Failed, first_plan, last_word, next_plan
+from vllama.plan.report import short
+from vllama.plan.types import Facts, Need, Plan
+from vllama.rendering.renderer import Renderer
+from vllama.server.reporter import Reporter
+from vllama.supervise.spec import Fault
+
+log = logging.getLogger(__name__)
+
+
+class Planner:
+    """Plans for all models of one server; remembers which plans it told, and which were in vain."""
+
+    def __init__(
+        self, facts: Facts, library: Library, renderer: Renderer, reporter: Reporter
+    ) -> None:
+        self._facts = facts
+        self._renderer = renderer
+        self._library = library
+        self._reporter = reporter
+        self._told: set[tuple[str, Mode]] = set()
+        self._instead: dict[tuple[str, Mode], Plan] = {}
+
+    def go_by(self, facts: Facts, library: Library) -> None:
+        """Decide by other settings from now on."""
+        self._facts, self._library = facts, library
+        self._told.clear()
+        self._instead.clear()
+
+    async def plan(self, bundle: Bundle, need: Need) -> Plan:
+        """Return the plan for a load. Raises NoPlan, BadModelFile.
+
+        It begins where the last load of this model got to if its first plan cannot work here, and
+        with a smaller quantisation that is here if the model's own does not fit into memory.
+        """
+        info = await asyncio.to_thread(self._library.info, bundle)
+        facts, key = await self._now(), (bundle.key, need.mode)
+        if known := self._instead.get(key):
+            facts = replace(facts, relief=known.relief)
+            plan = await self._first(facts, known.bundle, known.info, need)
+            reasons = (known.instead, *plan.reasons)
+            plan = replace(plan, instead=known.instead, reasons=reasons)
+        else:
+            plan = await self._first(facts, bundle, info, need)
+        if key not in self._told:
+            self._told.add(key)
+            for line in short(plan):
+                self._reporter.note(line)
+            if need.mode is Mode.CHAT and not info.chat_template and template_words(bundle, info):
+                log.warning("%s has no chat template: prompts are sent as bare text", bundle.name)
+        self._reporter.loading(f"loading {bundle.name}")
+        if need.mode is Mode.CHAT and info.chat_template:
+            self._renderer.prepare(info.chat_template)
+        return plan
+
+    async def another(self, bundle: Bundle, need: Need, failed: Sequence[Failed]) -> Plan:
+        """Return the next plan after those that failed. Raises EngineStartFailed if none is left.
+
+        An engine that cannot serve the model is not tried for it again while this server runs; what
+        ran out of memory is, since memory comes and goes.
+        """
+        forms = await asyncio.to_thread(forms_here, self._library, bundle)
+        plan, key = next_plan(await self._now(), need, failed, forms), (bundle.key, need.mode)
+        if plan is None:
+            self._instead.pop(key, None)
+            raise last_word(self._facts, failed, forms)
+        if all(one.diagnosis.fault is not Fault.MEMORY for one in failed):
+            self._instead[key] = plan
+        self._reporter.loading(f"loading {bundle.name}: {plan.instead}")
+        return plan
+
+    async def _first(self, facts: Facts, bundle: Bundle, info: ModelInfo, need: Need) -> Plan:
+        """Return the first plan that fits; its files are looked for on the disk, so in a thread."""
+        forms = partial(forms_here, self._library, bundle)
+        return await asyncio.to_thread(first_plan, facts, bundle, info, need, forms)
+
+    async def _now(self) -> Facts:
+        """Return the facts; engines that take a share of what is free want that as it is now."""
+        platform = await asyncio.to_thread(with_free_memory, self._facts.platform)
+        return replace(self._facts, platform=platform)

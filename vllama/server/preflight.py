@@ -1,0 +1,63 @@
+"""What is looked at, and refused, before anything is served: engines, hardware, the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from vllama import private
+from vllama.config import Config, places, preferences
+from vllama.engines.registry import discover
+from vllama.errors import ModelNotFound
+from vllama.hardware.detect import detect
+from vllama.models.library import Library
+from vllama.models.ref import Kind, ModelRef
+from vllama.models.settings import ModelsSettings
+from vllama.plan.choose import choose_engine
+from vllama.plan.types import Facts
+
+
+def gather_facts(config: Config) -> Facts:
+    """Detect hardware and engines, in parallel."""
+    options = {"upstreams": config.upstreams, "upstream_key": config.upstream_key}
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        platform, found = pool.submit(detect), pool.submit(discover, None, options, places(config))
+        return Facts(
+            platform=platform.result(), found=found.result(), preferences=preferences(config)
+        )
+
+
+def close_folders(config: Config) -> Iterator[str]:
+    """Take from other users what an older vllama left open to them; say so."""
+    for folder in config.own_folders:
+        if private.close(folder):
+            yield f"'{folder}' could be read by other users of this machine; now it cannot"
+
+
+def check_model(library: Library, name: str | None) -> None:
+    """Raise what is wrong with the model to load, as far as this disk can tell.
+
+    Only a name that can be downloaded may be missing.
+    """
+    if not name:
+        return
+    ref = ModelRef.parse(name)
+    try:
+        library.info(library.find(name))
+    except ModelNotFound:
+        if ref.kind is not Kind.HUB and library.alias(ref) is None:
+            raise
+
+
+def with_preload(settings: ModelsSettings, name: str | None) -> ModelsSettings:
+    """Let a model that was named by its path be listed too, so that clients find it."""
+    ref = ModelRef.parse(name) if name else None
+    if ref is None or ref.path is None:
+        return settings
+    return replace(settings, folders=(*settings.folders, ref.path))
+
+
+def check_engine(facts: Facts) -> None:
+    """Raise NoPlan if an engine named by the user, or every engine, is missing."""
+    choose_engine(facts)
