@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from vllama.chat.request import Message
+from vllama.chat.template_variables import template_variables
 from vllama.rendering.renderer import encoded, prompt_of
 from vllama.rendering.worker import answer
-from vllama.translate.chat_template import template_variables
-from vllama.translate.types import Message
 
 
 def rendered(

@@ -190,7 +190,7 @@ class Server:
 
         The server itself prints the newest line of a load now and then: no test can wait for one.
         """
-        from vllama.supervise.logbook import Logbook, Reader
+        from vllama.supervise.log_reader import Logbook, Reader
 
         book = Logbook(self.home / "data" / "logs")
         attempts = [

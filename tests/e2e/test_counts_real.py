@@ -14,9 +14,9 @@ import pytest
 from tests.e2e.conftest import COUNTS, MODEL, SMILES, weights
 from tests.e2e.counting import SMILE, write_counting_gguf
 from tests.e2e.test_llama_server_real import engine_at
-from tests.gateway.test_counts import HEADER, sse
-from tests.gateway.test_ollama_chat import open_stream, until
 from tests.lacking import lacking
+from tests.routes.test_counts import HEADER, sse
+from tests.routes.test_ollama_chat import open_stream, until
 from tests.server_process import Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

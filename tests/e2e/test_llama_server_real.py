@@ -19,8 +19,8 @@ from tests.e2e.conftest import COUNTS, MODEL, weights
 from tests.e2e.counting import NUMBERS, WIDTH, write_counting_gguf
 from tests.e2e.test_templates_real import OUT, check_prefill, check_recognised
 from tests.e2e.test_tools import ASK, ROOM, TOOLS, check_call
-from tests.gateway.test_ollama_chat import until
 from tests.lacking import lacking
+from tests.routes.test_ollama_chat import until
 from tests.server_process import LIMIT_S, Server
 from tests.tiny import write_tiny_gguf, write_tiny_lora
 

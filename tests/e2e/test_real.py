@@ -12,7 +12,7 @@ import pytest
 from tests.e2e.conftest import COUNTS, ENGINE, MODEL, SMILES
 from tests.e2e.counting import NUMBERS as TOKENS
 from tests.e2e.counting import WILD
-from tests.gateway.test_ollama_chat import open_stream, until
+from tests.routes.test_ollama_chat import open_stream, until
 from tests.server_process import LIMIT_S, Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

@@ -20,8 +20,8 @@ import pytest
 
 from tests.e2e.conftest import weights
 from tests.e2e.counting import NUMBERS, write_counting_gguf
-from tests.gateway.test_ollama_chat import until
 from tests.lacking import lacking
+from tests.routes.test_ollama_chat import until
 from tests.server_process import Server
 from vllama.supervise import shim
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.facts import INFO, bundle
+from vllama.chat.engine.fields import engine_role
 from vllama.engines.base import Attachable, Installation, Mode, Settings
 from vllama.engines.child_env import child_environment
 from vllama.engines.external import ENGINE as EXTERNAL
@@ -15,7 +16,6 @@ from vllama.engines.vllm.adapter import ENGINE as VLLM
 from vllama.errors import BadRequest, ConfigError
 from vllama.models.types import Format
 from vllama.supervise.spec import Endpoint
-from vllama.translate.upstream import engine_role
 
 ENDPOINT = Endpoint(port=4321, api_key="secret")
 PYTHON = Installation(engine="e", version="1", python=Path("/env/bin/python"))

@@ -6,8 +6,8 @@ more where the answer ended by itself.
 
 import pytest
 
+from vllama.chat.engine.events import EngineUsage
 from vllama.engines.llamacpp.llama_cpp_python import logged_usage
-from vllama.translate.events import EngineUsage
 
 NAME = "llama_perf_context_print:"
 POST = 'INFO:     127.0.0.1:51496 - "POST /v1/completions HTTP/1.1" 200 OK'

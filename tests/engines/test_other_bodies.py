@@ -5,11 +5,11 @@ import json
 import pytest
 
 from tests.engines.others import MAX, MLX, SGLANG, TINYGRAD, TRANSFORMERS, traits
+from vllama.chat.engine.request import chat_call, completion_call
+from vllama.chat.request import Message, Sampling
+from vllama.dialects.openai.read import adapt_chat, adapt_completion
 from vllama.errors import CapabilityMissing
 from vllama.models.types import Capability
-from vllama.translate.adapt import adapt_chat, adapt_completion
-from vllama.translate.openai_in import chat_call, completion_call
-from vllama.translate.types import Message, Sampling
 
 HI = (Message(role="user", content="Hi"),)
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}

@@ -12,12 +12,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from vllama.chat.engine.traits import SchemaStyle, Tokenizer, Traits, VectorStyle
 from vllama.engines.base import FailurePattern, Installation, Mode, Overhead
 from vllama.engines.failures import diagnose
 from vllama.engines.llamacpp.llama_cpp_python import logged_usage
 from vllama.models.types import Format
 from vllama.supervise.spec import Fault, Grace, HttpProbe, LaunchSpec
-from vllama.translate.traits import SchemaStyle, Tokenizer, Traits, VectorStyle
 
 PROGRAM = Path(__file__).with_name("engine.py")
 STUCK = {

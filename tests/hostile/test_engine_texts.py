@@ -17,29 +17,29 @@ from typing import SupportsIndex
 
 import pytest
 
-import vllama.translate
-from tests.translate.expressions import faults
-from vllama.translate.families.values import Form, Toolset
-from vllama.translate.harmony import HarmonySplitter
-from vllama.translate.regained import _aligned, _Piece
-from vllama.translate.stops import StopFinder
-from vllama.translate.thinking import ThinkSplitter, Trim
-from vllama.translate.toolcalls import CallScanner
+import vllama
+from tests.hostile.expressions import faults
+from vllama.chat.regained import _aligned, _Piece
+from vllama.chat.stop_filter import StopFinder
+from vllama.parsers.call_values import Form, Toolset
+from vllama.parsers.harmony import HarmonySplitter
+from vllama.parsers.thinking import ThinkSplitter, Trim
+from vllama.parsers.tool_calls import CallScanner
 
 # these read a client's request or a model's template; no other may be added without a thought
 OF_REQUESTS = {
-    "adapt_messages", "decoding", "gbnf", "go_template_funcs", "go_template_lex", "ollama_in",
-    "safe_schema", "schema", "style",
+    "chat.gbnf", "chat.go_json", "chat.grammar_schema", "chat.schema", "chat.template_style",
+    "dialects.ollama.read", "dialects.openai.messages", "gotemplate.functions", "gotemplate.lex",
 }  # fmt: skip
+ROOMS = ("chat.", "parsers.", "dialects.", "gotemplate.")
 SEARCHES = ("search", "sub", "subn", "split", "findall", "finditer")
 
 
 def expressions() -> Iterator[tuple[str, re.Pattern[str], bool]]:
     """Give name, expression and whether it is searched for, of all that meet an engine's text."""
-    package = vllama.translate
-    for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-        name = found.name.removeprefix(f"{package.__name__}.")
-        if found.ispkg or name in OF_REQUESTS:
+    for found in pkgutil.walk_packages(vllama.__path__, "vllama."):
+        name = found.name.removeprefix("vllama.")
+        if found.ispkg or name in OF_REQUESTS or not name.startswith(ROOMS):
             continue
         module = importlib.import_module(found.name)
         calls = [

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from tests.hostile.fuzzing import changed, fuzz, varied
 from tests.server_process import LIMIT_S, Server
-from vllama.gateway.routes import ROUTES
+from vllama.routes.route_table import ROUTES
 
 pytestmark = pytest.mark.slow
 

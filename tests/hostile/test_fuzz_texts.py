@@ -17,6 +17,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.chat import transcripts
+from tests.chat.test_engine_request import LCP, VLLM
+from tests.gotemplate.test_go_template import CONTROL, DATA, SPACE, VALUES
 from tests.hostile.counting import steps
 from tests.hostile.fuzzing import fuzz, varied
 from tests.hostile.test_model_files import (
@@ -35,11 +38,12 @@ from tests.hostile.test_model_files import (
     pair,
     text,
 )
-from tests.translate import transcripts
-from tests.translate.test_families import FAMILIES, TOOLS
-from tests.translate.test_go_template import CONTROL, DATA, SPACE, VALUES
-from tests.translate.test_openai_in import LCP, VLLM
+from tests.parsers.test_families import FAMILIES, TOOLS
+from vllama.chat.grammar_schema import closed, safe_schema
+from vllama.chat.schema import check_schema
+from vllama.dialects.ollama.write import ChatReply, GenerateReply
 from vllama.errors import BadRequest, VllamaError
+from vllama.gotemplate.execute import read, render
 from vllama.models.gguf import read_header
 from vllama.models.info import read_info
 from vllama.models.modelfile import parse_modelfile
@@ -52,13 +56,9 @@ from vllama.models.sources.hub_json import (
     repository_of,
 )
 from vllama.models.types import Bundle, Format
+from vllama.parsers.thinking import ThinkSplitter
+from vllama.parsers.tool_calls import CallScanner, Toolset
 from vllama.rendering.renderer import Renderer
-from vllama.translate.go_template import read, render
-from vllama.translate.ollama_out import ChatReply, GenerateReply
-from vllama.translate.safe_schema import closed, safe_schema
-from vllama.translate.schema import check_schema
-from vllama.translate.thinking import ThinkSplitter
-from vllama.translate.toolcalls import CallScanner, Toolset
 
 pytestmark = pytest.mark.slow
 

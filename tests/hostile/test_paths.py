@@ -14,9 +14,9 @@ from tests.server_process import Server
 from tests.tiny import write_tiny_gguf
 from vllama.clock import RealClock
 from vllama.errors import BadModelFile, InvalidModelRef, VllamaError
-from vllama.gateway.catalog import Catalog
 from vllama.models.library import open_library
 from vllama.models.settings import ModelsSettings
+from vllama.routes.catalog import Catalog
 
 
 @pytest.fixture

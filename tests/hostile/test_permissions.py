@@ -17,9 +17,9 @@ from tests.server.test_reload import Configured
 from tests.server_process import Server
 from tests.tiny import write_tiny_gguf
 from vllama.errors import Forbidden, VllamaError
-from vllama.gateway.routes import PREFIXES, ROUTES, WRITES
 from vllama.models.library import open_library
 from vllama.models.settings import ModelsSettings
+from vllama.routes.route_table import PREFIXES, ROUTES, WRITES
 
 BLOB = b"b" * 1000
 DIGEST = f"sha256:{hashlib.sha256(BLOB).hexdigest()}"
@@ -34,13 +34,23 @@ HANDLERS = {
 }
 CHANGING = [route for route, name in HANDLERS.items() if name in WRITES]
 HARMLESS = {  # they ask models, or are answered as by a signed-out Ollama
-    *("ollama_models.show", "tokens.tokenize", "tokens.detokenize", "tokens.rerank"),
-    *("ollama_chat.chat", "ollama_generate.generate", "embedding.embed", "embedding.legacy_embed"),
-    *("openai.chat", "completions.completions", "openai.embeddings", "responses.responses"),
-    *("anthropic.messages", "anthropic.count_tokens"),
-    *("audio.transcriptions", "audio.translations"),
-    *("ollama_cloud.me", "ollama_cloud.sign_out", "ollama_cloud.web_search"),
-    "ollama_cloud.web_fetch",
+    *("ollama.models.show", "tokens.tokenize", "tokens.detokenize", "tokens.rerank"),
+    *(
+        "ollama.chat.chat",
+        "ollama.generate.generate",
+        "ollama.embed.embed",
+        "ollama.embed.legacy_embed",
+    ),
+    *(
+        "openai.chat.chat",
+        "openai.completions.completions",
+        "openai.chat.embeddings",
+        "openai.responses.responses",
+    ),
+    *("anthropic.messages.messages", "anthropic.messages.count_tokens"),
+    *("openai.audio.transcriptions", "openai.audio.translations"),
+    *("ollama.cloud.me", "ollama.cloud.sign_out", "ollama.cloud.web_search"),
+    "ollama.cloud.web_fetch",
 }
 
 

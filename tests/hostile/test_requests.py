@@ -13,29 +13,29 @@ import pytest
 from tests.facts import INFO
 from tests.hostile.counting import TooMany, steps
 from tests.hostile.test_model_files import MB, memory
+from vllama.chat.engine.traits import Tokenizer, Traits
+from vllama.chat.go_json import MAX_MESSAGES, MAX_VALUES, decode_json
+from vllama.chat.go_template_prompt import MAX_KEPT_LENGTH, _kept, go_template
+from vllama.chat.grammar_schema import closed, safe_schema
+from vllama.chat.request import Message
+from vllama.chat.schema import MOST_BYTES, check_schema
+from vllama.chat.tool_requests import call_schema
+from vllama.dialects.anthropic.read import parse_messages
+from vllama.dialects.ollama.read import parse_chat
+from vllama.dialects.openai.read import parse_openai
+from vllama.dialects.responses.read import parse_responses
 from vllama.errors import MAX_MESSAGE, BadRequest, InvalidModelRef, VllamaError
-from vllama.gateway import app as app_module
-from vllama.gateway import guards as guards_module
-from vllama.gateway import tokenizer
-from vllama.gateway.app import App, Gateway
-from vllama.gateway.guards import Guards
-from vllama.gateway.heads import Head
-from vllama.gateway.http import Request
-from vllama.gateway.prompts import Prompt
+from vllama.gotemplate.parse import MAX_LENGTH
+from vllama.http.head_cache import Head
+from vllama.http.request import Request
 from vllama.metrics import Metrics
 from vllama.models.ref import MAX_NAME, ModelRef
-from vllama.translate.adapt import parse_openai
-from vllama.translate.anthropic_in import parse_messages
-from vllama.translate.call_schema import call_schema
-from vllama.translate.decoding import MAX_MESSAGES, MAX_VALUES, decode_json
-from vllama.translate.go_template_parse import MAX_LENGTH
-from vllama.translate.go_template_prompt import MAX_KEPT_LENGTH, _kept, go_template
-from vllama.translate.ollama_in import parse_chat
-from vllama.translate.responses_in import parse_responses
-from vllama.translate.safe_schema import closed, safe_schema
-from vllama.translate.schema import MOST_BYTES, check_schema
-from vllama.translate.traits import Tokenizer, Traits
-from vllama.translate.types import Message
+from vllama.routes import app as app_module
+from vllama.routes import guards as guards_module
+from vllama.routes import tokenizer
+from vllama.routes.app import App, Gateway
+from vllama.routes.guards import Guards
+from vllama.routes.prompt import Prompt
 
 STEPS = 300_000
 """Of any of these: some 50 ms of the loop, all of it while others wait."""

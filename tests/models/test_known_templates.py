@@ -15,12 +15,12 @@ from tests.jinja import rendered
 from tests.models.test_gguf import header, strings, text
 from tests.models.test_info import CONFIG, at, safetensors
 from tests.tiny import TEMPLATE, write_tiny_gguf
+from vllama.chat.prefill import continued
+from vllama.chat.request import Message
 from vllama.models.gguf import GgufHeader, parse_header
 from vllama.models.info import info_from_headers, read_info, template_words
 from vllama.models.known_templates import KNOWN, recognised
 from vllama.models.types import Capability, ModelInfo
-from vllama.translate.prefill import continued
-from vllama.translate.types import Message
 
 GEMMA = ("<start_of_turn>", "<end_of_turn>")
 CHATML = ("<|im_start|>", "<|im_end|>")

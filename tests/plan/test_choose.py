@@ -28,8 +28,7 @@ from vllama.engines.vllm.adapter import ENGINE as VLLM
 from vllama.errors import BadModelFile, ConfigError, EngineMissing, NoPlan, NotEnoughMemory
 from vllama.models.types import Format, ModelInfo
 from vllama.plan.choose import choose_engine, make_plan, preferred_formats
-from vllama.plan.report import short
-from vllama.plan.tell import tell
+from vllama.plan.report import short, tell
 from vllama.plan.types import Facts, Need, Preferences
 
 BOTH = (LLAMA_CPP_GPU, VLLM_HERE)

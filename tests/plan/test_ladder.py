@@ -16,8 +16,8 @@ from vllama.engines.transformers_serve import ENGINE as TRANSFORMERS
 from vllama.errors import NotEnoughMemory
 from vllama.models.types import Format
 from vllama.plan.choose import make_plan
-from vllama.plan.forms import names_form, other_forms
 from vllama.plan.ladder import MOST, Failed, command, fallbacks, first_plan, last_word, next_plan
+from vllama.plan.quant_fallback import names_form, other_forms
 from vllama.plan.types import Need
 from vllama.supervise.spec import Diagnosis, Fault
 

@@ -14,8 +14,7 @@ from vllama.engines.llamacpp.llama_cpp_python import ENGINE as LLAMA_CPP
 from vllama.engines.llamacpp.llama_server import ENGINE as LLAMA_SERVER
 from vllama.models.fits import amounts
 from vllama.plan.choose import make_plan
-from vllama.plan.report import device_rows, masked, report, short
-from vllama.plan.tell import tell
+from vllama.plan.report import device_rows, masked, report, short, tell
 from vllama.plan.types import Facts, Need, Preferences, Relief
 
 

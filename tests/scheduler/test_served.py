@@ -10,7 +10,7 @@ import httpx
 import psutil
 import pytest
 
-from tests.gateway.test_ollama_chat import ENDLESS, WORDS, until, user
+from tests.routes.test_ollama_chat import ENDLESS, WORDS, until, user
 from tests.server_process import Server
 
 pytestmark = pytest.mark.slow

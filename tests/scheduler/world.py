@@ -6,17 +6,17 @@ from dataclasses import replace
 from functools import wraps
 
 from tests.facts import INFO, MIB, bundle, facts
+from vllama.chat.engine.traits import Traits
 from vllama.clock import ManualClock
 from vllama.errors import EngineCrashed, EngineStartFailed
 from vllama.plan.choose import make_plan
 from vllama.plan.types import Memory, Need
-from vllama.scheduler.health import Answer
 from vllama.scheduler.memory import Measured
 from vllama.scheduler.scheduler import Scheduler
-from vllama.scheduler.table import Limits, Ports
+from vllama.scheduler.state import Limits, Ports
 from vllama.supervise.spec import Diagnosis, Endpoint, State
 from vllama.supervise.tree import Activity, Footprint
-from vllama.translate.traits import Traits
+from vllama.upstream.connection import Progress
 
 LIMIT_S = 240.0
 
@@ -241,7 +241,7 @@ class World:
 
     def answer(self, process, *answers):
         """Say how far the answers of a process are: (begun, mark) pairs."""
-        self.answers[process.number] = {n: Answer(*pair) for n, pair in enumerate(answers)}
+        self.answers[process.number] = {n: Progress(*pair) for n, pair in enumerate(answers)}
 
     @asynccontextmanager
     async def running(self):

@@ -10,7 +10,7 @@ import pytest
 
 from tests.ports import free_port
 from vllama import config, early
-from vllama.gateway.serve import bind
+from vllama.http.server import bind
 
 
 @pytest.mark.parametrize(

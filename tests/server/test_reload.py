@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from tests.cli.terminal import Terminal
-from tests.gateway.test_ollama_chat import ENDLESS, user
+from tests.routes.test_ollama_chat import ENDLESS, user
 from tests.server_process import LIMIT_S, Server
 
 pytestmark = pytest.mark.slow

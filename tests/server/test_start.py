@@ -16,12 +16,12 @@ import pytest
 from tests.cli.stub import StubServer
 from tests.ports import free_port
 from tests.tiny import write_tiny_gguf
-from vllama.gateway import routes
+from vllama.routes import route_table
 
 ROOT = Path(__file__).parents[2]
 NAMES = sorted(
-    {name for table in routes.ROUTES.values() for name in table.values()}
-    | {name for _, table in routes.PREFIXES for name in table.values()}
+    {name for table in route_table.ROUTES.values() for name in table.values()}
+    | {name for _, table in route_table.PREFIXES for name in table.values()}
 )
 LATE = {
     *("click", "dataclasses", "difflib", "email", "filelock", "hashlib", "httpx", "httpx2"),
@@ -132,19 +132,18 @@ def test_a_brief_command_imports_only_what_it_needs(line: str, tmp_path: Path) -
 
 def test_all_of_the_gateway_is_there_soon_after() -> None:
     there = modules_after("from vllama.server import daemon, startup\ndaemon.import_the_rest()")
-    gateway = {
-        f"vllama.gateway.{path.stem}" for path in (ROOT / "vllama/gateway").glob("[a-z]*.py")
-    }
+    files = (path.relative_to(ROOT) for path in (ROOT / "vllama/routes").rglob("[a-z]*.py"))
+    gateway = {".".join(path.with_suffix("").parts) for path in files}
     assert not (gateway | {"vllama.supervise.supervisor"}) - there
     assert "jinja2" not in there  # that is for a model with a template of its own
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_route_has_its_handler(name: str) -> None:
-    handler = routes.handler(name)
+    handler = route_table.handler(name)
     assert inspect.iscoroutinefunction(handler)
     assert list(inspect.signature(handler).parameters) == ["gateway", "request"]
 
 
 def test_what_is_answered_first_is_routed() -> None:
-    assert set(NAMES) >= routes.FIRST
+    assert set(NAMES) >= route_table.FIRST

@@ -16,7 +16,7 @@ import trustme
 
 from tests.server_process import LIMIT_S, Server
 from vllama.errors import ConfigError
-from vllama.gateway.certificate import Certificate
+from vllama.http.certificate import Certificate
 
 STREAM = {"model": "slow", "messages": [{"role": "user", "content": "@tokens=400"}]}
 

@@ -15,8 +15,7 @@ import pytest
 
 from tests.supervise.conftest import Lab, eventually
 from vllama.supervise import tree
-from vllama.supervise.leftovers import RunFile, look, sweep
-from vllama.supervise.scratch import scratch_folder
+from vllama.supervise.leftovers import RunFile, look, scratch_folder, sweep
 
 Process = subprocess.Popen[bytes]
 

@@ -16,9 +16,8 @@ import pytest
 from tests.supervise.conftest import ENV, LIMIT_S, SHORT, Lab, eventually
 from vllama.supervise import shim
 from vllama.supervise.guard import Command, Guard
-from vllama.supervise.leftovers import sweep
+from vllama.supervise.leftovers import remove_scratch, scratch_folder, sweep
 from vllama.supervise.process import Child
-from vllama.supervise.scratch import remove_scratch, scratch_folder
 
 SHARED = Path("/dev/shm")
 needs_shared_memory = pytest.mark.skipif(not SHARED.is_dir(), reason="there is no /dev/shm")

@@ -21,9 +21,9 @@ from vllama.config.table import SETTINGS, Setting
 
 if TYPE_CHECKING:
     from vllama.engines.base import Places
-    from vllama.gateway.guards import Guards
     from vllama.models.settings import ModelsSettings
     from vllama.plan.types import Preferences
+    from vllama.routes.guards import Guards
 
 __all__ = [
     "SETTINGS",
@@ -102,7 +102,7 @@ def models_settings(config: Config) -> ModelsSettings:
 
 def guards(config: Config) -> Guards:
     """Build the slice of the gateway's guards."""
-    from vllama.gateway.guards import Guards
+    from vllama.routes.guards import Guards
 
     loopback = address.is_loopback(config.host)
     return Guards(

@@ -37,7 +37,7 @@ def port(host: str, number: int) -> Iterator[Finding]:
             "correct OLLAMA_HOST or VLLAMA_HOST: it has to be an address of this machine to serve",
         )
         return
-    from vllama.gateway.serve import owner_of  # which imports the whole front
+    from vllama.http.server import owner_of  # which imports the whole front
 
     who, pid = owner_of(host, number, OWNER_LIMIT_S), _listener(number)
     shown = f" (pid {pid}, {_name(pid)})" if pid else ""

@@ -12,10 +12,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from vllama.chat.engine.traits import Traits
 from vllama.hardware.types import Platform
 from vllama.models.types import Bundle, Capability, Format, ModelInfo
 from vllama.supervise.spec import Endpoint, Fault, LaunchSpec
-from vllama.translate.traits import Traits
 
 
 class Mode(StrEnum):

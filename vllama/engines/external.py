@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
+from vllama.chat.engine.traits import Traits
 from vllama.engines.base import (
     FailurePattern,
     Installation,
@@ -22,7 +23,6 @@ from vllama.errors import ConfigError
 from vllama.hardware.types import Platform
 from vllama.models.types import Bundle, Format, ModelInfo
 from vllama.supervise.spec import Endpoint, LaunchSpec
-from vllama.translate.traits import Traits
 
 # llama.cpp's server spells this one as we do; both ignore names that they do not know
 LLAMA_SERVER = PARAMETERS | {"repeat_penalty": "repeat_penalty"}

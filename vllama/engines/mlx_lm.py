@@ -13,6 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from vllama.chat.engine.traits import SchemaStyle, Traits
 from vllama.engines.base import FailurePattern, Overhead, Settings
 from vllama.engines.failures import GENERAL
 from vllama.engines.locate import Located
@@ -22,7 +23,6 @@ from vllama.environments.place import Step
 from vllama.hardware.types import Platform
 from vllama.models.types import Bundle, Capability
 from vllama.supervise.spec import Endpoint, Fault
-from vllama.translate.traits import SchemaStyle, Traits
 
 MIB = 1024**2
 LOOKS_BACK = 64

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from vllama.chat.engine.traits import Traits
 from vllama.engines.base import (
     FailurePattern,
     Installation,
@@ -29,7 +30,6 @@ from vllama.engines.recipe import Recipe
 from vllama.hardware.types import Platform
 from vllama.models.types import Bundle, Format, ModelInfo
 from vllama.supervise.spec import Endpoint, Fault, Grace, HttpProbe, LaunchSpec, Work
-from vllama.translate.traits import Traits
 
 GIB = 1024**3
 # the options of Ollama by the names that vLLM gave them, and most servers took over

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from vllama.chat.engine.traits import Tokenizer, Traits
 from vllama.engines.base import FailurePattern, Mode, Overhead, Settings
 from vllama.engines.locate import Located
 from vllama.engines.package_server import COMMON_FAILURES, GIB, PARAMETERS, Served, for_mlx_only
@@ -23,7 +24,6 @@ from vllama.environments.place import Step
 from vllama.hardware.types import Platform, Vendor
 from vllama.models.types import Bundle, Capability, ModelInfo
 from vllama.supervise.spec import Endpoint, Fault, Grace, HttpProbe
-from vllama.translate.traits import Tokenizer, Traits
 
 FAILURES = (
     FailurePattern(

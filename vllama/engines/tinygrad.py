@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from vllama.chat.engine.traits import SchemaStyle, Stops, Traits
 from vllama.engines.base import FailurePattern, Overhead, Settings
 from vllama.engines.locate import Located
 from vllama.engines.package_server import COMMON_FAILURES, Served
@@ -22,7 +23,6 @@ from vllama.environments.place import Step
 from vllama.hardware.types import Platform
 from vllama.models.types import Bundle, Format, ModelInfo
 from vllama.supervise.spec import Endpoint, Fault, HttpProbe
-from vllama.translate.traits import SchemaStyle, Stops, Traits
 
 MIB = 1024**2
 TOKENIZERS = frozenset(

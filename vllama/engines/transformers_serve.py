@@ -15,6 +15,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from vllama.chat.engine.traits import SchemaStyle, Stops, Traits
 from vllama.engines.base import FailurePattern, Overhead, Settings
 from vllama.engines.locate import Located
 from vllama.engines.package_server import COMMON_FAILURES, GIB, Served, for_mlx_only, torch_has_gpus
@@ -23,7 +24,6 @@ from vllama.environments.place import Step
 from vllama.hardware.types import Platform
 from vllama.models.types import Bundle, Capability, ModelInfo
 from vllama.supervise.spec import Endpoint, Fault
-from vllama.translate.traits import SchemaStyle, Stops, Traits
 
 PARAMETERS = {
     "temperature": "temperature",

@@ -33,10 +33,10 @@ from vllama.environments.place import (
 )
 from vllama.environments.variables import installer_environment
 from vllama.errors import EngineStartFailed, EnvironmentFailed
+from vllama.supervise.aio import finish
 from vllama.supervise.logs import LogRing, Tailer
 from vllama.supervise.process import Child
 from vllama.supervise.spec import Grace
-from vllama.supervise.waits import finish
 
 __all__ = ["Step", "check", "existing", "make", "make_in_steps", "remove"]
 

@@ -25,7 +25,7 @@ def bounded_template(template: str | None) -> str | None:
 def template_capabilities(template: str | None, architecture: str) -> set[Capability]:
     """Read from a chat template whether it takes tools and marks thinking."""
     # not at the top: the stores come here too, and no template is read before the first request
-    from vllama.translate.style import marks_thinking, takes_tools
+    from vllama.chat.template_style import marks_thinking, takes_tools
 
     found: set[Capability] = set()
     if takes_tools(template or ""):

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from vllama.chat.go_template_prompt import go_template
 from vllama.errors import BadModelFile, BadRequest, ModelNotFound, VllamaError
 from vllama.models.adapters import check_adapter, is_adapter
 from vllama.models.cloud import is_cloud
@@ -25,7 +26,6 @@ from vllama.models.ref import HUB_HOST, Kind, ModelRef
 from vllama.models.stores.base import real_size
 from vllama.models.stores.local import LocalStore
 from vllama.models.types import Bundle, Format, ModelInfo
-from vllama.translate.go_template_prompt import go_template
 
 Tell = Callable[[str], None]
 QUANTS = ("F32", "F16", "BF16", "Q4_K_S", "Q4_K_M", "Q8_0")

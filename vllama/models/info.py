@@ -125,7 +125,7 @@ def with_template(info: ModelInfo, bundle: Bundle) -> ModelInfo:
     """Return what a model can do by the template of its Modelfile, if it has one."""
     if bundle.template is None or Capability.COMPLETION not in info.capabilities:
         return info
-    from vllama.translate.go_template_prompt import go_template
+    from vllama.chat.go_template_prompt import go_template
 
     try:
         template = go_template(bundle.template)

@@ -13,8 +13,8 @@ from vllama.models.convert.offer import offer_for
 from vllama.models.fits import amount
 from vllama.models.info import template_words
 from vllama.models.types import Bundle, Format, ModelInfo
+from vllama.plan.estimate import flash_attention, reckon
 from vllama.plan.prompt_cache import prompt_cache_bytes
-from vllama.plan.reckon import flash_attention, reckon
 from vllama.plan.refuse import refusal, refuse_by_engine, refuse_if_too_large
 from vllama.plan.threads import threads
 from vllama.plan.types import Choice, Facts, Need, Plan, Reckoned

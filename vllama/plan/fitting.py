@@ -8,8 +8,8 @@ from vllama.errors import NoPlan
 from vllama.models.fits import Fit
 from vllama.models.types import Format, ModelInfo
 from vllama.plan.choose import choose_engine
+from vllama.plan.estimate import reckon
 from vllama.plan.fit import GIB, SENSIBLE_CONTEXT
-from vllama.plan.reckon import reckon
 from vllama.plan.types import Facts, Need
 
 

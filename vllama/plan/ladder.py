@@ -28,7 +28,7 @@ from vllama.models.fits import amounts
 from vllama.models.types import Bundle, ModelInfo
 from vllama.plan.choose import advice, draft, make_plan, ranked
 from vllama.plan.fit import MIN_AUTO_CONTEXT
-from vllama.plan.forms import Form, in_its_place, names_form, smaller_offer
+from vllama.plan.quant_fallback import Form, in_its_place, names_form, smaller_offer
 from vllama.plan.types import Facts, Need, Plan, Relief
 from vllama.supervise.spec import Diagnosis, Endpoint, Fault
 

@@ -9,7 +9,7 @@ from vllama.errors import BadModelFile, ConfigError, InvalidModelRef, NoPlan, No
 from vllama.models.aliases import hub_alias
 from vllama.models.ref import ModelRef
 from vllama.models.types import Bundle, Format, ModelInfo
-from vllama.plan.reckon import fitting_context
+from vllama.plan.estimate import fitting_context
 from vllama.plan.types import Choice, Facts, Need, Reckoned
 
 

@@ -12,11 +12,12 @@ from typing import Any
 
 from vllama.engines.base import Engine, Mode
 from vllama.errors import NoPlan, VllamaError
+from vllama.hardware.detect import describe
 from vllama.models.types import Bundle, Format, ModelInfo
 from vllama.plan.choose import advice, choose_engine, lacking, ranked
-from vllama.plan.forms import Form
-from vllama.plan.ladder import WORDS, fallbacks
-from vllama.plan.reckon import available_bytes
+from vllama.plan.estimate import available_bytes
+from vllama.plan.ladder import WORDS, fallbacks, first_plan
+from vllama.plan.quant_fallback import Form
 from vllama.plan.refuse import refusal
 from vllama.plan.types import Facts, Need, Plan
 from vllama.supervise.spec import Endpoint
@@ -224,3 +225,38 @@ def _engine(plan: Plan, facts: Facts) -> Engine:
 
 def _runs_already(plan: Plan, facts: Facts) -> bool:
     return not hasattr(_engine(plan, facts), "launch") or not plan.bundle.files
+
+
+def tell(
+    facts: Facts,
+    bundle: Bundle,
+    info: ModelInfo,
+    environ: Mapping[str, str],
+    *,
+    running: Plan | None = None,
+    **more: Any,
+) -> dict[str, Any]:
+    """Plan for a model and return the report, which also says why there may be no plan.
+
+    `running` is the plan that it is loaded by. `more` goes to `report`; without `files` those on
+    this disk are looked at.
+    """
+    outcome: Plan | VllamaError
+    try:
+        outcome = running or first_plan(facts, bundle, info, Need(), lambda: more.get("forms", ()))
+    except VllamaError as error:
+        outcome = error
+    if isinstance(outcome, Plan):
+        bundle = outcome.bundle  # another quantisation of it, where its own does not fit
+    more.setdefault("files", files_here(bundle))
+    platform = describe(facts.platform)
+    return report(facts, bundle, outcome, platform=platform, environ=environ, **more)
+
+
+def files_here(bundle: Bundle) -> list[dict[str, Any]]:
+    """Return name and size of each file of a model that is here."""
+    return [
+        {"name": str(file), "size_bytes": file.stat().st_size, "here": True}
+        for file in bundle.files
+        if file.exists()
+    ]

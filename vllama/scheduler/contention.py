@@ -26,7 +26,7 @@ from vllama.hardware.cpu_time import CpuTime
 
 if TYPE_CHECKING:
     from vllama.scheduler.instance import Instance
-    from vllama.scheduler.table import Ports, Table
+    from vllama.scheduler.state import Ports, Table
 
 log = logging.getLogger(__name__)
 

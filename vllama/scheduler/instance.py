@@ -9,15 +9,15 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from vllama.chat.engine.traits import Traits
 from vllama.models.types import Bundle
-from vllama.plan.forms import names_form
 from vllama.plan.ladder import Failed
+from vllama.plan.quant_fallback import names_form
 from vllama.plan.types import Need, Plan
 from vllama.scheduler.policy import Pools
 from vllama.supervise.logs import LogRing
 from vllama.supervise.spec import Attempt, Diagnosis, Endpoint, Grace, State
 from vllama.supervise.tree import Activity, Footprint
-from vllama.translate.traits import Traits
 
 PREFIXES_KEPT = 1024
 

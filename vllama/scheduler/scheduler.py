@@ -19,12 +19,12 @@ from vllama.clock import Clock
 from vllama.errors import QueueFull, ShuttingDown
 from vllama.models.types import Bundle
 from vllama.plan.types import Need
+from vllama.scheduler.admission import Room
 from vllama.scheduler.contention import Contention
-from vllama.scheduler.health import Health
+from vllama.scheduler.hang_detection import Health
 from vllama.scheduler.instance import Instance, Key, Lease, Prefix, Waiter
-from vllama.scheduler.life import Life
-from vllama.scheduler.room import Room
-from vllama.scheduler.table import Limits, Ports, Table
+from vllama.scheduler.lifecycle import Life
+from vllama.scheduler.state import Limits, Ports, Table
 from vllama.scheduler.views import FailureView, View, failures, obstacle, views
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from enum import StrEnum
 from vllama.models.types import Bundle
 from vllama.plan.types import Plan
 from vllama.scheduler.instance import Instance, Process
-from vllama.scheduler.table import Table
+from vllama.scheduler.state import Table
 from vllama.supervise.spec import State
 
 

@@ -22,6 +22,7 @@ from functools import partial
 
 from vllama import log_context
 from vllama.beside import beside
+from vllama.chat.engine.traits import Traits
 from vllama.clock import RealClock
 from vllama.config import Config, environ, guards, models_settings, preferences
 from vllama.config.address import is_loopback
@@ -34,27 +35,26 @@ from vllama.errors import (
     NoPlan,
     VllamaError,
 )
-from vllama.gateway.app import Gateway
-from vllama.gateway.catalog import Catalog
-from vllama.gateway.ready import Preload
-from vllama.gateway.routes import import_handlers
-from vllama.gateway.serve import Server
-from vllama.gateway.upstream import Upstreams
 from vllama.hardware.cpu_time import cpu_time
 from vllama.hardware.detect import describe
+from vllama.http.server import Server
 from vllama.models.library import Library, open_library
 from vllama.models.types import Bundle
 from vllama.plan.choose import choose_engine, loadable_formats
 from vllama.plan.fitting import FitsHere
 from vllama.plan.types import Facts, Need, Plan
 from vllama.rendering.renderer import Renderer
+from vllama.routes.app import Gateway
+from vllama.routes.catalog import Catalog
+from vllama.routes.health import Preload
+from vllama.routes.route_table import import_handlers
 from vllama.scheduler.instance import Process, Sleeper
+from vllama.scheduler.lifecycle import EngineSleeper
 from vllama.scheduler.memory import Measurable, Measured, Meter, Remembered
 from vllama.scheduler.policy import Pools
 from vllama.scheduler.replicas import Replicas
 from vllama.scheduler.scheduler import Scheduler
-from vllama.scheduler.sleeping import EngineSleeper
-from vllama.scheduler.table import Limits, Ports
+from vllama.scheduler.state import Limits, Ports
 from vllama.server.planner import Planner
 from vllama.server.preflight import (
     check_engine,
@@ -65,10 +65,10 @@ from vllama.server.preflight import (
 )
 from vllama.server.reporter import Reporter
 from vllama.server.signals import Stop
+from vllama.supervise.external import Watch
 from vllama.supervise.leftovers import sweep
 from vllama.supervise.spec import Endpoint, LaunchSpec, RestartPolicy
-from vllama.supervise.watch import Watch
-from vllama.translate.traits import Traits
+from vllama.upstream.pool import Upstreams
 
 log = logging.getLogger(__name__)
 
@@ -329,7 +329,7 @@ class Daemon:
     def _start(self, plan: Plan) -> Process:
         engine = self._engine(plan)
         # not at the top, see `import_the_rest`
-        from vllama.supervise.attached import AttachedProcess
+        from vllama.supervise.external import AttachedProcess
         from vllama.supervise.supervisor import SupervisedProcess
 
         if isinstance(engine, Attachable):
@@ -421,7 +421,7 @@ async def settle() -> None:
 
 def import_the_rest() -> None:
     """Import what a server does without until it is asked for more than whether it lives."""
-    import vllama.supervise.attached
+    import vllama.supervise.external
     import vllama.supervise.supervisor  # noqa: F401
 
     import_handlers()

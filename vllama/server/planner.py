@@ -13,8 +13,8 @@ from vllama.hardware.detect import with_free_memory
 from vllama.models.info import template_words
 from vllama.models.library import Library
 from vllama.models.types import Bundle, ModelInfo
-from vllama.plan.forms import forms_here
 from vllama.plan.ladder import Failed, first_plan, last_word, next_plan
+from vllama.plan.quant_fallback import forms_here
 from vllama.plan.report import short
 from vllama.plan.types import Facts, Need, Plan
 from vllama.rendering.renderer import Renderer

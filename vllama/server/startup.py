@@ -18,11 +18,11 @@ import uvloop
 from vllama.beside import beside
 from vllama.config import Config, guards
 from vllama.errors import VllamaError
-from vllama.gateway.app import App, Gateway
-from vllama.gateway.certificate import Certificate
-from vllama.gateway.serve import Server, bind
-from vllama.gateway.watchdog import watched
+from vllama.http.certificate import Certificate
+from vllama.http.server import Server, bind
+from vllama.http.watchdog import watched
 from vllama.metrics import Metrics
+from vllama.routes.app import App, Gateway
 from vllama.server.signals import Stop, handled_signals
 
 if TYPE_CHECKING:

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,9 +22,10 @@ import psutil
 from vllama import private
 from vllama.supervise import shim, tree
 from vllama.supervise.logs import slug
-from vllama.supervise.scratch import remove_scratch
 
 SCRATCH = "vllama-"
+# a socket's path may have 107 bytes: this one, our name of 16, and a UUID
+LONGEST = 50
 _KILL_S = 5.0
 _SAME_START_S = 1.5  # start times are seen through the wall clock, which may be adjusted
 
@@ -185,3 +188,16 @@ def _leads(pid: int) -> bool:
         return os.getsid(pid) == pid
     except OSError:
         return False
+
+
+def scratch_folder() -> Path:
+    """Make a folder that only this user can enter, with a short path; raises OSError."""
+    usual = tempfile.gettempdir()
+    fits = len(os.fsencode(usual)) <= LONGEST or os.name == "nt"
+    return Path(tempfile.mkdtemp(prefix=SCRATCH, dir=usual if fits else "/tmp"))
+
+
+def remove_scratch(folder: Path | None) -> None:
+    """Remove such a folder, if it is there; one with another name was not made here."""
+    if folder is not None and folder.name.startswith(SCRATCH):
+        shutil.rmtree(folder, ignore_errors=True)

@@ -21,9 +21,9 @@ import psutil
 
 from vllama.errors import EngineStartFailed
 from vllama.supervise import shim, tree
+from vllama.supervise.aio import finish, in_thread, post
 from vllama.supervise.guard import Command, Guard, GuardFailed
 from vllama.supervise.spec import Grace
-from vllama.supervise.waits import finish, in_thread, post
 
 _SPAWN_LIMIT_S = 30.0
 _TICK_S = 0.05

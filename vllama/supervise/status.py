@@ -8,12 +8,12 @@ from typing import Self
 
 from vllama.clock import Clock
 from vllama.errors import Busy, CoolingDown, EngineCrashed, EngineStartFailed
+from vllama.supervise.attempt_run import Trial
 from vllama.supervise.history import History
 from vllama.supervise.logs import LogRing
 from vllama.supervise.probe import http_status
 from vllama.supervise.spec import Attempt, Diagnosis, Endpoint, State
 from vllama.supervise.tree import Activity, Footprint
-from vllama.supervise.trial import Trial
 
 PATIENCE_S = 2.5
 

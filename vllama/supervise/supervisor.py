@@ -16,6 +16,8 @@ from pathlib import Path
 
 from vllama.clock import Clock
 from vllama.errors import VllamaError
+from vllama.supervise.aio import finish
+from vllama.supervise.attempt_run import KILL_AT_ONCE, Trial
 from vllama.supervise.backoff import Restarts
 from vllama.supervise.logs import LogRing, open_log
 from vllama.supervise.ports import PortReservation
@@ -30,8 +32,6 @@ from vllama.supervise.spec import (
     State,
 )
 from vllama.supervise.status import Status
-from vllama.supervise.trial import KILL_AT_ONCE, Trial
-from vllama.supervise.waits import finish
 
 log = logging.getLogger(__name__)
 

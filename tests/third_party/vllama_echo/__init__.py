@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from vllama.chat.engine.traits import SchemaStyle, Stops, Traits
 from vllama.engines.base import FailurePattern, Installation, Overhead, Places, Settings
 from vllama.engines.package_server import COMMON_FAILURES, Served
 from vllama.engines.recipe import Recipe
 from vllama.hardware.types import Platform
 from vllama.models.types import Bundle, Format
 from vllama.supervise.spec import Endpoint
-from vllama.translate.traits import SchemaStyle, Stops, Traits
 
 SERVER = Path(__file__).with_name("server.py")
 

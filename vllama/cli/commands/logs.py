@@ -20,7 +20,7 @@ from vllama.cli.commands.completion import model_names
 
 if TYPE_CHECKING:
     from vllama.config import Config
-    from vllama.supervise.logbook import Logbook, Reader
+    from vllama.supervise.log_reader import Logbook, Reader
 
 EXAMPLES = """\
 \b
@@ -70,14 +70,14 @@ class _Engine:
     """The logs of one model's engine."""
 
     def __init__(self, loaded: Config, model: str, *, as_json: bool) -> None:
-        from vllama.supervise.logbook import Logbook
+        from vllama.supervise.log_reader import Logbook
 
         self._loaded, self._model, self._as_json = loaded, model, as_json
         self._book: Logbook = Logbook(loaded.log_dir)
 
     def show(self, attempt: int | None, lines: int | None, *, follow: bool) -> None:
         """Show one attempt; with `follow` go on, also with those that come after the newest."""
-        from vllama.supervise.logbook import Reader
+        from vllama.supervise.log_reader import Reader
 
         found = self._attempts()
         if not found and not follow:
@@ -170,7 +170,7 @@ def _show_own(log_dir: Path, lines: int | None, *, as_json: bool, follow: bool) 
     """Show vllama's own log."""
     from vllama.cli.output import is_terminal, say
     from vllama.errors import ConfigError
-    from vllama.supervise.logbook import Reader
+    from vllama.supervise.log_reader import Reader
     from vllama.supervise.logs import OWN_LOG
 
     path = log_dir / OWN_LOG

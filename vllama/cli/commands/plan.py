@@ -70,9 +70,8 @@ def told_of(books: Library, loaded: Config, model: str) -> dict[str, Any]:
     from vllama.models.ref import ModelRef
     from vllama.plan.choose import preferred_formats
     from vllama.plan.fitting import FitsHere
-    from vllama.plan.forms import forms_here
-    from vllama.plan.report import report
-    from vllama.plan.tell import tell
+    from vllama.plan.quant_fallback import forms_here
+    from vllama.plan.report import report, tell
     from vllama.server.preflight import gather_facts
 
     facts, environ = gather_facts(loaded), config.environ()

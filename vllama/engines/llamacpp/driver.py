@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from vllama.chat.engine.traits import Traits
 from vllama.engines.argv import has_flag
 from vllama.engines.base import (
     FailurePattern,
@@ -29,7 +30,6 @@ from vllama.engines.recipe import Recipe
 from vllama.hardware.types import Platform
 from vllama.models.types import Bundle, Format, ModelInfo
 from vllama.supervise.spec import Endpoint, Grace, HttpProbe, LaunchSpec
-from vllama.translate.traits import Traits
 
 MIB = 1024 * 1024
 BACKENDS = ("*cuda*", "*hip*", "*vulkan*", "*metal*", "*sycl*")

@@ -19,6 +19,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from vllama.chat.engine.events import EngineUsage
+from vllama.chat.engine.traits import SchemaStyle, Tokenizer, Traits, VectorStyle
 from vllama.engines.base import Installation, Missing, Overhead, Places
 from vllama.engines.llamacpp.driver import BACKENDS, MIB, Flag, LlamaCpp, Start
 from vllama.engines.llamacpp.failures import failures
@@ -26,8 +28,6 @@ from vllama.engines.locate import find_package
 from vllama.engines.recipe import Kind, Recipe, Wheels
 from vllama.environments.place import Step
 from vllama.supervise.spec import HttpProbe
-from vllama.translate.events import EngineUsage
-from vllama.translate.traits import SchemaStyle, Tokenizer, Traits, VectorStyle
 
 DISTRIBUTION = "llama-cpp-python"
 SERVER_NEEDS = ("fastapi", "uvicorn", "sse_starlette", "starlette_context", "pydantic_settings")

@@ -36,6 +36,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from vllama.chat.engine.traits import Tokenizer, Traits
 from vllama.engines.base import FailurePattern, Installation, Missing, Overhead, Places
 from vllama.engines.llamacpp.driver import BACKENDS, MIB, Flag, LlamaCpp, Start
 from vllama.engines.llamacpp.failures import failures
@@ -45,7 +46,6 @@ from vllama.environments.place import Step
 from vllama.hardware.probe import run_command
 from vllama.models.types import Capability
 from vllama.supervise.spec import Fault, HttpProbe
-from vllama.translate.traits import Tokenizer, Traits
 
 DISTRIBUTION = "xllamacpp"
 PROGRAM = "llama-server"

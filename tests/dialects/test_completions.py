@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+from msgspec.structs import replace
+
+from tests.chat import transcripts as streams
+from tests.chat.cuts import run, ways
+from tests.chat.test_engine_request import LCP, VLLM
+from tests.dialects.test_anthropic_write import passage
+from vllama.chat.engine.traits import Traits
+from vllama.dialects.openai.completions import (
+    CompletionRequest,
+    TextReply,
+    answer_without_engine,
+    parse_completion,
+)
+from vllama.dialects.openai.read import adapt_chat, adapt_completion
+from vllama.errors import BadRequest, EngineCrashed, UpstreamError
+
+if TYPE_CHECKING:
+    from openai import OpenAI
+
+
+def parse(**fields: Any) -> CompletionRequest:
+    return parse_completion({"model": "m", "prompt": "Hi"} | fields)
+
+
+def test_the_least() -> None:
+    asked = parse()
+    assert (asked.prompts, asked.n, asked.max_tokens, asked.logprobs) == (("Hi",), 1, None, None)
+    sent = json.loads(adapt_chat(asked.chat("Hi"), LCP, model="m")[0])
+    assert sent["messages"] == [{"role": "user", "content": "Hi"}]
+    assert "max_tokens" not in sent and sent["temperature"] == 1.0
+    sent = json.loads(adapt_completion(asked.completion("Hi"), LCP, model="m")[0])
+    assert sent["prompt"] == "Hi" and sent["max_tokens"] == 2048  # not OpenAI's 16
+
+
+def test_all_of_it() -> None:
+    asked = parse(
+        prompt=["a", "b"], suffix="s", echo=True, n=2, best_of=5, logprobs=3, max_tokens=7,
+        stream=True, stream_options={"include_usage": True}, raw=True, seed=4, stop=["x"],
+        temperature=0.5, user="me", messages=[1], tools=[2],
+    )  # fmt: skip
+    assert asked.prompts == ("a", "b") and asked.suffix == "s" and asked.echo and asked.raw
+    assert (asked.n, asked.logprobs, asked.max_tokens) == (2, 3, 7)
+    assert asked.stream and asked.include_usage and asked.ignored == ("best_of",)
+    assert asked.fields == {"seed": 4, "stop": ["x"], "temperature": 0.5, "user": "me"}
+    chat = asked.chat("a")
+    assert (chat["logprobs"], chat["top_logprobs"], chat["max_tokens"]) == (True, 3, 7)
+    assert asked.completion("a")["logprobs"] == 3
+
+
+@pytest.mark.parametrize(
+    ("fields", "name", "value"),
+    [
+        ({"prompt": None}, "prompts", ("",)),
+        ({"prompt": [""]}, "prompts", ("",)),
+        ({"logprobs": True}, "logprobs", 0),
+        ({"logprobs": False}, "logprobs", None),
+        ({"logprobs": 0}, "logprobs", 0),
+        ({"max_tokens": -1}, "max_tokens", None),
+        ({"max_tokens": 5.0}, "max_tokens", 5),
+        ({"max_completion_tokens": 6}, "max_tokens", 6),
+        ({"n": 3, "best_of": 3}, "ignored", ()),
+    ],
+)
+def test_fields(fields: dict[str, Any], name: str, value: object) -> None:
+    assert getattr(parse(**fields), name) == value
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"prompt": [1, 2]}, "cannot use 'prompt': token ids are not supported"),
+        ({"prompt": [[1], [2, 3]]}, "cannot use 'prompt': token ids are not supported"),
+        ({"prompt": []}, "Invalid type for 'prompt'"),
+        ({"prompt": ["a", 1]}, "Invalid type for 'prompt'"),
+        ({"prompt": {"a": 1}}, "Invalid type for 'prompt'"),
+        ({"suffix": 1}, "Invalid type for 'suffix'"),
+        ({"echo": "x"}, "Invalid type for 'echo'"),
+        ({"logprobs": 21}, "Invalid 'logprobs'"),
+        ({"logprobs": "x"}, "Invalid type for 'logprobs'"),
+        ({"max_tokens": "x"}, "Invalid type for 'max_tokens'"),
+        ({"stream_options": []}, "Invalid type for 'stream_options'"),
+        ({"prompt": ["a"] * 65, "n": 2}, "cannot make 130 choices"),
+    ],
+)
+def test_errors(fields: dict[str, Any], text: str) -> None:
+    with pytest.raises(BadRequest) as caught:
+        parse(**fields)
+    assert caught.value.message.startswith(text)
+
+
+def reply(traits: Traits = LCP, *, stream: bool = True, **more: Any) -> TextReply:
+    usage = more.pop("include_usage", False)
+    asked = replace(passage(stream, max_tokens=6), kind="completion", include_usage=usage)
+    return TextReply(asked, traits, **more)
+
+
+def events(data: bytes) -> list[Any]:
+    payloads = [frame.removeprefix("data: ") for frame in data.decode().split("\n\n")[:-1]]
+    assert payloads[-1] == "[DONE]"
+    return [json.loads(payload) for payload in payloads[:-1]]
+
+
+def client(data: bytes, kind: str) -> OpenAI:
+    from openai import OpenAI  # a second of reading: only where these tests are run
+
+    headers = {"content-type": kind}
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, headers=headers, content=data))
+    return OpenAI(api_key="x", base_url="http://t", http_client=httpx.Client(transport=transport))
+
+
+CASES: list[tuple[bytes, Traits, dict[str, Any], str, str]] = [
+    (streams.CHAT, LCP, {}, "I'm glad you're here", "length"),
+    (streams.CHAT, LCP, {"echo": "Hi: "}, "Hi: I'm glad you're here", "length"),
+    (streams.COMPLETION, LCP, {"echo": "In"}, "In Paris.\n-", "length"),
+    (streams.VLLM_REASONING, VLLM, {"think": True}, "Grüße 😀.", "stop"),
+    (streams.THINK_TEXT, LCP, {"think": True}, "Four.", "stop"),
+]
+
+
+@pytest.mark.parametrize(("data", "traits", "options", "text", "reason"), CASES)
+def test_answers(
+    data: bytes, traits: Traits, options: dict[str, Any], text: str, reason: str
+) -> None:
+    for reads in ways(data, seeds=5):
+        made = reply(traits, **options)
+        got = events(run(made, reads))
+        assert made.ended and made.content_type == "text/event-stream"
+        assert "".join(event["choices"][0]["text"] for event in got) == text
+        reasons = [event["choices"][0]["finish_reason"] for event in got]
+        assert reasons == [None] * (len(got) - 1) + [reason]
+        assert {(e["object"], e["model"], e["id"]) for e in got} == {
+            ("text_completion", "m", got[0]["id"])
+        }
+        assert got[0]["id"].startswith("cmpl-") and "chatcmpl" not in got[0]["id"]
+        whole = run(reply(traits, stream=False, **options), reads)
+        done = client(whole, "application/json").completions.create(model="m", prompt="x")
+        assert (done.choices[0].text, done.choices[0].finish_reason) == (text, reason)
+
+
+def test_usage_comes_when_asked_for() -> None:
+    made = reply(prompt_tokens=4, include_usage=True)
+    got = events(run(made, [streams.CHAT]))
+    usage = {"prompt_tokens": 4, "completion_tokens": 6, "total_tokens": 10}
+    assert got[-1]["choices"] == [] and got[-1]["usage"] == usage
+    assert not any("usage" in event for event in got[:-1])
+    whole = json.loads(run(reply(prompt_tokens=4, stream=False), [streams.CHAT]))
+    assert whole["usage"] == usage
+
+
+@pytest.mark.parametrize("data", [streams.CHAT_LOGPROBS, streams.COMPLETION_LOGPROBS])
+def test_logprobs_of_both_forms(data: bytes) -> None:
+    out = run(reply(echo="abc", top=1), [data])
+    stream = client(out, "text/event-stream").completions.create(model="m", prompt="x", stream=True)
+    pieces = [part.choices[0].logprobs for part in stream if part.choices[0].logprobs]
+    whole = json.loads(run(reply(stream=False, echo="abc", top=1), [data]))["choices"][0]
+    logprobs = whole["logprobs"]
+    assert [token for piece in pieces for token in piece.tokens or ()] == logprobs["tokens"]
+    assert "abc" + "".join(logprobs["tokens"]) == whole["text"]
+    assert logprobs["text_offset"] == [3, 3 + len(logprobs["tokens"][0])]
+    assert all(value <= 0 for value in logprobs["token_logprobs"])
+    assert all(len(top) == 1 for top in logprobs["top_logprobs"])
+    none = json.loads(run(reply(stream=False, top=0), [data]))["choices"][0]["logprobs"]
+    assert none["top_logprobs"] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [(streams.VLLM_ABORT, EngineCrashed), (streams.CUT, EngineCrashed), (b"", EngineCrashed)],
+)
+def test_failures(data: bytes, error: type[Exception]) -> None:
+    for stream in (True, False):
+        with pytest.raises(error):
+            run(reply(VLLM, stream=stream), [data])
+    error_event = events(reply().fail(UpstreamError("it died")))
+    assert error_event[0]["error"]["message"] == "it died"
+    assert json.loads(reply(stream=False).fail(UpstreamError("it died")))["error"]
+
+
+def test_what_needs_no_engine() -> None:
+    load = json.loads(answer_without_engine(parse(prompt=""), "m", 5, "7"))
+    assert load["choices"] == [
+        {"text": "", "index": 0, "logprobs": None, "finish_reason": "load"}
+    ]  # fmt: skip
+    assert load["id"] == "cmpl-7" and load["usage"]["total_tokens"] == 0
+    asked = parse(prompt=["a", "b"], n=2, echo=True, max_tokens=0, stream=True,
+                  stream_options={"include_usage": True})  # fmt: skip
+    assert not asked.loads
+    got = events(answer_without_engine(asked, "m", 5, "7"))
+    said = [(c["index"], c["text"], c["finish_reason"]) for e in got for c in e["choices"]]
+    assert said == [(0, "a", "length"), (1, "a", "length"), (2, "b", "length"), (3, "b", "length")]
+    assert got[-1]["usage"]["prompt_tokens"] == 0

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vllama.dialects.openai.extras import Extras, take_extras, with_effort
+from vllama.errors import BadRequest
+
+ANY = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=5,
+)
+FIELDS = ("options", "keep_alive", "think", "num_ctx", "truncate")
+
+
+@pytest.mark.parametrize(
+    ("body", "rest", "extras"),
+    [
+        ({"model": "m"}, {"model": "m"}, Extras()),
+        (dict.fromkeys(FIELDS), {}, Extras()),
+        ({"keep_alive": "1m"}, {}, Extras(keep_alive=60.0)),
+        ({"keep_alive": -1}, {}, Extras(keep_alive=math.inf)),
+        ({"think": False, "truncate": False}, {}, Extras(think=False, truncate=False)),
+        ({"think": "low"}, {}, Extras(think="low")),
+        ({"num_ctx": 5}, {}, Extras(options={"num_ctx": 5})),
+        (
+            {"num_ctx": 5, "options": {"num_ctx": 7, "top_k": 1}},
+            {},
+            Extras(options={"num_ctx": 7, "top_k": 1}),
+        ),
+        (
+            {"options": {"temperature": 0.1, "top_p": 0.2}, "top_p": 0.9},
+            {"temperature": 0.1, "top_p": 0.9},
+            Extras(options={"temperature": 0.1, "top_p": 0.2}),
+        ),
+        (
+            {"options": {"temperature": None}},
+            {},
+            Extras(options={"temperature": None}),
+        ),
+    ],
+)
+def test_taken(body: dict[str, Any], rest: dict[str, Any], extras: Extras) -> None:
+    given_before = dict(body)
+    assert take_extras(body) == (rest, extras)
+    assert body == given_before
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ({"options": []}, "Invalid type for 'options': expected an object, but got array instead."),
+        ({"keep_alive": "300"}, "time: missing unit in duration"),
+        ({"keep_alive": True}, "Unsupported type: 'bool'"),
+        ({"think": "often"}, "invalid think value: 'often'"),
+        ({"think": 1}, "invalid think value: '1'"),
+        ({"truncate": "no"}, "Invalid type for 'truncate': expected a boolean"),
+    ],
+)
+def test_refused(body: dict[str, Any], text: str) -> None:
+    with pytest.raises(BadRequest, match=text.replace("[", r"\[")):
+        take_extras(body)
+
+
+@pytest.mark.parametrize(
+    ("body", "think", "effort"),
+    [
+        ({}, None, None),
+        ({}, True, None),
+        ({}, False, "none"),
+        ({}, "high", "high"),
+        ({"reasoning_effort": "low"}, False, "low"),
+        ({"reasoning_effort": None}, False, "none"),
+        ({"reasoning": {"effort": "low"}}, False, None),
+        ({"reasoning": {"summary": "auto"}}, "max", "max"),
+    ],
+)
+def test_effort(body: dict[str, Any], think: Any, effort: str | None) -> None:
+    assert with_effort(body, think).get("reasoning_effort") == effort
+
+
+@given(st.fixed_dictionaries({}, optional=dict.fromkeys(FIELDS, ANY)))
+def test_only_bad_request_ever(body: dict[str, Any]) -> None:
+    try:
+        rest, _ = take_extras(body)
+    except BadRequest:
+        return
+    assert not set(rest) & set(FIELDS)

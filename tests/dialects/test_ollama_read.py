@@ -1,0 +1,434 @@
+# ruff: noqa: E501 (tables of exact texts)
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vllama.chat.request import ChatRequest, EmbedRequest, GenerateRequest, Message, ToolCall
+from vllama.dialects.ollama.read import (
+    check_raw,
+    parse_chat,
+    parse_embed,
+    parse_generate,
+    parse_legacy_embed,
+    parse_model_field,
+)
+from vllama.errors import BadRequest
+
+PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n1234").decode()
+
+
+def body(**fields: object) -> bytes:
+    return json.dumps(fields).encode()
+
+
+def test_top_logprobs_mean_nothing_alone() -> None:
+    asked = {"model": "m", "top_logprobs": 5}
+    assert parse_chat(json.dumps(asked).encode()).top_logprobs == 0
+    asked["logprobs"] = True
+    assert parse_chat(json.dumps(asked).encode()).top_logprobs == 5
+
+
+def test_chat_defaults() -> None:
+    assert parse_chat(body(model="m")) == ChatRequest(model="m")
+    assert parse_chat(b"{}") == ChatRequest(model="")
+    assert parse_chat(b"null") == ChatRequest(model="")
+
+
+def test_chat_everything() -> None:
+    schema = {"type": "object"}
+    tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
+    request = parse_chat(
+        body(
+            model="m",
+            messages=[
+                {"role": "SYSTEM", "content": "s"},
+                {"role": "user", "content": "u", "images": [PNG]},
+                {
+                    "role": "assistant",
+                    "content": None,
+                    "thinking": "t",
+                    "tool_calls": [
+                        {"id": "c", "function": {"name": "f", "arguments": {"a": 1}, "index": 3}},
+                        {"function": {"name": "g"}},
+                    ],
+                },
+                {"role": "tool", "content": "r", "tool_name": "f", "tool_call_id": "c"},
+            ],
+            stream=False,
+            format=schema,
+            options={"num_ctx": 5, "Stop": None},
+            keep_alive="1h30m",
+            think="high",
+            tools=[tool],
+            truncate=False,
+            shift=False,
+            logprobs=True,
+            top_logprobs=20,
+            temperature=3,
+            tool_choice="auto",
+        )
+    )
+    assert request == ChatRequest(
+        model="m",
+        messages=(
+            Message(role="system", content="s"),
+            Message(role="user", content="u", images=(PNG,)),
+            Message(
+                role="assistant",
+                thinking="t",
+                tool_calls=(
+                    ToolCall(id="c", name="f", arguments={"a": 1}, index=3),
+                    ToolCall(name="g", index=1),
+                ),
+            ),
+            Message(role="tool", content="r", tool_name="f", tool_call_id="c"),
+        ),
+        stream=False,
+        format=schema,
+        options={"num_ctx": 5, "Stop": None},
+        keep_alive=5400.0,
+        think="high",
+        tools=(tool,),
+        truncate=False,
+        shift=False,
+        logprobs=True,
+        top_logprobs=20,
+    )
+
+
+def test_nulls_empty_lists_and_any_case_of_keys() -> None:
+    names = [
+        "messages",
+        "stream",
+        "format",
+        "options",
+        "keep_alive",
+        "think",
+        "tools",
+        "truncate",
+        "shift",
+        "logprobs",
+        "top_logprobs",
+        "images",
+    ]
+    assert parse_chat(body(model="m", **dict.fromkeys(names))) == ChatRequest(model="m")
+    assert parse_chat(
+        body(
+            MODEL="m",
+            Messages=[{"Role": "user", "Content": "x", "IMAGES": [], "Tool_Calls": []}],
+            Tools=[],
+            Format="",
+        )
+    ) == ChatRequest(model="m", messages=(Message(role="user", content="x"),))
+
+
+def test_first_value_only() -> None:
+    assert parse_chat(b'{"model":"m"}{"model":"n"}').model == "m"
+
+
+CHAT_ERRORS = [
+    ([], "json: cannot unmarshal array into Go value of type api.ChatRequest"),
+    ("x", "json: cannot unmarshal string into Go value of type api.ChatRequest"),
+    ({"model": 1}, "json: cannot unmarshal number into Go struct field ChatRequest.model of type string"),
+    (
+        {"messages": "x"},
+        "json: cannot unmarshal string into Go struct field ChatRequest.messages of type []api.Message",
+    ),
+    (
+        {"messages": ["x"]},
+        "json: cannot unmarshal string into Go struct field ChatRequest.messages of type api.Message",
+    ),
+    (
+        {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
+        "json: cannot unmarshal array into Go struct field ChatRequest.messages.content of type string",
+    ),
+    (
+        {"messages": [{"tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}]},
+        "json: cannot unmarshal string into Go struct field ChatRequest.messages.tool_calls.function.arguments"
+        " of type api.ToolCallFunctionArguments",
+    ),
+    ({"stream": "yes"}, "json: cannot unmarshal string into Go struct field ChatRequest.stream of type bool"),
+    (
+        {"options": []},
+        "json: cannot unmarshal array into Go struct field ChatRequest.options"
+        " of type map[string]interface {}",
+    ),
+    ({"tools": {}}, "json: cannot unmarshal object into Go struct field ChatRequest.tools of type api.Tools"),
+    ({"tools": ["f"]}, "json: cannot unmarshal string into Go struct field ChatRequest.tools of type api.Tool"),
+    ({"think": "yes"}, 'invalid think value: "yes" (must be "high", "medium", "low", "max", true, or false)'),
+    ({"think": 1}, 'think must be a boolean or string ("high", "medium", "low", "max", true, or false)'),
+    ({"format": "xml"}, 'invalid format: "xml"; expected "json" or a valid JSON Schema object'),
+    ({"format": 3}, 'invalid format: number; expected "json" or a valid JSON Schema object'),
+    ({"keep_alive": "300"}, 'time: missing unit in duration "300"'),
+    ({"keep_alive": ""}, 'time: invalid duration ""'),
+    ({"keep_alive": True}, "Unsupported type: 'bool'"),
+    ({"top_logprobs": 21}, "top_logprobs must be between 0 and 20"),
+    ({"top_logprobs": -1}, "top_logprobs must be between 0 and 20"),
+    ({"messages": [{"images": ["data:image/png;base64,AAAA"]}]}, "illegal base64 data at input byte 4"),
+    ({"messages": [{"images": ["AAA"]}]}, "illegal base64 data at input byte 3"),
+    ({"messages": [{"images": ["AA=A"]}]}, "illegal base64 data at input byte 4"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("value", "text"), CHAT_ERRORS)
+def test_chat_errors(value: object, text: str) -> None:
+    with pytest.raises(BadRequest) as caught:
+        parse_chat(json.dumps(value).encode())
+    assert caught.value.message == text
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [(0, 0), (1.5, 1.5), (-1, math.inf), ("0", 0), ("-1m", math.inf), ("500ms", 0.5), (None, None)],
+)
+def test_keep_alive(value: object, seconds: float | None) -> None:
+    assert parse_chat(body(model="m", keep_alive=value)).keep_alive == seconds
+
+
+@pytest.mark.parametrize("value", [True, False, "low", "medium", "high", "max", None])
+def test_think(value: object) -> None:
+    assert parse_generate(body(model="m", think=value)).think == value
+
+
+def test_generate() -> None:
+    assert parse_generate(body(model="m")) == GenerateRequest(model="m")
+    request = parse_generate(
+        body(
+            model="m",
+            prompt="p",
+            suffix="s",
+            system="y",
+            template="t",
+            context=[1, 2],
+            images=[PNG],
+            format="json",
+            stream=False,
+        )
+    )
+    assert request == GenerateRequest(
+        model="m",
+        prompt="p",
+        suffix="s",
+        system="y",
+        template="t",
+        context=(1, 2),
+        images=(PNG,),
+        format="json",
+        stream=False,
+    )
+    assert parse_generate(body(model="m", system="", template="", context=[])) == GenerateRequest(
+        model="m"
+    )
+
+
+RAW = "raw mode does not support template, system, or context"
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        (
+            {"_debug_render_only": 1},
+            "json: cannot unmarshal number into Go struct field "
+            "GenerateRequest._debug_render_only of type bool",
+        ),
+        (
+            {"context": [1.5]},
+            "json: cannot unmarshal number 1.5 into Go struct field GenerateRequest.context of type int",
+        ),
+        (
+            {"prompt": ["p"]},
+            "json: cannot unmarshal array into Go struct field GenerateRequest.prompt of type string",
+        ),
+    ],
+)
+def test_generate_errors(fields: dict[str, object], text: str) -> None:
+    with pytest.raises(BadRequest) as caught:
+        parse_generate(body(model="m", **fields))
+    assert caught.value.message == text
+
+
+@pytest.mark.parametrize("field", [{"system": "s"}, {"template": "t"}, {"context": [1]}, {}])
+def test_what_raw_excludes(field: dict[str, object]) -> None:
+    check_raw(parse_generate(body(model="m", prompt="p", **field)))
+    raw = parse_generate(body(model="m", prompt="p", raw=True, **field))
+    if not field:
+        check_raw(raw)
+        return
+    with pytest.raises(BadRequest) as caught:
+        check_raw(raw)
+    assert caught.value.message == RAW
+
+
+def test_only_the_prompt_may_be_asked_for() -> None:
+    assert parse_generate(body(model="m", _debug_render_only=True)).debug_render_only
+    assert parse_chat(body(model="m", _debug_render_only=True)).debug_render_only
+    assert not parse_chat(body(model="m", _debug_render_only=None)).debug_render_only
+
+
+@pytest.mark.parametrize(
+    ("given_", "inputs"),
+    [(None, ()), ("", ()), ("a", ("a",)), ([], ()), (["a", ""], ("a", "")), ([""], ("",))],
+)
+def test_embed_inputs(given_: object, inputs: tuple[str, ...]) -> None:
+    request = parse_embed(body(model="m", input=given_, dimensions=4, truncate=False))
+    assert request == EmbedRequest(model="m", inputs=inputs, dimensions=4, truncate=False)
+
+
+@pytest.mark.parametrize("given_", [1, {"a": 1}, [1], ["a", None], True])
+def test_embed_wrong_input(given_: object) -> None:
+    with pytest.raises(BadRequest, match=r"^invalid input type$"):
+        parse_embed(body(model="m", input=given_))
+
+
+def test_legacy_embed() -> None:
+    assert parse_legacy_embed(body(model="m", prompt="p")) == EmbedRequest(
+        model="m", inputs=("p",), truncate=False, legacy=True
+    )
+    assert parse_legacy_embed(body(model="m")).inputs == ()
+
+
+def test_langchain_embeds_with_options_that_are_null() -> None:
+    options = {"num_ctx": None, "mirostat": None, "temperature": None}
+    assert parse_embed(body(model="m", input=["a"], options=options)).options == options
+
+
+@pytest.mark.parametrize(
+    ("fields", "result"),
+    [
+        ({"model": "m"}, {"model": "m"}),
+        ({"name": "n"}, {"model": "n", "name": "n"}),
+        ({"model": "m", "name": "n"}, {"model": "m", "name": "n"}),
+        ({"Name": "n", "Verbose": True}, {"model": "n", "name": "n", "verbose": True}),
+        ({}, {"model": ""}),
+        ({"model": None, "stream": None}, {"model": ""}),
+        ({"source": "a", "destination": "b"}, {"model": "", "source": "a", "destination": "b"}),
+    ],
+)
+def test_model_field(fields: dict[str, object], result: dict[str, object]) -> None:
+    assert parse_model_field(body(**fields)) == result
+
+
+def test_model_field_without_name() -> None:
+    assert parse_model_field(body(name="n"), allow_name=False)["model"] == ""
+
+
+@pytest.mark.parametrize("fields", [{"model": 1}, {"name": []}, {"stream": "x"}, {"source": 1}])
+def test_model_field_errors(fields: dict[str, object]) -> None:
+    with pytest.raises(BadRequest, match="json: cannot unmarshal"):
+        parse_model_field(body(**fields))
+
+
+@pytest.mark.parametrize(
+    "parse", [parse_chat, parse_generate, parse_embed, parse_legacy_embed, parse_model_field]
+)
+def test_missing_body(parse: Callable[[bytes], object]) -> None:
+    with pytest.raises(BadRequest, match=r"^missing request body$"):
+        parse(b"")
+
+
+@pytest.mark.slow
+def test_a_hundred_megabytes() -> None:
+    image = "A" * (96 << 20)
+    request = parse_chat(
+        b'{"model":"m","messages":[{"role":"user","images":["' + image.encode() + b'"]}]}'
+    )
+    assert len(request.messages[0].images[0]) == len(image)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=6),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+KEYS = st.sampled_from(
+    [
+        "model",
+        "messages",
+        "tools",
+        "stream",
+        "format",
+        "keep_alive",
+        "options",
+        "think",
+        "truncate",
+        "images",
+        "prompt",
+        "raw",
+        "context",
+        "input",
+        "dimensions",
+        "top_logprobs",
+        "role",
+        "content",
+        "tool_calls",
+        "function",
+        "name",
+        "arguments",
+        "Model",
+    ]
+)
+BODIES = st.dictionaries(KEYS, JSON | st.lists(st.dictionaries(KEYS, JSON), max_size=2), max_size=5)
+
+
+@given(BODIES)
+def test_only_bad_request_ever(fields: dict[str, object]) -> None:
+    data = json.dumps(fields).encode()
+    for parse in (parse_chat, parse_generate, parse_embed, parse_legacy_embed, parse_model_field):
+        try:
+            parse(data)
+        except BadRequest as error:
+            assert error.message
+
+
+VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**70), 2**70),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.sampled_from(["", "5m", "high", "json", "x"]),
+    st.lists(st.sampled_from(["a", 1, None]), max_size=2),
+    st.dictionaries(st.sampled_from(["seed", "stop", "a"]), st.sampled_from([1, 2.5, ["a"], {}])),
+)
+MESSAGES = st.dictionaries(
+    st.sampled_from(["role", "Role", "content", "thinking", "images", "x"]),
+    st.one_of(st.sampled_from(["user", "Tool", "", "héé"]), VALUES),
+)
+BODIES = st.fixed_dictionaries(
+    {"model": st.one_of(st.just("m"), VALUES)},
+    optional={
+        "messages": st.one_of(st.lists(MESSAGES, max_size=2), VALUES),
+        "Messages": st.lists(MESSAGES, max_size=1),
+        **dict.fromkeys(
+            ("stream", "options", "keep_alive", "think", "truncate", "format", "logprobs", "y"),
+            VALUES,
+        ),
+    },
+)
+
+
+def parsed(body: bytes) -> object:
+    """Return what a body says, or how it is refused."""
+    try:
+        return parse_chat(body)
+    except BadRequest as error:
+        return str(error)
+
+
+@given(BODIES, st.sampled_from([b"", b" {}", b"x", b'"\\ud800"']))
+def test_the_usual_body_says_what_it_says_at_length(value, more) -> None:
+    body = json.dumps(value).encode() + more
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("vllama.dialects.ollama.read.MAX_PLAIN_BYTES", 0)
+        at_length = parsed(body)
+    quickly = parsed(body)
+    assert quickly == at_length and repr(quickly) == repr(at_length)

@@ -1,0 +1,369 @@
+# ruff: noqa: E501 (tables of exact texts)
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.chat.test_engine_request import LCP, SCHEMA, VLLM
+from vllama.chat.engine.request import (
+    Passage,
+    adapt_chat,
+    adapt_completion,
+    parse_openai,
+)
+from vllama.chat.engine.traits import Traits
+from vllama.chat.request import Sampling
+from vllama.errors import BadRequest, CapabilityMissing
+from vllama.parsers.tool_calls import Toolset
+
+MESSAGES = [{"role": "user", "content": "Hi"}]
+
+
+def chat(traits: Traits, **fields: Any) -> Any:
+    body, _ = adapt_chat({"messages": MESSAGES, "model": "m"} | fields, traits, model="m")
+    return json.loads(body)
+
+
+def completion(traits: Traits, **fields: Any) -> Any:
+    return json.loads(
+        adapt_completion({"prompt": "p", "model": "m"} | fields, traits, model="m")[0]
+    )
+
+
+def test_minimal() -> None:
+    body, passage = adapt_chat({"model": "m", "messages": MESSAGES}, LCP, model="m")
+    assert json.loads(body) == {
+        "model": "m",
+        "messages": MESSAGES,
+        "stream": True,
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "top_k": 40,
+        "min_p": 0.0,
+        "repeat_penalty": 1.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+    }
+    assert passage == Passage(
+        kind="chat", stream=False, include_usage=False, model="m", upstream_model="m"
+    )
+
+
+def test_what_the_client_wanted() -> None:
+    _, passage = adapt_chat(
+        {
+            "messages": MESSAGES,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "max_completion_tokens": 9,
+            "tools": [{"type": "function", "function": {"name": "f"}}],
+        },
+        VLLM,
+        model="m",
+    )
+    assert passage == Passage(
+        kind="chat",
+        stream=True,
+        include_usage=True,
+        model="m",
+        upstream_model="engine",
+        max_tokens=9,
+        tools=Toolset(schemas={"f": {}}),
+    )
+
+
+def test_nulls_are_dropped() -> None:
+    names = [
+        "temperature",
+        "seed",
+        "stop",
+        "max_tokens",
+        "tools",
+        "response_format",
+        "stream",
+        "stream_options",
+        "n",
+    ]
+    assert chat(LCP, **dict.fromkeys(names)) == chat(LCP)
+
+
+@pytest.mark.parametrize(
+    ("fields", "sent"),
+    [
+        ({"temperature": 0}, {"temperature": 0}),
+        ({"temperature": -3}, {"temperature": 0}),
+        ({"top_p": 7}, {"top_p": 1}),
+        ({"max_tokens": 5}, {"max_tokens": 5}),
+        ({"max_completion_tokens": 5}, {"max_tokens": 5}),
+        ({"max_completion_tokens": 5, "max_tokens": 6}, {"max_tokens": 5}),
+        ({"max_tokens": -1}, {"max_tokens": None}),
+        ({"max_tokens": 5.0}, {"max_tokens": 5}),
+        ({"seed": -1}, {"seed": None}),
+        ({"seed": 2**40 + 1}, {"seed": 1}),
+        ({"stop": "x"}, {"stop": ["x"]}),
+        ({"stop": ["x", "y"]}, {"stop": ["x", "y"]}),
+        ({"stop": []}, {"stop": None}),
+        ({"top_k": 3}, {"top_k": 3}),
+        ({"tools": [], "tool_choice": "auto"}, {"tools": None, "tool_choice": None}),
+        ({"logprobs": False, "top_logprobs": 3}, {"logprobs": None, "top_logprobs": None}),
+        ({"response_format": {"type": "text"}}, {"response_format": None}),
+        (
+            {"response_format": {"type": "json_object"}},
+            {"response_format": {"type": "json_object"}},
+        ),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}}},
+            {"response_format": {"type": "json_object", "schema": SCHEMA}},
+        ),
+        ({"stream_options": {"include_usage": True}}, {"stream_options": None}),
+        ({"user": "u", "unheard_of": [1]}, {"user": "u", "unheard_of": [1]}),
+        ({"reasoning_effort": "low"}, {"reasoning_effort": None, "chat_template_kwargs": None}),
+    ],
+)
+def test_fields(fields: dict[str, Any], sent: dict[str, Any]) -> None:
+    body = chat(LCP, **fields)
+    assert {name: body.get(name) for name in sent} == sent
+
+
+def test_fields_of_another_engine() -> None:
+    body = chat(VLLM, repeat_penalty=1.3, reasoning={"effort": "xhigh"}, max_tokens=4)
+    assert body["repetition_penalty"] == 1.3 and "repeat_penalty" not in body
+    assert body["reasoning_effort"] == "max" and "reasoning" not in body
+    assert body["stream_options"] == {"include_usage": True}
+    assert chat(VLLM, repetition_penalty=1.4)["repetition_penalty"] == 1.4
+    assert chat(VLLM, reasoning_effort="none")["chat_template_kwargs"]["enable_thinking"] is False
+    own = {"enable_thinking": False}
+    assert (
+        chat(VLLM, reasoning_effort="high", chat_template_kwargs=own)["chat_template_kwargs"][
+            "enable_thinking"
+        ]
+        is False
+    )
+    wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA, "strict": True}}
+    assert chat(VLLM, response_format=wanted)["response_format"] == wanted
+
+
+def test_the_models_own_parameters_fill_in() -> None:
+    defaults = Sampling(top_k=5, temperature=0.1, stop=("s",), max_tokens=8, seed=4)
+    body = json.loads(adapt_chat({"messages": MESSAGES}, LCP, model="m", defaults=defaults)[0])
+    assert (body["top_k"], body["temperature"], body["stop"]) == (5, 1.0, ["s"])
+    assert (body["max_tokens"], body["seed"]) == (8, 4)
+    given_ = {"messages": MESSAGES, "stop": "t", "seed": -1, "max_tokens": -1, "top_k": 6}
+    body = json.loads(adapt_chat(given_, LCP, model="m", defaults=defaults)[0])
+    assert (body["top_k"], body["stop"]) == (6, ["t"])
+    assert "seed" not in body and "max_tokens" not in body
+
+
+@pytest.mark.parametrize(
+    ("message", "lcp"),
+    [
+        (
+            {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+            {"role": "user", "content": "a\nb"},
+        ),
+        ({"role": "user", "content": []}, {"role": "user", "content": ""}),
+        ({"role": "assistant", "content": None}, {"role": "assistant", "content": ""}),
+        ({"role": "assistant"}, {"role": "assistant", "content": ""}),
+        ({"role": "developer", "content": "d"}, {"role": "system", "content": "d"}),
+        ({"role": "USER", "content": "d", "name": None}, {"role": "user", "content": "d"}),
+        ({"role": "assistant", "content": "d", "tool_calls": []}, {"role": "assistant", "content": "d"}),
+        (
+            {"role": "assistant", "content": "d", "reasoning": "r"},
+            {"role": "assistant", "content": "d"},
+        ),
+        (
+            {
+                "role": "assistant",
+                "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": {"a": 1}}}],
+            },
+            {
+                "role": "assistant",
+                "content": "",
+                "tool_calls": [
+                    {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}
+                ],
+            },
+        ),
+    ],
+)  # fmt: skip
+def test_messages(message: dict[str, Any], lcp: dict[str, Any]) -> None:
+    assert chat(LCP, messages=[message])["messages"] == [lcp]
+
+
+def test_messages_of_an_engine_that_takes_more() -> None:
+    url = "data:image/png;base64,iVBORw0KGgo="
+    parts = [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": url}}]
+    sent = chat(
+        VLLM,
+        messages=[
+            {"role": "developer", "content": parts},
+            {"role": "assistant", "content": None, "reasoning_content": "r"},
+            {"role": "user", "content": [{"type": "image_url", "image_url": url}]},
+        ],
+    )["messages"]
+    assert sent == [
+        {"role": "developer", "content": parts},
+        {"role": "assistant", "content": None, "reasoning": "r"},
+        {"role": "user", "content": [parts[1]]},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"messages": []}, "[] is too short - 'messages'"),
+        ({"messages": None}, "[] is too short - 'messages'"),
+        ({"messages": "x"}, "Invalid type for 'messages': expected an array, got string."),
+        ({"messages": ["x"]}, "Invalid type for 'messages[0]': expected an object, got string."),
+        ({"messages": [{"content": "x"}]}, "Missing required parameter: 'messages[0].role'."),
+        (
+            {"messages": [{"role": "user", "content": 5}]},
+            "Invalid type for 'messages[0].content': expected a string or an array, but got number.",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "video"}]}]},
+            "Invalid value for 'messages[0].content[0].type': 'video'.",
+        ),
+        (
+            {"temperature": "hot"},
+            "Invalid type for 'temperature': expected a decimal, but got string instead.",
+        ),
+        ({"top_p": True}, "Invalid type for 'top_p': expected a decimal, but got bool instead."),
+        (
+            {"max_tokens": 1.5},
+            "Invalid type for 'max_tokens': expected an integer, but got number instead.",
+        ),
+        ({"seed": "x"}, "Invalid type for 'seed': expected an integer, but got string instead."),
+        (
+            {"stop": [1]},
+            "Invalid type for 'stop': expected a string or an array of strings, but got array instead.",
+        ),
+        ({"stream": "yes"}, "Invalid type for 'stream': expected a boolean, but got string instead."),
+        (
+            {"tools": [1]},
+            "Invalid type for 'tools': expected an array of objects, but got array instead.",
+        ),
+        ({"grammar": "root ::= ("}, "Unrecognized request argument supplied: grammar"),
+        (
+            {"response_format": {"type": "xml"}},
+            "Invalid value: 'xml'. Supported values are: 'json_object', 'json_schema', and 'text'.",
+        ),
+        (
+            {"reasoning_effort": "huge"},
+            "invalid reasoning value: 'huge' (must be \"high\", \"medium\", \"low\", \"max\", or \"none\")",
+        ),
+    ],
+)  # fmt: skip
+def test_errors(fields: dict[str, Any], text: str) -> None:
+    with pytest.raises(BadRequest) as caught:
+        chat(LCP, **fields)
+    assert caught.value.message == text
+
+
+@pytest.mark.parametrize(
+    ("traits", "fields", "text"),
+    [
+        (LCP, {"logprobs": True}, '"m" does not support logprobs'),
+        (
+            LCP,
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "data:"}]}]},
+            '"m" does not support vision',
+        ),
+        (
+            VLLM,
+            {"messages": [{"role": "u", "content": [{"type": "input_audio", "input_audio": {"data": "A"}}]}]},
+            '"m" does not support audio',
+        ),
+    ],
+)  # fmt: skip
+def test_capabilities(traits: Traits, fields: dict[str, Any], text: str) -> None:
+    with pytest.raises(CapabilityMissing) as caught:
+        chat(traits, **fields)
+    assert caught.value.message == text
+
+
+@pytest.mark.parametrize(
+    "url", ["http://169.254.169.254/", "file:///etc/passwd", "data:text/html,"]
+)
+def test_addresses_are_not_fetched(url: str) -> None:
+    part = {"type": "image_url", "image_url": {"url": url}}
+    with pytest.raises(BadRequest, match="invalid image input"):
+        chat(VLLM, messages=[{"role": "user", "content": [part]}])
+
+
+def test_completion() -> None:
+    body, passage = adapt_completion(
+        {"prompt": ["p"], "suffix": "", "best_of": 3, "stream": True, "max_tokens": 5},
+        LCP,
+        model="m",
+    )
+    sent = json.loads(body)
+    assert sent["prompt"] == "p" and sent["max_tokens"] == 5 and sent["stream"] is True
+    assert not {"suffix", "best_of", "stream_options"} & set(sent)
+    assert passage == Passage(
+        kind="completion",
+        stream=True,
+        include_usage=False,
+        model="m",
+        upstream_model="m",
+        max_tokens=5,
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "limit"),
+    [({}, 16), ({"max_tokens": None}, 2048), ({"max_tokens": -1}, 2048), ({"max_tokens": 3}, 3)],
+)
+def test_completion_limit(fields: dict[str, Any], limit: int) -> None:
+    assert completion(LCP, **fields)["max_tokens"] == limit
+
+
+def test_completion_more() -> None:
+    lists = Traits(context_length=10, takes_prompt_lists=True)
+    assert completion(lists, prompt=["a", "b"])["prompt"] == ["a", "b"]
+    assert completion(lists, prompt=[1, 2], logprobs=True)["logprobs"] == 1
+    assert "logprobs" not in completion(lists, logprobs=0)
+    with pytest.raises(BadRequest, match="Invalid type for 'prompt'"):
+        completion(LCP, prompt=["a", "b"])
+    with pytest.raises(CapabilityMissing):
+        completion(LCP, logprobs=1)
+
+
+def test_parse_openai() -> None:
+    assert parse_openai(b'{"Model": "m"}') == {"model": "m"}
+    with pytest.raises(BadRequest, match=r"^EOF$"):
+        parse_openai(b"")
+
+
+SCALARS = (
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5)
+)
+VALUES = SCALARS | st.lists(SCALARS, max_size=2) | st.dictionaries(st.text(max_size=3), SCALARS)
+FIELDS = st.sampled_from(
+    [
+        "messages", "model", "stream", "stream_options", "temperature", "max_tokens", "seed", "stop",
+        "tools", "response_format", "logprobs", "top_k", "n", "prompt", "suffix", "reasoning",
+        "reasoning_effort", "logit_bias",
+    ]
+)  # fmt: skip
+MESSAGE = st.dictionaries(
+    st.sampled_from(["role", "content", "tool_calls", "reasoning"]),
+    VALUES | st.lists(st.dictionaries(st.sampled_from(["type", "text", "function"]), VALUES)),
+)
+
+
+@given(st.dictionaries(FIELDS, VALUES), st.lists(MESSAGE, min_size=1, max_size=2))
+def test_only_bad_request_ever(fields: dict[str, Any], messages: list[Any]) -> None:
+    for traits in (LCP, VLLM):
+        for body in (fields, fields | {"messages": messages}):
+            for adapt in (adapt_chat, adapt_completion):
+                try:
+                    sent, _ = adapt(body, traits, model="m")
+                except BadRequest as error:
+                    assert error.message
+                else:
+                    assert json.loads(sent)["stream"] is True

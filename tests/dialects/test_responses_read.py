@@ -1,0 +1,266 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.chat.test_engine_request import LCP, VLLM
+from vllama.dialects.openai.read import adapt_chat
+from vllama.dialects.responses.read import ResponsesRequest, parse_responses
+from vllama.errors import BadRequest
+
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
+WEATHER = {"type": "function", "name": "weather", "description": "d", "strict": True,
+           "parameters": SCHEMA}  # fmt: skip
+NOW = {"type": "function", "name": "now", "parameters": None, "description": None}
+PIXEL = "data:image/png;base64,iVBORw0KGgo="
+
+
+def parse(**fields: Any) -> ResponsesRequest:
+    body = {"model": "m", "input": "Hi"} | fields
+    given = {name: value for name, value in body.items() if value != "absent"}
+    return parse_responses(json.dumps(given).encode())
+
+
+def turns(*items: Any, **fields: Any) -> Any:
+    return parse(input=list(items), **fields).chat["messages"]
+
+
+def test_the_least() -> None:
+    asked = parse()
+    assert asked.chat == {
+        "model": "m",
+        "messages": [{"role": "user", "content": "Hi"}],
+        "stream": False,
+        "temperature": 1.0,
+    }
+    assert asked.echo["tool_choice"] == "auto" and asked.echo["tools"] == []
+    assert asked.echo["text"] == {"format": {"type": "text"}}
+    assert not asked.stream and not asked.truncate and not asked.ignored
+
+
+def test_parameters() -> None:
+    asked = parse(
+        instructions="be kind", stream=True, temperature=0.2, top_p=0.5, max_output_tokens=7.0,
+        reasoning={"effort": "low", "summary": "auto"}, truncation="auto", store=True,
+        include=["reasoning.encrypted_content"], metadata={"a": "b"}, service_tier="auto",
+        prompt_cache_key="x", previous_response_id=None, conversation=None, user="me",
+        background=True, presence_penalty=0.5,
+    )  # fmt: skip
+    assert asked.stream and asked.truncate and asked.ignored == ("background",)
+    assert asked.chat["messages"][0] == {"role": "system", "content": "be kind"}
+    assert asked.chat["reasoning_effort"] == "low"
+    sent = json.loads(adapt_chat(asked.chat, VLLM, model="m")[0])
+    assert (sent["temperature"], sent["top_p"], sent["max_tokens"]) == (0.2, 0.5, 7)
+    assert sent["reasoning_effort"] == "low"
+    echo = asked.echo
+    assert (echo["instructions"], echo["temperature"], echo["top_p"]) == ("be kind", 0.2, 0.5)
+    assert echo["metadata"] == {"a": "b"} and echo["reasoning"]["effort"] == "low"
+    assert echo["store"] is False and echo["previous_response_id"] is None
+    assert (echo["background"], echo["presence_penalty"]) == (True, 0.5)
+    assert (echo["frequency_penalty"], echo["service_tier"]) == (0, "default")
+    assert (echo["truncation"], echo["prompt_cache_key"], echo["user"]) == ("auto", "x", "me")
+
+
+@pytest.mark.parametrize("name", ["previous_response_id", "conversation"])
+def test_what_was_kept_elsewhere_is_ignored_but_said(name: str) -> None:
+    asked = parse(**{name: "resp_1"})
+    assert list(asked.ignored) == [name] and asked.echo["previous_response_id"] is None
+
+
+def test_ollamas_own_fields() -> None:
+    asked = parse(options={"temperature": 0.1, "num_ctx": 512}, keep_alive="1m", think=False)
+    assert asked.chat["temperature"] == 0.1 and asked.chat["reasoning_effort"] == "none"
+    assert asked.extras.options["num_ctx"] == 512 and asked.extras.keep_alive == 60
+    asked = parse(think="high", reasoning={"effort": "low"}, temperature=0.7,
+                  options={"temperature": 0.1})  # fmt: skip
+    assert asked.chat["temperature"] == 0.7 and asked.chat["reasoning_effort"] == "low"
+
+
+def test_messages() -> None:
+    got = turns(
+        {"role": "developer", "content": "d"},
+        {"type": "message", "role": "system", "content": [{"type": "input_text", "text": "s"}]},
+        {"role": "user", "content": [{"type": "input_text", "text": "a"},
+                                     {"type": "input_text", "text": "b"}]},
+        {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed",
+         "content": [{"type": "output_text", "text": "yes", "annotations": []},
+                     {"type": "refusal", "refusal": "no"}]},
+        {"role": "user", "content": [{"type": "input_text", "text": "see"},
+                                     {"type": "input_image", "image_url": PIXEL}]},
+    )  # fmt: skip
+    assert [(m["role"], m["content"]) for m in got[:4]] == [
+        ("developer", "d"), ("system", "s"), ("user", "a\nb"), ("assistant", "yesno"),
+    ]  # fmt: skip
+    assert got[4]["content"][1] == {"type": "image_url", "image_url": {"url": PIXEL}}
+    sent = json.loads(adapt_chat({"model": "m", "messages": got[:4]}, LCP, model="m")[0])
+    assert sent["messages"][0]["role"] == "system"
+
+
+def test_history_of_tools() -> None:
+    call = {"type": "function_call", "call_id": "c1", "name": "weather",
+            "arguments": '{"city": "Paris"}', "id": "fc_1", "status": "completed"}  # fmt: skip
+    got = turns(
+        {"role": "user", "content": "weather?"},
+        {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "hm"},
+        {"role": "assistant", "content": "Let me"},
+        call,
+        {**call, "call_id": "c2", "name": "now", "namespace": "time", "arguments": ""},
+        {"type": "web_search_call", "id": "ws_1", "status": "completed"},
+        {"type": "function_call_output", "call_id": "c1", "output": "rain"},
+        {"type": "function_call_output", "call_id": "c2",
+         "output": [{"type": "input_text", "text": "noon"},
+                    {"type": "input_image", "image_url": PIXEL}]},
+        {"type": "reasoning", "summary": [{"type": "summary_text", "text": "so"}]},
+        {**call, "call_id": "c3", "arguments": "{nonsense"},
+        {"type": "function_call_output", "call_id": "c3", "output": None},
+    )  # fmt: skip
+    assert [m["role"] for m in got] == [
+        "user", "assistant", "tool", "tool", "user", "assistant", "tool",
+    ]  # fmt: skip
+    assert got[1]["reasoning"] == "hm" and got[1]["content"] == "Let me"
+    assert [(c["id"], c["function"]["name"]) for c in got[1]["tool_calls"]] == [
+        ("c1", "weather"), ("c2", "time.now"),
+    ]  # fmt: skip
+    assert got[1]["tool_calls"][0]["function"]["arguments"] == '{"city": "Paris"}'
+    assert got[1]["tool_calls"][1]["function"]["arguments"] == "{}"
+    assert [got[2]["content"], got[3]["content"]] == ["rain", "noon"]
+    assert got[4]["content"][0]["type"] == "image_url"
+    assert got[5]["reasoning"] == "so" and got[5]["content"] is None
+    arguments = json.loads(got[5]["tool_calls"][0]["function"]["arguments"])
+    assert arguments == {"input": "{nonsense"}
+    assert got[6] == {"role": "tool", "tool_call_id": "c3", "content": ""}
+
+
+def test_formats() -> None:
+    form = {"type": "json_schema", "name": "city", "schema": SCHEMA, "strict": True}
+    asked = parse(text={"format": form, "verbosity": "low"})
+    assert asked.echo["text"] == {"format": form, "verbosity": "low"}
+    assert asked.chat["response_format"]["json_schema"] == {
+        "name": "city", "schema": SCHEMA, "strict": True,
+    }  # fmt: skip
+    for traits in (VLLM, LCP):
+        assert adapt_chat(asked.chat, traits, model="m")
+    asked = parse(text={"format": {"type": "json_object"}})
+    assert asked.chat["response_format"] == {"type": "json_object"}
+    assert "response_format" not in parse(text={"format": {"type": "text"}}).chat
+    assert "response_format" not in parse(text={}).chat
+
+
+@pytest.mark.parametrize(
+    ("choice", "wanted", "left"),
+    [
+        (None, None, 2),
+        ("auto", None, 2),
+        ("none", None, 0),
+        ("required", "required", 2),
+        (
+            {"type": "function", "name": "now"},
+            {"type": "function", "function": {"name": "now"}},
+            2,
+        ),
+        (
+            {"type": "allowed_tools", "mode": "required",
+             "tools": [{"type": "function", "name": "now"}]},
+            {"type": "function", "function": {"name": "now"}},
+            1,
+        ),
+        ({"type": "web_search"}, None, 2),
+    ],
+)  # fmt: skip
+def test_tools(choice: Any, wanted: Any, left: int) -> None:
+    asked = parse(tools=[WEATHER, NOW], tool_choice=choice)
+    assert len(asked.chat.get("tools", [])) == left
+    assert asked.chat.get("tool_choice") == wanted
+    if left == 2:
+        assert asked.chat["tools"] == [
+            {"type": "function",
+             "function": {"name": "weather", "description": "d", "parameters": SCHEMA}},
+            {"type": "function", "function": {"name": "now", "parameters": {"type": "object"}}},
+        ]  # fmt: skip
+    assert asked.echo["tool_choice"] == (choice or "auto")
+
+
+def test_namespaces_are_flattened() -> None:
+    space = {"type": "namespace", "name": "time", "description": "d",
+             "tools": [NOW, {"type": "custom", "name": "free"}]}  # fmt: skip
+    asked = parse(
+        tools=[space, WEATHER, {"type": "web_search"}],
+        tool_choice={"type": "function", "name": "now", "namespace": "time"},
+        parallel_tool_calls=False,
+    )
+    names = [tool["function"]["name"] for tool in asked.chat["tools"]]
+    assert names == ["time.now", "weather"]
+    assert asked.names == {"time.now": ("time", "now")}
+    assert asked.ignored == ("tools[0].tools[1]", "web_search")
+    assert asked.chat["tool_choice"]["function"]["name"] == "time.now"
+    assert asked.chat["parallel_tool_calls"] is False
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"model": "absent"}, "you must provide a model parameter"),
+        ({"model": 5}, "Invalid type for 'model': expected a string, but got number instead."),
+        ({"input": "absent"}, "Missing required parameter: 'input'."),
+        ({"input": 5}, "Invalid type for 'input'"),
+        ({"input": []}, "[] is too short - 'input'"),
+        ({"input": ["Hi"]}, "Invalid type for 'input[0]'"),
+        ({"input": [{}]}, "input[0]: input item missing required 'type' field"),
+        ({"input": [{"type": "telepathy"}]}, 'input[0]: unknown input item type: "telepathy"'),
+        ({"input": [{"type": 5}]}, "input[0]: unknown input item type"),
+        ({"input": [{"type": "message"}]}, "Missing required parameter: 'input[0].role'."),
+        ({"input": [{"role": "user", "content": 5}]}, "Invalid type for 'input[0].content'"),
+        ({"input": [{"role": "user", "content": [5]}]}, "Invalid type for 'input[0].content[0]'"),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "x"}]}]},
+            "input[0].content[0]: file inputs are not currently supported",
+        ),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_image", "file_id": "x"}]}]},
+            "Missing required parameter: 'input[0].content[0].image_url'.",
+        ),
+        (
+            {"input": [{"role": "user", "content": [{"type": "smell"}]}]},
+            "Invalid value for 'input[0].content[0].type': 'smell'.",
+        ),
+        ({"input": [{"type": "function_call", "call_id": "x"}]}, "Missing required parameter"),
+        (
+            {"input": [{"type": "function_call_output", "output": "x"}]},
+            "Missing required parameter: 'input[0].call_id'.",
+        ),
+        ({"instructions": 5}, "Invalid type for 'instructions'"),
+        ({"stream": "yes"}, "Invalid type for 'stream'"),
+        ({"temperature": "hot"}, "Invalid type for 'temperature'"),
+        ({"max_output_tokens": "5"}, "Invalid type for 'max_output_tokens'"),
+        ({"max_output_tokens": 0}, "Invalid value for 'max_output_tokens'"),
+        ({"reasoning": "low"}, "Invalid type for 'reasoning'"),
+        ({"text": "x"}, "Invalid type for 'text'"),
+        ({"text": {"format": "x"}}, "Invalid type for 'text.format'"),
+        ({"text": {"format": {"type": "xml"}}}, "Invalid value for 'text.format.type': 'xml'"),
+        ({"text": {"format": {"type": "json_schema"}}}, "Missing required parameter"),
+        ({"tools": {}}, "Invalid type for 'tools'"),
+        ({"tools": [5]}, "Invalid type for 'tools[0]'"),
+        ({"tools": [{"name": "x"}]}, "Invalid type for 'tools[0].type'"),
+        ({"tools": [{"type": "function"}]}, "Missing required parameter: 'tools[0].name'."),
+        ({"tools": [{"type": "namespace"}]}, "Missing required parameter: 'tools[0].tools'"),
+        ({"tools": [NOW], "tool_choice": 5}, "Invalid value for 'tool_choice'"),
+        ({"metadata": 5}, "Invalid type for 'metadata'"),
+    ],
+)
+def test_refused(fields: dict[str, Any], text: str) -> None:
+    with pytest.raises(BadRequest) as caught:
+        parse(**fields)
+    assert caught.value.message.startswith(text)
+
+
+def test_an_effort_is_checked_where_it_is_used() -> None:
+    with pytest.raises(BadRequest, match="invalid reasoning value"):
+        adapt_chat(parse(reasoning={"effort": "huge"}).chat, VLLM, model="m")
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{", b"5"])
+def test_no_object(body: bytes) -> None:
+    with pytest.raises(BadRequest):
+        parse_responses(body)

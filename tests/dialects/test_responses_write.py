@@ -1,0 +1,263 @@
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+
+from tests.chat import transcripts as streams
+from tests.chat.cuts import run, ways
+from tests.chat.test_engine_request import LCP, VLLM
+from tests.dialects.test_anthropic_write import chunk, passage, piece
+from vllama.chat.engine.traits import Traits
+from vllama.dialects.responses.read import parse_responses
+from vllama.dialects.responses.write import ResponsesReply
+from vllama.errors import ContextOverflow, EngineCrashed, UpstreamError
+
+if TYPE_CHECKING:
+    from openai import OpenAI
+
+NOW = 1_795_264_126_000_000_000
+
+
+def reply(traits: Traits = VLLM, *, stream: bool = True, **more: Any) -> ResponsesReply:
+    tools, limit = more.pop("tools", False), more.pop("max_tokens", None)
+    space = {"type": "namespace", "name": "at", "tools": [{"type": "function", "name": "now"}]}
+    body = {"model": "m", "input": "x", "tools": [space] if tools else []}
+    asked = parse_responses(json.dumps(body).encode())
+    return ResponsesReply(
+        passage(stream, tools=tools, max_tokens=limit), traits, seed="5eed", created_ns=NOW,
+        echo=asked.echo, names=asked.names, **more,
+    )  # fmt: skip
+
+
+def events(data: bytes) -> list[Any]:
+    out = []
+    for number, frame in enumerate(data.decode().split("\n\n")[:-1]):
+        name, payload = frame.split("\n")
+        value = json.loads(payload.removeprefix("data: "))
+        assert name == f"event: {value['type']}" and value["sequence_number"] == number
+        out.append(value)
+    return out
+
+
+def shape(got: list[Any]) -> list[str]:
+    """Name the events in order, deltas in a row once."""
+    out: list[str] = []
+    for event in got:
+        name = event["type"].removeprefix("response.")
+        if not out or out[-1] != name or not name.endswith("delta"):
+            out.append(name)
+    return out
+
+
+def client(data: bytes, kind: str) -> OpenAI:
+    """Return the official client, behind which `data` is all that a server says."""
+    from openai import OpenAI  # a second of reading: only where these tests are run
+
+    headers = {"content-type": kind}
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, headers=headers, content=data))
+    return OpenAI(api_key="x", base_url="http://t", http_client=httpx.Client(transport=transport))
+
+
+def final(data: bytes) -> dict[str, Any]:
+    """Return the response of the last event, after the official client has read the stream."""
+    kinds = []
+    with client(data, "text/event-stream").responses.stream(model="m", input="x") as stream:
+        for event in stream:
+            kinds.append(event.type)
+            last: Any = event
+        if last.type == "response.completed":
+            assert stream.get_final_response().output_text == last.response.output_text
+    assert kinds[:2] == ["response.created", "response.in_progress"]
+    raw = client(data, "text/event-stream").responses.create(model="m", input="x", stream=True)
+    assert [event.type for event in raw] == kinds
+    value: dict[str, Any] = events(data)[-1]["response"]
+    assert last.response.status == value["status"]
+    return value
+
+
+def was_cut(response: dict[str, Any]) -> bool:
+    """Tell whether a response says that its length was cut."""
+    details = response["incomplete_details"]
+    assert details in (None, {"reason": "max_output_tokens"})
+    return details is not None
+
+
+def plain(items: list[dict[str, Any]]) -> list[Any]:
+    """Return what items say."""
+    out: list[Any] = []
+    for item in items:
+        match item["type"]:
+            case "message":
+                out.append(item["content"][0]["text"])
+            case "reasoning":
+                assert item["encrypted_content"] == item["summary"][0]["text"]
+                out.append({"thinking": item["encrypted_content"]})
+            case "function_call":
+                assert item["call_id"]
+                name = f"{item.get('namespace', '')}/{item['name']}"
+                out.append((name, json.loads(item["arguments"])))
+    return out
+
+
+CASES: list[tuple[str, bytes, Traits, dict[str, Any], Any, str]] = [
+    (
+        "text", streams.CHAT, LCP, {"prompt_tokens": 7, "max_tokens": 6},
+        ["I'm glad you're here"], "cut",
+    ),
+    (
+        "reasoning", streams.VLLM_REASONING, VLLM, {},
+        [{"thinking": "Hm, 4 < 5 & so."}, "Grüße 😀."], "completed",
+    ),
+    (
+        "tags of thinking", streams.THINK_TEXT, LCP, {"think": True},
+        [{"thinking": "let me see"}, "Four."], "completed",
+    ),
+    (
+        "calls", streams.VLLM_TOOLS, VLLM, {"tools": True},
+        ["Let me look.", ("/weather", {"city": "Paris"}), ("/now", {})], "completed",
+    ),
+    (
+        "calls in the text", streams.TOOL_TEXT, LCP, {"tools": True},
+        [("/weather", {"city": "Paris"})], "completed",
+    ),
+    (
+        "a forced call", streams.FORCED_TOOL, LCP, {"tools": True},
+        [("/weather", {"city": "Paris"})], "completed",
+    ),
+    (
+        "a tool of a namespace", chunk(piece(0, "{}", "at.now")) + chunk({}, "tool_calls"), VLLM,
+        {"tools": True}, [("at/now", {})], "completed",
+    ),
+    ("native", streams.NATIVE, VLLM, {}, [{"thinking": "why"}, "yes"], "completed"),
+    ("crlf", streams.TRANSFORMERS, VLLM, {}, ["Hi"], "completed"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "data", "traits", "options", "items", "status"), CASES)
+def test_streams(
+    name: str, data: bytes, traits: Traits, options: dict[str, Any], items: Any, status: str
+) -> None:
+    outs = set()
+    for reads in ways(data):
+        made = reply(traits, **options)
+        out = run(made, reads)
+        got = events(out)
+        assert made.ended and made.content_type == "text/event-stream" and b"[DONE]" not in out
+        outs.add(json.dumps(shape(got)))
+        last = got[-1]
+        assert last["type"] == "response.completed"
+        assert was_cut(last["response"]) == (status == "cut")
+        assert plain(last["response"]["output"]) == items
+        done = [e["item"] for e in got if e["type"] == "response.output_item.done"]
+        assert done == last["response"]["output"]
+        for item in done:
+            deltas = [e["delta"] for e in got if e.get("item_id") == item["id"] and "delta" in e]
+            said = item.get("arguments") or plain([item])[0]
+            text = said["thinking"] if isinstance(said, dict) else said
+            assert "".join(deltas) == text or (text == "{}" and not deltas)
+    assert len(outs) == 1
+    assert plain(final(run(reply(traits, **options), [data]))["output"]) == items
+
+
+@pytest.mark.parametrize(("name", "data", "traits", "options", "items", "status"), CASES)
+def test_whole(
+    name: str, data: bytes, traits: Traits, options: dict[str, Any], items: Any, status: str
+) -> None:
+    outs = {
+        run(reply(traits, stream=False, **options), reads, start_ns=NOW, step_ns=0)
+        for reads in ways(data)
+    }
+    assert len(outs) == 1
+    whole = outs.pop()
+    got = client(whole, "application/json").responses.create(model="m", input="x")
+    value = json.loads(whole)
+    assert got.status == value["status"] == "completed"
+    assert was_cut(value) == (status == "cut")
+    assert plain(value["output"]) == items
+    assert value["id"] == "resp_5eed" and value["object"] == "response"
+    assert value["created_at"] == NOW // 10**9
+    assert value["completed_at"] == NOW // 10**9
+
+
+def test_order_of_events() -> None:
+    got = events(run(reply(tools=True), [streams.VLLM_TOOLS]))
+    message = [
+        "output_item.added", "content_part.added", "output_text.delta", "output_text.done",
+        "content_part.done", "output_item.done",
+    ]  # fmt: skip
+    call = [
+        "output_item.added", "function_call_arguments.delta", "function_call_arguments.done",
+        "output_item.done",
+    ]  # fmt: skip
+    assert shape(got) == [
+        "created", "in_progress", *message, *call, call[0], *call[2:], "completed",
+    ]  # fmt: skip
+    ids = {event["item"]["id"] for event in got if "item" in event}
+    assert ids == {"msg_5eed00", "fc_5eed01", "fc_5eed02"}
+    reasoning = [
+        "output_item.added", "reasoning_summary_part.added", "reasoning_summary_text.delta",
+        "reasoning_summary_text.done", "reasoning_summary_part.done", "output_item.done",
+    ]  # fmt: skip
+    got = events(run(reply(), [streams.VLLM_REASONING]))
+    assert shape(got) == ["created", "in_progress", *reasoning, *message, "completed"]
+    assert got[2]["item"]["id"] == "rs_5eed00" and got[2]["item"]["summary"] == []
+
+
+def test_usage() -> None:
+    usage = final(run(reply(), [streams.VLLM_REASONING]))["usage"]
+    assert usage == {
+        "input_tokens": 11,
+        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+        "output_tokens": 3,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": 14,
+    }
+    details = {
+        "prompt_tokens": 9, "completion_tokens": 5, "total_tokens": 14,
+        "prompt_tokens_details": {"cached_tokens": 8},
+        "completion_tokens_details": {"reasoning_tokens": 2},
+    }  # fmt: skip
+    counted = b"data: " + json.dumps({"choices": [], "usage": details}).encode() + b"\n\n"
+    data = chunk({"content": "x"}) + chunk({}, "stop") + counted
+    usage = json.loads(run(reply(stream=False), [data]))["usage"]
+    assert usage["input_tokens_details"]["cached_tokens"] == 8
+    assert usage["output_tokens_details"]["reasoning_tokens"] == 2
+
+
+def test_a_call_cut_by_its_length() -> None:
+    value = final(run(reply(tools=True), [streams.VLLM_BROKEN_TOOL]))
+    (item,) = value["output"]
+    assert was_cut(value) and (value["status"], item["status"]) == ("completed", "incomplete")
+    assert item["arguments"] == '{"city": "Par'
+
+
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [
+        (streams.VLLM_ABORT, EngineCrashed),
+        (streams.VLLM_ERROR, UpstreamError),
+        (streams.CUT, EngineCrashed),
+        (b"", EngineCrashed),
+    ],
+)
+def test_failures(data: bytes, error: type[Exception]) -> None:
+    for stream in (True, False):
+        for reads in ways(data) if data else [[b""]]:
+            with pytest.raises(error):
+                run(reply(stream=stream), reads)
+
+
+def test_a_failure_in_mid_stream_is_an_event() -> None:
+    made = reply()
+    sent = made.feed(streams.VLLM_ERROR, 5)
+    with pytest.raises(UpstreamError) as caught:
+        made.finish(6)
+    value = final(sent + made.fail(caught.value))
+    assert value["status"] == "failed" and value["error"]["code"] == "server_error"
+    assert "EngineCore died" in value["error"]["message"]
+    assert value["output"][0]["status"] == "incomplete"
+    assert b"invalid_prompt" in made.fail(ContextOverflow("too long"))
+    assert "error" in json.loads(reply(stream=False).fail(caught.value))

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vllama.chat.engine.events import FunctionDelta, ToolDelta
+from vllama.parsers.tool_calls import CallCollector, CallScanner, call_id, parse_calls
+
+HERMES = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
+TEXTS = [
+    (HERMES, "", [("f", {"a": 1})]),
+    (HERMES + "\n" + HERMES.replace('"f"', '"g"'), "", [("f", {"a": 1}), ("g", {"a": 1})]),
+    ("I will. " + HERMES, "I will. ", [("f", {"a": 1})]),
+    ('[TOOL_CALLS][{"name": "f", "arguments": {}}]', "", [("f", {})]),
+    ('<|python_tag|>{"name": "f", "parameters": {"x": "y"}}', "", [("f", {"x": "y"})]),
+    ('{"name": "f", "parameters": {"x": "y"}}', "", [("f", {"x": "y"})]),
+    ('{"type": "function", "function": {"name": "f", "arguments": "{}"}}', "", [("f", {})]),
+    ('{"name": "f"}; {"name": "g"}', "", [("f", {}), ("g", {})]),
+    ('<tool_call>{"name": "f", "arguments": {"a": 1}}', "", [("f", {"a": 1})]),
+    ("plain text", "plain text", []),
+    ('{"answer": 42}', '{"answer": 42}', []),
+    ('{"answer": 42, "why": "because of all"}', '{"answer": 42, "why": "because of all"}', []),
+    ('<tool_call>{"name": "f", ', '{"name": "f", ', []),
+    (HERMES + "\n\nDone.", "Done.", [("f", {"a": 1})]),
+    (HERMES + "\nand then\n" + HERMES, "and then\n", [("f", {"a": 1}), ("f", {"a": 1})]),
+    ("<tool_call>{bad}</tool_call>" + HERMES, "{bad}", [("f", {"a": 1})]),
+    (HERMES + "<tool_call>{bad}</tool_call>", "{bad}", [("f", {"a": 1})]),
+    ("\n" + HERMES + "\n", "", [("f", {"a": 1})]),
+    ('```json\n{"name": "f", "arguments": {}}\n```\nDone.', "Done.", [("f", {})]),
+    ("```python\nf()\n```", "```python\nf()\n```", []),
+    (
+        '<tool_call>{"name": "f", "arguments": {"a": "two\nlines"}}</tool_call>',
+        "",
+        [("f", {"a": "two\nlines"})],
+    ),
+    (
+        '<tool_call>{"name": "f", "arguments": {"a": "</tool_call> é 😀"}}</tool_call>',
+        "",
+        [("f", {"a": "</tool_call> é 😀"})],
+    ),
+    ('{"tool_calls": [{"name": "f", "arguments": {}}, {"name": "g"}]}', "", [("f", {}), ("g", {})]),
+    ('{"name": "Bob", "age": ', '{"name": "Bob", "age": ', []),
+    ("a < b [TOOL_CALL", "a < b [TOOL_CALL", []),
+    ('{"name": "f", "arguments": "not json"}', '{"name": "f", "arguments": "not json"}', []),
+    ("", "", []),
+]
+
+
+@pytest.mark.parametrize(("text", "content", "calls"), TEXTS)
+def test_scanner_any_cut(text: str, content: str, calls: list[object]) -> None:
+    for seed in range(40):
+        chance = random.Random(seed)
+        places = sorted(chance.randint(0, len(text)) for _ in range(min(seed, 9)))
+        scanner = CallScanner()
+        ends = [*places, len(text)]
+        given_ = "".join(scanner.feed(text[a:b]) for a, b in zip([0, *places], ends, strict=True))
+        found, rest = scanner.finish()
+        assert given_ + rest == content
+        assert [(call.name, call.arguments) for call in found] == calls
+
+
+@given(
+    st.lists(
+        st.sampled_from(['{"name":', '"f"', "}", "{", "<tool_call>", "[TOOL_CALLS]", "]", "x", " "])
+    )
+)
+def test_scanner_loses_nothing(parts: list[str]) -> None:
+    scanner = CallScanner()
+    content = "".join(map(scanner.feed, parts))
+    calls, rest = scanner.finish()
+    text = "".join(parts)
+    for tag in ("<tool_call>", "[TOOL_CALLS]"):
+        text = text.replace(tag, "")
+    assert calls or "".join((content + rest).split()) == "".join(text.split())
+
+
+def test_plain_text_flows() -> None:
+    scanner = CallScanner()
+    assert [scanner.feed(part) for part in ("Hello", " wor", "ld [", "1]")] == [
+        "Hello", " wor", "ld ", "[1]",
+    ]  # fmt: skip
+
+
+def delta(arguments: object, name: str | None = None, id: str | None = None, index: int = 0):  # type: ignore[no-untyped-def]
+    return ToolDelta(index=index, id=id, function=FunctionDelta(name=name, arguments=arguments))
+
+
+@pytest.mark.parametrize(
+    ("deltas", "calls", "text"),
+    [
+        ([delta('{"a":', "f", "i"), delta("1}")], [("i", "f", {"a": 1})], ""),
+        ([delta('{"a":', "f", "i"), delta("1}", "f", "i")], [("i", "f", {"a": 1})], ""),
+        ([delta("", "f", "i")], [("i", "f", {})], ""),
+        ([delta(None, "f", "i")], [("i", "f", {})], ""),
+        ([delta({"a": 1}, "f", "i")], [("i", "f", {"a": 1})], ""),
+        ([delta('"{\\"a\\": 1}"', "f", "i")], [("i", "f", {"a": 1})], ""),
+        ([delta('"Paris"', "f", "i")], [], '{"name": "f", "arguments": "Paris"}'),
+        ([delta('{"a":', "f", "i")], [], '{"name": "f", "arguments": {"a":}'),
+        ([delta("{}", None, "i")], [], '{"name": "", "arguments": {}}'),
+        ([delta("[" * 5000, "f", "i")], [], '{"name": "f", "arguments": ' + "[" * 5000 + "}"),
+        ([delta('{"a":1e999}', "f", "i")], [], '{"name": "f", "arguments": {"a":1e999}}'),
+    ],
+)
+def test_collector(deltas: list[ToolDelta], calls: list[object], text: str) -> None:
+    collector = CallCollector()
+    for one in deltas:
+        collector.add([one])
+    found, rest = collector.finish()
+    assert [(c.id, c.name, c.arguments) for c in found] == calls
+    assert rest == text
+
+
+def test_ids() -> None:
+    assert parse_calls('{"name":"f"}')[0].id == call_id("f", {}, 0)
+    made = call_id("f", {"a": 1}, 0)
+    assert made.startswith("call_") and len(made) == 13 and made[5:].isalnum()
+    assert made != call_id("f", {"a": 1}, 1)
+
+
+def test_many_calls_are_read_in_linear_time() -> None:
+    assert len(parse_calls(HERMES * 5_000)) == 5_000

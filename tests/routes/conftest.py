@@ -1,0 +1,3 @@
+"""The server that the tests here talk to."""
+
+from tests.front import server as server

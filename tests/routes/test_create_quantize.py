@@ -1,0 +1,112 @@
+"""create with `quantize`, and of uploaded safetensors. The quantiser is the real one."""
+
+import importlib.util
+import json
+
+import pytest
+
+from tests.models.convert.conftest import local
+from tests.models.convert.tools import Tools
+from tests.routes.test_create import blobs, client, digest_of, names
+from tests.server_process import Server
+from tests.tiny import write_tiny_gguf
+
+__all__ = ["client"]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        importlib.util.find_spec("llama_cpp") is None,
+        reason="llama_cpp is not installed; run: make test",
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """Return a server of our own: the others' look for what is left behind."""
+    with Server(tmp_path_factory.mktemp("quantize")) as running:
+        yield running
+
+
+def test_a_large_model_is_made_smaller(server, client):
+    server.model("sea")
+    lines = server.lines("/api/create", {"model": "small", "from": "sea", "quantize": "q4_K_M"})
+    said = list(dict.fromkeys(line["status"] for line in lines))
+    assert said[:2] == ["quantizing F16 model to Q4_K_M", "verifying conversion"]
+    assert said[2].startswith("creating new layer sha256:")
+    assert said[-2:] == ["writing manifest", "success"]
+    moving = [line for line in lines if "quantizing" in line["status"]]
+    assert {line["digest"] for line in moving} == {"0000000000000000000"}
+    assert moving[-1]["completed"] == moving[-1]["total"] > 0
+    assert client.show("small").details.quantization_level == "Q4_K_M"
+    assert client.show("sea").details.quantization_level == "F16"
+    assert client.chat("small", [{"role": "user", "content": "x"}]).message.content
+    answer = server.post("/api/create", {"model": "x", "from": "small", "quantize": "Q8_0"})
+    assert answer == (400, {"error": "quantization is only supported for F16 and F32 models"})
+    body = {"model": "same", "from": "small", "quantize": "Q4_K_M", "stream": False}
+    assert server.post("/api/create", body) == (200, {"status": "success"})
+    for name in ("small", "same"):
+        client.delete(name)
+    assert blobs(server) == []
+
+
+def test_an_upload_is_quantised_without_a_stream(server, client, tmp_path):
+    path = write_tiny_gguf(tmp_path / "up.gguf", seed=9)
+    digest = client.create_blob(path)
+    body = {"model": "up", "files": {"up.gguf": digest}, "quantize": "Q8_0", "stream": False}
+    assert server.post("/api/create", body) == (200, {"status": "success"})
+    assert client.show("up").details.quantization_level == "Q8_0"
+    client.delete("up")
+
+
+@pytest.fixture(scope="module")
+def converting(tmp_path_factory):
+    """Return a server that has a converter (a stand-in), and what makes its models."""
+    home = tmp_path_factory.mktemp("converting")
+    tiny = write_tiny_gguf(home / "tiny.gguf")
+    tools = Tools(home / "data", tiny)
+    with Server(home) as running:
+        yield running, tools
+
+
+def upload(server, folder):
+    files = {}
+    for path in folder.iterdir():
+        files[path.name] = digest_of(path.read_bytes())
+        server.request("POST", f"/api/blobs/{files[path.name]}", path.read_bytes())
+    return files
+
+
+@pytest.mark.parametrize(("quantize", "has"), [(None, "F16"), ("Q4_K_M", "Q4_K_M")])
+def test_uploaded_safetensors(converting, tmp_path, quantize, has):
+    server, tools = converting
+    body = {"model": "mine", "files": upload(server, local(tmp_path / "m")), "quantize": quantize}
+    lines = server.lines("/api/create", body)
+    said = [line.get("status") for line in lines]
+    assert said[0] == "converting model"
+    assert said[-1] == "success", lines
+    assert server.post("/api/show", {"model": "mine"})[1]["details"]["quantization_level"] == has
+    assert "code.py" not in tools.calls()[-1][1]
+    assert server.request("DELETE", "/api/delete", {"model": "mine"})[0] == 200
+
+
+def test_uploads_that_cannot_be_converted(converting, tmp_path):
+    server, _ = converting
+    fine = upload(server, local(tmp_path / "m"))
+    body = {"model": "x", "files": {**fine, "../x.json": fine["config.json"]}}
+    assert server.post("/api/create", body)[1]["error"].startswith("invalid file name '../x.json'")
+    del fine["tokenizer.json"]
+    status, reply = server.post("/api/create", {"model": "x", "files": fine})
+    assert (status, "no tokenizer" in reply["error"]) == (400, True)
+    bad = upload(server, local(tmp_path / "bad", model_type="fails"))
+    lines = server.lines("/api/create", {"model": "x", "files": bad})
+    assert "does not know the architecture FooForCausalLM" in lines[-1]["error"]
+    assert "x:latest" not in names(server)
+
+
+def test_without_a_converter(server, tmp_path):
+    files = upload(server, local(tmp_path / "m"))
+    status, _, data = server.request("POST", "/api/create", {"model": "x", "files": files})
+    assert status == 500
+    assert "converter is not installed" in json.loads(data)["error"]
+    assert "vllama convert" in json.loads(data)["error"]

@@ -1,0 +1,125 @@
+"""`serve --upstream`: the front before servers that somebody else started."""
+
+import json
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from tests.ports import free_port
+from tests.routes.test_ollama_chat import ENDLESS, WORDS, sse, until, user
+from tests.server_process import FAKE, Server
+
+# real processes, one after another: not for every save
+pytestmark = pytest.mark.slow
+
+
+class Elsewhere:
+    """A fake engine that the test starts, as somebody else would."""
+
+    def __init__(self, *switches):
+        self.port = free_port()
+        self.switches = switches
+        self.process = None
+        self.start()
+
+    def start(self):
+        command = [sys.executable, str(FAKE / "engine.py"), "--port", str(self.port)]
+        self.process = subprocess.Popen([*command, "--model", "org/big", *self.switches])
+        until(self.answers)
+
+    def answers(self):
+        try:
+            socket.create_connection(("127.0.0.1", self.port), timeout=5).close()
+        except OSError:
+            return False
+        return True
+
+    def stop(self):
+        self.process.kill()
+        self.process.wait()
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.port}"
+
+    def stats(self):
+        import http.client
+
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=240)
+        try:
+            connection.request("GET", "/__stats")
+            return json.loads(connection.getresponse().read())
+        finally:
+            connection.close()
+
+
+@pytest.fixture
+def two():
+    servers = [Elsewhere("--token-interval", "0.005") for _ in range(2)]
+    yield servers
+    for server in servers:
+        server.stop()
+
+
+def chat(server):
+    return server.post("/api/chat", {"model": "org/big", **user(), "stream": False})
+
+
+def test_its_models_are_listed_and_served_and_it_is_left_alone(two, tmp_path):
+    with Server(tmp_path, "--upstream", f"{two[0].url}/v1", fake=False) as server:
+        names = [row["name"] for row in server.get("/api/tags")["models"]]
+        assert "org/big:latest" in names
+        for name in ("org/big", "org/big:latest", "ORG/BIG"):
+            body = {"model": name, **user(), "stream": False}
+            status, reply = server.post("/api/chat", body)
+            assert (status, reply["model"], reply["message"]["content"]) == (200, name, WORDS)
+        assert server.get("/v1/models/org/big")["id"] == "org/big"
+        events = sse(server, "/v1/chat/completions", {"model": "org/big", **user(), "stream": True})
+        assert {event["model"] for event in events} == {"org/big"}
+        row = next(row for row in server.get("/api/ps")["models"] if row["engine"] == "external")
+        assert row["state"] == "ready"
+        assert server.post("/api/generate", {"model": "org/big", "keep_alive": 0})[0] == 200
+        until(lambda: not server.get("/api/ps")["models"])
+        assert chat(server)[0] == 200
+    assert two[0].answers()
+
+
+def test_the_key_is_sent(tmp_path):
+    elsewhere = Elsewhere("--api-key", "sesame")
+    try:
+        options = ("--upstream", elsewhere.url, "--upstream-key", "sesame")
+        with Server(tmp_path, *options, fake=False) as server:
+            assert chat(server)[0] == 200
+    finally:
+        elsewhere.stop()
+
+
+def test_two_servers_share_the_work_and_stand_in_for_each_other(two, tmp_path):
+    options = ("--upstream", two[0].url, "--upstream", two[1].url)
+    with Server(tmp_path, *options, fake=False) as server:
+        slow = {"model": "org/big", **user(f"@tokens={ENDLESS}"), "stream": True}
+        with server.open("/api/chat", slow) as first:
+            first.readline()
+            assert chat(server)[0] == 200
+            assert [each.stats()["requests"] > 0 for each in two] == [True, True]
+        two[0].stop()
+        for _ in range(4):
+            assert chat(server)[0] == 200
+        two[1].stop()
+        status, headers, data = server.request(
+            "POST", "/api/chat", {"model": "org/big", **user(), "stream": False}
+        )
+        assert status == 503
+        assert "cannot reach 'org/big:latest'" in json.loads(data)["error"]
+        assert headers["retry-after"]
+        two[1].start()
+        until(lambda: chat(server)[0] == 200)
+
+
+def test_a_wrong_address_is_refused_at_once(tmp_path):
+    command = [sys.executable, "-m", "vllama", "serve", "--upstream", "ftp://x", "--port", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+    assert done.returncode == 2
+    assert "not an http address" in done.stderr

@@ -1,0 +1,34 @@
+"""A model whose chat template would never end: a 400, and nobody else waits."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.routes.test_ollama_chat import WORDS, until, user
+
+pytestmark = pytest.mark.slow
+
+STUCK = "{% set x = 'a' * 99999 %}{% for a in x %}{% for b in x %}{% endfor %}{% endfor %}"
+WHY = "cannot render the model's chat template: it took more than 2 s of processor time"
+
+
+def test_a_template_without_end_harms_its_own_model_only(server):
+    server.model("endless", template=STUCK)
+    hello = {**user(), "stream": False}
+    server.post("/api/chat", {"model": "plain"})
+    with ThreadPoolExecutor() as pool:
+        asked = pool.submit(server.post, "/api/chat", {"model": "endless", **hello})
+        until(lambda: "endless" in str(server.get("/api/ps")))
+        assert (
+            server.post("/api/chat", {"model": "plain", **hello})[1]["message"]["content"] == WORDS
+        )
+        assert not asked.done()
+        status, reply = asked.result()
+    assert (status, reply["error"][: len(WHY)]) == (400, WHY)
+    # the engine, which would try the same, has not been asked
+    assert server.stats("endless")["bodies"] == []
+    status, reply = server.post("/v1/chat/completions", {"model": "endless", **hello})
+    assert (status, reply["error"]["message"][: len(WHY)]) == (400, WHY)
+    server.post("/api/generate", {"model": "endless", "keep_alive": 0})

@@ -1,0 +1,67 @@
+"""Keys of the server itself, and the identity of a request."""
+
+from __future__ import annotations
+
+import pytest
+
+from vllama.log_context import MAX_LENGTH, Trace, sane
+from vllama.routes.guards import Guards
+
+KEYS = ("sk-one", "sk-two")
+
+
+@pytest.mark.parametrize(
+    ("path", "authorization", "api_key", "allowed"),
+    [
+        ("/api/tags", "", "", False),
+        ("/api/version", "", "", False),
+        ("/metrics", "", "", False),
+        ("/", "", "", True),
+        ("/health", "", "", True),
+        ("/livez", "", "", True),
+        ("/readyz", "", "", True),
+        ("/health/", "", "", False),
+        ("/api/tags", "Bearer sk-one", "", True),
+        ("/api/tags", "bearer  sk-two ", "", True),
+        ("/api/tags", "Bearer sk-on", "", False),
+        ("/api/tags", "Bearer sk-one2", "", False),
+        ("/api/tags", "Bearer ", "", False),
+        ("/api/tags", "Basic sk-one", "", False),
+        ("/api/tags", "sk-one", "", False),
+        ("/api/tags", "Bearer sk-\u00f6ne", "", False),
+        ("/v1/messages", "", "sk-one", True),
+        ("/v1/models", "", "sk-two", True),
+        ("/v1/messages", "", "sk-three", False),
+        ("/v1/messages", "Bearer wrong", "sk-one", True),
+    ],
+)
+def test_who_may_ask(path: str, authorization: str, api_key: str, allowed: bool) -> None:
+    assert Guards(keys=KEYS).key_allowed(path, authorization, api_key) is allowed
+    assert Guards().key_allowed(path, authorization, api_key)
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("abc-123", True),
+        ("req_01HXYZ/!~", True),
+        ("x" * MAX_LENGTH, True),
+        ("x" * (MAX_LENGTH + 1), False),
+        ("", False),
+        ("two words", False),
+        ("tab\there", False),
+        ("line\nfeed", False),
+        ("\x1b[2J", False),
+        ("gr\u00fcn", False),
+        ("\x7f", False),
+    ],
+)
+def test_which_ids_of_clients_are_kept(given: str, kept: bool) -> None:
+    assert sane(given) is kept
+
+
+def test_each_call_to_an_engine_has_an_id_of_its_own() -> None:
+    trace = Trace("abc")
+    assert [trace.next_call() for _ in range(3)] == ["abc", "abc-2", "abc-3"]
+    # some engines refuse a second request of a name while the first one runs
+    assert Trace("abc", "abc-9f").next_call() == "abc-9f"

@@ -1,0 +1,119 @@
+"""`/livez`, `/readyz`, `/health`: whether the server can serve, and if not, why."""
+
+import json
+
+import pytest
+
+from tests.ports import free_port
+from tests.routes.test_external import Elsewhere, chat
+from tests.routes.test_ollama_chat import until, user
+from tests.server_process import Server
+
+# real processes, one after another: not for every save
+pytestmark = pytest.mark.slow
+
+
+def asked(server, path, headers=None):
+    status, _, data = server.request("GET", path, None, headers)
+    return status, json.loads(data)
+
+
+def is_ready(server):
+    return asked(server, "/readyz") == (200, {"status": "ready"})
+
+
+def test_without_a_model_to_load_it_is_ready_as_soon_as_it_is_there(server):
+    until(lambda: is_ready(server))
+    assert asked(server, "/health") == asked(server, "/livez") == (200, {"status": "ok"})
+    for path in ("/readyz", "/health", "/livez"):
+        assert server.request("HEAD", path)[0] == 200
+
+
+def test_a_model_to_load_is_waited_for_and_may_be_unloaded_later(tmp_path):
+    home = Server(tmp_path, "--model", "first")
+    home.model("first")
+    gate = home.models / "first.args"
+    with home as server:
+        until(lambda: is_ready(server))
+        assert server.post("/api/generate", {"model": "first", "keep_alive": 0})[0] == 200
+        until(lambda: not server.get("/api/ps")["models"])
+        assert is_ready(server)  # whoever asks for it gets it
+        # the next load fails, and that is known for a while
+        gate.write_text("--exit-before-ready")
+        assert server.post("/api/chat", {"model": "first", **user()})[0] == 500
+        for path, word in (("/readyz", "not ready"), ("/health", "error")):
+            status, reply = asked(server, path)
+            assert (status, reply["status"]) == (503, word)
+            (reason,) = reply["reasons"]
+            assert reason["what"] == "model first"
+            assert "cannot start first:latest: it ended" in reason["why"]
+        gate.write_text("")
+        assert server.post("/api/chat", {"model": "first", **user(), "stream": False})[0] == 200
+        assert is_ready(server)
+        server.post("/api/generate", {"model": "first", "keep_alive": 0})
+        until(lambda: not server.get("/api/ps")["models"])
+        (tmp_path / "models" / "first.gguf").unlink()
+        status, reply = asked(server, "/readyz")
+        assert status == 503 and "first.gguf' is gone" in reply["reasons"][0]["why"]
+        assert asked(server, "/livez")[0] == 200
+
+
+def test_a_load_that_takes_long_is_no_trouble_but_not_ready(tmp_path):
+    home = Server(tmp_path, "--model", "slow")
+    home.model("slow", "--ready-after", "600")
+    with home as server:
+        until(lambda: "model slow" in str(asked(server, "/readyz")))
+        status, reply = asked(server, "/readyz")
+        assert status == 503
+        assert reply["reasons"] == [{"what": "model slow", "why": "it has not been loaded yet"}]
+        assert asked(server, "/health") == (200, {"status": "ok"})
+
+
+def test_a_dead_upstream_is_told_and_nothing_is_said_of_it_that_is_not_so(tmp_path):
+    url = f"http://127.0.0.1:{free_port()}"
+    with Server(tmp_path, "--upstream", url, fake=False) as server:
+        server.wait_for(f"the upstream at {url} cannot serve: .*refused")
+        assert "already runs" not in server.output and "it answers" not in server.output
+        for path in ("/health", "/readyz"):
+            status, reply = asked(server, path)
+            assert status == 503
+            (reason,) = reply["reasons"]
+            assert reason["what"] == f"upstream {url}"
+            assert "refused" in reason["why"]
+        assert asked(server, "/livez")[0] == 200
+
+
+def test_one_upstream_that_lives_is_enough(tmp_path):
+    elsewhere = Elsewhere()
+    dead = f"http://127.0.0.1:{free_port()}"
+    try:
+        options = ("--upstream", elsewhere.url, "--upstream", dead)
+        with Server(tmp_path, *options, fake=False) as server:
+            until(lambda: is_ready(server))
+            assert asked(server, "/health")[0] == 200
+            assert chat(server)[0] == 200
+            elsewhere.stop()
+            until(lambda: asked(server, "/health")[0] == 503)
+            assert {reason["what"] for reason in asked(server, "/readyz")[1]["reasons"]} == {
+                f"upstream {elsewhere.url}",
+                f"upstream {dead}",
+            }
+            assert chat(server)[0] == 503
+            (row,) = server.get("/api/ps")["models"]
+            assert row["state"] == "backoff"
+            assert elsewhere.url in row["cause"]
+            assert row["context_length"] == 0, "that server does not tell"
+            elsewhere.start()
+            until(lambda: is_ready(server))
+    finally:
+        elsewhere.stop()
+
+
+def test_the_reasons_are_for_those_with_a_key(tmp_path):
+    url = f"http://127.0.0.1:{free_port()}"
+    options = ("--upstream", url, "--api-key", "sesame")
+    with Server(tmp_path, *options, fake=False) as server:
+        server.wait_for("cannot serve")
+        assert asked(server, "/readyz") == (503, {"status": "not ready"})
+        status, reply = asked(server, "/readyz", {"authorization": "Bearer sesame"})
+        assert status == 503 and url in str(reply)

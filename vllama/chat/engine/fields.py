@@ -1,0 +1,304 @@
+"""Parts of a request body that go to an engine, spelled as its traits say.
+
+Used by `openai_in` (Ollama's dialect) and `adapt` (OpenAI's): parameters, schemas, thinking,
+images. Sources: contract §2.1, §2.4; engines-llamacpp §2 (what llama.cpp's Python
+server cannot take).
+"""
+
+from __future__ import annotations
+
+import binascii
+import random
+from collections.abc import Mapping
+from typing import Any
+
+from vllama.chat.context import answer_limit
+from vllama.chat.engine.traits import SchemaStyle, Traits, once_for_traits
+from vllama.chat.gbnf import json_grammar
+from vllama.chat.grammar_schema import closed, safe_schema
+from vllama.chat.request import Format, Sampling, Think
+from vllama.chat.schema import check_schema
+from vllama.chat.template_style import template_switches
+from vllama.errors import BadRequest, CapabilityMissing
+
+_INT32_MAX = 2**31 - 1
+
+LIMITS: Mapping[str, tuple[float, float]] = {
+    "temperature": (0.0, 1e6),
+    "top_p": (1e-6, 1.0),  # vLLM refuses 0; this is as greedy
+    "min_p": (0.0, 1.0),
+    "typical_p": (0.0, 1.0),
+    "presence_penalty": (-2.0, 2.0),
+    "frequency_penalty": (-2.0, 2.0),
+    "repeat_penalty": (1e-3, 1e6),
+}
+"""What the engines accept; Ollama accepts anything, so values are moved inside.
+
+`Traits.limits` has those of an engine that accepts less.
+"""
+
+_SENT = (
+    "temperature", "top_p", "top_k", "min_p", "typical_p", "repeat_penalty", "repeat_last_n",
+    "presence_penalty", "frequency_penalty", "num_keep",
+)  # fmt: skip
+
+MAX_PUT = 256
+
+_SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+
+_SIGNATURES = (
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF8", "image/gif"),
+)
+_LEVELS = {
+    "minimal": "low", "low": "low", "medium": "medium", "high": "high",
+    "max": "max", "xhigh": "max", "ultra": "max",
+}  # fmt: skip
+
+
+def engine_role(role: str, traits: Traits) -> str:
+    """Return a message's role as the engine takes it. Raises BadRequest for one that it refuses."""
+    known = "system" if role == "developer" and not traits.takes_developer_role else role
+    if traits.roles is not None and known not in traits.roles:
+        raise BadRequest(
+            f"invalid role '{role[:40]}': use system, user, assistant or tool"
+            if role
+            else "a message has no role: use system, user, assistant or tool"
+        )
+    return known
+
+
+def put_model(body: dict[str, Any], traits: Traits, model: str) -> None:
+    """Set the name that the engine wants to hear, and streaming: a client that leaves must free it.
+
+    (engines-llamacpp §2: an answer that is not streamed runs to its end, whoever left.)
+    """
+    body["model"] = traits.model_name or model
+    body["stream"] = True
+    if traits.usage_in_stream:
+        body["stream_options"] = {"include_usage": True}
+
+
+def put_sampling(body: dict[str, Any], sampling: Sampling, traits: Traits) -> None:
+    """Send every parameter that the engine knows, under its name there, but `max_tokens`."""
+    kept = _put(traits)
+    found = kept.get(sampling)
+    if found is None:
+        if len(kept) >= MAX_PUT:
+            kept.clear()
+        found = kept[sampling] = _sampling(sampling, traits)
+    body.update(found)
+
+
+@once_for_traits
+def _put(traits: Traits) -> dict[Sampling, dict[str, Any]]:
+    """Return where is kept what `put_sampling` has worked out for an engine."""
+    return {}
+
+
+def _sampling(sampling: Sampling, traits: Traits) -> dict[str, Any]:
+    body: dict[str, Any] = {}
+    for name in _SENT:
+        if name in traits.parameters:
+            body[traits.parameters[name]] = clamp(name, getattr(sampling, name), traits)
+    seed = mask_seed(sampling.seed, traits)
+    if seed is not None and "seed" in traits.parameters:
+        body[traits.parameters["seed"]] = seed
+    if sampling.stop and "stop" in traits.parameters:
+        body[traits.parameters["stop"]] = list(sampling.stop)
+    return body
+
+
+def put_max_tokens(
+    body: dict[str, Any], limit: int | None, traits: Traits, *, default_is_small: bool
+) -> None:
+    """Send a limit; with `default_is_small` (completions: 16) also when there is none."""
+    name = traits.parameters.get("max_tokens", "max_tokens")
+    limit = answer_limit(limit, traits)
+    if limit is not None:
+        body[name] = max(1, limit)
+    elif default_is_small:
+        body[name] = None if traits.takes_nulls else traits.context_length
+
+
+def clamp(name: str, value: float, traits: Traits) -> float:
+    """Move a parameter's value into the range that the engine accepts."""
+    if name == "top_k":
+        return int(min(value, _INT32_MAX)) if value > 0 else traits.no_top_k
+    if name in ("repeat_last_n", "num_keep"):
+        return int(min(max(value, -1), _INT32_MAX))
+    low, high = traits.limits.get(name, LIMITS[name])
+    return min(max(value, low), high)
+
+
+def mask_seed(seed: int, traits: Traits) -> int | None:
+    """Cut a seed to the engine's width (never its sign bit at 64); None for -1, random."""
+    return None if seed == -1 else seed & ((1 << min(traits.seed_bits, 63)) - 1)
+
+
+def response_format(wanted: Format, traits: Traits) -> dict[str, object] | None:
+    """Return the `response_format` of a format, None for free text.
+
+    Raises CapabilityMissing if the engine cannot keep to one: answering anyhow would look like it;
+    BadRequest for a schema that cannot be used.
+    """
+    if wanted is None:
+        return None
+    if traits.schema_style is SchemaStyle.NONE:
+        raise CapabilityMissing(
+            "the engine of this model does not support structured outputs (format)"
+        )
+    if wanted == "json":
+        return {"type": "json_object"}
+    check_schema(wanted)
+    if traits.schema_style is SchemaStyle.JSON_OBJECT:
+        return {"type": "json_object", "schema": safe_schema(wanted)}
+    return {"type": "json_schema", "json_schema": {"name": "response", "schema": wanted}}
+
+
+def put_completion_format(
+    body: dict[str, Any], wanted: Mapping[str, object] | None, traits: Traits
+) -> None:
+    """Put a `response_format` into a completion: as it is, or as the engine wants it there.
+
+    A llama.cpp that was built with llguidance, as xllamacpp is, lets any white space come between
+    two values, and a small model goes on with it to the end of its context. `x-guidance` (in
+    llguidance's docs/json_schema.md) allows one space; other builds ignore it.
+    """
+    if wanted is None:
+        return
+    inner = wanted.get("json_schema")
+    schema = inner.get("schema") if isinstance(inner, Mapping) else wanted.get("schema")
+    schema = schema if isinstance(schema, Mapping) and schema else {"type": "object"}
+    if traits.completion_grammar is not None:
+        is_safe = traits.schema_style is SchemaStyle.JSON_OBJECT  # made so by `response_format`
+        body[traits.completion_grammar] = json_grammar(schema if is_safe else safe_schema(schema))
+    elif traits.completion_schema is not None:
+        body[traits.completion_schema] = {"x-guidance": _SPACING} | closed(schema)
+    else:
+        body["response_format"] = wanted
+
+
+def adapt_response_format(value: object, traits: Traits) -> dict[str, object] | None:
+    """Turn OpenAI's `response_format` into the engine's form. Raises what `response_format` does,
+    and BadRequest.
+    """
+    if not isinstance(value, dict):
+        raise BadRequest("Invalid type for 'response_format': expected an object.")
+    match value.get("type"):
+        case "text":
+            return None
+        case "json_object":
+            schema = value.get("schema")
+        case "json_schema":
+            inner = value.get("json_schema")
+            schema = inner.get("schema") if isinstance(inner, dict) else None
+            if not isinstance(schema, dict):
+                raise BadRequest("Missing required parameter: 'response_format.json_schema'.")
+            if traits.schema_style is SchemaStyle.OPENAI:
+                check_schema(schema)
+                return value  # with its name and strictness
+        case other:
+            raise BadRequest(
+                f"Invalid value: {str(other)[:80]!r}. Supported values are: "
+                "'json_object', 'json_schema', and 'text'."
+            )
+    return response_format(schema if isinstance(schema, dict) else "json", traits)
+
+
+def put_think(body: dict[str, Any], think: Think, traits: Traits) -> None:
+    """Switch thinking, where the engine's templates can be told (§2.4); a client's own kwargs win.
+
+    Families differ in the name of the switch, and templates ignore names they do not know.
+    """
+    if think is None:
+        return
+    level = think if isinstance(think, str) else None
+    if traits.takes_template_kwargs:
+        own = body.get("chat_template_kwargs")
+        switches = template_switches(think)
+        body["chat_template_kwargs"] = switches | (own if isinstance(own, dict) else {})
+    if traits.takes_reasoning_effort and level is not None:
+        body["reasoning_effort"] = level
+
+
+def need_logprobs(body: dict[str, Any], traits: Traits, model: str) -> None:
+    """Raise CapabilityMissing if the engine tells no log probabilities.
+
+    Where an answer with them may have to be made a second time, it gets a seed.
+    """
+    if not traits.takes_logprobs:
+        raise CapabilityMissing(f'"{model}" does not support logprobs')
+    if traits.loses_characters:
+        body.setdefault(traits.parameters["seed"], random.getrandbits(min(traits.seed_bits, 63)))
+
+
+def need_completions(traits: Traits) -> None:
+    """Raise CapabilityMissing if the engine has chats only."""
+    if not traits.completes:
+        raise CapabilityMissing(
+            "the engine of this model does not support completions of a finished prompt "
+            "(raw, suffix, context, a template): it has chats only"
+        )
+
+
+def need_tools(traits: Traits) -> None:
+    """Raise CapabilityMissing if the engine would not show tools to the model."""
+    if not traits.takes_tools:
+        raise CapabilityMissing("the engine of this model does not support tools")
+
+
+def effort_of(body: Mapping[str, Any]) -> object:
+    """Return the effort that a body asks for; `reasoning` wins over `reasoning_effort` (§1.8)."""
+    reasoning = body.get("reasoning")
+    effort = reasoning.get("effort") if isinstance(reasoning, dict) else None
+    return body.get("reasoning_effort") if effort is None else effort
+
+
+def parse_effort(value: object) -> Think:
+    """Map OpenAI's reasoning effort to `think` (§1.8). Raises BadRequest."""
+    if value is None:
+        return None
+    if value == "none":
+        return False
+    level = _LEVELS.get(value) if isinstance(value, str) else None
+    if level is None:
+        raise BadRequest(
+            f"invalid reasoning value: '{str(value)[:80]}' "
+            '(must be "high", "medium", "low", "max", or "none")'
+        )
+    return level
+
+
+def media_part(data: str, traits: Traits, model: str) -> dict[str, object]:
+    """Return the content part of one base64 image or wav.
+
+    Raises CapabilityMissing when the model takes none, BadRequest for an unknown kind of file.
+    """
+    kind = _media_type(data)
+    if kind == "audio/wav":
+        return audio_part(data, "wav", traits, model)
+    if not traits.takes_images:
+        raise CapabilityMissing(f'"{model}" does not support vision')
+    if kind is None:
+        raise BadRequest("cannot read the image: not PNG, JPEG, WebP or GIF")
+    return {"type": "image_url", "image_url": {"url": f"data:{kind};base64,{data}"}}
+
+
+def audio_part(data: str, kind: str, traits: Traits, model: str) -> dict[str, object]:
+    """Return the content part of base64 audio. Raises CapabilityMissing."""
+    if not traits.takes_audio:
+        raise CapabilityMissing(f'"{model}" does not support audio')
+    return {"type": "input_audio", "input_audio": {"data": data, "format": kind}}
+
+
+def _media_type(data: str) -> str | None:
+    """Tell the kind of a base64 file by its first bytes."""
+    try:
+        head = binascii.a2b_base64(data[:24])
+    except binascii.Error:
+        return None
+    if head[:4] == b"RIFF":
+        return {b"WEBP": "image/webp", b"WAVE": "audio/wav"}.get(head[8:12])
+    return next((kind for prefix, kind in _SIGNATURES if head.startswith(prefix)), None)

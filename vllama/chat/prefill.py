@@ -1,0 +1,124 @@
+"""An answer that the client has begun: a last message of the assistant, which the model continues.
+
+Anthropic's guides call it prefill, transformers `continue_final_message`. Ollama's own renderers
+leave such a message open too (model/renderers), and its Go templates join neighbours of one role
+with an empty line between them (`collate`), which is done here as well: many Jinja templates refuse
+two answers in a row. A message with tool calls is a whole turn and is not continued.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from msgspec.structs import replace
+
+from vllama.chat.engine.traits import Traits
+from vllama.chat.request import Message
+from vllama.errors import BadRequest
+from vllama.parsers.thinking import ends_open, thinking_opening
+
+MARK = "vllama0continues0here"
+"""Stands for the text of an answer to continue: nothing in it that a template would change."""
+
+
+def joined(messages: Sequence[Message]) -> Sequence[Message]:
+    """Return the messages with the answers at their end in one; an empty one is left out."""
+    out = list(messages)
+    while len(out) > 1 and _is_answer(out[-1]):
+        before, last = out[-2:]
+        if not (last.content or last.thinking or last.images):
+            out.pop()
+        elif _is_answer(before):
+            out[-2:] = [
+                replace(
+                    last,
+                    content="\n\n".join(filter(None, (before.content, last.content))),
+                    thinking=before.thinking or last.thinking,
+                    images=before.images + last.images,
+                )
+            ]
+        else:
+            break
+    return out if len(out) < len(messages) else messages
+
+
+def joined_bodies(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return OpenAI's messages with the answers at their end in one, as `joined` does."""
+    out = list(messages)
+    while len(out) > 1 and _is_plain(out[-1]):
+        before, last = out[-2:]
+        if not any(value for name, value in last.items() if name != "role"):
+            out.pop()
+        elif _is_plain(before):
+            texts = (before.get("content"), last.get("content"))
+            out[-2:] = [before | last | {"content": "\n\n".join(filter(None, texts))}]
+        else:
+            break
+    return out if len(out) < len(messages) else messages
+
+
+def is_continued(messages: Sequence[Message]) -> bool:
+    """Tell whether the last message is an answer to go on from."""
+    if not messages or not _is_answer(messages[-1]):
+        return False
+    return bool(messages[-1].content or messages[-1].thinking)
+
+
+async def continued(
+    messages: Sequence[Message], render: Callable[[Sequence[Message], bool], Awaitable[str]]
+) -> str:
+    """Return the prompt that ends within the last message, an answer, for the model to go on.
+
+    `render` makes the prompt of messages with a template; the flag asks for the beginning of a new
+    answer at its end. It renders a mark in the place of the last text, and the end of the turn
+    after the mark is cut off; so nothing is lost that a template trims off a text or looks for in
+    it. Where the mark does not come out (a template that leaves a last answer out, or refuses it),
+    and for a text that begins with its thinking, the text follows what begins any answer. Raises
+    BadRequest as `render` does.
+    """
+    last, text = messages[-1], messages[-1].content
+    if not thinking_opening(text):
+        with suppress(BadRequest):
+            marked = await render((*messages[:-1], replace(last, content=MARK)), False)
+            head, mark, _ = marked.rpartition(MARK)
+            if mark:
+                return head + text
+    prompt = await render(messages[:-1], True)
+    if ends_open(prompt):  # the template has opened the thinking already
+        text = text.lstrip().removeprefix(thinking_opening(text)).lstrip("\n")
+    return prompt + text
+
+
+def ends_in_answer(messages: object) -> bool:
+    """Tell whether the last of a client's OpenAI messages is an answer: such are few."""
+    last = messages[-1] if isinstance(messages, list) and messages else None
+    return isinstance(last, dict) and last.get("role") == "assistant" and not last.get("tool_calls")
+
+
+def put_continuation(body: dict[str, Any], traits: Traits) -> None:
+    """Ask the engine to continue the last message, if it is an answer and the engine knows how.
+
+    What the client said about it wins.
+    """
+    own = "continue_final_message" in body or "add_generation_prompt" in body
+    if not traits.takes_continue_final_message or own:
+        return
+    messages = body["messages"]
+    if _is_plain(messages[-1]) and messages[-1].get("content"):
+        body["continue_final_message"] = True
+        body["add_generation_prompt"] = False
+
+
+def _is_answer(message: Message) -> bool:
+    return message.role == "assistant" and not message.tool_calls
+
+
+def _is_plain(message: dict[str, Any]) -> bool:
+    content = message.get("content")
+    return (
+        message.get("role") == "assistant"
+        and not message.get("tool_calls")
+        and (content is None or isinstance(content, str))
+    )

@@ -1,0 +1,273 @@
+"""Whether a JSON schema can be used, and what its references mean.
+
+Engines differ in what they make of one with a fault: any JSON without a word, an error in their own
+words, or no answer at all (llama-server builds the grammar of a `minLength` above its `maxLength`
+for ever, and answers nobody meanwhile). So it is refused before an engine sees it. The rules are
+those of JSON Schema 2020-12 for the types of keywords, and of older drafts where they allow more.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NoReturn
+from urllib.parse import unquote
+
+from vllama.chat.go_json import encode_json
+from vllama.errors import BadRequest
+
+KINDS = ("string", "number", "integer", "boolean", "object", "array", "null")
+MOST_DEPTH = 128
+MOST_BYTES = 256 * 1024
+MOST_PATTERN = 4096
+"""Characters of a regular expression; `re` keeps hundreds of those that it has compiled."""
+_ONE = frozenset({
+    "additionalItems", "additionalProperties", "contains", "else", "if", "items", "not",
+    "propertyNames", "then", "unevaluatedItems", "unevaluatedProperties",
+})  # fmt: skip
+_MAPS = frozenset({"dependentSchemas", "patternProperties", "properties"})
+_LISTS = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
+_DEFINITIONS = frozenset({"$defs", "definitions"})
+_RANGES = {
+    "string": ("minLength", "maxLength"),
+    "array": ("minItems", "maxItems"),
+    "object": ("minProperties", "maxProperties"),
+}
+_COUNTS = frozenset(name for names in _RANGES.values() for name in names)
+_LIMITS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})
+# what a regular expression cannot mean in any dialect, in the words of Python's `re`
+_BROKEN = re.compile(r"unterminated|unbalanced|nothing to repeat|min repeat greater than max")
+
+
+def check_schema(schema: Mapping[str, Any]) -> None:
+    """Raise BadRequest, with the place, if a schema cannot be used.
+
+    Definitions that nothing refers to are not looked at.
+    """
+    check_size(schema)
+    references = References(schema)
+    todo: list[tuple[object, str, int]] = [(schema, "#", 0)]
+    referred: set[str] = set()
+    while todo:
+        found, where, depth = todo.pop()
+        if isinstance(found, bool):
+            continue
+        if not isinstance(found, Mapping):
+            _refuse(where, f"a schema is an object or a boolean, not {_shown(found)}")
+        if depth > MOST_DEPTH:
+            _refuse("#", f"it is nested more than {MOST_DEPTH} levels deep")
+        for name, value in found.items():
+            check = _CHECKS.get(name)
+            if check is not None:
+                check(f"{where}/{_escaped(name)}", value)
+        _check_ranges(found, where)
+        todo += ((inner, f"{where}/{path}", depth + 1) for path, inner in _schemas_in(found))
+        reference = found.get("$ref")
+        if reference is not None and reference not in referred:
+            referred.add(reference)
+            todo.append((references.end(reference, f"{where}/$ref"), reference, 0))
+
+
+def check_size(schema: object) -> None:
+    """Raise BadRequest if a schema is so large that to look through it would take long."""
+    if len(encode_json(schema)) > MOST_BYTES:
+        raise BadRequest(f"cannot use the JSON schema: it is larger than {MOST_BYTES} bytes")
+
+
+class References:
+    """What the references in one schema mean; all names are collected once."""
+
+    def __init__(self, root: object) -> None:
+        self._root = root
+        self._names: dict[tuple[int, str], dict[str, object]] = {}
+        self._ends: dict[str, object] = {}
+
+    def resolve(self, reference: str) -> object:
+        """Return the part of the schema that is meant. Raises LookupError if there is none.
+
+        By a pointer (`#/$defs/a`), an anchor (`#a`) or a schema's `$id`; nothing is fetched.
+        """
+        root = self._root
+        base, _, fragment = reference.partition("#")
+        target = root
+        if base and not (isinstance(root, Mapping) and root.get("$id") == base):
+            target = self._named(root, "$id", base)
+        fragment = unquote(fragment)
+        if fragment and not fragment.startswith("/"):
+            return self._named(target, "$anchor", fragment)
+        for step in fragment.split("/")[1:]:
+            step = step.replace("~1", "/").replace("~0", "~")
+            if isinstance(target, Mapping) and step in target:
+                target = target[step]
+            elif isinstance(target, list) and step.isdecimal() and int(step) < len(target):
+                target = target[int(step)]
+            else:
+                raise LookupError(reference)
+        return target
+
+    def end(self, reference: str, where: str) -> object:
+        """Return what a reference means in the end, which must be more than another one.
+
+        Raises BadRequest.
+        """
+        seen: dict[str, None] = {}
+        while reference not in self._ends:
+            seen[reference] = None
+            try:
+                target = self.resolve(reference)
+            except LookupError:
+                _refuse(where, f"{_shown(reference)} is not in the schema")
+            following = target.get("$ref") if isinstance(target, Mapping) else None
+            if not isinstance(following, str):
+                self._ends[reference] = target
+            elif following in seen:
+                _refuse(where, f"{_shown(reference)} only refers to itself")
+            else:
+                reference = following
+        self._ends |= dict.fromkeys(seen, self._ends[reference])
+        return self._ends[reference]
+
+    def _named(self, root: object, keyword: str, name: str) -> object:
+        names = self._names.get((id(root), keyword))
+        if names is None:
+            names = self._names[id(root), keyword] = {}
+            todo = [root]
+            while todo:
+                found = todo.pop()
+                if isinstance(found, Mapping):
+                    if isinstance(own := found.get(keyword), str):
+                        names.setdefault(own, found)
+                    todo += found.values()
+                elif isinstance(found, list):
+                    todo += found
+        return names[name]  # a KeyError is a LookupError
+
+
+def _schemas_in(schema: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+    """Yield the schemas that one consists of, with their paths in it."""
+    for name, value in schema.items():
+        if name in _MAPS:
+            yield from ((f"{name}/{_escaped(key)}", inner) for key, inner in value.items())
+        elif name in _ONE and not (name == "items" and isinstance(value, list)):
+            yield name, value
+        elif name in _ONE or name in _LISTS:  # in older drafts `items` may be a list
+            yield from ((f"{name}/{number}", inner) for number, inner in enumerate(value))
+
+
+def _check_ranges(schema: Mapping[str, Any], where: str) -> None:
+    kinds = schema.get("type")
+    kinds = KINDS if kinds is None else [kinds] if isinstance(kinds, str) else kinds
+    for kind, (least, most) in _RANGES.items():
+        if kind in kinds and schema.get(least, 0) > schema.get(most, float("inf")):
+            _refuse(where, f"{least} is larger than {most}")
+    if not {"number", "integer"}.isdisjoint(kinds):
+        low = max(_bounds(schema, "minimum", "exclusiveMinimum"), default=None)
+        highs = [(value, not out) for value, out in _bounds(schema, "maximum", "exclusiveMaximum")]
+        high = min(highs, default=None)
+        if low and high and (low[0], low[1] or not high[1]) > (high[0], False):
+            _refuse(where, "no number is within its bounds")
+
+
+def _bounds(schema: Mapping[str, Any], name: str, exclusive: str) -> Iterator[tuple[float, bool]]:
+    """Yield the bounds of one side, and whether each is itself out of bounds."""
+    other = schema.get(exclusive)
+    if name in schema:
+        yield schema[name], other is True  # in draft 4 it says what the first one is
+    if other is not None and not isinstance(other, bool):
+        yield other, True
+
+
+# -- keywords ---------------------------------------------------------------------------------
+
+
+def _type(where: str, value: object) -> None:
+    if value is None:  # as if it were not there, for Ollama too
+        return
+    kinds = value if isinstance(value, list) else [value]
+    if not kinds:
+        _refuse(where, "it names no type")
+    for kind in kinds:
+        if not isinstance(kind, str) or kind not in KINDS:
+            _refuse(where, f"{_shown(kind)} is not a type; the types are {', '.join(KINDS)}")
+
+
+def _map(where: str, value: object) -> None:
+    if not isinstance(value, Mapping):
+        _refuse(where, f"it is an object, not {_shown(value)}")
+
+
+def _list(where: str, value: object) -> None:
+    if not isinstance(value, list) or not value:
+        _refuse(where, f"it is a list that is not empty, not {_shown(value)}")
+
+
+def _names(where: str, value: object) -> None:
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        _refuse(where, f"it is a list of names, not {_shown(value)}")
+
+
+def _text(where: str, value: object) -> None:
+    if not isinstance(value, str):
+        _refuse(where, f"it is a string, not {_shown(value)}")
+
+
+def _count(where: str, value: object) -> None:
+    whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+    if isinstance(value, bool) or not whole or value < 0:  # type: ignore[operator]
+        _refuse(where, f"it is a whole number of 0 or more, not {_shown(value)}")
+
+
+def _number(where: str, value: object) -> None:
+    draft_4 = isinstance(value, bool) and "/exclusive" in where
+    if not (draft_4 or (isinstance(value, int | float) and not isinstance(value, bool))):
+        _refuse(where, f"it is a number, not {_shown(value)}")
+
+
+def _pattern(where: str, value: object) -> None:
+    _text(where, value)
+    if len(str(value)) > MOST_PATTERN:
+        _refuse(where, f"the expression is longer than {MOST_PATTERN} characters")
+    pattern = str(value).replace("[^]", r"[\s\S]").replace("[]", r"(?!)")  # JavaScript's own
+    try:
+        with warnings.catch_warnings():  # of what Python may read otherwise one day
+            warnings.simplefilter("ignore")
+            re.compile(pattern)
+    except (re.error, OverflowError, RecursionError) as error:
+        if _BROKEN.search(str(error)):
+            _refuse(where, f"{_shown(value)} is no regular expression: {error}")
+
+
+def _step(where: str, value: object) -> None:
+    _number(where, value)
+    if not value > 0:  # type: ignore[operator]
+        _refuse(where, f"it is a number above 0, not {_shown(value)}")
+
+
+_CHECKS: dict[str, Callable[[str, object], None]] = {
+    "type": _type,
+    "enum": _list,
+    "required": _names,
+    "format": _text,
+    "pattern": _pattern,
+    "$ref": _text,
+    "multipleOf": _step,
+    **dict.fromkeys(_MAPS | _DEFINITIONS, _map),
+    **dict.fromkeys(_LISTS, _list),
+    **dict.fromkeys(_COUNTS, _count),
+    **dict.fromkeys(_LIMITS, _number),
+}
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _escaped(name: str) -> str:
+    return name.replace("~", "~0").replace("/", "~1")[:60]
+
+
+def _refuse(where: str, reason: str) -> NoReturn:
+    raise BadRequest(f"cannot use the JSON schema: {where}: {reason}")

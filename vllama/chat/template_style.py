@@ -1,0 +1,98 @@
+"""What a model's own chat template tells: its tools, how it writes calls, its switches.
+
+Pure text, read once for each template. The words looked for are those of the Jinja templates on the
+hub; Ollama reads the same from its Go templates (contract §3.10).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from vllama.chat.request import Think
+from vllama.parsers.call_values import Form
+
+_TOOLS = re.compile(r"\btools\b")
+_THINKING = re.compile(
+    r"</?think>|\benable_thinking\b|\breasoning_content\b|<\|channel>thought|<\|channel\|>analysis"
+    r"|\[THINK\]|<seed:think>|<\|START_THINKING\|>|◁think▷|Here is my thought process"
+)
+_NO_SYSTEM = re.compile(r"raise_exception\(\s*['\"][^'\"]*system role", re.IGNORECASE)
+# a variable of the template, not a message's field of that name
+_SWITCH = re.compile(
+    r"\{%[^%]*?(?<![.\w'\"])(enable_thinking|thinking|reasoning_effort)(?![\w'\"])"
+)
+_SHORT_IDS = re.compile(r"length\s*!=\s*9|length 9\b")
+_FORMS = (
+    (Form.NAMED, lambda source: "[TOOL_CALLS]" in source),
+    (Form.RECIPIENT, re.compile(r">>>\s*(?:all|['\"{])").search),
+    (Form.ACTION, lambda source: "tool_name" in source.partition("Action:")[2]),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Style:
+    """How a model is spoken to, as far as its template says.
+
+    `takes_tools`: it shows tools to the model; `takes_system`: it does not refuse a system message;
+    `form`: how calls are marked; `short_ids`: it takes ids of calls of nine characters only;
+    `switches`: variables that it knows of `template_switches`.
+    """
+
+    takes_tools: bool = True
+    takes_system: bool = True
+    form: Form = Form.TAGGED
+    short_ids: bool = False
+    switches: frozenset[str] = frozenset()
+
+
+@lru_cache(maxsize=64)
+def style_of(template: str | None) -> Style:
+    """Read a template; a model that has none takes no tools."""
+    source = template or ""
+    return Style(
+        takes_tools=takes_tools(source),
+        takes_system=_NO_SYSTEM.search(source) is None,
+        form=next((form for form, sign in _FORMS if sign(source)), Form.TAGGED),
+        short_ids=_SHORT_IDS.search(source) is not None,
+        switches=frozenset(_SWITCH.findall(source)),
+    )
+
+
+def takes_tools(template: str) -> bool:
+    """Tell whether a template shows tools to the model."""
+    return _TOOLS.search(template) is not None
+
+
+def marks_thinking(template: str) -> bool:
+    """Tell whether a template marks thinking or switches it."""
+    return _THINKING.search(template) is not None
+
+
+def asked_think(think: Think, style: Style | None) -> Think:
+    """Return what the template is asked for: thinking is on unless it is switched off (§3.5).
+
+    Only where a template leaves it off by itself must it be said (DeepSeek V3.1, Granite).
+    """
+    if think is None and style is not None and style.switches == {"thinking"}:
+        return True
+    return think
+
+
+def template_switches(think: Think) -> dict[str, Any]:
+    """Return the variables that switch thinking, for templates of every family (contract §2.4).
+
+    `enable_thinking`: Qwen 3, GLM 4.5, SmolLM 3. `thinking`: DeepSeek V3.1, Granite.
+    `reasoning_effort`: gpt-oss, Seed. A template ignores names that it does not know. gpt-oss
+    cannot be switched off (contract §3.5), so it is asked for as little as possible.
+    """
+    if think is None:
+        return {}
+    switches: dict[str, Any] = {"enable_thinking": bool(think), "thinking": bool(think)}
+    if think is False:
+        switches["reasoning_effort"] = "low"
+    elif isinstance(think, str):
+        switches["reasoning_effort"] = think
+    return switches

@@ -1,0 +1,171 @@
+"""The JSON schema of "exactly one call of one of these tools", for engines that hold to one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from vllama.chat.engine.fields import need_tools, response_format
+from vllama.chat.engine.traits import SchemaStyle, Traits
+from vllama.chat.go_json import kind
+from vllama.chat.grammar_schema import is_safe, safe_schema
+from vllama.chat.schema import check_size
+from vllama.chat.template_style import Style
+from vllama.chat.tool_prompt import guide, has_tools, tools_as_text, with_guide
+from vllama.errors import BadRequest
+from vllama.parsers.tool_calls import Toolset
+
+
+def call_schema(tools: Sequence[Mapping[str, Any]]) -> dict[str, object]:
+    """Return the schema of `{"name": …, "arguments": {…}}`. Raises BadRequest if it is too large.
+
+    `tools` in OpenAI's form, each with `function.name` and `function.parameters`.
+    """
+    check_size(tools)
+    calls = []
+    for tool in tools:
+        function = tool["function"]
+        parameters = safe_schema(function["parameters"])
+        if parameters.get("type") != "object":
+            parameters = {"type": "object"}
+        name = function["name"]
+        calls.append(
+            {
+                "type": "object",
+                "properties": {
+                    "name": {"const": name} if is_safe(name) else {"type": "string"},
+                    "arguments": parameters,
+                },
+                "required": ["name", "arguments"],
+                "additionalProperties": False,
+            }
+        )
+    return calls[0] if len(calls) == 1 else {"anyOf": calls}
+
+
+_CHOICE_FIELDS = ("tool_choice", "parallel_tool_calls")
+_FIELDS = frozenset(("tools", *_CHOICE_FIELDS))
+_NO_PARAMETERS: Mapping[str, object] = {"type": "object", "properties": {}}
+
+
+def place_tools(out: dict[str, Any], traits: Traits, style: Style | None) -> Toolset | None:
+    """Put a request's tools as this engine needs them; return what to look for in the answer.
+
+    `out` is the engine's body with adapted messages. `style` None: the template is not known, and
+    is taken to know tools. Raises BadRequest, CapabilityMissing.
+    """
+    tools = _list(out)
+    mode, names = _choice(out.get("tool_choice"))
+    if not tools or mode == "none":
+        if not _FIELDS.isdisjoint(out):
+            for name in _FIELDS:
+                out.pop(name, None)
+        if style is not None and not style.takes_tools and not traits.parses_tools:
+            _history(out, tagged=False)
+        return None
+    need_tools(traits)
+    if traits.parses_tools and (mode != "required" or traits.keeps_call_schema):
+        return toolset(tools, style)
+    tools = [_checked(number, tool) for number, tool in enumerate(tools)]
+    known = {tool["function"]["name"] for tool in tools}
+    unknown = next((name for name in names if name not in known), None)
+    if unknown is not None:
+        raise BadRequest(f"Invalid value for 'tool_choice': there is no tool '{unknown[:80]}'.")
+    if names:
+        tools = [tool for tool in tools if tool["function"]["name"] in names]
+    # an engine that knows no schema leaves the choice to the model, as Ollama does with all
+    forced = mode == "required" and traits.schema_style is not SchemaStyle.NONE
+    most = 1 if forced or out.get("parallel_tool_calls") is False else None
+    for name in _CHOICE_FIELDS:
+        out.pop(name, None)
+    out["tools"] = tools
+    if forced:
+        # a schema for the whole answer: what a client's own format says cannot hold as well
+        out["response_format"] = response_format(call_schema(tools), traits)
+    if style is not None and not style.takes_tools:
+        out.pop("tools")
+        _history(out, tagged=True)
+        out["messages"] = with_guide(out["messages"], guide(tools, must=forced, most=most), style)
+    elif traits.silent_tool_choice is not None:
+        out["tool_choice"] = traits.silent_tool_choice
+    return toolset(tools, style, most=most, forced=forced)
+
+
+def leaves_choice(body: Mapping[str, Any]) -> bool:
+    """Tell whether a request gives tools and leaves it to the model to call them."""
+    return bool(_list(body)) and _choice(body.get("tool_choice"))[0] == "auto"
+
+
+def toolset(
+    tools: Sequence[Mapping[str, Any]],
+    style: Style | None,
+    *,
+    most: int | None = None,
+    forced: bool = False,
+) -> Toolset:
+    """Return what to look for in the answer to a request with these tools, in OpenAI's form."""
+    schemas = {}
+    for tool in tools:
+        function = tool.get("function")
+        if isinstance(function, Mapping) and isinstance(function.get("name"), str):
+            parameters = function.get("parameters")
+            schemas[function["name"]] = parameters if isinstance(parameters, Mapping) else {}
+    form = style.form if style is not None else Toolset().form
+    return Toolset(schemas=schemas, form=form, most=most, forced=forced)
+
+
+def _list(out: Mapping[str, Any]) -> list[dict[str, Any]]:
+    tools = out.get("tools")
+    if tools is not None and not (
+        isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)
+    ):
+        raise BadRequest(
+            "Invalid type for 'tools': expected an array of objects, "
+            f"but got {kind(tools)} instead."
+        )
+    return tools or []
+
+
+def _choice(value: object) -> tuple[str, tuple[str, ...]]:
+    """Return auto, none or required, and which tools may be called (none named: all)."""
+    match value:
+        case None | "":
+            return "auto", ()
+        case "auto" | "none" | "required":
+            return value, ()
+        case "any":  # what some clients of other dialects say
+            return "required", ()
+        case {"type": "function", "function": {"name": str(name)}}:
+            return "required", (name,)
+        case {"type": "allowed_tools", "allowed_tools": {"tools": list(tools), **rest}}:
+            named = tuple(
+                tool["function"]["name"]
+                for tool in tools
+                if isinstance(tool, Mapping)
+                and isinstance(tool.get("function"), Mapping)
+                and isinstance(tool["function"].get("name"), str)
+            )
+            return "required" if rest.get("mode") == "required" else "auto", named
+    raise BadRequest(
+        f"Invalid value for 'tool_choice': {str(value)[:80]!r}. Supported values are: 'none', "
+        "'auto', 'required', and an object that names a function."
+    )
+
+
+def _checked(number: int, tool: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a tool with all that templates read of it. Raises BadRequest."""
+    function = tool.get("function")
+    name = function.get("name") if isinstance(function, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(name, str) or not name:
+        raise BadRequest(f"Missing required parameter: 'tools[{number}].function.name'.")
+    parameters = function.get("parameters")
+    if not isinstance(parameters, Mapping):
+        parameters = _NO_PARAMETERS
+    known = {key: value for key, value in function.items() if value is not None}
+    return {"type": "function", "function": {**known, "parameters": dict(parameters)}}
+
+
+def _history(out: dict[str, Any], *, tagged: bool) -> None:
+    """Write calls and results as text."""
+    if has_tools(out["messages"]):
+        out["messages"] = tools_as_text(out["messages"], tagged=tagged)

@@ -1,0 +1,183 @@
+"""Anthropic's conversations as OpenAI's messages (contract §1.9).
+
+A turn of the user becomes the results of tools, each a message of its own, and what else was said;
+a turn of the assistant one message with its text, calls and earlier thinking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NoReturn
+
+from vllama.chat.go_json import check_messages, encode_json
+from vllama.errors import BadRequest
+
+# changes with every request and would spoil the engine's prefix cache; it instructs nobody
+_BILLING = "x-anthropic-billing-header:"
+_PASSED_OVER = (
+    "redacted_thinking", "server_tool_use", "tool_reference", "container_upload", "compaction",
+)  # fmt: skip
+
+
+def refuse(where: str, problem: str) -> NoReturn:
+    """Raise BadRequest in Anthropic's words."""
+    raise BadRequest(f"{where}: {problem}")
+
+
+def system_messages(value: object) -> list[dict[str, Any]]:
+    """Return `system`, a string or blocks, as at most one message. Raises BadRequest."""
+    if value is None or value == "" or value == []:
+        return []
+    if isinstance(value, str):
+        texts = [value]
+    else:
+        blocks = _blocks("system", value)
+        texts = [text_of(where, block) for where, block in blocks if block.get("type") == "text"]
+    text = "\n\n".join(text for text in texts if not text.startswith(_BILLING))
+    return [{"role": "system", "content": text}] if text else []
+
+
+def chat_messages(value: object) -> list[dict[str, Any]]:
+    """Return `messages` in OpenAI's form. Raises BadRequest."""
+    if value is None:
+        refuse("messages", "Field required")
+    if not isinstance(value, list):
+        refuse("messages", "Input should be a valid list")
+    if not value:
+        refuse("messages", "at least one message is required")
+    check_messages(value)
+    out: list[dict[str, Any]] = []
+    for number, item in enumerate(value):
+        where = f"messages.{number}"
+        if not isinstance(item, Mapping):
+            refuse(where, "Input should be an object")
+        role, content = item.get("role"), item.get("content")
+        if role not in ("user", "assistant", "system"):
+            refuse(f"{where}.role", "Input should be 'user' or 'assistant'")
+        if content is None:
+            refuse(f"{where}.content", "Field required")
+        if isinstance(content, str):
+            out.append({"role": role, "content": content})
+            continue
+        blocks = _blocks(f"{where}.content", content)
+        out.extend([_assistant(blocks)] if role == "assistant" else _user(str(role), blocks))
+    return out
+
+
+def _blocks(where: str, value: object) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return (path, block) of each; a plain string stands for a block of text."""
+    if isinstance(value, str):
+        return [(where, {"type": "text", "text": value})]
+    if not isinstance(value, list):
+        refuse(where, "Input should be a valid string or list")
+    for number, block in enumerate(value):
+        if not isinstance(block, Mapping) or not isinstance(block.get("type"), str):
+            refuse(f"{where}.{number}.type", "Field required")
+    return [(f"{where}.{number}", block) for number, block in enumerate(value)]
+
+
+def text_of(where: str, block: Mapping[str, Any], name: str = "text") -> str:
+    """Return a string field that must be there. Raises BadRequest."""
+    text = block.get(name)
+    return text if isinstance(text, str) else refuse(f"{where}.{name}", "Field required")
+
+
+def _assistant(blocks: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
+    texts: list[str] = []
+    thoughts: list[str] = []
+    calls: list[dict[str, Any]] = []
+    for where, block in blocks:
+        match block["type"]:
+            case "text":
+                texts.append(text_of(where, block))
+            case "thinking":
+                thoughts.append(text_of(where, block, "thinking"))
+            case "tool_use":
+                given = block.get("input")
+                function = {
+                    "name": text_of(where, block, "name"),
+                    "arguments": encode_json({} if given is None else given).decode(),
+                }
+                identity = text_of(where, block, "id")
+                calls.append({"id": identity, "type": "function", "function": function})
+            case other:
+                _pass_over(where, other)
+    message: dict[str, Any] = {"role": "assistant", "content": "".join(texts)}
+    if thoughts:
+        message["reasoning"] = "".join(thoughts)
+    if calls:
+        message["content"] = message["content"] or None
+        message["tool_calls"] = calls
+    return message
+
+
+def _user(role: str, blocks: Iterable[tuple[str, Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    """Split a turn: results of tools first, as engines want them next to the calls."""
+    results: list[dict[str, Any]] = []
+    parts: list[dict[str, Any]] = []
+    for where, block in blocks:
+        if block["type"] != "tool_result":
+            parts.extend(_part(where, block))
+            continue
+        content = block.get("content")
+        inner: list[dict[str, Any]] = []
+        for place, item in _blocks(f"{where}.content", "" if content is None else content):
+            inner.extend(_part(place, item))
+        identity = text_of(where, block, "tool_use_id")
+        texts = [part["text"] for part in inner if part["type"] == "text"]
+        results.append({"role": "tool", "tool_call_id": identity, "content": "\n".join(texts)})
+        # engines take pictures from the user only
+        parts.extend(part for part in inner if part["type"] != "text")
+    if parts or not results:
+        results.append({"role": role, "content": joined(parts)})
+    return results
+
+
+def joined(parts: list[dict[str, Any]]) -> str | list[dict[str, Any]]:
+    """Return OpenAI's parts, as one string if all of them are text."""
+    if all(part["type"] == "text" for part in parts):
+        return "\n".join(part["text"] for part in parts)
+    return parts
+
+
+def _part(where: str, block: Mapping[str, Any]) -> list[dict[str, Any]]:
+    match block["type"]:
+        case "text":
+            return [{"type": "text", "text": text_of(where, block)}]
+        case "image":
+            return [_image(where, block.get("source"))]
+        case "document":
+            return _document(where, block.get("source"))
+        case "search_result":
+            head = {"type": "text", "text": f"{block.get('title', '')} ({block.get('source', '')})"}
+            inner = _blocks(f"{where}.content", block.get("content") or [])
+            return [head, *(part for place, item in inner for part in _part(place, item))]
+        case other:
+            _pass_over(where, other)
+            return []
+
+
+def _image(where: str, source: object) -> dict[str, Any]:
+    if not isinstance(source, Mapping) or source.get("type") != "base64":
+        refuse(f"{where}.source", "only base64 images are supported")
+    kind, data = source.get("media_type"), source.get("data")
+    if not isinstance(kind, str) or not isinstance(data, str):
+        refuse(f"{where}.source", "media_type and data should be valid strings")
+    return {"type": "image_url", "image_url": {"url": f"data:{kind};base64,{data}"}}
+
+
+def _document(where: str, source: object) -> list[dict[str, Any]]:
+    match source:
+        case {"type": "text", "data": str(text)}:
+            return [{"type": "text", "text": text}]
+        case {"type": "content", "content": content}:
+            inner = _blocks(f"{where}.source.content", content)
+            return [part for place, item in inner for part in _part(place, item)]
+        case _:
+            refuse(f"{where}.source", "only documents of plain text are supported")
+
+
+def _pass_over(where: str, kind: str) -> None:
+    """Let blocks of Anthropic's own tools pass without a trace; refuse what nobody knows."""
+    if kind not in _PASSED_OVER and not kind.endswith("_tool_result"):
+        refuse(where, f"Input tag '{kind[:80]}' found using 'type' is not supported")

@@ -1,0 +1,196 @@
+"""Anthropic's `POST /v1/messages` as a chat request in OpenAI's form (contract §1.9).
+
+The result goes through `adapt_chat` like an OpenAI client's own body, so that what an engine lacks
+is supplied in one place. Unknown fields are ignored, as are `metadata`, `cache_control` and the
+budget of thinking. Errors are worded as Anthropic's: `field.path: what is wrong`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from vllama.dialects.anthropic.messages import (
+    chat_messages,
+    refuse,
+    system_messages,
+    text_of,
+)
+from vllama.dialects.openai.extras import Extras, take_extras, with_effort
+from vllama.dialects.openai.read import parse_openai
+
+_EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "max"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessagesRequest:
+    """What a client of Anthropic's asked for; `chat` is the request in OpenAI's form.
+
+    `ignored` names tools that only Anthropic's own servers can run. `extras` are Ollama's fields.
+    """
+
+    model: str
+    chat: dict[str, Any]
+    stream: bool = False
+    stop: tuple[str, ...] = ()
+    hide_thinking: bool = False
+    ignored: tuple[str, ...] = ()
+    extras: Extras = field(default_factory=Extras)
+
+
+def parse_messages(body: bytes, *, count_only: bool = False) -> MessagesRequest:
+    """Parse a request; with `count_only` (`count_tokens`) there need not be a limit.
+
+    Raises BadRequest.
+    """
+    data, extras = take_extras(parse_openai(body))
+    model = data.get("model")
+    if model is None or model == "":
+        refuse("model", "Field required")
+    if not isinstance(model, str):
+        refuse("model", "Input should be a valid string")
+    chat: dict[str, Any] = {"model": model}
+    if data.get("max_tokens") is not None or not count_only:
+        chat["max_tokens"] = _limit(data.get("max_tokens"))
+    messages = chat_messages(data.get("messages"))
+    chat["messages"] = system_messages(data.get("system")) + messages
+    stream = data.get("stream")
+    if stream is not None and not isinstance(stream, bool):
+        refuse("stream", "Input should be a valid boolean")
+    chat["stream"] = bool(stream)
+    for name in ("temperature", "top_p", "top_k"):
+        if data.get(name) is not None:
+            chat[name] = _number(name, data[name])
+    stop = _stop(data.get("stop_sequences"))
+    if stop:
+        chat["stop"] = list(stop)
+    ignored = _tools(data, chat)
+    hide = _thinking(data, chat)
+    return MessagesRequest(
+        model=model,
+        chat=with_effort(chat, extras.think),
+        stream=bool(stream),
+        stop=stop,
+        hide_thinking=hide,
+        ignored=ignored,
+        extras=extras,
+    )
+
+
+def _limit(value: object) -> int:
+    if value is None:
+        refuse("max_tokens", "Field required")
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        refuse("max_tokens", "Input should be a valid integer")
+    if value < 1:
+        refuse("max_tokens", "Input should be greater than or equal to 1")
+    return value
+
+
+def _number(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        refuse(name, "Input should be a valid number")
+    return value
+
+
+def _stop(value: object) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        refuse("stop_sequences", "Input should be a valid list of strings")
+    return tuple(item for item in value if item)
+
+
+def _tools(data: Mapping[str, Any], chat: dict[str, Any]) -> tuple[str, ...]:
+    """Put `tools`, `tool_choice` and `parallel_tool_calls`; return the names of those left out."""
+    given = data.get("tools")
+    if given is None:
+        return ()
+    if not isinstance(given, list):
+        refuse("tools", "Input should be a valid list")
+    tools: list[dict[str, Any]] = []
+    ignored: list[str] = []
+    for number, tool in enumerate(given):
+        where = f"tools.{number}"
+        if not isinstance(tool, Mapping):
+            refuse(where, "Input should be an object")
+        if tool.get("type") not in (None, "custom"):
+            ignored.append(str(tool["type"])[:80])
+            continue
+        schema = tool.get("input_schema")
+        if not isinstance(schema, Mapping):
+            refuse(f"{where}.input_schema", "Field required")
+        function: dict[str, Any] = {"name": text_of(where, tool, "name"), "parameters": schema}
+        if isinstance(tool.get("description"), str):
+            function["description"] = tool["description"]
+        tools.append({"type": "function", "function": function})
+    put_tools(chat, tools, *_choice(data.get("tool_choice")))
+    return tuple(dict.fromkeys(ignored))
+
+
+def put_tools(
+    chat: dict[str, Any], tools: list[dict[str, Any]], choice: str, name: str, parallel: bool | None
+) -> None:
+    """Put tools into a chat request. `choice`: auto, none, required or named.
+
+    None are sent if none may be called: the one way that every engine heeds. The only tool is
+    named if one must be called, which more engines understand than `required`.
+    """
+    if not tools or choice == "none":
+        return
+    chat["tools"] = tools
+    if choice == "required" and len(tools) == 1:
+        choice, name = "named", tools[0]["function"]["name"]
+    if choice == "named":
+        chat["tool_choice"] = {"type": "function", "function": {"name": name}}
+    elif choice == "required":
+        chat["tool_choice"] = "required"
+    if parallel is not None:
+        chat["parallel_tool_calls"] = parallel
+
+
+def _choice(value: object) -> tuple[str, str, bool | None]:
+    if value is None:
+        return "auto", "", None
+    kind = value.get("type") if isinstance(value, Mapping) else None
+    parallel = None
+    if isinstance(value, Mapping) and value.get("disable_parallel_tool_use") is True:
+        parallel = False
+    match kind:
+        case "auto":
+            return "auto", "", parallel
+        case "any":
+            return "required", "", parallel
+        case "tool" if isinstance(value, Mapping):
+            return "named", text_of("tool_choice", value, "name"), parallel
+        case "none":
+            return "none", "", parallel
+    return refuse("tool_choice.type", "Input should be 'auto', 'any', 'tool' or 'none'")
+
+
+def _thinking(data: Mapping[str, Any], chat: dict[str, Any]) -> bool:
+    """Put the effort and the output's schema; return whether thinking is to be hidden.
+
+    Types other than enabled and disabled leave it to the model, as does enabled: on is the default.
+    """
+    thinking, config = data.get("thinking"), data.get("output_config")
+    off = hidden = False
+    if isinstance(thinking, Mapping):
+        off = thinking.get("type") == "disabled"
+        hidden = off or thinking.get("display") == "omitted"
+    wanted = data.get("output_format")
+    if isinstance(config, Mapping):
+        effort = config.get("effort")
+        if isinstance(effort, str) and effort in _EFFORTS:
+            chat["reasoning_effort"] = _EFFORTS[effort]
+        wanted = config.get("format") or wanted
+    if off:
+        chat["reasoning_effort"] = "none"
+    match wanted:
+        case {"type": "json_schema", "schema": dict(schema)}:
+            named = {"name": "response", "schema": schema}
+            chat["response_format"] = {"type": "json_schema", "json_schema": named}
+    return hidden

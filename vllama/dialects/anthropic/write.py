@@ -1,0 +1,241 @@
+"""An engine's streamed answer as Anthropic's message, whole or in events (contract §1.9).
+
+Order of events: `message_start`, `ping`, for each block `content_block_start`, its deltas (and a
+`signature_delta` after thinking) and `content_block_stop`, then `message_delta` with the reason and
+the real usage, `message_stop`. A failure after the first event is an `error` event.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from vllama.chat.engine.events import Choice, Chunk, Delta, FunctionDelta, ToolDelta
+from vllama.chat.engine.traits import Traits
+from vllama.chat.go_json import encode_json
+from vllama.chat.stop_filter import StopFinder
+from vllama.dialects.blocks import Block, BlockKind, BlockReply
+from vllama.dialects.errors import anthropic_error
+from vllama.dialects.openai.read import Passage
+from vllama.errors import ContextOverflow, VllamaError
+from vllama.parsers.tool_calls import CallCollector
+
+CHARS_PER_TOKEN = 4
+"""Ollama's estimate (contract §1.9), for engines that count by themselves and at the end only."""
+
+_DELTAS = {
+    BlockKind.TEXT: (b"text_delta", b"text"),
+    BlockKind.THINKING: (b"thinking_delta", b"thinking"),
+    BlockKind.CALL: (b"input_json_delta", b"partial_json"),
+}
+_encode = msgspec.json.Encoder().encode
+
+
+def estimate_tokens(chat: Mapping[str, Any]) -> int:
+    """Guess the tokens of a chat request from its text; media count nothing. Raises BadRequest."""
+    size = len(encode_json(chat["tools"])) if chat.get("tools") else 0
+    for message in chat["messages"]:
+        content = message.get("content") or ""
+        parts = [{"text": content}] if isinstance(content, str) else content
+        size += sum(len(part.get("text", "")) for part in parts)
+        size += len(encode_json(message["tool_calls"])) if message.get("tool_calls") else 0
+    return max(1, size // CHARS_PER_TOKEN)
+
+
+def too_long(error: ContextOverflow) -> ContextOverflow:
+    """Word an overflow as Anthropic does: at these words Claude Code makes its context smaller."""
+    if error.tokens is None or error.limit is None:
+        return ContextOverflow(f"prompt is too long: {error.message}", hint=error.hint)
+    sizes = f"{error.tokens} tokens > {error.limit} maximum"
+    return ContextOverflow(f"prompt is too long: {sizes}", hint=error.hint)
+
+
+class MessagesReply(BlockReply):
+    """A message for a client of Anthropic's.
+
+    Where the engine does not say which stop sequence it met, it is not given any: they are looked
+    for here, and `enough` is called at the first.
+    """
+
+    def __init__(
+        self,
+        passage: Passage,
+        traits: Traits,
+        *,
+        seed: str,
+        request_id: str = "",
+        estimate: int = 0,
+        stop: tuple[str, ...] = (),
+        **options: Any,
+    ) -> None:
+        """`estimate`: tokens of the prompt to begin with if they were not counted."""
+        super().__init__(passage, traits, seed=seed, **options)
+        self.enough: Callable[[], None] = _nothing
+        self._request_id = request_id
+        self._estimate = estimate
+        self._stop = stop
+        self._finder = StopFinder(stop) if stop and not traits.names_stop else None
+        self.may_cut = self._finder is not None
+
+    def fail(self, error: VllamaError) -> bytes:
+        """Return an `error` event, or an error's body."""
+        body = anthropic_error(error, request_id=self._request_id)[1]
+        return b"event: error\ndata: %b\n\n" % body if self._stream else body
+
+    def _choice(self, choice: Choice, out: list[bytes]) -> None:
+        finder = self._finder
+        if finder is None:
+            super()._choice(choice, out)
+            return
+        if self._met():
+            return
+        delta = choice.delta = choice.delta or Delta()
+        delta.content = finder.feed(delta.content or "")
+        if choice.finish_reason is not None:
+            delta.content += finder.finish()
+        super()._choice(choice, out)
+        if finder.found is not None:
+            self._stopped_by = finder.found
+            self.enough()
+
+    def _met(self) -> bool:
+        """Tell whether a stop sequence was found: the rest of the same read is not wanted."""
+        return self._finder is not None and self._finder.found is not None
+
+    def _watch(self, chunk: Chunk, now_ns: int) -> None:
+        if not self._met():
+            super()._watch(chunk, now_ns)
+
+    def _take_rest(self, now_ns: int, out: list[bytes]) -> None:
+        if not self._met():
+            super()._take_rest(now_ns, out)
+            return
+        self.ended = True  # by us: what else the engine says, or not, is no fault of it
+        self._finish_reason = "stop"
+
+    def _begin(self) -> bytes:
+        known = self.usage.prompt_tokens or self._estimate
+        message = self._message([], None, None, _usage(known, 0))
+        return _event({"type": "message_start", "message": message}) + _event({"type": "ping"})
+
+    def _opened_block(self, block: Block) -> bytes:
+        start: dict[str, Any]
+        match block.kind:
+            case BlockKind.TEXT:
+                start = {"type": "text", "text": ""}
+            case BlockKind.THINKING:
+                start = {"type": "thinking", "thinking": "", "signature": ""}
+            case BlockKind.CALL:
+                start = {"type": "tool_use", "id": block.id, "name": block.name, "input": {}}
+        return _event({"type": "content_block_start", "index": block.index, "content_block": start})
+
+    def _delta(self, block: Block, text: str) -> bytes:
+        return (
+            b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,'
+            b'"delta":{"type":"%b","%b":%b}}\n\n'
+            % (block.index, *_DELTAS[block.kind], _encode(text))
+        )
+
+    def _closed_block(self, block: Block) -> bytes:
+        stop = _event({"type": "content_block_stop", "index": block.index})
+        if block.kind is not BlockKind.THINKING:
+            return stop
+        delta = {"type": "signature_delta", "signature": _signature(block.text)}
+        start = {"type": "content_block_delta", "index": block.index, "delta": delta}
+        return _event(start) + stop
+
+    def _end(self, now_ns: int) -> bytes:
+        reason, sequence = self._reason()
+        usage = self.usage
+        delta = {
+            "type": "message_delta",
+            "delta": {"stop_reason": reason, "stop_sequence": sequence},
+            "usage": _usage(usage.prompt_tokens or self._estimate, usage.completion_tokens),
+        }
+        return _event(delta) + _event({"type": "message_stop"})
+
+    def _whole(self, now_ns: int) -> bytes:
+        reason, sequence = self._reason()
+        usage = self.usage
+        content = [_content(block) for block in self._blocks]
+        if reason == "tool_use" and not any(part["type"] == "tool_use" for part in content):
+            reason = "end_turn"
+        counted = _usage(usage.prompt_tokens or self._estimate, usage.completion_tokens)
+        return _encode(self._message(content, reason, sequence, counted))
+
+    def _reason(self) -> tuple[str, str | None]:
+        """Return `stop_reason` and `stop_sequence`; a whole call wins (§1.9)."""
+        called = any(block.kind is BlockKind.CALL for block in self._blocks)
+        cut = self._finish_reason == "length"
+        if called and not (cut and self.cut_in_call):
+            return "tool_use", None
+        if cut:
+            return "max_tokens", None
+        if isinstance(self._stopped_by, str) and self._stopped_by in self._stop:
+            return "stop_sequence", self._stopped_by
+        return "end_turn", None
+
+    def _message(
+        self,
+        content: list[dict[str, Any]],
+        reason: str | None,
+        sequence: str | None,
+        usage: Mapping[str, int],
+    ) -> dict[str, Any]:
+        return {
+            "id": f"msg_{self._seed}",
+            "type": "message",
+            "role": "assistant",
+            "model": self._passage.model,
+            "content": content,
+            "stop_reason": reason,
+            "stop_sequence": sequence,
+            "usage": usage,
+        }
+
+
+def _nothing() -> None:
+    """Stand in for the relay."""
+
+
+def _event(value: Mapping[str, Any]) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (value["type"].encode(), _encode(value))
+
+
+def _usage(prompt: int, completion: int) -> dict[str, int]:
+    return {
+        "input_tokens": prompt,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": 0,
+        "output_tokens": completion,
+    }
+
+
+def _signature(thinking: str) -> str:
+    """Return something opaque: clients drop thinking without it when they send it back."""
+    digest = hashlib.blake2b(thinking.encode(errors="replace"), digest_size=24).digest()
+    return base64.b64encode(digest).decode()
+
+
+def _content(block: Block) -> dict[str, Any]:
+    match block.kind:
+        case BlockKind.TEXT:
+            return {"type": "text", "text": block.text}
+        case BlockKind.THINKING:
+            text = block.text
+            return {"type": "thinking", "thinking": text, "signature": _signature(text)}
+        case BlockKind.CALL:
+            collector = CallCollector()
+            function = FunctionDelta(name=block.name, arguments=block.text)
+            collector.add([ToolDelta(index=0, id=block.id, function=function)])
+            calls, broken = collector.finish()
+            if not calls:
+                return {"type": "text", "text": broken}
+            call = calls[0]
+            return {
+                "type": "tool_use", "id": call.id, "name": call.name, "input": call.arguments,
+            }  # fmt: skip

@@ -1,0 +1,192 @@
+"""Errors across the border: ours in a client's dialect, an engine's in our tree.
+
+Sources: contract §1.0 (shapes), §1.10 (texts that clients match), engines-llamacpp §2 and
+engines-other §2 (what engines answer: OpenAI's object, FastAPI's `detail`, plain text, pydantic's
+report with source paths).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from vllama.chat.error_text import clean_text
+from vllama.errors import (
+    BadRequest,
+    CapabilityMissing,
+    ContextOverflow,
+    InvalidModelRef,
+    ModelNotFound,
+    Unauthorized,
+    UpstreamError,
+    VllamaError,
+)
+
+_OVERFLOW_TYPES = ("context_length_exceeded", "exceed_context_size_error")
+_OVERFLOW_WORDS = (
+    "maximum context length",
+    "exceed context window",
+    "exceeds the available context",
+    "longer than the maximum model length",
+    "longer than the context",
+    "context length exceeded",
+    "exceeds the context length",
+    "context size has been exceeded",
+)
+_VALIDATION = re.compile(r"validation errors?\b", re.IGNORECASE)
+_QUOTED = re.compile(r"'([^']*+)'|\"([^\"]*+)\"")
+
+_CLIENT_FAULTS = (400, 404, 413, 415, 422)  # 404: the engine's own, not a missing model of ours
+
+_OPENAI_TYPES = {
+    400: "invalid_request_error",
+    401: "invalid_request_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "invalid_request_error",
+}
+_OPENAI_CODES = {ContextOverflow: "context_length_exceeded", Unauthorized: "invalid_api_key"}
+_ANTHROPIC_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    529: "overloaded_error",
+}
+
+
+def ollama_error(error: VllamaError) -> tuple[int, bytes]:
+    """Return status and body `{"error": text}`."""
+    return error.status, msgspec.json.encode({"error": _text(error)})
+
+
+def openai_error(error: VllamaError) -> tuple[int, bytes]:
+    """Return status and body in OpenAI's shape."""
+    return error.status, msgspec.json.encode(openai_error_object(error))
+
+
+def openai_error_object(error: VllamaError) -> dict[str, Any]:
+    """Return the object of `openai_error`, also used inside streams."""
+    code = next((name for kind, name in _OPENAI_CODES.items() if isinstance(error, kind)), None)
+    return {
+        "error": {
+            "message": _text(error),
+            "type": _OPENAI_TYPES.get(error.status, "api_error"),
+            "param": None,
+            "code": code,
+        }
+    }
+
+
+def anthropic_error(error: VllamaError, *, request_id: str = "") -> tuple[int, bytes]:
+    """Return status and body in Anthropic's shape; an id is made from the text if none is given."""
+    text = _text(error)
+    made = hashlib.blake2b(text.encode(errors="replace"), digest_size=12).hexdigest()
+    kind = _ANTHROPIC_TYPES.get(error.status, "api_error")
+    return error.status, msgspec.json.encode(
+        {
+            "type": "error",
+            "error": {"type": kind, "message": text},
+            "request_id": request_id or f"req_{made}",
+        }
+    )
+
+
+def clean_engine_error(status: int, body: bytes) -> VllamaError:
+    """Turn an engine's error reply into ours: what the client did wrong is a BadRequest.
+
+    A 5xx that reports a validation is the client's fault as well (llama.cpp's Python server).
+    """
+    kind, message, counts = _read(body)
+    lowered = message.lower()
+    if kind in _OVERFLOW_TYPES or any(words in lowered for words in _OVERFLOW_WORDS):
+        return ContextOverflow(clean_text(message) + counts)
+    if _VALIDATION.search(message):
+        return BadRequest(_validation(message))
+    text = clean_text(message)
+    if status in _CLIENT_FAULTS:
+        return BadRequest(text or f"the engine refused the request with status {status}")
+    if status == 501:
+        return CapabilityMissing(text or "the engine does not support this request")
+    if not text or text.lower() == "internal server error":
+        text = f"the engine failed with status {status} and gave no reason"
+    return UpstreamError(text, status=503 if status in (429, 503) else 502)
+
+
+def _text(error: VllamaError) -> str:
+    """Return message and hint; texts that clients match exactly stay as they are (§1.10)."""
+    exact = isinstance(error, ModelNotFound | CapabilityMissing | InvalidModelRef)
+    return error.message if exact else error.sentence()
+
+
+def _read(body: bytes) -> tuple[str, str, str]:
+    """Return (type, message, numbers worth keeping) of any of the shapes."""
+    try:
+        value = msgspec.json.decode(body)
+    except (ValueError, RecursionError):
+        return "", _plain(body), ""
+    if not isinstance(value, dict):
+        return "", value if isinstance(value, str) else "", ""
+    error = value.get("error", value)
+    match error:
+        case str():
+            return "", error, ""
+        case {"message": str(message)}:
+            kinds = (error.get("type"), error.get("code"), error.get("object"))
+            known = [kind for kind in kinds if isinstance(kind, str)]
+            kind = next((k for k in known if k in _OVERFLOW_TYPES), known[0] if known else "")
+            return kind, message, _counts(error, message)
+    return "", _detail(value.get("detail")), ""
+
+
+def _plain(body: bytes) -> str:
+    text = body[:8000].decode(errors="replace")
+    return "" if text.lstrip().startswith("<") else text
+
+
+def _counts(error: Mapping[str, Any], message: str) -> str:
+    """Name the prompt's and the context's size, if the message does not."""
+    prompt, context = error.get("n_prompt_tokens"), error.get("n_ctx")
+    if not isinstance(prompt, int) or not isinstance(context, int):
+        return ""
+    if str(prompt) in message and str(context) in message:
+        return ""
+    return f" (prompt: {prompt} tokens, context: {context})"
+
+
+def _detail(detail: object) -> str:
+    """Read FastAPI's `detail`: a string, or a list of what is wrong where."""
+    if isinstance(detail, str):
+        return detail
+    if not isinstance(detail, list):
+        return ""
+    problems = []
+    for item in detail:
+        if isinstance(item, Mapping):
+            where = item.get("loc")
+            names = [str(n) for n in where if n != "body"] if isinstance(where, list) else []
+            problems.append(f"{'.'.join(names)}: {item.get('msg', 'invalid')}".lstrip(": "))
+    return "; ".join(problems)
+
+
+def _validation(message: str) -> str:
+    """Shorten pydantic's report to `field: what is wrong`."""
+    problems = []
+    for report in message[:20_000].split("'loc': (")[1:]:
+        where, _, rest = report.partition(")")
+        between, _, said = rest.partition("'msg': ")
+        quoted = _QUOTED.match(said)
+        if quoted is None or "{" in between or "}" in between:  # it is another entry's
+            continue
+        names = [part.strip(" '\"") for part in where.split(",")]
+        field = ".".join(name for name in names if name and name != "body")
+        problem = quoted[1] or quoted[2] or "invalid"
+        problems.append(f"{field}: {problem}" if field else problem)
+    return clean_text("; ".join(dict.fromkeys(problems)) or message)

@@ -1,0 +1,211 @@
+"""Vectors: what engines answer, and the arithmetic that is left to the front.
+
+Sources: contract §1.4, §1.9; engines-llamacpp §5 (llama.cpp's Python server
+gives one vector a token).
+Pure Python: a few hundred tokens of a few hundred numbers take milliseconds, numpy's import more.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import sys
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import msgspec
+
+from vllama.chat.engine.traits import Traits, VectorStyle
+from vllama.chat.go_json import kind
+from vllama.dialects.ollama.go_floats import float32s
+from vllama.errors import BadRequest, UpstreamError
+
+Vector: TypeAlias = list[float]
+Input: TypeAlias = str | list[int]
+"""What one vector is made of: a text, or the tokens of one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddingsRequest:
+    """`POST /v1/embeddings`. `dimensions` 0: all; `encoding` is float or base64."""
+
+    model: object
+    inputs: tuple[Input, ...]
+    dimensions: int = 0
+    encoding: str = "float"
+
+
+def parse_embeddings(data: Mapping[str, Any]) -> EmbeddingsRequest:
+    """Parse a decoded body (contract §1.9). "" is an input as any other.
+
+    Tokens, which Ollama refuses, are taken as OpenAI takes them. Raises BadRequest.
+    """
+    dimensions = data.get("dimensions")
+    if dimensions is None:
+        dimensions = 0
+    if isinstance(dimensions, float) and dimensions.is_integer():
+        dimensions = int(dimensions)
+    if isinstance(dimensions, bool) or not isinstance(dimensions, int):
+        raise BadRequest(
+            "Invalid type for 'dimensions': expected an integer, "
+            f"but got {kind(dimensions)} instead."
+        )
+    if dimensions < 0:
+        raise BadRequest("Invalid value for 'dimensions': must be at least 1.")
+    encoding = data.get("encoding_format") or "float"
+    known = encoding.lower() if isinstance(encoding, str) else ""
+    if known not in ("float", "base64"):
+        raise BadRequest(
+            f"Invalid value for 'encoding_format' = {str(encoding)[:80]}. "
+            "Supported values: ['float', 'base64']."
+        )
+    return EmbeddingsRequest(
+        model=data.get("model"),
+        inputs=_inputs(data.get("input")),
+        dimensions=dimensions,
+        encoding=known,
+    )
+
+
+def _inputs(given: object) -> tuple[Input, ...]:
+    """Read a text, texts, tokens, or lists of tokens."""
+    if isinstance(given, str):
+        return (given,)
+    if not isinstance(given, list) or not given:
+        raise BadRequest("invalid input")
+    if all(isinstance(item, str) for item in given):
+        return tuple(given)
+    if is_tokens(given):
+        return (given,)
+    if all(is_tokens(item) for item in given):
+        return tuple(given)
+    raise BadRequest("invalid input")
+
+
+def is_tokens(value: object) -> bool:
+    """Tell whether a value is a list of tokens, at least one."""
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(item, int) and not isinstance(item, bool) for item in value)
+    )
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int | None = None
+
+
+class _Item(msgspec.Struct):
+    embedding: msgspec.Raw
+    index: int | None = None
+
+
+class _Answer(msgspec.Struct):
+    data: list[_Item]
+    usage: _Usage | None = None
+
+
+_decode_answer = msgspec.json.Decoder(_Answer).decode
+_decode_flat = msgspec.json.Decoder(list[float]).decode
+_decode_nested = msgspec.json.Decoder(list[list[float]]).decode
+_decode_text = msgspec.json.Decoder(str).decode
+
+
+def decode_embeddings(body: bytes, traits: Traits) -> tuple[list[Vector], int]:
+    """Read an engine's `/v1/embeddings` answer: one vector an input, and the prompt's tokens.
+
+    Vectors of single tokens are pooled. Raises UpstreamError.
+    """
+    try:
+        answer = _decode_answer(body)
+        items = sorted(enumerate(answer.data), key=lambda pair: _order(*pair))
+        vectors = [_vector(bytes(item.embedding), traits) for _, item in items]
+    except (ValueError, RecursionError) as error:
+        raise UpstreamError("the engine's embeddings could not be read") from error
+    tokens = answer.usage.prompt_tokens if answer.usage else None
+    return vectors, tokens or 0
+
+
+def pool(per_token_vectors: Sequence[Sequence[float]]) -> Vector:
+    """Return the mean of the tokens' vectors, L2-normalised; [] for none."""
+    count = len(per_token_vectors)
+    if count == 0:
+        return []
+    return normalize([sum(column) / count for column in zip(*per_token_vectors, strict=True)])
+
+
+def normalize(vector: Sequence[float]) -> Vector:
+    """Return `vector` with length 1; one of zeros stays as it is."""
+    length = math.hypot(*vector)
+    if length == 0 or not math.isfinite(length):
+        return list(vector)
+    return [value / length for value in vector]
+
+
+def truncate_dimensions(vector: Sequence[float], dimensions: int) -> Vector:
+    """Keep the first `dimensions` numbers and normalise again (§1.4); 0 keeps all."""
+    if dimensions <= 0 or dimensions >= len(vector):
+        return list(vector)
+    return normalize(vector[:dimensions])
+
+
+def finished(
+    vector: Sequence[float],
+    *,
+    dimensions: int = 0,
+    form: Callable[[Sequence[float]], str] = float32s,
+) -> msgspec.Raw:
+    """Return an engine's vector as the JSON that a client gets: normalised, cut to `dimensions`.
+
+    `form` writes it: `float32s`, `float64s` or `base64s`. Raises UpstreamError.
+    """
+    return msgspec.Raw(form(truncate_dimensions(normalize(vector), dimensions)).encode())
+
+
+def embeddings_reply(model: str, vectors: Sequence[msgspec.Raw], prompt_tokens: int) -> bytes:
+    """Build the answer of `POST /v1/embeddings` of `finished` vectors (§1.9)."""
+    return msgspec.json.encode(
+        {
+            "object": "list",
+            "data": [
+                {"object": "embedding", "embedding": vector, "index": number}
+                for number, vector in enumerate(vectors)
+            ],
+            "model": model,
+            "usage": {"prompt_tokens": prompt_tokens, "total_tokens": prompt_tokens},
+        }
+    )
+
+
+def _order(position: int, item: _Item) -> int:
+    return position if item.index is None else item.index
+
+
+def _vector(raw: bytes, traits: Traits) -> Vector:
+    start = raw.lstrip()[:1]
+    if start == b'"':
+        return _from_base64(_decode_text(raw))
+    if traits.vector_style is VectorStyle.PER_TOKEN or raw.lstrip()[1:].lstrip()[:1] == b"[":
+        try:
+            return pool(_decode_nested(raw))
+        except msgspec.ValidationError:
+            pass  # a model with a pooling of its own, on an engine that seldom has one
+    return _decode_flat(raw)
+
+
+def base64s(vector: Sequence[float]) -> str:
+    """Return a JSON string: the numbers as float32, little-endian, in base64 (§1.9)."""
+    numbers = array("f", vector)
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return f'"{base64.b64encode(numbers.tobytes()).decode()}"'
+
+
+def _from_base64(text: str) -> Vector:
+    numbers = array("f")
+    numbers.frombytes(base64.b64decode(text, validate=True))
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers.tolist()

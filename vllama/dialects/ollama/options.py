@@ -1,0 +1,95 @@
+"""Ollama's `options`: defaults, the model's own parameters, the request, in this order.
+
+Names, defaults and type rules are those of contract §2 (Ollama's `api/types.go`, `FromMap`): an
+integer takes any number (fractions are cut), a float any number, booleans and lists are strict,
+null is "not given", unknown and obsolete names are ignored. `stop` may also be a plain string, and
+a wrong type is a 400 where Ollama answers 500 (both are improvements named by the contract).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from vllama.chat.request import LoadOptions, Sampling
+from vllama.errors import BadRequest
+
+_INTEGERS = {
+    "top_k": "top_k",
+    "repeat_last_n": "repeat_last_n",
+    "seed": "seed",
+    "num_predict": "max_tokens",
+    "num_keep": "num_keep",
+}
+_FLOATS = (
+    "temperature", "top_p", "min_p", "typical_p", "repeat_penalty", "presence_penalty",
+    "frequency_penalty",
+)  # fmt: skip
+_UNUSED_INTEGERS = ("draft_num_predict",)  # no engine takes them with a request
+_LOAD_INTEGERS = ("num_ctx", "num_batch", "num_gpu", "main_gpu", "num_thread")
+
+
+def resolve_options(
+    model_defaults: Mapping[str, object], request: Mapping[str, object]
+) -> tuple[Sampling, LoadOptions]:
+    """Merge the layers. Raises BadRequest naming the option whose type is wrong."""
+    merged: dict[str, object] = {}
+    for layer in (model_defaults, request):
+        merged.update((name, value) for name, value in layer.items() if value is not None)
+    sampling: dict[str, Any] = {}
+    for name, target in _INTEGERS.items():
+        if name in merged:
+            sampling[target] = _integer(name, merged[name])
+    for name in _FLOATS:
+        if name in merged:
+            sampling[name] = _float(name, merged[name])
+    if "stop" in merged:
+        sampling["stop"] = _strings("stop", merged["stop"])
+    for name in _UNUSED_INTEGERS:
+        _integer(name, merged.get(name, 0))
+    if sampling.get("max_tokens", 0) < 0:  # -1: no limit; -2: fill the context, which bounds both
+        sampling["max_tokens"] = None
+    load: dict[str, Any] = {
+        name: _integer(name, merged[name]) for name in _LOAD_INTEGERS if name in merged
+    }
+    if "use_mmap" in merged:
+        load["use_mmap"] = _boolean("use_mmap", merged["use_mmap"])
+    return Sampling(**sampling), LoadOptions(**load)
+
+
+def _refuse(name: str, wanted: str) -> BadRequest:
+    return BadRequest(f'option "{name}" must be of type {wanted}')
+
+
+def _integer(name: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise _refuse(name, "integer")
+    try:
+        return int(value)
+    except (OverflowError, ValueError):  # infinity, not a number
+        raise _refuse(name, "integer") from None
+
+
+def _float(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise _refuse(name, "float32")
+    try:
+        return float(value)
+    except OverflowError:
+        raise _refuse(name, "float32") from None
+
+
+def _boolean(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise _refuse(name, "boolean")
+    return value
+
+
+def _strings(name: str, value: object) -> tuple[str, ...]:
+    if isinstance(value, str):
+        return (value,)
+    if not isinstance(value, list | tuple):
+        raise _refuse(name, "array")
+    if not all(isinstance(item, str) for item in value):
+        raise BadRequest(f'option "{name}" must be of an array of strings')
+    return tuple(value)

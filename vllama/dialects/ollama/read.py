@@ -1,0 +1,345 @@
+"""Ollama's requests: bytes to frozen values, or BadRequest with Ollama's text.
+
+Sources: contract §1.2–1.4 (fields, types, defaults), §1.10 (texts), §2 (options' types are checked
+in `options`), §3.2 (keep_alive), §3.5 (think), §3.7 (images). An empty model name is left to the
+routes, which answer it differently.
+"""
+
+from __future__ import annotations
+
+import binascii
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from vllama.chat.go_json import Fields, check_messages, decode_object, fold, kind
+from vllama.chat.request import (
+    ChatRequest,
+    EmbedRequest,
+    Format,
+    GenerateRequest,
+    Message,
+    Think,
+    ToolCall,
+)
+from vllama.errors import BadRequest
+from vllama.units import parse_keep_alive
+
+_COMMON = (
+    "model", "stream", "format", "keep_alive", "options", "think", "truncate", "shift",
+    "logprobs", "top_logprobs", "_debug_render_only",
+)  # fmt: skip
+_CHAT = frozenset((*_COMMON, "messages", "tools"))
+_GENERATE = frozenset(
+    (*_COMMON, "prompt", "suffix", "system", "template", "context", "raw", "images")
+)
+_EMBED = frozenset(("model", "input", "truncate", "dimensions", "keep_alive", "options", "prompt"))
+_MESSAGE = frozenset(
+    ("role", "content", "thinking", "images", "tool_calls", "tool_name", "tool_call_id")
+)
+_TOOL_CALL = frozenset(("id", "function"))
+_FUNCTION = frozenset(("index", "name", "arguments"))
+
+MAX_PLAIN_BYTES = 1024 * 1024  # of what is not first looked at for how much it holds
+
+_THINK_LEVELS = ("high", "medium", "low", "max")
+_NOT_BASE64 = re.compile(r"[^A-Za-z0-9+/=\r\n]")
+
+
+class _PlainMessage(msgspec.Struct, forbid_unknown_fields=True):
+    role: str
+    content: str
+
+
+class _PlainChat(msgspec.Struct, forbid_unknown_fields=True):
+    """The body that most clients send."""
+
+    model: str
+    messages: list[_PlainMessage]
+    stream: bool = True
+    options: dict[str, str | int | float | bool | list[str] | None] = {}
+    keep_alive: str | int | float | None = None
+    think: bool | str | None = None
+    truncate: bool = True
+
+
+_decode_plain = msgspec.json.Decoder(_PlainChat).decode
+
+
+def _plain_chat(body: bytes) -> ChatRequest | None:
+    """Parse the usual body, whose types are right; None for any other."""
+    try:
+        found = _decode_plain(body)
+    except ValueError:
+        return None
+    check_messages(found.messages)
+    messages = [
+        Message(role=message.role.lower(), content=message.content) for message in found.messages
+    ]
+    return ChatRequest(
+        model=found.model,
+        messages=tuple(messages),
+        stream=found.stream,
+        options=found.options,
+        keep_alive=None if found.keep_alive is None else _seconds(found.keep_alive),
+        think=None if found.think is None else _think(found.think),
+        truncate=found.truncate,
+    )
+
+
+def parse_chat(body: bytes) -> ChatRequest:
+    """Parse the body of `POST /api/chat`. Raises BadRequest."""
+    if len(body) <= MAX_PLAIN_BYTES and (plain := _plain_chat(body)) is not None:
+        return plain
+    fields = Fields(fold(decode_object(body, "api.ChatRequest"), _CHAT), "ChatRequest")
+    model = fields.text("model")
+    messages = fields.items("messages", "[]api.Message")
+    check_messages(messages)
+    return ChatRequest(
+        model=model,
+        messages=tuple(_message(item) for item in messages if item is not None),
+        tools=tuple(_tool(item) for item in fields.items("tools", "api.Tools") if item is not None),
+        **_common(fields),
+    )
+
+
+def parse_generate(body: bytes) -> GenerateRequest:
+    """Parse the body of `POST /api/generate`. Raises BadRequest."""
+    fields = Fields(fold(decode_object(body, "api.GenerateRequest"), _GENERATE), "GenerateRequest")
+    return GenerateRequest(
+        model=fields.text("model"),
+        prompt=fields.text("prompt"),
+        suffix=fields.text("suffix"),
+        system=fields.text("system") or None,
+        template=fields.text("template") or None,
+        context=tuple(_token(fields, item) for item in fields.items("context", "[]int")),
+        raw=fields.flag("raw", False),
+        images=_images(fields),
+        **_common(fields),
+    )
+
+
+def check_raw(request: GenerateRequest) -> None:
+    """Refuse what a raw prompt leaves no place for (after the model was found, §1.2)."""
+    if request.raw and (request.system or request.template or request.context):
+        raise BadRequest("raw mode does not support template, system, or context")
+
+
+def parse_embed(body: bytes) -> EmbedRequest:
+    """Parse the body of `POST /api/embed`. Raises BadRequest."""
+    fields = Fields(fold(decode_object(body, "api.EmbedRequest"), _EMBED), "EmbedRequest")
+    dimensions = fields.integer("dimensions")
+    if dimensions < 0:
+        raise BadRequest("dimensions must not be negative")
+    given = fields.raw("input")
+    match given:
+        case None | "":
+            inputs: tuple[str, ...] = ()
+        case str():
+            inputs = (given,)
+        case list() if all(isinstance(item, str) for item in given):
+            inputs = tuple(given)
+        case _:
+            raise BadRequest("invalid input type")
+    return EmbedRequest(
+        model=fields.text("model"),
+        inputs=inputs,
+        truncate=fields.flag("truncate", True),
+        dimensions=dimensions,
+        keep_alive=_keep_alive(fields),
+        options=fields.mapping("options", "map[string]interface {}"),
+    )
+
+
+def parse_legacy_embed(body: bytes) -> EmbedRequest:
+    """Parse the body of `POST /api/embeddings`. Raises BadRequest."""
+    fields = Fields(fold(decode_object(body, "api.EmbeddingRequest"), _EMBED), "EmbeddingRequest")
+    prompt = fields.text("prompt")
+    return EmbedRequest(
+        model=fields.text("model"),
+        inputs=(prompt,) if prompt else (),
+        truncate=False,  # this older route never cuts
+        keep_alive=_keep_alive(fields),
+        options=fields.mapping("options", "map[string]interface {}"),
+        legacy=True,
+    )
+
+
+def parse_model_field(body: bytes, *, allow_name: bool = True) -> dict[str, Any]:
+    """Parse a show, pull, delete or copy style body: keys in lower case, nulls left out.
+
+    `model` is always there, "" when not given; with `allow_name` it may be called `name`
+    (ollama-js, litellm and ollmcp still do). The fields of these routes are checked for their
+    types, others are passed along. Raises BadRequest.
+    """
+    source = decode_object(body, "api.Request")
+    out = fold(source, frozenset(key.lower() for key in source))
+    fields = Fields(out, "Request")
+    for name in ("model", "name", "source", "destination", "system", "template"):
+        if name in out and not (name == "system" and isinstance(out[name], list)):
+            fields.text(name)
+    for name in ("stream", "insecure", "verbose"):
+        if name in out:
+            fields.flag(name, False)
+    fields.mapping("options", "map[string]interface {}")
+    out["model"] = out.get("model") or (out.get("name", "") if allow_name else "")
+    return out
+
+
+def _common(fields: Fields) -> dict[str, Any]:
+    """Read what was given of the fields that chats and prompts share; most give two or three."""
+    given = {_READ[name][0]: _READ[name][1](fields) for name in fields if name in _READ}
+    if "top_logprobs" in given and not given.get("logprobs"):
+        del given["top_logprobs"]  # has no effect alone
+    return given
+
+
+def _top_logprobs(fields: Fields) -> int:
+    number = fields.integer("top_logprobs")
+    if not 0 <= number <= 20:
+        raise BadRequest("top_logprobs must be between 0 and 20")
+    return number
+
+
+def _keep_alive(fields: Fields) -> float | None:
+    return _seconds(fields.raw("keep_alive"))
+
+
+def _seconds(keep_alive: object) -> float | None:
+    try:
+        return parse_keep_alive(keep_alive)
+    except ValueError as error:
+        raise BadRequest(str(error)) from None
+
+
+def _think(value: object) -> Think:
+    match value:
+        case None | bool():
+            return value
+        case str() if value in _THINK_LEVELS:
+            return value
+        case str():
+            raise BadRequest(
+                f'invalid think value: "{value}" '
+                '(must be "high", "medium", "low", "max", true, or false)'
+            )
+        case _:
+            raise BadRequest(
+                'think must be a boolean or string ("high", "medium", "low", "max", true, or false)'
+            )
+
+
+def _format(value: object) -> Format:
+    match value:
+        case None | "":
+            return None
+        case "json":
+            return "json"
+        case dict():
+            return value
+        case str():
+            shown = f'"{value[:80]}"'
+        case _:
+            shown = kind(value)
+    raise BadRequest(f'invalid format: {shown}; expected "json" or a valid JSON Schema object')
+
+
+# how fields are called with us, and how they are read
+_READ: dict[str, tuple[str, Callable[[Fields], object]]] = {
+    "stream": ("stream", lambda fields: fields.flag("stream", True)),
+    "format": ("format", lambda fields: _format(fields.raw("format"))),
+    "options": ("options", lambda fields: fields.mapping("options", "map[string]interface {}")),
+    "keep_alive": ("keep_alive", _keep_alive),
+    "think": ("think", lambda fields: _think(fields.raw("think"))),
+    "truncate": ("truncate", lambda fields: fields.flag("truncate", True)),
+    "shift": ("shift", lambda fields: fields.flag("shift", True)),
+    "logprobs": ("logprobs", lambda fields: fields.flag("logprobs", False)),
+    "top_logprobs": ("top_logprobs", _top_logprobs),
+    "_debug_render_only": (
+        "debug_render_only",
+        lambda fields: fields.flag("_debug_render_only", False),
+    ),
+}
+
+
+def _message(item: object) -> Message:
+    if not isinstance(item, dict):
+        raise BadRequest(
+            f"json: cannot unmarshal {kind(item)} into Go struct field "
+            "ChatRequest.messages of type api.Message"
+        )
+    given = fold(item, _MESSAGE)
+    fields = Fields(given, "ChatRequest.messages")
+    if len(given) == 2 and "role" in given and "content" in given:  # as nearly all have it
+        return Message(role=fields.text("role").lower(), content=fields.text("content"))
+    calls = fields.items("tool_calls", "[]api.ToolCall")
+    return Message(
+        role=fields.text("role").lower(),
+        content=fields.text("content"),
+        thinking=fields.text("thinking") or None,
+        images=_images(fields),
+        tool_calls=tuple(_tool_call(n, call) for n, call in enumerate(calls) if call is not None),
+        tool_name=fields.text("tool_name") or None,
+        tool_call_id=fields.text("tool_call_id") or None,
+    )
+
+
+def _tool_call(position: int, item: object) -> ToolCall:
+    if not isinstance(item, dict):
+        raise BadRequest(
+            f"json: cannot unmarshal {kind(item)} into Go struct field "
+            "Message.tool_calls of type api.ToolCall"
+        )
+    outer = Fields(fold(item, _TOOL_CALL), "ChatRequest.messages.tool_calls")
+    inner = fold(outer.mapping("function", "api.ToolCallFunction"), _FUNCTION)
+    fields = Fields(inner, "ChatRequest.messages.tool_calls.function")
+    return ToolCall(
+        id=outer.text("id"),
+        name=fields.text("name"),
+        arguments=fields.mapping("arguments", "api.ToolCallFunctionArguments"),
+        index=fields.integer("index", position),
+    )
+
+
+def _tool(item: object) -> dict[str, object]:
+    if not isinstance(item, dict):
+        raise BadRequest(
+            f"json: cannot unmarshal {kind(item)} into Go struct field "
+            "ChatRequest.tools of type api.Tool"
+        )
+    fields = Fields(fold(item, frozenset(("type", "function"))), "ChatRequest.tools")
+    function: Mapping[str, object] = fields.mapping("function", "api.ToolFunction")
+    Fields(fold(function, frozenset(("name", "description"))), "ChatRequest.tools.function").text(
+        "name"
+    )
+    return item
+
+
+def _token(fields: Fields, item: object) -> int:
+    if isinstance(item, bool) or not isinstance(item, int):
+        fields.refuse("context", item, "int")
+    return item
+
+
+def _images(fields: Fields) -> tuple[str, ...]:
+    """Check base64 as Go does on decoding: the standard alphabet, padded, no `data:` (§3.7)."""
+    images: list[str] = []
+    for item in fields.items("images", "[]api.ImageData"):
+        if item is None:
+            continue
+        if not isinstance(item, str):
+            fields.refuse("images", item, "api.ImageData")
+        text = item
+        wrong = _NOT_BASE64.search(text)
+        if wrong is not None:
+            raise BadRequest(f"illegal base64 data at input byte {wrong.start()}")
+        if "\n" in text or "\r" in text:
+            text = text.replace("\n", "").replace("\r", "")
+        try:
+            binascii.a2b_base64(text, strict_mode=True)
+        except binascii.Error:
+            raise BadRequest(f"illegal base64 data at input byte {len(text)}") from None
+        images.append(text)
+    return tuple(images)

@@ -1,0 +1,95 @@
+"""Fields of Ollama's own that the `/v1` routes take as well.
+
+Ollama ignores them there, and its users ask for them (contract §9, no. 3): `options`, `num_ctx`,
+`keep_alive`, `think`, `truncate` and `shift`. What OpenAI's own field says wins over an option.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from vllama.chat.engine.fields import effort_of
+from vllama.chat.go_json import kind
+from vllama.chat.request import Think
+from vllama.errors import BadRequest
+from vllama.units import parse_keep_alive
+
+_LEVELS = ("low", "medium", "high", "max")
+# the two that are 1.0 when absent, so that an option must stand in their place
+_FORCED = ("temperature", "top_p")
+_NAMES = frozenset(("options", "num_ctx", "keep_alive", "think", "truncate", "shift"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extras:
+    """What a `/v1` body said in Ollama's words.
+
+    `keep_alive` in seconds, `math.inf` for ever, None not given; `truncate` None: not said.
+    """
+
+    options: Mapping[str, object] = field(default_factory=dict)
+    keep_alive: float | None = None
+    think: Think = None
+    truncate: bool | None = None
+    shift: bool = True
+
+
+NOTHING = Extras()
+
+
+def take_extras(body: Mapping[str, Any]) -> tuple[dict[str, Any], Extras]:
+    """Return the body without these fields, and what they said. Raises BadRequest."""
+    rest = dict(body)
+    if _NAMES.isdisjoint(body):
+        return rest, NOTHING
+    options = rest.pop("options", None)
+    if options is None:
+        options = {}
+    if not isinstance(options, dict):
+        _refuse("options", "an object", options)
+    num_ctx = rest.pop("num_ctx", None)
+    if num_ctx is not None:
+        options = {"num_ctx": num_ctx} | options
+    try:
+        keep_alive = parse_keep_alive(rest.pop("keep_alive", None))
+    except ValueError as error:
+        raise BadRequest(str(error)) from None
+    think = rest.pop("think", None)
+    if not (think is None or isinstance(think, bool) or think in _LEVELS):
+        raise BadRequest(
+            f"invalid think value: '{str(think)[:80]}' "
+            '(must be "high", "medium", "low", "max", true, or false)'
+        )
+    truncate, shift = _flag(rest, "truncate"), _flag(rest, "shift")
+    for name in _FORCED:
+        if rest.get(name) is None and options.get(name) is not None:
+            rest[name] = options[name]
+    return rest, Extras(
+        options=options,
+        keep_alive=keep_alive,
+        think=think,
+        truncate=truncate,
+        shift=shift is not False,
+    )
+
+
+def with_effort(body: dict[str, Any], think: Think) -> dict[str, Any]:
+    """Say `think` as OpenAI's effort, unless the body has one; `true` is every model's default."""
+    if think is None or think is True or effort_of(body) is not None:
+        return body
+    return body | {"reasoning_effort": think or "none"}
+
+
+def _flag(rest: dict[str, Any], name: str) -> bool | None:
+    value = rest.pop(name, None)
+    if value is not None and not isinstance(value, bool):
+        _refuse(name, "a boolean", value)
+    return value
+
+
+def _refuse(name: str, wanted: str, value: object) -> NoReturn:
+    raise BadRequest(
+        f"Invalid type for '{name}': expected {wanted}, but got {kind(value)} instead."
+    )

@@ -1,0 +1,252 @@
+"""OpenAI's `POST /v1/responses` as a chat request in OpenAI's older form (contract §1.9).
+
+The result goes through `adapt_chat` like any other body. The API keeps nothing here: `store` is not
+used, which the answer says, and a request that refers to what was kept is refused, where Ollama
+answers as if the conversation began with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from vllama.chat.go_json import encode_json, kind
+from vllama.dialects.anthropic.read import put_tools
+from vllama.dialects.openai.extras import Extras, take_extras, with_effort
+from vllama.dialects.openai.read import parse_openai
+from vllama.dialects.responses.items import input_messages, refuse_type
+from vllama.errors import BadRequest
+
+SEPARATOR = "."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResponsesRequest:
+    """What a client of the Responses API asked for; `chat` is the request in the older form.
+
+    `echo` are the fields that the answer repeats. `names` maps a tool of a namespace, as the model
+    knows it, to (namespace, name). `ignored` names what has no effect here. `truncate`: the oldest
+    turns may be dropped. `extras` are Ollama's fields.
+    """
+
+    model: str
+    chat: dict[str, Any]
+    echo: dict[str, Any]
+    stream: bool = False
+    truncate: bool = False
+    names: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    ignored: tuple[str, ...] = ()
+    extras: Extras = field(default_factory=Extras)
+
+
+def parse_responses(body: bytes) -> ResponsesRequest:
+    """Parse a request. Raises BadRequest."""
+    rest, extras = take_extras(parse_openai(body))
+    data = {name: value for name, value in rest.items() if value is not None}
+    model = _string(data, "model", "")
+    if not model:
+        raise BadRequest("you must provide a model parameter")
+    instructions = _string(data, "instructions", None)
+    messages = input_messages(data.get("input"))
+    if instructions:
+        messages.insert(0, {"role": "system", "content": instructions})
+    chat: dict[str, Any] = {"model": model, "messages": messages}
+    stream = _boolean(data, "stream", False)
+    chat["stream"] = stream
+    # nothing is kept here, as in Ollama, which does not say so
+    kept_elsewhere = [name for name in ("previous_response_id", "conversation") if data.get(name)]
+    background = _boolean(data, "background", False)
+    ignored = [*kept_elsewhere, *(["background"] if background else [])]
+    for name in ("temperature", "top_p", "presence_penalty", "frequency_penalty"):
+        if name in data:
+            chat[name] = _number(data, name)
+    chat.setdefault("temperature", 1.0)
+    limit = data.get("max_output_tokens")
+    if limit is not None:
+        chat["max_tokens"] = _positive("max_output_tokens", limit)
+    text = _format(data.get("text"), chat)
+    reasoning = data.get("reasoning", {})
+    if not isinstance(reasoning, Mapping):
+        refuse_type("reasoning", "an object", reasoning)
+    if reasoning.get("effort") is not None:
+        chat["reasoning_effort"] = reasoning["effort"]
+    names = _tools(data, chat, ignored)
+    echo = {
+        "instructions": instructions,
+        "max_output_tokens": limit,
+        "metadata": _object(data, "metadata"),
+        "parallel_tool_calls": _boolean(data, "parallel_tool_calls", True),
+        "previous_response_id": None,
+        "reasoning": {
+            "effort": reasoning.get("effort"), "summary": reasoning.get("summary"),
+        },
+        "store": False,
+        "background": background,
+        "frequency_penalty": chat.get("frequency_penalty", 0),
+        "presence_penalty": chat.get("presence_penalty", 0),
+        "top_logprobs": 0,
+        "max_tool_calls": None,
+        "service_tier": "default",
+        "safety_identifier": data.get("safety_identifier"),
+        "prompt_cache_key": data.get("prompt_cache_key"),
+        "temperature": chat["temperature"],
+        "text": text,
+        "tool_choice": data.get("tool_choice", "auto"),
+        "tools": data.get("tools", []),
+        "top_p": chat.get("top_p", 1.0),
+        "truncation": "auto" if data.get("truncation") == "auto" else "disabled",
+        "user": data.get("user"),
+    }  # fmt: skip
+    encode_json(echo)  # refuses what the answer could not repeat, as numbers beyond 64 bits
+    return ResponsesRequest(
+        model=model,
+        chat=with_effort(chat, extras.think),
+        echo=echo,
+        stream=stream,
+        truncate=echo["truncation"] == "auto",
+        names=names,
+        ignored=tuple(dict.fromkeys(ignored)),
+        extras=extras,
+    )
+
+
+def _string(data: Mapping[str, Any], name: str, default: Any) -> Any:
+    value = data.get(name, default)
+    if name in data and not isinstance(value, str):
+        refuse_type(name, "a string", value)
+    return value
+
+
+def _boolean(data: Mapping[str, Any], name: str, default: bool) -> bool:
+    value = data.get(name, default)
+    return value if isinstance(value, bool) else refuse_type(name, "a boolean", value)
+
+
+def _number(data: Mapping[str, Any], name: str) -> float:
+    value = data[name]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        refuse_type(name, "a decimal", value)
+    return value
+
+
+def _object(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = data.get(name, {})
+    return value if isinstance(value, Mapping) else refuse_type(name, "an object", value)
+
+
+def _positive(name: str, value: object) -> int:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        refuse_type(name, "an integer", value)
+    if value < 1:
+        raise BadRequest(f"Invalid value for '{name}': expected a value >= 1, but got {value}.")
+    return value
+
+
+def _format(text: object, chat: dict[str, Any]) -> dict[str, Any]:
+    """Put `response_format`; return `text` for the echo."""
+    if text is None:
+        return {"format": {"type": "text"}}
+    if not isinstance(text, Mapping):
+        refuse_type("text", "an object", text)
+    wanted = text.get("format") or {"type": "text"}
+    if not isinstance(wanted, Mapping):
+        refuse_type("text.format", "an object", wanted)
+    match wanted.get("type"):
+        case "text":
+            pass
+        case "json_object":
+            chat["response_format"] = {"type": "json_object"}
+        case "json_schema":
+            if not isinstance(wanted.get("schema"), Mapping):
+                raise BadRequest("Missing required parameter: 'text.format.schema'.")
+            schema = {
+                name: wanted[name] for name in ("name", "schema", "strict", "description")
+                if wanted.get(name) is not None
+            }  # fmt: skip
+            schema.setdefault("name", "response")
+            chat["response_format"] = {"type": "json_schema", "json_schema": schema}
+        case other:
+            raise BadRequest(
+                f"Invalid value for 'text.format.type': '{str(other)[:80]}'. Supported values "
+                "are: 'text', 'json_object' and 'json_schema'."
+            )
+    return {**text, "format": wanted}
+
+
+# -- tools ------------------------------------------------------------------------------------
+
+
+def _tools(
+    data: Mapping[str, Any], chat: dict[str, Any], ignored: list[str]
+) -> dict[str, tuple[str, str]]:
+    """Put tools and choice; tools that only OpenAI's servers can run are noted in `ignored`."""
+    given = data.get("tools", [])
+    if not isinstance(given, list):
+        refuse_type("tools", "an array", given)
+    tools: list[dict[str, Any]] = []
+    names: dict[str, tuple[str, str]] = {}
+    for number, tool in enumerate(given):
+        where = f"tools[{number}]"
+        if not isinstance(tool, Mapping):
+            refuse_type(where, "an object", tool)
+        match tool.get("type"):
+            case "function":
+                tools.append(_function(where, tool, ""))
+            case "namespace":
+                inner, space = tool.get("tools"), tool.get("name")
+                if not isinstance(inner, list) or not isinstance(space, str):
+                    raise BadRequest(f"Missing required parameter: '{where}.tools' or its name.")
+                for place, one in enumerate(inner):
+                    if not isinstance(one, Mapping) or one.get("type") != "function":
+                        ignored.append(f"{where}.tools[{place}]")
+                        continue
+                    function = _function(f"{where}.tools[{place}]", one, space + SEPARATOR)
+                    tools.append(function)
+                    names[function["function"]["name"]] = (space, one["name"])
+            case str(other):
+                ignored.append(other[:80])
+            case other:
+                refuse_type(f"{where}.type", "a string", other)
+    choice, name, allowed = _choice(data.get("tool_choice"))
+    if allowed is not None:
+        tools = [tool for tool in tools if tool["function"]["name"] in allowed]
+    parallel = data.get("parallel_tool_calls")
+    put_tools(chat, tools, choice, name, parallel if parallel is False else None)
+    return names
+
+
+def _function(where: str, tool: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    name = tool.get("name")
+    if not isinstance(name, str) or not name:
+        raise BadRequest(f"Missing required parameter: '{where}.name'.")
+    parameters = tool.get("parameters")
+    function: dict[str, Any] = {
+        "name": prefix + name,
+        "parameters": parameters if isinstance(parameters, Mapping) else {"type": "object"},
+    }
+    if isinstance(tool.get("description"), str):
+        function["description"] = tool["description"]
+    return {"type": "function", "function": function}
+
+
+def _choice(value: object) -> tuple[str, str, set[str] | None]:
+    """Return the choice, the name of a named tool and which may be called (None: all)."""
+    match value:
+        case None | "auto" | "none" | "required":
+            return value or "auto", "", None
+        case {"type": "function", "name": str(name), **rest}:
+            space = rest.get("namespace")
+            return "named", f"{space}{SEPARATOR}{name}" if space else name, None
+        case {"type": "allowed_tools", "tools": list(tools), **rest}:
+            allowed = {
+                tool["name"] for tool in tools
+                if isinstance(tool, Mapping) and isinstance(tool.get("name"), str)
+            }  # fmt: skip
+            return "required" if rest.get("mode") == "required" else "auto", "", allowed
+        case {"type": str()}:
+            return "auto", "", None  # a tool of OpenAI's servers
+        case _:
+            raise BadRequest(f"Invalid value for 'tool_choice': got {kind(value)}.")

@@ -1,0 +1,214 @@
+"""An engine's streamed answer as a response of the Responses API (contract §1.9).
+
+Order of events: `created`, `in_progress`; for each item `output_item.added`, its parts and deltas,
+`output_item.done`; then `completed` or `failed`. Every event has the next `sequence_number`; there
+is no `[DONE]`. An answer cut by its length is completed, too, as in Ollama: the official client's
+streams know no other good end. That it was cut stands in `incomplete_details`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from vllama.chat.engine.traits import Traits
+from vllama.dialects.blocks import Block, BlockKind, BlockReply
+from vllama.dialects.errors import openai_error, openai_error_object
+from vllama.dialects.openai.read import Passage
+from vllama.errors import ContextOverflow, VllamaError
+
+_PREFIXES = {BlockKind.TEXT: "msg", BlockKind.THINKING: "rs", BlockKind.CALL: "fc"}
+_TEXTS = {
+    BlockKind.TEXT: "response.output_text",
+    BlockKind.THINKING: "response.reasoning_summary_text",
+    BlockKind.CALL: "response.function_call_arguments",
+}
+_SUMMARY_PART = "response.reasoning_summary_part"
+_CONTENT_PART = "response.content_part"
+_encode = msgspec.json.Encoder().encode
+
+
+class ResponsesReply(BlockReply):
+    """A response for a client of OpenAI's."""
+
+    def __init__(
+        self,
+        passage: Passage,
+        traits: Traits,
+        *,
+        seed: str,
+        created_ns: int,
+        echo: Mapping[str, Any],
+        names: Mapping[str, tuple[str, str]],
+        **options: Any,
+    ) -> None:
+        """`echo` and `names` are those of the request."""
+        super().__init__(passage, traits, seed=seed, **options)
+        self._created_s = created_ns // 1_000_000_000
+        self._echo = echo
+        self._names = names
+        self._number = 0
+        self._head = self._tail = b""  # of the open item's deltas, around number and text
+
+    def fail(self, error: VllamaError) -> bytes:
+        """Return `response.failed`, or an error's body."""
+        if not self._stream:
+            return openai_error(error)[1]
+        code = "invalid_prompt" if isinstance(error, ContextOverflow) else "server_error"
+        said = {"code": code, "message": openai_error_object(error)["error"]["message"]}
+        response = self._response("failed", self._items("incomplete"), None, {"error": said})
+        return self._event("response.failed", {"response": response})
+
+    def _begin(self) -> bytes:
+        response = self._response("in_progress", [], None, {})
+        return b"".join(
+            self._event(f"response.{name}", {"response": response})
+            for name in ("created", "in_progress")
+        )
+
+    def _opened_block(self, block: Block) -> bytes:
+        item = self._item(block, "in_progress", begun=False)
+        where = self._where(block)
+        name = _TEXTS[block.kind].encode() + b".delta"
+        self._head = b'event: %b\ndata: {"type":"%b","sequence_number":' % (name, name)
+        self._tail = b"," + _encode(where)[1:-1]
+        out = self._event("response.output_item.added", {"output_index": block.index, "item": item})
+        match block.kind:
+            case BlockKind.THINKING:
+                part = {"type": "summary_text", "text": ""}
+                return out + self._event(f"{_SUMMARY_PART}.added", {**where, "part": part})
+            case BlockKind.TEXT:
+                self._tail += b',"logprobs":[]'
+                return out + self._event(f"{_CONTENT_PART}.added", {**where, "part": _text("")})
+            case BlockKind.CALL:
+                return out
+
+    def _delta(self, block: Block, text: str) -> bytes:
+        number, self._number = self._number, self._number + 1
+        return b'%b%d%b,"delta":%b}\n\n' % (self._head, number, self._tail, _encode(text))
+
+    def _closed_block(self, block: Block) -> bytes:
+        text, where, name = block.text, self._where(block), f"{_TEXTS[block.kind]}.done"
+        match block.kind:
+            case BlockKind.THINKING:
+                part = {"type": "summary_text", "text": text}
+                out = self._event(name, {**where, "text": text})
+                out += self._event(f"{_SUMMARY_PART}.done", {**where, "part": part})
+            case BlockKind.TEXT:
+                out = self._event(name, {**where, "text": text, "logprobs": []})
+                out += self._event(f"{_CONTENT_PART}.done", {**where, "part": _text(text)})
+            case BlockKind.CALL:
+                called = self._item(block, "completed")
+                known = {"name": called["name"], "arguments": called["arguments"]}
+                out = self._event(name, {**where, **known})
+        status = "completed" if block.complete else "incomplete"
+        item = self._item(block, status)
+        return out + self._event(
+            "response.output_item.done", {"output_index": block.index, "item": item}
+        )
+
+    def _end(self, now_ns: int) -> bytes:
+        return self._event("response.completed", {"response": self._ended(now_ns)})
+
+    def _whole(self, now_ns: int) -> bytes:
+        return _encode(self._ended(now_ns))
+
+    def _ended(self, now_ns: int) -> dict[str, Any]:
+        """Return the response as it is at the end."""
+        cut = self._finish_reason == "length"
+        more: dict[str, Any] = {"completed_at": now_ns // 1_000_000_000}
+        if cut:
+            more["incomplete_details"] = {"reason": "max_output_tokens"}
+        return self._response("completed", self._items("completed"), self._counts(), more)
+
+    def _response(
+        self,
+        status: str,
+        output: list[dict[str, Any]],
+        usage: dict[str, Any] | None,
+        more: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        return {
+            "id": f"resp_{self._seed}",
+            "object": "response",
+            "created_at": self._created_s,
+            "completed_at": None,
+            "status": status,
+            "error": None,
+            "incomplete_details": None,
+            "model": self._passage.model,
+            **self._echo,
+            **more,
+            "output": output,
+            "usage": usage,
+        }
+
+    def _counts(self) -> dict[str, Any]:
+        usage, given = self.usage, self._usage or {}
+        cached = _detail(given, "prompt_tokens_details", "cached_tokens")
+        thought = _detail(given, "completion_tokens_details", "reasoning_tokens")
+        return {
+            "input_tokens": usage.prompt_tokens,
+            "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
+            "output_tokens": usage.completion_tokens,
+            "output_tokens_details": {"reasoning_tokens": thought},
+            "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        }
+
+    def _items(self, status: str) -> list[dict[str, Any]]:
+        """Return all items; `status` is that of items that are as long as they were meant."""
+        return [
+            self._item(block, status if block.complete else "incomplete") for block in self._blocks
+        ]
+
+    def _item(self, block: Block, status: str, *, begun: bool = True) -> dict[str, Any]:
+        """Return a block as an output item, empty if it has not `begun`."""
+        text = block.text
+        item: dict[str, Any] = {"id": self._id(block), "type": "message", "status": status}
+        match block.kind:
+            case BlockKind.TEXT:
+                item["role"] = "assistant"
+                item["content"] = [_text(text)] if begun else []
+            case BlockKind.THINKING:
+                item["type"] = "reasoning"
+                item["summary"] = [{"type": "summary_text", "text": text}] if begun else []
+                if begun:  # plain text: it comes back with the next request
+                    item["encrypted_content"] = text
+            case BlockKind.CALL:
+                item["type"] = "function_call"
+                item["call_id"] = block.id
+                space, name = self._names.get(block.name, ("", block.name))
+                if space:
+                    item["namespace"] = space
+                item["name"] = name
+                item["arguments"] = (text or "{}") if begun else ""
+        return item
+
+    def _id(self, block: Block) -> str:
+        return f"{_PREFIXES[block.kind]}_{self._seed}{block.index:02d}"
+
+    def _where(self, block: Block) -> dict[str, Any]:
+        """Return the fields that say which part of which item an event is about."""
+        where: dict[str, Any] = {"item_id": self._id(block), "output_index": block.index}
+        if block.kind is BlockKind.TEXT:
+            where["content_index"] = 0
+        elif block.kind is BlockKind.THINKING:
+            where["summary_index"] = 0
+        return where
+
+    def _event(self, name: str, fields: Mapping[str, Any]) -> bytes:
+        number, self._number = self._number, self._number + 1
+        value = {"type": name, "sequence_number": number, **fields}
+        return b"event: %b\ndata: %b\n\n" % (name.encode(), _encode(value))
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+def _detail(usage: Mapping[str, Any], group: str, name: str) -> int:
+    details = usage.get(group)
+    value = details.get(name) if isinstance(details, Mapping) else None
+    return value if isinstance(value, int) else 0

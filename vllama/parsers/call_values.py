@@ -1,0 +1,194 @@
+"""Tool calls out of decoded values: the one place that decides what a call is."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TypeAlias
+
+import msgspec
+
+from vllama.chat.request import ToolCall
+
+_ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789"
+# models write line breaks into strings as they are
+_DECODER = json.JSONDecoder(strict=False)
+_SPACE = re.compile(r"\s*+")
+
+Named: TypeAlias = tuple[str, dict[str, object]]
+"""A call as a syntax reads it: name and arguments."""
+
+Found: TypeAlias = tuple[list[Named], int]
+"""Calls and where the text goes on after them."""
+
+
+class Form(StrEnum):
+    """How a family marks calls, where the marker alone does not tell."""
+
+    TAGGED = "tagged"
+    NAMED = "named"  # name and arguments; the marker before is a token that engines leave out
+    RECIPIENT = "recipient"  # functionary: `>>>name`, and `all` for the reader
+    ACTION = "action"  # Command-R: `Action:` and a block of JSON
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Toolset:
+    """The tools of a request whose calls the front looks for in the answer.
+
+    `schemas` maps names to the JSON schemas of their arguments; empty: names are not known, any
+    is taken. `most` bounds the calls of an answer. `forced`: the answer is constrained by a grammar
+    to be a call, from its first token.
+    """
+
+    schemas: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    form: Form = Form.TAGGED
+    most: int | None = None
+    forced: bool = False
+
+    def knows(self, name: object) -> bool:
+        """Tell whether `name` may be a tool's."""
+        return isinstance(name, str) and bool(name) and (not self.schemas or name in self.schemas)
+
+
+def call_id(name: str, arguments: object, position: int) -> str:
+    """Make an id as Ollama's, `call_` + 8 alphanumerics, always the same for the same call."""
+    return "call_" + _letters(msgspec.json.encode([name, arguments, position]), 8)
+
+
+def short_id(identity: str) -> str:
+    """Make an id of nine alphanumerics out of another; one that is so already stays."""
+    if len(identity) == 9 and identity.isascii() and identity.isalnum():
+        return identity
+    return _letters(identity.encode("utf-8", "surrogatepass"), 9)
+
+
+def _letters(seed: bytes, count: int) -> str:
+    number = int.from_bytes(hashlib.blake2b(seed, digest_size=8).digest(), "big")
+    letters = []
+    for _ in range(count):
+        number, rest = divmod(number, len(_ALPHABET))
+        letters.append(_ALPHABET[rest])
+    return "".join(letters)
+
+
+def make_call(named: Named, position: int) -> ToolCall:
+    """Number a call that was read."""
+    name, arguments = named
+    return ToolCall(
+        id=call_id(name, arguments, position), name=name, arguments=arguments, index=position
+    )
+
+
+def skip(text: str, at: int) -> int:
+    """Return the place after white space."""
+    space = _SPACE.match(text, at)
+    return space.end() if space else at
+
+
+def decode_at(text: str, at: int) -> tuple[object, int] | None:
+    """Decode the JSON value at `at`; None if there is none."""
+    try:
+        return _DECODER.raw_decode(text, at)
+    except (ValueError, RecursionError):
+        return None
+
+
+def calls_of(value: object) -> list[Named] | None:
+    """Read a decoded value: a call, a list of calls, or an object that holds such a list.
+
+    None if anything in it is no call.
+    """
+    if isinstance(value, dict) and len(value) == 1:
+        ((name, inner),) = value.items()
+        value = inner if name in ("tool_calls", "tool_call") else value
+    found = []
+    for item in value if isinstance(value, list) else [value]:
+        call = _call(item)
+        if call is None:
+            return None
+        found.append(call)
+    return found
+
+
+def _call(item: object) -> Named | None:
+    if isinstance(item, dict) and isinstance(item.get("function"), dict):
+        item = item["function"]
+    if not isinstance(item, dict):
+        return None
+    name = next((item[key] for key in ("name", "tool_name", "function") if key in item), None)
+    given: object = next(
+        (item[key] for key in ("arguments", "parameters", "args") if key in item), None
+    )
+    arguments = object_of(given)
+    if not isinstance(name, str) or not name or arguments is None:
+        return None
+    return name, arguments
+
+
+def object_of(value: object) -> dict[str, object] | None:
+    """Return arguments as an object, also if they were encoded once or twice; else None."""
+    for _ in range(2):  # encoded twice: seen with small models
+        if isinstance(value, str):
+            if not value.strip():
+                return {}
+            try:
+                value = msgspec.json.decode(value)
+            except (ValueError, RecursionError):
+                return None
+    if value is None:
+        return {}
+    return value if isinstance(value, dict) and encodable(value) else None
+
+
+def encodable(value: object) -> bool:
+    """Tell whether a value can be written as JSON again."""
+    try:
+        msgspec.json.encode(value)
+    except (ValueError, OverflowError, RecursionError, TypeError):
+        return False
+    return True
+
+
+def typed(raw: str, name: str, key: str, tools: Toolset) -> object:
+    """Return the value of an argument that a syntax writes as bare text, by the tool's schema.
+
+    Text that the schema calls a string stays as it is; anything else is read as JSON if it is.
+    """
+    schema = _property(tools.schemas.get(name), key)
+    kinds = set(_kinds(schema))
+    if kinds == {"string"}:
+        return raw
+    try:
+        value = msgspec.json.decode(raw)
+    except (ValueError, RecursionError):
+        value = {"True": True, "False": False, "None": None}.get(raw.strip(), raw)
+    if isinstance(value, str | dict | list) or value is None or not kinds:
+        return value if encodable(value) else raw
+    wanted = kinds & ({"boolean"} if isinstance(value, bool) else {"integer", "number"})
+    return value if wanted or "string" not in kinds else raw
+
+
+def _property(schema: Mapping[str, object] | None, key: str) -> object:
+    properties = schema.get("properties") if schema else None
+    return properties.get(key) if isinstance(properties, Mapping) else None
+
+
+def _kinds(schema: object) -> Iterator[str]:
+    if not isinstance(schema, Mapping):
+        return
+    kind = schema.get("type")
+    if isinstance(kind, str):
+        yield kind
+    for one in kind if isinstance(kind, list) else ():
+        yield str(one)
+    for name in ("anyOf", "oneOf"):
+        options = schema.get(name)
+        for option in options if isinstance(options, list) else ():
+            yield from _kinds(option)
+    options = schema.get("enum")
+    if kind is None and isinstance(options, list) and all(isinstance(o, str) for o in options):
+        yield "string"

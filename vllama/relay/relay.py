@@ -1,0 +1,343 @@
+"""The one streaming loop: engine → translator → client.
+
+The commit point: nothing is sent before the first translated bytes exist, because some engines
+report an error after their 200. Before it an error is raised, so that the caller answers with
+status and body of the dialect; after it the dialect's in-stream error is sent and the answer
+ends. A client that leaves cuts the engine's connection, which stops the generation.
+
+Bytes are pushed: `on_data` runs in the upstream's callback, translates what one read brought and
+writes it. While the client does not keep up, the engine's connection is not read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Protocol
+
+from vllama.chat.event_template import Usual
+from vllama.chat.reply import CountsReader
+from vllama.chat.request import Call, Usage
+from vllama.chat.stop_filter import StoppedReply
+from vllama.dialects.errors import clean_engine_error
+from vllama.errors import VllamaError
+from vllama.http.request import ClientGone, Request, now_ns
+from vllama.relay.fast_path import lane_for
+from vllama.upstream.connection import Connection, ConnectionLost
+from vllama.upstream.pool import Upstream
+
+COUNT_HEADER = "x-vllama-token-count"
+ESTIMATE = "estimate"
+MAX_ERROR_BYTES = 64 * 1024
+
+
+class Reply(Protocol):
+    """A translator of one answer."""
+
+    content_type: str
+    ended: bool
+    counts: CountsReader | None
+
+    @property
+    def may_cut(self) -> bool:
+        """Whether it may end the engine's answer before the engine does."""
+        ...
+
+    @property
+    def usual(self) -> Usual | None:
+        """What is known of plain tokens; None if all must go through `feed`."""
+        ...
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens so far."""
+        ...
+
+    def feed(self, chunk: bytes, now_ns: int) -> bytes:
+        """Take upstream bytes, return the client's; b"" if there is nothing to say yet."""
+        ...
+
+    def finish(self, now_ns: int) -> bytes:
+        """Return the last bytes. Raises EngineCrashed if the answer is not complete."""
+        ...
+
+    def fail(self, error: VllamaError) -> bytes:
+        """Return the dialect's in-stream error."""
+        ...
+
+
+class Relay:
+    """One answer on its way; a sink of the upstream connection."""
+
+    __slots__ = (
+        "_concluded",
+        "_connection",
+        "_cut",
+        "_deliver",
+        "_diverted",
+        "_ended",
+        "_error",
+        "_error_body",
+        "_failure",
+        "_gone",
+        "_headers",
+        "_request",
+        "_status",
+        "_tail",
+        "_upstream",
+        "_usual",
+        "_waiter",
+        "_waits",
+        "_whole",
+        "reply",
+    )
+
+    def __init__(
+        self,
+        request: Request,
+        reply: Reply,
+        *,
+        whole: bool,
+        headers: Mapping[str, str],
+        deliver: Callable[[bytes], None] | None = None,
+    ) -> None:
+        """`whole`: one body instead of a stream.
+
+        `deliver` takes the whole body, or the end of the stream, instead of the request, whose
+        answer then goes on.
+        """
+        self._request = request
+        self.reply = reply
+        self._whole = whole
+        self._headers = headers
+        self._deliver = deliver
+        self._upstream: Upstream | None = None
+        self._connection: Connection | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._status = 0
+        self._error_body = b""
+        self._error: VllamaError | None = None
+        self._ended = False
+        self._cut = False
+        self._waits = False  # something comes between the engine's end and ours
+        self._concluded = False
+        self._failure: Exception | None = None  # of the end, for `run` to raise
+        self._gone = False
+        if isinstance(reply, StoppedReply):
+            reply.enough = self.cut
+        self._usual = reply.usual
+        self._diverted = False
+        self._tail = b""
+
+    async def run(
+        self,
+        upstream: Upstream,
+        call: Call,
+        before_finish: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """Send `call`, relay its answer. Raises ClientGone, or an error before the commit point.
+
+        `before_finish` is awaited when the engine is done and before the last bytes are made.
+        """
+        request = self._request
+        self._upstream = upstream
+        self._waits = before_finish is not None
+        connection = self._connection = await upstream.connect()
+        try:
+            request.writes = self
+            request.watch(self._client_left)
+            if not self._gone:
+                if upstream.counts is not None:
+                    self.reply.counts = upstream.counts.begin()
+                connection.request(upstream.encode(call), self)
+            if not (self._ended or self._error or self._gone):
+                self._waiter = asyncio.get_running_loop().create_future()
+                await self._waiter
+            if self._failure is not None:
+                raise self._failure
+            if self._concluded:
+                return
+            if self._gone:
+                raise ClientGone
+            if before_finish:
+                await self._before_end(before_finish)
+            self._end()
+        finally:
+            request.writes = None
+            request.unwatch(self._client_left)
+            connection.release()
+
+    # -- sink ---------------------------------------------------------------------------------
+
+    def on_head(self, status: int) -> None:
+        """Keep the engine's status."""
+        self._status = status
+
+    def on_data(self, data: bytes) -> None:
+        """Translate one read and push it on."""
+        out = self._translated(data)
+        if not out:
+            return
+        request, usual = self._request, self._usual
+        if not request.status:
+            self._start()
+        request.write(out)
+        if request.paused:
+            self.hold()
+        elif usual is not None and usual.tail and not self._diverted:
+            self._enter_lane(usual)
+
+    def on_last(self, data: bytes) -> None:
+        """Translate the last read, and keep it for `_end` to send together with what follows."""
+        self._tail = self._translated(data)
+
+    def _translated(self, data: bytes) -> bytes:
+        if self._status != 200:
+            if len(self._error_body) < MAX_ERROR_BYTES:
+                self._error_body += data
+            return b""
+        if self._error is not None:
+            return b""
+        try:
+            return self.reply.feed(data, now_ns())
+        except VllamaError as error:
+            self._error = error
+            self._leave_lane()
+            self._wake()
+            return b""
+
+    def on_end(self) -> None:
+        """Note the end of the engine's answer, and end ours: before this request's task goes on."""
+        self._ended = True
+        if self._waits and self.reply.counts is not None:
+            self.reply.counts()  # before the engine logs anything else
+        if not (self._waits or self._gone):
+            self._concluded = True
+            try:
+                self._end()
+            except Exception as error:
+                self._failure = error
+        self._wake()
+
+    def on_lost(self, error: ConnectionLost) -> None:
+        """Note the loss of the engine; an answer that was complete by then is fine."""
+        if not self.reply.ended:
+            self._error = error
+        self._ended = True
+        self._wake()
+
+    def cut(self) -> None:
+        """End the engine's answer here: its reply has all that it wants."""
+        self._ended = self._cut = True
+        if self._connection:
+            self._connection.abort()
+        self._wake()
+
+    def _wake(self) -> None:
+        """Let `run` look what has happened."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    # -- the lane -----------------------------------------------------------------------------
+
+    def _enter_lane(self, usual: Usual) -> None:
+        """Let plain tokens take the short way, if the answer goes out in chunks."""
+        client = self._request.in_chunks()
+        if client is not None and self._connection is not None:
+            self._connection.divert(lane_for(self._connection, usual, client.write))
+            self._diverted = True
+
+    def _leave_lane(self) -> None:
+        """See to it that nothing overtakes what has to wait."""
+        if self._diverted and self._connection:
+            self._connection.divert(None)
+            self._diverted = False
+
+    # -- the client ---------------------------------------------------------------------------
+
+    def hold(self) -> None:
+        """Read no more from the engine: the client does not keep up."""
+        self._leave_lane()
+        if self._connection and not self._ended:
+            self._connection.pause()
+
+    def go_on(self) -> None:
+        """Read from the engine again."""
+        if self._connection and not self._ended:
+            self._connection.resume()
+
+    def _client_left(self) -> None:
+        if self._concluded:
+            return
+        self._gone = True
+        if self._connection:
+            self._connection.abort()
+        self._wake()
+
+    def _start(self) -> None:
+        """Begin a stream."""
+        told = self._upstream is not None and self._upstream.tells_counts
+        if self.reply.may_cut or not told:
+            self._request.tell(COUNT_HEADER, ESTIMATE)
+        self._request.start(200, self.reply.content_type.encode(), None, self._headers)
+
+    # -- the end ------------------------------------------------------------------------------
+
+    async def _before_end(self, before_finish: Callable[[], Awaitable[None]]) -> None:
+        """Do what comes before the end; the client gets meanwhile all that there is."""
+        if self._tail:
+            if not self._request.status:
+                self._start()
+            self._request.write(self._tail)
+            self._tail = b""
+        if self._error is None and self._status == 200:
+            try:
+                await before_finish()
+            except VllamaError as error:
+                self._error = error
+
+    def _end(self) -> None:
+        """Send the last bytes, or the error in the way that the commit point demands."""
+        request, error = self._request, self._error
+        last = b""
+        if error is None and self._status != 200:
+            error = clean_engine_error(self._status, self._error_body)
+        if error is None:
+            try:
+                last = self.reply.finish(now_ns())
+                self._check_counts()
+            except VllamaError as failure:
+                error = failure
+        if error is not None:
+            if self._upstream is not None and self._upstream.explain is not None:
+                error = self._upstream.explain(error)
+            if not request.status and not self._tail:
+                raise error
+            request.failure = error
+            last = self.reply.fail(error)
+        if self._whole:
+            if self._deliver is not None:
+                self._deliver(last)
+            else:
+                kind = self.reply.content_type.encode()
+                request.respond(200, last, kind, self._headers)
+            return
+        if not request.status:
+            self._start()
+        (self._deliver or request.end)(self._tail + last)
+
+    def _check_counts(self) -> None:
+        """Say of a whole answer that its counts are estimates; of a stream it was said before.
+
+        For the streams to come it is kept whether the engine tells.
+        """
+        reply, upstream = self.reply, self._upstream
+        estimated = reply.usage.estimated
+        if estimated and self._whole:
+            self._request.tell(COUNT_HEADER, ESTIMATE)
+        if upstream is None or self._cut:
+            return
+        if reply.counts is not None:
+            upstream.tells_counts = reply.counts() is not None
+        elif estimated:
+            upstream.tells_counts = False

@@ -1,0 +1,246 @@
+"""The front: guards, routing, and the boundary that turns errors into answers.
+
+A plain dictionary instead of a framework's router: the routes are few and exact, and a token
+passes nothing but `send()` (see docs/decisions).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from vllama.errors import Busy, Forbidden, Unauthorized, VllamaError
+from vllama.http.request import ClientGone, Request, now_ns
+from vllama.log_context import Trace, model, trace
+from vllama.metrics import Metrics
+from vllama.routes.guards import Guards, cors_headers
+from vllama.routes.route_table import FIRST, ROUTES, WRITES, Handler, handler, methods_of
+
+if TYPE_CHECKING:
+    from vllama.plan.types import Facts
+    from vllama.rendering.renderer import Renderer
+    from vllama.routes.catalog import Catalog
+    from vllama.routes.health import Preload
+    from vllama.scheduler.scheduler import Scheduler
+    from vllama.supervise.external import Watch
+    from vllama.upstream.pool import Upstreams
+
+log = logging.getLogger(__name__)
+
+MAX_LOGGED = 1000  # characters of a path, and of an error's text, that stand in the log
+
+
+class Gateway:
+    """What the handlers work with; `environ` is what an engine would be started with.
+
+    Answers begin with guards and metrics alone; all but the `FIRST` routes wait for the rest.
+    """
+
+    catalog: Catalog
+    scheduler: Scheduler
+    upstreams: Upstreams
+    renderer: Renderer
+    facts: Facts
+    environ: Mapping[str, str]
+    watch: Watch
+    preload: Preload
+
+    def __init__(self, guards: Guards, metrics: Metrics) -> None:
+        """To be made in the running loop."""
+        self.guards = guards
+        self.metrics = metrics
+        self._complete: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def complete(
+        self,
+        *,
+        catalog: Catalog,
+        scheduler: Scheduler,
+        upstreams: Upstreams,
+        renderer: Renderer,
+        facts: Facts,
+        environ: Mapping[str, str],
+        watch: Watch,
+        preload: Preload,
+    ) -> None:
+        """Take what was still missing, and let those go on who wait for it."""
+        self.catalog, self.scheduler, self.upstreams = catalog, scheduler, upstreams
+        self.renderer, self.facts, self.environ = renderer, facts, environ
+        self.watch, self.preload = watch, preload
+        self._complete.set_result(None)
+
+    def fail(self, error: VllamaError) -> None:
+        """Let those who wait be answered with the reason why there will be nothing more."""
+        self._complete.set_exception(error)
+        self._complete.exception()  # it is known, even if nobody waits
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether everything is there."""
+        return self._complete.done() and not self._complete.exception()
+
+    async def completed(self) -> None:
+        """Wait for `complete`. Raises the error of `fail`."""
+        if not self.is_complete:
+            await asyncio.shield(self._complete)  # one who leaves must not end it for all
+
+
+class App:
+    """Answers every request, whatever happens."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._numbers = itertools.count(1)
+        self._prefix = f"{time.time_ns() // 1_000_000:x}"
+        self._running: set[str] = set()
+        self._ready: dict[tuple[str, str], Handler] = {}  # by method and path, of fixed paths
+
+    async def __call__(self, request: Request) -> None:
+        """Serve one request."""
+        request.identify(f"{self._prefix}-{next(self._numbers)}")
+        doubled = request.id in self._running
+        trace.set(Trace(request.id, f"{request.id}-{request.number}" if doubled else ""))
+        model.set("")
+        origin = request.header(b"origin") if b"origin" in request.headers else ""
+        host = request.header(b"host")
+        guards = self._gateway.guards
+        if not guards.host_allowed(host) or (origin and not guards.origin_allowed(origin, host)):
+            self._forbid(request, origin, host)
+            return
+        if origin:
+            preflight = request.method == "OPTIONS"
+            for name, value in cors_headers(origin, preflight=preflight).items():
+                request.tell(name, value)
+            if preflight:
+                request.respond(204, b"")
+                return
+        self._running.add(request.id)
+        try:
+            await self._handle(request)
+        finally:
+            if not doubled:
+                self._running.discard(request.id)
+        self._note(request)
+
+    def _note(self, request: Request) -> None:
+        """Count an answer that has ended, and log it in a line, with the error it ended with."""
+        took_s = (now_ns() - request.started_ns) / 1e9
+        route = request.path if request.path in ROUTES else "other"
+        metrics, failure, status = self._gateway.metrics, request.failure, request.status
+        error: BaseException | None = failure
+        metrics.request(route, status, took_s)
+        level = logging.DEBUG if request.method in ("GET", "HEAD") else logging.INFO
+        end = ""
+        if failure is not None:
+            metrics.error(route, status, failure.kind)
+            late = status < 400
+            level = logging.WARNING if late or failure.status >= 500 else logging.INFO
+            end = f"{', then an error' if late else ''}: {failure.sentence()[:MAX_LOGGED]}"
+        elif request.left and not request.done:
+            end = ": the client has left"
+        path = request.path[:MAX_LOGGED]
+        log.log(level, "%s %s %s %.3fs%s", request.method, path, status or "-", took_s, end)
+        while error is not None:
+            # it holds what was read of the request, in cycles that are collected late
+            before = error.__cause__ or error.__context__
+            error.__traceback__ = error.__cause__ = error.__context__ = None
+            error = before
+
+    async def _handle(self, request: Request) -> None:
+        """Find the handler and run it; the one place where a request's errors end."""
+        try:
+            if self._gateway.guards.keys:
+                self._check_key(request)
+            handle = self._ready.get((request.method, request.path)) or await self._route(request)
+            if handle:
+                await handle(self._gateway, request)
+        except ClientGone:
+            pass  # there is nobody to answer; see `_note`
+        except VllamaError as error:
+            self._fail(request, error)
+        except Exception:
+            # boundary: a bug in one request must not end the server
+            log.exception("%s %s: unexpected error", request.method, request.path)
+            self._fail(
+                request, VllamaError("internal error", hint="see the server's log and report it")
+            )
+
+    def _check_key(self, request: Request) -> None:
+        """Raise Unauthorized if the request shows none of the server's keys."""
+        guards = self._gateway.guards
+        authorization, api_key = request.header(b"authorization"), request.header(b"x-api-key")
+        if not guards.key_allowed(request.path, authorization, api_key):
+            raise Unauthorized(
+                "unauthorized: the request shows no key of this server",
+                hint="send 'Authorization: Bearer KEY'; the commands take it from OLLAMA_API_KEY",
+            )
+
+    async def _route(self, request: Request) -> Handler | None:
+        """Return the handler, or answer 301/307, 404 or 405 and return None."""
+        path = request.path
+        methods = methods_of(path)
+        if methods is None and path.endswith("/") and path.rstrip("/") in ROUTES:
+            status = 301 if request.method == "GET" else 307
+            request.respond(status, b"", headers={"location": path.rstrip("/")})
+            return None
+        if methods is None:
+            request.text(404, "404 page not found")
+            return None
+        if request.method not in methods:
+            text = b"405 method not allowed"
+            allow = {"allow": ", ".join(methods)}
+            request.respond(405, text, b"text/plain; charset=utf-8", allow)
+            return None
+        name = methods[request.method]
+        if name in WRITES and self._gateway.guards.read_only:
+            raise Forbidden(
+                f"cannot serve {request.method} {path}: this server is read-only",
+                hint="start it without --read-only, or use the commands on its machine: "
+                "vllama pull, create, cp, rm",
+            )
+        if name not in FIRST:
+            await self._gateway.completed()
+        found = handler(name)
+        if path in ROUTES and name not in WRITES:  # those are looked at each time, see above
+            self._ready[request.method, path] = found
+        return found
+
+    @staticmethod
+    def _fail(request: Request, error: VllamaError) -> None:
+        """Answer with an error in the dialect of the route; too late if the head is out."""
+        request.failure = error
+        if request.status:
+            if not request.done:
+                request.fail()
+            return
+        from vllama.dialects.errors import anthropic_error, ollama_error, openai_error
+
+        if request.path.startswith("/v1/messages"):
+            from vllama.routes.anthropic.messages import seed_of  # only here: see `routes`
+
+            id_ = f"req_{seed_of(request)}"
+            status, body = anthropic_error(error, request_id=id_)
+        elif request.path.startswith("/v1/"):
+            status, body = openai_error(error)
+        else:
+            status, body = ollama_error(error)
+        headers = {}
+        if isinstance(error, Busy):
+            headers["retry-after"] = str(max(1, round(error.retry_after_s)))
+        if isinstance(error, Unauthorized):
+            headers["www-authenticate"] = 'Bearer realm="vllama"'
+        request.respond(status, body, headers=headers)
+
+    @staticmethod
+    def _forbid(request: Request, origin: str, host: str) -> None:
+        """Answer 403 and, unlike Ollama, say why and what to do."""
+        if origin:
+            text = f"origin '{origin}' is not allowed; add it to OLLAMA_ORIGINS"
+        else:
+            text = f"host '{host}' is not allowed; use localhost, or --host to listen elsewhere"
+        log.warning("%s %s 403: %s", request.method, request.path[:MAX_LOGGED], text[:MAX_LOGGED])
+        request.json(403, {"error": text})

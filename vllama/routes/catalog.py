@@ -1,0 +1,157 @@
+"""From a client's name to a bundle and its metadata, quickly.
+
+A look-up in the library reads folders; a warm request must not wait for that. So an answer is kept
+for a moment, one that is older is still given while it is looked up again, and requests that ask
+for one name at the same time share a look-up. A pull or a removal drops all answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from vllama.chat.request import LoadOptions, Sampling
+from vllama.clock import Clock
+from vllama.dialects.ollama.options import resolve_options
+from vllama.errors import InvalidModelRef, ModelNotFound, VllamaError
+from vllama.models.library import Library
+from vllama.models.ref import ModelRef
+from vllama.models.types import Bundle, ModelInfo
+
+KEEP_S = 2.0
+STALE_S = 30.0
+MAX_KEPT = 1024
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """A model as the gateway needs it."""
+
+    bundle: Bundle
+    info: ModelInfo
+    _own: tuple[Sampling, LoadOptions] | None = field(default=None, init=False)
+
+    def options(self, given: Mapping[str, object]) -> tuple[Sampling, LoadOptions]:
+        """Return a request's options over the model's own. Raises BadRequest."""
+        if given:
+            return resolve_options(self.bundle.parameters, given)
+        if self._own is None:
+            self._own = resolve_options(self.bundle.parameters, {})
+        return self._own
+
+    @property
+    def full_name(self) -> str:
+        """The name with its host, as Ollama writes it in what a model cannot do."""
+        name = self.bundle.name
+        if name.count("/") >= 2:
+            return name
+        return f"registry.ollama.ai/{name if '/' in name else f'library/{name}'}"
+
+
+class Catalog:
+    """A short memory before the library."""
+
+    def __init__(self, library: Library, clock: Clock, *, paths: bool) -> None:
+        """`paths`: clients may name any file by its path, else only models that are listed."""
+        self.library = library
+        self._paths = paths
+        self._clock = clock
+        self._kept: dict[str, tuple[float, Entry]] = {}
+        self._pending: dict[str, asyncio.Task[Entry]] = {}
+
+    async def find(self, name: str) -> Entry:
+        """Return the model called `name`. Raises ModelNotFound, InvalidModelRef, BadModelFile."""
+        kept = self._kept.get(name)
+        if kept:
+            age_s = self._clock.monotonic() - kept[0]
+            if age_s < KEEP_S:
+                return kept[1]
+            if age_s < STALE_S:
+                self._look_again(name)
+                return kept[1]
+        if not name:
+            raise ModelNotFound(name)
+        # a caller that leaves must not take the others' look-up along
+        return await asyncio.shield(self._look_again(name))
+
+    def _look_again(self, name: str) -> asyncio.Task[Entry]:
+        """Return the look-up of `name` that is under way, starting it if there is none."""
+        task = self._pending.get(name)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._refresh(name))
+            self._pending[name] = task
+            task.add_done_callback(lambda done: self._looked(name, done))
+        return task
+
+    async def _refresh(self, name: str) -> Entry:
+        return await asyncio.to_thread(self._look_up, name)
+
+    def _looked(self, name: str, task: asyncio.Task[Entry]) -> None:
+        """Keep the answer of a look-up, unless the library has changed meanwhile."""
+        if self._pending.get(name) is not task:
+            if not task.cancelled():
+                task.exception()  # nobody may be waiting for it
+            return
+        del self._pending[name]
+        if task.cancelled() or task.exception() is not None:
+            self._kept.pop(name, None)
+            return
+        if len(self._kept) >= MAX_KEPT:
+            self._kept.clear()
+        self._kept[name] = (self._clock.monotonic(), task.result())
+
+    async def bundle(self, name: str) -> Bundle:
+        """Return where `name` lies, even if its file is damaged."""
+        return await asyncio.to_thread(self._find, name)
+
+    async def all(self) -> list[tuple[Bundle, ModelInfo | None]]:
+        """Return all models, newest first; damaged ones without metadata."""
+        return await asyncio.to_thread(self._all)
+
+    def forget(self) -> None:
+        """Drop what is kept or on its way: the library has changed."""
+        self._kept.clear()
+        self._pending.clear()
+
+    def _look_up(self, name: str) -> Entry:
+        bundle = self._find(name)
+        return Entry(bundle, self.library.info(bundle))
+
+    def _find(self, name: str) -> Bundle:
+        ref = ModelRef.parse(name)
+        if ref.path is None:
+            return self.library.find(name)
+        return self._at_path(name, ref.path)
+
+    def _at_path(self, name: str, path: Path) -> Bundle:
+        """Return the model at a path: a listed one, or for clients on this machine any model.
+
+        The answer for a path that is not listed depends on its text alone, or anybody who reaches
+        the server could ask which files exist.
+        """
+        if not name.strip().startswith(("/", "~")):
+            # it would be looked for in the server's folder, which is not the client's
+            raise InvalidModelRef("invalid model name")
+        whole = Path(os.path.normpath(path))  # follows no links
+        for bundle in self.library.list():
+            if whole in (bundle.path, bundle.path.resolve()):
+                return bundle
+        if not self._paths:
+            raise ModelNotFound(name, hint="start the server with --model PATH")
+        if whole.suffix.lower() != ".gguf" and not (whole / "config.json").is_file():
+            raise InvalidModelRef("invalid model name")
+        bundle = self.library.find(name)
+        self.library.info(bundle)  # whatever its name says: only what can be read is a model
+        return bundle
+
+    def _all(self) -> list[tuple[Bundle, ModelInfo | None]]:
+        rows: list[tuple[Bundle, ModelInfo | None]] = []
+        for bundle in self.library.list():
+            try:
+                rows.append((bundle, self.library.info(bundle)))
+            except VllamaError:  # a damaged file must not hide the others
+                rows.append((bundle, None))
+        return rows

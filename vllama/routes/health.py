@@ -1,0 +1,114 @@
+"""The handlers that say whether the server lives, and which one it is.
+
+Apart from the rest, because whoever starts a server asks here first: this imports next to nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from vllama import __version__
+from vllama.metrics import CONTENT_TYPE
+from vllama.supervise.external import NOT_YET
+
+if TYPE_CHECKING:
+    from vllama.http.request import Request
+    from vllama.models.types import Bundle
+    from vllama.routes.app import Gateway
+
+
+# what clients compare: as new as the contract that is implemented here
+OLLAMA_VERSION = "0.34.0"
+
+
+async def root(gateway: Gateway, request: Request) -> None:
+    """Answer the health probe of many clients."""
+    request.text(200, "Ollama is running")
+
+
+async def version(gateway: Gateway, request: Request) -> None:
+    """Report the version of the Ollama API that is spoken, and our own beside it."""
+    request.json(200, {"version": OLLAMA_VERSION, "vllama": __version__})
+
+
+async def live(gateway: Gateway, request: Request) -> None:
+    """Say that the process answers: it need not be started again."""
+    request.json(200, {"status": "ok"})
+
+
+async def metrics(gateway: Gateway, request: Request) -> None:
+    """Give the counters to Prometheus."""
+    views = gateway.scheduler.views()
+    loaded = sum(view.replicas > 0 for view in views)
+    text = gateway.metrics.text(loaded=loaded, queued=sum(view.queued for view in views))
+    request.respond(200, text, CONTENT_TYPE.encode())
+
+
+@dataclass(slots=True)
+class Preload:
+    """The model that the server was started with, and what its name stood for once it had loaded.
+
+    Without a name there is none.
+    """
+
+    name: str | None
+    bundle: Bundle | None = None
+
+
+class Obstacle(msgspec.Struct, frozen=True):
+    """What cannot serve, and why; `passing`: it is on its way by itself."""
+
+    what: str
+    why: str
+    passing: bool = False
+
+
+def obstacles(gateway: Gateway) -> list[Obstacle]:
+    """Return what keeps a complete gateway from serving, as far as it is known."""
+    found = []
+    if gateway.scheduler.closing:
+        found.append(Obstacle("server", "it is stopping"))
+    if gateway.watch.all_down:
+        troubles = gateway.watch.troubles.items()
+        found += [Obstacle(f"upstream {url}", why, passing=why == NOT_YET) for url, why in troubles]
+    preload = gateway.preload
+    if preload.name and preload.bundle is None:
+        found.append(Obstacle(f"model {preload.name}", "it has not been loaded yet", passing=True))
+    elif preload.bundle is not None:
+        why, passing = gateway.scheduler.obstacle(preload.bundle)
+        if why:
+            found.append(Obstacle(f"model {preload.name}", why, passing))
+    return found
+
+
+async def health(gateway: Gateway, request: Request) -> None:
+    """Say whether all is well; what is only on its way is."""
+    tell(gateway, request, [one for one in obstacles(gateway) if not one.passing], "ok", "error")
+
+
+async def ready(gateway: Gateway, request: Request) -> None:
+    """Say whether a request would be served now."""
+    if not gateway.is_complete:
+        found = [Obstacle("server", "it is starting", passing=True)]
+    else:
+        found = obstacles(gateway)
+        preload = gateway.preload
+        if not found and preload.bundle and not gateway.scheduler.has(preload.bundle):
+            files = preload.bundle.files
+            gone = await asyncio.to_thread(lambda: [one for one in files if not one.exists()])
+            found = [Obstacle(f"model {preload.name}", f"'{one}' is gone") for one in gone]
+    tell(gateway, request, found, "ready", "not ready")
+
+
+def tell(gateway: Gateway, request: Request, found: list[Obstacle], good: str, bad: str) -> None:
+    """Answer 200, or 503 with the reasons; those are for whoever has a key, if there are keys."""
+    status, body = (503, {"status": bad}) if found else (200, {"status": good})
+    authorization, api_key = request.header(b"authorization"), request.header(b"x-api-key")
+    reply: dict[str, object] = dict(body)
+    if found and gateway.guards.shows_key(authorization, api_key):
+        reply["reasons"] = [{"what": one.what, "why": one.why} for one in found]
+    request.json(status, reply)

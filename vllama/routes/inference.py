@@ -1,0 +1,127 @@
+"""What every inference route does alike: a lease, the relay, and who leaves meanwhile.
+
+A lease is asked for while the client is watched, so that one who leaves while queued takes its
+place in the queue along. A request that cannot have reached the engine is sent again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from vllama import log_context
+from vllama.chat.context import bounded
+from vllama.chat.request import Call
+from vllama.errors import UpstreamError
+from vllama.http.request import ClientGone, Request
+from vllama.models.types import Bundle
+from vllama.plan.types import Need
+from vllama.relay.relay import Relay
+from vllama.routes.affinity import Prefix
+from vllama.routes.crashes import explained_by
+from vllama.routes.log_counts import logged_counts
+from vllama.scheduler.instance import Lease
+from vllama.upstream.connection import ConnectionLost
+from vllama.upstream.pool import Upstream
+
+if TYPE_CHECKING:
+    from vllama.routes.app import Gateway
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+CONTEXT_HEADER = "x-vllama-num-ctx"  # what runs, where a request asked for more
+# a killed engine is noticed within some 20 ms, on a busy machine after seconds
+RETRY_PAUSES_S = (0.05, 0.2, 0.5, 1.0, 2.0, 4.0)
+
+
+async def unless_gone(request: Request, work: Awaitable[T]) -> T:
+    """Return what `work` returns; if the client leaves first, cancel it and raise ClientGone."""
+    working = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(request.gone())
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientGone
+        return working.result()
+    finally:
+        leaving.cancel()
+        if not working.done():
+            working.cancel()
+            await asyncio.wait({working})
+            if not working.cancelled():
+                working.exception()  # there is nobody to hear it
+
+
+async def leased(
+    gateway: Gateway,
+    request: Request,
+    bundle: Bundle,
+    need: Need,
+    keep_alive_s: float | None,
+    use: Callable[[Lease, Upstream], Awaitable[None]],
+    prefix: Prefix | None = None,
+) -> None:
+    """Run `use` with a lease on an instance of `bundle`; what it raises comes through.
+
+    If the engine could not be reached at all (it has just ended and its supervisor is about to
+    notice), the request waits its turn for the next one.
+    """
+    scheduler = gateway.scheduler
+    log_context.model.set(bundle.name)
+    lease = scheduler.try_acquire(bundle, need, keep_alive_s, prefix)
+    if lease is None:
+        waiting = scheduler.acquire(bundle, need, keep_alive_s, prefix)
+        lease = await unless_gone(request, waiting)
+        request.queue_position = lease.queue_position
+    try:
+        for pause_s in (*RETRY_PAUSES_S, None):
+            try:
+                if need.context_length is not None:
+                    if need.context_length > lease.traits.context_length:
+                        request.tell(CONTEXT_HEADER, str(lease.traits.context_length))
+                    lease.traits = bounded(lease.traits, need.context_length)
+                upstream = gateway.upstreams.to(lease.endpoint)
+                upstream.request_id_header = lease.traits.request_id_header
+                upstream.explain = upstream.explain or explained_by(lease, upstream)
+                if not lease.traits.usage_in_stream:
+                    upstream.counts = upstream.counts or logged_counts(lease)
+                    upstream.tells_counts &= upstream.counts is not None
+                await use(lease, upstream)
+                return
+            except UpstreamError as error:
+                raise (upstream.explain(error) if upstream.explain else error) from None
+            except ConnectionLost as error:
+                scheduler.suspect(lease)
+                if not error.unsent or request.status or pause_s is None:
+                    raise
+            # the lease is kept meanwhile: nobody else is sent there, and the turn is not lost
+            await asyncio.sleep(pause_s)
+            renewed = scheduler.renew(lease, bundle, need, keep_alive_s, prefix)
+            lease = await unless_gone(request, renewed)
+    finally:
+        scheduler.release(lease)
+
+
+async def relayed(
+    gateway: Gateway,
+    request: Request,
+    bundle: Bundle,
+    relay: Relay,
+    upstream: Upstream,
+    call: Call,
+    before_finish: Callable[[], Awaitable[None]] | None = None,
+) -> None:
+    """Run a relay and count its tokens, also those of an answer that nobody waited for."""
+    try:
+        await relay.run(upstream, call, before_finish)
+    finally:
+        usage = relay.reply.usage
+        gateway.metrics.tokens(
+            bundle.name,
+            usage.prompt_tokens,
+            usage.completion_tokens,
+            estimated=usage.estimated,
+        )

@@ -1,0 +1,139 @@
+"""`POST /api/chat` (contract §1.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from vllama.chat.prefill import joined
+from vllama.chat.regained import whole_characters
+from vllama.chat.request import Call, ChatRequest, Message, Sampling
+from vllama.chat.stop_filter import stopped
+from vllama.chat.template_style import style_of
+from vllama.chat.tool_history import fit_history
+from vllama.chat.tool_requests import toolset
+from vllama.dialects.ollama.read import parse_chat
+from vllama.dialects.ollama.write import ChatReply
+from vllama.engines.base import Mode
+from vllama.errors import BadRequest, CapabilityMissing
+from vllama.http.request import Request, now_ns
+from vllama.models.types import Capability
+from vllama.relay.relay import Relay
+from vllama.routes.affinity import of_messages
+from vllama.routes.catalog import Entry
+from vllama.routes.inference import leased, relayed
+from vllama.routes.ollama.common import (
+    answer_nothing,
+    answer_rendered,
+    begins_thinking,
+    call_of,
+    chat_only,
+    check,
+    fitting_of,
+    found,
+    loaded_only,
+    need_of,
+    template_think,
+    unloaded,
+    with_system,
+)
+from vllama.routes.prompt import Prompt, dropped_header
+from vllama.routes.prompt_templates import template_for
+from vllama.routes.regain import regaining
+from vllama.scheduler.instance import Lease
+from vllama.upstream.pool import Upstream
+
+if TYPE_CHECKING:
+    from vllama.routes.app import Gateway
+
+
+async def chat(gateway: Gateway, request: Request) -> None:
+    """Serve `POST /api/chat`."""
+    asked = parse_chat(await request.body())
+    if not asked.model:
+        raise BadRequest("model is required")
+    entry = await found(gateway, asked.model)
+    if not asked.messages and asked.keep_alive == 0:
+        await unloaded(gateway, request, entry, asked.model, "chat")
+        return
+    shown = check(entry, asked.model, "chat", asked.think)
+    if asked.tools and Capability.TOOLS not in entry.info.capabilities:
+        raise CapabilityMissing(f"{entry.full_name} does not support tools")
+    sampling, load = entry.options(asked.options)
+    need = need_of(load, Mode.CHAT, logprobs=asked.logprobs or asked.top_logprobs > 0)
+    if not asked.messages:
+        await loaded_only(gateway, request, entry, asked.model, "chat", need, asked.keep_alive)
+        return
+    messages = with_system(asked.messages, entry.bundle.system, entry.bundle.messages)
+    template = template_for(entry)
+    if template is None and entry.info.chat_template:
+        messages = fit_history(messages, style_of(entry.info.chat_template))
+    messages = joined(messages)
+
+    async def use(lease: Lease, upstream: Upstream) -> None:
+        own = None if chat_only(asked, lease.traits) else template
+        fitting = fitting_of(asked, sampling)
+        prompt = Prompt(entry.info, gateway.renderer, upstream, lease.traits, own, fitting)
+        await relay_chat(
+            gateway, request, entry, asked, messages, sampling, shown, prompt, upstream
+        )
+
+    prefix = of_messages(messages)
+    await leased(gateway, request, entry.bundle, need, asked.keep_alive, use, prefix)
+
+
+async def relay_chat(
+    gateway: Gateway,
+    request: Request,
+    entry: Entry,
+    asked: ChatRequest,
+    messages: Sequence[Message],
+    sampling: Sampling,
+    shown: bool | None,
+    prompt: Prompt,
+    upstream: Upstream,
+) -> None:
+    """Count, cut, translate and relay one chat."""
+    loaded_ns = now_ns()
+    kept = await prompt.fit(
+        messages,
+        asked.tools,
+        think=template_think(asked, shown, prompt.traits),
+        always=asked.debug_render_only or sampling.max_tokens == 0,
+        chat_only=chat_only(asked, prompt.traits),
+    )
+    if asked.debug_render_only:
+        images = sum(len(message.images) for message in kept)
+        await answer_rendered(request, asked.model, "chat", prompt, images)
+        return
+    await prompt.shorten()
+    limit = prompt.limit(sampling.max_tokens)
+    if not asked.shift:
+        sampling = replace(sampling, max_tokens=limit)
+    call: Call | None = None
+    if sampling.max_tokens != 0:
+        call = call_of(prompt, kept, asked, sampling, asked.think if shown is not None else None)
+    reply = ChatReply(
+        model=asked.model,
+        stream=asked.stream,
+        started_ns=request.started_ns,
+        loaded_ns=loaded_ns,
+        sent_ns=now_ns(),
+        traits=prompt.traits,
+        prompt_tokens=prompt.tokens,
+        max_tokens=limit,
+        think=shown,
+        think_opened=begins_thinking(prompt, asked),
+        top_logprobs=asked.top_logprobs,
+        tools=toolset(asked.tools, style_of(entry.info.chat_template)) if asked.tools else False,
+    )
+    headers = dropped_header(prompt)
+    if call is None:
+        await answer_nothing(request, reply, headers)
+        return
+    seen = whole_characters(stopped(reply, sampling.stop, prompt.traits), call, prompt.traits)
+    relay = Relay(request, seen, whole=not asked.stream, headers=headers)
+    lost = regaining(request, seen, call, upstream)
+    await relayed(gateway, request, entry.bundle, relay, upstream, call, lost)

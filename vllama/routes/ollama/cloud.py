@@ -1,0 +1,73 @@
+"""Routes that only ollama.com fills, answered as by a signed-out Ollama (contract §1.1)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vllama.dialects.ollama.read import parse_model_field
+from vllama.errors import ModelNotFound, VllamaError
+from vllama.http.request import Request
+from vllama.models.cloud import CloudDisabled
+from vllama.models.ref import ModelRef
+from vllama.routes.ollama.models import named, send_error, send_line
+
+if TYPE_CHECKING:
+    from vllama.routes.app import Gateway
+
+SIGN_IN = "https://ollama.com/connect"
+
+
+class SignedOut(VllamaError):
+    """An account at ollama.com would be needed."""
+
+    status = 401
+
+
+async def status(gateway: Gateway, request: Request) -> None:
+    """Serve `GET /api/status`."""
+    request.json(200, {"cloud": {"disabled": True, "source": "config"}})
+
+
+async def me(gateway: Gateway, request: Request) -> None:
+    """Serve `POST /api/me`."""
+    request.json(401, {"error": "unauthorized", "signin_url": SIGN_IN})
+
+
+async def sign_out(gateway: Gateway, request: Request) -> None:
+    """Serve `POST /api/signout` and `DELETE /api/user/keys/…`."""
+    raise SignedOut("you are not currently signed in")
+
+
+async def web_search(gateway: Gateway, request: Request) -> None:
+    """Serve `POST /api/experimental/web_search`."""
+    raise CloudDisabled("web search is unavailable")
+
+
+async def web_fetch(gateway: Gateway, request: Request) -> None:
+    """Serve `POST /api/experimental/web_fetch`."""
+    raise CloudDisabled("web fetch is unavailable")
+
+
+async def recommendations(gateway: Gateway, request: Request) -> None:
+    """Serve `GET /api/experimental/model-recommendations`: none."""
+    request.json(200, {"recommendations": []})
+
+
+async def push(gateway: Gateway, request: Request) -> None:
+    """Serve `POST /api/push`: there is no registry to push to."""
+    body = parse_model_field(await request.body())
+    name = named(body)
+    ModelRef.parse(name)
+    try:
+        await gateway.catalog.bundle(name)
+    except ModelNotFound as error:
+        raise ModelNotFound(name, message=f"model '{name}' not found") from error
+    refusal = SignedOut(
+        f"cannot push '{name}': you are not signed in to ollama.com, and vllama cannot sign in",
+        hint="upload the file to the hub: hf upload",
+    )
+    if body.get("stream") is False:
+        raise refusal
+    await send_line(request, {"status": "retrieving manifest"})
+    await send_error(request, refusal)
+    request.end()

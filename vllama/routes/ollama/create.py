@@ -1,0 +1,252 @@
+"""Making models over the Ollama API: create, copy, blobs (contract §1.5, §1.7).
+
+What is wrong with a request is a status; only what happens after the first line of the stream (a
+base that has to be pulled) is told inside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vllama.chat.go_json import Fields
+from vllama.dialects.ollama.options import resolve_options
+from vllama.dialects.ollama.read import parse_model_field
+from vllama.errors import BadRequest, InvalidModelRef, ModelNotFound, VllamaError
+from vllama.http.request import BodyTooLarge, Request
+from vllama.models.cloud import CloudDisabled
+from vllama.models.create import Recipe, copied_name, created_name, from_files, no_source
+from vllama.models.create import copy as copy_model
+from vllama.models.create import create as create_model
+from vllama.models.parameters import KNOWN, LISTS
+from vllama.models.ref import Kind, ModelRef
+from vllama.models.types import Bundle, PullEvent
+from vllama.routes.ollama.convert import converted, of_quant
+from vllama.routes.ollama.models import named, pull_line, send_error, send_line
+from vllama.routes.pull_stream import pulled
+from vllama.units import format_bytes_decimal
+
+if TYPE_CHECKING:
+    from vllama.routes.app import Gateway
+
+BLOBS = "/api/blobs/"
+PIECE_BYTES = 1024 * 1024
+ROLES = ("system", "user", "assistant", "tool")
+UNUSED = ("renderer", "parser", "requires", "draft_files", "draft_quantize", "info")
+SUCCESS = "success"
+
+
+class Lines:
+    """The progress of one request: NDJSON, or with `stream` false only the end."""
+
+    def __init__(self, request: Request, *, stream: bool) -> None:
+        self._request = request
+        self._stream = stream
+
+    async def send(self, value: object) -> None:
+        """Send a line, if lines are wanted."""
+        if self._stream:
+            await send_line(self._request, value)
+
+    async def end(self, error: VllamaError | None = None) -> None:
+        """End the answer. An error becomes a line, or is raised if nothing was sent yet."""
+        if error is not None and not self._request.status:
+            raise error
+        if error is not None:
+            await send_error(self._request, error)
+        elif not self._stream:
+            self._request.json(200, {"status": SUCCESS})
+            return
+        self._request.end()
+
+
+async def create(gateway: Gateway, request: Request) -> None:
+    """Serve `POST /api/create`."""
+    body = parse_model_field(await request.body())
+    fields = Fields(body, "CreateRequest")
+    name = created_name(named(body))
+    settings = await asyncio.to_thread(recipe_settings, gateway, fields)
+    source, files = fields.text("from"), fields.mapping("files", "map[string]string")
+    if fields.text("remote_host"):
+        raise CloudDisabled
+    if not source and not files:
+        raise BadRequest("neither 'from' or 'files' was specified")
+    quantize = fields.text("quantize") or fields.text("quantization") or None
+    lines = Lines(request, stream=body.get("stream") is not False)
+    try:
+        if source:
+            base = await base_of(gateway, request, source, lines)
+        elif is_folder(files):
+            uploads = blobs_of(gateway, files)
+            base = await converted(gateway, request, name, uploads, quantize, lines.send)
+        else:
+            base = await asyncio.to_thread(uploaded, gateway, files)
+        made = await of_quant(gateway, request, base, quantize, lines.send)
+        new = made is not base or is_folder(files)
+        recipe = Recipe(name=name, base=made, new_base=new, **settings)
+        told: list[str] = []
+        await asyncio.to_thread(create_model, gateway.catalog.library, recipe, told.append)
+        for status in told:
+            await lines.send({"status": status})
+    except VllamaError as error:
+        await lines.end(error)
+    else:
+        await lines.end()
+    finally:
+        gateway.catalog.forget()
+
+
+def recipe_settings(gateway: Gateway, fields: Fields) -> dict[str, Any]:
+    """Return what a body says beside name and base, as the fields of `Recipe`."""
+    parameters, unknown = known_parameters(fields.mapping("parameters", "map[string]interface {}"))
+    unused = [name for name in UNUSED if fields.raw(name)]
+    notes = [f"leaving out {', '.join(unused)}: not used here"] if unused else []
+    if unknown:
+        notes.append(f"leaving out unknown parameters: {', '.join(unknown)}")
+    messages = fields.items("messages", "[]api.Message")
+    return {
+        "parameters": parameters,
+        "system": fields.text("system") or None,
+        "template": fields.text("template") or None,
+        "messages": tuple(message_of(fields, item) for item in messages) or None,
+        "license": license_of(fields),
+        "adapters": tuple(
+            path for _, path in blobs_of(gateway, fields.mapping("adapters", "map[string]string"))
+        ),
+        "notes": tuple(notes),
+    }
+
+
+def known_parameters(given: Mapping[str, object]) -> tuple[dict[str, object], list[str]]:
+    """Split parameters into those that have an effect, and the names of the others.
+
+    Raises BadRequest for a value of the wrong type.
+    """
+    known = {name: value for name, value in given.items() if name in KNOWN and value is not None}
+    resolve_options(known, {})
+    for name in LISTS & known.keys():
+        value = known[name]
+        known[name] = [value] if isinstance(value, str) else value
+    unknown = [name for name, value in given.items() if name not in KNOWN and value is not None]
+    return known, sorted(unknown)
+
+
+def message_of(fields: Fields, item: object) -> dict[str, object]:
+    """Return a message's role, text and images. Raises BadRequest."""
+    if not isinstance(item, dict):
+        fields.refuse("messages", item, "api.Message")
+    role, content, images = item.get("role"), item.get("content") or "", item.get("images") or []
+    if role not in ROLES or not isinstance(content, str):
+        raise BadRequest(f"message role must be one of {', '.join(ROLES)}, and content a string")
+    if not isinstance(images, list) or not all(isinstance(image, str) for image in images):
+        fields.refuse("images", images, "[]api.ImageData")
+    return {"role": role, "content": content} | ({"images": images} if images else {})
+
+
+def license_of(fields: Fields) -> str | None:
+    """Return one text; a list has several."""
+    value = fields.raw("license")
+    texts = value if isinstance(value, list) else [value]
+    if not all(isinstance(text, str) for text in texts if text is not None):
+        fields.refuse("license", value, "string")
+    return "\n\n".join(str(text) for text in texts if text) or None
+
+
+async def base_of(gateway: Gateway, request: Request, name: str, lines: Lines) -> Bundle:
+    """Return the model to build on; pull it if it is not here."""
+    try:
+        return await gateway.catalog.bundle(name)
+    except ModelNotFound:
+        if ModelRef.parse(name).kind is Kind.PATH:
+            raise
+
+    async def tell(event: PullEvent) -> None:
+        if event.status != SUCCESS:  # the end of the pull is not that of the whole
+            await lines.send(pull_line(event))
+
+    return await pulled(gateway, request, name, tell)
+
+
+def is_folder(files: Mapping[str, object]) -> bool:
+    """Tell whether the uploaded files are those of a safetensors model."""
+    return any(name.lower().endswith(".safetensors") for name in files)
+
+
+def uploaded(gateway: Gateway, files: Mapping[str, object]) -> Bundle:
+    """Return the model that uploaded files are. Raises BadRequest. Blocking."""
+    return from_files(blobs_of(gateway, files))
+
+
+def blobs_of(gateway: Gateway, files: Mapping[str, object]) -> list[tuple[str, Path]]:
+    """Return where uploaded files lie, beside the names they had. Raises BadRequest."""
+    blobs = gateway.catalog.library.local.blobs
+    found = []
+    for name, digest in files.items():
+        if not isinstance(digest, str):
+            raise BadRequest("invalid digest format")
+        if not blobs.has(digest):
+            raise BadRequest(f"blob {digest} not found", hint="upload it to /api/blobs first")
+        found.append((name, blobs.path(digest)))
+    return found
+
+
+async def copy(gateway: Gateway, request: Request) -> None:
+    """Serve `POST /api/copy`."""
+    body = parse_model_field(await request.body())
+    source, destination = str(body.get("source", "")), str(body.get("destination", ""))
+    try:
+        ModelRef.parse(source)
+        name = copied_name(destination)
+        bundle = await gateway.catalog.bundle(source)
+    except InvalidModelRef:
+        raise BadRequest(f'source "{source}" is invalid') from None
+    except ModelNotFound as error:
+        raise no_source(source, error) from None
+    await asyncio.to_thread(copy_model, gateway.catalog.library, bundle, name)
+    gateway.catalog.forget()
+    request.respond(200, b"")
+
+
+async def blob_exists(gateway: Gateway, request: Request) -> None:
+    """Serve `HEAD /api/blobs/sha256:…`."""
+    blobs = gateway.catalog.library.local.blobs
+    here = await asyncio.to_thread(blobs.has, request.path.removeprefix(BLOBS))
+    request.respond(200 if here else 404, b"")
+
+
+def check_upload(size_bytes: int, most_bytes: int | None) -> None:
+    """Raise BodyTooLarge for a file that is larger than the settings allow."""
+    if most_bytes is not None and size_bytes > most_bytes:
+        raise BodyTooLarge(
+            f"cannot store the file: it has more than {format_bytes_decimal(most_bytes)}",
+            hint="start the server with a larger --max-blob-size",
+        )
+
+
+async def upload_blob(gateway: Gateway, request: Request) -> None:
+    """Serve `POST /api/blobs/sha256:…`: store the body as it comes, verified."""
+    blobs, digest = gateway.catalog.library.local.blobs, request.path.removeprefix(BLOBS)
+    if await asyncio.to_thread(blobs.has, digest):
+        request.respond(200, b"")
+        return
+    most_bytes = gateway.guards.most_upload_bytes
+    length = request.header(b"content-length")
+    announced = int(length) if length.isdigit() else None
+    check_upload(announced or 0, most_bytes)
+    writer = await asyncio.to_thread(blobs.writer, digest, announced)
+    try:
+        kept, size_bytes = bytearray(), 0
+        async for piece in request.pieces():
+            size_bytes += len(piece)
+            check_upload(size_bytes, most_bytes)
+            kept += piece
+            if len(kept) >= PIECE_BYTES:
+                await asyncio.to_thread(writer.write, bytes(kept))
+                kept.clear()
+        await asyncio.to_thread(writer.write, bytes(kept))
+        await asyncio.to_thread(writer.finish)
+    finally:
+        writer.discard()
+    request.respond(201, b"")

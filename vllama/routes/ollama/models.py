@@ -1,0 +1,267 @@
+"""The Ollama routes about models: tags, show, ps, pull, delete (contract §1.5, §1.6)."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from vllama.dialects.ollama.read import parse_model_field
+from vllama.errors import BadRequest, Forbidden, InvalidModelRef, ModelNotFound, VllamaError
+from vllama.http.request import Request
+from vllama.models.cloud import CloudDisabled
+from vllama.models.info import details, model_info, projector_info, template_words
+from vllama.models.modelfile import modelfile_text, parameters_text
+from vllama.models.ref import Kind, ModelRef
+from vllama.models.types import Bundle, Capability, Format, ModelInfo, PullEvent
+from vllama.plan.report import tell
+from vllama.routes.pull_stream import pulled
+from vllama.units import rfc3339_local
+
+if TYPE_CHECKING:
+    from vllama.plan.types import Plan
+    from vllama.routes.app import Gateway
+    from vllama.scheduler.views import FailureView
+
+# "for ever" in Ollama: now plus the largest duration that Go can hold
+FOREVER_S = (2**63 - 1) / 1e9
+MEASURED_S = 2.0  # memory that was measured so lately is shown as it is
+NDJSON = b"application/x-ndjson"
+
+
+def described(bundle: Bundle, info: ModelInfo | None) -> dict[str, object]:
+    """Return the part that tags and ps share."""
+    return {
+        "name": bundle.name,
+        "model": bundle.name,
+        "size": bundle.size_bytes,
+        "digest": bundle.digest,
+        "details": details(bundle, info or ModelInfo(architecture="unknown")),
+    }
+
+
+def capability_list(info: ModelInfo | None) -> list[str]:
+    """Return capabilities in the order of Ollama's own list."""
+    if info is None:
+        return []
+    return [str(item) for item in Capability if item in info.capabilities]
+
+
+async def tags(gateway: Gateway, request: Request) -> None:
+    """List local models, newest first."""
+    rows = [
+        described(bundle, info)
+        | {
+            "modified_at": rfc3339_local(bundle.modified_s),
+            "capabilities": capability_list(info),
+            "store": bundle.store,
+        }
+        for bundle, info in await gateway.catalog.all()
+    ]
+    request.json(200, {"models": rows})
+
+
+async def ps(gateway: Gateway, request: Request) -> None:
+    """List loaded models, latest expiry first; one row a model."""
+    rows: dict[str, dict[str, object]] = {}
+    now_s = time.time()
+    await gateway.scheduler.measure(max_age_s=MEASURED_S)
+    for view in gateway.scheduler.views():
+        expires_s = now_s + FOREVER_S if math.isinf(view.expires_s) else view.expires_s
+        size = view.memory_bytes
+        old = rows.get(view.name)
+        if old:  # loaded for text and for embeddings: one model to the user
+            more = {"size": size, "size_vram": view.vram_bytes, "requests": view.leases}
+            more |= {"slots": view.limit, "queued": view.queued, "restarts": view.restarts}
+            for name, count in more.items():
+                old[name] = int(str(old[name])) + count
+            continue
+        rows[view.name] = described(view.bundle, view.plan.info) | {
+            "size": size,
+            "expires_at": rfc3339_local(expires_s),
+            "size_vram": view.vram_bytes,
+            "context_length": known_context(view.plan),
+            "state": str(view.state),
+            "engine": view.plan.engine,
+            "requests": view.leases,
+            "slots": view.limit,
+            "queued": view.queued,
+            "replicas": view.replicas,
+            "restarts": view.restarts,
+            "pid": view.pid,
+        }
+        if view.cause:
+            rows[view.name]["cause"] = view.cause
+    reply: dict[str, object] = {"models": list(rows.values())}
+    if failures := gateway.scheduler.failures():
+        reply["failed"] = [failed_row(failure) for failure in failures]
+    request.json(200, reply)
+
+
+def known_context(plan: Plan) -> int:
+    """Return the context in tokens; 0 where a server elsewhere does not tell."""
+    if plan.bundle.format is Format.REMOTE and not plan.info.context_length:
+        return 0
+    return plan.settings.context_length
+
+
+def failed_row(failure: FailureView) -> dict[str, object]:
+    """Describe a model that failed; those that are loaded stand elsewhere."""
+    return {
+        "name": failure.name,
+        "state": "failed",
+        "cause": failure.cause,
+        "hint": failure.hint,
+        "since": rfc3339_local(failure.since_s),
+        "retry_after": round(failure.retry_s, 3),
+    }
+
+
+def named(body: Mapping[str, object]) -> str:
+    """Return the model's name of a request. Raises BadRequest."""
+    name = body.get("model") or body.get("name") or ""
+    if not isinstance(name, str) or not name:
+        raise BadRequest("model is required")
+    return name
+
+
+async def show(gateway: Gateway, request: Request) -> None:
+    """Describe one model."""
+    body = parse_model_field(await request.body())
+    name = named(body)
+    try:
+        entry = await gateway.catalog.find(name)
+    except ModelNotFound as error:
+        raise ModelNotFound(name, message=f"model '{name}' not found") from error
+    except CloudDisabled as error:
+        raise CloudDisabled("remote model details are unavailable") from error
+    bundle, info = shown_as(entry.bundle, body), entry.info
+    # the long arrays are read from the file again
+    metadata = await asyncio.to_thread(model_info, info, verbose=body.get("verbose") is True)
+    if request.header(b"user-agent").startswith("GitHubCopilotChat/"):
+        metadata["general.basename"] = name  # the value that Copilot shows
+    reply: dict[str, object] = {
+        "modelfile": modelfile_text(bundle, info),
+        "parameters": parameters_text(bundle.parameters),
+        "template": bundle.template or info.chat_template or "",
+        "details": details(bundle, info),
+        "model_info": metadata,
+        "capabilities": capability_list(info),
+        "modified_at": rfc3339_local(bundle.modified_s),
+    }
+    if bundle.system:
+        reply["system"] = bundle.system
+    if bundle.messages:
+        reply["messages"] = list(bundle.messages)
+    if text := bundle.license or info.license:
+        reply["license"] = text
+    if bundle.projector:
+        reply["projector_info"] = await asyncio.to_thread(projector_info, bundle.projector)
+    if body.get("verbose") is True:
+        reply["tensors"] = [
+            {"name": tensor, "type": kind, "shape": list(shape)}
+            for tensor, kind, shape in info.tensors
+        ]
+    reply["vllama"] = await asyncio.to_thread(planned, gateway, entry.bundle, info)
+    request.json(200, reply)
+
+
+def planned(gateway: Gateway, bundle: Bundle, info: ModelInfo) -> dict[str, object]:
+    """Return the plan that a model is loaded by, or would be, as `vllama plan` tells it."""
+    views = gateway.scheduler.views()
+    # by name too: it may be loaded in another quantisation (`plan.forms`)
+    same = (bundle.key, bundle.name)
+    running = next((v.plan for v in views if v.bundle.key in same or v.name in same), None)
+    told = tell(gateway.facts, bundle, info, gateway.environ, running=running)
+    words = template_words(bundle, info)
+    return told | {"loaded": running is not None} | ({"template": words} if words else {})
+
+
+def shown_as(bundle: Bundle, body: Mapping[str, object]) -> Bundle:
+    """Return the model with the system message and the options that a client asks to be shown."""
+    system, options = body.get("system"), body.get("options")
+    if isinstance(system, str) and system:
+        bundle = replace(bundle, system=system)
+    if isinstance(options, dict) and options:
+        given = {name: value for name, value in options.items() if value is not None}
+        bundle = replace(bundle, parameters={**bundle.parameters, **given})
+    return bundle
+
+
+async def delete(gateway: Gateway, request: Request) -> None:
+    """Unload and remove a model."""
+    body = parse_model_field(await request.body())
+    name, force = named(body), body.get("force") is True
+    try:
+        bundle = await gateway.catalog.bundle(name)
+    except ModelNotFound as error:
+        raise ModelNotFound(name, message=f"model '{name}' not found") from error
+    await asyncio.to_thread(gateway.catalog.library.check_removable, name, force=force)
+    models = await asyncio.to_thread(gateway.catalog.library.list)
+    if not any(other.key == bundle.key and other.name != bundle.name for other in models):
+        # no other name needs the engine
+        gateway.scheduler.unload(bundle, "the model is being removed")
+    await asyncio.to_thread(gateway.catalog.library.remove, name, force=force)
+    gateway.catalog.forget()
+    request.respond(200, b"")
+
+
+def pull_line(event: PullEvent) -> dict[str, object]:
+    """Return Ollama's progress object; `completed` is left out while it is 0."""
+    line: dict[str, object] = {"status": event.status}
+    if event.digest:
+        line["digest"] = event.digest
+        line["total"] = event.total_bytes or 0
+        if event.completed_bytes:
+            line["completed"] = event.completed_bytes
+    return line
+
+
+async def pull(gateway: Gateway, request: Request) -> None:
+    """Download a model, with progress as NDJSON; a client that leaves stops it."""
+    body = parse_model_field(await request.body())
+    name = named(body)
+    # a bad name is a status, not a line of the stream
+    if ModelRef.parse(name).kind is Kind.PATH:
+        raise InvalidModelRef("invalid model name", hint="a path cannot be pulled")
+    stream = body.get("stream") is not False
+
+    async def tell(event: PullEvent) -> None:
+        if stream:
+            await send_line(request, pull_line(event))
+
+    try:
+        await pulled(gateway, request, name, tell, insecure=body.get("insecure") is True)
+    except VllamaError as error:
+        if isinstance(error, Forbidden) and not request.status:
+            raise
+        if not stream:
+            request.failure = error
+            # whatever it was, as Ollama does (contract §1.5)
+            request.json(500, {"error": error.sentence()})
+            return
+        await send_error(request, error)
+    else:
+        if not stream:
+            request.json(200, {"status": "success"})
+            return
+    request.end()
+
+
+async def send_line(request: Request, value: object) -> None:
+    """Send one NDJSON line, and the head before the first."""
+    if not request.status:
+        request.start(200, NDJSON)
+    request.write(msgspec.json.encode(value) + b"\n")
+    await request.drained()
+
+
+async def send_error(request: Request, error: VllamaError) -> None:
+    """Send an error as an NDJSON line: the stream failed, though its status was 200."""
+    request.failure = error
+    await send_line(request, {"error": error.sentence()})

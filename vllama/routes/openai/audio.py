@@ -1,0 +1,154 @@
+"""Speech to text: `POST /v1/audio/transcriptions` and `translations` (contract §1.9).
+
+An engine that has such a route gets the form as it came. One whose model hears in a chat is asked
+there at temperature 0, as Ollama does.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from vllama.chat.engine.traits import Traits
+from vllama.chat.reply import EVENT_STREAM
+from vllama.chat.request import Call, Fitting, Sampling
+from vllama.dialects.openai.multipart import FormReader, Part, build_form
+from vllama.dialects.openai.write import Whole
+from vllama.errors import BadRequest
+from vllama.http.request import JSON, Request
+from vllama.relay.relay import Relay
+from vllama.routes.catalog import Entry
+from vllama.routes.chat_pipeline import turn_of
+from vllama.routes.inference import leased, relayed, unless_gone
+from vllama.routes.openai.chat import model_of
+from vllama.routes.tokens import NotSupported, fetched, need, possible
+from vllama.scheduler.instance import Lease
+from vllama.upstream.pool import Upstream
+
+if TYPE_CHECKING:
+    from vllama.routes.app import Gateway
+
+MAX_FORM_BYTES = 25 * 1024 * 1024 + 64 * 1024
+"""Ollama's and OpenAI's limit for the file, and room for the fields."""
+
+_TYPES = {
+    "text": b"text/plain; charset=utf-8",
+    "srt": b"application/x-subrip; charset=utf-8",
+    "vtt": b"text/vtt; charset=utf-8",
+}
+_TASKS = {
+    "transcribe": "Write down the words that are spoken, and nothing else. Do not answer them.",
+    "translate": "Write down in English what is said, and nothing else. Do not answer it.",
+}
+
+
+async def transcriptions(gateway: Gateway, request: Request) -> None:
+    """Serve `POST /v1/audio/transcriptions`."""
+    await heard(gateway, request, "transcribe")
+
+
+async def translations(gateway: Gateway, request: Request) -> None:
+    """Serve `POST /v1/audio/translations`."""
+    await heard(gateway, request, "translate")
+
+
+async def heard(gateway: Gateway, request: Request, task: str) -> None:
+    """Find the model, then the way in which its engine hears."""
+    form = FormReader(request.header(b"content-type"))
+    async for piece in request.pieces(MAX_FORM_BYTES):
+        form.feed(piece)
+    parts = form.parts()
+    fields = {part.name: part for part in parts}
+    if "model" not in fields or not fields["model"].text:
+        raise BadRequest("model is required")
+    if "file" not in fields:
+        raise BadRequest("file is required: http: no such file")
+    if not fields["file"].data:
+        raise BadRequest("audio file is empty")
+    name = fields["model"].text
+    entry = await model_of(gateway, name)
+
+    shape = fields["response_format"].text if "response_format" in fields else "json"
+    wanted = need(entry)
+    refusal = NotSupported(
+        f"cannot {task} with '{name}': its engine takes no audio",
+        hint="choose a model that hears, on an engine that can",
+    )
+    offers = possible(gateway, entry.bundle, wanted.mode)
+    if not any(path_of(traits, task) or traits.takes_audio for traits in offers):
+        raise refusal
+
+    async def use(lease: Lease, upstream: Upstream) -> None:
+        path = path_of(lease.traits, task)
+        if path is not None:
+            served = Part(name="model", data=(lease.traits.model_name or name).encode())
+            others = [part for part in parts if part.name != "model"]
+            form, form_type = build_form([served, *others], seed=request.number)
+            call = Call(path=path, body=form, content_type=form_type)
+            answer = await unless_gone(request, fetched(upstream, call, f"{task} with '{name}'"))
+            flows = "stream" in fields and fields["stream"].text.lower() == "true"
+            kind = EVENT_STREAM.encode() if flows else _TYPES.get(shape, JSON)
+            request.respond(200, answer, kind)
+            return
+        if not lease.traits.takes_audio:
+            raise refusal
+        if shape not in ("json", "text"):
+            raise BadRequest(f"Invalid value for 'response_format': '{shape[:80]}'.")
+        text = await by_chat(gateway, request, entry, lease, upstream, fields, task)
+        if shape == "text":
+            request.text(200, text)
+        else:
+            request.json(200, {"text": text})
+
+    await leased(gateway, request, entry.bundle, wanted, None, use)
+
+
+def path_of(traits: Traits, task: str) -> str | None:
+    """Return the engine's own route for a task."""
+    return traits.transcription_path if task == "transcribe" else traits.translation_path
+
+
+async def by_chat(
+    gateway: Gateway,
+    request: Request,
+    entry: Entry,
+    lease: Lease,
+    upstream: Upstream,
+    fields: Mapping[str, Part],
+    task: str,
+) -> str:
+    """Ask a model that hears for the words of a recording."""
+    system = _TASKS[task]
+    if "language" in fields:
+        system += f" The language is {fields['language'].text}."
+    if "prompt" in fields:
+        system += f" What it is about: {fields['prompt'].text}"
+    file = fields["file"]
+    sound = {"data": base64.b64encode(file.data).decode(), "format": format_of(file)}
+    body = {
+        "model": fields["model"].text,
+        "temperature": 0,
+        "messages": [
+            {"role": "system", "content": system},
+            {"role": "user", "content": [{"type": "input_audio", "input_audio": sound}]},
+        ],
+    }
+    whole = Fitting(truncate=False)
+    turn = await turn_of(
+        entry, body, gateway.renderer, upstream, lease.traits, defaults=Sampling(), fitting=whole
+    )
+    kept: list[bytes] = []
+    reply_of = turn.reply(Whole)[0]
+    relay = Relay(request, reply_of, whole=True, headers={}, deliver=kept.append)
+    await relayed(gateway, request, entry.bundle, relay, upstream, turn.call)
+    reply = msgspec.json.decode(kept[0])
+    text: str = reply["choices"][0]["message"]["content"]
+    return text.strip()
+
+
+def format_of(file: Part) -> str:
+    """Return the format of a recording as OpenAI names it, by its file's name."""
+    return "mp3" if (file.filename or "").lower().endswith(".mp3") else "wav"

@@ -1,0 +1,123 @@
+"""OpenAI's older route, `POST /v1/completions` (contract §1.9)."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from vllama.chat.engine.traits import Traits
+from vllama.chat.filters import COMPLETION_PATH
+from vllama.chat.reply import EVENT_STREAM
+from vllama.chat.request import Call, Fitting, Sampling
+from vllama.dialects.openai.choices import reseeded
+from vllama.dialects.openai.completions import (
+    CompletionRequest,
+    TextReply,
+    answer_without_engine,
+    parse_completion,
+)
+from vllama.dialects.openai.extras import take_extras, with_effort
+from vllama.dialects.openai.read import adapt_completion, parse_openai
+from vllama.engines.base import Mode
+from vllama.errors import CapabilityMissing
+from vllama.http.request import JSON, Request, now_ns
+from vllama.models.types import Capability
+from vllama.rendering.renderer import Renderer
+from vllama.routes.affinity import of_text
+from vllama.routes.catalog import Entry
+from vllama.routes.chat_pipeline import Turn, turn_of, with_own
+from vllama.routes.inference import leased
+from vllama.routes.ollama.common import need_of
+from vllama.routes.openai.chat import fitting_of, ignored_header, model_of
+from vllama.routes.openai.multi_choice import Choice, relay_choices
+from vllama.routes.prompt import Prompt, dropped_header
+from vllama.routes.prompt_templates import insertion
+from vllama.scheduler.instance import Lease
+from vllama.upstream.pool import Upstream
+
+if TYPE_CHECKING:
+    from vllama.routes.app import Gateway
+
+
+async def completions(gateway: Gateway, request: Request) -> None:
+    """Serve `POST /v1/completions`."""
+    body, extras = take_extras(parse_openai(await request.body()))
+    asked = parse_completion(with_effort(body, extras.think))
+    entry = await model_of(gateway, asked.model)
+    name = str(asked.model)
+    if asked.suffix:
+        insertion(entry, "", asked.suffix)  # raises where there is no way to ask for it
+    if Capability.COMPLETION not in entry.info.capabilities:
+        raise CapabilityMissing(f'"{name}" does not support generate')
+    defaults, load = entry.options(extras.options)
+    if asked.max_tokens is None:
+        asked = replace(asked, max_tokens=defaults.max_tokens)
+    need = need_of(load, Mode.CHAT, logprobs=asked.logprobs is not None)
+    fitting = fitting_of(request, extras, defaults)
+
+    async def use(lease: Lease, upstream: Upstream) -> None:
+        if asked.loads or asked.max_tokens == 0:
+            answer = answer_without_engine(asked, name, now_ns(), request.number)
+            kind = EVENT_STREAM.encode() if asked.stream else JSON
+            request.respond(200, answer, kind)
+            return
+        choices: list[Choice] = []
+        prompts: list[Prompt] = []
+        for text in asked.prompts:
+            turn = await text_turn(
+                entry, asked, text, gateway.renderer, upstream, lease.traits, defaults, fitting
+            )
+            prompts.append(turn.prompt)
+            make = partial(TextReply, echo=text if asked.echo else "", top=asked.logprobs or 0)
+            choices += [
+                Choice(
+                    call=reseeded(turn.call, lease.traits, number),
+                    reply=turn.reply(make)[0],
+                    new_prompt=number == 0,
+                )
+                for number in range(asked.n)
+            ]
+        headers = ignored_header(asked.ignored) | dropped_header(*prompts)
+        whole = not asked.stream
+        await relay_choices(
+            gateway, request, entry.bundle, upstream, choices, whole=whole, headers=headers
+        )
+
+    prefix = of_text(*asked.prompts[:1])
+    await leased(gateway, request, entry.bundle, need, extras.keep_alive, use, prefix)
+
+
+async def text_turn(
+    entry: Entry,
+    asked: CompletionRequest,
+    text: str,
+    renderer: Renderer,
+    upstream: Upstream,
+    traits: Traits,
+    defaults: Sampling,
+    fitting: Fitting,
+) -> Turn:
+    """Return one prompt as a turn of a chat, or as the finished text that it is.
+
+    Finished is what is asked for as `raw`, and a text with a gap.
+    """
+    if not asked.raw and not asked.suffix:
+        body = with_own(asked.chat(text), entry.bundle)
+        turn = await turn_of(
+            entry, body, renderer, upstream, traits, defaults=defaults, fitting=fitting
+        )
+        passage = replace(turn.passage, kind="completion", include_usage=asked.include_usage)
+        return replace(turn, passage=passage)
+    finished = insertion(entry, text, asked.suffix) if asked.suffix else text
+    prompt = Prompt(entry.info, renderer, upstream, traits, fitting=fitting)
+    await prompt.take(finished)
+    await prompt.shorten()
+    limit = prompt.limit(asked.max_tokens)
+    sent = asked if fitting.shift else replace(asked, max_tokens=limit)
+    body = sent.completion(prompt.sent)
+    data, passage = adapt_completion(body, traits, model=str(asked.model), defaults=defaults)
+    passage = replace(passage, include_usage=asked.include_usage, max_tokens=limit)
+    call = Call(path=COMPLETION_PATH, body=data)
+    return Turn(call=call, passage=passage, prompt=prompt, thinks=False)

@@ -1,0 +1,53 @@
+"""Prompts that are finished here: by a Modelfile's Go template, or for a gap in a text.
+
+An engine takes such a prompt at its completions, as it is (contract §2.4).
+"""
+
+from __future__ import annotations
+
+import time
+
+from vllama.chat.go_template_prompt import GoTemplate, go_template
+from vllama.chat.request import Think
+from vllama.errors import CapabilityMissing
+from vllama.models.types import Format
+from vllama.routes.catalog import Entry
+from vllama.routes.prompt import without_bos
+
+# Ollama's for a model that has none: what the user said, and nothing else
+PLAIN = "{{ .Prompt }}"
+
+
+def template_for(entry: Entry, given: str | None = None) -> GoTemplate | None:
+    """Return the Go template of a request, else the model's; None: the engine uses the file's.
+
+    Raises BadRequest naming the line.
+    """
+    source = given or entry.bundle.template
+    if source is None and not entry.info.chat_template:
+        # a server elsewhere keeps its template to itself
+        source = None if entry.bundle.format is Format.REMOTE else PLAIN
+    return go_template(source) if source else None
+
+
+def insertion(
+    entry: Entry,
+    prompt: str,
+    suffix: str,
+    *,
+    template: GoTemplate | None = None,
+    think: Think = None,
+) -> str:
+    """Return the finished prompt that asks for the text between `prompt` and `suffix`.
+
+    1. By the template, if it has a place for a suffix. 2. By the tokens that the model's vocabulary
+    has for it. Raises CapabilityMissing if it has neither.
+    """
+    template = template or template_for(entry)
+    if template is not None and template.takes_suffix:
+        text = template.insert(prompt, suffix, now=time.time(), think=think)
+        return without_bos(text, entry.info)
+    if entry.info.fim_tokens is None:
+        raise CapabilityMissing(f"{entry.full_name} does not support insert")
+    before, after, middle = entry.info.fim_tokens
+    return f"{before}{prompt}{after}{suffix}{middle}"
