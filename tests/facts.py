@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from vllama.engines.base import Found, Installation, Missing
+from vllama.engines.base import DiscoveredEngines, Installation, Missing
 from vllama.engines.llamacpp.llama_cpp_python import ENGINE as LLAMA_CPP
 from vllama.engines.llamacpp.llama_server import ENGINE as LLAMA_SERVER
 from vllama.engines.vllm.adapter import ENGINE as VLLM
@@ -93,7 +93,7 @@ def facts(platform=CPU, installed=(LLAMA_CPP_HERE,), **preferences) -> Facts:
     known = (LLAMA_CPP, VLLM, LLAMA_SERVER) if LLAMA_SERVER.name in here else (LLAMA_CPP, VLLM)
     engines = {engine.name: engine for engine in known}
     absent = {name: missing(engine) for name, engine in engines.items() if name not in here}
-    found = Found(engines=engines, installations=here, missing=absent)
+    found = DiscoveredEngines(engines=engines, installations=here, missing=absent)
     return Facts(platform=platform, found=found, preferences=Preferences(**preferences))
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.facts import CPU
 from vllama.cli.installing import offers_for, picked, told
-from vllama.engines.install import Offer, offer
+from vllama.engines.install import Offer, make_offer
 from vllama.engines.llamacpp.llama_cpp_python import ENGINE as PYTHON_SERVER
 from vllama.engines.llamacpp.llama_server import ENGINE as NATIVE
 
@@ -23,7 +23,7 @@ def offers(tmp_path: Path) -> list[Offer]:
     compiler.chmod(0o755)
     search = os.pathsep.join([str(compiler.parent), os.environ["PATH"]])
     return [
-        offer(engine, CPU, tmp_path / "environments", search=search)
+        make_offer(engine, CPU, tmp_path / "environments", search=search)
         for engine in (NATIVE, PYTHON_SERVER)
     ]
 

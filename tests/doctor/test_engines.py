@@ -11,7 +11,7 @@ import pytest
 
 from tests.doctor.facts import CPU, GPU, statuses
 from vllama.doctor import engines
-from vllama.engines.base import Found, Installation, Missing, Mode, Origin, Places
+from vllama.engines.base import DiscoveredEngines, Installation, Missing, Mode, Origin, SearchPaths
 from vllama.engines.external import ENGINE as EXTERNAL
 from vllama.environments.place import Step, complete
 from vllama.hardware.types import Platform
@@ -48,7 +48,7 @@ NO_FAST = Missing(engine="fast", reason="it is not installed", hint="get it")
 )
 def test_the_engine_that_would_serve(platform: Platform, installed, told: list[str]) -> None:
     missing = {name: replace(NO_FAST, engine=name) for name in ENGINES if name not in installed}
-    found = Found(engines=ENGINES, installations=installed, missing=missing)
+    found = DiscoveredEngines(engines=ENGINES, installations=installed, missing=missing)
     findings = list(engines.chosen(Facts(platform=platform, found=found)))
     assert statuses(findings) == told
     if platform is GPU and len(told) == 3:
@@ -57,37 +57,43 @@ def test_the_engine_that_would_serve(platform: Platform, installed, told: list[s
 
 def test_adapters_and_engines_that_cannot_be_used() -> None:
     bad = replace(NO_FAST, reason="it is installed without easel (PATH)")
-    found = Found(engines=ENGINES, missing={"fast": bad, "slow": replace(NO_FAST, engine="slow")})
-    told = list(engines.unusable(Facts(platform=CPU, found=found), {"odd": "ImportError: x"}))
+    found = DiscoveredEngines(
+        engines=ENGINES,
+        missing={"fast": bad, "slow": replace(NO_FAST, engine="slow")},
+        broken={"odd": "cannot use engine 'odd' of package p 1.0: ImportError: x"},
+    )
+    told = list(engines.unusable(Facts(platform=CPU, found=found)))
     assert statuses(told) == ["failed", "warning"]
     assert "odd" in told[0].text and "without easel" in told[1].text
 
 
 def test_environments_that_are_not_whole(tmp_path: Path) -> None:
-    assert list(engines.environments(Places(environments=tmp_path / "none"), ())) == []
-    assert list(engines.environments(Places(), ())) == []
+    assert list(engines.environments(SearchPaths(environments=tmp_path / "none"), ())) == []
+    assert list(engines.environments(SearchPaths(), ())) == []
     for name in ("gone", "half", "whole"):
         (tmp_path / name / "bin").mkdir(parents=True)
     for name in ("gone", "whole"):
         complete(tmp_path / name, [Step(requirements=("x",))])
     (tmp_path / "whole/bin/python").symlink_to(sys.executable)
-    told = list(engines.environments(Places(environments=tmp_path), ("gone", "half")))
+    told = list(engines.environments(SearchPaths(environments=tmp_path), ("gone", "half")))
     assert statuses(told) == ["failed", "warning"]
     assert "gone has lost its Python" in told[0].text
     assert "half was broken off" in told[1].text
     assert "vllama engines install half" in str(told[1].hint)
-    *_, half = engines.environments(Places(environments=tmp_path), ())
+    *_, half = engines.environments(SearchPaths(environments=tmp_path), ())
     assert f"remove the folder '{tmp_path / 'half'}'" in str(half.hint)
 
 
 def test_upstreams_are_asked_and_a_dead_one_is_a_failure() -> None:
-    (none,) = engines.upstreams(Facts(platform=CPU, found=Found(engines=ENGINES)))
+    (none,) = engines.upstreams(Facts(platform=CPU, found=DiscoveredEngines(engines=ENGINES)))
     assert none.status == "skipped"
     with socket.socket() as bound:  # which does not listen
         bound.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{bound.getsockname()[1]}"
         external = EXTERNAL.configured({"upstreams": (url,)})
-        found = Found(engines={"external": external}, installations={"external": external.find()})
+        found = DiscoveredEngines(
+            engines={"external": external}, installations={"external": external.find(SearchPaths())}
+        )
         (dead,) = engines.upstreams(Facts(platform=CPU, found=found))
     assert dead.status == "failed"
     assert dead.text.startswith(f"the upstream at {url} cannot serve: ")

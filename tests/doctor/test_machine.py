@@ -12,7 +12,7 @@ import pytest
 from tests.doctor.facts import CPU, GIB, GPU, H100, statuses
 from vllama.doctor import machine
 from vllama.doctor.check import Finding, Status, ok, warning
-from vllama.engines.base import Found, Installation
+from vllama.engines.base import DiscoveredEngines, Installation
 from vllama.engines.registry import load_engines
 from vllama.hardware.cuda import parse_banner, runs, torch_cuda
 from vllama.hardware.types import Platform
@@ -104,7 +104,7 @@ def test_cuda_against_wheels(
         (site / "torch/version.py").write_text(TORCH.format(torch))
     name = sorted(load_engines())[0]
     here = Installation(engine=name, version="1", python=tmp_path / "bin/python")
-    found = Found(engines=load_engines(), installations={name: here})
+    found = DiscoveredEngines(engines=load_engines(), installations={name: here})
     (told,) = machine.cuda_against_wheels(platform, found, driver)
     assert (told.status, text in told.text) == (status, True), told
 

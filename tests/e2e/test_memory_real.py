@@ -16,7 +16,7 @@ import pytest
 from tests.facts import CPU, bundle
 from tests.lacking import lacking
 from tests.ports import free_port
-from vllama.engines.base import Found, Installation
+from vllama.engines.base import DiscoveredEngines, Installation
 from vllama.engines.llamacpp.llama_cpp_python import ENGINE
 from vllama.models.info import read_info
 from vllama.plan.choose import make_plan
@@ -57,7 +57,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def planned(path: Path, context: int, cache_type: str | None, flash: bool | None) -> Plan:
     model = bundle(path=path, files=(path,))
     installation = Installation(engine=ENGINE.name, version="here", python=Path(sys.executable))
-    found = Found(engines={ENGINE.name: ENGINE}, installations={ENGINE.name: installation})
+    found = DiscoveredEngines(
+        engines={ENGINE.name: ENGINE}, installations={ENGINE.name: installation}
+    )
     preferences = Preferences(
         context_length=context, kv_cache_type=cache_type, flash_attention=flash
     )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vllama.engines.failures import diagnose, explain_exit
+from vllama.engines.failures import compile_failures, explain_exit
 from vllama.engines.llamacpp.llama_cpp_python import ENGINE
 from vllama.supervise.spec import Exit, Fault
 
@@ -60,7 +60,7 @@ RECORDED = [
 
 @pytest.mark.parametrize(("lines", "code", "cause", "retryable"), RECORDED)
 def test_recorded_exit_has_its_cause(lines, code, cause, retryable):
-    diagnosis = diagnose(ENGINE.failures)(Exit(code=code, output=tuple(lines)))
+    diagnosis = compile_failures(ENGINE.failures)(Exit(code=code, output=tuple(lines)))
     assert cause in diagnosis.cause
     assert diagnosis.retryable is retryable
 
@@ -70,16 +70,18 @@ def test_the_most_telling_pattern_wins_over_the_newest_line():
         "llama_model_load: error loading model: unknown model architecture: 'new'",
         "ValueError: Failed to load model from file: x.gguf",
     )
-    assert "architecture 'new'" in diagnose(ENGINE.failures)(Exit(code=1, output=lines)).cause
+    assert (
+        "architecture 'new'" in compile_failures(ENGINE.failures)(Exit(code=1, output=lines)).cause
+    )
 
 
 def test_stall_names_the_last_line():
     exit_ = Exit(code=None, stalled=True, output=("loading tensors", ""))
-    assert "loading tensors" in diagnose(())(exit_).cause
+    assert "loading tensors" in compile_failures(())(exit_).cause
 
 
 def test_a_very_long_line_is_cut():
-    assert len(diagnose(())(Exit(code=1, output=("x" * 5000,))).cause) < 400
+    assert len(compile_failures(())(Exit(code=1, output=("x" * 5000,))).cause) < 400
 
 
 def test_who_kills_without_need_is_not_taken_for_want_of_memory() -> None:

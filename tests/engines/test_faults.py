@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from vllama.engines.failures import diagnose
+from vllama.engines.failures import compile_failures
 from vllama.engines.registry import load_engines
 from vllama.supervise.spec import Exit, Fault
 
@@ -81,7 +81,7 @@ BY_ANY = [
 
 
 def fault_of(name: str, *lines: str, code: int = 1) -> Fault | None:
-    return diagnose(ENGINES[name].failures)(Exit(code=code, output=lines)).fault
+    return compile_failures(ENGINES[name].failures)(Exit(code=code, output=lines)).fault
 
 
 @pytest.mark.parametrize(("name", "line", "fault"), SAID)
@@ -97,7 +97,7 @@ def test_what_any_of_them_may_print(name: str, line: str, fault: Fault) -> None:
 
 def test_a_trace_may_follow_the_line_that_tells() -> None:
     told = Exit(code=-6, output=("#9 0x1 in foo ()",) * 200, first_error=SAID[0][1])
-    assert diagnose(ENGINES[SAID[0][0]].failures)(told).fault is SAID[0][2]
+    assert compile_failures(ENGINES[SAID[0][0]].failures)(told).fault is SAID[0][2]
 
 
 @pytest.mark.parametrize("name", STARTED)
@@ -117,5 +117,5 @@ def test_only_a_port_is_tried_again_as_it_was(name: str) -> None:
 
 def test_a_stall_is_no_kind_of_failure_that_another_plan_would_avoid() -> None:
     for name in STARTED:
-        explain = diagnose(ENGINES[name].failures)
+        explain = compile_failures(ENGINES[name].failures)
         assert explain(Exit(code=None, stalled=True, output=("loading",))).fault is None

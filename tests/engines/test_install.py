@@ -11,10 +11,17 @@ from pathlib import Path
 import pytest
 
 from tests.environments.installer import Fake
-from vllama.engines.base import Missing, Origin, Places
-from vllama.engines.install import install, offer, uninstall
+from vllama.engines.base import Missing, Origin, SearchPaths
+from vllama.engines.install import install, make_offer, uninstall
 from vllama.engines.locate import find_package
-from vllama.engines.recipe import Kind, Recipe, Wheels, how_to_get, kind_of, recipe_of
+from vllama.engines.recipe import (
+    MachineKind,
+    Recipe,
+    Wheels,
+    advise_installation,
+    get_machine_kind,
+    get_recipe,
+)
 from vllama.engines.registry import load_engines
 from vllama.engines.tinygrad import ENGINE as TINYGRAD
 from vllama.environments.place import Step, existing
@@ -48,8 +55,8 @@ class Painter:
     title: str = "Painter"
     aliases: tuple[str, ...] = field(default=())
 
-    def find(self, places: Places):
-        found = find_package(places, self.name, distributions=("paint",), executable="paint")
+    def find(self, search_paths: SearchPaths):
+        found = find_package(search_paths, self.name, distributions=("paint",), executable="paint")
         return found if isinstance(found, Missing) else found.installation(offloads=False)
 
     def preference(self, platform: Platform) -> tuple[int, str]:
@@ -58,9 +65,9 @@ class Painter:
 
 RECIPE = Recipe(
     wheels=(
-        wheels("paint-cuda", on=(Kind.NVIDIA,), programs=("nvcc",)),
-        wheels("paint-mac", on=(Kind.APPLE,), archs=("arm64",)),
-        wheels("paint==1", on=(Kind.CPU, Kind.NVIDIA), systems=("linux",)),
+        wheels("paint-cuda", on=(MachineKind.NVIDIA,), programs=("nvcc",)),
+        wheels("paint-mac", on=(MachineKind.APPLE,), archs=("arm64",)),
+        wheels("paint==1", on=(MachineKind.CPU, MachineKind.NVIDIA), systems=("linux",)),
     )
 )
 
@@ -84,9 +91,9 @@ def test_what_suits_the_machine(
     painter = Painter(RECIPE)
     if taken is None:
         with pytest.raises(EngineMissing, match="nothing for this machine"):
-            offer(painter, platform, tmp_path, search=str(tmp_path))
+            make_offer(painter, platform, tmp_path, search=str(tmp_path))
         return
-    chosen = offer(painter, platform, tmp_path, search=str(tmp_path))
+    chosen = make_offer(painter, platform, tmp_path, search=str(tmp_path))
     assert chosen.wheels.steps[0].requirements == (taken,)
     assert (chosen.folder, chosen.installer) == (tmp_path / "painter", "pip")
     assert chosen.python == Path(sys.executable)
@@ -96,19 +103,19 @@ def test_what_is_lacking_is_told(tmp_path: Path) -> None:
     compiled = Recipe(wheels=(wheels("paint", programs=("c++|g++", "cmake")),))
     (tmp_path / "apt-get").touch(mode=0o755)
     with pytest.raises(EngineMissing, match=r"c\+\+ and cmake, which it needs, are not on") as no:
-        offer(Painter(compiled), CPU, tmp_path, search=str(tmp_path))
+        make_offer(Painter(compiled), CPU, tmp_path, search=str(tmp_path))
     hint = "install a C++ compiler and cmake (apt install build-essential cmake)"
     assert no.value.hint == hint
     (tmp_path / "g++").touch(mode=0o755)
     (tmp_path / "cmake").touch(mode=0o755)
-    assert offer(Painter(compiled), CPU, tmp_path, search=str(tmp_path))
+    assert make_offer(Painter(compiled), CPU, tmp_path, search=str(tmp_path))
 
 
 def test_what_is_compiled_at_its_start_wants_its_compiler_first(tmp_path: Path) -> None:
     with pytest.raises(
         EngineMissing, match=r"tinygrad: clang, which it needs, is not on PATH"
     ) as no:
-        offer(TINYGRAD, CPU, tmp_path, search=str(tmp_path))
+        make_offer(TINYGRAD, CPU, tmp_path, search=str(tmp_path))
     assert no.value.hint == "install clang"
 
 
@@ -134,7 +141,7 @@ def test_programs_are_named_as_the_machine_s_package_manager_does(
 def test_without_a_recipe_it_is_said_how_to_get_it(tmp_path: Path) -> None:
     by_hand = Recipe(by_hand="brew install painter")
     with pytest.raises(EngineMissing, match="no package of it is known") as caught:
-        offer(Painter(by_hand), CPU, tmp_path)
+        make_offer(Painter(by_hand), CPU, tmp_path)
     assert caught.value.hint == "brew install painter"
 
 
@@ -142,36 +149,36 @@ def test_another_python(tmp_path: Path) -> None:
     minor = sys.version_info.minor + 1
     newer = Recipe(wheels=(wheels("paint", python=((3, minor), (3, minor + 1))),))
     with pytest.raises(EngineMissing, match=f"it wants Python 3.{minor} to 3.{minor + 1}"):
-        offer(Painter(newer), CPU, tmp_path, search=str(tmp_path))
+        make_offer(Painter(newer), CPU, tmp_path, search=str(tmp_path))
     there = tmp_path / f"python3.{minor}"
     there.touch(mode=0o755)
-    assert offer(Painter(newer), CPU, tmp_path, search=str(tmp_path)).python == there
+    assert make_offer(Painter(newer), CPU, tmp_path, search=str(tmp_path)).python == there
     there.unlink()
     (tmp_path / "uv").touch(mode=0o755)
-    chosen = offer(Painter(newer), CPU, tmp_path, search=str(tmp_path))
+    chosen = make_offer(Painter(newer), CPU, tmp_path, search=str(tmp_path))
     assert (chosen.python, chosen.installer) == (f"3.{minor + 1}", "uv")
 
 
 def test_installed_found_and_removed(tmp_path: Path) -> None:
     uv = Fake(tmp_path / "uv")
     painter, home = Painter(RECIPE), tmp_path / "environments"
-    chosen = offer(painter, CPU, home, search=uv.environ["PATH"], extra_args=["--pre"])
+    chosen = make_offer(painter, CPU, home, search=uv.environ["PATH"], extra_args=["--pre"])
     assert not chosen.done
     found = asyncio.run(install(chosen, environ=uv.environ))
     assert (found.version, found.origin) == ("1", Origin.OWN)
     assert found.executable == home / "painter/bin/paint"
     assert "--pre" in uv.calls[-1]["args"]
-    assert offer(painter, CPU, home, extra_args=["--pre"]).done
-    assert not offer(painter, CPU, home).done
+    assert make_offer(painter, CPU, home, extra_args=["--pre"]).done
+    assert not make_offer(painter, CPU, home).done
     assert uninstall(painter, home) is True
     assert uninstall(painter, home) is False
-    assert isinstance(painter.find(Places(environments=home, search="")), Missing)
+    assert isinstance(painter.find(SearchPaths(environments=home, search="")), Missing)
 
 
 def test_what_is_not_found_after_its_installation(tmp_path: Path) -> None:
     uv = Fake(tmp_path / "uv")
     wrong = Painter(Recipe(wheels=(wheels("other==1"),)))
-    chosen = offer(wrong, CPU, tmp_path / "e", search=uv.environ["PATH"])
+    chosen = make_offer(wrong, CPU, tmp_path / "e", search=uv.environ["PATH"])
     with pytest.raises(EnvironmentFailed, match="after its installation: it is not installed"):
         asyncio.run(install(chosen, environ=uv.environ))
 
@@ -180,7 +187,7 @@ def test_too_little_space_is_told_before_anything_is_fetched(tmp_path: Path) -> 
     free = shutil.disk_usage(tmp_path).free
     large = Recipe(wheels=(replace(wheels("paint"), disk_bytes=2 * free),))
     with pytest.raises(DiskFull, match="are free at"):
-        asyncio.run(install(offer(Painter(large), CPU, tmp_path / "e"), environ={}))
+        asyncio.run(install(make_offer(Painter(large), CPU, tmp_path / "e"), environ={}))
     assert existing(tmp_path / "e/painter") is None and not (tmp_path / "e").exists()
 
 
@@ -195,13 +202,15 @@ def test_too_little_space_is_told_before_anything_is_fetched(tmp_path: Path) -> 
     ],
 )
 def test_advice_is_true_on_this_machine(recipe: Recipe, platform: Platform, advice: str) -> None:
-    assert how_to_get(Painter(recipe), "painter", platform, "otherwise").startswith(advice)
+    assert advise_installation(Painter(recipe), "painter", platform, "otherwise").startswith(advice)
 
 
-@pytest.mark.parametrize("platform", MACHINES, ids=lambda item: f"{item.os}-{kind_of(item)}")
+@pytest.mark.parametrize(
+    "platform", MACHINES, ids=lambda item: f"{item.os}-{get_machine_kind(item)}"
+)
 @pytest.mark.parametrize("name", sorted(load_engines()))
 def test_the_recipes_of_all_engines(name: str, platform: Platform) -> None:
-    for one in recipe_of(load_engines()[name]).wheels_for(platform):
+    for one in get_recipe(load_engines()[name]).wheels_for(platform):
         assert one.steps and all(step.requirements for step in one.steps)
         assert one.download_bytes > 0 and one.disk_bytes > 0
         assert one.python[0] <= one.python[1]

@@ -7,11 +7,12 @@ import pytest
 
 from tests.facts import INFO, bundle
 from vllama.chat.engine.fields import engine_role
-from vllama.engines.base import Attachable, Installation, Mode, Settings
-from vllama.engines.child_env import child_environment
+from vllama.engines.base import Installation, Mode, Settings
+from vllama.engines.capabilities import Attachable
+from vllama.engines.child_env import build_child_env
 from vllama.engines.external import ENGINE as EXTERNAL
 from vllama.engines.llamacpp.llama_cpp_python import ENGINE as LLAMA_CPP
-from vllama.engines.registry import discover, engine_named, load_engines
+from vllama.engines.registry import discover_engines, find_engine, load_engines
 from vllama.engines.vllm.adapter import ENGINE as VLLM
 from vllama.errors import BadRequest, ConfigError
 from vllama.models.types import Format
@@ -141,7 +142,7 @@ def test_variables_that_servers_read_do_not_reach_the_child():
         "CUDA_VISIBLE_DEVICES": "1",
         "LC_ALL": "C.UTF-8",
     }
-    assert child_environment(shell, extra={"A": "b"}) == {
+    assert build_child_env(shell, extra={"A": "b"}) == {
         "PATH": "/bin",
         "HOME": "/home/u",
         "CUDA_VISIBLE_DEVICES": "1",
@@ -170,12 +171,12 @@ def test_engines_are_found_by_entry_point():
 
 @pytest.mark.parametrize("name", ["llama.cpp", "LLAMACPP", " llama-cpp-python "])
 def test_an_engine_has_the_names_that_people_type(name):
-    assert engine_named([LLAMA_CPP, VLLM], name) is LLAMA_CPP
+    assert find_engine([LLAMA_CPP, VLLM], name) is LLAMA_CPP
 
 
 def test_an_unknown_engine_lists_the_known_ones():
     with pytest.raises(ConfigError) as caught:
-        engine_named([LLAMA_CPP, VLLM], "tgi")
+        find_engine([LLAMA_CPP, VLLM], "tgi")
     assert "llama-cpp-python, vllm" in str(caught.value.hint)
 
 
@@ -183,7 +184,7 @@ def test_every_engine_declares_what_the_core_reads():
     for engine in load_engines().values():
         assert engine.title
         assert set(engine.formats) <= set(Format)
-        assert engine.supports is not None
+        assert engine.refuses is not None
         if isinstance(engine, Attachable):
             continue
         installation = PROGRAM if engine is VLLM else PYTHON
@@ -194,7 +195,7 @@ def test_every_engine_declares_what_the_core_reads():
 
 
 def test_discovery_says_why_an_engine_is_missing():
-    found = discover()
+    found = discover_engines()
     for name in found.engines:
         assert (name in found.installations) != (name in found.missing)
     for missing in found.missing.values():
@@ -207,8 +208,8 @@ def test_a_vocabulary_without_weights_is_refused():
 
     from tests.facts import CPU
 
-    assert LLAMA_CPP.supports(CPU, INFO) is None
-    assert "no weights" in str(LLAMA_CPP.supports(CPU, replace(INFO, weights_bytes=0)))
+    assert LLAMA_CPP.refuses(CPU, INFO) is None
+    assert "no weights" in str(LLAMA_CPP.refuses(CPU, replace(INFO, weights_bytes=0)))
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.facts import INFO, bundle
-from vllama.engines.base import Installation, Missing, Mode, Places, Settings
-from vllama.engines.failures import diagnose
+from vllama.engines.base import Installation, Missing, Mode, SearchPaths, Settings
+from vllama.engines.failures import compile_failures
 from vllama.engines.llamacpp.llama_cpp_python import ENGINE as PYTHON_SERVER
 from vllama.engines.llamacpp.llama_server import CHILD, ENGINE, _has_devices, _version
 from vllama.models.types import Capability
@@ -168,7 +168,7 @@ def program(folder: Path, devices: str = "  (none)") -> Path:
 )
 def test_a_program_on_path(tmp_path, devices, offloads):
     path = program(tmp_path, devices)
-    found = ENGINE.find(Places(search=str(tmp_path)))
+    found = ENGINE.find(SearchPaths(search=str(tmp_path)))
     assert isinstance(found, Installation)
     assert (found.executable, found.version, found.offloads) == (path, "b11434", offloads)
 
@@ -179,13 +179,13 @@ def test_a_program_that_says_nothing_is_still_there(tmp_path):
     path.chmod(0o755)
     assert _version(str(path)) == ""
     assert not _has_devices(str(path))
-    assert isinstance(ENGINE.find(Places(search=str(tmp_path))), Installation)
+    assert isinstance(ENGINE.find(SearchPaths(search=str(tmp_path))), Installation)
 
 
 def test_nothing_is_there(tmp_path):
     if importlib.util.find_spec("xllamacpp"):
         pytest.skip("xllamacpp is in this environment")
-    found = ENGINE.find(Places(search=str(tmp_path)))
+    found = ENGINE.find(SearchPaths(search=str(tmp_path)))
     assert isinstance(found, Missing)
     assert "vllama engines" in found.hint
 
@@ -195,12 +195,12 @@ def test_the_server_that_is_compiled_wants_a_compiler(tmp_path, monkeypatch):
     monkeypatch.setattr(
         "vllama.engines.llamacpp.llama_cpp_python.find_package", lambda *_, **__: Missing(**missing)
     )
-    bare = PYTHON_SERVER.find(Places(search=str(tmp_path)))
+    bare = PYTHON_SERVER.find(SearchPaths(search=str(tmp_path)))
     assert not bare.installable
     assert "no C++ compiler" in bare.reason
     (tmp_path / "c++").write_text("#!/bin/sh\n")
     (tmp_path / "c++").chmod(0o755)
-    assert PYTHON_SERVER.find(Places(search=str(tmp_path))).installable
+    assert PYTHON_SERVER.find(SearchPaths(search=str(tmp_path))).installable
 
 
 # -- the wheel's command line -----------------------------------------------------------------
@@ -365,7 +365,7 @@ RECORDED = [
 
 @pytest.mark.parametrize(("lines", "cause", "retryable"), RECORDED)
 def test_recorded_exits_have_their_cause(lines, cause, retryable):
-    diagnosis = diagnose(ENGINE.failures)(Exit(code=1, output=tuple(lines)))
+    diagnosis = compile_failures(ENGINE.failures)(Exit(code=1, output=tuple(lines)))
     assert cause in diagnosis.cause
     assert diagnosis.retryable is retryable
     assert retryable or diagnosis.hint

@@ -8,10 +8,10 @@ import pytest
 
 from tests.engines.others import ALL, MAX, MLX, SGLANG, SGLANG_JAX, TINYGRAD, TRANSFORMERS, launch
 from tests.facts import CPU, H100, INFO, MAC
-from vllama.engines.base import Installation, Missing, Mode, Origin, Places
-from vllama.engines.locate import Located
-from vllama.engines.package_server import Served, torch_has_gpus
-from vllama.engines.registry import engine_named, load_engines
+from vllama.engines.base import Installation, Missing, Mode, Origin, SearchPaths
+from vllama.engines.locate import PackageLocation
+from vllama.engines.package_server import PackageServer, has_gpu_torch
+from vllama.engines.registry import find_engine, load_engines
 from vllama.engines.tinygrad import ON_LOOPBACK
 
 # -- the command lines ------------------------------------------------------------------------
@@ -233,7 +233,7 @@ def test_mlx_is_first_for_safetensors_on_apple_silicon_and_by_name_elsewhere():
     ],
 )
 def test_which_models_it_takes(engine, platform, changes, reason):
-    got = engine.supports(platform, replace(INFO, **changes))
+    got = engine.refuses(platform, replace(INFO, **changes))
     assert (got is None) if reason is None else (reason in got)
 
 
@@ -248,13 +248,13 @@ def test_which_models_it_takes(engine, platform, changes, reason):
     ],
 )
 def test_the_names_that_people_type(typed, engine):
-    assert engine_named(load_engines().values(), typed) == engine
+    assert find_engine(load_engines().values(), typed) == engine
 
 
 @pytest.mark.parametrize("engine", ALL, ids=lambda engine: engine.name)
 def test_it_is_found_by_entry_point_and_says_how_to_get_it(engine):
     assert load_engines()[engine.name] == engine
-    found = engine.find(Places(paths={engine.name: Path("/nowhere")}))
+    found = engine.find(SearchPaths(paths={engine.name: Path("/nowhere")}))
     assert isinstance(found, Missing)
     assert "/nowhere" in found.reason
     assert engine.install.by_hand.startswith("pip install ")
@@ -279,7 +279,7 @@ def installed(folder: Path, distribution: str, *modules: str, program: str = "")
 
 def test_an_installation_without_its_server_is_none(tmp_path):
     folder = installed(tmp_path / "e", "transformers", "transformers", program="transformers")
-    places = Places(paths={"transformers": folder})
+    places = SearchPaths(paths={"transformers": folder})
     assert isinstance(TRANSFORMERS.find(places), Missing)
     for module in ("torch", "fastapi", "uvicorn", "openai"):
         (folder / "lib/python3.11/site-packages" / module).mkdir()
@@ -303,14 +303,14 @@ def test_whether_torch_was_built_for_gpus(tmp_path, text, gpus):
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").touch()
     (tmp_path / "torch" / "version.py").write_text(text)
-    located = Located(engine="e", origin=Origin.GIVEN, sites=(tmp_path,))
-    assert torch_has_gpus(located) is gpus
+    located = PackageLocation(engine="e", origin=Origin.GIVEN, sites=(tmp_path,))
+    assert has_gpu_torch(located) is gpus
 
 
 def test_no_torch_no_gpus(tmp_path):
-    assert not torch_has_gpus(Located(engine="e", origin=Origin.GIVEN, sites=(tmp_path,)))
+    assert not has_gpu_torch(PackageLocation(engine="e", origin=Origin.GIVEN, sites=(tmp_path,)))
 
 
 def test_an_adapter_must_say_what_is_its_own():
-    with pytest.raises(TypeError, match="command"):
-        Served(name="n", title="t", distributions=("d",))
+    with pytest.raises(TypeError, match="build_arguments"):
+        PackageServer(name="n", title="t", distributions=("d",))

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.engines.others import MAX, MLX, SGLANG, SGLANG_JAX, TINYGRAD, TRANSFORMERS
-from vllama.engines.failures import diagnose
+from vllama.engines.failures import compile_failures
 from vllama.supervise.spec import Exit
 
 RECORDED = [
@@ -127,6 +127,6 @@ RECORDED = [
 
 @pytest.mark.parametrize(("engine", "lines", "code", "cause", "retryable"), RECORDED)
 def test_recorded_exit_has_its_cause(engine, lines, code, cause, retryable):
-    diagnosis = diagnose(engine.failures)(Exit(code=code, output=tuple(lines)))
+    diagnosis = compile_failures(engine.failures)(Exit(code=code, output=tuple(lines)))
     assert cause in diagnosis.cause
     assert diagnosis.retryable is retryable

@@ -7,9 +7,10 @@ import pytest
 
 from tests.facts import bundle
 from vllama.engines.argv import flag_value
-from vllama.engines.base import Installation, Missing, Mode, Places, Settings, Sleeping
-from vllama.engines.failures import diagnose
-from vllama.engines.recipe import Kind
+from vllama.engines.base import Installation, Missing, Mode, SearchPaths, Settings
+from vllama.engines.capabilities import Sleeping
+from vllama.engines.failures import compile_failures
+from vllama.engines.recipe import MachineKind
 from vllama.engines.vllm.adapter import ENGINE
 from vllama.models.types import Capability
 from vllama.supervise.spec import Endpoint, Exit
@@ -220,8 +221,8 @@ def test_a_cpu_build_is_known_and_its_broken_command_is_not_used(
 ):
     made = environment(tmp_path / "e", *distributions)
     for places in (
-        Places(paths={"vllm": made}),
-        Places(search=str(made / "bin")),
+        SearchPaths(paths={"vllm": made}),
+        SearchPaths(search=str(made / "bin")),
     ):
         found = ENGINE.find(places)
         assert isinstance(found, Installation)
@@ -231,17 +232,17 @@ def test_a_cpu_build_is_known_and_its_broken_command_is_not_used(
 
 
 def test_it_may_be_missing(tmp_path):
-    assert isinstance(ENGINE.find(Places(search=str(tmp_path))), Missing)
+    assert isinstance(ENGINE.find(SearchPaths(search=str(tmp_path))), Missing)
 
 
 def test_each_machine_has_its_wheels():
     by_kind = {kind: wheels for wheels in ENGINE.install.wheels for kind in wheels.on}
-    assert [step.requirements for step in by_kind[Kind.NVIDIA].steps] == [("vllm>=0.30",)]
-    cpu = by_kind[Kind.CPU]
+    assert [step.requirements for step in by_kind[MachineKind.NVIDIA].steps] == [("vllm>=0.30",)]
+    cpu = by_kind[MachineKind.CPU]
     assert [step.extra_args for step in cpu.steps] == [(), ("--no-deps",), ()]
     needed = [item for step in cpu.steps for item in step.requirements]
     assert not any(item.startswith(("torchaudio", "torchvision")) for item in needed)
-    assert Kind.APPLE not in by_kind
+    assert MachineKind.APPLE not in by_kind
 
 
 # -- exits, as they were recorded (0.32, CPU build) --------------------------------------------
@@ -422,7 +423,7 @@ RECORDED = [
 
 @pytest.mark.parametrize(("lines", "code", "cause"), RECORDED)
 def test_a_recorded_exit_has_its_cause(lines, code, cause):
-    told = diagnose(ENGINE.failures)(Exit(code=code, output=(NOISE, *lines)))
+    told = compile_failures(ENGINE.failures)(Exit(code=code, output=(NOISE, *lines)))
     assert cause in told.cause
     assert told.retryable is ("its port" in cause)
 

@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 
 from tests.facts import CPU, GIB, H100, INFO, MIB, VLLM_HERE, bundle, facts
 from vllama.engines.argv import flag_number, flag_value, has_flag
-from vllama.engines.base import Installation, Mode, Wish
+from vllama.engines.base import Installation, Mode
+from vllama.engines.capabilities import TuningRequest
 from vllama.engines.vllm.adapter import ENGINE
-from vllama.engines.vllm.memory import given_bytes, token_bytes
-from vllama.engines.vllm.parallel import Layout, device_variable, divides, shapes, spread
-from vllama.engines.vllm.parsers import reasoning_parser, tool_parser
+from vllama.engines.vllm.memory import count_token_bytes, parse_size
+from vllama.engines.vllm.parallel import Layout, can_divide, select_devices, shapes, spread
+from vllama.engines.vllm.parsers import choose_reasoning_parser, choose_tool_parser
 from vllama.errors import NotEnoughMemory
 from vllama.hardware.types import Platform, Vendor
 from vllama.models.types import Format
@@ -56,7 +57,7 @@ def gpus(count: int, *, total: int = 80, free: int | tuple[int, ...] = 79) -> Pl
     )
 
 
-def wish(platform=H100, info=LLAMA_8B, **changes) -> Wish:
+def wish(platform=H100, info=LLAMA_8B, **changes) -> TuningRequest:
     values = {
         "platform": platform,
         "info": info,
@@ -70,7 +71,7 @@ def wish(platform=H100, info=LLAMA_8B, **changes) -> Wish:
         "reserve_bytes": 512 * MIB,
         "extra_args": (),
     }
-    return Wish(**(values | changes))
+    return TuningRequest(**(values | changes))
 
 
 # -- flags of the user -----------------------------------------------------------------------
@@ -125,8 +126,8 @@ def test_underscores_are_dashes_and_words_are_no_numbers():
     ],
 )
 def test_what_a_token_takes_in_the_cache(info, size):
-    assert token_bytes(info) == size
-    assert token_bytes(info, fp8=True) == size // 2
+    assert count_token_bytes(info) == size
+    assert count_token_bytes(info, fp8=True) == size // 2
 
 
 def arguments(tuning) -> dict[str, str | None]:
@@ -145,7 +146,7 @@ def test_on_a_cpu_the_cache_is_given_in_bytes_and_prompts_are_read_whole():
         "--no-enable-chunked-prefill": "",
         "--max-num-batched-tokens": str(4096 + 128),
     }
-    assert tuning.kv_bytes // token_bytes(INFO) >= 8 * 4096
+    assert tuning.kv_bytes // count_token_bytes(INFO) >= 8 * 4096
     assert tuning.weights_bytes == INFO.weights_bytes
     assert any("22.5 KiB each" in reason for reason in tuning.reasons)
 
@@ -153,7 +154,7 @@ def test_on_a_cpu_the_cache_is_given_in_bytes_and_prompts_are_read_whole():
 def test_parallel_requests_have_room_for_a_whole_context_each_if_there_is_any():
     tuning = ENGINE.tune(wish(CPU, INFO, context_length=4096, parallel=32))
     assert arguments(tuning)["--max-num-seqs"] == "32"
-    assert tuning.kv_bytes // token_bytes(INFO) >= 32 * 4096
+    assert tuning.kv_bytes // count_token_bytes(INFO) >= 32 * 4096
 
 
 def test_the_cache_takes_half_of_what_is_free_at_most():
@@ -168,7 +169,7 @@ def test_small_models_leave_room_for_one_another():
     for mode in (Mode.CHAT, Mode.EMBED) * 3:
         machine = replace(CPU, ram_total_bytes=24 * GIB, ram_available_bytes=free)
         tuning = ENGINE.tune(wish(machine, INFO, mode=mode, context_length=4096))
-        assert tuning.kv_bytes // token_bytes(INFO) >= 8 * 4096
+        assert tuning.kv_bytes // count_token_bytes(INFO) >= 8 * 4096
         free -= tuning.weights_bytes + tuning.kv_bytes + tuning.compute_bytes + tuning.fixed_bytes
     assert free > 4 * GIB
 
@@ -241,7 +242,7 @@ def test_the_share_is_free_when_it_starts_if_the_model_fits(free, weights, conte
     taken = tuning.weights_bytes + tuning.kv_bytes + tuning.compute_bytes + tuning.fixed_bytes
     if taken <= (free * GIB) - 512 * MIB:
         assert share * 80 <= free
-        assert tuning.kv_bytes >= tuning.context_length * token_bytes(info)
+        assert tuning.kv_bytes >= tuning.context_length * count_token_bytes(info)
 
 
 def test_an_fp8_cache_holds_twice_as_much():
@@ -258,7 +259,7 @@ def test_an_fp8_cache_holds_twice_as_much():
     [("4G", 4 * GIB), ("4g", 4 * 10**9), ("1.5M", 3 * MIB // 2), ("7", 7), ("lots", 0), (None, 0)],
 )
 def test_a_size_as_vllm_reads_it(text, size):
-    assert given_bytes(text) == size
+    assert parse_size(text) == size
 
 
 def test_the_users_own_size_is_what_is_counted():
@@ -344,12 +345,12 @@ def test_every_shape_can_be_run(heads, kv, count):
     alone = [shape for shape in found if shape[1] == 1]
     assert found[: len(alone)] == sorted(alone)
     for tensor, pipeline in found:
-        assert tensor * pipeline <= count and heads % tensor == 0 and divides(info, tensor)
+        assert tensor * pipeline <= count and heads % tensor == 0 and can_divide(info, tensor)
 
 
 def test_without_gpus_there_is_nothing_to_choose():
     assert spread(CPU, INFO, fits=lambda *_: False, parallel=None) == Layout()
-    assert device_variable(Layout(), CPU) == ()
+    assert select_devices(Layout(), CPU) == ()
 
 
 # -- the whole plan ---------------------------------------------------------------------------
@@ -410,7 +411,7 @@ THINKS = "{% if enable_thinking is false %}<think>\n\n</think>{% endif %}"
 )
 def test_a_parser_only_where_type_and_template_agree(architecture, template, tools, thinking):
     info = replace(INFO, architecture=architecture, chat_template=template)
-    assert (tool_parser(info), reasoning_parser(info)) == (tools, thinking)
+    assert (choose_tool_parser(info), choose_reasoning_parser(info)) == (tools, thinking)
     args = ENGINE.tune(wish(CPU, info)).args
     assert flag_value(args, "--tool-call-parser") == tools
     assert ("--enable-auto-tool-choice" in args) is bool(tools)

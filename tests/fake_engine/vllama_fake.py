@@ -14,7 +14,7 @@ from pathlib import Path
 
 from vllama.chat.engine.traits import SchemaStyle, Tokenizer, Traits, VectorStyle
 from vllama.engines.base import FailurePattern, Installation, Mode, Overhead
-from vllama.engines.failures import diagnose
+from vllama.engines.failures import compile_failures
 from vllama.engines.llamacpp.llama_cpp_python import logged_usage
 from vllama.models.types import Format
 from vllama.supervise.spec import Fault, Grace, HttpProbe, LaunchSpec
@@ -50,7 +50,7 @@ class FakeEngine:
         ),
     )
 
-    def find(self):
+    def find(self, search_paths):
         """It is always here."""
         return Installation(engine=self.name, version="1.0", python=Path(sys.executable))
 
@@ -58,7 +58,7 @@ class FakeEngine:
         """Best everywhere: only tests install it."""
         return 1000, "this is a test"
 
-    def supports(self, platform, info):
+    def refuses(self, platform, info):
         """Take any model."""
         return
 
@@ -86,7 +86,7 @@ class FakeEngine:
             probe=HttpProbe(path="/health", verify_path="/v1/models"),
             grace=Grace(term_s=0.3, second_term_s=0.3, kill_s=3.0),
             stall_timeout_s=settings.stall_timeout_s,
-            diagnose=diagnose(self.failures),
+            diagnose=compile_failures(self.failures),
         )  # fmt: skip
 
     def sleeps(self, settings):

@@ -18,7 +18,7 @@ from tests.facts import (
     facts,
     missing,
 )
-from vllama.engines.base import Found, Installation, Mode
+from vllama.engines.base import DiscoveredEngines, Installation, Mode, SearchPaths
 from vllama.engines.external import ENGINE as EXTERNAL
 from vllama.engines.max_serve import ENGINE as MAX
 from vllama.engines.mlx_lm import ENGINE as MLX
@@ -269,7 +269,9 @@ def test_what_is_said_of_layers_is_so(platform, installation, asked, said):
 
 def test_of_a_server_elsewhere_nothing_is_said_that_only_it_knows():
     external = EXTERNAL.configured({"upstreams": ("http://127.0.0.1:9",)})
-    found = Found(engines={"external": external}, installations={"external": external.find()})
+    found = DiscoveredEngines(
+        engines={"external": external}, installations={"external": external.find(SearchPaths())}
+    )
     here = Facts(platform=H100, found=found, preferences=Preferences(gpu_layers=99))
     there = bundle(format=Format.REMOTE, files=(), path=Path("upstream:m"))
     for context, said in (

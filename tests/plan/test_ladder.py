@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.facts import CPU, GIB, H100, INFO, LLAMA_CPP_HERE, VLLM_HERE, bundle, facts
-from vllama.engines.base import Found, Installation, Missing
+from vllama.engines.base import DiscoveredEngines, Installation, Missing
 from vllama.engines.llamacpp.llama_server import ENGINE as LLAMA_SERVER
 from vllama.engines.transformers_serve import ENGINE as TRANSFORMERS
 from vllama.errors import NotEnoughMemory
@@ -45,7 +45,7 @@ def here(platform=CPU, *more, installed=(LLAMA_CPP_HERE,), **preferences):
             missing[engine.name] = Missing(
                 engine=engine.name, reason="it is not installed", hint="install it"
             )
-    found = Found(engines=engines, installations=installations, missing=missing)
+    found = DiscoveredEngines(engines=engines, installations=installations, missing=missing)
     return replace(known, found=found)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.facts import CPU, GIB, H100, INFO, LLAMA_CPP_GPU, LLAMA_CPP_HERE, bundle, facts
-from vllama.engines.base import Found, Installation
+from vllama.engines.base import DiscoveredEngines, Installation
 from vllama.engines.llamacpp.llama_cpp_python import ENGINE as LLAMA_CPP
 from vllama.engines.llamacpp.llama_server import ENGINE as LLAMA_SERVER
 from vllama.models.fits import amounts
@@ -75,7 +75,7 @@ def test_everything_is_plain() -> None:
 def test_it_is_said_which_engine_is_taken_instead_and_why(preferences, relief, said) -> None:
     other = Installation(engine=LLAMA_SERVER.name, version="1", executable=Path("/bin/l"))
     first = replace(LLAMA_CPP, by_platform=((900, ""), (900, ""), (900, "runs on any CPU")))
-    found = Found(
+    found = DiscoveredEngines(
         engines={engine.name: engine for engine in (first, LLAMA_SERVER)},
         installations={LLAMA_CPP.name: LLAMA_CPP_HERE, LLAMA_SERVER.name: other},
     )
@@ -90,7 +90,7 @@ def test_it_is_said_which_engine_is_taken_instead_and_why(preferences, relief, s
 
 def test_an_engine_that_can_do_less_is_said_to() -> None:
     other = Installation(engine=LLAMA_SERVER.name, version="1", executable=Path("/bin/l"))
-    found = Found(
+    found = DiscoveredEngines(
         engines={engine.name: engine for engine in (LLAMA_CPP, LLAMA_SERVER)},
         installations={LLAMA_CPP.name: LLAMA_CPP_HERE, LLAMA_SERVER.name: other},
     )

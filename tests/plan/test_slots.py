@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.facts import CPU, GIB, H100, INFO, MAC, bundle
-from vllama.engines.base import Found, Installation, Missing
+from vllama.engines.base import DiscoveredEngines, Installation, Missing
 from vllama.engines.llamacpp.llama_cpp_python import ENGINE as PYTHON_SERVER
 from vllama.engines.llamacpp.llama_server import ENGINE as NATIVE
 from vllama.errors import EngineMissing
@@ -24,7 +24,7 @@ def builds(installed):
 
 def facts_of(installed, platform=CPU, compiler=True, **preferences):
     engines = (PYTHON_SERVER, NATIVE)
-    found = Found(
+    found = DiscoveredEngines(
         engines={engine.name: engine for engine in engines},
         installations={
             name: Installation(engine=name, version="1", python=Path("/p"), offloads=offloads)

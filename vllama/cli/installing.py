@@ -104,15 +104,15 @@ def offer_missing(loaded: Config, error: EngineMissing, *, yes: bool) -> bool:
 
 def offers_for(names: Sequence[str], environments: Path) -> list[Offer]:
     """Return what can be installed here of some engines, in their order."""
-    from vllama.engines.install import offer
-    from vllama.engines.registry import engine_named, load_engines
+    from vllama.engines.install import make_offer
+    from vllama.engines.registry import find_engine, load_engines
     from vllama.hardware.detect import detect
 
     engines, platform = load_engines().values(), detect()
     offers: list[Offer] = []
     for name in names:
         try:
-            found = offer(engine_named(engines, name), platform, environments)
+            found = make_offer(find_engine(engines, name), platform, environments)
         except VllamaError:
             continue
         if not found.done:  # else it is missing all the same, and installing it will not help

@@ -20,7 +20,7 @@ from vllama.config.settings import UNSET, Config, Unset, default
 from vllama.config.table import SETTINGS, Setting
 
 if TYPE_CHECKING:
-    from vllama.engines.base import Places
+    from vllama.engines.base import SearchPaths
     from vllama.models.settings import ModelsSettings
     from vllama.plan.types import Preferences
     from vllama.routes.guards import Guards
@@ -114,11 +114,13 @@ def guards(config: Config) -> Guards:
     )
 
 
-def places(config: Config) -> Places:
+def places(config: Config) -> SearchPaths:
     """Build the slice of `engines`: where they may be."""
-    from vllama.engines.base import Places
+    from vllama.engines.base import SearchPaths
 
-    return Places(environments=config.data_dir / "environments", paths=dict(config.engine_paths))
+    return SearchPaths(
+        environments=config.data_dir / "environments", paths=dict(config.engine_paths)
+    )
 
 
 def preferences(config: Config) -> Preferences:

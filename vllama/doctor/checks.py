@@ -10,7 +10,6 @@ from vllama import __version__, config
 from vllama.config import Config
 from vllama.doctor import engines, machine, network, place, stores
 from vllama.doctor.check import Check, Finding, Once, ok, warning
-from vllama.engines.registry import load_adapters
 from vllama.hardware.cuda import driver_cuda
 from vllama.hardware.nvidia import gpu_processes
 from vllama.plan.types import Facts
@@ -91,7 +90,7 @@ def settings(loaded: Config) -> Iterator[Finding]:
 def installations(loaded: Config, facts: Facts) -> Iterator[Finding]:
     """Tell which engines are here only in part."""
     bad = [
-        *engines.unusable(facts, load_adapters()[1]),
+        *engines.unusable(facts),
         *engines.environments(config.places(loaded), facts.found.engines),
     ]
     names = ", ".join(facts.found.installations)

@@ -7,11 +7,12 @@ from collections.abc import Collection, Iterator, Mapping
 
 from vllama.doctor.check import Finding, ok, skipped, warning
 from vllama.doctor.check import failed as failure
-from vllama.engines.base import Attachable, Installation, Origin, Places
-from vllama.engines.child_env import child_environment
-from vllama.engines.install import lacking
+from vllama.engines.base import Installation, Origin, SearchPaths
+from vllama.engines.capabilities import Attachable
+from vllama.engines.child_env import build_child_env
+from vllama.engines.install import find_missing_programs
 from vllama.engines.locate import NOT_INSTALLED
-from vllama.engines.recipe import recipe_of
+from vllama.engines.recipe import get_recipe
 from vllama.environments.place import MARKER, existing, python_of
 from vllama.errors import NoPlan
 from vllama.hardware.probe import run_command
@@ -75,30 +76,27 @@ def upstreams(facts: Facts) -> Iterator[Finding]:
 
 def gpu_build(facts: Facts, choice: Choice) -> str:
     """Return how to get a build of the engine that uses the GPU, as far as its recipe knows one."""
-    suiting = recipe_of(facts.found.engines[choice.engine]).wheels_for(facts.platform)
+    suiting = get_recipe(facts.found.engines[choice.engine]).wheels_for(facts.platform)
     if not suiting:
         return "install a build of it with GPU support, and name it in engine_paths"
     install = f"vllama engines install {choice.engine}"
     if choice.installation.origin is Origin.OWN:
         install = f"vllama engines remove {choice.engine}; {install}"
-    programs = " and ".join(lacking(suiting[0]))
+    programs = " and ".join(find_missing_programs(suiting[0]))
     return f"put {programs} on PATH, then: {install}" if programs else f"build it anew: {install}"
 
 
-def unusable(facts: Facts, broken: Mapping[str, str]) -> Iterator[Finding]:
-    """Tell adapters that cannot be loaded, and engines that are here but not whole."""
-    for name, reason in broken.items():
-        yield failure(
-            f"the adapter of engine '{name}' cannot be loaded ({reason})",
-            "update or remove the package that it came with",
-        )
+def unusable(facts: Facts) -> Iterator[Finding]:
+    """Report adapters that cannot be used, and engines that are installed incompletely."""
+    for reason in facts.found.broken.values():
+        yield failure(reason, "update or remove that package")
     for name, absent in facts.found.missing.items():
         engine = facts.found.engines[name]
         if absent.reason != NOT_INSTALLED and not isinstance(engine, Attachable):
             yield warning(f"{engine.title}: {absent.reason}", absent.hint)
 
 
-def environments(places: Places, names: Collection[str]) -> Iterator[Finding]:
+def environments(places: SearchPaths, names: Collection[str]) -> Iterator[Finding]:
     """Tell environments that are half-made, or whose Python has gone; `names` are the engines'."""
     for folder in sorted(places.environments.glob("*/") if places.environments else ()):
         if existing(folder) is not None:
@@ -129,7 +127,7 @@ def start(facts: Facts, name: str, environ: Mapping[str, str]) -> Iterator[Findi
     if not argv:
         return
     limit_s = START_LIMIT_S - 5.0  # so that it is this that ends it, and not who waits for us
-    out = run_command(argv, timeout_s=limit_s, env=child_environment(environ))
+    out = run_command(argv, timeout_s=limit_s, env=build_child_env(environ))
     if out.status == 0:
         yield ok(f"{engine.title} {installation.version} starts")
         return
@@ -142,7 +140,7 @@ def start(facts: Facts, name: str, environ: Mapping[str, str]) -> Iterator[Findi
 
 def check_command(facts: Facts, name: str, installation: Installation) -> list[str]:
     """Return the command that shows whether it starts: the recipe's, else `--version`."""
-    for wheels in recipe_of(facts.found.engines[name]).wheels_for(facts.platform):
+    for wheels in get_recipe(facts.found.engines[name]).wheels_for(facts.platform):
         if not wheels.check:
             continue
         program, *rest = wheels.check

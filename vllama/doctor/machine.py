@@ -9,7 +9,7 @@ import psutil
 
 from vllama.doctor.check import Finding, ok, skipped, warning
 from vllama.doctor.check import failed as failure
-from vllama.engines.base import Found
+from vllama.engines.base import DiscoveredEngines
 from vllama.environments.place import site_packages
 from vllama.hardware.cuda import Version, runs, torch_cuda
 from vllama.hardware.detect import free_ram_bytes
@@ -65,7 +65,7 @@ def nvidia_cards(pci: Path) -> int:
 
 
 def cuda_against_wheels(
-    platform: Platform, found: Found, driver_version: Version | None
+    platform: Platform, found: DiscoveredEngines, driver_version: Version | None
 ) -> Iterator[Finding]:
     """Compare the driver's CUDA with the one that each engine's packages were built for."""
     if not platform.of(Vendor.NVIDIA):

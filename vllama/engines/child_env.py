@@ -33,7 +33,7 @@ ALLOWED = frozenset(
 PREFIXES = ("GGML_", "GOMP_", "KMP_", "LC_", "NCCL_", "NVIDIA_")
 
 
-def child_environment(
+def build_child_env(
     environ: Mapping[str, str], *, extra: Mapping[str, str] | None = None
 ) -> dict[str, str]:
     """Return the allowed part of `environ`, with `extra` on top."""

@@ -16,6 +16,7 @@ from vllama.engines.base import (
     Missing,
     Mode,
     Overhead,
+    SearchPaths,
     Settings,
 )
 from vllama.engines.package_server import PARAMETERS
@@ -47,10 +48,10 @@ class External:
         key = options.get("upstream_key")
         assert isinstance(urls, tuple)
         secret = key if isinstance(key, str) else None
-        return replace(self, endpoints=tuple(endpoint_of(str(url), secret) for url in urls))
+        return replace(self, endpoints=tuple(parse_upstream(str(url), secret) for url in urls))
 
-    def find(self) -> Installation | Missing:
-        """It is here if there is an upstream."""
+    def find(self, search_paths: SearchPaths) -> Installation | Missing:
+        """Return an installation if the settings name an upstream."""
         if not self.endpoints:
             return Missing(
                 engine=self.name,
@@ -64,7 +65,7 @@ class External:
         """Only for the models that it lists, but first where it is given."""
         return (200, "given as an upstream") if self.endpoints else (0, "no upstream is given")
 
-    def supports(self, platform: Platform, info: ModelInfo) -> str | None:
+    def refuses(self, platform: Platform, info: ModelInfo) -> str | None:
         """What it lists it serves."""
         return None
 
@@ -103,7 +104,7 @@ class External:
         )
 
 
-def endpoint_of(url: str, key: str | None) -> Endpoint:
+def parse_upstream(url: str, key: str | None) -> Endpoint:
     """Parse `http://host:port[/prefix][/v1]`. Raises ConfigError."""
     text = url if "://" in url else f"http://{url}"
     try:

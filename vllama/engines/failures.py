@@ -1,4 +1,4 @@
-"""From an engine's last lines and exit code to a cause and a hint. Pure."""
+"""From an engine's last lines and its exit code to a cause and a hint. Pure."""
 
 from __future__ import annotations
 
@@ -27,72 +27,44 @@ SIGNALS = {
         None,
     ),
 }
-FAREWELL = re.compile(
+SIGNAL_FAULTS = {signal.SIGKILL: Fault.MEMORY, signal.SIGILL: Fault.MISMATCH}
+# what Python, uvicorn and extension modules print whenever they end
+SHUTDOWN_NOISE = re.compile(
     r"nanobind|^\s*- (?:leaked|skipped remainder)|resource_tracker|^\s*warnings\.warn\("
     r"|^INFO:\s+(?:Shutting down|Waiting for|Application shutdown|Finished server)"
 )
-FAULTS = {signal.SIGKILL: Fault.MEMORY, signal.SIGILL: Fault.MISMATCH}
 
-
-def diagnose(patterns: Sequence[FailurePattern]) -> Callable[[Exit], Diagnosis]:
-    """Return a function that explains an exit.
-
-    By `patterns`, then by what any program may print (`GENERAL`), else by the exit code.
-    """
-    compiled = [(re.compile(pattern.pattern), pattern) for pattern in (*patterns, *GENERAL)]
-
-    def explain(exit_: Exit) -> Diagnosis:
-        # a long trace may have pushed the line that tells out of the last ones
-        first = (exit_.first_error,) if exit_.first_error else ()
-        newest, oldest = (*reversed(exit_.output), *first), (*first, *exit_.output)
-        for regex, pattern in compiled:
-            for line in oldest if pattern.oldest else newest:
-                if match := regex.search(line):
-                    groups = tuple(group or "" for group in match.groups())
-                    return Diagnosis(
-                        cause=pattern.cause.format(*groups),
-                        hint=pattern.hint.format(*groups) if pattern.hint else None,
-                        retryable=pattern.retryable,
-                        fault=pattern.fault,
-                    )
-        return explain_exit(exit_)
-
-    return explain
-
-
-def explain_exit(exit_: Exit) -> Diagnosis:
-    """Explain an exit that no pattern matches."""
-    last = last_words(exit_.output)
-    if exit_.stalled:
-        return Diagnosis(
-            cause=f"it made no progress while starting (last line: {last})",
-            hint="give it more time with --load-timeout, or read its log",
-        )
-    if exit_.code is not None and exit_.code < 0:
-        try:
-            number = signal.Signals(-exit_.code)
-        except ValueError:
-            return Diagnosis(cause=f"it was ended by signal {-exit_.code}")
-        if number is signal.SIGKILL and exit_.oom is False:
-            return Diagnosis(cause="it was killed (SIGKILL), and not for want of memory")
-        cause, hint = SIGNALS.get(number, (f"it was ended by {number.name}", None))
-        return Diagnosis(cause=cause, hint=hint, fault=FAULTS.get(number))
-    if exit_.code is None:
-        return Diagnosis(cause=f"it cannot go on, and does not say why (last line: {last})")
-    return Diagnosis(cause=f"it ended with exit code {exit_.code}: {last}")
-
-
-def last_words(output: Sequence[str]) -> str:
-    """Return the last line that says something, cut to a readable length.
-
-    What Python, uvicorn and extension modules print whenever they end says nothing.
-    """
-    told = (text.strip() for text in reversed(output) if not FAREWELL.search(text))
-    line = next(filter(None, told), "no output")
-    return line if len(line) <= MAX_LINE else line[: MAX_LINE - 1] + "…"
-
-
-# tried after an engine's own; a table that ends with a catch-all names them before that
+PORT_TAKEN = FailurePattern(
+    pattern=r"(?i)address already in use|port \d+ is already in use",
+    cause="its port was taken by another program",
+    hint="try again: vllama chooses another one each time",
+    retryable=True,
+    fault=Fault.PORT,
+)
+# for the tables of servers written in Python
+COMMON_FAILURES = (
+    PORT_TAKEN,
+    FailurePattern(
+        pattern=r"(?i)CUDA out of memory|OutOfMemoryError|MemoryError|Cannot allocate memory"
+        r"|unable to mmap|can't allocate memory|\[metal::malloc\]",
+        cause="the model and its context do not fit into memory",
+        hint="use a smaller context (--ctx) or a smaller model, or free memory",
+        fault=Fault.MEMORY,
+    ),
+    FailurePattern(
+        pattern=r"(?:ModuleNotFoundError|ImportError): (.+)",
+        cause="its installation is not complete ({0})",
+        hint="remove its environment and install it again",
+        fault=Fault.MISMATCH,
+    ),
+    FailurePattern(
+        pattern=r"(?i)(?:unrecognized arguments|no such option): (\S+)",
+        cause="it does not know the argument {0}",
+        hint="correct what stands after '--'",
+    ),
+)
+# what any program may print; tried after an engine's own patterns. A table that ends with a
+# catch-all has to name these before it.
 GENERAL = (
     FailurePattern(
         pattern=r"error while loading shared libraries: (\S+):"
@@ -148,11 +120,57 @@ GENERAL = (
         hint="free memory, use a smaller context (--ctx), or raise the limits (ulimit -v, -u)",
         fault=Fault.MEMORY,
     ),
-    FailurePattern(
-        pattern=r"(?i)address already in use",
-        cause="its port was taken by another program",
-        hint="try again: vllama chooses another one each time",
-        retryable=True,
-        fault=Fault.PORT,
-    ),
+    PORT_TAKEN,
 )
+
+
+def compile_failures(patterns: Sequence[FailurePattern]) -> Callable[[Exit], Diagnosis]:
+    """Return a function that explains an exit: by `patterns`, by `GENERAL`, or by its code."""
+    compiled = [(re.compile(pattern.pattern), pattern) for pattern in (*patterns, *GENERAL)]
+
+    def explain(exit_: Exit) -> Diagnosis:
+        # a long traceback may have pushed the telling line out of the last ones
+        first = (exit_.first_error,) if exit_.first_error else ()
+        newest, oldest = (*reversed(exit_.output), *first), (*first, *exit_.output)
+        for regex, pattern in compiled:
+            for line in oldest if pattern.oldest else newest:
+                if match := regex.search(line):
+                    groups = tuple(group or "" for group in match.groups())
+                    return Diagnosis(
+                        cause=pattern.cause.format(*groups),
+                        hint=pattern.hint.format(*groups) if pattern.hint else None,
+                        retryable=pattern.retryable,
+                        fault=pattern.fault,
+                    )
+        return explain_exit(exit_)
+
+    return explain
+
+
+def explain_exit(exit_: Exit) -> Diagnosis:
+    """Explain an exit that no pattern matches."""
+    last = find_last_message(exit_.output)
+    if exit_.stalled:
+        return Diagnosis(
+            cause=f"it made no progress while starting (last line: {last})",
+            hint="give it more time with --load-timeout, or read its log",
+        )
+    if exit_.code is not None and exit_.code < 0:
+        try:
+            number = signal.Signals(-exit_.code)
+        except ValueError:
+            return Diagnosis(cause=f"it was ended by signal {-exit_.code}")
+        if number is signal.SIGKILL and exit_.oom is False:
+            return Diagnosis(cause="it was killed (SIGKILL), and not for want of memory")
+        cause, hint = SIGNALS.get(number, (f"it was ended by {number.name}", None))
+        return Diagnosis(cause=cause, hint=hint, fault=SIGNAL_FAULTS.get(number))
+    if exit_.code is None:
+        return Diagnosis(cause=f"it cannot go on, and does not say why (last line: {last})")
+    return Diagnosis(cause=f"it ended with exit code {exit_.code}: {last}")
+
+
+def find_last_message(output: Sequence[str]) -> str:
+    """Return the last line that says something, cut to `MAX_LINE` characters."""
+    lines = (text.strip() for text in reversed(output) if not SHUTDOWN_NOISE.search(text))
+    line = next(filter(None, lines), "no output")
+    return line if len(line) <= MAX_LINE else line[: MAX_LINE - 1] + "…"

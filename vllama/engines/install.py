@@ -1,4 +1,4 @@
-"""Install an engine into an environment of its own, as its recipe says, and take it away again."""
+"""Install an engine into an environment of its own, as its recipe says, and remove it again."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from vllama.engines.base import Engine, Installation, Places
-from vllama.engines.recipe import Wheels, recipe_of
-from vllama.engines.registry import find
+from vllama.engines.base import Engine, Installation, SearchPaths
+from vllama.engines.recipe import Wheels, get_recipe
+from vllama.engines.registry import locate_engine
 from vllama.environments.installer import choose_python, find_uv
 from vllama.environments.make import OnLine, check, make_in_steps, remove
 from vllama.environments.place import Step, arguments, existing, requirements
@@ -21,11 +21,11 @@ from vllama.units import format_bytes_decimal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """What an installation would do, to be shown before it does it.
+    """What an installation would do, to show it to the user first.
 
-    `reason` says what the engine is good for on this machine, empty if it is no choice there.
-    `python` is the interpreter to make the environment of, or a version for uv to get. `extra_args`
-    are the user's own, for the installer. `done`: it is there already, from the same requirements.
+    `reason` says why the engine suits this machine, empty if it does not. `python` is the
+    interpreter of the new environment, or a version for uv to fetch. `extra_args` are the user's
+    own, for the installer. `done`: it is installed already, from the same requirements.
     """
 
     engine: Engine
@@ -39,14 +39,14 @@ class Offer:
 
     @property
     def steps(self) -> list[Step]:
-        """The calls of the installer, the user's arguments in each."""
+        """The calls of the installer, each with the user's arguments."""
         return [
             replace(step, extra_args=(*step.extra_args, *self.extra_args))
             for step in self.wheels.steps
         ]
 
 
-def offer(
+def make_offer(
     engine: Engine,
     platform: Platform,
     environments: Path,
@@ -54,20 +54,20 @@ def offer(
     extra_args: Sequence[str] = (),
     search: str | None = None,
 ) -> Offer:
-    """Choose what to install for this machine; fetches nothing.
+    """Choose what to install on this machine, without fetching anything.
 
-    `search` is PATH for compilers and Pythons (None: PATH itself). Raises EngineMissing if there is
-    nothing to install here, with how to get the engine by hand.
+    `search` is PATH for compilers and Pythons (None: PATH itself). Raises EngineMissing, with how
+    to get the engine by hand, if nothing can be installed here.
     """
-    recipe = recipe_of(engine)
+    recipe = get_recipe(engine)
     by_hand = recipe.by_hand or None
     suiting = recipe.wheels_for(platform)
     if not suiting:
         what = "nothing for this machine" if recipe.wheels else "no package of it is known"
         raise EngineMissing(f"cannot install {engine.title}: {what}", hint=by_hand)
-    buildable = [one for one in suiting if not lacking(one, search)]
+    buildable = [one for one in suiting if not find_missing_programs(one, search)]
     if not buildable:
-        programs = lacking(suiting[-1], search)
+        programs = find_missing_programs(suiting[-1], search)
         raise EngineMissing(
             f"cannot install {engine.title}: {' and '.join(programs)}, which it needs, "
             f"{'is' if len(programs) == 1 else 'are'} not on PATH",
@@ -95,8 +95,8 @@ def offer(
     return replace(chosen, done=existing(chosen.folder, *wanted) is not None)
 
 
-def lacking(wheels: Wheels, search: str | None = None) -> list[str]:
-    """Return the programs that have to be there and are not, by their first names."""
+def find_missing_programs(wheels: Wheels, search: str | None = None) -> list[str]:
+    """Return the programs that are needed and not on PATH, by their first names."""
     return [
         names.split("|")[0]
         for names in wheels.programs
@@ -107,12 +107,12 @@ def lacking(wheels: Wheels, search: str | None = None) -> list[str]:
 async def install(
     chosen: Offer, *, environ: Mapping[str, str] | None = None, on_line: OnLine | None = None
 ) -> Installation:
-    """Carry it out, and return the engine as it is found from now on.
+    """Carry out an installation and return the engine as it is found from now on.
 
-    A broken-off installation goes on where it was. Raises DiskFull before anything is fetched,
-    EnvironmentFailed with the installer's cause, or if the new engine does not start.
+    An interrupted installation continues where it stopped. Raises DiskFull before anything is
+    fetched, EnvironmentFailed with the installer's cause, or if the new engine does not start.
     """
-    refuse_without_space(chosen)
+    check_disk_space(chosen)
     await make_in_steps(
         chosen.folder,
         chosen.steps,
@@ -122,7 +122,7 @@ async def install(
         trial=chosen.wheels.check,
         on_line=on_line,
     )
-    found = find(chosen.engine, Places(environments=chosen.folder.parent))
+    found = locate_engine(chosen.engine, SearchPaths(environments=chosen.folder.parent))
     if isinstance(found, Installation):
         return found
     raise EnvironmentFailed(
@@ -131,8 +131,8 @@ async def install(
     )
 
 
-async def trouble(chosen: Offer, *, environ: Mapping[str, str] | None = None) -> str:
-    """Try an engine that is installed; return why it does not start, empty if it does."""
+async def check_installation(chosen: Offer, *, environ: Mapping[str, str] | None = None) -> str:
+    """Return why an installed engine does not start, empty if it does."""
     try:
         await check(chosen.folder, chosen.wheels.check, environ=environ)
     except EnvironmentFailed as error:
@@ -140,8 +140,8 @@ async def trouble(chosen: Offer, *, environ: Mapping[str, str] | None = None) ->
     return ""
 
 
-def refuse_without_space(chosen: Offer) -> None:
-    """Raise DiskFull if the disk has no room for it; what is there already is counted in."""
+def check_disk_space(chosen: Offer) -> None:
+    """Raise DiskFull if it does not fit on the disk; what is installed already counts as space."""
     home = next(path for path in (chosen.folder, *chosen.folder.parents) if path.exists())
     there = sum(path.lstat().st_size for path in chosen.folder.rglob("*") if not path.is_dir())
     free, wanted = shutil.disk_usage(home).free, chosen.wheels.disk_bytes - there
@@ -154,7 +154,7 @@ def refuse_without_space(chosen: Offer) -> None:
 
 
 def uninstall(engine: Engine, environments: Path) -> bool:
-    """Remove the environment of an engine; False if it had none. Raises EnvironmentFailed."""
+    """Remove an engine's environment and tell whether it had one. Raises EnvironmentFailed."""
     folder = environments / engine.name
     if not folder.exists():
         return False

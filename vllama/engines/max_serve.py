@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from vllama.chat.engine.traits import SchemaStyle, Stops, Traits
 from vllama.engines.argv import has_flag
 from vllama.engines.base import FailurePattern, Overhead, Settings
-from vllama.engines.locate import Located
-from vllama.engines.package_server import COMMON_FAILURES, GIB, PARAMETERS, Served, for_mlx_only
+from vllama.engines.failures import COMMON_FAILURES
+from vllama.engines.locate import PackageLocation
+from vllama.engines.package_server import GIB, PARAMETERS, PackageServer, explain_mlx_only
 from vllama.engines.recipe import Recipe, Wheels
 from vllama.environments.place import Step
 from vllama.hardware.types import Platform
@@ -71,7 +72,7 @@ RECIPE = Recipe(
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaxServe(Served):
+class MaxServe(PackageServer):
     """Adapter of `max serve`."""
 
     name: str = "max"
@@ -86,7 +87,7 @@ class MaxServe(Served):
     ready: HttpProbe = HttpProbe(path="/health", verify_path="/v1/models")
     grace: Grace = Grace(term_s=8.0, second_term_s=3.0, kill_s=10.0)
 
-    def offloads(self, located: Located) -> bool:
+    def offloads(self, location: PackageLocation) -> bool:
         """One wheel has the code for all its GPUs."""
         return True
 
@@ -94,15 +95,17 @@ class MaxServe(Served):
         """Only by name: what it takes over is not known of any model before minutes have passed."""
         return 0, "it is taken by name only: its first start of a model takes minutes"
 
-    def supports(self, platform: Platform, info: ModelInfo) -> str | None:
+    def refuses(self, platform: Platform, info: ModelInfo) -> str | None:
         """Refuse on a CPU what it cannot compute there."""
-        if reason := for_mlx_only(info):
+        if reason := explain_mlx_only(info):
             return reason
         if not platform.accelerators and info.quant != "F32":
             return f"on a CPU it takes weights in float32 only, and these are {info.quant}"
         return None
 
-    def command(self, bundle: Bundle, settings: Settings, endpoint: Endpoint) -> Sequence[object]:
+    def build_arguments(
+        self, bundle: Bundle, settings: Settings, endpoint: Endpoint
+    ) -> Sequence[object]:
         """Name the device, since it would guess an encoding by it that the files do not have."""
         own: list[object] = [
             "serve", "--model", bundle.path, "--served-model-name", settings.alias,
@@ -115,7 +118,7 @@ class MaxServe(Served):
             own += ["--max-batch-size", settings.parallel]
         return own
 
-    def environment(self, settings: Settings, endpoint: Endpoint) -> Mapping[str, str]:
+    def build_environment(self, settings: Settings, endpoint: Endpoint) -> Mapping[str, str]:
         """Keep it off the network and to one port."""
         return {
             "HF_HUB_OFFLINE": "1",

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 from vllama.chat.engine.traits import SchemaStyle, Traits
 from vllama.engines.base import FailurePattern, Overhead, Settings
-from vllama.engines.failures import GENERAL
-from vllama.engines.locate import Located
-from vllama.engines.package_server import COMMON_FAILURES, PARAMETERS, Served
-from vllama.engines.recipe import Kind, Recipe, Wheels
+from vllama.engines.failures import COMMON_FAILURES, GENERAL
+from vllama.engines.locate import PackageLocation
+from vllama.engines.package_server import PARAMETERS, PackageServer
+from vllama.engines.recipe import MachineKind, Recipe, Wheels
 from vllama.environments.place import Step
 from vllama.hardware.types import Platform
 from vllama.models.types import Bundle, Capability
@@ -51,7 +51,7 @@ RECIPE = Recipe(
             steps=(Step(requirements=PACKAGES),),
             download_bytes=120 * MIB,
             disk_bytes=400 * MIB,
-            on=(Kind.APPLE,),
+            on=(MachineKind.APPLE,),
             systems=("darwin",),
             archs=("arm64",),
             check=CHECK,
@@ -70,7 +70,7 @@ RECIPE = Recipe(
 
 
 @dataclass(frozen=True, kw_only=True)
-class MlxLm(Served):
+class MlxLm(PackageServer):
     """Adapter of `mlx_lm.server`."""
 
     name: str = "mlx-lm"
@@ -84,7 +84,7 @@ class MlxLm(Served):
     first_work_path: str | None = "/v1/chat/completions"
     hopeless: str | None = r"generation thread died|[Aa]ddress already in use"
 
-    def offloads(self, located: Located) -> bool:
+    def offloads(self, location: PackageLocation) -> bool:
         """Metal, where there is any."""
         return sys.platform == "darwin"
 
@@ -94,7 +94,9 @@ class MlxLm(Served):
             return 60, "Apple silicon: made for it, and the reader of MLX's models"
         return 0, "it is made for Apple silicon"
 
-    def command(self, bundle: Bundle, settings: Settings, endpoint: Endpoint) -> Sequence[object]:
+    def build_arguments(
+        self, bundle: Bundle, settings: Settings, endpoint: Endpoint
+    ) -> Sequence[object]:
         """Give it all defaults that matter; 512 tokens would be its own limit of an answer."""
         at_once = settings.parallel or 1
         return (
@@ -104,7 +106,7 @@ class MlxLm(Served):
             "--allowed-origins=",
         )  # fmt: skip
 
-    def environment(self, settings: Settings, endpoint: Endpoint) -> Mapping[str, str]:
+    def build_environment(self, settings: Settings, endpoint: Endpoint) -> Mapping[str, str]:
         """Keep it off the network."""
         return {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
 

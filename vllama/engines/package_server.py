@@ -1,7 +1,7 @@
-"""What the adapters of plain servers have in common: found as a package, started by a command line.
+"""Base class for the adapters of servers that are Python packages.
 
-An adapter says in tables and small pure functions what is its own: `command` and `environment`, its
-traits, the lines by which it fails. The rest is here. Inherit from it in a package of your own too.
+An adapter states in fields and small pure functions what is its own: arguments and environment,
+traits, and the lines by which it fails. Packages outside vllama may inherit from it too.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ from vllama.engines.base import (
     Missing,
     Mode,
     Overhead,
-    Places,
+    SearchPaths,
     Settings,
 )
-from vllama.engines.child_env import child_environment
-from vllama.engines.failures import diagnose
-from vllama.engines.locate import Located, find_package
+from vllama.engines.child_env import build_child_env
+from vllama.engines.failures import COMMON_FAILURES, compile_failures
+from vllama.engines.locate import PackageLocation, find_package
 from vllama.engines.recipe import Recipe
 from vllama.hardware.types import Platform
 from vllama.models.types import Bundle, Format, ModelInfo
-from vllama.supervise.spec import Endpoint, Fault, Grace, HttpProbe, LaunchSpec, Work
+from vllama.supervise.spec import Endpoint, Grace, HttpProbe, LaunchSpec, Work
 
 GIB = 1024**3
-# the options of Ollama by the names that vLLM gave them, and most servers took over
+MIB = 1024**2
+# Ollama's options under the names that vLLM gave them and most servers took over
 PARAMETERS = {
     "temperature": "temperature",
     "top_p": "top_p",
@@ -45,43 +46,18 @@ PARAMETERS = {
     "stop": "stop",
     "max_tokens": "max_tokens",
 }
-
-PORT_TAKEN = FailurePattern(
-    pattern=r"(?i)address already in use|port \d+ is already in use",
-    cause="its port was taken by another program",
-    hint="try again: vllama chooses another one each time",
-    retryable=True,
-    fault=Fault.PORT,
-)
-NO_MEMORY = FailurePattern(
-    pattern=r"(?i)CUDA out of memory|OutOfMemoryError|MemoryError|Cannot allocate memory"
-    r"|unable to mmap|can't allocate memory|\[metal::malloc\]",
-    cause="the model and its context do not fit into memory",
-    hint="use a smaller context (--ctx) or a smaller model, or free memory",
-    fault=Fault.MEMORY,
-)
-NO_MODULE = FailurePattern(
-    pattern=r"(?:ModuleNotFoundError|ImportError): (.+)",
-    cause="its installation is not complete ({0})",
-    hint="remove its environment and install it again",
-    fault=Fault.MISMATCH,
-)
-BAD_FLAG = FailurePattern(
-    pattern=r"(?i)(?:unrecognized arguments|no such option): (\S+)",
-    cause="it does not know the argument {0}",
-    hint="correct what stands after '--'",
-)
-COMMON_FAILURES = (PORT_TAKEN, NO_MEMORY, NO_MODULE, BAD_FLAG)
+# keeps a server from asking the hub for files, and from reporting to it
+OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Served(ABC):
+class PackageServer(ABC):
     """An engine whose server is a Python package.
 
-    `distributions` are the names that its package has at pip, `program` is its command (None: it is
-    run by the Python that has it), `needs` are modules that must be there. `ready` is polled until
-    it answers; `hopeless` see `LaunchSpec`. `first_work_path`: it listens before it can work, so
-    that its first answer is waited for.
+    `distributions` are the package's names on the index. `program` is its command; without one it
+    is run by the Python that has the package. `needs` are modules that must be importable too.
+    `ready` is polled until it answers. `hopeless` is a pattern of `LaunchSpec`. `first_work_path`
+    is set for a server that listens before it can work: its first answer there is waited for.
     """
 
     name: str
@@ -100,38 +76,40 @@ class Served(ABC):
     hopeless: str | None = None
     grace: Grace = Grace(term_s=3.0, second_term_s=2.0, kill_s=10.0)
 
-    # -- what an adapter says ------------------------------------------------------------------
+    # -- what each adapter states --------------------------------------------------------------
 
     @abstractmethod
     def preference(self, platform: Platform) -> tuple[int, str]:
-        """Return how well it suits `platform` (higher is better, 0: only by name) and why."""
+        """Return how well it suits `platform` and why; 0 means that users have to name it."""
 
     @abstractmethod
-    def command(self, bundle: Bundle, settings: Settings, endpoint: Endpoint) -> Sequence[object]:
-        """Return the arguments after the program, or after `python -P`."""
+    def build_arguments(
+        self, bundle: Bundle, settings: Settings, endpoint: Endpoint
+    ) -> Sequence[object]:
+        """Return the arguments after the program, or after `python -P`. Pure."""
 
     @abstractmethod
     def traits(self, bundle: Bundle, settings: Settings) -> Traits:
-        """Declare what a process launched like this takes and gives."""
+        """Declare what a process that was launched like this accepts and returns. Pure."""
 
-    def environment(self, settings: Settings, endpoint: Endpoint) -> Mapping[str, str]:
+    def build_environment(self, settings: Settings, endpoint: Endpoint) -> Mapping[str, str]:
         """Return the variables that it needs besides the harmless ones of the user."""
         return {}
 
-    def supports(self, platform: Platform, info: ModelInfo) -> str | None:
-        """Return None if it can serve a model like `info` here, else the reason why not."""
+    def refuses(self, platform: Platform, info: ModelInfo) -> str | None:
+        """Return why it cannot serve a model like `info` here, None if it can."""
         return None
 
-    def offloads(self, located: Located) -> bool:
-        """Tell whether what was found can use an accelerator."""
+    def offloads(self, location: PackageLocation) -> bool:
+        """Tell whether the installed build can use an accelerator."""
         return False
 
-    # -- what all do alike ---------------------------------------------------------------------
+    # -- what they share -----------------------------------------------------------------------
 
-    def find(self, places: Places) -> Installation | Missing:
-        """Look for it where all engines are looked for, without importing it."""
+    def find(self, search_paths: SearchPaths) -> Installation | Missing:
+        """Look for the package without importing it."""
         found = find_package(
-            places,
+            search_paths,
             self.name,
             distributions=self.distributions,
             executable=self.program,
@@ -152,23 +130,23 @@ class Served(ABC):
         """Build the start of one process."""
         start: tuple[object, ...] = (installation.executable,)
         if self.program is None or installation.executable is None:
-            start = (installation.python, "-P")
-        own = tuple(str(part) for part in (*start, *self.command(bundle, settings, endpoint)))
-        extra = {**self.environment(settings, endpoint), **dict(settings.tuned_env)}
+            start = (installation.python, "-P")  # -P: no modules from the current folder
+        own = (*start, *self.build_arguments(bundle, settings, endpoint))
+        extra = {**self.build_environment(settings, endpoint), **dict(settings.tuned_env)}
         return LaunchSpec(
             name=settings.alias,
-            argv=(*own, *settings.tuned_args, *settings.extra_args),
-            env=child_environment(environ, extra=extra),
+            argv=(*map(str, own), *settings.tuned_args, *settings.extra_args),
+            env=build_child_env(environ, extra=extra),
             cwd=Path("/"),
             endpoint=endpoint,
-            probe=self._probe(bundle, settings),
+            probe=self._build_probe(bundle, settings),
             grace=self.grace,
             stall_timeout_s=settings.stall_timeout_s,
             hopeless=self.hopeless,
-            diagnose=diagnose(self.failures),
+            diagnose=compile_failures(self.failures),
         )
 
-    def _probe(self, bundle: Bundle, settings: Settings) -> HttpProbe:
+    def _build_probe(self, bundle: Bundle, settings: Settings) -> HttpProbe:
         if self.first_work_path is None or settings.mode is not Mode.CHAT:
             return self.ready
         body = {
@@ -184,16 +162,16 @@ class Served(ABC):
         )
 
 
-def for_mlx_only(info: ModelInfo) -> str | None:
-    """Return why an engine other than MLX cannot read a model's weights; None if it may."""
+def explain_mlx_only(info: ModelInfo) -> str | None:
+    """Return why an engine other than MLX cannot read a model's weights, None if it can."""
     if not (info.quant or "").startswith("MLX"):
         return None
     return "its weights are packed for Apple's MLX, which only that reads"
 
 
-def torch_has_gpus(located: Located) -> bool:
-    """Tell whether the torch beside an engine was built for GPUs: its version file names CUDA."""
-    folder = located.module_folder("torch")
+def has_gpu_torch(location: PackageLocation) -> bool:
+    """Tell whether the torch beside an engine was built for GPUs, by its version file."""
+    folder = location.module_folder("torch")
     if folder is None:
         return False
     try:

@@ -1,7 +1,7 @@
 """What to install to have an engine: declared by its adapter, carried out by `install`.
 
-Values only. Sizes are what was measured once on one machine; they are told before anything is
-fetched, so that nobody starts gigabytes by mistake.
+Values only. Sizes were measured once on one machine; users see them before anything is fetched, so
+that nobody starts a download of gigabytes by mistake.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from vllama.environments.place import Step
 from vllama.hardware.types import Platform, Vendor
 
 
-class Kind(StrEnum):
-    """Machines that want wheels of their own."""
+class MachineKind(StrEnum):
+    """Machines that need packages of their own."""
 
     NVIDIA = "nvidia"
     AMD = "amd"
@@ -23,34 +23,33 @@ class Kind(StrEnum):
     CPU = "cpu"
 
 
-ANY = tuple(Kind)
+ANY = tuple(MachineKind)
 
 
-def kind_of(platform: Platform) -> Kind:
-    """Return what kind of machine it is; one with several kinds of GPUs is NVIDIA's."""
+def get_machine_kind(platform: Platform) -> MachineKind:
+    """Return the kind of a machine; one with GPUs of several makers counts as NVIDIA's."""
     for vendor in (Vendor.NVIDIA, Vendor.AMD, Vendor.APPLE):
         if platform.of(vendor):
-            return Kind(vendor.value)
-    return Kind.CPU
+            return MachineKind(vendor.value)
+    return MachineKind.CPU
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wheels:
     """One way to install an engine.
 
-    `on`, `systems` ("linux", "darwin") and `archs` (as `uname -m`; empty: any) say where. `steps`
-    are calls of the installer, in order. `python` is the lowest and the highest version that works.
-    `programs` have to be on PATH, each the first or any other of its `|` (a compiler, for what
-    comes as source). `env` is for the installer, unless the
-    user has set it. `check` is a command of the new environment
-    (`python` or one of its programs, and arguments) that succeeds if the engine starts at all.
-    `note` is a sentence for the user.
+    `on`, `systems` ("linux", "darwin") and `archs` (as `uname -m`; empty means any) say where it
+    works. `steps` are calls of the installer, in order. `python` is the lowest and the highest
+    version that works. `programs` have to be on PATH, each as any of the names that `|` separates
+    (a compiler for what comes as source). `env` holds variables for the installer that the user has
+    not set. `check` is a command of the new environment (`python` or one of its programs, with
+    arguments) that succeeds if the engine starts at all. `note` is a sentence for the user.
     """
 
     steps: tuple[Step, ...]
     download_bytes: int
     disk_bytes: int
-    on: tuple[Kind, ...] = ANY
+    on: tuple[MachineKind, ...] = ANY
     systems: tuple[str, ...] = ("linux", "darwin")
     archs: tuple[str, ...] = ()
     python: tuple[tuple[int, int], tuple[int, int]] = ((3, 11), (3, 14))
@@ -60,9 +59,9 @@ class Wheels:
     note: str = ""
 
     def suits(self, platform: Platform) -> bool:
-        """Tell whether these are for such a machine."""
+        """Tell whether it works on such a machine."""
         return (
-            kind_of(platform) in self.on
+            get_machine_kind(platform) in self.on
             and platform.os in self.systems
             and (not self.archs or platform.arch in self.archs)
         )
@@ -70,7 +69,7 @@ class Wheels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """All ways to install an engine, best first; `by_hand` is how to get it without us."""
+    """All ways to install an engine, best first; `by_hand` tells how to get it without vllama."""
 
     wheels: tuple[Wheels, ...] = ()
     by_hand: str = ""
@@ -82,26 +81,29 @@ class Recipe:
 
 @runtime_checkable
 class Installable(Protocol):
-    """An engine that says how it is installed."""
+    """An engine that vllama can install."""
 
-    install: Recipe
+    @property
+    def install(self) -> Recipe:
+        """What to install."""
+        ...
 
 
-def recipe_of(engine: object) -> Recipe:
+def get_recipe(engine: object) -> Recipe:
     """Return an engine's recipe, an empty one if it has none."""
     return engine.install if isinstance(engine, Installable) else Recipe()
 
 
-def command(name: str) -> str:
+def format_install_command(name: str) -> str:
     """Return the command that installs an engine."""
     return f"vllama engines install {name}"
 
 
-def how_to_get(engine: object, name: str, platform: Platform, otherwise: str) -> str:
-    """Return the advice for somebody who lacks an engine: only what is true on this machine."""
-    recipe = recipe_of(engine)
+def advise_installation(engine: object, name: str, platform: Platform, otherwise: str) -> str:
+    """Return how to get an engine on this machine; `otherwise` if its recipe does not tell."""
+    recipe = get_recipe(engine)
     if recipe.wheels_for(platform):
-        return f"install it with: {command(name)}"
+        return f"install it with: {format_install_command(name)}"
     if recipe.wheels and not recipe.by_hand:
         return "there is no package of it for this machine: choose another engine"
     return recipe.by_hand or otherwise

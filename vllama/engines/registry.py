@@ -1,111 +1,116 @@
-"""Find all engines: entry points → adapters → installations on this machine."""
+"""Find all engines: entry points, then adapters, then installations on this machine."""
 
 from __future__ import annotations
 
-import inspect
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import cast
 
-from vllama.engines.base import (
-    Configurable,
-    Engine,
-    Found,
-    Installation,
-    Missing,
-    Overhead,
-    Places,
-)
+from vllama.engines.base import DiscoveredEngines, Engine, Installation, Missing, SearchPaths
+from vllama.engines.capabilities import Configurable
+from vllama.engines.contract import AdapterError, validate_adapter
 from vllama.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
 GROUP = "vllama.engines"
-WANTED = "an object with the attributes of vllama.engines.base.Engine (docs/engines.md)"
-# what `Engine` demands
-KINDS: Mapping[str, type | tuple[type, ...]] = {
-    "name": str, "aliases": (tuple, list), "title": str, "formats": (tuple, list),
-    "modes": (tuple, list), "overhead": Overhead, "failures": (tuple, list),
-}  # fmt: skip
-METHODS = ("find", "preference", "supports", "launch", "traits")
+BUILT_IN = "vllama.engines."
+"""How the modules of built-in adapters begin."""
 FIND_LIMIT_S = 10.0
 
 
 def load_engines() -> dict[str, Engine]:
-    """Load every adapter of the entry-point group, by name; a broken one is left out."""
+    """Load every usable adapter, by name; the others are logged and left out."""
     engines, broken = load_adapters()
-    for name, reason in broken.items():
-        log.warning("the adapter of engine '%s' is left out: %s", name, reason)
+    for reason in broken.values():
+        log.warning("%s", reason)
     return engines
 
 
 def load_adapters() -> tuple[dict[str, Engine], dict[str, str]]:
-    """Load every adapter of the entry-point group: those that work, and why others do not."""
+    """Load every adapter of the entry-point group.
+
+    Returns those that can be used, by their own names, and why others cannot, by the names of
+    their entry points. A built-in engine never gives way to one of the same name, and of two other
+    packages that claim one name the first (in alphabetical order) has it.
+    """
     engines: dict[str, Engine] = {}
     broken: dict[str, str] = {}
-    for point in sorted(entry_points(group=GROUP), key=lambda item: item.name):
+    owners: dict[str, str] = {}  # every name and alias, and the package that has it
+    for point in sorted(entry_points(group=GROUP), key=_load_order):
+        package = _describe_package(point)
         try:
-            engine = point.load()
-            wrong = faults(engine)
-        except Exception as error:  # somebody else's code: it must not take the others down
-            wrong = f"{type(error).__name__}: {error}"
-        if wrong:
-            broken[point.name] = f"{package_of(point)}: {wrong}"
-        else:
-            engines[engine.name] = cast("Engine", engine)
+            engine = validate_adapter(point.load())
+            names = {name.casefold() for name in (engine.name, *engine.aliases)}
+            if taken := sorted(names & owners.keys()):
+                raise AdapterError(
+                    f"the name '{taken[0]}' belongs to {owners[taken[0]]}; choose another one"
+                )
+        except Exception as error:  # another package's code must not take the other engines down
+            reason = str(error) if isinstance(error, AdapterError) else _name_error(error)
+            key = point.name if point.name not in broken else f"{point.name} ({package})"
+            broken[key] = f"cannot use engine '{point.name}' of {package}: {reason}"
+            continue
+        engines[engine.name] = engine
+        owners |= dict.fromkeys(names, package)
     return engines, broken
 
 
-def package_of(point: EntryPoint) -> str:
-    """Return the package that an entry point is from, and its version."""
+def _load_order(point: EntryPoint) -> tuple[bool, str, str]:
+    """Sort built-in adapters first."""
+    return (not point.value.startswith(BUILT_IN), point.name, _describe_package(point))
+
+
+def _describe_package(point: EntryPoint) -> str:
+    if point.value.startswith(BUILT_IN):
+        return "vllama itself"
     return f"package {point.dist.name} {point.dist.version}" if point.dist else point.value
 
 
-def faults(adapter: object) -> str:
-    """Return what keeps an object from being an engine's adapter, empty if nothing does."""
-    if isinstance(adapter, type):
-        return f"{adapter.__name__} is a class, and the entry point has to name {WANTED}"
-    names = (*KINDS, *METHODS)
-    if lacking := [name for name in names if not hasattr(adapter, name)]:
-        return f"it lacks {', '.join(lacking)}; the entry point has to name {WANTED}"
-    wrong = [name for name, kind in KINDS.items() if not isinstance(getattr(adapter, name), kind)]
-    wrong += [name for name in METHODS if not callable(getattr(adapter, name))]
-    return f"these are not of the type that they should be: {', '.join(wrong)}" if wrong else ""
+def _name_error(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
-def discover(
+def discover_engines(
     engines: Mapping[str, Engine] | None = None,
     options: Mapping[str, object] | None = None,
-    places: Places | None = None,
-) -> Found:
-    """Look for all engines in parallel; `options` are settings that some of them want.
+    search_paths: SearchPaths | None = None,
+) -> DiscoveredEngines:
+    """Look for all engines at once; `options` are the settings that configure some of them.
 
-    Raises ConfigError if `places` has the path of an engine that there is not.
+    Raises ConfigError if `search_paths` has a path for an engine that does not exist.
     """
-    known = load_engines() if engines is None else dict(engines)
-    for name, engine in known.items():
-        if isinstance(engine, Configurable):
-            known[name] = engine.configured(options or {})
-    where = by_name(places or Places(), known.values())
-    answers = _ask_all(known, where)
-    return Found(
+    broken: Mapping[str, str] = {}
+    if engines is None:
+        engines, broken = load_adapters()
+        for reason in broken.values():
+            log.warning("%s", reason)
+    known = {
+        name: engine.configured(options or {}) if isinstance(engine, Configurable) else engine
+        for name, engine in engines.items()
+    }
+    where = resolve_engine_paths(search_paths or SearchPaths(), known.values(), broken)
+    answers = _locate_all(known, where)
+    return DiscoveredEngines(
         engines=known,
         installations={k: v for k, v in answers.items() if isinstance(v, Installation)},
         missing={k: v for k, v in answers.items() if isinstance(v, Missing)},
+        broken=broken,
     )
 
 
-def _ask_all(engines: Mapping[str, Engine], places: Places) -> dict[str, Installation | Missing]:
-    """Ask all at once, in daemon threads: one that hangs is left behind and counts as missing."""
+def _locate_all(
+    engines: Mapping[str, Engine], search_paths: SearchPaths
+) -> dict[str, Installation | Missing]:
+    """Ask all adapters in daemon threads: one that hangs is abandoned and counts as missing."""
     answers: dict[str, Installation | Missing] = {}
 
     def ask(name: str, engine: Engine) -> None:
-        answers[name] = find(engine, places)
+        answers[name] = locate_engine(engine, search_paths)
 
     threads = {
         name: threading.Thread(target=ask, args=(name, engine), name=f"find-{name}", daemon=True)
@@ -116,41 +121,50 @@ def _ask_all(engines: Mapping[str, Engine], places: Places) -> dict[str, Install
         thread.start()
     for thread in threads.values():
         thread.join(max(0.0, deadline_s - time.monotonic()))
-    late = f"looking for it took more than {FIND_LIMIT_S:g} s"
+    reason = f"looking for it took more than {FIND_LIMIT_S:g} s"
     hint = "run 'vllama doctor', which looks at the machine"
     return {
-        name: answers.get(name) or Missing(engine=name, reason=late, hint=hint) for name in engines
+        name: answers.get(name) or Missing(engine=name, reason=reason, hint=hint)
+        for name in engines
     }
 
 
-def find(engine: Engine, places: Places) -> Installation | Missing:
-    """Let an engine look for itself; one that knows by itself where to look takes no places."""
+def locate_engine(engine: Engine, search_paths: SearchPaths) -> Installation | Missing:
+    """Return where an engine is installed; an adapter that raises counts as missing."""
     try:
-        if inspect.signature(engine.find).parameters:
-            return engine.find(places)
-        return cast("Callable[[], Installation | Missing]", engine.find)()
-    except Exception as error:  # somebody else's code: it must not take the others down
+        return engine.find(search_paths)
+    except Exception as error:  # another package's code must not take the other engines down
         log.debug("looking for %s failed", engine.name, exc_info=True)
-        reason = f"looking for it failed ({type(error).__name__}: {error})"
+        reason = f"looking for it failed ({_name_error(error)})"
         return Missing(engine=engine.name, reason=reason, hint="report it to the adapter's author")
 
 
-def by_name(places: Places, engines: Iterable[Engine]) -> Places:
-    """Return `places` with its paths under the engines' own names. Raises ConfigError."""
+def resolve_engine_paths(
+    search_paths: SearchPaths, engines: Iterable[Engine], broken: Mapping[str, str] | None = None
+) -> SearchPaths:
+    """Return `search_paths` with aliases replaced by the engines' names. Raises ConfigError."""
     known = list(engines)
     paths: dict[str, Path] = {
-        engine_named(known, name).name: path for name, path in places.paths.items()
+        find_engine(known, name, broken).name: path for name, path in search_paths.paths.items()
     }
-    return replace(places, paths=paths)
+    return replace(search_paths, paths=paths)
 
 
-def engine_named(engines: Iterable[Engine], wanted: str) -> Engine:
-    """Return the engine with that name or alias, in any case. Raises ConfigError."""
+def find_engine(
+    engines: Iterable[Engine], wanted: str, broken: Mapping[str, str] | None = None
+) -> Engine:
+    """Return the engine with that name or alias, in upper or lower case.
+
+    Raises ConfigError, with the reason if the adapter is among the `broken` ones.
+    """
     known = list(engines)
     folded = wanted.strip().casefold()
     for engine in known:
         if folded in (engine.name.casefold(), *(alias.casefold() for alias in engine.aliases)):
             return engine
+    for name, reason in (broken or {}).items():
+        if folded == name.casefold():
+            raise ConfigError(reason, hint="update or remove that package")
     names = ", ".join(sorted(engine.name for engine in known))
     raise ConfigError(
         f"cannot use engine '{wanted}': no such engine", hint=f"choose one of {names}"

@@ -17,9 +17,10 @@ from dataclasses import dataclass
 
 from vllama.chat.engine.traits import Tokenizer, Traits
 from vllama.engines.base import FailurePattern, Mode, Overhead, Settings
-from vllama.engines.locate import Located
-from vllama.engines.package_server import COMMON_FAILURES, GIB, PARAMETERS, Served, for_mlx_only
-from vllama.engines.recipe import Kind, Recipe, Wheels
+from vllama.engines.failures import COMMON_FAILURES
+from vllama.engines.locate import PackageLocation
+from vllama.engines.package_server import GIB, PARAMETERS, PackageServer, explain_mlx_only
+from vllama.engines.recipe import MachineKind, Recipe, Wheels
 from vllama.environments.place import Step
 from vllama.hardware.types import Platform, Vendor
 from vllama.models.types import Bundle, Capability, ModelInfo
@@ -67,7 +68,7 @@ RECIPE = Recipe(
             steps=(Step(requirements=("sglang>=0.5.23",)),),
             download_bytes=4 * GIB,
             disk_bytes=10 * GIB,
-            on=(Kind.NVIDIA,),
+            on=(MachineKind.NVIDIA,),
             systems=("linux",),
             check=("python", "-I", "-c", "import sglang"),
         ),
@@ -78,7 +79,7 @@ AT_ONCE = 256
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sglang(Served):
+class Sglang(PackageServer):
     """Adapter of SGLang's server."""
 
     name: str = "sglang"
@@ -96,7 +97,7 @@ class Sglang(Served):
     grace: Grace = Grace(term_s=5.0, second_term_s=3.0, kill_s=10.0)
     module: str = "sglang.launch_server"
 
-    def offloads(self, located: Located) -> bool:
+    def offloads(self, location: PackageLocation) -> bool:
         """It is made for GPUs."""
         return True
 
@@ -107,11 +108,13 @@ class Sglang(Served):
             return 40, f"Linux with {gpus[0].name}"
         return 0, "it needs Linux with an NVIDIA GPU"
 
-    def supports(self, platform: Platform, info: ModelInfo) -> str | None:
+    def refuses(self, platform: Platform, info: ModelInfo) -> str | None:
         """Refuse weights that only MLX can read; it knows its own list of architectures."""
-        return for_mlx_only(info)
+        return explain_mlx_only(info)
 
-    def command(self, bundle: Bundle, settings: Settings, endpoint: Endpoint) -> Sequence[object]:
+    def build_arguments(
+        self, bundle: Bundle, settings: Settings, endpoint: Endpoint
+    ) -> Sequence[object]:
         """Give it the model under its own name and the context that was planned."""
         own: list[object] = [
             "-m", self.module, "--model-path", bundle.path,
@@ -124,7 +127,7 @@ class Sglang(Served):
             own += ["--is-embedding"]
         return own
 
-    def environment(self, settings: Settings, endpoint: Endpoint) -> Mapping[str, str]:
+    def build_environment(self, settings: Settings, endpoint: Endpoint) -> Mapping[str, str]:
         """Keep it off the network."""
         return {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
 
@@ -178,9 +181,11 @@ class SglangJax(Sglang):
         """Only by name: TPUs are not looked for."""
         return 0, "it is made for TPUs"
 
-    def command(self, bundle: Bundle, settings: Settings, endpoint: Endpoint) -> Sequence[object]:
+    def build_arguments(
+        self, bundle: Bundle, settings: Settings, endpoint: Endpoint
+    ) -> Sequence[object]:
         """Bound its cache on a CPU: it would take nearly all memory."""
-        own = [*super().command(bundle, settings, endpoint)]
+        own = [*super().build_arguments(bundle, settings, endpoint)]
         if not settings.gpu_layers:
             own += [
                 "--device", "cpu", "--attention-backend", "native", "--disable-jax-precompile",
@@ -188,9 +193,9 @@ class SglangJax(Sglang):
             ]  # fmt: skip
         return own
 
-    def environment(self, settings: Settings, endpoint: Endpoint) -> Mapping[str, str]:
+    def build_environment(self, settings: Settings, endpoint: Endpoint) -> Mapping[str, str]:
         """Keep it off the network, and off devices that it was not given."""
-        own = dict(super().environment(settings, endpoint))
+        own = dict(super().build_environment(settings, endpoint))
         return own if settings.gpu_layers else own | {"JAX_PLATFORMS": "cpu"}
 
 

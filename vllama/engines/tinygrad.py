@@ -16,8 +16,9 @@ from dataclasses import dataclass
 
 from vllama.chat.engine.traits import SchemaStyle, Stops, Traits
 from vllama.engines.base import FailurePattern, Overhead, Settings
-from vllama.engines.locate import Located
-from vllama.engines.package_server import COMMON_FAILURES, Served
+from vllama.engines.failures import COMMON_FAILURES
+from vllama.engines.locate import PackageLocation
+from vllama.engines.package_server import PackageServer
 from vllama.engines.recipe import Recipe, Wheels
 from vllama.environments.place import Step
 from vllama.hardware.types import Platform
@@ -84,7 +85,7 @@ RECIPE = Recipe(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tinygrad(Served):
+class Tinygrad(PackageServer):
     """Adapter of tinygrad's `llm` server."""
 
     name: str = "tinygrad"
@@ -97,7 +98,7 @@ class Tinygrad(Served):
     # any other path answers 200 with its page, this one only when the model was warmed up
     ready: HttpProbe = HttpProbe(path="/v1/models")
 
-    def offloads(self, located: Located) -> bool:
+    def offloads(self, location: PackageLocation) -> bool:
         """It finds the machine's devices by itself."""
         return True
 
@@ -105,21 +106,23 @@ class Tinygrad(Served):
         """Only by name."""
         return 0, "it is taken by name only: others do more with the same files, and faster"
 
-    def supports(self, platform: Platform, info: ModelInfo) -> str | None:
+    def refuses(self, platform: Platform, info: ModelInfo) -> str | None:
         """Refuse a tokenizer that it does not know, before it has loaded anything."""
         family = info.metadata.get("tokenizer.ggml.pre")
         if family is None or family in TOKENIZERS:
             return None
         return f"it does not know the model's tokenizer ({family})"
 
-    def command(self, bundle: Bundle, settings: Settings, endpoint: Endpoint) -> Sequence[object]:
+    def build_arguments(
+        self, bundle: Bundle, settings: Settings, endpoint: Endpoint
+    ) -> Sequence[object]:
         """Keep it on loopback; the path is absolute, since it takes any other for an address."""
         return (
             "-c", ON_LOOPBACK.format(host=endpoint.host), "--model", bundle.path,
             "--max_context", settings.context_length, "--serve", endpoint.port,
         )  # fmt: skip
 
-    def environment(self, settings: Settings, endpoint: Endpoint) -> Mapping[str, str]:
+    def build_environment(self, settings: Settings, endpoint: Endpoint) -> Mapping[str, str]:
         """Name the compiler and, without layers on a GPU, the CPU."""
         return {"CC": "clang"} | ({} if settings.gpu_layers else {"DEV": "CPU"})
 

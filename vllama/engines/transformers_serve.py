@@ -17,8 +17,9 @@ from dataclasses import dataclass
 
 from vllama.chat.engine.traits import SchemaStyle, Stops, Traits
 from vllama.engines.base import FailurePattern, Overhead, Settings
-from vllama.engines.locate import Located
-from vllama.engines.package_server import COMMON_FAILURES, GIB, Served, for_mlx_only, torch_has_gpus
+from vllama.engines.failures import COMMON_FAILURES
+from vllama.engines.locate import PackageLocation
+from vllama.engines.package_server import GIB, PackageServer, explain_mlx_only, has_gpu_torch
 from vllama.engines.recipe import Recipe, Wheels
 from vllama.environments.place import Step
 from vllama.hardware.types import Platform
@@ -109,7 +110,7 @@ RECIPE = Recipe(
 
 
 @dataclass(frozen=True, kw_only=True)
-class TransformersServe(Served):
+class TransformersServe(PackageServer):
     """Adapter of `transformers serve`."""
 
     name: str = "transformers"
@@ -125,26 +126,28 @@ class TransformersServe(Served):
     # the package is often there for other work: only with these it is a server
     needs: tuple[str, ...] = ("torch", "fastapi", "uvicorn", "openai")
 
-    def offloads(self, located: Located) -> bool:
+    def offloads(self, location: PackageLocation) -> bool:
         """Its torch decides; on a Mac that always has Metal."""
-        return sys.platform == "darwin" or torch_has_gpus(located)
+        return sys.platform == "darwin" or has_gpu_torch(location)
 
     def preference(self, platform: Platform) -> tuple[int, str]:
         """Take what no faster engine takes."""
         return 10, "it runs every architecture, though slower than engines made for serving"
 
-    def supports(self, platform: Platform, info: ModelInfo) -> str | None:
+    def refuses(self, platform: Platform, info: ModelInfo) -> str | None:
         """Refuse weights that only MLX can read."""
-        return for_mlx_only(info)
+        return explain_mlx_only(info)
 
-    def command(self, bundle: Bundle, settings: Settings, endpoint: Endpoint) -> Sequence[object]:
+    def build_arguments(
+        self, bundle: Bundle, settings: Settings, endpoint: Endpoint
+    ) -> Sequence[object]:
         """Pin the server to the model, so that it is loaded before the port opens."""
         return (
             "serve", bundle.path, "--host", endpoint.host, "--port", endpoint.port,
             "--device", "auto" if settings.gpu_layers else "cpu", "--log-level", "info",
         )  # fmt: skip
 
-    def environment(self, settings: Settings, endpoint: Endpoint) -> Mapping[str, str]:
+    def build_environment(self, settings: Settings, endpoint: Endpoint) -> Mapping[str, str]:
         """Keep it off the network, and one core free: its threads spin."""
         return {
             "HF_HUB_OFFLINE": "1",

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from vllama.engines.base import Engine, Limited, Missing, Mode, Settings
+from vllama.engines.base import Engine, Missing, Mode, Settings
+from vllama.engines.capabilities import Limited
 from vllama.engines.locate import NOT_INSTALLED
-from vllama.engines.recipe import command, how_to_get, recipe_of
-from vllama.engines.registry import engine_named
+from vllama.engines.recipe import advise_installation, format_install_command, get_recipe
+from vllama.engines.registry import find_engine
 from vllama.errors import EngineMissing, NoPlan
 from vllama.models.convert.offer import offer_for
 from vllama.models.fits import amount
@@ -51,7 +52,7 @@ def choose_engine(
     """
     found, wanted = facts.found, facts.preferences.engine
     if wanted:
-        engine = engine_named(found.engines.values(), wanted)
+        engine = find_engine(found.engines.values(), wanted, found.broken)
         if absent := found.missing.get(engine.name):
             raise missing(facts, absent)
         if format_ and format_ not in engine.formats:
@@ -133,7 +134,7 @@ def missing(facts: Facts, absent: Missing) -> EngineMissing:
 def advice(facts: Facts, absent: Missing) -> str:
     """Return how to get an engine that is not here, on this machine."""
     engine = facts.found.engines[absent.engine]
-    return how_to_get(engine, engine.name, facts.platform, absent.hint)
+    return advise_installation(engine, engine.name, facts.platform, absent.hint)
 
 
 def obtainable(facts: Facts, absent: Missing) -> bool:
@@ -141,7 +142,7 @@ def obtainable(facts: Facts, absent: Missing) -> bool:
 
     Of an engine without a recipe nobody knows; its adapter says how to get it.
     """
-    recipe = recipe_of(facts.found.engines[absent.engine])
+    recipe = get_recipe(facts.found.engines[absent.engine])
     return absent.installable and (not recipe.wheels or bool(recipe.wheels_for(facts.platform)))
 
 
@@ -182,11 +183,11 @@ def offer_words(facts: Facts, absent: Missing) -> str:
     """Return how to get an engine that is not here, what speaks for it, and what it takes."""
     engine = facts.found.engines[absent.engine]
     _, reason = engine.preference(facts.platform)
-    suiting = recipe_of(engine).wheels_for(facts.platform)
+    suiting = get_recipe(engine).wheels_for(facts.platform)
     if not suiting:
         return f"{engine.title} ({reason}): {absent.hint}"
     takes = (format_bytes_decimal(suiting[0].download_bytes), suiting[0].note)
-    return f"{command(engine.name)} ({reason}; {', '.join(filter(None, takes))})"
+    return f"{format_install_command(engine.name)} ({reason}; {', '.join(filter(None, takes))})"
 
 
 def preferred_formats(facts: Facts) -> tuple[Format, ...]:

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import msgspec
 
-from vllama.engines.base import Engine, Mode, Slotted, Splitting, Tunable, Wish
+from vllama.engines.base import Engine, Mode
+from vllama.engines.capabilities import Slotted, Splitting, Tunable, TuningRequest
 from vllama.hardware.types import Platform, Vendor
 from vllama.models.types import Format, ModelInfo
 from vllama.plan.fit import default_context, estimate, largest_context, round_up
@@ -43,7 +44,7 @@ def reckon(facts: Facts, choice: Choice, format_: Format, info: ModelInfo, need:
         reasons.append(f"{prefs.replicas} replicas share the cores and the memory")
     if isinstance(engine, Tunable):
         tuning = engine.tune(
-            Wish(
+            TuningRequest(
                 platform=facts.platform,
                 info=info,
                 installation=choice.installation,

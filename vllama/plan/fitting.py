@@ -42,7 +42,7 @@ class FitsHere:
             choice = choose_engine(facts, format_, None, info)
         except NoPlan:
             return None
-        if facts.found.engines[choice.engine].supports(facts.platform, info):
+        if facts.found.engines[choice.engine].refuses(facts.platform, info):
             return None
         reckoned = reckon(facts, choice, format_, info, Need())
         wanted = (SENSIBLE_CONTEXT, info.context_length, facts.preferences.context_length)

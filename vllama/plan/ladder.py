@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from vllama.engines.base import Attachable
+from vllama.engines.capabilities import Attachable
 from vllama.errors import BadModelFile, EngineStartFailed, NoPlan, NotEnoughMemory
 from vllama.models.fits import amounts
 from vllama.models.types import Bundle, ModelInfo

@@ -7,7 +7,8 @@ whole conversation again.
 
 from __future__ import annotations
 
-from vllama.engines.base import Engine, Mode, PromptCaching
+from vllama.engines.base import Engine, Mode
+from vllama.engines.capabilities import PromptCaching
 from vllama.plan.types import Facts, Memory, Need
 
 MIB = 1024**2

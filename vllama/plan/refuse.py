@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from vllama.engines.argv import has_flag
-from vllama.engines.base import Adapting, Engine, Mode
-from vllama.engines.recipe import how_to_get
+from vllama.engines.base import Engine, Mode
+from vllama.engines.capabilities import Adapting
+from vllama.engines.recipe import advise_installation
 from vllama.errors import BadModelFile, ConfigError, InvalidModelRef, NoPlan, NotEnoughMemory
 from vllama.models.aliases import hub_alias
 from vllama.models.ref import ModelRef
@@ -17,7 +18,7 @@ def refusal(engine: Engine, facts: Facts, info: ModelInfo | None, mode: Mode) ->
     """Return why an engine cannot serve a model at all, None if it may or nobody knows."""
     if mode not in engine.modes:
         return "it makes no embeddings" if mode is Mode.EMBED else "it makes embeddings only"
-    return engine.supports(facts.platform, info) if info else None
+    return engine.refuses(facts.platform, info) if info else None
 
 
 def refuse_by_engine(
@@ -51,7 +52,7 @@ def instead(facts: Facts, bundle: Bundle, info: ModelInfo, mode: Mode) -> str:
         return "choose another model, or a GGUF of this one (hf.co/org/repo-GGUF)"
     if best.name in found.installations:
         return f"choose an engine that can: --engine {best.name}"
-    get = how_to_get(best, best.name, platform, found.missing[best.name].hint)
+    get = advise_installation(best, best.name, platform, found.missing[best.name].hint)
     return f"choose {best.title}, which can: {get}"
 
 

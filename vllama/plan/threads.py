@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vllama.engines.base import Engine, Threaded
+from vllama.engines.base import Engine
+from vllama.engines.capabilities import Threaded
 from vllama.plan.types import Facts, Need
 
 MOST_PER_CORE = 4

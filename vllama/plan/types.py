@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from vllama.engines.base import Found, Installation, Mode, Settings, Tuning
+from vllama.engines.base import DiscoveredEngines, Installation, Mode, Settings
+from vllama.engines.capabilities import Tuning
 from vllama.hardware.types import Platform
 from vllama.models.fits import amount, amounts
 from vllama.models.types import Bundle, ModelInfo
@@ -69,7 +70,7 @@ class Facts:
     """All that a decision may look at."""
 
     platform: Platform
-    found: Found
+    found: DiscoveredEngines
     preferences: Preferences = field(default_factory=Preferences)
     relief: Relief = field(default_factory=Relief)
 

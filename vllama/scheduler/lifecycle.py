@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from vllama.engines.base import Sleeping
+from vllama.engines.capabilities import Sleeping
 from vllama.errors import (
     EngineError,
     EngineStartFailed,

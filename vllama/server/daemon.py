@@ -27,7 +27,8 @@ from vllama.clock import RealClock
 from vllama.config import Config, environ, guards, models_settings, preferences
 from vllama.config.address import is_loopback
 from vllama.config.changes import changes
-from vllama.engines.base import Attachable, Engine, Sleeping
+from vllama.engines.base import Engine
+from vllama.engines.capabilities import Attachable, Sleeping
 from vllama.errors import (
     ConfigError,
     EngineMissing,

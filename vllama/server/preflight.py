@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from vllama import private
 from vllama.config import Config, places, preferences
-from vllama.engines.registry import discover
+from vllama.engines.registry import discover_engines
 from vllama.errors import ModelNotFound
 from vllama.hardware.detect import detect
 from vllama.models.library import Library
@@ -22,7 +22,8 @@ def gather_facts(config: Config) -> Facts:
     """Detect hardware and engines, in parallel."""
     options = {"upstreams": config.upstreams, "upstream_key": config.upstream_key}
     with ThreadPoolExecutor(max_workers=2) as pool:
-        platform, found = pool.submit(detect), pool.submit(discover, None, options, places(config))
+        platform = pool.submit(detect)
+        found = pool.submit(discover_engines, None, options, places(config))
         return Facts(
             platform=platform.result(), found=found.result(), preferences=preferences(config)
         )

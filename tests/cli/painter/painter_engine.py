@@ -1,6 +1,6 @@
 """An engine of a package of its own that has to be installed first, by `vllama engines install`.
 
-Served by the fake engine once its distribution `paint` is there.
+PackageServer by the fake engine once its distribution `paint` is there.
 """
 
 from __future__ import annotations

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vllama.chat.engine.traits import SchemaStyle, Stops, Traits
-from vllama.engines.base import FailurePattern, Installation, Overhead, Places, Settings
-from vllama.engines.package_server import COMMON_FAILURES, Served
+from vllama.engines.base import FailurePattern, Installation, Overhead, SearchPaths, Settings
+from vllama.engines.failures import COMMON_FAILURES
+from vllama.engines.package_server import PackageServer
 from vllama.engines.recipe import Recipe
 from vllama.hardware.types import Platform
 from vllama.models.types import Bundle, Format
@@ -19,7 +20,7 @@ SERVER = Path(__file__).with_name("server.py")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Echo(Served):
+class Echo(PackageServer):
     """Adapter of `server.py` beside it."""
 
     name: str = "echo"
@@ -38,7 +39,7 @@ class Echo(Served):
     install: Recipe = Recipe(by_hand="pip install vllama-echo")
     distributions: tuple[str, ...] = ("vllama-echo",)
 
-    def find(self, places: Places) -> Installation:
+    def find(self, search_paths: SearchPaths) -> Installation:
         """It is part of this package: no need to look for it."""
         return Installation(engine=self.name, version="1.0", python=Path(sys.executable))
 
@@ -46,7 +47,9 @@ class Echo(Served):
         """Only by name."""
         return 0, "it only says what it was told"
 
-    def command(self, bundle: Bundle, settings: Settings, endpoint: Endpoint) -> Sequence[object]:
+    def build_arguments(
+        self, bundle: Bundle, settings: Settings, endpoint: Endpoint
+    ) -> Sequence[object]:
         """Start the server."""
         return (SERVER, "--port", endpoint.port, "--model", bundle.path)
 

@@ -67,7 +67,7 @@ def convert(
     from vllama.cli.output import say, say_aside, show_json
     from vllama.cli.progress import PullDisplay
     from vllama.config.parse import whole_path
-    from vllama.engines.child_env import child_environment
+    from vllama.engines.child_env import build_child_env
     from vllama.models.convert.job import Wishes
     from vllama.models.convert.prepare import prepare
     from vllama.units import format_bytes_decimal
@@ -90,7 +90,7 @@ def convert(
                 job.run(
                     books,
                     quantiser,
-                    env=child_environment(config.environ()),
+                    env=build_child_env(config.environ()),
                     tell=display,
                     on_line=_installer(display),
                     update=update,
@@ -194,7 +194,7 @@ def smaller(loaded: Config, books: Library, base: Bundle, quant: str) -> Bundle:
     """Return what `create -q` builds on: `base` in the type `quant`. Raises VllamaError."""
     from vllama import config
     from vllama.cli.progress import PullDisplay
-    from vllama.engines.child_env import child_environment
+    from vllama.engines.child_env import build_child_env
     from vllama.models.convert.requantise import requantised
 
     with PullDisplay() as display:
@@ -204,7 +204,7 @@ def smaller(loaded: Config, books: Library, base: Bundle, quant: str) -> Bundle:
                 base,
                 quant,
                 lambda: _quantiser(loaded),
-                env=child_environment(config.environ()),
+                env=build_child_env(config.environ()),
                 tell=display,
             )
         )

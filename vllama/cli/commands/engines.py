@@ -111,14 +111,14 @@ def show_list(loaded: Config, *, as_json: bool) -> None:
 
 def row(facts: Facts, engine: Engine) -> dict[str, Any]:
     """Return what is known of one engine; sizes in bytes."""
-    from vllama.engines.recipe import recipe_of
+    from vllama.engines.recipe import get_recipe
     from vllama.environments.place import requirements
     from vllama.plan.choose import advice
 
     found = facts.found.installations.get(engine.name)
     missing = facts.found.missing.get(engine.name)
     score, reason = engine.preference(facts.platform)
-    recipe = recipe_of(engine)
+    recipe = get_recipe(engine)
     suiting = recipe.wheels_for(facts.platform)
     return {
         "name": engine.name,
@@ -144,7 +144,7 @@ def row(facts: Facts, engine: Engine) -> dict[str, Any]:
 
 def where(engine: Engine, found: Installation) -> str:
     """Say where an engine is; a server that runs already may be anywhere."""
-    from vllama.engines.base import Attachable
+    from vllama.engines.capabilities import Attachable
 
     return "elsewhere" if isinstance(engine, Attachable) else str(found.origin)
 
@@ -179,11 +179,11 @@ def install_one(loaded: Config, name: str, *, yes: bool, extra_args: Sequence[st
 
     from vllama.cli.installing import agreed, carry_out, told
     from vllama.cli.output import say, say_aside, show_warning
-    from vllama.engines.install import offer, trouble, uninstall
+    from vllama.engines.install import check_installation, make_offer, uninstall
 
     engine, platform, environments = named(loaded, name)
-    chosen = offer(engine, platform, environments, extra_args=extra_args)
-    problem = asyncio.run(trouble(chosen)) if chosen.done else ""
+    chosen = make_offer(engine, platform, environments, extra_args=extra_args)
+    problem = asyncio.run(check_installation(chosen)) if chosen.done else ""
     if chosen.done and not problem:
         say(f"{engine.title} is installed in {chosen.folder}; --upgrade takes newer versions")
         return
@@ -206,7 +206,7 @@ def remove_one(loaded: Config, name: str) -> None:
     from vllama.cli.output import say
     from vllama.engines.base import Installation
     from vllama.engines.install import uninstall
-    from vllama.engines.registry import find
+    from vllama.engines.registry import locate_engine
     from vllama.errors import EngineMissing
 
     engine, _, environments = named(loaded, name)
@@ -215,7 +215,7 @@ def remove_one(loaded: Config, name: str) -> None:
         return
     from vllama import config
 
-    found = find(engine, config.places(loaded))
+    found = locate_engine(engine, config.places(loaded))
     if isinstance(found, Installation):
         raise EngineMissing(
             f"cannot remove {engine.title}: it was not installed by vllama, but comes "
@@ -227,8 +227,9 @@ def remove_one(loaded: Config, name: str) -> None:
 
 def named(loaded: Config, name: str) -> tuple[Engine, Platform, Path]:
     """Return an engine by its name, this machine, and where environments are."""
-    from vllama.engines.registry import engine_named, load_engines
+    from vllama.engines.registry import find_engine, load_adapters
     from vllama.hardware.detect import detect
 
-    engine = engine_named(load_engines().values(), name)
+    engines, broken = load_adapters()
+    engine = find_engine(engines.values(), name, broken)
     return engine, detect(), loaded.data_dir / "environments"

@@ -21,11 +21,11 @@ from vllama.engines.base import (
     Missing,
     Mode,
     Overhead,
-    Places,
+    SearchPaths,
     Settings,
 )
-from vllama.engines.child_env import child_environment
-from vllama.engines.failures import diagnose
+from vllama.engines.child_env import build_child_env
+from vllama.engines.failures import compile_failures
 from vllama.engines.recipe import Recipe
 from vllama.hardware.types import Platform
 from vllama.models.types import Bundle, Format, ModelInfo
@@ -76,7 +76,7 @@ def spell(flags: Sequence[Flag], start: Start) -> Iterator[str]:
 class LlamaCpp:
     """Adapter of one of llama.cpp's servers.
 
-    `finder` looks for it, `program` gives the first words of its command line. `default_slots` is
+    `locate` looks for it, `program` gives the first words of its command line. `default_slots` is
     how many requests it answers at once if nobody says how many, `most_slots` the most it can
     (None: any number); each has a context of its own. `reads_projectors`: it takes images where the
     model has a projector; `logprobs_at_start`: it gives log probabilities only if it was started
@@ -90,7 +90,7 @@ class LlamaCpp:
     name: str
     title: str
     aliases: tuple[str, ...]
-    finder: Callable[[Places, str], Installation | Missing]
+    locate: Callable[[SearchPaths, str], Installation | Missing]
     program: Callable[[Installation], tuple[str, ...]]
     flags: tuple[Flag, ...]
     base_traits: Traits
@@ -116,9 +116,9 @@ class LlamaCpp:
     leaves_thinking: Callable[[str | None], bool] = lambda template: False
     ending: Callable[[str, int], Mapping[str, object]] = lambda token, number: {}
 
-    def find(self, places: Places) -> Installation | Missing:
+    def find(self, search_paths: SearchPaths) -> Installation | Missing:
         """Look for it where all engines are looked for, without importing it."""
-        return self.finder(places, self.name)
+        return self.locate(search_paths, self.name)
 
     def preference(self, platform: Platform) -> tuple[int, str]:
         """Return how well it suits the platform, from the row's table."""
@@ -126,11 +126,11 @@ class LlamaCpp:
             return self.by_platform[0 if platform.accelerators else 1]
         return self.by_platform[2]
 
-    def supports(self, platform: Platform, info: ModelInfo) -> str | None:
+    def refuses(self, platform: Platform, info: ModelInfo) -> str | None:
         """Refuse what has a vocabulary but no weights, and what only Ollama's loader reads."""
         if info.weights_bytes == 0:
             return "the file has no weights (a vocabulary only)"
-        return only_for_ollama(info)
+        return explain_ollama_only(info)
 
     def lacks(
         self, bundle: Bundle | None, info: ModelInfo | None, parallel: int | None
@@ -180,14 +180,14 @@ class LlamaCpp:
         return LaunchSpec(
             name=settings.alias,
             argv=words,
-            env=child_environment(environ, extra=extra),
+            env=build_child_env(environ, extra=extra),
             cwd=Path("/"),
             endpoint=msgspec.structs.replace(endpoint, keeps_connections=self.keeps_connections),
             probe=self.probe,
             # a busy server may finish its answer before it obeys, so do not wait for long
             grace=self.grace,
             stall_timeout_s=settings.stall_timeout_s,
-            diagnose=diagnose(self.failures),
+            diagnose=compile_failures(self.failures),
         )
 
     def traits(self, bundle: Bundle, settings: Settings) -> Traits:
@@ -233,7 +233,7 @@ ENCODERS = ("v.", "mm.", "a.", "s.")
 OWN_ENCODERS = frozenset({"clip"})
 
 
-def only_for_ollama(info: ModelInfo) -> str | None:
+def explain_ollama_only(info: ModelInfo) -> str | None:
     """Return why stock llama.cpp cannot load a file like `info`; None if nothing is known."""
     if name := RENAMED.get(info.architecture):
         return (

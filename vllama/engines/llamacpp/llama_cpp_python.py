@@ -21,11 +21,11 @@ from pathlib import Path
 
 from vllama.chat.engine.events import EngineUsage
 from vllama.chat.engine.traits import SchemaStyle, Tokenizer, Traits, VectorStyle
-from vllama.engines.base import Installation, Missing, Overhead, Places
+from vllama.engines.base import Installation, Missing, Overhead, SearchPaths
 from vllama.engines.llamacpp.driver import BACKENDS, MIB, Flag, LlamaCpp, Start
 from vllama.engines.llamacpp.failures import failures
 from vllama.engines.locate import find_package
-from vllama.engines.recipe import Kind, Recipe, Wheels
+from vllama.engines.recipe import MachineKind, Recipe, Wheels
 from vllama.environments.place import Step
 from vllama.supervise.spec import HttpProbe
 
@@ -41,7 +41,7 @@ RECIPE = Recipe(
         Wheels(
             # a build for the CPU may lie in the installer's cache, under the same name
             steps=(replace(SOURCE, extra_args=("--no-cache-dir",)),),
-            on=(Kind.NVIDIA,),
+            on=(MachineKind.NVIDIA,),
             programs=("nvcc", COMPILER),
             env=(("CMAKE_ARGS", "-DGGML_CUDA=on"),),
             check=CHECK,
@@ -64,13 +64,13 @@ RECIPE = Recipe(
 KV_TYPES = {"f16": 1, "q4_0": 2, "q8_0": 8}
 
 
-def find(places: Places, engine: str) -> Installation | Missing:
+def locate(search_paths: SearchPaths, engine: str) -> Installation | Missing:
     """Look for the package with its server, and for libraries of an accelerator in it."""
     found = find_package(
-        places, engine, distributions=(DISTRIBUTION,), needs=("llama_cpp", *SERVER_NEEDS)
+        search_paths, engine, distributions=(DISTRIBUTION,), needs=("llama_cpp", *SERVER_NEEDS)
     )
     if isinstance(found, Missing):
-        return without_compiler(found, places)
+        return explain_missing_compiler(found, search_paths)
     libraries = (found.module_folder("llama_cpp") or Path()) / "lib"
     offloads = sys.platform == "darwin" or any(
         next(libraries.glob(pattern), None) for pattern in BACKENDS
@@ -78,9 +78,9 @@ def find(places: Places, engine: str) -> Installation | Missing:
     return found.installation(offloads=offloads)
 
 
-def without_compiler(absent: Missing, places: Places) -> Missing:
+def explain_missing_compiler(absent: Missing, search_paths: SearchPaths) -> Missing:
     """Return why it is not there; it comes as source only, so that a compiler has to be here."""
-    if any(shutil.which(name, path=places.search) for name in COMPILER.split("|")):
+    if any(shutil.which(name, path=search_paths.search) for name in COMPILER.split("|")):
         return absent
     reason = f"{absent.reason}, and there is no C++ compiler to build it with"
     return replace(absent, reason=reason, installable=False)
@@ -214,7 +214,7 @@ ENGINE = LlamaCpp(
     name="llama-cpp-python",
     title="llama.cpp (llama_cpp.server)",
     aliases=("llama.cpp", "llamacpp", "llama-cpp", "llama_cpp"),
-    finder=find,
+    locate=locate,
     program=program,
     flags=FLAGS,
     base_traits=TRAITS,

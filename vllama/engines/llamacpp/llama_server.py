@@ -26,7 +26,8 @@ shows the tools to the template.
 
 How a model thinks is learnt from its template, by the `reasoning_content` of earlier turns and a
 few known forms; of any other (b11434: LFM 2.5, Apertus) the thinking stays in the text, and
-`enable_thinking` is false there unless it is said. `unlearnt` tells these: the front splits them.
+`enable_thinking` is false there unless it is set. `has_unknown_thinking` recognises these
+templates, and vllama splits off their thinking itself.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from vllama.chat.engine.traits import Tokenizer, Traits
-from vllama.engines.base import FailurePattern, Installation, Missing, Overhead, Places
+from vllama.engines.base import FailurePattern, Installation, Missing, Overhead, SearchPaths
 from vllama.engines.llamacpp.driver import BACKENDS, MIB, Flag, LlamaCpp, Start
 from vllama.engines.llamacpp.failures import failures
 from vllama.engines.locate import find_package
-from vllama.engines.recipe import Kind, Recipe, Wheels
+from vllama.engines.recipe import MachineKind, Recipe, Wheels
 from vllama.environments.place import Step
 from vllama.hardware.probe import run_command
 from vllama.models.types import Capability
@@ -62,7 +63,7 @@ RECIPE = Recipe(
         Wheels(
             steps=(Step(requirements=("xllamacpp>=2026.1",), extra_args=("--only-binary=:all:",)),),
             # the index has wheels for CPUs and Metal; those for other GPUs are elsewhere
-            on=(Kind.CPU, Kind.APPLE),
+            on=(MachineKind.CPU, MachineKind.APPLE),
             archs=("x86_64", "amd64", "aarch64", "arm64"),
             check=("python", "-I", str(CHILD), "--version"),
             download_bytes=34 * MIB,
@@ -74,13 +75,13 @@ RECIPE = Recipe(
 )
 
 
-def find(places: Places, engine: str) -> Installation | Missing:
+def locate(search_paths: SearchPaths, engine: str) -> Installation | Missing:
     """Look for a program first, then for the wheel."""
-    found = find_package(places, engine, executable=PROGRAM)
+    found = find_package(search_paths, engine, executable=PROGRAM)
     if not isinstance(found, Missing):
         program = str(found.executable)
         return found.installation(version=_version(program), offloads=_has_devices(program))
-    found = find_package(places, engine, distributions=(DISTRIBUTION,), hint=found.hint)
+    found = find_package(search_paths, engine, distributions=(DISTRIBUTION,), hint=found.hint)
     if isinstance(found, Missing):
         return found
     package = found.module_folder(DISTRIBUTION) or Path()
@@ -121,7 +122,7 @@ def _pooling(start: Start) -> str | None:
     return "mean" if start.embeds and not known and not start.settings.ranks else None
 
 
-def unlearnt(template: str | None) -> bool:
+def has_unknown_thinking(template: str | None) -> bool:
     """Tell whether llama.cpp might not see the thinking that a template marks with `<think>`."""
     learnt = ("reasoning_content", "content.split('</think>')")
     return bool(re.search("</?think>", template or "")) and not any(
@@ -131,12 +132,14 @@ def unlearnt(template: str | None) -> bool:
 
 def _reasoning_format(start: Start) -> str:
     """Return where thinking goes: a field of its own, or the text as the model wrote it."""
-    return "none" if unlearnt(start.settings.chat_template) else "deepseek"
+    return "none" if has_unknown_thinking(start.settings.chat_template) else "deepseek"
 
 
 def _template_switches(start: Start) -> str | None:
     """Return what the template is told if the request says nothing: that the model may think."""
-    return '{"enable_thinking":true}' if unlearnt(start.settings.chat_template) else None
+    return (
+        '{"enable_thinking":true}' if has_unknown_thinking(start.settings.chat_template) else None
+    )
 
 
 def _template(start: Start) -> str | None:
@@ -226,7 +229,7 @@ ENGINE = LlamaCpp(
     name="llama-server",
     title="llama.cpp (llama-server)",
     aliases=("llama_server", "xllamacpp", "llama.cpp-server"),
-    finder=find,
+    locate=locate,
     program=program,
     flags=FLAGS,
     base_traits=TRAITS,
@@ -256,6 +259,6 @@ ENGINE = LlamaCpp(
     reads_projectors=True,
     keeps_connections=False,
     rerank_path="/v1/rerank",
-    leaves_thinking=unlearnt,
+    leaves_thinking=has_unknown_thinking,
     ending=ending,
 )

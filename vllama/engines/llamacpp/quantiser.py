@@ -10,8 +10,8 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from vllama.engines.base import Found
-from vllama.engines.child_env import child_environment
+from vllama.engines.base import DiscoveredEngines
+from vllama.engines.child_env import build_child_env
 from vllama.errors import EngineMissing
 from vllama.models.convert.quantiser import Quantiser
 
@@ -20,12 +20,12 @@ PROGRAM = "llama-quantize"
 CHILD = Path(__file__).with_name("quantise_child.py")
 
 
-def find_quantiser(found: Found, environ: Mapping[str, str]) -> Quantiser:
+def find_quantiser(found: DiscoveredEngines, environ: Mapping[str, str]) -> Quantiser:
     """Return the quantiser; `environ` is where its environment is taken from.
 
     Raises EngineMissing if there is none.
     """
-    env = child_environment(environ)
+    env = build_child_env(environ)
     engine = found.installations.get(LIBRARY)
     if engine is not None and engine.python is not None:
         return Quantiser(

@@ -20,19 +20,18 @@ from vllama.engines.base import (
     Missing,
     Mode,
     Overhead,
-    Places,
+    SearchPaths,
     Settings,
-    Tuning,
-    Wish,
 )
-from vllama.engines.child_env import child_environment
-from vllama.engines.failures import diagnose
+from vllama.engines.capabilities import Tuning, TuningRequest
+from vllama.engines.child_env import build_child_env
+from vllama.engines.failures import compile_failures
 from vllama.engines.locate import find_package
-from vllama.engines.package_server import PARAMETERS, for_mlx_only
+from vllama.engines.package_server import PARAMETERS, explain_mlx_only
 from vllama.engines.recipe import Recipe
 from vllama.engines.vllm.failures import DEAD_LINE, DEAD_WORDS, FAILURES
-from vllama.engines.vllm.memory import GPU_SEQUENCES, SEQUENCES, seeds_hold, tune
-from vllama.engines.vllm.parsers import reasoning_parser, tool_parser
+from vllama.engines.vllm.memory import GPU_SEQUENCES, SEQUENCES, supports_seeds, tune
+from vllama.engines.vllm.parsers import choose_reasoning_parser, choose_tool_parser
 from vllama.engines.vllm.recipe import RECIPE
 from vllama.hardware.types import Platform, Vendor
 from vllama.models.types import Bundle, Capability, Format, ModelInfo
@@ -66,10 +65,10 @@ class Vllm:
     failures: tuple[FailurePattern, ...] = FAILURES
     install: Recipe = RECIPE
 
-    def find(self, places: Places) -> Installation | Missing:
+    def find(self, search_paths: SearchPaths) -> Installation | Missing:
         """Look for it where all engines are looked for, without importing it."""
         found = find_package(
-            places, self.name, distributions=("vllm", CPU_BUILD), executable="vllm"
+            search_paths, self.name, distributions=("vllm", CPU_BUILD), executable="vllm"
         )
         if isinstance(found, Missing):
             return found
@@ -88,22 +87,22 @@ class Vllm:
             return 20, "Linux: its CPU build serves safetensors"
         return 0, "it needs Linux"
 
-    def supports(self, platform: Platform, info: ModelInfo) -> str | None:
+    def refuses(self, platform: Platform, info: ModelInfo) -> str | None:
         """Refuse what only MLX reads; vLLM itself knows its list of architectures."""
-        return for_mlx_only(info)
+        return explain_mlx_only(info)
 
-    def tune(self, wish: Wish) -> Tuning:
+    def tune(self, wish: TuningRequest) -> Tuning:
         """Decide memory and layout over GPUs (`vllm_memory`), and parsers (`vllm_parsers`)."""
         tuning = tune(wish)
         if wish.mode is not Mode.CHAT:
             return tuning
         args, reasons = list(tuning.args), list(tuning.reasons)
-        if (tools := tool_parser(wish.info)) and not has_flag(wish.extra_args, TOOL_PARSER):
+        if (tools := choose_tool_parser(wish.info)) and not has_flag(wish.extra_args, TOOL_PARSER):
             args += [AUTO_TOOLS, TOOL_PARSER, tools]
             reasons.append(
                 f"tool calls are read by its parser {tools}: model type and template fit"
             )
-        thinking = reasoning_parser(wish.info)
+        thinking = choose_reasoning_parser(wish.info)
         if thinking and not has_flag(wish.extra_args, REASONING_PARSER):
             args += [REASONING_PARSER, thinking]
             reasons.append(f"thinking is split off by its parser {thinking}")
@@ -161,14 +160,14 @@ class Vllm:
         return LaunchSpec(
             name=settings.alias,
             argv=(*argv, *given),
-            env=child_environment(environ, extra=extra),
+            env=build_child_env(environ, extra=extra),
             cwd=Path("/"),
             endpoint=endpoint,
             probe=HttpProbe(path="/health", verify_path="/v1/models", interval_s=0.2),
             # while it warms up it takes no notice of TERM at all
             grace=Grace(term_s=DRAIN_S + 1.0, second_term_s=2.0, kill_s=10.0),
             stall_timeout_s=settings.stall_timeout_s,
-            diagnose=diagnose(self.failures),
+            diagnose=compile_failures(self.failures),
             fatal=DEAD_LINE,
             scratch_variables=("TMPDIR", "VLLM_RPC_BASE_PATH"),
         )
@@ -176,7 +175,7 @@ class Vllm:
     def traits(self, bundle: Bundle, settings: Settings) -> Traits:
         """Declare what this server does, started with these arguments."""
         given = (*settings.tuned_args, *settings.extra_args)
-        seeds = settings.gpu_layers != 0 or seeds_hold(settings.context_length, given)
+        seeds = settings.gpu_layers != 0 or supports_seeds(settings.context_length, given)
         embeds = settings.mode is Mode.EMBED
         return Traits(
             context_length=settings.context_length,
@@ -185,7 +184,7 @@ class Vllm:
                 given, SEQUENCES, default=settings.parallel or GPU_SEQUENCES
             ),
             # an adapter is a model of its own there, and nobody names one without wanting it
-            model_name=adapter_name(flag_value(given, "--lora-modules")) or settings.alias,
+            model_name=parse_adapter_name(flag_value(given, "--lora-modules")) or settings.alias,
             parameters={
                 name: theirs for name, theirs in PARAMETERS.items() if seeds or name != "seed"
             },
@@ -242,7 +241,7 @@ def is_recent(version: str) -> bool:
     return numbers is not None and (int(numbers[1]), int(numbers[2])) >= (0, 30)
 
 
-def adapter_name(module: str | None) -> str | None:
+def parse_adapter_name(module: str | None) -> str | None:
     """Return the name in `name=path` or `{"name": …, "path": …}`, None if there is none."""
     if not module:
         return None

@@ -14,11 +14,12 @@ import re
 from collections.abc import Callable, Sequence
 
 from vllama.engines.argv import flag_number, flag_value, has_flag
-from vllama.engines.base import Mode, Tuning, Wish
+from vllama.engines.base import Mode
+from vllama.engines.capabilities import Tuning, TuningRequest
 from vllama.engines.vllm.parallel import (
     Layout,
-    device_variable,
-    given_layout,
+    parse_layout,
+    select_devices,
     spans_machines,
     spread,
 )
@@ -41,7 +42,7 @@ GPU_BATCH = 8192
 MAX_SHARE = 0.92
 LEAST_CONTEXT = 2048
 SENSIBLE = (8192, LEAST_CONTEXT)
-# up to here a prompt is read in one step on a CPU, see `seeds_hold`
+# up to here a prompt is read in one step on a CPU, see `supports_seeds`
 WHOLE_PROMPT = 32_768
 
 SHARE = "--gpu-memory-utilization"
@@ -52,12 +53,12 @@ BATCH = "--max-num-batched-tokens"
 CACHE_TYPE = "--kv-cache-dtype"
 
 
-def tune(wish: Wish) -> Tuning:
+def tune(wish: TuningRequest) -> Tuning:
     """Decide all knobs; see `Tunable`."""
     return _on_gpus(wish) if wish.on_gpu else _on_cpu(wish)
 
 
-def token_bytes(info: ModelInfo, *, fp8: bool = False) -> int:
+def count_token_bytes(info: ModelInfo, *, fp8: bool = False) -> int:
     """Return what one token takes in the cache, over all layers and GPUs.
 
     Sum over layers of heads × (key + value width) × 2 bytes, 1 with an fp8 cache. With latent
@@ -75,7 +76,7 @@ def token_bytes(info: ModelInfo, *, fp8: bool = False) -> int:
     return sum(per_layer) * (info.key_length + (info.value_length or info.key_length)) * size
 
 
-def seeds_hold(context_length: int, args: Sequence[str]) -> bool:
+def supports_seeds(context_length: int, args: Sequence[str]) -> bool:
     """Tell whether a CPU build survives a request with a `seed`.
 
     vLLM sets back a seeded generator when a prompt is read in parts (`gpu_model_runner`), which
@@ -88,14 +89,14 @@ def seeds_hold(context_length: int, args: Sequence[str]) -> bool:
     return context_length <= WHOLE_PROMPT and not has_flag(args, "--enable-chunked-prefill", BATCH)
 
 
-def _on_cpu(wish: Wish) -> Tuning:
+def _on_cpu(wish: TuningRequest) -> Tuning:
     args, info = wish.extra_args, wish.info
-    layout = given_layout(args) or Layout()
+    layout = parse_layout(args) or Layout()
     free = wish.platform.ram_available_bytes - wish.reserve_bytes
     total = wish.platform.ram_total_bytes - wish.reserve_bytes
     fixed = CPU_FIXED * layout.processes
     weights = info.weights_bytes * layout.data
-    each = token_bytes(info, fp8=_fp8(wish)) * layout.data
+    each = count_token_bytes(info, fp8=_fp8(wish)) * layout.data
     context, reasons = wish.context_length, []
     sequences = flag_number(args, SEQUENCES, default=wish.parallel or _at_most(wish, CPU_SEQUENCES))
 
@@ -108,7 +109,7 @@ def _on_cpu(wish: Wish) -> Tuning:
         context, lowered = _shrunk(context, room // each)
         reasons += lowered
     contexts = min(sequences, wish.parallel or CPU_CONTEXTS)
-    cache = given_bytes(flag_value(args, CACHE)) or _blocks(
+    cache = parse_size(flag_value(args, CACHE)) or _blocks(
         max(each * context, min(each * context * contexts, room // 2)), each
     )
 
@@ -121,7 +122,7 @@ def _on_cpu(wish: Wish) -> Tuning:
         )
     if not has_flag(args, "--compilation-config", "-cc", "-O", "-O0", "-O1", "-O2", "-O3"):
         own.append("--enforce-eager")  # compiling takes a minute and gains little on a CPU
-    whole = wish.mode is Mode.CHAT and seeds_hold(context, args)  # vectors have no seed
+    whole = wish.mode is Mode.CHAT and supports_seeds(context, args)  # vectors have no seed
     if whole and not has_flag(args, "--no-enable-chunked-prefill"):
         # the longest prompt fits into a step beside a token of each other answer: none starves
         own += ["--no-enable-chunked-prefill", BATCH, str(max(context, LEAST_CONTEXT) + sequences)]
@@ -136,9 +137,9 @@ def _on_cpu(wish: Wish) -> Tuning:
     )
 
 
-def _on_gpus(wish: Wish) -> Tuning:
+def _on_gpus(wish: TuningRequest) -> Tuning:
     args, info = wish.extra_args, wish.info
-    each = token_bytes(info, fp8=_fp8(wish))
+    each = count_token_bytes(info, fp8=_fp8(wish))
     sequences = flag_number(
         args, SEQUENCES, default=min(wish.parallel or _at_most(wish, GPU_SEQUENCES), GPU_SEQUENCES)
     )
@@ -169,7 +170,7 @@ def _on_gpus(wish: Wish) -> Tuning:
         reasons.append("no CUDA graphs, which take memory of their own (--enforce-eager)")
     if _fp8(wish) and not has_flag(args, CACHE_TYPE):
         own += [CACHE_TYPE, "fp8"]
-    if given := given_bytes(flag_value(args, CACHE)):
+    if given := parse_size(flag_value(args, CACHE)):
         taken = need(layout.shards, 0) + given
     elif has_flag(args, SHARE):
         taken = int(smallest * _number(flag_value(args, SHARE), MAX_SHARE))
@@ -191,7 +192,7 @@ def _on_gpus(wish: Wish) -> Tuning:
     return Tuning(
         context_length=context,
         args=tuple(own),
-        env=device_variable(layout, wish.platform),
+        env=select_devices(layout, wish.platform),
         weights_bytes=info.weights_bytes // layout.shards * workers,
         kv_bytes=cache * workers,
         compute_bytes=compute * workers,
@@ -200,13 +201,13 @@ def _on_gpus(wish: Wish) -> Tuning:
     )
 
 
-def _layout(wish: Wish, need: Callable[[int, int], int]) -> tuple[Layout, bool]:
+def _layout(wish: TuningRequest, need: Callable[[int, int], int]) -> tuple[Layout, bool]:
     """Return the layout, and whether it fits into what is free now.
 
     Else it is one for what would be free without our other models. A short context is better than
     more GPUs or the end of another model only down to a sensible length.
     """
-    if (given := given_layout(wish.extra_args)) is not None:
+    if (given := parse_layout(wish.extra_args)) is not None:
         return given, True
     wanted = wish.context_length
     lengths = [wanted] if wish.context_asked else sorted({min(wanted, n) for n in SENSIBLE})[::-1]
@@ -239,7 +240,7 @@ def _room(gpus: Sequence[Accelerator], reserve_bytes: int, *, now: bool) -> int:
     )
 
 
-def given_bytes(text: str | None) -> int:
+def parse_size(text: str | None) -> int:
     """Read a size as vLLM does (`4G` is binary, `4g` decimal), 0 if it is none."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([kmgtKMGT]?)", text or "")
     if found is None:
@@ -248,7 +249,7 @@ def given_bytes(text: str | None) -> int:
     return int(float(found[1]) * step ** " kmgt".index(found[2].lower() or " "))
 
 
-def _at_most(wish: Wish, usual: int) -> int:
+def _at_most(wish: TuningRequest, usual: int) -> int:
     return min(usual, wish.at_most or usual)
 
 
@@ -281,5 +282,5 @@ def _blocks(size: int, each: int) -> int:
     return (-(-size // block) + 1) * block
 
 
-def _fp8(wish: Wish) -> bool:
+def _fp8(wish: TuningRequest) -> bool:
     return wish.kv_cache_type in ("q8_0", "q4_0", "fp8") and wish.on_gpu

@@ -60,7 +60,7 @@ class Layout:
         return ", ".join(parts) or "one GPU"
 
 
-def given_layout(args: Sequence[str]) -> Layout | None:
+def parse_layout(args: Sequence[str]) -> Layout | None:
     """Return the layout that the user's own flags ask for, None if they say nothing of it."""
     if not any(has_flag(args, *names) for names in (TENSOR, PIPELINE, DATA, NODES, (BACKEND,))):
         return None
@@ -77,7 +77,7 @@ def spans_machines(args: Sequence[str]) -> bool:
     return flag_value(args, BACKEND) == "ray" or flag_number(args, *NODES, default=1) > 1
 
 
-def divides(info: ModelInfo, tensor: int) -> bool:
+def can_divide(info: ModelInfo, tensor: int) -> bool:
     """Tell whether the model's heads can be shared among `tensor` GPUs.
 
     Key/value heads may also be fewer than GPUs: each is then copied to the same number of them.
@@ -93,7 +93,7 @@ def shapes(info: ModelInfo, gpus: int) -> Iterator[tuple[int, int]]:
     Tensor parallel alone, which makes each answer faster, then with a pipeline, which does not;
     fewest GPUs first within each.
     """
-    tensors = [count for count in range(1, gpus + 1) if divides(info, count)]
+    tensors = [count for count in range(1, gpus + 1) if can_divide(info, count)]
     yield from ((tensor, 1) for tensor in tensors)
     most = info.block_count or 1
     for count in range(2, gpus + 1):
@@ -131,7 +131,7 @@ def spread(
     return Layout(tensor=tensor, pipeline=pipeline, gpus=tuple(gpus[: tensor * pipeline]))
 
 
-def device_variable(layout: Layout, platform: Platform) -> tuple[tuple[str, str], ...]:
+def select_devices(layout: Layout, platform: Platform) -> tuple[tuple[str, str], ...]:
     """Return the variable that shows only the chosen GPUs, if they are not all there are."""
     everything = platform.of(Vendor.NVIDIA) or platform.of(Vendor.AMD)
     if not layout.gpus or len(layout.gpus) == len(everything):

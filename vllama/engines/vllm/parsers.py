@@ -94,13 +94,13 @@ REASONING = (
 )
 
 
-def tool_parser(info: ModelInfo) -> str | None:
+def choose_tool_parser(info: ModelInfo) -> str | None:
     """Return the name of the parser of the model's tool calls, None if none is sure to fit."""
     template = info.chat_template or ""
     return _first(TOOLS, info) if "tools" in template else None
 
 
-def reasoning_parser(info: ModelInfo) -> str | None:
+def choose_reasoning_parser(info: ModelInfo) -> str | None:
     """Return the name of the parser of the model's thinking, None if none is sure to fit."""
     return _first(REASONING, info)
 

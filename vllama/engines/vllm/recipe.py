@@ -6,7 +6,7 @@ and are not needed for text. So it is installed without its requirements, and th
 
 from __future__ import annotations
 
-from vllama.engines.recipe import Kind, Recipe, Wheels
+from vllama.engines.recipe import MachineKind, Recipe, Wheels
 from vllama.environments.place import Step
 
 GIB = 1024**3
@@ -86,7 +86,7 @@ RECIPE = Recipe(
             steps=(Step(requirements=("vllm>=0.30",)),),
             download_bytes=4 * GIB,
             disk_bytes=10 * GIB,
-            on=(Kind.NVIDIA,),
+            on=(MachineKind.NVIDIA,),
             systems=("linux",),
             archs=("x86_64", "aarch64"),
             python=((3, 11), (3, 13)),
@@ -102,7 +102,7 @@ RECIPE = Recipe(
             ),
             download_bytes=int(1.1 * GIB),
             disk_bytes=int(3.4 * GIB),
-            on=(Kind.CPU,),
+            on=(MachineKind.CPU,),
             systems=("linux",),
             archs=("x86_64", "aarch64"),
             python=((3, 11), (3, 13)),

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vllama.engines.child_env import child_environment
+from vllama.engines.child_env import build_child_env
 from vllama.engines.llamacpp.quantiser import find_quantiser
 from vllama.http.request import Request
 from vllama.models.convert.requantise import from_uploads, requantised
@@ -40,7 +40,7 @@ async def of_quant(
             base,
             quant,
             lambda: find_quantiser(gateway.facts.found, gateway.environ),
-            env=child_environment(gateway.environ),
+            env=build_child_env(gateway.environ),
             tell=tell,
         )
 
@@ -65,7 +65,7 @@ async def converted(
             files,
             wanted,
             lambda: find_quantiser(gateway.facts.found, gateway.environ),
-            env=child_environment(gateway.environ),
+            env=build_child_env(gateway.environ),
             tell=tell,
         )
 

@@ -1,0 +1,171 @@
+"""Which adapters are used, which are refused and why, and how installations are looked for."""
+
+import inspect
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from vllama.engines import registry
+from vllama.engines.base import Engine, Installation, SearchPaths
+from vllama.engines.contract import ATTRIBUTES, METHODS
+from vllama.engines.registry import (
+    discover_engines,
+    find_engine,
+    load_engines,
+    locate_engine,
+    resolve_engine_paths,
+)
+from vllama.errors import ConfigError
+
+
+class Odd:
+    """An adapter as somebody else may write it."""
+
+    name, aliases, title = "odd", ("strange",), "Odd"
+
+    def __init__(self, find) -> None:
+        self.find = find
+
+
+def raise_an_error(search_paths: SearchPaths) -> Installation:
+    raise RuntimeError("no such colour")
+
+
+def test_an_adapter_that_raises_counts_as_missing() -> None:
+    here = Installation(engine="odd", version="1")
+    assert locate_engine(Odd(lambda search_paths: here), SearchPaths()) is here
+    found = discover_engines({"odd": Odd(raise_an_error)}).missing["odd"]
+    assert found.reason == "looking for it failed (RuntimeError: no such colour)"
+
+
+def test_one_that_hangs_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "FIND_LIMIT_S", 0.05)
+    never = threading.Event()
+    here = Installation(engine="b", version="1")
+    found = discover_engines({"odd": Odd(lambda _: never.wait()), "b": Odd(lambda _: here)})
+    never.set()
+    assert found.missing["odd"].reason == "looking for it took more than 0.05 s"
+    assert found.installations == {"b": here}
+
+
+def test_an_adapter_that_cannot_be_imported_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tmp_path / "strange-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Name: strange\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[vllama.engines]\nstrange = no_such_module:ENGINE\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    engines, left_out = registry.load_adapters()
+    assert "strange" not in engines and "llama-cpp-python" in engines
+    assert "no_such_module" in left_out["strange"]
+
+
+def install_adapter(site: Path, module: str) -> None:
+    """Write a package whose engine `strange` is what `module` calls ENGINE."""
+    info = site / "vllama_strange-1.5.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Name: vllama-strange\nVersion: 1.5\n")
+    (info / "entry_points.txt").write_text("[vllama.engines]\nstrange = strange_module:ENGINE\n")
+    (site / "strange_module.py").write_text(module)
+
+
+WHOLE = """
+from vllama.engines.base import Overhead
+class Strange:
+    name, title, aliases, formats, modes = "strange", "Strange", (), (), ()
+    overhead, failures = Overhead(), ()
+    def find(self, places): ...
+    def preference(self, platform): ...
+    def refuses(self, platform, info): ...
+    def launch(self, bundle, settings, installation, endpoint, environ): ...
+    def traits(self, bundle, settings): ...
+ENGINE = Strange()
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "told"),
+    [
+        (WHOLE, None),
+        ("ENGINE = object()", "it has no `name`, and has no `aliases`, and has no `title`"),
+        (WHOLE + "del Strange.aliases", "it has no `aliases`; see CONTRIBUTING.md"),
+        (WHOLE + "del Strange.traits, Strange.preference", "no `preference`, and has no `traits`"),
+        (WHOLE + "Strange.title = None", "has a `title` that is not a string"),
+        (WHOLE + "Strange.name = ''", "has a `name` that is not a string that is not empty"),
+        (WHOLE + "Strange.formats = ('gguf',)", "not a tuple of vllama.models.types.Format"),
+        (WHOLE + "Strange.aliases = 'alias'", "has a `aliases` that is not a tuple of strings"),
+        (WHOLE + "Strange.launch = ()", "has a `launch` that is not a method"),
+        (
+            WHOLE + "Strange.find = lambda self: None",
+            "has a `find` that cannot be called with (search_paths)",
+        ),
+        (WHOLE + "ENGINE = Strange", "names the class Strange, not an instance of it"),
+        (WHOLE + "Strange.name = 'vllm'", "the name 'vllm' belongs to vllama itself"),
+        (WHOLE + "Strange.aliases = ('Llama.cpp',)", "'llama.cpp' belongs to vllama itself"),
+        ("ENGINE = {}[1]", "KeyError: 1"),
+    ],
+)
+def test_why_an_adapter_is_refused_is_told_with_its_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, told: str | None
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "strange_module", raising=False)
+    install_adapter(tmp_path, module)
+    before = load_engines()["vllm"]
+    engines, broken = registry.load_adapters()
+    monkeypatch.delitem(sys.modules, "strange_module", raising=False)
+    assert ("strange" in engines) is (told is None)
+    assert engines["vllm"] is before
+    if told:
+        words = "cannot use engine 'strange' of package vllama-strange 1.5: "
+        assert broken["strange"].startswith(words)
+        assert told in broken["strange"]
+        with pytest.raises(ConfigError, match="cannot use engine 'strange' of package"):
+            find_engine(engines.values(), "Strange", broken)
+
+
+def test_of_two_packages_that_claim_one_name_the_first_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in (1, 2):
+        info = tmp_path / f"vllama_strange{number}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Name: vllama-strange{number}\nVersion: 1.0\n")
+        point = f"strange = strange_{number}:ENGINE"
+        (info / "entry_points.txt").write_text(f"[vllama.engines]\n{point}\n")
+        (tmp_path / f"strange_{number}.py").write_text(WHOLE + f"Strange.title = 'Of {number}'")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    engines, broken = registry.load_adapters()
+    assert engines["strange"].title == "Of 1"
+    assert broken["strange"] == (
+        "cannot use engine 'strange' of package vllama-strange2 1.0: the name 'strange' belongs "
+        "to package vllama-strange1 1.0; choose another one"
+    )
+
+
+def test_everything_that_the_contract_demands_is_checked() -> None:
+    members = {name: vars(Engine)[name] for name in vars(Engine) if not name.startswith("_")}
+    properties = {name for name, member in members.items() if isinstance(member, property)}
+    assert set(ATTRIBUTES) == properties
+    assert set(METHODS) == members.keys() - properties
+    for name, arguments in METHODS.items():
+        inspect.signature(members[name]).bind("self", *arguments)
+
+
+def test_names_that_are_offered_are_those_that_are_listed() -> None:
+    known = load_engines()
+    with pytest.raises(ConfigError) as caught:
+        find_engine(known.values(), "nonsense")
+    assert caught.value.hint == f"choose one of {', '.join(sorted(known))}"
+
+
+def test_paths_may_use_any_name_of_an_engine(tmp_path: Path) -> None:
+    engines = [Odd(raise_an_error)]
+    assert resolve_engine_paths(SearchPaths(paths={"Strange": tmp_path}), engines).paths == {
+        "odd": tmp_path
+    }
+    with pytest.raises(ConfigError, match="cannot use engine 'other'"):
+        resolve_engine_paths(SearchPaths(paths={"other": tmp_path}), engines)

@@ -1,0 +1,178 @@
+"""What some engines can do and others cannot: optional protocols, checked with `isinstance`.
+
+An adapter takes part by having the attributes; it inherits from nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from vllama.engines.base import Engine, Installation, Mode, Settings
+from vllama.hardware.types import Platform
+from vllama.models.types import Bundle, ModelInfo
+from vllama.supervise.spec import Endpoint
+
+
+@runtime_checkable
+class Configurable(Protocol):
+    """An engine whose adapter depends on the user's settings."""
+
+    def configured(self, options: Mapping[str, object]) -> Engine:
+        """Return the adapter for these settings. Raises ConfigError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuningRequest:
+    """What to serve, before the engine's own `tune` has decided about memory.
+
+    `context_length` is in tokens; `context_asked` means that somebody asked for that much, so it
+    must not shrink. `parallel` is the number of simultaneous requests that the user asked for;
+    without one, `at_most` limits the engine's choice. `reserve_bytes` have to stay free, on each
+    GPU or of the RAM. `eager` is set after a start that ran out of memory: do without what makes
+    the engine faster at the cost of memory.
+    """
+
+    platform: Platform
+    info: ModelInfo
+    installation: Installation
+    mode: Mode
+    context_length: int
+    context_asked: bool
+    on_gpu: bool
+    parallel: int | None
+    kv_cache_type: str | None
+    reserve_bytes: int
+    extra_args: tuple[str, ...]
+    at_most: int | None = None
+    eager: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """What an engine's `tune` decided; sizes in bytes, for all its processes together.
+
+    `reasons` are sentences for the plan, with the numbers.
+    """
+
+    context_length: int
+    args: tuple[str, ...]
+    weights_bytes: int
+    kv_bytes: int
+    compute_bytes: int
+    fixed_bytes: int
+    reasons: tuple[str, ...]
+    env: tuple[tuple[str, str], ...] = ()
+
+
+@runtime_checkable
+class Tunable(Protocol):
+    """An engine with memory options and a memory layout of its own."""
+
+    def tune(self, request: TuningRequest, /) -> Tuning:
+        """Set its options from the model and the free memory. Pure.
+
+        A model that does not fit is not refused here: the sizes say so. Raises NoPlan for
+        arguments of the user that cannot be met.
+        """
+        ...
+
+
+@runtime_checkable
+class Sleeping(Protocol):
+    """An engine that can release its memory without ending, and wakes faster than it starts.
+
+    `sleep` and `wake` return (method, path) of a request without a body that is sent with the
+    endpoint's key and answered with 200 when it is done. `asleep` returns that of a request that
+    answers `{"is_sleeping": bool}`.
+    """
+
+    def sleeps(self, settings: Settings, /) -> bool:
+        """Tell whether a process that was launched like this can sleep."""
+        ...
+
+    def sleep(self) -> tuple[str, str]:
+        """Return the request that puts it to sleep."""
+        ...
+
+    def wake(self) -> tuple[str, str]:
+        """Return the request that wakes it."""
+        ...
+
+    def asleep(self) -> tuple[str, str]:
+        """Return the request that tells whether it sleeps."""
+        ...
+
+
+@runtime_checkable
+class Limited(Protocol):
+    """An engine that can do less than others that read the same models."""
+
+    def lacks(
+        self, bundle: Bundle | None, info: ModelInfo | None, parallel: int | None, /
+    ) -> str | None:
+        """Return what it cannot do of what this model and so many requests need, None if nothing.
+
+        The words complete "it …". Such an engine is used only where no other is installed.
+        """
+        ...
+
+
+@runtime_checkable
+class Slotted(Protocol):
+    """An engine that keeps a separate context for each simultaneous request."""
+
+    def slots(self, parallel: int | None, /) -> int:
+        """Return the number of slots if `parallel` are asked for (None: the engine decides)."""
+        ...
+
+
+@runtime_checkable
+class Splitting(Protocol):
+    """An engine that can put some of a model's layers on a GPU; others put all there, or none."""
+
+    @property
+    def splits_layers(self) -> bool:
+        """Whether it can."""
+        ...
+
+
+@runtime_checkable
+class PromptCaching(Protocol):
+    """An engine that can keep conversations in RAM after they have lost their slot."""
+
+    @property
+    def caches_prompts(self) -> bool:
+        """Whether it does."""
+        ...
+
+
+@runtime_checkable
+class Threaded(Protocol):
+    """An engine that is told how many threads to compute with on the CPU."""
+
+    @property
+    def sets_threads(self) -> bool:
+        """Whether its arguments include `Settings.threads` and `batch_threads`."""
+        ...
+
+
+@runtime_checkable
+class Adapting(Protocol):
+    """An engine that can be started with LoRA adapters; one without this takes none."""
+
+    @property
+    def max_adapters(self) -> int:
+        """How many it takes."""
+        ...
+
+
+@runtime_checkable
+class Attachable(Protocol):
+    """An engine whose servers run already: vllama watches them but never starts or stops them."""
+
+    def attach(self) -> tuple[tuple[Endpoint, ...], str]:
+        """Return their endpoints, and the path that tells whether one of them answers."""
+        ...
