@@ -11,7 +11,7 @@ PARALLEL := -n 2 --dist worksteal
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test test-vllm test-engines test-fast check fix bench bench-ollama soak clean
+.PHONY: demo test test-vllm test-engines test-fast check fix docs docs-serve bench bench-ollama soak clean
 .DELETE_ON_ERROR:
 
 demo: $(STAMPS)/engine $(STAMPS)/model
@@ -48,6 +48,14 @@ fix: $(STAMPS)/dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# the documentation site, in build/site; docs-serve shows it while it is written
+docs: $(STAMPS)/docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "the site is in build/site/index.html"
+
+docs-serve: $(STAMPS)/docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --dev-addr 127.0.0.1:8000
+
 # goals and numbers: BENCHMARKS.md; QUICK=1 for a few minutes, ARGS="--only … --scenario …"
 bench: $(STAMPS)/package
 	$(BIN)/python -m bench.run $(if $(QUICK),--quick) $(if $(PEER_PYTHON),--python $(PEER_PYTHON)) $(ARGS)
@@ -79,6 +87,10 @@ $(STAMPS)/package: $(STAMPS)/venv pyproject.toml
 
 $(STAMPS)/dev: $(STAMPS)/package
 	$(ALIVE) "installing the test tools" -- $(PIP) install $$($(BIN)/python scripts/dev_requirements.py)
+	touch $@
+
+$(STAMPS)/docs: $(STAMPS)/package
+	$(ALIVE) "installing mkdocs" -- $(PIP) install $$($(BIN)/python scripts/dev_requirements.py docs)
 	touch $@
 
 # llama-cpp-python comes as source: about four minutes of compiling on two cores

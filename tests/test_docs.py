@@ -1,4 +1,4 @@
-"""The documentation: pages made from the code are not stale, and links lead somewhere."""
+"""The documentation: its generated parts, its links, and the site that is built from it."""
 
 import re
 import subprocess
@@ -19,10 +19,33 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\s-]", "", h).strip().lower().replace(" ", "-") for h in headings}
 
 
-def test_configuration_page_is_the_table():
-    script = [sys.executable, "scripts/configuration.py", "--check"]
-    done = subprocess.run(script, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
+@pytest.mark.parametrize(
+    ("part", "row"),
+    [
+        (
+            "settings",
+            "| `keep_alive` | `--keep-alive` | `VLLAMA_KEEP_ALIVE`, `OLLAMA_KEEP_ALIVE` |",
+        ),
+        ("routes", "| `/api/delete` | DELETE |"),
+        ("metrics", "| `vllama_requests_total` | counter |"),
+        ("python", "::: vllama.errors"),
+    ],
+)
+def test_generated_parts_come_from_the_code(part, row):
+    script = [sys.executable, "scripts/reference.py", part]
+    done = subprocess.run(script, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert row in done.stdout
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning(tmp_path):
+    pytest.importorskip("mkdocs", reason="make docs installs mkdocs")
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path]
+    done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "reference" / "configuration.html").read_text()
+    assert "VLLAMA_KEEP_ALIVE" in page
+    assert "generated:" not in page
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.relative_to(ROOT).as_posix())

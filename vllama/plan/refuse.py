@@ -28,7 +28,7 @@ def refuse_by_engine(
     if reason := refusal(engine, facts, info, need.mode):
         said = f"cannot serve '{bundle.name}' with {engine.title}: {reason}"
         if need.mode not in engine.modes:
-            raise NoPlan(said, hint="use another engine for it: docs/engines.md says which do")
+            raise NoPlan(said, hint="use another engine (docs/guide/engines.md says which can)")
         raise BadModelFile(said, hint=instead(facts, bundle, info, need.mode))
     refuse_adapters(bundle, engine)
     refuse_port(facts)

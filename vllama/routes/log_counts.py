@@ -46,7 +46,7 @@ class LoggedCounts:
                 if told[0] is None and not self._warned:
                     self._warned = True
                     log.warning(
-                        "cannot count tokens: the engine's log does not tell; see docs/api.md"
+                        "cannot count tokens: the engine's log has no counts"
                     )
             return told[0]
 

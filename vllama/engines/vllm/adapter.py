@@ -1,7 +1,7 @@
 """vLLM through its own OpenAI server.
 
 Every trait below was checked against vLLM 0.32 on a CPU; of GPUs the argument lists are tested.
-`docs/vllm.md` says what was tried where.
+`docs/guide/vllm.md` says what was tried where.
 """
 
 from __future__ import annotations
