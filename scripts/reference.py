@@ -24,7 +24,7 @@ def settings() -> str:
 
 def routes() -> str:
     """Return the table of routes; a path that ends in `/…` takes a name or digest there."""
-    from vllama.gateway.routes import PREFIXES, ROUTES
+    from vllama.routes.route_table import PREFIXES, ROUTES
 
     paths = {**ROUTES, **{f"{start}…": methods for start, methods in PREFIXES}}
     rows = [(f"`{path}`", ", ".join(methods)) for path, methods in paths.items()]

@@ -45,9 +45,7 @@ class LoggedCounts:
                 told.append(self._read(lines))
                 if told[0] is None and not self._warned:
                     self._warned = True
-                    log.warning(
-                        "cannot count tokens: the engine's log has no counts"
-                    )
+                    log.warning("cannot count tokens: the engine's log has no counts")
             return told[0]
 
         return counts
