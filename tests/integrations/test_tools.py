@@ -243,7 +243,7 @@ def test_where_programs_are(tmp_path: Path) -> None:
 
 
 def test_the_page_names_every_tool() -> None:
-    page = Path(__file__).parents[2] / "docs" / "integrations.md"
+    page = Path(__file__).parents[2] / "docs" / "guide" / "integrations.md"
     rows = [line.split("|")[1:3] for line in page.read_text().splitlines() if "| `" in line]
     shown = {name.strip().strip("`"): title for name, title in rows}
     assert list(shown) == [tool.name for tool in INTEGRATIONS]
