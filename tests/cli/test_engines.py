@@ -93,6 +93,8 @@ def test_installed_listed_and_removed(vllama: Vllama, env: dict[str, str], uv: F
         (["engines", "install"], 2, "cannot install: no engine is named"),
         (["engines", "instal", "painter"], 2, "choose one of list, install, remove, doctor"),
         (["engines", "install", "nothing"], 2, "no such engine"),
+        (["engines", "check"], 2, "cannot check: no engine is named"),
+        (["engines", "check", "painter"], 2, "write MODULE:OBJECT"),
         (["engines", "list", "painter"], 2, "it is about all engines"),
         (["engines", "install", "painter"], 2, "run it again with --yes"),
         (["engines", "install", "external"], 3, "no package of it is known"),
@@ -102,6 +104,18 @@ def test_installed_listed_and_removed(vllama: Vllama, env: dict[str, str], uv: F
 def test_refusals(vllama: Vllama, args: list[str], code: int, message: str) -> None:
     done = vllama(*args)
     assert (done.returncode, message in done.stderr) == (code, True), done.stderr
+
+
+def test_adapters_are_checked(vllama: Vllama) -> None:
+    done = vllama("engines", "check", "vllama.engines.vllm.adapter:ENGINE")
+    assert (done.returncode, done.stdout.splitlines()[0].partition(": ")[2]) == (
+        0,
+        "the adapter conforms",
+    )
+    done = vllama("engines", "check", "vllama.engines.vllm.adapter:Vllm", "tests.ports:free_port")
+    assert done.returncode == 1
+    assert "vllama.engines.vllm.adapter:Vllm: 1 to correct" in done.stdout
+    assert "the entry point names the class Vllm" in done.stdout
 
 
 def test_what_fails_is_told_in_a_sentence(vllama: Vllama, env: dict[str, str], uv: Fake) -> None:

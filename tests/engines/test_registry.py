@@ -90,9 +90,12 @@ ENGINE = Strange()
     ("module", "told"),
     [
         (WHOLE, None),
-        ("ENGINE = object()", "it has no `name`, and has no `aliases`, and has no `title`"),
+        (
+            "ENGINE = object()",
+            "it has no `name`, `aliases`, `title`, `formats`, `modes`, ",
+        ),
         (WHOLE + "del Strange.aliases", "it has no `aliases`; see CONTRIBUTING.md"),
-        (WHOLE + "del Strange.traits, Strange.preference", "no `preference`, and has no `traits`"),
+        (WHOLE + "del Strange.traits, Strange.preference", "it has no `preference`, `traits`; "),
         (WHOLE + "Strange.title = None", "has a `title` that is not a string"),
         (WHOLE + "Strange.name = ''", "has a `name` that is not a string that is not empty"),
         (WHOLE + "Strange.formats = ('gguf',)", "not a tuple of vllama.models.types.Format"),

@@ -1,4 +1,4 @@
-"""Check that an object which another package calls an adapter satisfies `base.Engine`."""
+"""Check that an adapter satisfies `base.Engine`: built-in ones by mypy, others when they load."""
 
 from __future__ import annotations
 
@@ -40,21 +40,39 @@ def validate_adapter(adapter: object) -> Engine:
         raise AdapterError(
             f"the entry point names the class {adapter.__name__}, not an instance of it; {SEE}"
         )
-    wrong = [
-        *(_check_attribute(adapter, name) for name in ATTRIBUTES),
-        *(_check_method(adapter, name) for name in METHODS),
-    ]
-    if found := [words for words in wrong if words]:
-        raise AdapterError(f"it {', and '.join(found)}; {SEE}")
+    absent = [f"`{name}`" for name in (*ATTRIBUTES, *METHODS) if not hasattr(adapter, name)]
+    wrong = [f"has no {', '.join(absent)}"] if absent else []
+    wrong += filter(None, (_check_attribute(adapter, name) for name in ATTRIBUTES))
+    wrong += filter(None, (_check_method(adapter, name) for name in METHODS))
+    if wrong:
+        raise AdapterError(f"it {', and '.join(wrong)}; {SEE}")
     return cast("Engine", adapter)  # the checks above are what mypy checks for built-in adapters
 
 
+def load_built_in() -> tuple[Engine, ...]:
+    """Return the built-in adapters. mypy proves here that each of them is an `Engine`."""
+    from vllama.engines.external import ENGINE as EXTERNAL
+    from vllama.engines.llamacpp.llama_cpp_python import ENGINE as LLAMA_CPP_PYTHON
+    from vllama.engines.llamacpp.llama_server import ENGINE as LLAMA_SERVER
+    from vllama.engines.max_serve import ENGINE as MAX
+    from vllama.engines.mlx_lm import ENGINE as MLX_LM
+    from vllama.engines.sglang import ENGINE as SGLANG
+    from vllama.engines.sglang import JAX_ENGINE as SGLANG_JAX
+    from vllama.engines.tinygrad import ENGINE as TINYGRAD
+    from vllama.engines.transformers_serve import ENGINE as TRANSFORMERS
+    from vllama.engines.vllm.adapter import ENGINE as VLLM
+
+    return (
+        EXTERNAL, LLAMA_CPP_PYTHON, LLAMA_SERVER, MAX, MLX_LM, SGLANG, SGLANG_JAX, TINYGRAD,
+        TRANSFORMERS, VLLM,
+    )  # fmt: skip
+
+
 def _check_attribute(adapter: object, name: str) -> str:
-    """Return what is wrong with an attribute, empty if nothing is."""
-    words, kind, item_kind = ATTRIBUTES[name]
+    """Return what is wrong with an attribute, empty if nothing is or it is absent."""
     if not hasattr(adapter, name):
-        return f"has no `{name}`"
-    value = getattr(adapter, name)
+        return ""
+    (words, kind, item_kind), value = ATTRIBUTES[name], getattr(adapter, name)
     right = isinstance(value, kind) and (item_kind is None or not isinstance(value, str))
     if right and item_kind is not None:
         right = all(isinstance(item, item_kind) for item in value)
@@ -64,9 +82,9 @@ def _check_attribute(adapter: object, name: str) -> str:
 
 
 def _check_method(adapter: object, name: str) -> str:
-    """Return what is wrong with a method, empty if nothing is."""
+    """Return what is wrong with a method, empty if nothing is or it is absent."""
     if not hasattr(adapter, name):
-        return f"has no `{name}`"
+        return ""
     method, arguments = getattr(adapter, name), METHODS[name]
     if not callable(method):
         return f"has a `{name}` that is not a method"
@@ -74,6 +92,6 @@ def _check_method(adapter: object, name: str) -> str:
         inspect.signature(method).bind(*arguments)
     except TypeError:
         return f"has a `{name}` that cannot be called with ({', '.join(arguments)})"
-    except ValueError:  # a builtin without a signature
+    except ValueError:  # a function of C without a signature
         return ""
     return ""

@@ -24,17 +24,20 @@ Examples:
   vllama engines install llama.cpp -- --no-binary llama-cpp-python
   vllama engines remove llama-server
   vllama engines doctor
+  vllama engines check my_package.adapter:ENGINE
 
 What comes after -- goes to the installer (uv where it is on PATH, else pip). A broken-off
 installation goes on where it was. An engine elsewhere is named by the setting engine_paths.
 """
 
-ACTIONS = ("list", "install", "remove", "doctor")
+ACTIONS = ("list", "install", "remove", "doctor", "check")
 COLUMNS = ("NAME", "VERSION", "WHERE", "FORMATS", "ON THIS MACHINE", "TO INSTALL")
 
 
-@click.argument("action", default="list", help="list, install, remove or doctor. [list]")
-@click.argument("names", nargs=-1, help="Engines to install or remove.")
+@click.argument("action", default="list", help="list, install, remove, doctor or check. [list]")
+@click.argument(
+    "names", nargs=-1, help="Engines to install or remove; adapters to check (MODULE:OBJECT)."
+)
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @click.option("--upgrade", is_flag=True, help="With install: take newer versions.")
 @click.option("--json", "as_json", is_flag=True, help="With list, doctor: print JSON.")
@@ -56,12 +59,14 @@ def engines(
         raise ConfigError(
             f"cannot do '{action}' with engines", hint=f"choose one of {', '.join(ACTIONS)}"
         )
-    if action in ("install", "remove") and not names:
+    if action in ("install", "remove", "check") and not names:
         raise ConfigError(
             f"cannot {action}: no engine is named", hint="see which there are: vllama engines"
         )
     if action in ("list", "doctor") and names:
         raise ConfigError(f"cannot {action} '{names[0]}': it is about all engines")
+    if action == "check":
+        return max(map(check_adapter, names))
     loaded = load_settings()
     if action == "doctor":
         from vllama.cli.commands.doctor import examine
@@ -199,6 +204,18 @@ def install_one(loaded: Config, name: str, *, yes: bool, extra_args: Sequence[st
     say(f"{engine.title} {installation.version} is installed in {chosen.folder}")
     if not engine.preference(platform)[0]:
         say_aside(f"it is used where it is named: vllama serve --engine {engine.name}")
+
+
+def check_adapter(target: str) -> int:
+    """Check the adapter MODULE:OBJECT and return 1 if it has a fault. Raises ConfigError."""
+    from vllama.cli.output import say
+    from vllama.engines.testing import check_engine, load_object
+
+    findings = check_engine(load_object(target))
+    say(f"{target}: {len(findings)} to correct" if findings else f"{target}: the adapter conforms")
+    for finding in findings:
+        say(f"  {finding}")
+    return 1 if findings else 0
 
 
 def remove_one(loaded: Config, name: str) -> None:

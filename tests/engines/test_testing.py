@@ -1,0 +1,200 @@
+"""The conformance kit: our adapters pass it, and each fault of an adapter is found."""
+
+import sys
+from dataclasses import dataclass, replace
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+
+from vllama.chat.engine.traits import Traits
+from vllama.engines.base import FailurePattern, Installation, Missing, Mode
+from vllama.engines.contract import load_built_in
+from vllama.engines.failures import COMMON_FAILURES
+from vllama.engines.package_server import PackageServer
+from vllama.engines.testing import KEY, Recording, check_engine, load_object
+from vllama.errors import ConfigError
+from vllama.models.types import Format
+from vllama.supervise.spec import Fault, HttpProbe
+
+BUILT_IN = load_built_in()
+
+
+@pytest.mark.parametrize("engine", BUILT_IN, ids=lambda engine: engine.name)
+def test_our_own_adapters_conform(engine) -> None:
+    assert check_engine(engine) == []
+
+
+def test_all_of_our_adapters_are_in_the_table() -> None:
+    points = entry_points(group="vllama.engines")
+    ours = {point.name for point in points if point.value.startswith("vllama.engines.")}
+    assert {engine.name for engine in BUILT_IN} == ours
+
+
+@dataclass(frozen=True, kw_only=True)
+class Good(PackageServer):
+    """An adapter without a fault; each test adds one."""
+
+    name: str = "good"
+    title: str = "Good"
+    distributions: tuple[str, ...] = ("good",)
+    formats: tuple[Format, ...] = (Format.GGUF,)
+    ready: HttpProbe = HttpProbe(path="/health", verify_path="/v1/models")
+
+    def preference(self, platform):
+        return 0, "only by name"
+
+    def build_arguments(self, bundle, settings, endpoint):
+        return ("-m", "good", "--port", endpoint.port)
+
+    def build_environment(self, settings, endpoint):
+        return {"GOOD_KEY": endpoint.api_key or ""}
+
+    def traits(self, bundle, settings):
+        return Traits(context_length=settings.context_length)
+
+
+def with_method(name: str, method) -> Good:
+    """Return the adapter with another method."""
+    return type("Bad", (Good,), {name: method})()
+
+
+def with_traits(**changes) -> Good:
+    return with_method("traits", lambda self, b, s: replace(Good().traits(b, s), **changes))
+
+
+def with_launch(change) -> Good:
+    """Return the adapter with the changes that `change(spec, environ)` makes to each start."""
+
+    def launch(self, bundle, settings, installation, endpoint, environ):
+        spec = Good.launch(self, bundle, settings, installation, endpoint, environ)
+        return replace(spec, **change(spec, environ))
+
+    return with_method("launch", launch)
+
+
+COUNTER = iter(range(100))
+
+
+def change_environ(spec, environ) -> dict:
+    environ["CHANGED"] = "1"
+    return {}
+
+
+def raise_an_error(self, *arguments):
+    raise RuntimeError("no such colour")
+
+
+FAULTS = [
+    (object(), "it has no `name`, `aliases`"),
+    (Good, "the entry point names the class Good"),
+    (Good(name="Good One"), "`name` is 'Good One': use lower-case letters"),
+    (Good(aliases=("good",)), "`aliases` repeats the name"),
+    (Good(formats=()), "`formats` is empty"),
+    (Good(modes=()), "`modes` is empty"),
+    (with_method("preference", lambda self, platform: (-1, "")), "`preference` returns (-1, '')"),
+    (with_method("preference", raise_an_error), "RuntimeError: no such colour (in raise_an_error"),
+    (with_method("refuses", lambda self, platform, info: False), "`refuses` returns False"),
+    (
+        with_method("find", lambda self, paths: Missing(engine="good", reason="", hint="")),
+        "a Missing without a reason or a hint",
+    ),
+    (
+        with_method("find", lambda self, paths: Installation(engine="good", version="1")),
+        "neither `python` nor `executable`",
+    ),
+    (
+        with_method("find", lambda self, paths: Missing(engine="bad", reason="r", hint="h")),
+        "something of engine 'bad'",
+    ),
+    (
+        with_launch(lambda spec, _: {"argv": (spec.argv[0], str(next(COUNTER)), *spec.argv[1:])}),
+        "`launch` is not pure",
+    ),
+    (with_launch(change_environ), "`launch` changes the mapping `environ`"),
+    (with_launch(lambda spec, _: {"argv": ()}), "`launch` returns the command line ()"),
+    (with_launch(lambda spec, _: {"argv": ("", *spec.argv)}), "each word has to be a text"),
+    (with_launch(lambda spec, _: {"argv": ("good", *spec.argv[1:])}), "`launch` starts 'good'"),
+    (
+        with_launch(lambda spec, _: {"argv": (*spec.argv[:2], *spec.argv[-2:])}),
+        "does not tell the server its port",
+    ),
+    (
+        with_launch(lambda spec, _: {"argv": (*spec.argv[:-2], f"--key={KEY}", *spec.argv[-2:])}),
+        "puts the key into the command line",
+    ),
+    (with_launch(lambda spec, _: {"argv": (*spec.argv, "--x")}), "`settings.extra_args` last"),
+    (with_launch(lambda spec, env: {"env": dict(env)}), "the user's whole environment"),
+    (with_launch(lambda spec, _: {"name": "x"}), "`launch` names the process 'x'"),
+    (with_launch(lambda spec, _: {"hopeless": "("}), "it raised"),
+    (with_launch(lambda spec, _: {"probe": HttpProbe(path="health")}), "a probe of 'health'"),
+    (Good(ready=HttpProbe(path="/health")), "the probe does not verify the key"),
+    (
+        Good(ready=HttpProbe(path="/health", ready_statuses=frozenset({200, 503}))),
+        "succeeds with a server that answers 503",
+    ),
+    (with_traits(context_length=1), "context_length=1, but 4096 was planned"),
+    (with_traits(num_ctx=1), "sets `num_ctx`"),
+    (with_traits(max_concurrency=0), "allows no request at all"),
+    (with_traits(parameters={"heat": "temperature"}), "unknown names in `parameters`: heat"),
+    (with_traits(limits={"temperature": (2.0, 1.0)}), "limits temperature to nothing"),
+    (with_traits(rerank_path="rerank"), "the rerank_path 'rerank': a path begins with '/'"),
+    (with_traits(roles=frozenset({"user"})), "does not take messages of the roles assistant"),
+    (Good(modes=(Mode.EMBED,)), "says `embeds=False`"),
+    (
+        with_method(
+            "traits",
+            lambda self, b, s: replace(Good().traits(b, s), max_concurrency=1 + next(COUNTER)),
+        ),
+        "`traits` is not pure",
+    ),
+    (Good(failures=(FailurePattern(pattern="(", cause="c"),)), "a bad regular expression: ("),
+    (
+        Good(failures=(FailurePattern(pattern="(a)", cause="{0} {1}"),)),
+        "uses a group in '{0} {1}' that (a) does not have",
+    ),
+    (
+        Good(failures=(FailurePattern(pattern="Error: (.+)", cause="{0}"),)),
+        "has the fault None, not memory",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("adapter", "words"), FAULTS)
+def test_a_fault_is_found(adapter: object, words: str) -> None:
+    findings = check_engine(adapter)
+    assert any(words in finding for finding in findings), findings
+
+
+def test_an_adapter_without_a_fault_has_no_finding() -> None:
+    assert check_engine(Good()) == []
+
+
+def test_recordings_are_diagnosed() -> None:
+    burnt = FailurePattern(
+        pattern="oven at (.+) °C", cause="it is too hot ({0} °C)", fault=Fault.MISMATCH
+    )
+    engine = Good(failures=(burnt, *COMMON_FAILURES))
+    right = Recording(lines=("oven at 300 °C", "bye"), cause="too hot (300", fault=Fault.MISMATCH)
+    assert check_engine(engine, [right]) == []
+    assert check_engine(engine, [replace(right, cause="too cold")]) == [
+        "the recording of 'too cold' is diagnosed as 'it is too hot (300 °C)'"
+    ]
+    (finding,) = check_engine(engine, [replace(right, fault=Fault.MEMORY)])
+    assert "has the fault mismatch (retryable: False), not memory (False)" in finding
+
+
+def test_objects_are_loaded_from_the_current_folder(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "mine.py").write_text("ENGINE = {'a': 1}")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    before = list(sys.path)
+    assert load_object("mine:ENGINE") == {"a": 1} and sys.path == before
+    for target, words in (
+        ("mine", "does not name an object"),
+        ("mine:", "does not name an object"),
+        ("mine:OTHER", "AttributeError"),
+        ("no_such_module:ENGINE", "ModuleNotFoundError"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            load_object(target)

@@ -1,0 +1,333 @@
+"""Check an adapter without its engine: the conformance kit for packages that add one.
+
+In a package's tests: `assert check_engine(ENGINE) == []`. From a shell: `vllama engines check
+MODULE:OBJECT`. Nothing is installed and no engine is started. The adapter's functions are called
+with made-up machines and models, and its probe is run against a small HTTP server of this module.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+from vllama.chat.engine.traits import Traits
+from vllama.chat.request import Sampling
+from vllama.engines.base import Engine, Installation, Missing, Mode, SearchPaths, Settings
+from vllama.engines.capabilities import Attachable, Sleeping
+from vllama.engines.contract import AdapterError, validate_adapter
+from vllama.engines.probe_server import serve_probes
+from vllama.errors import ConfigError
+from vllama.hardware.types import Accelerator, Platform, Vendor
+from vllama.models.types import Bundle, Format, ModelInfo
+from vllama.supervise.probe import check as probe_once
+from vllama.supervise.spec import Endpoint, Exit, Fault, LaunchSpec
+
+GIB = 1024**3
+KEY = "a-secret-key"
+PORT = 43217
+CONTEXT = 4096
+USER_ARGUMENTS = ("--flag-of-the-user", "1")
+USER_VARIABLES = {"PATH": "/bin", "HOME": "/home/u", "HOST": "0.0.0.0", "MY_PASSWORD": "hunter2"}
+# lines that many programs print, and what they mean
+COMMON_LINES = (
+    ("OSError: [Errno 98] Address already in use", Fault.PORT),
+    ("torch.OutOfMemoryError: CUDA out of memory.", Fault.MEMORY),
+    ("OSError: [Errno 12] Cannot allocate memory", Fault.MEMORY),
+)
+LINUX = Platform(
+    os="linux", arch="x86_64", cores=4, ram_total_bytes=16 * GIB, ram_available_bytes=12 * GIB
+)
+PLATFORMS = (
+    LINUX,
+    replace(LINUX, accelerators=(_gpu := Accelerator(
+        vendor=Vendor.NVIDIA, index=0, name="NVIDIA H100", total_bytes=80 * GIB,
+        free_bytes=79 * GIB,
+    ),)),
+    replace(LINUX, os="darwin", arch="arm64", accelerators=(
+        replace(_gpu, vendor=Vendor.APPLE, name="Apple M3"),
+    )),
+)  # fmt: skip
+MODEL = ModelInfo(
+    architecture="llama", parameter_count=134_515_008, quant="Q4_1", context_length=8192,
+    embedding_length=576, block_count=30, head_count=9, head_count_kv=(3,), key_length=64,
+    value_length=64, vocab_size=49152, weights_bytes=96_570_000,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """The last lines of a start that failed, as recorded, and the cause that users should read.
+
+    `code` is the exit code (negative: a signal, None: it had to be ended). `cause` is contained in
+    the diagnosis, whose fault and `retryable` are as given here.
+    """
+
+    lines: tuple[str, ...]
+    cause: str
+    code: int | None = 1
+    fault: Fault | None = None
+    retryable: bool = False
+
+
+def load_object(target: str) -> object:
+    """Import `MODULE:OBJECT`, from the current folder too. Raises ConfigError."""
+    module, colon, name = target.partition(":")
+    if not (module and colon and name):
+        raise ConfigError(
+            f"cannot check '{target}': it does not name an object",
+            hint="write MODULE:OBJECT, such as my_package.adapter:ENGINE",
+        )
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        return getattr(importlib.import_module(module), name)
+    except Exception as error:  # the adapter's own code may raise anything
+        raise ConfigError(f"cannot load '{target}': {type(error).__name__}: {error}") from error
+    finally:
+        sys.path.pop(0)
+
+
+def check_engine(adapter: object, recordings: Sequence[Recording] = ()) -> list[str]:
+    """Return what is wrong with an adapter, one sentence each; an empty list if nothing is."""
+    try:
+        engine = validate_adapter(adapter)
+    except AdapterError as error:
+        return [str(error)]
+    checks = [_check_names(engine), _check_answers(engine), _check_failures(engine)]
+    if isinstance(engine, Attachable):
+        checks.append(_check_attach(engine))
+    else:
+        checks += [
+            _check_launch(engine),
+            _check_probe(engine),
+            _check_recordings(engine, recordings),
+        ]
+        if isinstance(engine, Sleeping):
+            checks.append(_check_sleep(engine))
+    checks.append(_check_traits(engine))
+    return list(dict.fromkeys(finding for check in checks for finding in _run(check)))
+
+
+def _run(check: Iterator[str]) -> Iterator[str]:
+    """Yield a check's findings; an exception of the adapter is one of them."""
+    try:
+        yield from check
+    except Exception as error:
+        frame = error.__traceback__
+        while frame and frame.tb_next:
+            frame = frame.tb_next
+        where = f"{frame.tb_frame.f_code.co_name}, line {frame.tb_lineno}" if frame else "?"
+        yield f"it raised {type(error).__name__}: {error} (in {where})"
+
+
+def _check_names(engine: Engine) -> Iterator[str]:
+    if not re.fullmatch(r"[a-z0-9][a-z0-9._-]*", engine.name):
+        yield f"`name` is '{engine.name}': use lower-case letters, digits, '.', '_' and '-'"
+    if engine.name in engine.aliases:
+        yield f"`aliases` repeats the name '{engine.name}'"
+    if not engine.formats:
+        yield "`formats` is empty: no model would ever be served with it"
+    if not engine.modes:
+        yield "`modes` is empty: it would never be started"
+
+
+def _check_answers(engine: Engine) -> Iterator[str]:
+    """Call what the planner asks about machines and models."""
+    for platform in PLATFORMS:
+        score, reason = engine.preference(platform)
+        if not isinstance(score, int) or score < 0 or not reason:
+            yield f"`preference` returns {(score, reason)!r}: return a number ≥ 0 and a reason"
+        refusal = engine.refuses(platform, MODEL)
+        if refusal is not None and not (isinstance(refusal, str) and refusal):
+            yield f"`refuses` returns {refusal!r}: return None, or the reason"
+    found = engine.find(SearchPaths(search=""))
+    if isinstance(found, Missing):
+        if not (found.reason and found.hint):
+            yield "`find` returns a Missing without a reason or a hint"
+    elif not (found.python or found.executable or isinstance(engine, Attachable)):
+        yield "`find` returns an Installation with neither `python` nor `executable`"
+    if found.engine != engine.name:
+        yield f"`find` returns something of engine '{found.engine}'"
+
+
+def _check_launch(engine: Engine) -> Iterator[str]:
+    """Build the start of a process in each mode, twice."""
+    for mode in engine.modes:
+        settings = _make_settings(mode, extra_args=USER_ARGUMENTS)
+        environ = dict(USER_VARIABLES)
+        endpoint = Endpoint(port=PORT, api_key=KEY)
+        spec = _launch(engine, settings, endpoint, environ)
+        again = _launch(engine, settings, endpoint, dict(environ))
+        if (spec.argv, dict(spec.env)) != (again.argv, dict(again.env)):
+            yield "`launch` is not pure: the same arguments gave another command line"
+        if environ != USER_VARIABLES:
+            yield "`launch` changes the mapping `environ`"
+        if not spec.argv or not all(isinstance(word, str) and word for word in spec.argv):
+            yield f"`launch` returns the command line {spec.argv!r}: each word has to be a text"
+            return
+        if not Path(spec.argv[0]).is_absolute():
+            yield f"`launch` starts '{spec.argv[0]}': start the installation by its full path"
+        passed = " ".join((*spec.argv, *spec.env.values()))
+        if str(PORT) not in passed:
+            yield "`launch` does not tell the server its port (`endpoint.port`)"
+        if KEY in " ".join(spec.argv):
+            yield (
+                "`launch` puts the key into the command line, where every user of the machine can "
+                "read it: pass it in a variable, or not at all"
+            )
+        if spec.argv[-len(USER_ARGUMENTS) :] != USER_ARGUMENTS:
+            yield "`launch` does not put `settings.extra_args` last, where they win"
+        if "MY_PASSWORD" in spec.env or spec.env.get("HOST") == USER_VARIABLES["HOST"]:
+            yield (
+                "`launch` hands the user's whole environment on: use "
+                "vllama.engines.child_env.build_child_env"
+            )
+        if spec.name != settings.alias:
+            yield f"`launch` names the process '{spec.name}', not '{settings.alias}' (the alias)"
+        for words in (spec.hopeless, spec.fatal):
+            re.compile(words or "")
+        for path in (spec.probe.path, spec.probe.verify_path or "/"):
+            if not path.startswith("/"):
+                yield f"`launch` returns a probe of '{path}': a path begins with '/'"
+
+
+def _check_probe(engine: Engine) -> Iterator[str]:
+    """Run the probe against a server that behaves as the probe expects, and as it does not."""
+    settings = _make_settings(engine.modes[0])
+    with serve_probes() as server:
+        port = server.server_port
+        spec = _launch(engine, settings, Endpoint(port=port, api_key=KEY), USER_VARIABLES)
+        takes_key = KEY in " ".join(spec.env.values())
+        server.probe, server.key = spec.probe, KEY if takes_key else None
+        if not _probe(spec):
+            yield f"the probe of {spec.probe.path} does not succeed with a server that is ready"
+        server.is_ready = False
+        if _probe(spec):
+            yield f"the probe of {spec.probe.path} succeeds with a server that answers 503"
+        server.is_ready, server.key = True, "another-key"
+        if takes_key and _probe(spec):
+            yield (
+                "the probe does not verify the key: name a route that asks for it in "
+                "`verify_path`, so that another program on the port is not taken for the engine"
+            )
+
+
+def _check_attach(engine: Attachable) -> Iterator[str]:
+    endpoints, path = engine.attach()
+    if not all(isinstance(endpoint, Endpoint) for endpoint in endpoints):
+        yield "`attach` returns something that is not an Endpoint"
+    if not path.startswith("/"):
+        yield f"`attach` returns the path '{path}': a path begins with '/'"
+
+
+def _check_sleep(engine: Sleeping) -> Iterator[str]:
+    for name in ("sleep", "wake", "asleep"):
+        method, path = getattr(engine, name)()
+        if method not in ("GET", "POST", "PUT") or not path.startswith("/"):
+            yield f"`{name}` returns {(method, path)!r}: return a method and a path"
+
+
+def _check_traits(engine: Engine) -> Iterator[str]:
+    """Compare what the adapter declares with how it was launched, and with itself."""
+    for mode in engine.modes:
+        settings, bundle = _make_settings(mode), _make_bundle(engine.formats[0])
+        traits = engine.traits(bundle, settings)
+        if _values(traits) != _values(engine.traits(bundle, settings)):
+            yield "`traits` is not pure: the same arguments gave other traits"
+        if traits.context_length != CONTEXT:
+            yield f"`traits` has context_length={traits.context_length}, but {CONTEXT} was planned"
+        if traits.num_ctx is not None:
+            yield "`traits` sets `num_ctx`, which belongs to single requests"
+        if traits.max_concurrency < 1:
+            yield "`traits` allows no request at all: `max_concurrency` is at least 1"
+        if mode is Mode.EMBED and not traits.embeds:
+            yield "`traits` says `embeds=False` of a process that is started for embeddings"
+        for names, where in ((traits.parameters, "parameters"), (traits.limits, "limits")):
+            if unknown := sorted(set(names) - set(Sampling.__struct_fields__)):
+                yield f"`traits` has unknown names in `{where}`: {', '.join(unknown)}"
+        for name, (low, high) in traits.limits.items():
+            if low > high:
+                yield f"`traits` limits {name} to nothing ({low} to {high})"
+        for field in fields(traits):
+            path = getattr(traits, field.name) if field.name.endswith("_path") else None
+            if path is not None and not path.startswith("/"):
+                yield f"`traits` has the {field.name} '{path}': a path begins with '/'"
+        if traits.roles is not None and (lacks := {"system", "user", "assistant"} - traits.roles):
+            yield f"`traits` does not take messages of the roles {', '.join(sorted(lacks))}"
+
+
+def _check_failures(engine: Engine) -> Iterator[str]:
+    """Compile each pattern and fill its sentences."""
+    for pattern in engine.failures:
+        try:
+            groups = re.compile(pattern.pattern).groups
+        except re.error as error:
+            yield f"`failures` has a bad regular expression: {pattern.pattern} ({error})"
+            continue
+        for words in (pattern.cause, pattern.hint or ""):
+            try:
+                words.format(*[""] * groups)
+            except (IndexError, KeyError, ValueError):
+                yield f"`failures` uses a group in '{words}' that {pattern.pattern} does not have"
+
+
+def _check_recordings(engine: Engine, recordings: Sequence[Recording]) -> Iterator[str]:
+    """Diagnose recorded exits, and lines that any program may print."""
+    diagnose = _launch(engine, _make_settings(engine.modes[0]), Endpoint(port=PORT), {}).diagnose
+    for line, fault in COMMON_LINES:
+        told = diagnose(Exit(code=1, output=("before", line, "after")))
+        if told.fault is not fault:
+            yield f"'{line}' has the fault {told.fault}, not {fault}: '{told.cause}'"
+    for one in recordings:
+        told = diagnose(Exit(code=one.code, output=one.lines))
+        if one.cause not in told.cause:
+            yield f"the recording of '{one.cause}' is diagnosed as '{told.cause}'"
+        if (told.fault, told.retryable) != (one.fault, one.retryable):
+            yield (
+                f"the recording of '{one.cause}' has the fault {told.fault} (retryable: "
+                f"{told.retryable}), not {one.fault} ({one.retryable})"
+            )
+
+
+# -- made-up arguments ---------------------------------------------------------------------------
+
+
+def _make_settings(mode: Mode, *, extra_args: tuple[str, ...] = ()) -> Settings:
+    return Settings(mode=mode, alias="m:latest", context_length=CONTEXT, extra_args=extra_args)
+
+
+def _make_bundle(format_: Format) -> Bundle:
+    path = Path("/models/m.gguf" if format_ is Format.GGUF else "/models/m")
+    return Bundle(
+        name="m:latest", store="folder", format=format_, path=path, files=(path,),
+        size_bytes=98_362_432, digest="0" * 64, modified_s=0.0, hub_id="org/m",
+    )  # fmt: skip
+
+
+def _launch(
+    engine: Engine, settings: Settings, endpoint: Endpoint, environ: Mapping[str, str]
+) -> LaunchSpec:
+    installation = Installation(
+        engine=engine.name,
+        version="1.0",
+        python=Path("/env/bin/python"),
+        executable=Path("/env/bin/program"),
+    )
+    return engine.launch(_make_bundle(engine.formats[0]), settings, installation, endpoint, environ)
+
+
+def _values(traits: Traits) -> dict[str, object]:
+    """Return what can be compared: functions may be made anew with each call."""
+    values = {field.name: getattr(traits, field.name) for field in fields(traits)}
+    return {name: value for name, value in values.items() if not callable(value)}
+
+
+def _probe(spec: LaunchSpec) -> bool:
+    """Probe once, in a thread of its own: the caller may run an event loop."""
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        return pool.submit(asyncio.run, probe_once(spec)).result()
