@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import pytest
-from msgspec.structs import fields
 
 from vllama import config
-from vllama.config.changes import FIXED, changes
+from vllama.config.changes import KEPT, compare_settings
 
 
 def load(**environ: str) -> config.Config:
@@ -20,7 +21,7 @@ def load(**environ: str) -> config.Config:
         ({}, {"VLLAMA_MAX_QUEUE": "3"}, ("max_queue (512 → 3)",), ()),
         ({"VLLAMA_MAX_QUEUE": "3"}, {}, ("max_queue (3 → 512)",), ()),
         ({}, {"VLLAMA_ALIASES": "a=b,c=d"}, ("aliases (none → a=b, c=d)",), ()),
-        ({}, {"VLLAMA_CONTEXT_LENGTH": "8k"}, ("context_length (unset → 8192)",), ()),
+        ({}, {"VLLAMA_CONTEXT_LENGTH": "8k"}, ("context_length (auto → 8192)",), ()),
         ({}, {"VLLAMA_DEBUG": "true"}, ("debug (false → true)",), ()),
         ({"VLLAMA_API_KEY": "k1"}, {"VLLAMA_API_KEY": "k2"}, ("api_key",), ()),
         ({}, {"VLLAMA_PORT": "99"}, (), ("port (11434 → 99)",)),
@@ -33,14 +34,14 @@ def test_changes(
     before: dict[str, str], after: dict[str, str], taken: tuple[str, ...], kept: tuple[str, ...]
 ) -> None:
     old, new = load(**before), load(**after)
-    found = changes(old, new)
+    found = compare_settings(old, new)
     assert (found.taken, found.kept) == (taken, kept)
     for field in fields(config.Config):
-        source = old if field.name in FIXED else new
+        source = old if field.name in KEPT else new
         assert getattr(found.config, field.name) == getattr(source, field.name)
-    assert changes(found.config, new).taken == ()
+    assert compare_settings(found.config, new).taken == ()
 
 
 def test_what_is_fixed_are_settings() -> None:
     known = {setting.field for setting in config.SETTINGS} | {"scheme"}
-    assert known >= FIXED
+    assert known >= KEPT

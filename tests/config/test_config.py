@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import re
@@ -111,7 +112,7 @@ def test_defaults(home: Path) -> None:
         ({"host": "h"}, {"OLLAMA_HOST": "1.2.3.4:5"}, "h", 5),
         ({"host": "h:8"}, {"VLLAMA_PORT": "6"}, "h", 8),
         ({"host": "h:8", "port": 9}, {}, "h", 9),
-        ({"host": None, "port": config.UNSET}, {"VLLAMA_PORT": "6"}, "127.0.0.1", 6),
+        ({"host": None, "port": None}, {"VLLAMA_PORT": "6"}, "127.0.0.1", 6),
         ({"port": 0}, {}, "127.0.0.1", 0),
     ],
 )
@@ -272,20 +273,20 @@ def test_the_token_file(home: Path) -> None:
 
 
 def test_the_table_is_whole_and_without_doubles() -> None:
-    rows = config.table()
+    rows = config.reference_rows()
     for column in ("key", "flag", "env", "foreign"):
         names = [row[column] for row in rows if row[column]]
         assert len(names) == len(set(names))
     assert all(row["help"] and row["example"] for row in rows)
-    derived = {"scheme", "config_file", "notes"}
+    derived = {"scheme", "config_file", "notes", "sources"}
     fields = {setting.field for setting in config.SETTINGS}
-    assert fields == set(config.Config.__struct_fields__) - derived
+    assert fields == {field.name for field in dataclasses.fields(config.Config)} - derived
 
 
 @pytest.mark.parametrize("setting", config.SETTINGS, ids=lambda setting: setting.key)
 def test_every_example_is_accepted(setting: config.Setting) -> None:
     if setting.field == "api_key_file":  # is read at once
-        setting.parse(setting.example)
+        setting.kind.parse(setting.example)
         return
     certificate = {"VLLAMA_TLS_CERT": "cert.pem"} if setting.field == "tls_key" else {}
     config.load({}, {setting.env: setting.example, **certificate})

@@ -13,9 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.stub import StubServer
 from tests.ports import free_port
-from tests.tiny import write_tiny_gguf
 from vllama.routes import route_table
 
 ROOT = Path(__file__).parents[2]
@@ -23,29 +21,6 @@ NAMES = sorted(
     {name for table in route_table.ROUTES.values() for name in table.values()}
     | {name for _, table in route_table.PREFIXES for name in table.values()}
 )
-LATE = {
-    *("click", "dataclasses", "difflib", "email", "filelock", "hashlib", "httpx", "httpx2"),
-    *("huggingface_hub", "importlib.metadata", "jinja2", "logging.config", "multiprocessing"),
-    *("numpy", "platformdirs", "prometheus_client", "prompt_toolkit", "psutil", "pydantic"),
-    *("rich", "shutil", "tempfile", "tomlkit", "tomllib", "vllama.server.daemon"),
-}
-"""What no server needs to tell that it is there."""
-LATE_PACKAGES = ("engines", "hardware", "models", "plan", "scheduler", "translate")
-BRIEF = ("list", "ps", "show tiny", "stop tiny")
-NEVER = {
-    *("asyncio", "click", "difflib", "httpx", "httpx2", "huggingface_hub", "importlib.metadata"),
-    *("jinja2", "multiprocessing", "prompt_toolkit", "rich", "tomllib", "urllib3"),
-    *(
-        "vllama.server.daemon",
-        "vllama.models.convert",
-        "vllama.models.create",
-        "vllama.models.resolve",
-    ),
-}
-"""What no command that ends at once needs."""
-FILES_ONLY = {"email", "http.client", "shutil", "ssl", "tempfile", "urllib.request"}
-"""What a command about files does without, too."""
-NEVER_PACKAGES = ("engines", "gateway", "hardware", "plan", "scheduler", "supervise")
 OPENING = """
 import sys
 from vllama.server import startup
@@ -104,30 +79,6 @@ def test_a_server_answers_before_it_makes_the_rest(tmp_path: Path) -> None:
     assert b"cannot serve: no such engine" in told
     assert process.returncode == 3
     assert "vllama.server.startup" in there
-    packages = tuple(f"vllama.{name}." for name in LATE_PACKAGES)
-    assert {name for name in there if name in LATE or name.startswith(packages)} == set()
-
-
-@pytest.mark.parametrize("line", BRIEF)
-def test_a_brief_command_imports_only_what_it_needs(line: str, tmp_path: Path) -> None:
-    write_tiny_gguf(tmp_path / "tiny.gguf")
-    stub = StubServer()
-    stub.on("GET /api/ps", {"models": [{"name": "tiny:latest", "size": 1, "size_vram": 0}]})
-    stub.on("POST /api/generate", {"done": True})
-    # the real end of these commands would leave no time to look
-    run = "import sys, os\nfrom vllama.__main__ import main\nos._exit = print"
-    environ = {"HOME": str(tmp_path), "OLLAMA_HOST": stub.address, "VLLAMA_FOLDERS": str(tmp_path)}
-    try:
-        code = f"{run}\nsys.argv[1:] = {line.split()}\nassert main() == 0"
-        there = modules_after(code, environ)
-    finally:
-        stub.close()
-    asks = line.startswith(("ps", "stop"))
-    assert ("vllama.cli.client" in there) is asks
-    assert ("vllama.models.library" in there) is not asks
-    packages = tuple(f"vllama.{name}." for name in NEVER_PACKAGES)
-    unwanted = NEVER if asks else NEVER | FILES_ONLY
-    assert {name for name in there if name in unwanted or name.startswith(packages)} == set()
 
 
 def test_all_of_the_gateway_is_there_soon_after() -> None:

@@ -1,6 +1,6 @@
 """The boundary of the command line: arguments in, exit code out.
 
-Light: only what a command needs is imported, click included (the help page needs none of it).
+Imports inside functions keep the short commands quick: each imports only what it needs.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ import contextlib
 import io
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from vllama.cli.command_index import ALIASES, COMMANDS, help_page
+from vllama import __version__
+from vllama.cli.command_index import ALIASES, COMMANDS
 
 INTERRUPTED = 130
 USAGE = 2
@@ -31,9 +32,11 @@ def run(argv: Sequence[str]) -> int:
         if isinstance(stream, io.TextIOWrapper):  # half a character must not end an answer
             stream.reconfigure(errors="replace")
     try:
-        status = _light(list(argv))
-        if status is None:
-            status = _run(*prepare(list(argv)))
+        if argv and argv[0] in ("--version", "-v"):
+            sys.stdout.write(f"vllama version is {__version__}\n")
+            status = 0
+        else:
+            status = _run_command(*prepare(list(argv)))
         sys.stdout.flush()
         return status
     except KeyboardInterrupt:
@@ -47,73 +50,33 @@ def run(argv: Sequence[str]) -> int:
         return 1
 
 
-def _light(argv: list[str]) -> int | None:
-    """Do what needs no command: version, help page, completion. None if it is something else."""
-    if argv[:1] in (["--version"], ["-v"]):
-        from vllama import __version__
+def _run_command(args: list[str], rest: tuple[str, ...]) -> int:
+    """Parse the arguments and run the command; show what is wrong with either."""
+    import typer
 
-        sys.stdout.write(f"vllama version is {__version__}\n")
-        return 0
-    if not argv:
-        from vllama.cli.commands import completion
-
-        if completion.is_asked():
-            return completion.answer()
-    if not argv or argv == ["help"] or argv[0] in HELP_FLAGS:
-        sys.stdout.write(help_page())
-        return 0
-    return None
-
-
-def _run(args: list[str], rest: tuple[str, ...]) -> int:
+    from vllama.cli.output import show_error
+    from vllama.cli.parser import COMPLETION_VARIABLE, root
     from vllama.errors import VllamaError
 
     try:
-        if args[:1] == ["serve"] and not {*HELP_FLAGS} & {*args}:
-            from vllama.cli.serving import plain_flags, serve_with
-
-            if (plain := plain_flags(args[1:])) is not None:
-                flags, file, yes = plain
-                return serve_with(rest, flags, file, yes=yes)
-        if (call := _plain_call(args)) is not None:
-            return call() or 0
-        return _parsed(args, rest)
+        status = root().main(
+            args,
+            prog_name="vllama",
+            complete_var=COMPLETION_VARIABLE,
+            standalone_mode=False,
+            obj=rest,
+        )
     except VllamaError as error:
-        from vllama.cli.output import show_error
-
         show_error(error.message, error.hint)
         return error.exit_code
-
-
-def _plain_call(args: Sequence[str]) -> Callable[[], int | None] | None:
-    """Return what a command line does that can be read without click, None if it cannot."""
-    name = ALIASES.get(args[0], args[0]) if args else ""
-    if name not in COMMANDS:
-        return None
-    from vllama.cli.declare import function_at, plain_call
-
-    return plain_call(function_at(COMMANDS[name])[0], args[1:])
-
-
-def _parsed(args: list[str], rest: tuple[str, ...]) -> int:
-    """Let click read the arguments and run the command. Raises VllamaError."""
-    import click
-
-    from vllama.cli.output import show_error
-    from vllama.cli.parser import root
-
-    try:
-        parser = root()
-        with parser.make_context("vllama", args, obj=rest) as context:
-            status = parser.invoke(context)
-    except click.ClickException as error:
+    except typer.TyperException as error:
         problem = error.format_message().rstrip(".")
         show_error(problem, _usage_hint(args, problem))
         return USAGE
-    except click.Abort:
+    except typer.Abort:
         return INTERRUPTED
-    except click.exceptions.Exit as end:
-        return end.exit_code
+    except SystemExit as end:  # how typer leaves when it has answered a shell
+        return int(end.code or 0)
     return status if isinstance(status, int) else 0
 
 
@@ -124,7 +87,7 @@ def prepare(args: list[str]) -> tuple[list[str], tuple[str, ...]]:
     Ollama.
     """
     rest: tuple[str, ...] = ()
-    if args[:1] == ["help"]:
+    if not args or args[0] == "help":
         args = [*args[1:2], "--help"]
     if args[:1] and ALIASES.get(args[0], args[0]) in REST and "--" in args:
         cut = args.index("--")

@@ -7,9 +7,7 @@ import shutil
 import sys
 from typing import TYPE_CHECKING
 
-import click
-
-from vllama.cli.output import is_terminal, say_aside, show_warning
+from vllama.cli.output import ask, confirm, is_terminal, say_aside, show_warning
 from vllama.errors import ConfigError, EngineMissing, VllamaError
 
 if TYPE_CHECKING:
@@ -49,7 +47,7 @@ def agreed(question: str, *, yes: bool) -> bool:
         raise ConfigError(
             "cannot ask whether to install: this is no terminal", hint="run it again with --yes"
         )
-    return click.confirm(question, default=True, err=True)
+    return confirm(question)
 
 
 def carry_out(offer: Offer) -> Installation:
@@ -123,13 +121,12 @@ def offers_for(names: Sequence[str], environments: Path) -> list[Offer]:
 def picked(offers: Sequence[Offer]) -> Offer | None:
     """Let the user choose one by its number, the first by yes, or none."""
     if len(offers) == 1:
-        return offers[0] if click.confirm("Install it now?", default=True, err=True) else None
+        return offers[0] if confirm("Install it now?") else None
     numbers = {str(number): each for number, each in enumerate(offers, 1)}
     words = {"y": offers[0], "yes": offers[0], "n": None, "no": None}
     while True:
         question = f"Install which one now ({', '.join(numbers)}, or n for none)?"
-        answer = click.prompt(question, default="1", err=True, prompt_suffix=" ")
-        answer = str(answer).strip().lower()
+        answer = ask(question, default="1").lower()
         if answer in numbers or answer in words:
             return (numbers | words)[answer]
         say_aside(f"type a number from 1 to {len(offers)}, or n for none")

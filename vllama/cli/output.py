@@ -92,3 +92,26 @@ def _width(text: str) -> int:
     from rich.cells import cell_len
 
     return cell_len(text)
+
+
+def ask(question: str, default: str) -> str:
+    """Ask on stderr, and return the answer; `default` for an empty one. Raises KeyboardInterrupt.
+
+    typer's own prompts write to stdout, where only results belong.
+    """
+    print(f"{question} [{default}]: ", end="", file=sys.stderr, flush=True)
+    try:
+        return input().strip() or default
+    except EOFError:  # nobody answers any more, as after Ctrl-C
+        raise KeyboardInterrupt from None
+
+
+def confirm(question: str) -> bool:
+    """Ask a question that is answered with yes, the default, or no. Raises KeyboardInterrupt."""
+    while True:
+        match ask(question, "Y/n").lower():
+            case "y" | "yes" | "y/n":
+                return True
+            case "n" | "no":
+                return False
+        say_aside("type y or n")

@@ -1,4 +1,4 @@
-"""All settings of vllama: one table, one loader, and the slice that each package is given.
+"""All settings of vllama: one declaration, one loader, and the part that each package is given.
 
 The only reader of `os.environ`. No other package but `daemon` and `cli` imports this one.
 Ollama's variables keep Ollama's manners (a boolean that cannot be read counts as true, another
@@ -8,16 +8,13 @@ wrong value is noted and left out); flags, `VLLAMA_*` and the config file are st
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
-
-from msgspec import NODEFAULT
 
 from vllama.config import address
 from vllama.config.folders import OLLAMA_SERVICE_DIR, default_lmstudio_dirs, default_models_dir
-from vllama.config.load import as_text, default_file, load
-from vllama.config.settings import UNSET, Config, Unset, default
-from vllama.config.table import SETTINGS, Setting
+from vllama.config.load import default_file, load
+from vllama.config.schema import file_schema, reference_rows
+from vllama.config.settings import SETTINGS, Config, Setting
 
 if TYPE_CHECKING:
     from vllama.engines.base import SearchPaths
@@ -27,19 +24,18 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SETTINGS",
-    "UNSET",
     "Config",
     "Setting",
-    "Unset",
     "default_file",
     "environ",
+    "file_schema",
     "guards",
     "load",
     "models_settings",
     "places",
     "preferences",
     "prepare_environment",
-    "table",
+    "reference_rows",
 ]
 
 
@@ -52,27 +48,6 @@ def prepare_environment() -> None:
     """Silence the hub library's telemetry and bars; to be called before its first import."""
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
     os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
-
-
-def table() -> tuple[Mapping[str, str], ...]:
-    """Return the table of settings as rows of text, for the documentation and its test."""
-
-    def shown(setting: Setting) -> str:
-        value = default(setting.field)
-        return "" if value in (None, NODEFAULT, ()) else as_text(value)
-
-    return tuple(
-        {
-            "key": setting.key,
-            "flag": setting.flag or "",
-            "env": setting.env,
-            "foreign": setting.foreign or "",
-            "default": shown(setting),
-            "example": setting.example,
-            "help": setting.help,
-        }
-        for setting in SETTINGS
-    )
 
 
 def models_settings(config: Config) -> ModelsSettings:

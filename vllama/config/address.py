@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import ipaddress
 import re
-
-from msgspec import Struct
+from dataclasses import dataclass
 
 SCHEME_PORTS = {"http": 80, "https": 443}
 
 
-class Address(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
     """Parts of an address; IPv6 without brackets. `bad_port` is the text of an unusable port."""
 
     scheme: str | None = None

@@ -1,64 +1,42 @@
 """What changes when the settings are read again while the server runs. Pure.
 
-Everything is taken over but the rows in `FIXED`. Of what is taken over, the settings of an engine
+All settings are taken over except those that are declared to need a restart. Settings of an engine
 matter to the next load: a model that is loaded stays as it is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
-from msgspec import Struct
-from msgspec.structs import replace
+from vllama.config.settings import SETTINGS, Config
 
-from vllama.config.load import as_text
-from vllama.config.settings import Config
-from vllama.config.table import SETTINGS
-
-FIXED = frozenset(
-    {
-        *("scheme", "host", "port", "model"),  # what is done once, at the start
-        *("upstreams", "upstream_key", "engine_paths"),  # engines are looked for once
-        *("gpu_overhead_bytes", "replicas"),  # running engines are counted by them
-        *("tls_cert", "tls_key"),  # the same files are read again
-        *("data_dir", "log_dir", "run_dir", "log_format", "drain_timeout_s"),
-    }
-)
+KEPT = frozenset({"scheme", *(each.field for each in SETTINGS if each.needs_restart)})
 """Fields of `Config` that a running server keeps."""
 
 
-class Changes(Struct, frozen=True, kw_only=True):
-    """The settings to go on with, and what to tell: `taken` over, and `kept` until a restart."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """The settings to go on with; the changes that were `taken` over, and those `kept` back."""
 
     config: Config
     taken: tuple[str, ...]
     kept: tuple[str, ...]
 
 
-def changes(old: Config, new: Config) -> Changes:
+def compare_settings(old: Config, new: Config) -> Changes:
     """Compare the settings in use with those read again; secrets are named, not shown."""
-    fixed = {name: getattr(old, name) for name in FIXED}
     return Changes(
-        config=replace(new, **fixed),
-        taken=tuple(_told(old, new, fixed=False)),
-        kept=tuple(_told(old, new, fixed=True)),
+        config=replace(new, **{name: getattr(old, name) for name in KEPT}),
+        taken=tuple(_changed(old, new, needs_restart=False)),
+        kept=tuple(_changed(old, new, needs_restart=True)),
     )
 
 
-def _told(old: Config, new: Config, *, fixed: bool) -> Iterator[str]:
+def _changed(old: Config, new: Config, *, needs_restart: bool) -> Iterator[str]:
     for setting in SETTINGS:
         before, after = getattr(old, setting.field), getattr(new, setting.field)
-        if before == after or (setting.field in FIXED) is not fixed:
+        if before == after or setting.needs_restart is not needs_restart:
             continue
-        if setting.secret:
-            yield setting.key
-        else:
-            yield f"{setting.key} ({_text(before)} → {_text(after)})"
-
-
-def _text(value: object) -> str:
-    """Write a value in a line; of a list or a table its items."""
-    if not isinstance(value, tuple):
-        return "unset" if value is None else as_text(value)
-    items = ("=".join(map(str, item)) if isinstance(item, tuple) else str(item) for item in value)
-    return ", ".join(items) or "none"
+        text = setting.kind.text
+        yield setting.key if setting.secret else f"{setting.key} ({text(before)} → {text(after)})"

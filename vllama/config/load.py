@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from msgspec import Struct
 
 from vllama.config import address
 from vllama.config.address import Address
 from vllama.config.folders import default_config_dir, default_data_dir, default_hf_home
 from vllama.config.key_file import open_to_others, read_keys
-from vllama.config.settings import (
-    UNSET,
-    Config,
-    default,
-)
-from vllama.config.table import ENV_PREFIX, SETTINGS, Setting
+from vllama.config.settings import BY_FIELD, ENV_PREFIX, SETTINGS, Config, Setting
+from vllama.config.values import write_value
 from vllama.errors import ConfigError
 
 FILE_NAME = "config.toml"
@@ -32,32 +27,39 @@ def default_file() -> Path:
 def load(
     flags: Mapping[str, object], environ: Mapping[str, str], file: Path | None = None
 ) -> Config:
-    """Put the settings together; `flags` by field name, None or `UNSET` where not given.
+    """Put the settings together; `flags` by field name, None where one was not given.
 
-    1. Read the file: the one given, else `VLLAMA_CONFIG`, else the default one if it is there.
-    2. For each row of the table take the highest source that has it.
+    1. Read the file: the one given, else `VLLAMA_CONFIG`, else the default one if it exists.
+    2. For each setting take the value of the highest source that has it.
     3. Fill in what follows from other settings.
 
     Raises ConfigError that names the key, the value and where it came from.
     """
-    notes: list[str] = []
     path, entries = _read_file(file, environ)
-    values: dict[str, Any] = {}
+    loader = _Loader(environ)
     for setting in SETTINGS:
         given = [g for g in _given(setting, flags, environ, entries, path) if g.is_given]
-        if setting.field == "host":
-            _take_addresses(setting, given, values, notes)
-        elif setting.field == "port":
-            _take_port(setting, given, values)
-        else:
-            _take(setting, given, values, notes)
-    _fill_in(values, environ, notes)
-    notes.extend(_unknown_variables(environ))
-    return Config(**values, config_file=path, notes=tuple(notes))
+        match setting.field:
+            case "host":
+                loader.take_addresses(setting, given)
+            case "port":
+                loader.take_port(setting, given)
+            case _:
+                loader.take(setting, given)
+    loader.fill_in()
+    loader.read_secrets()
+    loader.notes.extend(_unknown_variables(environ))
+    return Config(
+        **loader.values, config_file=path, notes=tuple(loader.notes), sources=loader.sources
+    )
 
 
-class _Given(Struct, frozen=True, kw_only=True):
-    """A value as it was written, and where. `lenient`: by Ollama's manners. Low `rank` wins."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Given:
+    """A value as it was written, and where. The lowest `rank` wins.
+
+    A value of Ollama's variables is `lenient`: a wrong one is noted and left out, as Ollama does.
+    """
 
     value: object
     origin: str
@@ -66,7 +68,7 @@ class _Given(Struct, frozen=True, kw_only=True):
 
     @property
     def is_given(self) -> bool:
-        return self.value is not None and self.value is not UNSET and self.value != ""
+        return self.value is not None and self.value != ""
 
 
 def _given(
@@ -76,7 +78,7 @@ def _given(
     entries: Mapping[str, object],
     path: Path | None,
 ) -> Iterator[_Given]:
-    """Yield what each source says, highest first."""
+    """Yield what each source says, the highest first."""
     origin = setting.flag or f"the argument {setting.field}"
     yield _Given(value=flags.get(setting.field), origin=origin, rank=0)
     yield _Given(value=_unquoted(environ, setting.env), origin=setting.env, rank=1)
@@ -91,82 +93,145 @@ def _trimmed(environ: Mapping[str, str], name: str) -> str:
 
 
 def _unquoted(environ: Mapping[str, str], name: str) -> str:
-    """Take off a pair of quotes only: inside `--a 'b c'` they mean something."""
+    """Take off one pair of quotes only: inside `--a 'b c'` they mean something."""
     text = environ.get(name, "").strip()
     paired = len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" and text.count(text[0]) == 2
     return text[1:-1] if paired else text
 
 
-def _take(
-    setting: Setting, given: Iterable[_Given], values: dict[str, Any], notes: list[str]
-) -> None:
-    for source in given:
-        try:
-            values[setting.field] = _parse(setting, source)
-        except ConfigError as error:
-            if not source.lenient:
-                raise
-            if isinstance(default(setting.field), bool) or setting.field == "flash_attention":
-                values[setting.field] = True
+class _Loader:
+    """Collects the values of all settings, where each came from, and warnings for the user."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self.values: dict[str, Any] = {}
+        self.sources: dict[str, str] = {}
+        self.notes: list[str] = []
+        self._environ = environ
+        self._port_rank = 99  # of the address that names a port
+
+    def take(self, setting: Setting, given: Iterable[_Given]) -> None:
+        """Take the value of the highest source that has a usable one."""
+        for source in given:
+            try:
+                value = _parse(setting, source)
+            except ConfigError as error:
+                if not source.lenient:
+                    raise
+                if not (setting.is_switch or setting.field == "flash_attention"):
+                    self.notes.append(f"{error.message}; it is left out")
+                    continue
+                value = True  # Ollama's booleans: whatever cannot be read counts as true
+            self._set(setting.field, value, source.origin)
+            return
+
+    def take_addresses(self, setting: Setting, given: Iterable[_Given]) -> None:
+        """Take scheme, host and port each from the highest source that names it."""
+        for source in given:
+            if source.lenient:
+                parts = self._lenient_address(str(source.value), source.origin)
             else:
-                notes.append(f"{error.message}; it is left out")
-                continue
-        return
+                parts = _parse(setting, source)
+            for field, part in (("host", parts.host), ("scheme", parts.scheme)):
+                if part is not None:
+                    self._set(field, part, source.origin)
+            if parts.port is not None and "port" not in self.values:
+                self._set("port", parts.port, source.origin)
+                self._port_rank = source.rank
 
+    def take_port(self, setting: Setting, given: Iterable[_Given]) -> None:
+        """Take the port setting unless an address of a higher source names a port."""
+        for source in given:
+            number = _parse(setting, source)
+            if source.rank <= self._port_rank:
+                self.values["port"], self.sources["port"] = number, source.origin
+            return
 
-def _take_addresses(
-    setting: Setting, given: Iterable[_Given], values: dict[str, Any], notes: list[str]
-) -> None:
-    """Take scheme, host and port each from the highest source that names it."""
-    for source in given:
-        if source.lenient:
-            parts = _lenient_address(str(source.value), source.origin, notes)
-        else:
-            parts = _parse(setting, source)
-        if parts.host is not None:
-            values.setdefault("host", parts.host)
-        if parts.scheme is not None:
-            values.setdefault("scheme", parts.scheme)
-        if parts.port is not None:
-            values.setdefault("port", parts.port)
-            values.setdefault("port rank", source.rank)
+    def _lenient_address(self, text: str, origin: str) -> Address:
+        try:
+            parts = address.parse_address(text)
+        except ValueError as error:
+            self.notes.append(f'cannot use host "{text}" from {origin}: {error}; it is left out')
+            return Address()
+        if parts.bad_port is not None:
+            port = parts.port or BY_FIELD["port"].default
+            self.notes.append(
+                f'no such port: "{parts.bad_port}" in {origin}; {port} is used instead'
+            )
+        return parts
 
+    def fill_in(self) -> None:
+        """Derive the folders that belong together, and the hub's token as huggingface_hub does."""
+        environ = self._environ
+        home, cache = _trimmed(environ, "HF_HOME"), _trimmed(environ, "XDG_CACHE_HOME")
+        hf_home = Path(home).expanduser() if home else None
+        if hf_home is None:
+            hf_home = Path(cache).expanduser() / "huggingface" if cache else default_hf_home()
+        if older := _trimmed(environ, "HUGGINGFACE_HUB_CACHE"):
+            self._set("hf_cache_dir", Path(older).expanduser(), "HUGGINGFACE_HUB_CACHE")
+        self._set("hf_cache_dir", hf_home / "hub", "HF_HOME" if home else "")
+        token, origin = self._hub_token(hf_home)
+        self._set("hf_token", token, origin)
+        self._set("data_dir", default_data_dir())
+        self._set("log_dir", self.values["data_dir"] / "logs")
+        self._set("run_dir", self.values["data_dir"] / "run")
 
-def _lenient_address(text: str, origin: str, notes: list[str]) -> Address:
-    try:
-        parts = address.parse_address(text)
-    except ValueError as error:
-        notes.append(f'cannot use host "{text}" from {origin}: {error}; it is left out')
-        return Address()
-    if parts.bad_port is not None:
-        fallback = parts.port or default("port")
-        notes.append(f'no such port: "{parts.bad_port}" in {origin}; {fallback} is used instead')
-    return parts
+    def _hub_token(self, hf_home: Path) -> tuple[str | None, str]:
+        """Return the token that other tools of the hub have stored, and where it was."""
+        if "hf_token" in self.values:
+            return None, ""
+        if token := _trimmed(self._environ, "HUGGING_FACE_HUB_TOKEN"):
+            return token, "HUGGING_FACE_HUB_TOKEN"
+        named = _trimmed(self._environ, "HF_TOKEN_PATH")
+        path = Path(named).expanduser() if named else hf_home / "token"
+        try:
+            token = path.read_text().strip()
+            return token or None, str(path) if token else ""
+        except FileNotFoundError:
+            pass
+        except (OSError, UnicodeDecodeError):
+            self.notes.append(f'cannot read the hub\'s token in "{path}"; it is left out')
+        return None, ""
 
+    def read_secrets(self) -> None:
+        """Read the file of keys, and warn of secrets that others can read."""
+        values = self.values
+        certificate, key, keys = (values.get(n) for n in ("tls_cert", "tls_key", "api_key_file"))
+        if certificate:
+            self._set("scheme", "https")
+        elif key:
+            raise ConfigError(
+                f'cannot use tls_key "{key}" alone',
+                hint="name its certificate too: --tls-cert FILE",
+            )
+        if keys:
+            values["api_key"] = (*values.get("api_key", ()), *read_keys(keys))
+            self.sources.setdefault("api_key", str(keys))
+        for secret in (keys, (key or certificate) if certificate else None):
+            if secret and (warning := open_to_others(secret)):
+                self.notes.append(warning)
 
-def _take_port(setting: Setting, given: Iterable[_Given], values: dict[str, Any]) -> None:
-    """Take a port setting unless an address of a higher source names one."""
-    rank = values.pop("port rank", 99)
-    for source in given:
-        number = _parse(setting, source)
-        if source.rank <= rank:
-            values["port"] = number
-        return
+    def _set(self, field: str, value: object, origin: str = "") -> None:
+        """Set a value and its source unless a higher source has set one."""
+        if field in self.values:
+            return
+        self.values[field] = value
+        if origin:
+            self.sources[field] = origin
 
 
 def _parse(setting: Setting, source: _Given) -> Any:
-    value = source.value
-    shown = " ".join(map(str, value)) if isinstance(value, (list, tuple)) else as_text(value)
+    value, kind = source.value, setting.kind
+    shown = " ".join(map(str, value)) if isinstance(value, (list, tuple)) else write_value(value)
     try:
         if isinstance(value, (list, tuple)):
-            if not setting.many:
+            if not kind.is_list:
                 raise ValueError("a list cannot be given here")
-            return setting.parse([as_text(item) for item in value])
+            return kind.parse([write_value(item) for item in value])
         if isinstance(value, dict):
-            if not setting.table:
+            if not kind.is_table:
                 raise ValueError("a table cannot be given here")
-            return setting.parse([f"{name}={as_text(item)}" for name, item in value.items()])
-        return setting.parse(as_text(value))
+            return kind.parse([f"{name}={write_value(item)}" for name, item in value.items()])
+        return kind.parse(write_value(value))
     except ValueError as error:
         if setting.secret:
             shown = "…"
@@ -174,11 +239,6 @@ def _parse(setting: Setting, source: _Given) -> Any:
             f'cannot use {setting.key} "{shown}" from {source.origin}: {error}',
             hint=f"give {setting.help}, such as {setting.example}",
         ) from None
-
-
-def as_text(value: object) -> str:
-    """Write a value as a user would."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _read_file(
@@ -210,48 +270,6 @@ def _read_file(
             hint = f"did you mean {nearest}?" if nearest else f"use one of {', '.join(known)}"
             raise ConfigError(f'cannot use "{key}" in {path}: no such setting', hint=hint)
     return path, entries
-
-
-def _fill_in(values: dict[str, Any], environ: Mapping[str, str], notes: list[str]) -> None:
-    """Derive the folders that hang together, and the hub's token, as huggingface_hub does."""
-    home = _trimmed(environ, "HF_HOME")
-    cache = _trimmed(environ, "XDG_CACHE_HOME")
-    hf_home = Path(home).expanduser() if home else None
-    if hf_home is None:
-        hf_home = Path(cache).expanduser() / "huggingface" if cache else default_hf_home()
-    older = _trimmed(environ, "HUGGINGFACE_HUB_CACHE")
-    values.setdefault("hf_cache_dir", Path(older).expanduser() if older else hf_home / "hub")
-    if "hf_token" not in values and (token := _trimmed(environ, "HUGGING_FACE_HUB_TOKEN")):
-        values["hf_token"] = token
-    if "hf_token" not in values:
-        named = _trimmed(environ, "HF_TOKEN_PATH")
-        path = Path(named).expanduser() if named else hf_home / "token"
-        try:
-            values["hf_token"] = path.read_text().strip() or None
-        except FileNotFoundError:
-            pass
-        except (OSError, UnicodeDecodeError):
-            notes.append(f'cannot read the hub\'s token in "{path}"; it is left out')
-    _take_secrets(values, notes)
-    data = values.setdefault("data_dir", default_data_dir())
-    values.setdefault("log_dir", data / "logs")
-    values.setdefault("run_dir", data / "run")
-
-
-def _take_secrets(values: dict[str, Any], notes: list[str]) -> None:
-    """Read the file of keys; warn of secrets that others can read."""
-    certificate, key, keys = (values.get(n) for n in ("tls_cert", "tls_key", "api_key_file"))
-    if certificate:
-        values.setdefault("scheme", "https")
-    elif key:
-        raise ConfigError(
-            f'cannot use tls_key "{key}" alone', hint="name its certificate too: --tls-cert FILE"
-        )
-    if keys:
-        values["api_key"] = (*values.get("api_key", ()), *read_keys(keys))
-    for secret in (keys, (key or certificate) if certificate else None):
-        if secret and (warning := open_to_others(secret)):
-            notes.append(warning)
 
 
 def _unknown_variables(environ: Mapping[str, str]) -> Iterator[str]:

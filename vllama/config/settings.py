@@ -1,91 +1,471 @@
-"""The assembled settings and their defaults."""
+"""All settings, each declared once: type, default, kind of value, help, flag and variables.
+
+From a field of `Config` follow the flag of `serve`, the variables `VLLAMA_*` and Ollama's, the key
+of the config file, its JSON schema, and the reference page.
+"""
 
 from __future__ import annotations
 
-from enum import Enum
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from msgspec import NODEFAULT, Struct, field
-from msgspec.structs import fields
-
-from vllama.config import address
+from vllama.config import address, parse
+from vllama.config import values as v
 from vllama.config.folders import default_data_dir, default_hf_home, default_models_dir
 
-SECRETS = frozenset({"api_key", "client_key", "upstream_key", "hf_token"})
-"""The fields of `Config` that are never shown."""
+ENV_PREFIX = "VLLAMA_"
 
 
-class Unset(Enum):
-    """Type of `UNSET`, the value of a flag that was not given."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One setting as it is declared.
 
-    UNSET = "unset"
+    `foreign` is the variable of Ollama, or of the Hugging Face hub, that means the same. A `secret`
+    is never shown. A change of one that `needs_restart` is not taken over by a running server.
+    `default` is None too where it depends on this machine.
+    """
+
+    field: str
+    default: Any
+    kind: v.Kind
+    help: str
+    example: str
+    flag: str | None
+    short: str | None
+    foreign: str | None
+    secret: bool
+    needs_restart: bool
+
+    @property
+    def key(self) -> str:
+        """Name in the config file."""
+        return self.field.removesuffix("_s").removesuffix("_bytes")
+
+    @property
+    def env(self) -> str:
+        """Name of our own variable."""
+        return ENV_PREFIX + self.key.upper()
+
+    @property
+    def is_switch(self) -> bool:
+        """Whether the flag takes no value."""
+        return isinstance(self.default, bool)
+
+    @property
+    def default_text(self) -> str:
+        """The default as a user would write it; empty if there is none to show."""
+        return "" if self.default in (None, ()) else self.kind.text(self.default)
 
 
-UNSET = Unset.UNSET
+def setting(
+    default: Any,
+    kind: v.Kind,
+    help: str,
+    *,
+    example: str,
+    flag: str | None = None,
+    short: str | None = None,
+    foreign: str | None = None,
+    factory: Callable[[], Any] | None = None,
+    secret: bool = False,
+    needs_restart: bool = False,
+) -> Any:
+    """Declare a field of `Config`; with `factory` its default depends on this machine."""
+    declared = {
+        "default": default,
+        "kind": kind,
+        "help": help,
+        "example": example,
+        "flag": flag,
+        "short": short,
+        "foreign": foreign,
+        "secret": secret,
+        "needs_restart": needs_restart,
+    }
+    if factory is not None:
+        return field(default_factory=factory, metadata=declared, repr=not secret)
+    return field(default=default, metadata=declared, repr=not secret)
 
 
-class Config(Struct, frozen=True, kw_only=True):
-    """Every setting of one run. None means: decide by what is there.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """The settings of one run: an immutable snapshot. None means: decide by what is there.
 
     `port` 0 takes any free port. `context_length` is in tokens, `gpu_layers` -1 means all.
     `keep_alive_s` may be `math.inf`; `load_timeout_s` and `hang_timeout_s` None wait for ever.
     `num_parallel` and `max_loaded_models` 0 leave it to engine and memory. `api_key` has those of
-    `api_key_file` too. `allow_registry` () allows all, `max_blob_size_bytes` None any size. `notes`
-    are warnings for the user.
+    `api_key_file` too. `allow_registry` () allows all, `max_blob_size_bytes` None any size.
+
+    The last fields are not settings: `scheme` follows from the address and the certificate, `notes`
+    are warnings for the user, and `sources` says of each setting that was given where it came from.
     """
 
+    host: str = setting(
+        "127.0.0.1",
+        v.text("ADDRESS", parse.host),
+        "address to listen on",
+        example="0.0.0.0:11434",
+        flag="--host",
+        foreign="OLLAMA_HOST",
+        needs_restart=True,
+    )
+    port: int = setting(
+        11434,
+        v.number(0, 65535),
+        "port to listen on; 0 takes any free one",
+        example="11434",
+        flag="--port",
+        needs_restart=True,
+    )
+    model: str | None = setting(
+        None,
+        v.text("NAME", parse.model),
+        "model to load at the start",
+        example="Qwen/Qwen3-0.6B",
+        flag="--model",
+        short="-m",
+        needs_restart=True,
+    )
+    engine: str | None = setting(
+        None,
+        v.auto(v.NAME),
+        "engine to use; auto takes the best for this machine",
+        example="auto",
+        flag="--engine",
+    )
+    strict: bool = setting(
+        False,
+        v.SWITCH,
+        "fail if an engine does not start, instead of trying another plan",
+        example="true",
+        flag="--strict",
+    )
+    context_length: int | None = setting(
+        None,
+        v.auto(v.CONTEXT, "0"),
+        "context in tokens; 0 as the model and the memory allow",
+        example="8192",
+        flag="--ctx",
+        foreign="OLLAMA_CONTEXT_LENGTH",
+    )
+    gpu_layers: int | None = setting(
+        None,
+        v.auto(v.LAYERS),
+        "layers to put on the GPU; all, or 0 for none",
+        example="all",
+        flag="--gpu-layers",
+    )
+    threads: int | None = setting(
+        None,
+        v.auto(v.number(1), "0"),
+        "CPU threads of an engine",
+        example="8",
+        flag="--threads",
+    )
+    keep_alive_s: float = setting(
+        300.0,
+        v.DURATION,
+        "how long an idle model stays loaded; negative for ever",
+        example="5m",
+        flag="--keep-alive",
+        foreign="OLLAMA_KEEP_ALIVE",
+    )
+    load_timeout_s: float | None = setting(
+        300.0,
+        v.TIMEOUT,
+        "how long a load may make no progress; 0 for ever",
+        example="5m",
+        flag="--load-timeout",
+        foreign="OLLAMA_LOAD_TIMEOUT",
+    )
+    drain_timeout_s: float = setting(
+        10.0,
+        v.DURATION,
+        "how long running answers may take when the server stops",
+        example="10s",
+        needs_restart=True,
+    )
+    num_parallel: int = setting(
+        0,
+        v.number(0),
+        "requests at once per model; 0 as the engine likes (llama-server: 1, 4 if several come)",
+        example="4",
+        flag="--parallel",
+        foreign="OLLAMA_NUM_PARALLEL",
+    )
+    max_loaded_models: int = setting(
+        0,
+        v.number(0),
+        "models loaded at once; 0 as memory allows",
+        example="3",
+        flag="--max-loaded-models",
+        foreign="OLLAMA_MAX_LOADED_MODELS",
+    )
+    max_queue: int = setting(
+        512,
+        v.number(0),
+        "requests that may wait for a model; more are refused",
+        example="512",
+        flag="--max-queue",
+        foreign="OLLAMA_MAX_QUEUE",
+    )
+    replicas: int = setting(
+        1,
+        v.number(1, 64),
+        "processes of each model, between which its requests are shared",
+        example="2",
+        flag="--replicas",
+        needs_restart=True,
+    )
+    hang_timeout_s: float | None = setting(
+        30.0,
+        v.TIMEOUT,
+        "how long an engine may be silent in an answer before it is restarted; 0 for ever",
+        example="30s",
+        flag="--hang-timeout",
+    )
+    origins: tuple[str, ...] = setting(
+        (),
+        v.many(v.URL),
+        "further origins that browsers may call from",
+        example="https://chat.example",
+        foreign="OLLAMA_ORIGINS",
+    )
+    api_key: tuple[str, ...] = setting(
+        (),
+        v.many(v.KEY),
+        "keys, one of which every request but / and those for health must show; others on this "
+        "machine can see flags, but not api_key_file",
+        example="sk-1234",
+        flag="--api-key",
+        secret=True,
+    )
+    api_key_file: Path | None = setting(
+        None,
+        v.FILE,
+        "file with more such keys, one a line; SIGHUP reads it again",
+        example="/etc/vllama/keys",
+        flag="--api-key-file",
+    )
+    client_key: str | None = setting(
+        None,
+        v.KEY,
+        "key that the commands show to the server; the first api_key where there is one",
+        example="sk-1234",
+        foreign="OLLAMA_API_KEY",
+        secret=True,
+    )
+    tls_cert: Path | None = setting(
+        None,
+        v.FILE,
+        "certificate to serve https with, and its chain (PEM); SIGHUP reads it again",
+        example="/etc/vllama/cert.pem",
+        flag="--tls-cert",
+        needs_restart=True,
+    )
+    tls_key: Path | None = setting(
+        None,
+        v.FILE,
+        "private key of the certificate (PEM), if it is not in the same file",
+        example="/etc/vllama/key.pem",
+        flag="--tls-key",
+        needs_restart=True,
+    )
+    read_only: bool = setting(
+        False,
+        v.SWITCH,
+        "refuse to pull, push, create, copy, delete and upload models over HTTP",
+        example="true",
+        flag="--read-only",
+    )
+    allow_registry: tuple[str, ...] = setting(
+        (),
+        v.many(v.text("HOST", parse.registry)),
+        "hosts that models may be pulled from, and no others (the hub: huggingface.co, "
+        "Ollama's registry: registry.ollama.ai)",
+        example="huggingface.co",
+        flag="--allow-registry",
+    )
+    max_blob_size_bytes: int | None = setting(
+        None,
+        v.auto(v.SIZE, "0"),
+        "size of the largest file that may be uploaded or pulled; 0 for any",
+        example="20GB",
+        flag="--max-blob-size",
+    )
+    upstreams: tuple[str, ...] = setting(
+        (),
+        v.many(v.URL),
+        "running OpenAI servers to put this API in front of",
+        example="http://127.0.0.1:8000",
+        flag="--upstream",
+        needs_restart=True,
+    )
+    upstream_key: str | None = setting(
+        None,
+        v.text("KEY"),
+        "key that the upstreams want",
+        example="sk-…",
+        flag="--upstream-key",
+        secret=True,
+        needs_restart=True,
+    )
+    flash_attention: bool | None = setting(
+        None,
+        v.auto(v.SWITCH),
+        "flash attention; auto where it works",
+        example="auto",
+        foreign="OLLAMA_FLASH_ATTENTION",
+    )
+    kv_cache_type: str | None = setting(
+        None,
+        v.auto(v.choice(*v.KV_CACHE_TYPES)),
+        "number format of the KV cache",
+        example="q8_0",
+        foreign="OLLAMA_KV_CACHE_TYPE",
+    )
+    gpu_overhead_bytes: int = setting(
+        0,
+        v.SIZE,
+        "memory to leave free on each GPU",
+        example="1GiB",
+        foreign="OLLAMA_GPU_OVERHEAD",
+        needs_restart=True,
+    )
+    engine_paths: tuple[tuple[str, Path], ...] = setting(
+        (),
+        v.table("engine=path", parse.path),
+        "where engines are: an environment's folder, or a program",
+        example="llama-server=/opt/llama/llama-server",
+        needs_restart=True,
+    )
+    engine_args: tuple[str, ...] = setting(
+        (),
+        v.many(v.text("ARGUMENT", str), parse.by_shell),
+        "further arguments for the engine, as after --",
+        example="--seed 1",
+    )
+    folders: tuple[Path, ...] = setting(
+        (),
+        v.many(v.FOLDER, parse.by_pathsep),
+        "folders with model files of your own",
+        example="~/models",
+    )
+    aliases: tuple[tuple[str, str], ...] = setting(
+        (),
+        v.table("name=model", parse.plain),
+        "names of your own for models of the hub, or other models for Ollama's names",
+        example="mine=hf.co/org/repo:Q4_K_M",
+    )
+    models_dir: Path = setting(
+        None,
+        v.FOLDER,
+        "Ollama's own store of models, read in place and pulled into",
+        example="~/.ollama/models",
+        factory=default_models_dir,
+        foreign="OLLAMA_MODELS",
+    )
+    ollama_registry: str | None = setting(
+        None,
+        v.URL,
+        "registry of Ollama's kind to take library names from, instead of the hub",
+        example="https://registry.example",
+    )
+    lmstudio_dir: Path | None = setting(
+        None,
+        v.FOLDER,
+        "LM Studio's folder of models, read in place",
+        example="~/.lmstudio/models",
+    )
+    hf_cache_dir: Path = setting(
+        None,
+        v.FOLDER,
+        "cache of the Hugging Face hub",
+        example="~/.cache/huggingface/hub",
+        factory=lambda: default_hf_home() / "hub",
+        foreign="HF_HUB_CACHE",
+    )
+    hf_endpoint: str | None = setting(
+        None,
+        v.URL,
+        "hub to use instead of https://huggingface.co",
+        example="https://hub.example",
+        foreign="HF_ENDPOINT",
+    )
+    hf_token: str | None = setting(
+        None,
+        v.text("TOKEN"),
+        "token for gated and private models",
+        example="hf_xxxx",
+        foreign="HF_TOKEN",
+        secret=True,
+    )
+    hf_offline: bool = setting(
+        False,
+        v.SWITCH,
+        "never ask the hub",
+        example="true",
+        foreign="HF_HUB_OFFLINE",
+    )
+    download_connections: int = setting(
+        4,
+        v.number(1, 64),
+        "connections of one download",
+        example="4",
+    )
+    data_dir: Path = setting(
+        None,
+        v.FOLDER,
+        "where vllama keeps what it writes",
+        example="~/.local/share/vllama",
+        factory=default_data_dir,
+        needs_restart=True,
+    )
+    log_dir: Path = setting(
+        None,
+        v.FOLDER,
+        "logs of the engines and of vllama",
+        example="~/.local/share/vllama/logs",
+        factory=lambda: default_data_dir() / "logs",
+        needs_restart=True,
+    )
+    run_dir: Path = setting(
+        None,
+        v.FOLDER,
+        "records of running engines",
+        example="~/.local/share/vllama/run",
+        factory=lambda: default_data_dir() / "run",
+        needs_restart=True,
+    )
+    nohistory: bool = setting(
+        False,
+        v.SWITCH,
+        "keep no history of what is typed",
+        example="true",
+        foreign="OLLAMA_NOHISTORY",
+    )
+    debug: bool = setting(
+        False,
+        v.SWITCH,
+        "log more",
+        example="true",
+        flag="--debug",
+        foreign="OLLAMA_DEBUG",
+    )
+    log_format: str = setting(
+        "text",
+        v.choice("text", "json"),
+        "form of the log",
+        example="json",
+        flag="--log-format",
+        needs_restart=True,
+    )
     scheme: str = "http"
-    host: str = "127.0.0.1"
-    port: int = 11434
-    model: str | None = None
-    engine: str | None = None
-    strict: bool = False
-    context_length: int | None = None
-    gpu_layers: int | None = None
-    threads: int | None = None
-    keep_alive_s: float = 300.0
-    load_timeout_s: float | None = 300.0
-    drain_timeout_s: float = 10.0
-    num_parallel: int = 0
-    max_loaded_models: int = 0
-    max_queue: int = 512
-    replicas: int = 1
-    hang_timeout_s: float | None = 30.0
-    origins: tuple[str, ...] = ()
-    api_key: tuple[str, ...] = ()
-    api_key_file: Path | None = None
-    client_key: str | None = None
-    tls_cert: Path | None = None
-    tls_key: Path | None = None
-    read_only: bool = False
-    allow_registry: tuple[str, ...] = ()
-    max_blob_size_bytes: int | None = None
-    upstreams: tuple[str, ...] = ()
-    upstream_key: str | None = None
-    flash_attention: bool | None = None
-    kv_cache_type: str | None = None
-    gpu_overhead_bytes: int = 0
-    engine_paths: tuple[tuple[str, Path], ...] = ()
-    engine_args: tuple[str, ...] = ()
-    folders: tuple[Path, ...] = ()
-    aliases: tuple[tuple[str, str], ...] = ()
-    models_dir: Path = field(default_factory=default_models_dir)
-    ollama_registry: str | None = None
-    lmstudio_dir: Path | None = None
-    hf_cache_dir: Path = field(default_factory=lambda: default_hf_home() / "hub")
-    hf_endpoint: str | None = None
-    hf_token: str | None = None
-    hf_offline: bool = False
-    download_connections: int = 4
-    data_dir: Path = field(default_factory=default_data_dir)
-    log_dir: Path = field(default_factory=lambda: default_data_dir() / "logs")
-    run_dir: Path = field(default_factory=lambda: default_data_dir() / "run")
-    nohistory: bool = False
-    debug: bool = False
-    log_format: str = "text"
     config_file: Path | None = None
     notes: tuple[str, ...] = ()
+    sources: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def url(self) -> str:
@@ -115,12 +495,8 @@ class Config(Struct, frozen=True, kw_only=True):
             "--api-key-file, or listen on 127.0.0.1 only, behind a proxy or firewall"
         )
 
-    def __repr__(self) -> str:
-        """Show all but the secrets."""
-        shown = (name for name in self.__struct_fields__ if name not in SECRETS)
-        return f"Config({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
 
-
-def default(name: str) -> Any:
-    """Return the default of a field; `NODEFAULT` if it depends on this machine."""
-    return next((f.default for f in fields(Config) if f.name == name), NODEFAULT)
+SETTINGS: tuple[Setting, ...] = tuple(
+    Setting(field=each.name, **each.metadata) for each in fields(Config) if each.metadata
+)
+BY_FIELD: Mapping[str, Setting] = {each.field: each for each in SETTINGS}

@@ -26,7 +26,7 @@ from vllama.chat.engine.traits import Traits
 from vllama.clock import RealClock
 from vllama.config import Config, environ, guards, models_settings, preferences
 from vllama.config.address import is_loopback
-from vllama.config.changes import changes
+from vllama.config.changes import compare_settings
 from vllama.engines.base import Engine
 from vllama.engines.capabilities import Attachable, Sleeping
 from vllama.errors import (
@@ -229,7 +229,7 @@ class Daemon:
         """
         exposed = self._config.exposure
         new = await asyncio.to_thread(self._load)
-        found = changes(self._config, new)
+        found = compare_settings(self._config, new)
         facts = replace(self._facts, preferences=preferences(found.config))
         check_engine(facts)
         settings = models_settings(found.config)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import click
+from typing import Annotated
+
+from vllama.cli.parameters import Insecure, argument
 
 EXAMPLES = """\
 \b
@@ -11,9 +13,9 @@ Example:
 """
 
 
-@click.argument("model", help="Name as in list.")
-@click.option("--insecure", is_flag=True, hidden=True)
-def push(model: str, insecure: bool) -> None:
+def push(
+    model: Annotated[str, argument("MODEL", "Name as in list.")], insecure: Insecure = False
+) -> None:
     """Upload a model: not possible from here."""
     from vllama.cli.context import connect
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import click
+import typer
 
-from vllama.cli.commands.completion import model_names
+from vllama.cli.parameters import AsJson, model_argument, model_option
 
 if TYPE_CHECKING:
     from vllama.bench.findings import Finding
@@ -36,68 +36,45 @@ OLLAMA_PORT = 11434
 MOST_CLIENTS = 512
 
 
-@click.argument(
-    "model",
-    required=False,
-    help="Name of the model. [the one that is loaded]",
-    shell_complete=model_names,
-)
-@click.option(
-    "--against",
-    multiple=True,
-    metavar="[NAME=]URL",
-    help="Another server with Ollama's API, and what to call it; may be repeated.",
-)
-@click.option(
-    "--clients",
-    default=CLIENTS,
-    show_default=True,
-    metavar="N,…",
-    help="How many ask at the same time.",
-)
-@click.option(
-    "--prompts", default=PROMPTS, show_default=True, metavar="KIND,…", help="Kinds of prompts."
-)
-@click.option(
-    "--rounds",
-    type=click.IntRange(1),
-    default=ROUNDS,
-    show_default=True,
-    metavar="N",
-    help="How often everything is measured.",
-)
-@click.option(
-    "--tokens",
-    type=click.IntRange(1),
-    default=TOKENS,
-    show_default=True,
-    metavar="N",
-    help="Tokens of each answer.",
-)
-@click.option(
-    "--swap",
-    metavar="MODEL",
-    help="Another model, to measure how long a change of models takes.",
-    shell_complete=model_names,
-)
-@click.option(
-    "--picture",
-    "file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Write a bar chart, as SVG.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def bench(
-    model: str | None,
-    against: Sequence[str],
-    clients: str,
-    prompts: str,
-    rounds: int,
-    tokens: int,
-    swap: str | None,
-    file: Path | None,
-    as_json: bool,
+    model: Annotated[
+        str | None, model_argument("Name of the model. [the one that is loaded]")
+    ] = None,
+    against: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--against",
+            metavar="[NAME=]URL",
+            help="Another server with Ollama's API, and what to call it; may be repeated.",
+        ),
+    ] = None,
+    clients: Annotated[
+        str, typer.Option("--clients", metavar="N,…", help="How many ask at the same time.")
+    ] = CLIENTS,
+    prompts: Annotated[
+        str, typer.Option("--prompts", metavar="KIND,…", help="Kinds of prompts.")
+    ] = PROMPTS,
+    rounds: Annotated[
+        int, typer.Option("--rounds", min=1, metavar="N", help="How often everything is measured.")
+    ] = ROUNDS,
+    tokens: Annotated[
+        int, typer.Option("--tokens", min=1, metavar="N", help="Tokens of each answer.")
+    ] = TOKENS,
+    swap: Annotated[
+        str | None,
+        model_option(
+            "--swap",
+            metavar="MODEL",
+            help="Another model, to measure how long a change of models takes.",
+        ),
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--picture", dir_okay=False, metavar="FILE", help="Write a bar chart, as SVG."
+        ),
+    ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Measure how fast the server is, beside another one too."""
     import secrets
@@ -108,7 +85,11 @@ def bench(
     from vllama.cli.output import show_json
     from vllama.cli.reporter import TerminalReporter
 
-    counts, kinds, others = parse_clients(clients), parse_kinds(prompts), parse_against(against)
+    counts, kinds, others = (
+        parse_clients(clients),
+        parse_kinds(prompts),
+        parse_against(against or ()),
+    )
     if file:
         write(file, "")  # what cannot be written is better known before minutes of work
     with connect() as ours:

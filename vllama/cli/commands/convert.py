@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
-import click
+import typer
 
-from vllama.cli.commands.completion import model_names
+from vllama.cli.parameters import AsJson, model_argument, yes_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,36 +30,43 @@ Examples:
 """
 
 INTERRUPTED = 130
-OUTTYPES = ("f32", "f16", "bf16", "q8_0", "auto")
+OutputType = Literal["f32", "f16", "bf16", "q8_0", "auto"]
 
 
-@click.argument(
-    "model", help="A model of the hub, a folder, or a GGUF file.", shell_complete=model_names
-)
-@click.option("--quantize", "-q", metavar="QUANT", help="Quantization to make. [Q4_K_M]")
-@click.option(
-    "--outtype",
-    type=click.Choice(OUTTYPES, case_sensitive=False),
-    help="What the converter writes; without --quantize it stays so.",
-)
-@click.option("--output", "-o", metavar="NAME", help="The new model's name, or a file ….gguf.")
-@click.option(
-    "--mmproj/--no-mmproj", default=None, help="Make a projector for images. [if the model sees]"
-)
-@click.option("--trust-remote-code", is_flag=True, help="Run code that the model brings.")
-@click.option("--update", is_flag=True, help="Install the newest converter first.")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask before something is fetched.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def convert(
-    model: str,
-    quantize: str | None,
-    outtype: str | None,
-    output: str | None,
-    mmproj: bool | None,
-    trust_remote_code: bool,
-    update: bool,
-    yes: bool,
-    as_json: bool,
+    model: Annotated[str, model_argument("A model of the hub, a folder, or a GGUF file.")],
+    quantize: Annotated[
+        str | None,
+        typer.Option("--quantize", "-q", metavar="QUANT", help="Quantization to make. [Q4_K_M]"),
+    ] = None,
+    outtype: Annotated[
+        OutputType | None,
+        typer.Option(
+            "--outtype",
+            case_sensitive=False,
+            help="What the converter writes; without --quantize it stays so.",
+        ),
+    ] = None,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "--output", "-o", metavar="NAME", help="The new model's name, or a file ….gguf."
+        ),
+    ] = None,
+    mmproj: Annotated[
+        bool | None,
+        typer.Option(
+            "--mmproj/--no-mmproj", help="Make a projector for images. [if the model sees]"
+        ),
+    ] = None,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run code that the model brings.")
+    ] = False,
+    update: Annotated[
+        bool, typer.Option("--update", help="Install the newest converter first.")
+    ] = False,
+    yes: Annotated[bool, yes_option("Do not ask before something is fetched.")] = False,
+    as_json: AsJson = False,
 ) -> int:
     """Make a GGUF of safetensors, or a smaller GGUF."""
     from vllama import config
@@ -123,7 +130,7 @@ def _agree(loaded: Config, job: Job, *, update: bool, yes: bool) -> None:
 
     Raises Exit if not, ConfigError if nobody can be asked.
     """
-    from vllama.cli.output import is_terminal, say_aside
+    from vllama.cli.output import confirm, is_terminal, say_aside
     from vllama.errors import ConfigError
     from vllama.models.convert.converter import FETCHED_WITH_CUDA_BYTES
     from vllama.models.convert.job import fetched_bytes
@@ -147,9 +154,9 @@ def _agree(loaded: Config, job: Job, *, update: bool, yes: bool) -> None:
         raise ConfigError(
             "cannot ask whether to fetch that: nobody is at the terminal", hint="agree with --yes"
         )
-    if not click.confirm("Go on?", default=True, err=True):
+    if not confirm("Go on?"):
         say_aside("nothing was changed")
-        raise click.exceptions.Exit(1)
+        raise typer.Exit(1)
 
 
 def _installer(display: PullDisplay) -> Callable[[str], None]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import click
+from typing import Annotated
 
-from vllama.cli.commands.completion import model_names
+from vllama.cli.parameters import argument, model_argument
 
 EXAMPLES = """\
 \b
@@ -13,9 +13,10 @@ Examples:
 """
 
 
-@click.argument("source", help="Name as in list.", shell_complete=model_names)
-@click.argument("destination", help="The new name.")
-def cp(source: str, destination: str) -> None:
+def cp(
+    source: Annotated[str, model_argument("Name as in list.", "SOURCE")],
+    destination: Annotated[str, argument("DESTINATION", "The new name.")],
+) -> None:
     """Give a model a second name; the files are shared."""
     from vllama.cli.context import load_settings, local_library
     from vllama.cli.output import say

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-import click
+import typer
+
+from vllama.cli.parameters import argument
 
 if TYPE_CHECKING:
     from vllama.models.library import Library
@@ -24,20 +26,29 @@ STDIN = Path("-")
 INTERRUPTED = 130
 
 
-@click.argument("model", help="The new model's name.")
-@click.option(
-    "--file",
-    "-f",
-    type=Path,
-    metavar="FILE",
-    default=DEFAULT_FILE,
-    help="The Modelfile; - reads it from stdin. [Modelfile]",
-)
-@click.option(
-    "--quantize", "-q", metavar="QUANT", help="Make it of this quantization, such as Q4_K_M."
-)
-@click.option("--experimental", is_flag=True, hidden=True)
-def create(model: str, file: Path, quantize: str | None, experimental: bool) -> int:
+def create(
+    model: Annotated[str, argument("MODEL", "The new model's name.")],
+    file: Annotated[
+        Path,
+        typer.Option(
+            "--file",
+            "-f",
+            metavar="FILE",
+            allow_dash=True,
+            help="The Modelfile; - reads it from stdin.",
+        ),
+    ] = DEFAULT_FILE,
+    quantize: Annotated[
+        str | None,
+        typer.Option(
+            "--quantize",
+            "-q",
+            metavar="QUANT",
+            help="Make it of this quantization, such as Q4_K_M.",
+        ),
+    ] = None,
+    experimental: Annotated[bool, typer.Option("--experimental", hidden=True)] = False,
+) -> int:
     """Create a model: a base, with defaults of its own."""
     from vllama.cli.context import load_settings, local_library
     from vllama.cli.output import say_aside

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-import click
+from vllama.cli.parameters import AsJson
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,8 +28,7 @@ PLAIN = {"ok": "ok", "skipped": "-", "warning": "warning", "failed": "FAILED"}
 STYLES = {"ok": "green", "skipped": "dim", "warning": "yellow", "failed": "bold red"}
 
 
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def doctor(as_json: bool) -> int:
+def doctor(as_json: AsJson = False) -> int:
     """Look for what keeps models from running here."""
     from vllama import config
     from vllama.config import Config

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import click
+import typer
+
+from vllama.cli.parameters import argument, yes_option
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,22 +36,25 @@ ACTIONS = ("list", "install", "remove", "doctor", "check")
 COLUMNS = ("NAME", "VERSION", "WHERE", "FORMATS", "ON THIS MACHINE", "TO INSTALL")
 
 
-@click.argument("action", default="list", help="list, install, remove, doctor or check. [list]")
-@click.argument(
-    "names", nargs=-1, help="Engines to install or remove; adapters to check (MODULE:OBJECT)."
-)
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
-@click.option("--upgrade", is_flag=True, help="With install: take newer versions.")
-@click.option("--json", "as_json", is_flag=True, help="With list, doctor: print JSON.")
-@click.pass_obj
+def complete_action(incomplete: str) -> list[str]:
+    """Return the actions that begin so."""
+    return [action for action in ACTIONS if action.startswith(incomplete)]
+
+
 def engines(
-    installer_args: Sequence[str],
-    /,
-    action: str,
-    names: Sequence[str],
-    yes: bool,
-    upgrade: bool,
-    as_json: bool,
+    context: typer.Context,
+    action: Annotated[
+        str, argument("ACTION", "list, install, remove, doctor or check. [list]", complete_action)
+    ] = "list",
+    names: Annotated[
+        list[str] | None,
+        argument("NAMES", "Engines to install or remove; adapters to check (MODULE:OBJECT)."),
+    ] = None,
+    yes: Annotated[bool, yes_option()] = False,
+    upgrade: Annotated[
+        bool, typer.Option("--upgrade", help="With install: take newer versions.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With list, doctor: print JSON.")] = False,
 ) -> int:
     """List, install or remove the engines."""
     from vllama.cli.context import load_settings
@@ -75,9 +80,9 @@ def engines(
     if action == "list":
         show_list(loaded, as_json=as_json)
         return 0
-    for name in names:
+    for name in names or ():
         if action == "install":
-            extra = (*(["--upgrade"] if upgrade else []), *(installer_args or ()))
+            extra = (*(["--upgrade"] if upgrade else []), *(context.obj or ()))
             install_one(loaded, name, yes=yes, extra_args=extra)
         else:
             remove_one(loaded, name)
@@ -197,7 +202,7 @@ def install_one(loaded: Config, name: str, *, yes: bool, extra_args: Sequence[st
     for line in told(chosen):
         say_aside(line)
     if not agreed("Install it?", yes=yes):
-        raise click.Abort
+        raise typer.Abort
     if problem:  # a package that is damaged counts as installed for the installer
         uninstall(engine, environments)
     installation = carry_out(chosen)

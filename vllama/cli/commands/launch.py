@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-import click
+import typer
 
-from vllama.cli.commands.completion import model_names
+from vllama.cli.parameters import argument, model_option, yes_option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,36 +32,28 @@ copied; comments and other keys stay.
 """
 
 
-def tool_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+def complete_tool(incomplete: str) -> list[str]:
     """Return the tools that begin so, for the shell."""
     from vllama.integrations.registry import INTEGRATIONS
 
     return [tool.name for tool in INTEGRATIONS if tool.name.startswith(incomplete)]
 
 
-@click.argument(
-    "tool", required=False, help="Name of the tool; none lists them.", shell_complete=tool_names
-)
-@click.option(
-    "--model",
-    "-m",
-    metavar="NAME",
-    help="Model that the tool shall use.",
-    shell_complete=model_names,
-)
-@click.option(
-    "--config", "config_only", is_flag=True, help="Write the settings, do not start the tool."
-)
-@click.option("--restore", is_flag=True, help="Put the tool's settings back as they were.")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
-@click.pass_obj
 def launch(
-    args: Sequence[str],
-    tool: str | None,
-    model: str | None,
-    config_only: bool,
-    restore: bool,
-    yes: bool,
+    context: typer.Context,
+    tool: Annotated[
+        str | None, argument("TOOL", "Name of the tool; none lists them.", complete_tool)
+    ] = None,
+    model: Annotated[
+        str | None, model_option("--model", "-m", help="Model that the tool shall use.")
+    ] = None,
+    config_only: Annotated[
+        bool, typer.Option("--config", help="Write the settings, do not start the tool.")
+    ] = False,
+    restore: Annotated[
+        bool, typer.Option("--restore", help="Put the tool's settings back as they were.")
+    ] = False,
+    yes: Annotated[bool, yes_option()] = False,
 ) -> int:
     """Set up a tool to use this server, and start it."""
     from vllama import config
@@ -90,7 +82,7 @@ def launch(
     if config_only or not chosen.overrides:
         _write(chosen, target, places, keeper, told=config_only, yes=yes)
     if not config_only:
-        _start(chosen, target, places, args)
+        _start(chosen, target, places, context.obj or ())
     return 0
 
 
@@ -183,16 +175,16 @@ def _show_changes(changes: Sequence[Change]) -> None:
 
 def _confirm(question: str, *, yes: bool) -> None:
     """Return if the user agrees. Raises Exit if not, ConfigError if nobody can be asked."""
-    from vllama.cli.output import is_terminal, say_aside
+    from vllama.cli.output import confirm, is_terminal, say_aside
     from vllama.errors import ConfigError
 
     if yes:
         return
     if not is_terminal(sys.stdin):
         raise ConfigError("cannot ask: nobody is at the terminal", hint="agree with --yes")
-    if not click.confirm(question, default=True, err=True):
+    if not confirm(question):
         say_aside("nothing was changed")
-        raise click.exceptions.Exit(1)
+        raise typer.Exit(1)
 
 
 def _start(tool: Integration, target: Target, places: Places, args: Sequence[str]) -> NoReturn:

@@ -6,9 +6,9 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import click
+import typer
 
-from vllama.cli.output import is_terminal, say_aside, show_warning
+from vllama.cli.output import ask, confirm, is_terminal, say_aside, show_warning
 from vllama.errors import ConfigError, ModelNotFound, ServerUnreachable
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def _chosen(client: Client) -> str:
     for number, name in enumerate(models, 1):
         say_aside(f"{number:>{width + 2}}  {name}")
     while True:
-        answer = str(click.prompt("Model", default="1", err=True)).strip()
+        answer = ask("Model", default="1")
         if answer in models:
             return answer
         if answer.isdecimal() and 1 <= int(answer) <= len(models):
@@ -87,7 +87,8 @@ def _described(client: Client, model: str, *, yes: bool) -> Reply:
         if not yes:
             if not is_terminal(sys.stdin):
                 raise
-            click.confirm(f"'{model}' is not here; pull it?", default=True, abort=True, err=True)
+            if not confirm(f"'{model}' is not here; pull it?"):
+                raise typer.Abort from None
     pull_through(client, model)
     return client.post("/api/show", {"model": model})
 

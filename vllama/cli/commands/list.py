@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from vllama.cli.declare import argument, option
+from vllama.cli.parameters import AsJson, argument
 
 if TYPE_CHECKING:
     from vllama.models.library import Library
@@ -24,9 +24,10 @@ Examples:
 """
 
 
-@argument("prefix", default="", help="Only models whose name starts so.")
-@option("--json", "as_json", is_flag=True, help="Print JSON.")
-def list_models(prefix: str, as_json: bool) -> None:
+def list_models(
+    prefix: Annotated[str, argument("PREFIX", "Only models whose name starts so.")] = "",
+    as_json: AsJson = False,
+) -> None:
     """List the models on this machine."""
     from vllama.cli.context import load_settings, local_library
     from vllama.cli.output import say_aside, show_json, show_table

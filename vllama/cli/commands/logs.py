@@ -12,11 +12,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-import click
+import typer
 
-from vllama.cli.commands.completion import model_names
+from vllama.cli.parameters import model_argument
 
 if TYPE_CHECKING:
     from vllama.config import Config
@@ -38,22 +38,31 @@ COLOURS = {"warning": "yellow", "error": "red", "critical": "bold red", "debug":
 Show = Callable[[str], None]
 
 
-@click.argument("model", required=False, shell_complete=model_names, help="vllama's own without.")
-@click.option("--follow", "-f", is_flag=True, help="Go on with what is added, new starts included.")
-@click.option("--attempt", type=int, metavar="N", help="The start to show. [the newest]")
-@click.option(
-    "--lines",
-    "-n",
-    type=click.IntRange(min=0),
-    metavar="N",
-    help="Only the last N lines. [all; with --follow 20]",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, an object a line.")
 def logs(
-    model: str | None, follow: bool, attempt: int | None, lines: int | None, as_json: bool
+    model: Annotated[str | None, model_argument("vllama's own without.")] = None,
+    follow: Annotated[
+        bool,
+        typer.Option("--follow", "-f", help="Go on with what is added, new starts included."),
+    ] = False,
+    attempt: Annotated[
+        int | None,
+        typer.Option("--attempt", metavar="N", help="The start to show. [the newest]"),
+    ] = None,
+    lines: Annotated[
+        int | None,
+        typer.Option(
+            "--lines",
+            "-n",
+            min=0,
+            metavar="N",
+            help="Only the last N lines. [all; with --follow 20]",
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, an object a line.")] = False,
 ) -> None:
     """Show what a model's engine has said, or vllama itself."""
     from vllama.cli.context import load_settings
+    from vllama.errors import ConfigError
 
     loaded = load_settings()
     if lines is None and follow:
@@ -61,7 +70,7 @@ def logs(
     if model is not None:
         _Engine(loaded, model, as_json=as_json).show(attempt, lines, follow=follow)
     elif attempt is not None:
-        raise click.UsageError("--attempt needs a MODEL")
+        raise ConfigError("--attempt needs a MODEL", hint="see 'vllama logs --help'")
     else:
         _show_own(loaded.log_dir, lines, as_json=as_json, follow=follow)
 

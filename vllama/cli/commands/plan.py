@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import click
-
-from vllama.cli.commands.completion import model_names
+from vllama.cli.parameters import AsJson, model_argument
+from vllama.cli.setting_options import Flags, with_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,19 +25,11 @@ Examples:
 """
 
 
-@click.argument("model", help="Name or path, as for serve.", shell_complete=model_names)
-@click.option("--engine", metavar="NAME", help="Engine to use instead of the best.")
-@click.option("--ctx", metavar="N", help="Context in tokens; 0: as fits.")
-@click.option("--gpu-layers", metavar="N", help="Layers to put on the GPU: all, or a number.")
-@click.option("--strict", is_flag=True, default=None, help="As if serve were to try no other plan.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@with_settings("engine", "context_length", "gpu_layers", "strict")
 def plan(
-    model: str,
-    engine: str | None,
-    ctx: str | None,
-    gpu_layers: str | None,
-    strict: bool | None,
-    as_json: bool,
+    flags: Flags,
+    model: Annotated[str, model_argument("Name or path, as for serve.")],
+    as_json: AsJson = False,
 ) -> int:
     """Tell what serve would do with a model, and why."""
     from vllama import config
@@ -47,8 +38,7 @@ def plan(
     from vllama.config.parse import whole_path
     from vllama.errors import NotEnoughMemory
 
-    given = {"engine": engine, "context_length": ctx, "gpu_layers": gpu_layers, "strict": strict}
-    loaded = config.load(given, config.environ())
+    loaded = config.load(flags, config.environ())
     told = told_of(local_library(loaded), loaded, whole_path(model))
     if as_json:
         show_json(told)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from typing import Annotated
 
-from vllama.cli.declare import argument, option
+from vllama.cli.parameters import AsJson, argument
 
 EXAMPLES = """\
 \b
@@ -25,9 +26,10 @@ ELSEWHERE = "elsewhere"
 NO_ANSWER = "No answer"  # nobody here starts that server again
 
 
-@argument("prefix", default="", help="Only models whose name starts so.")
-@option("--json", "as_json", is_flag=True, help="Print JSON.")
-def ps(prefix: str, as_json: bool) -> None:
+def ps(
+    prefix: Annotated[str, argument("PREFIX", "Only models whose name starts so.")] = "",
+    as_json: AsJson = False,
+) -> None:
     """List the models that are loaded."""
     from vllama.cli.context import connect
     from vllama.cli.output import say_aside, show_json, show_table

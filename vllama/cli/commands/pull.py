@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-import click
+from vllama.cli.parameters import Insecure, argument
 
 if TYPE_CHECKING:
     from vllama.cli.progress import PullDisplay
@@ -23,9 +23,10 @@ STOP_LIMIT_S = 10.0
 SIGNAL_CHECK_S = 0.2
 
 
-@click.argument("model", help="org/repo[:QUANT], hf.co/org/repo[:QUANT] or name")
-@click.option("--insecure", is_flag=True, hidden=True, help="Allow plain http to a registry.")
-def pull(model: str, insecure: bool = False) -> int:
+def pull(
+    model: Annotated[str, argument("MODEL", "org/repo[:QUANT], hf.co/org/repo[:QUANT] or name")],
+    insecure: Insecure = False,
+) -> int:
     """Download a model, or go on with a download that was stopped."""
     from vllama.cli.context import load_settings
     from vllama.cli.output import say_aside

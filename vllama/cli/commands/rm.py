@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-import click
+import typer
 
-from vllama.cli.commands.completion import model_names
+from vllama.cli.parameters import model_argument
 
 if TYPE_CHECKING:
     from vllama.config import Config
@@ -19,18 +19,13 @@ Examples:
 """
 
 
-@click.argument(
-    "models",
-    nargs=-1,
-    required=True,
-    metavar="MODEL...",
-    help="Names as in list.",
-    shell_complete=model_names,
-)
-@click.option(
-    "--force", is_flag=True, help="Also models that Ollama or LM Studio themselves pulled."
-)
-def rm(models: tuple[str, ...], force: bool) -> int:
+def rm(
+    models: Annotated[list[str], model_argument("Names as in list.")],
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Also models that Ollama or LM Studio themselves pulled."),
+    ] = False,
+) -> int:
     """Remove models, unloading them first."""
     from vllama.cli.context import load_settings, local_library
     from vllama.cli.output import say, say_aside, show_error

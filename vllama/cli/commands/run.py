@@ -6,10 +6,11 @@ import json
 import re
 import sys
 from collections.abc import Sequence
+from typing import Annotated
 
-import click
+import typer
 
-from vllama.cli.commands.completion import model_names
+from vllama.cli.parameters import Insecure, argument, model_argument
 
 EXAMPLES = """\
 \b
@@ -23,37 +24,47 @@ Examples:
 LEVELS = ("low", "medium", "high", "max")
 
 
-@click.argument(
-    "model", help="Name of the model; it is pulled if need be.", shell_complete=model_names
-)
-@click.argument("prompt", nargs=-1, help="The question; text on stdin comes before it.")
-@click.option("--verbose", is_flag=True, help="Show times and rates.")
-@click.option("--keepalive", metavar="DURATION", help="How long the model stays loaded (5m).")
-@click.option(
-    "--format", "format_", metavar="FORM", help="Form of the answer: json, or a JSON schema."
-)
-@click.option(
-    "--think", metavar="LEVEL", help="Think first, or not: --think, --think=false, --think=high."
-)
-@click.option("--hidethinking", is_flag=True, help="Do not show what it thinks.")
-@click.option("--nowordwrap", is_flag=True, help="Leave long lines as they are.")
-@click.option(
-    "--truncate/--no-truncate", default=None, help="Embedding: cut a text that is too long."
-)
-@click.option("--dimensions", type=int, metavar="N", help="Embedding: length of the vector.")
-@click.option("--insecure", is_flag=True, hidden=True)
 def run(
-    model: str,
-    prompt: tuple[str, ...],
-    verbose: bool,
-    keepalive: str | None,
-    format_: str | None,
-    think: str | None,
-    hidethinking: bool,
-    nowordwrap: bool,
-    truncate: bool | None,
-    dimensions: int | None,
-    insecure: bool,
+    model: Annotated[str, model_argument("Name of the model; it is pulled if need be.")],
+    prompt: Annotated[
+        list[str] | None, argument("PROMPT", "The question; text on stdin comes before it.")
+    ] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Show times and rates.")] = False,
+    keepalive: Annotated[
+        str | None,
+        typer.Option(
+            "--keepalive", metavar="DURATION", help="How long the model stays loaded (5m)."
+        ),
+    ] = None,
+    format_: Annotated[
+        str | None,
+        typer.Option(
+            "--format", metavar="FORM", help="Form of the answer: json, or a JSON schema."
+        ),
+    ] = None,
+    think: Annotated[
+        str | None,
+        typer.Option(
+            "--think",
+            metavar="LEVEL",
+            help="Think first, or not: --think, --think=false, --think=high.",
+        ),
+    ] = None,
+    hidethinking: Annotated[
+        bool, typer.Option("--hidethinking", help="Do not show what it thinks.")
+    ] = False,
+    nowordwrap: Annotated[
+        bool, typer.Option("--nowordwrap", help="Leave long lines as they are.")
+    ] = False,
+    truncate: Annotated[
+        bool | None,
+        typer.Option("--truncate/--no-truncate", help="Embedding: cut a text that is too long."),
+    ] = None,
+    dimensions: Annotated[
+        int | None,
+        typer.Option("--dimensions", metavar="N", help="Embedding: length of the vector."),
+    ] = None,
+    insecure: Insecure = False,
 ) -> None:
     """Ask a model: once with a prompt, else in a conversation."""
     from vllama.cli.chat.session import Session
@@ -73,7 +84,7 @@ def run(
             wrap=not nowordwrap,
         )
         talks = is_terminal(sys.stdin) and is_terminal(sys.stdout) and not prompt
-        text = full_prompt(prompt, "" if is_terminal(sys.stdin) else read_stdin())
+        text = full_prompt(prompt or (), "" if is_terminal(sys.stdin) else read_stdin())
         shown = session.describe_or_pull()
         if "embedding" in (shown.get("capabilities") or []):
             say(json.dumps(session.embed(text, truncate=truncate, dimensions=dimensions)))

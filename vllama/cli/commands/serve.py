@@ -1,14 +1,15 @@
-"""`vllama serve` for click: the flags, their help, and their errors; see `serving`."""
+"""`vllama serve`: run the server."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-import click
+import typer
 
-from vllama.cli.commands.completion import model_names
+from vllama.cli.parameters import yes_option
+from vllama.cli.setting_options import Flags, with_settings
 
 EXAMPLES = """\
 \b
@@ -23,104 +24,60 @@ line in the config file (port = 8080); OLLAMA_HOST and the other variables of Ol
 """
 
 
-@click.option(
-    "--model",
-    "-m",
-    metavar="NAME",
-    help="Model to load at the start.",
-    shell_complete=model_names,
-)
-@click.option(
-    "--engine", metavar="NAME", help="Engine to use instead of the best for this machine."
-)
-@click.option(
-    "--strict",
-    is_flag=True,
-    default=None,
-    help="Try no other plan if an engine does not start.",
-)
-@click.option("--host", metavar="ADDRESS", help="Address to listen on. [127.0.0.1]")
-@click.option("--port", metavar="N", help="Port; 0 takes any free one. [11434]")
-@click.option("--ctx", "context_length", metavar="N", help="Context in tokens; 0: as fits.")
-@click.option("--gpu-layers", metavar="N", help="Layers to put on the GPU: all, or a number.")
-@click.option("--threads", metavar="N", help="CPU threads of an engine.")
-@click.option(
-    "--keep-alive",
-    "keep_alive_s",
-    metavar="DURATION",
-    help="How long an idle model stays loaded; negative: for ever. [5m]",
-)
-@click.option(
-    "--parallel",
-    "num_parallel",
-    metavar="N",
-    help="Requests at once per model; 0: as the engine likes.",
-)
-@click.option(
-    "--max-loaded-models", metavar="N", help="Models loaded at once; 0: as memory allows."
-)
-@click.option(
-    "--max-queue", metavar="N", help="Requests that may wait for a model; more are refused. [512]"
-)
-@click.option("--replicas", metavar="N", help="Processes of each model that share its requests.")
-@click.option(
-    "--hang-timeout",
-    "hang_timeout_s",
-    metavar="DURATION",
-    help="How long an engine may be silent in an answer; 0: for ever. [30s]",
-)
-@click.option(
-    "--load-timeout",
-    "load_timeout_s",
-    metavar="DURATION",
-    help="How long a load may make no progress; 0: for ever. [5m]",
-)
-@click.option(
-    "--upstream",
-    "upstreams",
-    multiple=True,
-    metavar="URL",
-    help="A running OpenAI server to put this API before; may be repeated.",
-)
-@click.option("--upstream-key", metavar="KEY", help="Key that the upstreams want.")
-@click.option(
-    "--api-key",
-    multiple=True,
-    metavar="KEY",
-    help="Key that requests must show; may be repeated. Others on this machine can see flags.",
-)
-@click.option(
-    "--api-key-file",
-    metavar="FILE",
-    help="File with such keys, one a line; SIGHUP reads it again.",
-)
-@click.option("--tls-cert", metavar="FILE", help="Certificate and chain to serve https with (PEM).")
-@click.option("--tls-key", metavar="FILE", help="Its private key (PEM), if in another file.")
-@click.option(
-    "--read-only",
-    is_flag=True,
-    default=None,
-    help="Refuse to pull, create, copy, delete and upload models over HTTP.",
-)
-@click.option(
-    "--allow-registry",
-    multiple=True,
-    metavar="HOST",
-    help="Pull models from this host only, such as huggingface.co; may be repeated.",
-)
-@click.option(
-    "--max-blob-size",
-    "max_blob_size_bytes",
-    metavar="SIZE",
-    help="Largest file to be uploaded or pulled, such as 20GB.",
-)
-@click.option("--debug", is_flag=True, default=None, help="Log more.")
-@click.option("--config", "config_file", type=Path, metavar="FILE", help="Config file to use.")
-@click.option("--log-format", metavar="FORM", help="Form of the log: text or json.")
-@click.option("--yes", "-y", is_flag=True, help="Install an engine that is missing, unasked.")
-@click.pass_obj
-def serve(engine_args: Sequence[str], /, config_file: Path | None, yes: bool, **flags: Any) -> int:
+@with_settings()
+def serve(
+    context: typer.Context,
+    flags: Flags,
+    config_file: Annotated[
+        Path | None, typer.Option("--config", metavar="FILE", help="Config file to use.")
+    ] = None,
+    yes: Annotated[bool, yes_option("Install an engine that is missing, unasked.")] = False,
+) -> int:
     """Run the server, and load a model at once if one is named."""
-    from vllama.cli.serving import serve_with
+    from vllama import config
+    from vllama.cli.reporter import LogReporter, TerminalReporter
+    from vllama.cli.server_log import set_up_logging
+    from vllama.errors import EngineMissing, VllamaError
+    from vllama.server import startup
+    from vllama.supervise.logs import OWN_LOG
 
-    return serve_with(engine_args, flags, config_file, yes=yes)
+    given = {**flags, "engine_args": context.obj or None}
+    environ = config.environ()
+
+    def load() -> config.Config:
+        return config.load(given, environ, config_file)
+
+    loaded = load()
+    config.prepare_environment()
+    as_json = loaded.log_format == "json"
+    set_up_logging(debug=loaded.debug, log_format=loaded.log_format, file=loaded.log_dir / OWN_LOG)
+    logging.captureWarnings(True)
+    terminal = TerminalReporter()
+    reporter = LogReporter(None if as_json else terminal)
+    for note in loaded.notes:
+        reporter.note(note)
+    if loaded.scheme == "https" and loaded.tls_cert is None:
+        reporter.note(
+            "there is no certificate, so http is served, not https: give one with --tls-cert"
+        )
+    try:
+        try:
+            return startup.serve(loaded, reporter, load)
+        except EngineMissing as error:
+            from vllama.cli.installing import offer_missing
+
+            terminal.close()
+            if not offer_missing(loaded, error, yes=yes):
+                raise
+        return startup.serve(loaded, reporter, load)
+    except VllamaError as error:
+        if not as_json:  # the boundary of the command line shows it
+            reporter.log_error(error.message, error.hint)
+            raise
+        reporter.error(error.message, error.hint)
+        return error.exit_code
+    except Exception:
+        reporter.log_bug()
+        raise
+    finally:
+        terminal.close()

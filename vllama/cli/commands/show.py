@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from vllama.cli.commands.completion import model_names
-from vllama.cli.declare import argument, option
+import typer
+
+from vllama.cli.parameters import AsJson, model_argument
 
 if TYPE_CHECKING:
     from vllama.models.types import Bundle, ModelInfo
@@ -19,23 +20,19 @@ Examples:
 """
 
 
-@argument("model", help="Name as in list, or the path of a file.", shell_complete=model_names)
-@option("--license", "license_", is_flag=True, help="Show the licence.")
-@option("--modelfile", is_flag=True, help="Show a Modelfile.")
-@option("--parameters", is_flag=True, help="Show the default parameters.")
-@option("--template", is_flag=True, help="Show the chat template.")
-@option("--system", is_flag=True, help="Show the system message.")
-@option("--verbose", "-v", is_flag=True, help="Show metadata and tensors too.")
-@option("--json", "as_json", is_flag=True, help="Print JSON.")
 def show(
-    model: str,
-    license_: bool,
-    modelfile: bool,
-    parameters: bool,
-    template: bool,
-    system: bool,
-    verbose: bool,
-    as_json: bool,
+    model: Annotated[str, model_argument("Name as in list, or the path of a file.")],
+    license_: Annotated[bool, typer.Option("--license", help="Show the licence.")] = False,
+    modelfile: Annotated[bool, typer.Option("--modelfile", help="Show a Modelfile.")] = False,
+    parameters: Annotated[
+        bool, typer.Option("--parameters", help="Show the default parameters.")
+    ] = False,
+    template: Annotated[bool, typer.Option("--template", help="Show the chat template.")] = False,
+    system: Annotated[bool, typer.Option("--system", help="Show the system message.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Show metadata and tensors too.")
+    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show what a model is."""
     from vllama.cli.context import load_settings, local_library

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from vllama.cli.commands.completion import model_names
-from vllama.cli.declare import argument
+from typing import Annotated
+
+from vllama.cli.parameters import model_argument
 
 EXAMPLES = """\
 \b
@@ -12,8 +13,9 @@ Example:
 """
 
 
-@argument("model", help="Name of the model, as in ps.", shell_complete=model_names)
-def stop(model: str) -> None:
+def stop(
+    model: Annotated[str, model_argument("Name of the model, as in ps.")],
+) -> None:
     """Unload a model; the server goes on."""
     from vllama.cli.context import connect
     from vllama.errors import ModelNotFound

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import click
+import typer
 
-from vllama.cli.commands.completion import model_names
+from vllama.cli.parameters import AsJson, model_argument
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,56 +42,42 @@ class Side:
     model: str
 
 
-@click.argument(
-    "model", required=False, help="Name or path, as for serve.", shell_complete=model_names
-)
-@click.option(
-    "--engines",
-    default="",
-    metavar="A,B",
-    help="The two to compare; ENGINE=MODEL for one that takes another form of the model.",
-)
-@click.option(
-    "--prompts",
-    "file",
-    type=click.File("rb"),
-    metavar="FILE",
-    help="Prompts to use: one a line, JSON lines, or a JSON array; - for stdin. [a set of 8]",
-)
-@click.option(
-    "--max-tokens",
-    type=click.IntRange(1),
-    default=MAX_TOKENS,
-    show_default=True,
-    metavar="N",
-    help="Tokens of each answer.",
-)
-@click.option(
-    "--ctx",
-    "context",
-    type=click.IntRange(1),
-    default=CONTEXT,
-    show_default=True,
-    metavar="N",
-    help="Context in tokens.",
-)
-@click.option(
-    "--min-agreement",
-    type=click.FloatRange(0, 1),
-    default=MIN_AGREEMENT,
-    show_default=True,
-    metavar="SHARE",
-    help="Agreement below which the exit code is 1.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def verify(
-    model: str | None,
-    engines: str,
-    file: IO[bytes] | None,
-    max_tokens: int,
-    context: int,
-    min_agreement: float,
-    as_json: bool,
+    model: Annotated[str | None, model_argument("Name or path, as for serve.")] = None,
+    engines: Annotated[
+        str,
+        typer.Option(
+            "--engines",
+            metavar="A,B",
+            help="The two to compare; ENGINE=MODEL for one that takes another form of the model.",
+        ),
+    ] = "",
+    file: Annotated[
+        typer.FileBinaryRead | None,
+        typer.Option(
+            "--prompts",
+            metavar="FILE",
+            help="Prompts to use: one a line, JSON lines, or a JSON array; - for stdin. "
+            "[a set of 8]",
+        ),
+    ] = None,
+    max_tokens: Annotated[
+        int, typer.Option("--max-tokens", min=1, metavar="N", help="Tokens of each answer.")
+    ] = MAX_TOKENS,
+    context: Annotated[
+        int, typer.Option("--ctx", min=1, metavar="N", help="Context in tokens.")
+    ] = CONTEXT,
+    min_agreement: Annotated[
+        float,
+        typer.Option(
+            "--min-agreement",
+            min=0,
+            max=1,
+            metavar="SHARE",
+            help="Agreement below which the exit code is 1.",
+        ),
+    ] = MIN_AGREEMENT,
+    as_json: AsJson = False,
 ) -> int:
     """Tell whether two engines give the same answers."""
     from vllama.cli.context import load_settings
@@ -158,8 +144,6 @@ def check(loaded: Config, sides: Sequence[Side], context: int) -> list[dict[str,
     """
     from dataclasses import replace
 
-    from msgspec import structs
-
     from vllama import config
     from vllama.cli.context import local_library
     from vllama.config.parse import whole_path
@@ -171,7 +155,7 @@ def check(loaded: Config, sides: Sequence[Side], context: int) -> list[dict[str,
     facts, books = gather_facts(loaded), local_library(loaded)
     described = []
     for side in sides:
-        own = structs.replace(loaded, engine=side.engine, context_length=context, num_parallel=1)
+        own = replace(loaded, engine=side.engine, context_length=context, num_parallel=1)
         one = replace(facts, preferences=config.preferences(own))
         chosen = choose_engine(one)
         row = {

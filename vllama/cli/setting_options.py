@@ -1,0 +1,68 @@
+"""Options of commands that are made from the settings' declarations."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
+
+import typer
+
+from vllama import config
+from vllama.cli.parameters import complete_model
+
+Command = Callable[..., int]
+
+
+def with_settings(*fields: str) -> Callable[[Command], Command]:
+    """Give a command the options of some settings, or of all that have a flag.
+
+    The command gets them as its argument `flags`: by field, as text, None where one is not given.
+    """
+    chosen = [one for one in config.SETTINGS if one.flag and (not fields or one.field in fields)]
+
+    def decorate(function: Command) -> Command:
+        signature = inspect.signature(function, eval_str=True)
+        own = [each for each in signature.parameters.values() if each.name != "flags"]
+        options = [_option(setting) for setting in chosen]
+
+        def command(**given: Any) -> int:
+            flags = {setting.field: given.pop(setting.field) or None for setting in chosen}
+            return function(**given, flags=flags)
+
+        parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own] + options
+        command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        command.__annotations__ = {each.name: each.annotation for each in parameters}
+        command.__name__, command.__doc__ = function.__name__, function.__doc__
+        return command
+
+    return decorate
+
+
+def _option(setting: config.Setting) -> inspect.Parameter:
+    """Return the parameter of one setting; its text is read later, with all other sources."""
+    kind: Any = bool if setting.is_switch else list[str] if setting.kind.is_list else str
+    option = typer.Option(
+        *(name for name in (setting.flag, setting.short) if name),
+        metavar=None if setting.is_switch else setting.kind.metavar,
+        help=_help(setting),
+        autocompletion=complete_model if setting.field == "model" else None,
+    )
+    return inspect.Parameter(
+        setting.field,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[kind | None, option],
+    )
+
+
+def _help(setting: config.Setting) -> str:
+    text = f"{setting.help[0].upper()}{setting.help[1:]}."
+    if setting.kind.is_list:
+        text = f"{text[:-1]}; may be repeated."
+    shown = "" if setting.default in (False, 0) else setting.default_text
+    return f"{text} [{shown}]" if shown else text
+
+
+Flags = Mapping[str, Any]
+"""What a command is given of the settings: by field, None where a flag was not given."""

@@ -1,0 +1,144 @@
+"""The kinds of values that settings take: how each is read, written, shown in help and described.
+
+A kind reads text from a flag or a variable. The config file may give lists and tables to the kinds
+that are marked so. `schema` is the kind in JSON Schema, for editors that complete the file.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from vllama.config import parse
+from vllama.units import format_go_duration, parse_bytes
+
+Schema = Mapping[str, Any]
+
+KV_CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl", "fp8")
+
+
+def write_value(value: object) -> str:
+    """Write a value as a user would."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def write_duration(value: object) -> str:
+    """Write seconds as `5m` or `1h30m`; for ever is -1."""
+    seconds = float(str(value))
+    if math.isinf(seconds):
+        return "-1"
+    text = format_go_duration(round(seconds * 1e9))
+    return text.replace("m0s", "m").replace("h0m", "h")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """What one setting takes.
+
+    `parse` returns the value, or raises ValueError with the reason. `metavar` stands for the value
+    in help. `none` is what a user writes for None.
+    """
+
+    parse: Callable[[Any], Any]
+    metavar: str = "TEXT"
+    schema: Schema
+    write: Callable[[object], str] = write_value
+    none: str = "unset"
+    is_list: bool = False
+    is_table: bool = False
+
+    def text(self, value: object) -> str:
+        """Write a value of this kind; the items of a list or a table with commas."""
+        if value is None:
+            return self.none
+        if not isinstance(value, tuple):
+            return self.write(value)
+        items = ("=".join(map(str, one)) if isinstance(one, tuple) else str(one) for one in value)
+        return ", ".join(items) or "none"
+
+
+def text(metavar: str, parse: Callable[[str], Any] = parse.plain) -> Kind:
+    """Return the kind of any text that `parse` accepts."""
+    return Kind(parse=parse, metavar=metavar, schema={"type": "string"})
+
+
+def number(low: int, high: int | None = None) -> Kind:
+    """Return the kind of whole numbers from `low` to `high`."""
+    schema: dict[str, Any] = {"type": "integer", "minimum": low}
+    if high is not None:
+        schema["maximum"] = high
+    return Kind(parse=parse.whole(low, high), metavar="N", schema=schema)
+
+
+def choice(*words: str) -> Kind:
+    """Return the kind that takes one of some words."""
+    return Kind(parse=parse.choice(*words), metavar="|".join(words), schema={"enum": [*words]})
+
+
+def auto(kind: Kind, *words: str) -> Kind:
+    """Let `auto`, and further words, mean None: vllama decides."""
+    return Kind(
+        parse=parse.auto(kind.parse, *words),
+        metavar=kind.metavar,
+        schema={"anyOf": [kind.schema, {"enum": ["auto", *map(_json_word, words)]}]},
+        write=kind.write,
+        none="auto",
+    )
+
+
+def many(kind: Kind, split: Callable[[str], list[str]] = parse.by_comma) -> Kind:
+    """Return the kind of lists; in a flag or a variable `split` separates the items."""
+    schema = {"anyOf": [{"type": "array", "items": kind.schema}, {"type": "string"}]}
+    read = parse.each(kind.parse, split)
+    return Kind(parse=read, metavar=kind.metavar, schema=schema, none="none", is_list=True)
+
+
+def table(shape: str, value: Callable[[str], Any]) -> Kind:
+    """Return the kind of tables, such as `name=model`; `shape` shows one entry."""
+    schema = {"type": "object", "additionalProperties": {"type": "string"}}
+    return Kind(
+        parse=parse.pairs(shape, value),
+        metavar=shape.upper(),
+        schema={"anyOf": [schema, {"type": "string"}]},
+        none="none",
+        is_table=True,
+    )
+
+
+def _json_word(word: str) -> int | str:
+    return int(word) if word.isdecimal() else word
+
+
+NAME = text("NAME")
+KEY = text("KEY", parse.key)
+FILE = text("FILE", parse.path)
+FOLDER = text("FOLDER", parse.path)
+URL = text("URL")
+SWITCH = Kind(parse=parse.boolean, metavar="", schema={"type": "boolean"})
+CONTEXT = Kind(
+    parse=parse.context,
+    metavar="N",
+    schema={"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string"}]},
+)
+LAYERS = Kind(
+    parse=parse.layers,
+    metavar="N",
+    schema={"anyOf": [{"type": "integer", "minimum": -1}, {"const": "all"}]},
+    write=lambda value: "all" if value == -1 else str(value),
+)
+DURATION = Kind(
+    parse=parse.duration,
+    metavar="DURATION",
+    schema={"type": ["string", "number"]},
+    write=write_duration,
+)
+TIMEOUT = Kind(
+    parse=parse.timeout,
+    metavar="DURATION",
+    schema={"type": ["string", "number"]},
+    write=write_duration,
+    none="0",
+)
+SIZE = Kind(parse=parse_bytes, metavar="SIZE", schema={"type": ["string", "integer"]})
