@@ -14,7 +14,8 @@ from vllama.config import address
 from vllama.config.folders import OLLAMA_SERVICE_DIR, default_lmstudio_dirs, default_models_dir
 from vllama.config.load import default_file, load
 from vllama.config.schema import file_schema, reference_rows
-from vllama.config.settings import SETTINGS, Config, Setting
+from vllama.config.setting import Setting
+from vllama.config.settings import SETTINGS, Config
 
 if TYPE_CHECKING:
     from vllama.engines.base import SearchPaths

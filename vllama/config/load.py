@@ -11,8 +11,9 @@ from vllama.config import address
 from vllama.config.address import Address
 from vllama.config.folders import default_config_dir, default_data_dir, default_hf_home
 from vllama.config.key_file import open_to_others, read_keys
-from vllama.config.settings import BY_FIELD, ENV_PREFIX, SETTINGS, Config, Setting
-from vllama.config.values import write_value
+from vllama.config.kinds import write_value
+from vllama.config.setting import ENV_PREFIX, Setting
+from vllama.config.settings import BY_FIELD, SETTINGS, Config
 from vllama.errors import ConfigError
 
 FILE_NAME = "config.toml"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from vllama.config.settings import SETTINGS, Setting
+from vllama.config.setting import Setting
+from vllama.config.settings import SETTINGS
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 

@@ -6,87 +6,13 @@ of the config file, its JSON schema, and the reference page.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
 
-from vllama.config import address, parse
-from vllama.config import values as v
+from vllama.config import address, kinds, parse
 from vllama.config.folders import default_data_dir, default_hf_home, default_models_dir
-
-ENV_PREFIX = "VLLAMA_"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """One setting as it is declared.
-
-    `foreign` is the variable of Ollama, or of the Hugging Face hub, that means the same. A `secret`
-    is never shown. A change of one that `needs_restart` is not taken over by a running server.
-    `default` is None too where it depends on this machine.
-    """
-
-    field: str
-    default: Any
-    kind: v.Kind
-    help: str
-    example: str
-    flag: str | None
-    short: str | None
-    foreign: str | None
-    secret: bool
-    needs_restart: bool
-
-    @property
-    def key(self) -> str:
-        """Name in the config file."""
-        return self.field.removesuffix("_s").removesuffix("_bytes")
-
-    @property
-    def env(self) -> str:
-        """Name of our own variable."""
-        return ENV_PREFIX + self.key.upper()
-
-    @property
-    def is_switch(self) -> bool:
-        """Whether the flag takes no value."""
-        return isinstance(self.default, bool)
-
-    @property
-    def default_text(self) -> str:
-        """The default as a user would write it; empty if there is none to show."""
-        return "" if self.default in (None, ()) else self.kind.text(self.default)
-
-
-def setting(
-    default: Any,
-    kind: v.Kind,
-    help: str,
-    *,
-    example: str,
-    flag: str | None = None,
-    short: str | None = None,
-    foreign: str | None = None,
-    factory: Callable[[], Any] | None = None,
-    secret: bool = False,
-    needs_restart: bool = False,
-) -> Any:
-    """Declare a field of `Config`; with `factory` its default depends on this machine."""
-    declared = {
-        "default": default,
-        "kind": kind,
-        "help": help,
-        "example": example,
-        "flag": flag,
-        "short": short,
-        "foreign": foreign,
-        "secret": secret,
-        "needs_restart": needs_restart,
-    }
-    if factory is not None:
-        return field(default_factory=factory, metadata=declared, repr=not secret)
-    return field(default=default, metadata=declared, repr=not secret)
+from vllama.config.setting import Setting, setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +30,7 @@ class Config:
 
     host: str = setting(
         "127.0.0.1",
-        v.text("ADDRESS", parse.host),
+        kinds.text("ADDRESS", parse.host),
         "address to listen on",
         example="0.0.0.0:11434",
         flag="--host",
@@ -113,7 +39,7 @@ class Config:
     )
     port: int = setting(
         11434,
-        v.number(0, 65535),
+        kinds.number(0, 65535),
         "port to listen on; 0 takes any free one",
         example="11434",
         flag="--port",
@@ -121,7 +47,7 @@ class Config:
     )
     model: str | None = setting(
         None,
-        v.text("NAME", parse.model),
+        kinds.text("NAME", parse.model),
         "model to load at the start",
         example="Qwen/Qwen3-0.6B",
         flag="--model",
@@ -130,21 +56,21 @@ class Config:
     )
     engine: str | None = setting(
         None,
-        v.auto(v.NAME),
+        kinds.auto(kinds.NAME),
         "engine to use; auto takes the best for this machine",
         example="auto",
         flag="--engine",
     )
     strict: bool = setting(
         False,
-        v.SWITCH,
+        kinds.SWITCH,
         "fail if an engine does not start, instead of trying another plan",
         example="true",
         flag="--strict",
     )
     context_length: int | None = setting(
         None,
-        v.auto(v.CONTEXT, "0"),
+        kinds.auto(kinds.CONTEXT, "0"),
         "context in tokens; 0 as the model and the memory allow",
         example="8192",
         flag="--ctx",
@@ -152,21 +78,21 @@ class Config:
     )
     gpu_layers: int | None = setting(
         None,
-        v.auto(v.LAYERS),
+        kinds.auto(kinds.LAYERS),
         "layers to put on the GPU; all, or 0 for none",
         example="all",
         flag="--gpu-layers",
     )
     threads: int | None = setting(
         None,
-        v.auto(v.number(1), "0"),
+        kinds.auto(kinds.number(1), "0"),
         "CPU threads of an engine",
         example="8",
         flag="--threads",
     )
     keep_alive_s: float = setting(
         300.0,
-        v.DURATION,
+        kinds.DURATION,
         "how long an idle model stays loaded; negative for ever",
         example="5m",
         flag="--keep-alive",
@@ -174,7 +100,7 @@ class Config:
     )
     load_timeout_s: float | None = setting(
         300.0,
-        v.TIMEOUT,
+        kinds.TIMEOUT,
         "how long a load may make no progress; 0 for ever",
         example="5m",
         flag="--load-timeout",
@@ -182,14 +108,14 @@ class Config:
     )
     drain_timeout_s: float = setting(
         10.0,
-        v.DURATION,
+        kinds.DURATION,
         "how long running answers may take when the server stops",
         example="10s",
         needs_restart=True,
     )
     num_parallel: int = setting(
         0,
-        v.number(0),
+        kinds.number(0),
         "requests at once per model; 0 as the engine likes (llama-server: 1, 4 if several come)",
         example="4",
         flag="--parallel",
@@ -197,7 +123,7 @@ class Config:
     )
     max_loaded_models: int = setting(
         0,
-        v.number(0),
+        kinds.number(0),
         "models loaded at once; 0 as memory allows",
         example="3",
         flag="--max-loaded-models",
@@ -205,7 +131,7 @@ class Config:
     )
     max_queue: int = setting(
         512,
-        v.number(0),
+        kinds.number(0),
         "requests that may wait for a model; more are refused",
         example="512",
         flag="--max-queue",
@@ -213,7 +139,7 @@ class Config:
     )
     replicas: int = setting(
         1,
-        v.number(1, 64),
+        kinds.number(1, 64),
         "processes of each model, between which its requests are shared",
         example="2",
         flag="--replicas",
@@ -221,21 +147,21 @@ class Config:
     )
     hang_timeout_s: float | None = setting(
         30.0,
-        v.TIMEOUT,
+        kinds.TIMEOUT,
         "how long an engine may be silent in an answer before it is restarted; 0 for ever",
         example="30s",
         flag="--hang-timeout",
     )
     origins: tuple[str, ...] = setting(
         (),
-        v.many(v.URL),
+        kinds.many(kinds.URL),
         "further origins that browsers may call from",
         example="https://chat.example",
         foreign="OLLAMA_ORIGINS",
     )
     api_key: tuple[str, ...] = setting(
         (),
-        v.many(v.KEY),
+        kinds.many(kinds.KEY),
         "keys, one of which every request but / and those for health must show; others on this "
         "machine can see flags, but not api_key_file",
         example="sk-1234",
@@ -244,14 +170,14 @@ class Config:
     )
     api_key_file: Path | None = setting(
         None,
-        v.FILE,
+        kinds.FILE,
         "file with more such keys, one a line; SIGHUP reads it again",
         example="/etc/vllama/keys",
         flag="--api-key-file",
     )
     client_key: str | None = setting(
         None,
-        v.KEY,
+        kinds.KEY,
         "key that the commands show to the server; the first api_key where there is one",
         example="sk-1234",
         foreign="OLLAMA_API_KEY",
@@ -259,7 +185,7 @@ class Config:
     )
     tls_cert: Path | None = setting(
         None,
-        v.FILE,
+        kinds.FILE,
         "certificate to serve https with, and its chain (PEM); SIGHUP reads it again",
         example="/etc/vllama/cert.pem",
         flag="--tls-cert",
@@ -267,7 +193,7 @@ class Config:
     )
     tls_key: Path | None = setting(
         None,
-        v.FILE,
+        kinds.FILE,
         "private key of the certificate (PEM), if it is not in the same file",
         example="/etc/vllama/key.pem",
         flag="--tls-key",
@@ -275,14 +201,14 @@ class Config:
     )
     read_only: bool = setting(
         False,
-        v.SWITCH,
+        kinds.SWITCH,
         "refuse to pull, push, create, copy, delete and upload models over HTTP",
         example="true",
         flag="--read-only",
     )
     allow_registry: tuple[str, ...] = setting(
         (),
-        v.many(v.text("HOST", parse.registry)),
+        kinds.many(kinds.text("HOST", parse.registry)),
         "hosts that models may be pulled from, and no others (the hub: huggingface.co, "
         "Ollama's registry: registry.ollama.ai)",
         example="huggingface.co",
@@ -290,14 +216,14 @@ class Config:
     )
     max_blob_size_bytes: int | None = setting(
         None,
-        v.auto(v.SIZE, "0"),
+        kinds.auto(kinds.SIZE, "0"),
         "size of the largest file that may be uploaded or pulled; 0 for any",
         example="20GB",
         flag="--max-blob-size",
     )
     upstreams: tuple[str, ...] = setting(
         (),
-        v.many(v.URL),
+        kinds.many(kinds.URL),
         "running OpenAI servers to put this API in front of",
         example="http://127.0.0.1:8000",
         flag="--upstream",
@@ -305,7 +231,7 @@ class Config:
     )
     upstream_key: str | None = setting(
         None,
-        v.text("KEY"),
+        kinds.text("KEY"),
         "key that the upstreams want",
         example="sk-…",
         flag="--upstream-key",
@@ -314,21 +240,21 @@ class Config:
     )
     flash_attention: bool | None = setting(
         None,
-        v.auto(v.SWITCH),
+        kinds.auto(kinds.SWITCH),
         "flash attention; auto where it works",
         example="auto",
         foreign="OLLAMA_FLASH_ATTENTION",
     )
     kv_cache_type: str | None = setting(
         None,
-        v.auto(v.choice(*v.KV_CACHE_TYPES)),
+        kinds.auto(kinds.choice(*kinds.KV_CACHE_TYPES)),
         "number format of the KV cache",
         example="q8_0",
         foreign="OLLAMA_KV_CACHE_TYPE",
     )
     gpu_overhead_bytes: int = setting(
         0,
-        v.SIZE,
+        kinds.SIZE,
         "memory to leave free on each GPU",
         example="1GiB",
         foreign="OLLAMA_GPU_OVERHEAD",
@@ -336,32 +262,32 @@ class Config:
     )
     engine_paths: tuple[tuple[str, Path], ...] = setting(
         (),
-        v.table("engine=path", parse.path),
+        kinds.table("engine=path", parse.path),
         "where engines are: an environment's folder, or a program",
         example="llama-server=/opt/llama/llama-server",
         needs_restart=True,
     )
     engine_args: tuple[str, ...] = setting(
         (),
-        v.many(v.text("ARGUMENT", str), parse.by_shell),
+        kinds.many(kinds.text("ARGUMENT", str), parse.by_shell),
         "further arguments for the engine, as after --",
         example="--seed 1",
     )
     folders: tuple[Path, ...] = setting(
         (),
-        v.many(v.FOLDER, parse.by_pathsep),
+        kinds.many(kinds.FOLDER, parse.by_pathsep),
         "folders with model files of your own",
         example="~/models",
     )
     aliases: tuple[tuple[str, str], ...] = setting(
         (),
-        v.table("name=model", parse.plain),
+        kinds.table("name=model", parse.plain),
         "names of your own for models of the hub, or other models for Ollama's names",
         example="mine=hf.co/org/repo:Q4_K_M",
     )
     models_dir: Path = setting(
         None,
-        v.FOLDER,
+        kinds.FOLDER,
         "Ollama's own store of models, read in place and pulled into",
         example="~/.ollama/models",
         factory=default_models_dir,
@@ -369,19 +295,19 @@ class Config:
     )
     ollama_registry: str | None = setting(
         None,
-        v.URL,
+        kinds.URL,
         "registry of Ollama's kind to take library names from, instead of the hub",
         example="https://registry.example",
     )
     lmstudio_dir: Path | None = setting(
         None,
-        v.FOLDER,
+        kinds.FOLDER,
         "LM Studio's folder of models, read in place",
         example="~/.lmstudio/models",
     )
     hf_cache_dir: Path = setting(
         None,
-        v.FOLDER,
+        kinds.FOLDER,
         "cache of the Hugging Face hub",
         example="~/.cache/huggingface/hub",
         factory=lambda: default_hf_home() / "hub",
@@ -389,14 +315,14 @@ class Config:
     )
     hf_endpoint: str | None = setting(
         None,
-        v.URL,
+        kinds.URL,
         "hub to use instead of https://huggingface.co",
         example="https://hub.example",
         foreign="HF_ENDPOINT",
     )
     hf_token: str | None = setting(
         None,
-        v.text("TOKEN"),
+        kinds.text("TOKEN"),
         "token for gated and private models",
         example="hf_xxxx",
         foreign="HF_TOKEN",
@@ -404,20 +330,20 @@ class Config:
     )
     hf_offline: bool = setting(
         False,
-        v.SWITCH,
+        kinds.SWITCH,
         "never ask the hub",
         example="true",
         foreign="HF_HUB_OFFLINE",
     )
     download_connections: int = setting(
         4,
-        v.number(1, 64),
+        kinds.number(1, 64),
         "connections of one download",
         example="4",
     )
     data_dir: Path = setting(
         None,
-        v.FOLDER,
+        kinds.FOLDER,
         "where vllama keeps what it writes",
         example="~/.local/share/vllama",
         factory=default_data_dir,
@@ -425,7 +351,7 @@ class Config:
     )
     log_dir: Path = setting(
         None,
-        v.FOLDER,
+        kinds.FOLDER,
         "logs of the engines and of vllama",
         example="~/.local/share/vllama/logs",
         factory=lambda: default_data_dir() / "logs",
@@ -433,7 +359,7 @@ class Config:
     )
     run_dir: Path = setting(
         None,
-        v.FOLDER,
+        kinds.FOLDER,
         "records of running engines",
         example="~/.local/share/vllama/run",
         factory=lambda: default_data_dir() / "run",
@@ -441,14 +367,14 @@ class Config:
     )
     nohistory: bool = setting(
         False,
-        v.SWITCH,
+        kinds.SWITCH,
         "keep no history of what is typed",
         example="true",
         foreign="OLLAMA_NOHISTORY",
     )
     debug: bool = setting(
         False,
-        v.SWITCH,
+        kinds.SWITCH,
         "log more",
         example="true",
         flag="--debug",
@@ -456,7 +382,7 @@ class Config:
     )
     log_format: str = setting(
         "text",
-        v.choice("text", "json"),
+        kinds.choice("text", "json"),
         "form of the log",
         example="json",
         flag="--log-format",
