@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable
 
 def settings() -> str:
     """Return the table of settings."""
-    from vllama.config import table
+    from vllama.config import reference_rows
 
     rows = []
-    for row in table():
+    for row in reference_rows():
         names = ", ".join(f"`{name}`" for name in (row["env"], row["foreign"]) if name)
         flag, default = (f"`{row[key]}`" if row[key] else "" for key in ("flag", "default"))
         rows.append((f"`{row['key']}`", flag, names, default, row["help"]))

@@ -27,6 +27,11 @@ GROUPS = (
         "This machine",
         (
             ("engines", "engines:engines", "List, install or remove the engines."),
+            (
+                "config",
+                "config:configure",
+                "Show the settings and where each comes from; edit or describe the config file.",
+            ),
             ("doctor", "doctor:doctor", "Look for what keeps models from running here."),
             ("verify", "verify:verify", "Tell whether two engines give the same answers."),
             ("bench", "bench:bench", "Measure how fast the server is, beside another one too."),

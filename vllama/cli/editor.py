@@ -1,4 +1,4 @@
-"""Writing a message in the user's own editor."""
+"""Text written in the user's own editor."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ VARIABLES = ("OLLAMA_EDITOR", "VISUAL", "EDITOR")
 DEFAULT = "vi"
 
 
-def edit(text: str, environ: Mapping[str, str]) -> str:
-    """Return `text` as the user left it in the editor. Raises VllamaError."""
+def edit_text(text: str, environ: Mapping[str, str], name: str = "prompt.txt") -> str:
+    """Return `text` as the user left it in the editor, in a file `name`. Raises VllamaError."""
     named = next((environ[name] for name in VARIABLES if environ.get(name, "").strip()), DEFAULT)
     hint = "name an editor in VISUAL or EDITOR"
     with tempfile.TemporaryDirectory(prefix="vllama-") as folder:
-        file = Path(folder) / "prompt.txt"  # a name that editors know what to do with
+        file = Path(folder) / name  # editors choose their mode by its ending
         file.write_text(text)
         try:
             done = subprocess.run([*shlex.split(named), str(file)], check=False)

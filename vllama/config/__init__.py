@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from vllama.config import address
 from vllama.config.folders import OLLAMA_SERVICE_DIR, default_lmstudio_dirs, default_models_dir
-from vllama.config.load import default_file, load
+from vllama.config.load import default_file, load, named_file
 from vllama.config.schema import file_schema, reference_rows
 from vllama.config.setting import Setting
 from vllama.config.settings import SETTINGS, Config
@@ -33,6 +33,7 @@ __all__ = [
     "guards",
     "load",
     "models_settings",
+    "named_file",
     "places",
     "preferences",
     "prepare_environment",

@@ -25,6 +25,12 @@ def default_file() -> Path:
     return default_config_dir() / FILE_NAME
 
 
+def named_file(environ: Mapping[str, str]) -> Path:
+    """Return the config file that `VLLAMA_CONFIG` names, else the default one."""
+    named = _trimmed(environ, FILE_VARIABLE)
+    return Path(named).expanduser() if named else default_file()
+
+
 def load(
     flags: Mapping[str, object], environ: Mapping[str, str], file: Path | None = None
 ) -> Config:
@@ -245,9 +251,8 @@ def _parse(setting: Setting, source: _Given) -> Any:
 def _read_file(
     file: Path | None, environ: Mapping[str, str]
 ) -> tuple[Path | None, Mapping[str, object]]:
-    named = _trimmed(environ, FILE_VARIABLE)
-    path = file or (Path(named).expanduser() if named else default_file())
-    wanted = file is not None or bool(named)
+    path = file or named_file(environ)
+    wanted = file is not None or bool(_trimmed(environ, FILE_VARIABLE))
     try:
         content = path.read_bytes()
     except OSError as error:

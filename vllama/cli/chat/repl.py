@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from vllama import config, private
 from vllama.cli.chat.session import Session
 from vllama.cli.chat.slash_commands import Commands
-from vllama.cli.editor import edit
+from vllama.cli.editor import edit_text
 from vllama.cli.output import say, show_error
 from vllama.errors import VllamaError
 
@@ -126,7 +126,7 @@ def _keys() -> KeyBindings:
 
         def work() -> None:
             try:
-                text = edit(buffer.text, config.environ())
+                text = edit_text(buffer.text, config.environ())
             except VllamaError as error:
                 show_error(error.message, error.hint)
             else:

@@ -1,0 +1,95 @@
+"""`vllama config`: values with their sources, an edited file, and its schema."""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Vllama
+from vllama import config
+
+Editor = Callable[[str], dict[str, str]]
+
+
+@pytest.fixture
+def editor(tmp_path: Path) -> Editor:
+    """Return the variables that name an editor which writes a text in the file's place."""
+
+    def writing(text: str) -> dict[str, str]:
+        written, program = tmp_path / "written", tmp_path / "editor"
+        written.write_text(text)
+        program.write_text(f'#!/bin/sh\ncp "{written}" "$1"\n')
+        program.chmod(0o755)
+        return {"VISUAL": str(program), "PATH": os.environ["PATH"]}
+
+    return writing
+
+
+@pytest.fixture
+def file(env: dict[str, str]) -> Path:
+    return Path(env["HOME"]) / ".config/vllama/config.toml"
+
+
+def test_values_and_sources(vllama: Vllama, file: Path, env: dict[str, str]) -> None:
+    file.parent.mkdir(parents=True)
+    file.write_text("max_queue = 7\nengine = 'x'\napi_key = ['sk-secret']\n")
+    done = vllama("config", "--json", VLLAMA_ENGINE="y", OLLAMA_KEEP_ALIVE="90s")
+    assert done.returncode == 0
+    told = json.loads(done.stdout)
+    found = {row["key"]: (row["text"], row["source"]) for row in told["settings"]}
+    assert told["file"] == str(file)
+    assert found["max_queue"] == ("7", str(file))
+    assert found["engine"] == ("y", "VLLAMA_ENGINE")
+    assert found["keep_alive"] == ("1m30s", "OLLAMA_KEEP_ALIVE")
+    assert found["host"] == ("127.0.0.1", "OLLAMA_HOST")
+    assert found["load_timeout"] == ("5m", "default")
+    assert found["api_key"] == ("…", str(file))
+    assert "sk-secret" not in done.stdout
+    assert {row["key"] for row in told["settings"]} == {each.key for each in config.SETTINGS}
+
+
+def test_the_table_says_where_the_file_would_be(vllama: Vllama, file: Path) -> None:
+    done = vllama("config")
+    assert done.stdout.splitlines()[0].split() == ["SETTING", "VALUE", "SOURCE"]
+    assert str(file) in done.stderr
+
+
+def test_editing_makes_the_file(vllama: Vllama, editor: Editor, file: Path) -> None:
+    done = vllama("config", "edit", **editor("max_queue = 9\n"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert str(file) in done.stdout
+    assert tomllib.loads(file.read_text()) == {"max_queue": 9}
+    assert vllama("config", "edit", **editor("max_queue = 9\n")).stdout == "nothing was changed\n"
+
+
+def test_a_file_that_cannot_be_read_is_not_taken(
+    vllama: Vllama, editor: Editor, file: Path
+) -> None:
+    vllama("config", "edit", **editor("max_queue = 9\n"))
+    done = vllama("config", "edit", **editor("max_queu = 10\n"))
+    assert done.returncode == 2
+    draft = file.with_suffix(".draft.toml")
+    assert 'cannot use "max_queu"' in done.stderr
+    assert f'what you wrote is in "{draft}"' in done.stderr
+    assert file.read_text() == "max_queue = 9\n"
+    assert draft.read_text() == "max_queu = 10\n"
+
+
+def test_the_schema_describes_every_setting(vllama: Vllama) -> None:
+    schema = json.loads(vllama("config", "schema").stdout)
+    assert set(schema["properties"]) == {each.key for each in config.SETTINGS}
+    assert schema["properties"]["port"]["default"] == 11434
+    assert schema["properties"]["keep_alive"]["default"] == "5m"
+    assert schema["properties"]["aliases"]["anyOf"][0]["type"] == "object"
+    assert not schema["additionalProperties"]
+
+
+def test_an_unknown_action(vllama: Vllama) -> None:
+    done = vllama("config", "delete")
+    assert done.returncode == 2
+    assert done.stderr.endswith("Hint: choose one of show, edit, schema\n")

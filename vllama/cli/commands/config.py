@@ -1,0 +1,132 @@
+"""`vllama config`: the settings in effect and their sources; the config file and its schema."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from vllama.cli.parameters import AsJson, argument
+
+if TYPE_CHECKING:
+    from vllama.config import Config, Setting
+
+EXAMPLES = """\
+\b
+Examples:
+  vllama config                           every setting, its value, and where that comes from
+  vllama config edit                      change the config file in $VISUAL or $EDITOR
+  vllama config schema > vllama.schema.json
+
+An editor completes and checks the file by its schema.
+"""
+
+COLUMNS = ("SETTING", "VALUE", "SOURCE")
+DEFAULT = "default"
+HIDDEN = "…"
+NEW_FILE = """\
+# Settings of vllama, one a line: key = value. See 'vllama config' for all of them.
+"""
+
+
+def complete_action(incomplete: str) -> list[str]:
+    """Return the actions that begin so."""
+    return [action for action in ACTIONS if action.startswith(incomplete)]
+
+
+def configure(
+    action: Annotated[str, argument("ACTION", "show, edit or schema. [show]", complete_action)] = (
+        "show"
+    ),
+    file: Annotated[
+        Path | None, typer.Option("--config", metavar="FILE", help="Config file to use.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the settings and where each comes from; edit or describe the config file."""
+    from vllama.errors import ConfigError
+
+    if action not in ACTIONS:
+        raise ConfigError(
+            f"cannot do '{action}' with the settings", hint=f"choose one of {', '.join(ACTIONS)}"
+        )
+    ACTIONS[action](file, as_json)
+
+
+def show(file: Path | None, as_json: bool) -> None:
+    """Print every setting with its value and its source; secrets are not shown."""
+    from vllama import config
+    from vllama.cli.output import say_aside, show_json, show_table, show_warning
+
+    loaded = config.load({}, config.environ(), file)
+    for note in loaded.notes:
+        show_warning(note)
+    rows = [_row(setting, loaded) for setting in config.SETTINGS]
+    if as_json:
+        show_json({"file": str(loaded.config_file or ""), "settings": rows})
+        return
+    show_table(COLUMNS, [(row["key"], row["text"], row["source"]) for row in rows])
+    if loaded.config_file is None:
+        say_aside(f"there is no config file yet; it would be {config.default_file()}")
+
+
+def _row(setting: Setting, loaded: Config) -> dict[str, Any]:
+    value = getattr(loaded, setting.field)
+    hidden = setting.secret and value not in (None, ())
+    return {
+        "key": setting.key,
+        "text": HIDDEN if hidden else setting.kind.text(value),
+        "source": loaded.sources.get(setting.field, DEFAULT),
+    }
+
+
+def edit(file: Path | None, as_json: bool) -> None:
+    """Open the config file in the user's editor; keep only what can be read afterwards."""
+    from vllama import config, private
+    from vllama.cli.editor import edit_text
+    from vllama.cli.output import say
+    from vllama.errors import ConfigError
+
+    environ = config.environ()
+    path = file or config.named_file(environ)
+    try:
+        before = path.read_text()
+    except FileNotFoundError:
+        before = NEW_FILE
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f'cannot edit the config file "{path}": {error}') from None
+    after = edit_text(before, environ, name=path.name)
+    if after.strip() == before.strip():
+        say("nothing was changed")
+        return
+    draft = path.with_suffix(".draft.toml")
+    try:
+        private.make_folder(draft.parent)
+        private.replace(draft, after.rstrip() + "\n")
+        try:
+            config.load({}, environ, draft)
+        except ConfigError as error:
+            raise ConfigError(
+                error.message, hint=f'"{path}" is as it was; what you wrote is in "{draft}"'
+            ) from None
+        draft.replace(path)
+    except OSError as error:
+        raise ConfigError(f'cannot write the config file "{path}": {error.strerror}') from None
+    say(f"{path} is written; a server takes it over on SIGHUP, or when it starts again")
+
+
+def print_schema(file: Path | None, as_json: bool) -> None:
+    """Print the JSON Schema of the config file."""
+    from vllama import config
+    from vllama.cli.output import show_json
+
+    show_json(config.file_schema())
+
+
+ACTIONS: dict[str, Callable[[Path | None, bool], None]] = {
+    "show": show,
+    "edit": edit,
+    "schema": print_schema,
+}
