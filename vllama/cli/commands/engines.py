@@ -60,6 +60,7 @@ def engines(
     from vllama.cli.context import load_settings
     from vllama.errors import ConfigError
 
+    names = names or []
     if action not in ACTIONS:
         raise ConfigError(
             f"cannot do '{action}' with engines", hint=f"choose one of {', '.join(ACTIONS)}"
@@ -80,7 +81,7 @@ def engines(
     if action == "list":
         show_list(loaded, as_json=as_json)
         return 0
-    for name in names or ():
+    for name in names:
         if action == "install":
             extra = (*(["--upgrade"] if upgrade else []), *(context.obj or ()))
             install_one(loaded, name, yes=yes, extra_args=extra)
