@@ -25,7 +25,6 @@ RULES = (
             "config/",
             "supervise/",
             "environments/",
-            "early.py",
             "engines/llamacpp/xllamacpp_child.py",
         ),
     ),

@@ -28,35 +28,25 @@ CHAT = {"model": "sea", "messages": [{"role": "user", "content": "hi"}], "stream
 # -- read-only --------------------------------------------------------------------------------
 
 HANDLERS = {
-    (method, path if path in ROUTES else f"{path}x"): name
+    (method, path if path in ROUTES else f"{path}x"): handler
     for path, methods in (*ROUTES.items(), *PREFIXES)
-    for method, name in methods.items()
+    for method, handler in methods.items()
 }
-CHANGING = [route for route, name in HANDLERS.items() if name in WRITES]
+CHANGING = [route for route, handler in HANDLERS.items() if handler in WRITES]
 HARMLESS = {  # they ask models, or are answered as by a signed-out Ollama
-    *("ollama.models.show", "tokens.tokenize", "tokens.detokenize", "tokens.rerank"),
-    *(
-        "ollama.chat.chat",
-        "ollama.generate.generate",
-        "ollama.embed.embed",
-        "ollama.embed.legacy_embed",
-    ),
-    *(
-        "openai.chat.chat",
-        "openai.completions.completions",
-        "openai.chat.embeddings",
-        "openai.responses.responses",
-    ),
-    *("anthropic.messages.messages", "anthropic.messages.count_tokens"),
-    *("openai.audio.transcriptions", "openai.audio.translations"),
-    *("ollama.cloud.me", "ollama.cloud.sign_out", "ollama.cloud.web_search"),
-    "ollama.cloud.web_fetch",
+    *("/api/show", "/api/tokenize", "/api/detokenize", "/v1/rerank"),
+    *("/api/chat", "/api/generate", "/api/embed", "/api/embeddings"),
+    *("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses"),
+    *("/v1/messages", "/v1/messages/count_tokens"),
+    *("/v1/audio/transcriptions", "/v1/audio/translations"),
+    *("/api/me", "/api/signout", "/api/user/keys/x"),
+    *("/api/experimental/web_search", "/api/experimental/web_fetch"),
 }
 
 
 def test_each_route_that_is_no_question_is_known_to_change_models_or_not() -> None:
-    acting = {name for (method, _), name in HANDLERS.items() if method not in ("GET", "HEAD")}
-    assert acting == WRITES | HARMLESS
+    acting = {path for method, path in HANDLERS if method not in ("GET", "HEAD")}
+    assert acting == {path for _, path in CHANGING} | HARMLESS
 
 
 @pytest.fixture(scope="module")

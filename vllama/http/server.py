@@ -11,8 +11,6 @@ import socket
 import time
 from typing import TYPE_CHECKING, TypeAlias
 
-from vllama import early
-from vllama.early import BACKLOG
 from vllama.errors import ConfigError, PortTaken
 from vllama.http.connection import Client
 from vllama.http.head_cache import TOO_MANY_CLIENTS, TOO_SLOW, Heads
@@ -25,6 +23,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+BACKLOG = 2048  # connections that wait to be accepted, as while a server starts
 PROBE_LIMIT_S = 1.0
 PROBE_BYTES = 4096
 # Go's server, which clients of Ollama know, never closes a connection: whoever does meets, now and
@@ -48,11 +47,6 @@ def bind(host: str, port: int) -> socket.socket:
     Raises PortTaken, which tells whether it is another Ollama, and ConfigError for an address
     that is not ours.
     """
-    descriptor = early.take(host, port)
-    if descriptor is not None:
-        listener = socket.socket(fileno=descriptor)
-        listener.setblocking(False)
-        return listener
     try:
         family, kind, proto, _, where = socket.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

@@ -13,12 +13,14 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from vllama.dialects.errors import anthropic_error, ollama_error, openai_error
 from vllama.errors import Busy, Forbidden, Unauthorized, VllamaError
 from vllama.http.request import ClientGone, Request, now_ns
 from vllama.log_context import Trace, model, trace
 from vllama.metrics import Metrics
+from vllama.routes.anthropic.messages import seed_of
 from vllama.routes.guards import Guards, cors_headers
-from vllama.routes.route_table import FIRST, ROUTES, WRITES, Handler, handler, methods_of
+from vllama.routes.route_table import ROUTES, WHILE_STARTING, WRITES, Handler, methods_of
 
 if TYPE_CHECKING:
     from vllama.plan.types import Facts
@@ -37,7 +39,8 @@ MAX_LOGGED = 1000  # characters of a path, and of an error's text, that stand in
 class Gateway:
     """What the handlers work with; `environ` is what an engine would be started with.
 
-    Answers begin with guards and metrics alone; all but the `FIRST` routes wait for the rest.
+    It begins with guards and metrics alone: all requests but those for `WHILE_STARTING` wait until
+    it is complete.
     """
 
     catalog: Catalog
@@ -67,16 +70,16 @@ class Gateway:
         watch: Watch,
         preload: Preload,
     ) -> None:
-        """Take what was still missing, and let those go on who wait for it."""
+        """Take what was still missing, and let the waiting requests go on."""
         self.catalog, self.scheduler, self.upstreams = catalog, scheduler, upstreams
         self.renderer, self.facts, self.environ = renderer, facts, environ
         self.watch, self.preload = watch, preload
         self._complete.set_result(None)
 
     def fail(self, error: VllamaError) -> None:
-        """Let those who wait be answered with the reason why there will be nothing more."""
+        """Fail all waiting requests, and those that still come, with `error`."""
         self._complete.set_exception(error)
-        self._complete.exception()  # it is known, even if nobody waits
+        self._complete.exception()  # else asyncio warns if no request waits for it
 
     @property
     def is_complete(self) -> bool:
@@ -86,7 +89,7 @@ class Gateway:
     async def completed(self) -> None:
         """Wait for `complete`. Raises the error of `fail`."""
         if not self.is_complete:
-            await asyncio.shield(self._complete)  # one who leaves must not end it for all
+            await asyncio.shield(self._complete)  # one cancelled request must not cancel it for all
 
 
 class App:
@@ -195,19 +198,18 @@ class App:
             allow = {"allow": ", ".join(methods)}
             request.respond(405, text, b"text/plain; charset=utf-8", allow)
             return None
-        name = methods[request.method]
-        if name in WRITES and self._gateway.guards.read_only:
+        handler = methods[request.method]
+        if handler in WRITES and self._gateway.guards.read_only:
             raise Forbidden(
                 f"cannot serve {request.method} {path}: this server is read-only",
                 hint="start it without --read-only, or use the commands on its machine: "
                 "vllama pull, create, cp, rm",
             )
-        if name not in FIRST:
+        if handler not in WHILE_STARTING:
             await self._gateway.completed()
-        found = handler(name)
-        if path in ROUTES and name not in WRITES:  # those are looked at each time, see above
-            self._ready[request.method, path] = found
-        return found
+        if path in ROUTES and handler not in WRITES:  # those are checked each time, see above
+            self._ready[request.method, path] = handler
+        return handler
 
     @staticmethod
     def _fail(request: Request, error: VllamaError) -> None:
@@ -217,11 +219,7 @@ class App:
             if not request.done:
                 request.fail()
             return
-        from vllama.dialects.errors import anthropic_error, ollama_error, openai_error
-
         if request.path.startswith("/v1/messages"):
-            from vllama.routes.anthropic.messages import seed_of  # only here: see `routes`
-
             id_ = f"req_{seed_of(request)}"
             status, body = anthropic_error(error, request_id=id_)
         elif request.path.startswith("/v1/"):

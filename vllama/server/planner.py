@@ -1,4 +1,4 @@
-"""Decides how a model is loaded: gathers what the pure planner looks at, and tells the terminal."""
+"""Decides how a model is loaded: gathers the facts for the pure planner, and reports its plan."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class Planner:
-    """Plans for all models of one server; remembers which plans it told, and which were in vain."""
+    """Plans for all models of one server; remembers which plans it reported, and which failed."""
 
     def __init__(
         self, facts: Facts, library: Library, renderer: Renderer, reporter: Reporter
@@ -34,13 +34,13 @@ class Planner:
         self._renderer = renderer
         self._library = library
         self._reporter = reporter
-        self._told: set[tuple[str, Mode]] = set()
+        self._reported: set[tuple[str, Mode]] = set()
         self._instead: dict[tuple[str, Mode], Plan] = {}
 
-    def go_by(self, facts: Facts, library: Library) -> None:
-        """Decide by other settings from now on."""
+    def use(self, facts: Facts, library: Library) -> None:
+        """Go by other settings from now on."""
         self._facts, self._library = facts, library
-        self._told.clear()
+        self._reported.clear()
         self._instead.clear()
 
     async def plan(self, bundle: Bundle, need: Need) -> Plan:
@@ -58,8 +58,8 @@ class Planner:
             plan = replace(plan, instead=known.instead, reasons=reasons)
         else:
             plan = await self._first(facts, bundle, info, need)
-        if key not in self._told:
-            self._told.add(key)
+        if key not in self._reported:
+            self._reported.add(key)
             for line in short(plan):
                 self._reporter.note(line)
             if need.mode is Mode.CHAT and not info.chat_template and template_words(bundle, info):

@@ -1,4 +1,4 @@
-"""What is looked at, and refused, before anything is served: engines, hardware, the model."""
+"""Checks that run before the server accepts work: hardware, engines, folders, the model."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ def gather_facts(config: Config) -> Facts:
 
 
 def close_folders(config: Config) -> Iterator[str]:
-    """Take from other users what an older vllama left open to them; say so."""
+    """Close folders to other users that an older vllama left open; yield what to report."""
     for folder in config.own_folders:
         if private.close(folder):
             yield f"'{folder}' could be read by other users of this machine; now it cannot"
 
 
 def check_model(library: Library, name: str | None) -> None:
-    """Raise what is wrong with the model to load, as far as this disk can tell.
+    """Raise what is wrong with the model to load, as far as this disk shows it.
 
-    Only a name that can be downloaded may be missing.
+    A name that can be downloaded may be missing.
     """
     if not name:
         return
@@ -52,7 +52,7 @@ def check_model(library: Library, name: str | None) -> None:
 
 
 def with_preload(settings: ModelsSettings, name: str | None) -> ModelsSettings:
-    """Let a model that was named by its path be listed too, so that clients find it."""
+    """List a model that was named by its path too, so that clients find it."""
     ref = ModelRef.parse(name) if name else None
     if ref is None or ref.path is None:
         return settings

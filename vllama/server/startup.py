@@ -1,44 +1,51 @@
-"""`vllama serve` opens: it answers, then gets ready what it serves with.
+"""The start of `vllama serve`, in the order in which a user notices its steps.
 
-In order: 1. bind, so that a taken port is reported at once; 2. answer: whoever only asks whether
-there is a server, and which, need not wait; all others wait (`Gateway.completed`); 3. beside that
-make the rest (`daemon.compose`), most of which is imports; 4. let the daemon run. What is wrong
-with the rest ends the server, with its exit code, and is what those who wait are answered.
+1. Bind the port: a taken one is reported at once, and clients that come from now on wait.
+2. Answer: who only asks whether there is a server, and which one, gets an answer; all other
+   requests wait until the gateway is complete.
+3. Compose the rest: hardware, engines, models. What is wrong there ends the server with its exit
+   code, and the waiting requests are told why.
+4. Let the daemon run until a signal ends it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import uvloop
 
-from vllama.beside import beside
-from vllama.config import Config, guards
+from vllama.config import Config, guards, models_settings
 from vllama.errors import VllamaError
 from vllama.http.certificate import Certificate
 from vllama.http.server import Server, bind
 from vllama.http.watchdog import watched
 from vllama.metrics import Metrics
+from vllama.models.library import open_library
 from vllama.routes.app import App, Gateway
+from vllama.server.daemon import Daemon
+from vllama.server.preflight import (
+    check_engine,
+    check_model,
+    close_folders,
+    gather_facts,
+    with_preload,
+)
+from vllama.server.reporter import Reporter
 from vllama.server.signals import Stop, handled_signals
+from vllama.supervise.leftovers import sweep
 
-if TYPE_CHECKING:
-    from vllama.server.daemon import Daemon
-    from vllama.server.reporter import Reporter
-
-TURNS = 20
-"""Of the loop, before it shares the interpreter: who waits already has had an answer by then."""
+GC_THRESHOLDS = (50_000, 20, 20)
 
 
 def serve(config: Config, reporter: Reporter, load: Callable[[], Config]) -> int:
     """Run the server until it is told to stop; return the exit code.
 
     `load` reads the settings again, from where `config` came; it may raise VllamaError.
-    Raises VllamaError for everything that is wrong before it serves models, EngineMissing also if
-    that is found out by loading the first model.
+    Raises VllamaError for everything that is wrong before models are served, and EngineMissing also
+    if loading the first model finds that out.
     """
     certificate = Certificate(config.tls_cert, config.tls_key) if config.tls_cert else None
     listener = bind(config.host, config.port)
@@ -64,15 +71,14 @@ async def _serve(
     with handled_signals(stop, reload), watched(metrics):
         async with asyncio.TaskGroup() as group:
             http = group.create_task(server.serve(listener), name="http")
-            for _ in range(TURNS):
-                await asyncio.sleep(0)
             try:
-                daemon = await beside(_composed, config, reporter, load)
+                daemon = await asyncio.to_thread(compose, config, reporter, load)
             except VllamaError as error:
                 failed = error
                 gateway.fail(error)
                 server.stop()
             else:
+                _collect_garbage_rarely()
                 await daemon.run(gateway, listener, server, http, stop, reload)
     if failed is not None:
         raise failed
@@ -81,7 +87,22 @@ async def _serve(
     return stop.code
 
 
-def _composed(config: Config, reporter: Reporter, load: Callable[[], Config]) -> Daemon:
-    from vllama.server.daemon import compose
+def compose(config: Config, reporter: Reporter, load: Callable[[], Config]) -> Daemon:
+    """Check what can be checked beforehand, and build the daemon; takes seconds, needs no loop.
 
-    return compose(config, reporter, load)
+    Raises VllamaError for everything that is wrong.
+    """
+    facts = gather_facts(config)
+    check_engine(facts)
+    for line in (*sweep(config.run_dir), *close_folders(config)):
+        reporter.note(line)
+    library = open_library(with_preload(models_settings(config), config.model))
+    check_model(library, config.model)
+    return Daemon(config, facts, library, reporter, load)
+
+
+def _collect_garbage_rarely() -> None:
+    """Spare requests the collector's pauses: what exists now stays, so it need not be searched."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)

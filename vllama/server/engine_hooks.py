@@ -1,0 +1,137 @@
+"""What the scheduler asks of engines: starting one, what it takes, and how it sleeps."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Hashable, Mapping
+from functools import partial
+
+from vllama.chat.engine.traits import Traits
+from vllama.clock import RealClock
+from vllama.config import Config
+from vllama.engines.base import Engine
+from vllama.engines.capabilities import Attachable, Sleeping
+from vllama.errors import VllamaError
+from vllama.hardware.cpu_time import cpu_time
+from vllama.plan.types import Facts, Plan
+from vllama.scheduler.instance import Process, Sleeper
+from vllama.scheduler.lifecycle import EngineSleeper
+from vllama.scheduler.memory import Measurable, Measured, Meter, Remembered
+from vllama.scheduler.policy import Pools
+from vllama.scheduler.replicas import Replicas
+from vllama.scheduler.state import Ports
+from vllama.server.planner import Planner
+from vllama.server.reporter import Reporter
+from vllama.supervise.external import AttachedProcess
+from vllama.supervise.spec import Endpoint, LaunchSpec, RestartPolicy
+from vllama.supervise.supervisor import SupervisedProcess
+from vllama.upstream.pool import Upstreams
+
+
+class EngineHooks:
+    """Carries out what the scheduler decides about engines, with the settings in use."""
+
+    def __init__(
+        self, config: Config, facts: Facts, environ: Mapping[str, str], reporter: Reporter
+    ) -> None:
+        self._config, self._facts = config, facts
+        self._environ = environ
+        self._reporter = reporter
+        self._clock = RealClock()
+        self._meter = Meter(facts.platform, facts.preferences.reserve_bytes)
+        self._remembered = Remembered(config.data_dir / "memory.json")
+
+    def use(self, config: Config, facts: Facts) -> None:
+        """Go by other settings from now on."""
+        self._config, self._facts = config, facts
+
+    def ports(self, planner: Planner, upstreams: Upstreams) -> Ports:
+        """Return all that the scheduler may ask."""
+        return Ports(
+            plan=planner.plan,
+            another=planner.another,
+            start=self._start,
+            traits=self._traits,
+            needs=self._needs,
+            measure=self._measure,
+            remember=self._remember,
+            told=self._report_end_of_load,
+            traffic=upstreams.traffic,
+            cut=upstreams.cut,
+            sleeper=self._sleeper,
+            cpu_time=cpu_time,
+            over=gc.collect,  # tasks and errors leave cycles, and the collector comes rarely
+        )
+
+    def _engine(self, plan: Plan) -> Engine:
+        return self._facts.found.engines[plan.engine]
+
+    def _traits(self, plan: Plan) -> Traits:
+        engine = self._engine(plan)
+        traits = engine.traits(plan.bundle, plan.settings)
+        wanted = plan.settings.parallel or 0
+        if wanted > traits.max_concurrency:
+            self._reporter.note(
+                f"{engine.title} takes {traits.max_concurrency} request at a time, not {wanted}: "
+                "the others wait in order"
+            )
+        return traits
+
+    def _start(self, plan: Plan) -> Process:
+        engine = self._engine(plan)
+        if isinstance(engine, Attachable):
+            return AttachedProcess(plan.bundle.name, *engine.attach())
+
+        def launch(endpoint: Endpoint) -> LaunchSpec:
+            return engine.launch(
+                plan.bundle, plan.settings, plan.installation, endpoint, self._environ
+            )
+
+        def supervised(name: str) -> SupervisedProcess:
+            return SupervisedProcess(
+                name=name,
+                launch=launch,
+                policy=RestartPolicy(),
+                log_dir=self._config.log_dir,
+                run_dir=self._config.run_dir,
+                clock=self._clock,
+                on_progress=lambda line: self._reporter.loading(f"{plan.bundle.name}: {line}"),
+            )
+
+        count = self._replicas(plan)
+        if count == 1:
+            return supervised(plan.bundle.name)
+        names = [f"{plan.bundle.name}-{number}" for number in range(1, count + 1)]
+        return Replicas([partial(supervised, name) for name in names])
+
+    def _report_end_of_load(self, plan: Plan, error: VllamaError | None) -> None:
+        """End the display of a load; a failed one is reported by whoever asked for it."""
+        if error is None:
+            self._reporter.note(f"{plan.bundle.name} is ready")
+        else:
+            self._reporter.loading("")
+
+    def _needs(self, plan: Plan) -> Pools:
+        """Return the memory that a plan takes: what it took the last time, else the estimate."""
+        single = self._remembered.needs(plan) or self._meter.needs(plan)
+        return {pool: size * self._replicas(plan) for pool, size in single.items()}
+
+    async def _remember(self, plan: Plan, held: Pools) -> None:
+        count = self._replicas(plan)
+        single = {pool: size // count for pool, size in held.items()}
+        await asyncio.to_thread(self._remembered.note, plan, single)
+
+    async def _measure(self, processes: Mapping[Hashable, Measurable], gpus: bool) -> Measured:
+        return await self._meter.measure(processes, gpus=gpus)
+
+    def _replicas(self, plan: Plan) -> int:
+        return 1 if isinstance(self._engine(plan), Attachable) else self._config.replicas
+
+    def _sleeper(self, plan: Plan) -> Sleeper | None:
+        engine = self._engine(plan)
+        if not isinstance(engine, Sleeping) or not engine.sleeps(plan.settings):
+            return None
+        if self._replicas(plan) > 1:
+            return None  # replicas share one set of routes, and would have to sleep together
+        return EngineSleeper(engine)
