@@ -60,6 +60,25 @@ def test_every_link_leads_somewhere(page):
             assert anchor in anchors(linked), f"{target}: no such heading"
 
 
+CITED = re.compile(r"docs/(reference/[\w-]+\.md)((?:#[\w-]+(?:,\s+#[\w-]+)*)?)")
+
+
+def test_every_heading_that_the_code_cites_exists():
+    sources = [
+        p
+        for place in ("vllama", "tests", "bench", "scripts", "examples")
+        for p in (ROOT / place).rglob("*.py")
+    ]
+    cited = {
+        (page, anchor)
+        for source in sources
+        for page, headings in CITED.findall(source.read_text())
+        for anchor in re.findall(r"#([\w-]+)", headings)
+    }
+    assert len(cited) > 10
+    assert {(page, a) for page, a in cited if a not in anchors(ROOT / "docs" / page)} == set()
+
+
 def test_every_decision_is_listed():
     folder = ROOT / "docs" / "decisions"
     listed = (folder / "README.md").read_text()

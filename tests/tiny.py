@@ -1,6 +1,8 @@
 """Makes a tiny llama GGUF (about 250 KB) that loads and chats in llama.cpp.
 
-From research: model-sources.md §4.3. Needs the development packages gguf and numpy.
+Needs the development packages gguf and numpy.
+
+See docs/reference/hub.md#a-test-model-from-nothing.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 """Engines' streams.
 
 The first five are of `llama_cpp.server` 0.3.36 (SmolLM2-135M-Instruct Q4_1), recorded 2026-11-21
-with shortened ids; the others are built after engines-other §2, §3 and engines-llamacpp §3.
+with shortened ids; the others follow measurements of the other engines.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """The two servers: the hub and, at another origin, its CDN.
 
-Answers were taken from huggingface_hub's and llama.cpp's client code and from known behaviour
-(research: model-sources.md §2.2). Not here: Xet, uploads, datasets.
+Answers were taken from huggingface_hub's and llama.cpp's client code and from known behaviour. Not
+here: Xet, uploads, datasets.
+
+See docs/reference/hub.md#hub-api.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""A model as Ollama keeps it: a manifest over blobs (research: ollama-contract.md §7.1)."""
+"""A model as Ollama keeps it: a manifest over blobs.
+
+See docs/reference/ollama-api.md#store.
+"""
 
 from __future__ import annotations
 

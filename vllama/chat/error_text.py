@@ -1,7 +1,9 @@
 """Engines' error texts, made fit to show: no file paths, no stack, one line, not too long.
 
-(engines-llamacpp §2: to a wrong type llama.cpp's Python server answers with pydantic's report,
-source paths and addresses included.)
+llama.cpp's Python server answers a wrong type with pydantic's report, which includes source paths
+and addresses.
+
+See docs/reference/engines.md#llama-cpp-python-requests.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """JSON bodies as Go reads them: the first value only, keys in any case, null is absent.
 
-Ollama decodes with `encoding/json` through gin, whatever the Content-Type (contract §0, §1.0); its
-error texts are what clients show, so they are imitated. The usual body takes one pass of msgspec;
-only a body that it refuses is read again by the standard library, to tell where and why.
+Ollama decodes with `encoding/json` through gin, whatever the Content-Type; its error texts are
+what clients show, so they are imitated. The usual body takes one pass of msgspec; only a body that
+it refuses is read again by the standard library, to tell where and why.
+
+See docs/reference/ollama-api.md#conventions.
 """
 
 from __future__ import annotations

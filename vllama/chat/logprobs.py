@@ -1,4 +1,7 @@
-"""Log probabilities: OpenAI's two forms made into Ollama's (contract §1.2) or into each other."""
+"""Log probabilities: OpenAI's two forms made into Ollama's or into each other.
+
+See docs/reference/ollama-api.md#generate.
+"""
 
 from __future__ import annotations
 

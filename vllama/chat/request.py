@@ -1,8 +1,10 @@
 """The values that the dialects meet in: what a client asked for, free of any engine's names.
 
 Every request type is frozen; parsing makes one, planning and translation only read it. They are
-structs, not dataclasses: one is made of each with every request, at a tenth of the cost.
-Field names and defaults follow Ollama's API (contract §1.2–1.4, §2.1).
+structs, not dataclasses: one is made of each with every request, at a tenth of the cost. Field
+names and defaults follow Ollama's API.
+
+See docs/reference/ollama-api.md#generate, #chat, #embed, #request-options, #load-options.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ Think: TypeAlias = bool | str | None
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
-    """How tokens are chosen; the defaults are Ollama's (§2.1).
+    """How tokens are chosen; the defaults are Ollama's.
 
     `seed` -1 is random. `max_tokens` None is "no limit": the context bounds it. `num_keep` tokens
     of the prompt's beginning stay when it is cut or the context shifted, -1: all of them.
@@ -42,7 +44,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoadOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What an engine must be started with (§2.2); None is "not given"."""
+    """What an engine must be started with; None is "not given"."""
 
     num_ctx: int | None = None
     num_batch: int | None = None

@@ -1,7 +1,9 @@
 """What a model's own chat template tells: its tools, how it writes calls, its switches.
 
-Pure text, read once for each template. The words looked for are those of the Jinja templates on the
-hub; Ollama reads the same from its Go templates (contract §3.10).
+Pure text, read once for each template. The words looked for are those of the Jinja templates on
+the hub; Ollama reads the same from its Go templates.
+
+See docs/reference/ollama-api.md#capabilities, #thinking, #engine-fields.
 """
 
 from __future__ import annotations
@@ -72,7 +74,7 @@ def marks_thinking(template: str) -> bool:
 
 
 def asked_think(think: Think, style: Style | None) -> Think:
-    """Return what the template is asked for: thinking is on unless it is switched off (§3.5).
+    """Return what the template is asked for: thinking is on unless it is switched off.
 
     Only where a template leaves it off by itself must it be said (DeepSeek V3.1, Granite).
     """
@@ -82,11 +84,11 @@ def asked_think(think: Think, style: Style | None) -> Think:
 
 
 def template_switches(think: Think) -> dict[str, Any]:
-    """Return the variables that switch thinking, for templates of every family (contract §2.4).
+    """Return the variables that switch thinking, for templates of every family.
 
     `enable_thinking`: Qwen 3, GLM 4.5, SmolLM 3. `thinking`: DeepSeek V3.1, Granite.
     `reasoning_effort`: gpt-oss, Seed. A template ignores names that it does not know. gpt-oss
-    cannot be switched off (contract §3.5), so it is asked for as little as possible.
+    cannot be switched off, so it is asked for as little as possible.
     """
     if think is None:
         return {}

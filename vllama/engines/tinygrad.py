@@ -1,12 +1,14 @@
 """tinygrad through `python -m tinygrad.llm --serve`: a small engine for every kind of device.
 
-Facts of tinygrad 0.13 (engines-other §7, and its source): GGUF only, chats only; of a request it
-reads messages, `max_tokens` and `temperature`; a conversation is written in the form of the
-tokenizer's family, not by the model's template, so that tools are not shown; the rest of a bad
-request is a closed connection. One request at a time, and nothing else is answered meanwhile.
+Facts of tinygrad 0.13: GGUF only, chats only; of a request it reads messages, `max_tokens` and
+`temperature`; a conversation is written in the form of the tokenizer's family, not by the model's
+template, so that tools are not shown; the rest of a bad request is a closed connection. One
+request at a time, and nothing else is answered meanwhile.
 
 Its server would listen on all interfaces of the machine, without a key and without a switch for
 that. It is therefore started through three lines that give it the loopback address.
+
+See docs/reference/engines.md#tinygrad.
 """
 
 from __future__ import annotations

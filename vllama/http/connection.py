@@ -1,7 +1,7 @@
 """A client's connection: HTTP/1.1 from its bytes to requests, one answered after the other.
 
 The parser is httptools (llhttp); what is kept here is what RFC 9112 asks of a server beyond it:
-persistent connections (§9.3), pipelining (§9.3.2), limits, and the end of it all. See
+persistent connections (section 9.3), pipelining (section 9.3.2), limits, and the end of it all. See
 docs/decisions/0017 for why there is no server of others between us and the socket.
 """
 

@@ -3,7 +3,9 @@
 Only at the start of an answer, where the models put it; a tag later in the text is text. Some
 templates open the tag themselves, so that the answer begins inside it (`opened`). Families have
 other words for it (`PAIRS`); which one it is shows when it comes. gpt-oss writes channels instead,
-see `harmony`. Contract §3.5: the tags must never be seen in the content.
+see `harmony`. The tags must never be seen in the content.
+
+See docs/reference/ollama-api.md#thinking.
 """
 
 from __future__ import annotations

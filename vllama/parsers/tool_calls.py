@@ -3,7 +3,10 @@
 `CallCollector` joins OpenAI's deltas. `CallScanner` is for engines that pass tools to the template
 and leave the answer as text (llama.cpp's Python server): it finds what the families of models
 write, by the readers of `families`. What cannot be read stays text, without its tags: they must
-never be seen in the content (contract §3.5).
+never be seen in the content.
+
+See docs/reference/engines.md#llama-cpp-python-requests; docs/reference/ollama-api.md#thinking,
+#chat, #openai-chat-completions.
 """
 
 from __future__ import annotations
@@ -75,7 +78,7 @@ class CallCollector:
         return bool(self._calls)
 
     def add(self, deltas: Iterable[ToolDelta]) -> None:
-        """Take the pieces of one chunk; each may repeat name and id (engines-llamacpp §2)."""
+        """Take the pieces of one chunk; each may repeat name and id."""
         for position, delta in enumerate(deltas):
             index = position if delta.index is None else delta.index
             call = self._calls.setdefault(index, _Partial())
@@ -172,7 +175,7 @@ def parse_calls(text: str, tools: Toolset = _ANY) -> list[ToolCall]:
 
 
 def ollama_calls(calls: Sequence[ToolCall]) -> list[dict[str, object]]:
-    """Write calls in Ollama's form: arguments are an object, the index is always there (§1.3)."""
+    """Write calls in Ollama's form: arguments are an object, the index is always there."""
     return [
         {
             "id": call.id,
@@ -183,7 +186,7 @@ def ollama_calls(calls: Sequence[ToolCall]) -> list[dict[str, object]]:
 
 
 def openai_calls(calls: Sequence[ToolCall]) -> list[dict[str, object]]:
-    """Write calls in OpenAI's form: arguments are JSON in a string (§1.8)."""
+    """Write calls in OpenAI's form: arguments are JSON in a string."""
     return [
         {
             "index": call.index,

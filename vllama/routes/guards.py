@@ -1,6 +1,8 @@
-"""Who may talk to the server: the Host check and CORS, as Ollama does them (contract §3.8), keys.
+"""Who may talk to the server: the Host check and CORS, as Ollama does them, keys.
 
 Pure functions of header values; nothing here knows a socket.
+
+See docs/reference/ollama-api.md#origins-and-hosts.
 """
 
 from __future__ import annotations

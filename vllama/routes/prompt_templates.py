@@ -1,6 +1,8 @@
 """Prompts that are finished here: by a Modelfile's Go template, or for a gap in a text.
 
-An engine takes such a prompt at its completions, as it is (contract §2.4).
+An engine takes such a prompt at its completions, as it is.
+
+See docs/reference/ollama-api.md#engine-fields.
 """
 
 from __future__ import annotations

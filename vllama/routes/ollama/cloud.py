@@ -1,4 +1,7 @@
-"""Routes that only ollama.com fills, answered as by a signed-out Ollama (contract §1.1)."""
+"""Routes that only ollama.com fills, answered as by a signed-out Ollama.
+
+See docs/reference/ollama-api.md#routes.
+"""
 
 from __future__ import annotations
 

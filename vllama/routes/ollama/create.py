@@ -1,7 +1,9 @@
-"""Making models over the Ollama API: create, copy, blobs (contract §1.5, §1.7).
+"""Making models over the Ollama API: create, copy, blobs.
 
 What is wrong with a request is a status; only what happens after the first line of the stream (a
 base that has to be pulled) is told inside it.
+
+See docs/reference/ollama-api.md#model-management, #create.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The Ollama routes about models: tags, show, ps, pull, delete (contract §1.5, §1.6)."""
+"""The Ollama routes about models: tags, show, ps, pull, delete.
+
+See docs/reference/ollama-api.md#model-management, #show.
+"""
 
 from __future__ import annotations
 
@@ -242,7 +245,7 @@ async def pull(gateway: Gateway, request: Request) -> None:
             raise
         if not stream:
             request.failure = error
-            # whatever it was, as Ollama does (contract §1.5)
+            # whatever it was, as Ollama does
             request.json(500, {"error": error.sentence()})
             return
         await send_error(request, error)
