@@ -3,16 +3,17 @@
 import msgspec
 import pytest
 
+from tests.chat.replies import collected, streamed
 from vllama.chat.engine.traits import Traits
-from vllama.chat.filters import RenderedReply
-from vllama.dialects.openai.read import Passage
-from vllama.dialects.openai.write import PassThrough, Whole
+from vllama.chat.reply import ReplyOptions
 
 TRAITS = Traits(context_length=4096)
 
 
-def passage(*, stream):
-    return Passage(kind="chat", stream=stream, include_usage=False, model="m", upstream_model="m")
+def options(*, stream):
+    return ReplyOptions(
+        kind="chat", stream=stream, include_usage=False, model="m", upstream_model="m"
+    )
 
 
 def event(text, reason=None):
@@ -36,7 +37,7 @@ def chunks(written):
 
 @pytest.mark.parametrize("together", [False, True])
 def test_only_the_first_delta_names_the_role(together):
-    reply = RenderedReply(PassThrough(passage(stream=True), TRAITS))
+    reply = streamed(options(stream=True), TRAITS, from_completion=True)
     reads = [b"".join(STREAM)] if together else STREAM
     told = chunks(b"".join([*(reply.feed(read, 1) for read in reads), reply.finish(2)]))
     assert [one["choices"][0]["delta"] for one in told] == [
@@ -49,7 +50,7 @@ def test_only_the_first_delta_names_the_role(together):
 
 
 def test_whole():
-    reply = RenderedReply(Whole(passage(stream=False), TRAITS))
+    reply = collected(options(stream=False), TRAITS, from_completion=True)
     assert not b"".join(reply.feed(read, 1) for read in STREAM)
     told = msgspec.json.decode(reply.finish(2))
     assert told["choices"][0]["message"] == {"role": "assistant", "content": "One two"}

@@ -7,10 +7,10 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.chat.replies import streamed
 from tests.dialects.test_ollama_write import chat
 from tests.dialects.test_openai_write import ALIAS, PLAIN, VLLM
-from vllama.chat.event_template import Usual
-from vllama.dialects.openai.write import PassThrough
+from vllama.chat.event_template import EventTemplate
 
 NOW_NS = 1_795_264_126_000_000_000
 
@@ -34,12 +34,12 @@ EVENTS = st.builds(
 )
 
 
-class Never(Usual):
+class Never(EventTemplate):
     """Learns nothing, so that all takes the long way."""
 
     __slots__ = ()
 
-    def learn(self, read: bytes, text: str) -> bool:
+    def learn(self, read: bytes, text: str, written: bytes = b"") -> bool:
         """Learn nothing."""
         return False
 
@@ -66,7 +66,7 @@ def told(answer: list[object]) -> str:
 def test_chat_says_what_the_engine_said(events: list[bytes]) -> None:
     one_by_one = answers(chat(traits=VLLM), events)
     slow = chat(traits=VLLM)
-    slow.usual.__class__ = Never
+    slow.template.__class__ = Never
     assert one_by_one == answers(slow, events)
     given_texts = [json.loads(e[6:])["choices"][0]["delta"]["content"] for e in events]
     assert told(one_by_one) == "".join(given_texts)
@@ -75,23 +75,23 @@ def test_chat_says_what_the_engine_said(events: list[bytes]) -> None:
 
 @given(st.lists(EVENTS, max_size=12), st.sampled_from([PLAIN, ALIAS]))
 def test_pass_through_says_what_the_engine_said(events: list[bytes], passage) -> None:
-    slow = PassThrough(passage, VLLM)
-    slow.usual.__class__ = Never
-    assert answers(PassThrough(passage, VLLM), events) == answers(slow, events)
+    slow = streamed(passage, VLLM)
+    slow.template.__class__ = Never
+    assert answers(streamed(passage, VLLM), events) == answers(slow, events)
 
 
 def test_the_usual_read_is_matched() -> None:
-    usual = Usual()
-    assert usual.match(event("a")) is None
-    assert usual.learn(event("a"), "a")
-    assert usual.match(event(" word")) == [b" word"]
-    assert usual.match(event("é🎉")) == ["é🎉".encode()]
-    assert usual.match(event("a") + event("b") + event("c")) == [b"a", b"b", b"c"]
+    template = EventTemplate()
+    assert template.match(event("a")) is None
+    assert template.learn(event("a"), "a", event("a"))
+    assert template.match(event(" word")) == [b" word"]
+    assert template.match(event("é🎉")) == ["é🎉".encode()]
+    assert template.match(event("a") + event("b") + event("c")) == [b"a", b"b", b"c"]
 
 
 def test_others_are_not_matched() -> None:
-    usual = Usual()
-    usual.learn(event("a"), "a")
+    template = EventTemplate()
+    template.learn(event("a"), "a", event("a"))
     for other in (
         event(""),
         event('say "x"'),
@@ -106,20 +106,23 @@ def test_others_are_not_matched() -> None:
         b"data: [DONE]\n\n",
         b"",
     ):
-        assert usual.match(other) is None
+        assert template.match(other) is None
 
 
 def test_gives_up_on_events_that_always_differ() -> None:
-    usual = Usual()
-    learnt = [usual.learn(event("a", id_=str(number)), "a") for number in range(6)]
+    template = EventTemplate()
+    learnt = [
+        template.learn(event("a", id_=str(number)), "a", event("a", id_=str(number)))
+        for number in range(6)
+    ]
     assert learnt == [True, True, True, False, False, False]
 
 
 def test_a_match_renews_the_tries() -> None:
-    usual = Usual()
+    template = EventTemplate()
     for number in range(9):
-        assert usual.learn(event("a", id_=str(number)), "a")
-        assert usual.match(event("b", id_=str(number)))
+        assert template.learn(event("a", id_=str(number)), "a", event("a", id_=str(number)))
+        assert template.match(event("b", id_=str(number)))
 
 
 def test_events_that_need_no_change_pass_as_they_are() -> None:
@@ -129,5 +132,5 @@ def test_events_that_need_no_change_pass_as_they_are() -> None:
         b'"delta":{"content":"%b"},"finish_reason":null}]}\n\n' % (PLAIN.model.encode(), text)
         for text in (b"a", b"b", b"cd", b"e")
     ]
-    reply = PassThrough(PLAIN, VLLM)
+    reply = streamed(PLAIN, VLLM)
     assert [reply.feed(event, 1) for event in events] == events

@@ -8,17 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.chat.cuts import run, ways
+from tests.chat.replies import chat_reply, collected, generate_reply, streamed
 from vllama.chat.engine.traits import Stops, Traits
-from vllama.chat.filters import RenderedReply
-from vllama.chat.reply import Reply
-from vllama.chat.stop_filter import StoppedReply, stopped
-from vllama.dialects.ollama.write import ChatReply, GenerateReply
-from vllama.dialects.openai.read import Passage
-from vllama.dialects.openai.write import PassThrough, Whole
+from vllama.chat.filters import StopFilter, stop_filter
+from vllama.chat.reply import Reply, ReplyOptions
 
 KEPT = Traits(context_length=64, stops=Stops.KEPT)
 UNKNOWN = Traits(context_length=64, stops=Stops.UNKNOWN)
-PASSAGE = Passage(
+OPTIONS = ReplyOptions(
     kind="chat", stream=True, include_usage=True, model="m", upstream_model="e", stop=("7",)
 )
 USAGE = {"prompt_tokens": 5, "completion_tokens": 9, "total_tokens": 14}
@@ -41,26 +38,25 @@ def stream(*texts: str, chat: bool = True, finish: str = "stop") -> bytes:
     return b"".join([*events, event(choices=choice(None, finish_reason=finish), usage=USAGE)])
 
 
-def ollama(traits: Traits, *, whole: bool = True, generate: bool = False) -> Reply:
+def ollama(traits: Traits, *stop: str, whole: bool = True, generate: bool = False) -> Reply:
     options: dict[str, Any] = {
         "model": "m", "stream": not whole, "started_ns": 1, "loaded_ns": 2, "sent_ns": 3,
-        "traits": traits, "think": None,
+        "traits": traits, "think": None, "stop": stop,
     }  # fmt: skip
-    return GenerateReply(raw=True, **options) if generate else ChatReply(**options)
+    return generate_reply(raw=True, **options) if generate else chat_reply(**options)
 
 
 def test_an_engine_that_leaves_them_out_is_not_watched() -> None:
-    reply = ollama(KEPT)
-    assert stopped(reply, ("7",), Traits(context_length=64)) is reply
-    assert stopped(reply, (), KEPT) is reply
-    assert isinstance(stopped(reply, ("7",), KEPT), StoppedReply)
+    assert stop_filter(("7",), Traits(context_length=64)) is None
+    assert stop_filter((), KEPT) is None
+    assert isinstance(stop_filter(("7",), KEPT), StopFilter)
 
 
 @pytest.mark.parametrize("traits", [KEPT, UNKNOWN])
 def test_the_answer_ends_before_the_sequence_however_it_is_cut(traits: Traits) -> None:
     data = stream(", 5", ", 6, ", "7", ", 8")
     for reads in ways(data):
-        got = json.loads(run(stopped(ollama(traits), ("7",), traits), reads))
+        got = json.loads(run(ollama(traits, "7"), reads))
         assert got["message"]["content"] == ", 5, 6, "
         assert got["done_reason"] == "stop"
         assert (got["prompt_eval_count"], got["eval_count"]) == (5, 9)
@@ -79,25 +75,25 @@ def test_the_answer_ends_before_the_sequence_however_it_is_cut(traits: Traits) -
 def test_over_the_seams_of_events(
     texts: tuple[str, ...], stops: tuple[str, ...], left: str
 ) -> None:
-    reply = stopped(ollama(KEPT), stops, KEPT)
+    reply = ollama(KEPT, *stops)
     got = json.loads(run(reply, [stream(*texts, finish="length")]))
     assert got["message"]["content"] == left
     assert got["done_reason"] == ("stop" if left != "".join(texts) else "length")
 
 
 def test_a_completion_too() -> None:
-    reply = stopped(ollama(UNKNOWN, generate=True), ("7",), UNKNOWN)
+    reply = ollama(UNKNOWN, "7", generate=True)
     got = json.loads(run(reply, [stream("5 6 ", "7 8", chat=False)]))
     assert got["response"] == "5 6 "
 
 
 def test_openai_gets_it_streamed_and_whole() -> None:
     data = stream("5 ", "6 7", " 8")
-    whole = json.loads(run(stopped(Whole(PASSAGE, KEPT), ("7",), KEPT), [data]))
+    whole = json.loads(run(collected(OPTIONS, KEPT), [data]))
     assert whole["choices"][0]["message"]["content"] == "5 6 "
     assert whole["choices"][0]["finish_reason"] == "stop"
     assert whole["usage"]["completion_tokens"] == 9
-    out = run(stopped(PassThrough(PASSAGE, KEPT), ("7",), KEPT), [data])
+    out = run(streamed(OPTIONS, KEPT), [data])
     *events, done = [part.removeprefix(b"data: ") for part in out.split(b"\n\n")[:-1]]
     assert done == b"[DONE]"
     choices = [one for part in events for one in json.loads(part)["choices"]]
@@ -107,7 +103,7 @@ def test_openai_gets_it_streamed_and_whole() -> None:
 
 
 def test_a_rendered_chat_too() -> None:
-    reply = stopped(RenderedReply(Whole(PASSAGE, KEPT)), ("7",), KEPT)
+    reply = collected(OPTIONS, KEPT, from_completion=True)
     got = json.loads(run(reply, [stream("5 ", "7", chat=False)]))
     assert got["choices"][0]["message"]["content"] == "5 "
 
@@ -115,9 +111,8 @@ def test_a_rendered_chat_too() -> None:
 def test_an_engine_that_would_go_on_is_told_that_it_is_enough() -> None:
     for traits, called in ((UNKNOWN, [1]), (KEPT, [])):
         told: list[int] = []
-        reply = stopped(ollama(traits), ("7",), traits)
-        assert isinstance(reply, StoppedReply)
-        reply.enough = lambda told=told: told.append(1)
+        reply = ollama(traits, "7")
+        reply.on_enough = lambda told=told: told.append(1)
         reply.feed(event(choices=[{"index": 0, "delta": {"content": "6"}}]), 10)
         assert told == []
         reply.feed(event(choices=[{"index": 0, "delta": {"content": "7"}}]), 11)
@@ -127,11 +122,11 @@ def test_an_engine_that_would_go_on_is_told_that_it_is_enough() -> None:
 
 
 def test_what_is_no_event_of_a_choice_passes() -> None:
-    reply = stopped(Whole(PASSAGE, KEPT), ("7",), KEPT)
+    reply = collected(OPTIONS, KEPT)
     with pytest.raises(Exception, match="out of memory"):
         reply.feed(event(error={"message": "out of memory"}), 1)
     with pytest.raises(Exception, match="not valid JSON"):
-        stopped(Whole(PASSAGE, KEPT), ("7",), KEPT).feed(b'data: {"error": "a "b""}\n\n', 1)
+        collected(OPTIONS, KEPT).feed(b'data: {"error": "a "b""}\n\n', 1)
 
 
 @given(
@@ -141,7 +136,7 @@ def test_what_is_no_event_of_a_choice_passes() -> None:
 def test_nothing_of_a_sequence_is_left_and_nothing_before_it_is_lost(
     texts: list[str], stops: list[str]
 ) -> None:
-    got = json.loads(run(stopped(ollama(KEPT), stops, KEPT), [stream(*texts)]))
+    got = json.loads(run(ollama(KEPT, *stops), [stream(*texts)]))
     content, text = got["message"]["content"], "".join(texts)
     assert text.startswith(content)
     assert not any(stop in content for stop in stops)

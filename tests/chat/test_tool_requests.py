@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.chat.replies import collected
 from tests.chat.test_engine_request import LCP, VLLM
+from vllama.chat.reply import ReplyOptions
 from vllama.chat.template_style import Style, asked_think, style_of, template_switches
 from vllama.chat.tool_requests import call_schema
-from vllama.dialects.openai.read import Passage, adapt_chat
-from vllama.dialects.openai.write import Whole
+from vllama.dialects.openai.read import adapt_chat
 from vllama.errors import BadRequest
 from vllama.parsers.call_values import Form
 from vllama.parsers.tool_calls import Toolset
@@ -42,13 +43,13 @@ HISTORY: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-def chat(traits: Any, style: Style | None, **fields: Any) -> tuple[dict[str, Any], Passage]:
+def chat(traits: Any, style: Style | None, **fields: Any) -> tuple[dict[str, Any], ReplyOptions]:
     body = {"model": "m", "messages": [USER], "tools": TOOLS, **fields}
     data, passage = adapt_chat(body, traits, model="m", style=style)
     return json.loads(data), passage
 
 
-def tools_of(passage: Passage) -> Toolset:
+def tools_of(passage: ReplyOptions) -> Toolset:
     assert isinstance(passage.tools, Toolset)
     return passage.tools
 
@@ -64,7 +65,7 @@ def test_an_engine_that_parses_but_keeps_to_no_schema_is_given_one(choice: objec
     assert schema == call_schema(body["tools"])
     tools = tools_of(passage)
     assert (tools.forced, set(tools.schemas)) == (True, names)
-    whole = Whole(passage, careless)
+    whole = collected(passage, careless)
     text = json.dumps({"name": "now", "arguments": {}})
     chunk = {"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": "stop"}]}
     whole.feed(f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n".encode(), 1)

@@ -9,11 +9,13 @@ import pytest
 
 from tests.chat import transcripts as streams
 from tests.chat.cuts import run, ways
+from tests.chat.replies import openai_reply
 from tests.chat.test_engine_request import LCP, VLLM
 from vllama.chat.engine.traits import Traits
+from vllama.chat.filters import StopFilter
+from vllama.chat.reply import Reply, ReplyOptions
 from vllama.chat.request import Usage
-from vllama.dialects.anthropic.write import MessagesReply, too_long
-from vllama.dialects.openai.read import Passage
+from vllama.dialects.anthropic.write import MessagesWriter, too_long
 from vllama.errors import ContextOverflow, EngineCrashed, UpstreamError
 
 if TYPE_CHECKING:
@@ -23,16 +25,21 @@ CALL = [{"type": "tool_use", "id": "chatcmpl-tool-a", "name": "weather",
          "input": {"city": "Paris"}}]  # fmt: skip
 
 
-def passage(stream: bool = True, **more: Any) -> Passage:
-    return Passage(
+def passage(stream: bool = True, **more: Any) -> ReplyOptions:
+    return ReplyOptions(
         kind="chat", stream=stream, include_usage=False, model="m", upstream_model="e", **more
     )
 
 
-def reply(traits: Traits = VLLM, *, stream: bool = True, **more: Any) -> MessagesReply:
+def reply(traits: Traits = VLLM, *, stream: bool = True, **more: Any) -> Reply:
     tools, limit = more.pop("tools", False), more.pop("max_tokens", None)
     asked = passage(stream, tools=tools, max_tokens=limit)
-    return MessagesReply(asked, traits, seed="5eed", **more)
+    stop = more.get("stop")
+    stops = StopFilter(stop, cuts=True) if stop and not traits.names_stop else None
+    own = ("request_id", "estimate", "stop", "hide_thinking")
+    options = {name: more.pop(name) for name in own if name in more}
+    writer = MessagesWriter(asked, seed="5eed", **options)
+    return openai_reply(writer, asked, traits, stops=stops, **more)
 
 
 def events(data: bytes) -> list[Any]:
@@ -144,7 +151,7 @@ def test_streams(
     for reads in ways(data):
         made = reply(traits, **options)
         got = events(run(made, reads))
-        assert made.ended and made.content_type == "text/event-stream"
+        assert made.tally.ended and made.content_type == "text/event-stream"
         assert got[0]["type"] == "message_start" and got[1] == {"type": "ping"}
         assert [event["type"] for event in got[-2:]] == ["message_delta", "message_stop"]
         assert got[-2]["delta"] == {"stop_reason": reason, "stop_sequence": None}
@@ -207,9 +214,9 @@ def test_tokens_flow_at_once() -> None:
     made = reply(LCP)
     frames = [frame + b"\n\n" for frame in streams.CHAT.split(b"\n\n")]
     assert b"message_start" in made.feed(frames[0], 1)
-    assert made.first_token_ns is None
+    assert made.tally.first_token_ns is None
     assert b'"text":"I"' in made.feed(frames[1], 2)
-    assert made.first_token_ns == 2
+    assert made.tally.first_token_ns == 2
     assert made.feed(frames[2], 3).count(b"event:") == 1
 
 
@@ -221,7 +228,7 @@ def test_usage() -> None:
     got = events(run(made, [streams.CHAT]))
     assert got[0]["message"]["usage"]["input_tokens"] == 31
     assert got[-2]["usage"]["input_tokens"] == 31 and got[-2]["usage"]["output_tokens"] == 6
-    assert made.usage == Usage(prompt_tokens=31, completion_tokens=6)
+    assert made.tally.usage == Usage(prompt_tokens=31, completion_tokens=6)
 
 
 def chunk(delta: Any, finish: str | None = None, **more: Any) -> bytes:
@@ -252,13 +259,13 @@ def test_a_stop_sequence_found_by_the_front() -> None:
         for stream in (True, False):
             calls: list[int] = []
             made = reply(stop=("END",), stream=stream, prompt_tokens=7)
-            made.enough = lambda calls=calls: calls.append(1)
+            made.on_enough = lambda calls=calls: calls.append(1)
             out = run(made, reads)
             got = message(out) if stream else json.loads(out)
             assert got["content"] == [{"type": "text", "text": "one "}]
             assert (got["stop_reason"], got["stop_sequence"]) == ("stop_sequence", "END")
             assert got["usage"]["output_tokens"] == 3 and got["usage"]["input_tokens"] == 7
-            assert calls == [1] and made.ended
+            assert calls == [1] and made.tally.ended
     cut = before + chunk({"content": "D"})[:30]  # the engine is cut off as soon as it is found
     for data, text in ((before + chunk({"content": "D"}), "one "), (cut, None)):
         if text is None:

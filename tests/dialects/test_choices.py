@@ -8,11 +8,11 @@ from msgspec.structs import replace
 
 from tests.chat import transcripts as streams
 from tests.chat.cuts import ways
+from tests.chat.replies import collected, streamed
 from tests.chat.test_engine_request import LCP, VLLM
 from tests.dialects.test_anthropic_write import passage
 from vllama.chat.request import Call, Usage
-from vllama.dialects.openai.choices import Numbered, Totals, merged, parse_n, reseeded
-from vllama.dialects.openai.write import PassThrough, Whole
+from vllama.dialects.openai.choices import Part, Totals, merged, parse_n, reseeded
 from vllama.errors import BadRequest, UpstreamError
 
 
@@ -42,10 +42,10 @@ def test_three_streams_are_one(usage: bool) -> None:
         totals = Totals()
         out = b""
         for number in range(3):
-            inner = PassThrough(asked, LCP, prompt_tokens=5)
-            reply = Numbered(inner, totals, number, last=number == 2, new_prompt=number != 1)
+            part = Part(totals=totals, index=number, is_last=number == 2, new_prompt=number != 1)
+            reply = streamed(asked, LCP, part=part, prompt_tokens=5)
             out += b"".join(reply.feed(read, 1) for read in reads) + reply.finish(2)
-            assert reply.ended and reply.usage.completion_tokens == 6
+            assert reply.tally.ended and reply.tally.usage.completion_tokens == 6
         got = events(out)
         closing = [event for event in got if not event["choices"]]
         said: dict[int, str] = {}
@@ -65,19 +65,19 @@ def test_three_streams_are_one(usage: bool) -> None:
 
 
 def test_a_failure_ends_all() -> None:
-    totals = Totals()
-    reply = Numbered(PassThrough(passage(), VLLM), totals, 0, last=False, new_prompt=True)
+    part = Part(totals=Totals(), index=0, is_last=False, new_prompt=True)
+    reply = streamed(passage(), VLLM, part=part)
     sent = reply.feed(streams.VLLM_ERROR, 1)
     with pytest.raises(UpstreamError) as caught:
         reply.finish(2)
     got = events(sent + reply.fail(caught.value))
-    assert reply.failed and "EngineCore died" in got[-1]["error"]["message"]
+    assert "EngineCore died" in got[-1]["error"]["message"]
 
 
 def test_whole_answers_are_one() -> None:
     bodies = []
     for _ in range(2):
-        made = Whole(passage(False), LCP, prompt_tokens=5)
+        made = collected(passage(False), LCP, prompt_tokens=5)
         made.feed(streams.CHAT, 1)
         bodies.append(made.finish(2))
     usages = [

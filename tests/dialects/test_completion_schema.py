@@ -5,9 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from vllama.chat.engine.request import chat_call, completion_call
+from vllama.chat.engine.request import chat_call, completion_call, rendered_call, renders_better
 from vllama.chat.engine.traits import SchemaStyle, Traits
-from vllama.chat.filters import rendered_call, renders_better
 from vllama.chat.gbnf import json_grammar
 from vllama.chat.grammar_schema import closed, safe_schema
 from vllama.chat.request import Sampling

@@ -9,16 +9,14 @@ from msgspec.structs import replace
 
 from tests.chat import transcripts as streams
 from tests.chat.cuts import run, ways
+from tests.chat.replies import openai_reply
 from tests.chat.test_engine_request import LCP, VLLM
 from tests.dialects.test_anthropic_write import passage
 from vllama.chat.engine.traits import Traits
-from vllama.dialects.openai.completions import (
-    CompletionRequest,
-    TextReply,
-    answer_without_engine,
-    parse_completion,
-)
+from vllama.chat.reply import Reply
+from vllama.dialects.openai.completions import CompletionRequest, parse_completion
 from vllama.dialects.openai.read import adapt_chat, adapt_completion
+from vllama.dialects.openai.write_text import TextWriter, answer_without_engine
 from vllama.errors import BadRequest, EngineCrashed, UpstreamError
 
 if TYPE_CHECKING:
@@ -95,10 +93,11 @@ def test_errors(fields: dict[str, Any], text: str) -> None:
     assert caught.value.message.startswith(text)
 
 
-def reply(traits: Traits = LCP, *, stream: bool = True, **more: Any) -> TextReply:
+def reply(traits: Traits = LCP, *, stream: bool = True, **more: Any) -> Reply:
     usage = more.pop("include_usage", False)
     asked = replace(passage(stream, max_tokens=6), kind="completion", include_usage=usage)
-    return TextReply(asked, traits, **more)
+    options = {name: more.pop(name) for name in ("echo", "top") if name in more}
+    return openai_reply(TextWriter(asked, **options), asked, traits, **more)
 
 
 def events(data: bytes) -> list[Any]:
@@ -131,7 +130,7 @@ def test_answers(
     for reads in ways(data, seeds=5):
         made = reply(traits, **options)
         got = events(run(made, reads))
-        assert made.ended and made.content_type == "text/event-stream"
+        assert made.tally.ended and made.content_type == "text/event-stream"
         assert "".join(event["choices"][0]["text"] for event in got) == text
         reasons = [event["choices"][0]["finish_reason"] for event in got]
         assert reasons == [None] * (len(got) - 1) + [reason]

@@ -7,12 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllama.dialects.errors import (
-    anthropic_error,
-    clean_engine_error,
-    ollama_error,
-    openai_error,
-)
+from vllama.dialects.errors import anthropic_error, clean_engine_error, ollama_error, openai_error
 from vllama.errors import (
     BadRequest,
     CapabilityMissing,

@@ -8,30 +8,26 @@ import pytest
 
 from tests.chat import transcripts as streams
 from tests.chat.cuts import run, ways
+from tests.chat.replies import chat_reply, generate_reply
 from tests.chat.test_engine_request import LCP, VLLM
+from vllama.chat.reply import Reply
 from vllama.chat.request import Usage
 from vllama.dialects.ollama.embeddings import finished
-from vllama.dialects.ollama.write import (
-    ChatReply,
-    GenerateReply,
-    embed_reply,
-    legacy_embed_reply,
-    load_reply,
-)
+from vllama.dialects.ollama.objects import embed_reply, legacy_embed_reply, load_reply
 from vllama.errors import BadRequest, EngineCrashed, UpstreamError
 
 NOW = 1_795_264_126_000_000_000
 TIMED = ("total_duration", "load_duration", "prompt_eval_duration", "eval_duration")
 
 
-def chat(**more: Any) -> ChatReply:
+def chat(**more: Any) -> Reply:
     times = {"started_ns": NOW, "loaded_ns": NOW + 1, "sent_ns": NOW + 2}
-    return ChatReply(**{"model": "smol", "stream": True, "traits": LCP, **times, **more})
+    return chat_reply(**{"model": "smol", "stream": True, "traits": LCP, **times, **more})
 
 
-def generate(**more: Any) -> GenerateReply:
+def generate(**more: Any) -> Reply:
     times = {"started_ns": NOW, "loaded_ns": NOW + 1, "sent_ns": NOW + 2}
-    return GenerateReply(**{"model": "smol", "stream": True, "traits": LCP, **times, **more})
+    return generate_reply(**{"model": "smol", "stream": True, "traits": LCP, **times, **more})
 
 
 def lines(data: bytes) -> list[dict[str, Any]]:
@@ -121,7 +117,7 @@ def test_chat_any_cut(stream: bytes, options: dict[str, Any], expected: list[Any
     for reads in ways(stream):
         reply = chat(**options)
         assert lines(run(reply, reads, start_ns=NOW + 2)) == expected
-        assert reply.ended
+        assert reply.tally.ended
         assert reply.content_type == "application/x-ndjson"
 
 
@@ -191,7 +187,7 @@ def test_text_is_split_where_the_engine_does_not(
 def test_generate() -> None:
     for reads in ways(streams.COMPLETION):
         reply = generate(prompt_tokens=5, max_tokens=4)
-        reply.context = (1, 2, 3)
+        reply.writer.context = (1, 2, 3)
         *parts, final = lines(run(reply, reads, start_ns=NOW + 2))
         assert [part["response"] for part in parts] == [" Paris", ".", "\n", "-"]
         assert final == {
@@ -202,12 +198,12 @@ def test_generate() -> None:
             "prompt_eval_count": 5,
             "eval_count": 4,
         }
-        assert reply.text == " Paris.\n-"
+        assert reply.writer.text == " Paris.\n-"
 
 
 def test_generate_raw_has_no_context() -> None:
     reply = generate(raw=True, stream=False)
-    reply.context = (1, 2)
+    reply.writer.context = (1, 2)
     (whole,) = lines(run(reply, [streams.COMPLETION], start_ns=NOW))
     assert whole["response"] == " Paris.\n-"
     assert "context" not in whole
@@ -246,7 +242,7 @@ def test_times() -> None:
     reply = chat(started_ns=1000, loaded_ns=1100, sent_ns=1200, max_tokens=6)
     events = streams.CHAT.split(b"\n\n")[:-1]
     out = [reply.feed(event + b"\n\n", 2000 + 100 * n) for n, event in enumerate(events)]
-    assert reply.first_token_ns == 2100
+    assert reply.tally.first_token_ns == 2100
     final = json.loads(reply.finish(9000))
     assert [final[name] for name in TIMED] == [8000, 100, 900, 600]
     assert final["created_at"] == "1970-01-01T00:00:00.000009000Z"
@@ -297,16 +293,16 @@ def test_lines_of_one_read_come_joined() -> None:
 
 def test_usage_without_the_engines_help() -> None:
     reply = chat(prompt_tokens=31)
-    assert reply.usage == Usage(prompt_tokens=31, completion_tokens=0, estimated=True)
+    assert reply.tally.usage == Usage(prompt_tokens=31, completion_tokens=0, estimated=True)
     reply.feed(streams.CHAT, NOW)
-    assert reply.usage == Usage(prompt_tokens=31, completion_tokens=6, estimated=True)
-    assert reply.finish_reason == "length"
+    assert reply.tally.usage == Usage(prompt_tokens=31, completion_tokens=6, estimated=True)
+    assert reply.tally.finish_reason == "length"
     limited = chat(max_tokens=7)  # a chunk held two tokens
     limited.feed(streams.CHAT, NOW)
-    assert limited.usage == Usage(prompt_tokens=0, completion_tokens=7)
+    assert limited.tally.usage == Usage(prompt_tokens=0, completion_tokens=7)
     unlimited = chat(max_tokens=None)
     unlimited.feed(streams.CHAT, NOW)
-    assert unlimited.usage.completion_tokens == 6
+    assert unlimited.tally.usage.completion_tokens == 6
 
 
 CUT_SHORT = "the engine ended the stream before the answer was complete"

@@ -9,14 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.chat.test_engine_request import LCP, SCHEMA, VLLM
-from vllama.chat.engine.request import (
-    Passage,
-    adapt_chat,
-    adapt_completion,
-    parse_openai,
-)
 from vllama.chat.engine.traits import Traits
+from vllama.chat.reply import ReplyOptions
 from vllama.chat.request import Sampling
+from vllama.dialects.openai.read import adapt_chat, adapt_completion, parse_openai
 from vllama.errors import BadRequest, CapabilityMissing
 from vllama.parsers.tool_calls import Toolset
 
@@ -48,7 +44,7 @@ def test_minimal() -> None:
         "presence_penalty": 0.0,
         "frequency_penalty": 0.0,
     }
-    assert passage == Passage(
+    assert passage == ReplyOptions(
         kind="chat", stream=False, include_usage=False, model="m", upstream_model="m"
     )
 
@@ -65,7 +61,7 @@ def test_what_the_client_wanted() -> None:
         VLLM,
         model="m",
     )
-    assert passage == Passage(
+    assert passage == ReplyOptions(
         kind="chat",
         stream=True,
         include_usage=True,
@@ -304,7 +300,7 @@ def test_completion() -> None:
     sent = json.loads(body)
     assert sent["prompt"] == "p" and sent["max_tokens"] == 5 and sent["stream"] is True
     assert not {"suffix", "best_of", "stream_options"} & set(sent)
-    assert passage == Passage(
+    assert passage == ReplyOptions(
         kind="completion",
         stream=True,
         include_usage=False,

@@ -8,21 +8,25 @@ import pytest
 
 from tests.chat import transcripts as streams
 from tests.chat.cuts import run, ways
+from tests.chat.replies import collected, streamed
 from tests.chat.test_engine_request import LCP, VLLM
-from vllama.chat.engine.request import Passage
 from vllama.chat.framing import SseReader
+from vllama.chat.reply import ReplyOptions
 from vllama.chat.request import Usage
-from vllama.dialects.openai.write import PassThrough, Whole
 from vllama.errors import ContextOverflow, EngineCrashed, UpstreamError
 
 NOW = 1_795_264_126_000_000_000
-PLAIN = Passage(kind="chat", stream=True, include_usage=False, model="m", upstream_model="m")
-ALIAS = Passage(kind="chat", stream=True, include_usage=False, model='a"b', upstream_model="engine")
-USAGE = Passage(kind="chat", stream=True, include_usage=True, model="m", upstream_model="engine")
-TOOLS = Passage(
+PLAIN = ReplyOptions(kind="chat", stream=True, include_usage=False, model="m", upstream_model="m")
+ALIAS = ReplyOptions(
+    kind="chat", stream=True, include_usage=False, model='a"b', upstream_model="engine"
+)
+USAGE = ReplyOptions(
+    kind="chat", stream=True, include_usage=True, model="m", upstream_model="engine"
+)
+TOOLS = ReplyOptions(
     kind="chat", stream=True, include_usage=False, model="m", upstream_model="m", tools=True
 )
-TEXT = Passage(
+TEXT = ReplyOptions(
     kind="completion", stream=True, include_usage=True, model="m", upstream_model="m", max_tokens=4
 )
 
@@ -43,11 +47,11 @@ FINGERPRINT = b'"system_fingerprint":"fp_ollama",'
 def test_bytes_pass_untouched_but_for_the_fingerprint() -> None:
     for stream in (streams.CHAT, streams.COMPLETION):
         for reads in ways(stream):
-            reply = PassThrough(PLAIN, LCP)
+            reply = streamed(PLAIN, LCP)
             out = run(reply, reads, start_ns=NOW)
             assert out.replace(FINGERPRINT, b"") == stream
             assert out.count(FINGERPRINT) == stream.count(b"data: {")
-            assert reply.ended and reply.content_type == "text/event-stream"
+            assert reply.tally.ended and reply.content_type == "text/event-stream"
 
 
 @pytest.mark.parametrize(
@@ -56,10 +60,10 @@ def test_bytes_pass_untouched_but_for_the_fingerprint() -> None:
 )
 def test_an_engine_s_own_fingerprint_is_not_shown(theirs: bytes) -> None:
     stream = streams.CHAT.replace(b"data: {", b"data: {" + theirs)
-    got = events(run(PassThrough(PLAIN, LCP), [stream], start_ns=NOW))
+    got = events(run(streamed(PLAIN, LCP), [stream], start_ns=NOW))
     assert {event["system_fingerprint"] for event in got} == {"fp_ollama"}
     assert deltas(got, "content") == deltas(events(streams.CHAT), "content")
-    whole = json.loads(run(Whole(PLAIN, LCP), [stream], start_ns=NOW))
+    whole = json.loads(run(collected(PLAIN, LCP), [stream], start_ns=NOW))
     assert whole["system_fingerprint"] == "fp_ollama"
 
 
@@ -73,33 +77,33 @@ def test_white_space_around_thinking(name: bytes) -> None:
         .replace(b'"content":"."', rb'"content":"\nHi. "')
     )
     for reads in ways(stream):
-        got = events(run(PassThrough(PLAIN, VLLM), reads, start_ns=NOW))
+        got = events(run(streamed(PLAIN, VLLM), reads, start_ns=NOW))
         assert deltas(got, "reasoning") == "Hm, 4 < 5 & so."
         assert (deltas(got, "content"), deltas(got, "reasoning_content")) == ("Hi. ", "")
-        whole = json.loads(run(Whole(PLAIN, VLLM), reads, start_ns=NOW))
+        whole = json.loads(run(collected(PLAIN, VLLM), reads, start_ns=NOW))
         message = whole["choices"][0]["message"]
         assert (message["reasoning"], message["content"]) == ("Hm, 4 < 5 & so.", "Hi. ")
 
 
 def test_logprobs_get_their_bytes() -> None:
-    got = run(PassThrough(PLAIN, LCP), [streams.CHAT_LOGPROBS], start_ns=NOW)
+    got = run(streamed(PLAIN, LCP), [streams.CHAT_LOGPROBS], start_ns=NOW)
     items = [item for e in events(got) for c in e["choices"] if c["logprobs"]
              for item in c["logprobs"]["content"]]  # fmt: skip
     assert items and all(item["bytes"] == list(item["token"].encode()) for item in items)
 
 
 def test_events_flow_at_once() -> None:
-    reply = PassThrough(PLAIN, LCP)
+    reply = streamed(PLAIN, LCP)
     first = streams.CHAT.split(b"\n\n")[0] + b"\n\n"
     assert reply.feed(first, NOW).replace(FINGERPRINT, b"") == first
-    assert reply.first_token_ns is None
+    assert reply.tally.first_token_ns is None
     reply.feed(streams.CHAT[len(first) :], NOW + 5)
-    assert reply.first_token_ns == NOW + 5
+    assert reply.tally.first_token_ns == NOW + 5
 
 
 def test_name_comments_and_usage() -> None:
     for reads in ways(streams.VLLM_REASONING):
-        reply = PassThrough(ALIAS, VLLM)
+        reply = streamed(ALIAS, VLLM)
         out = run(reply, reads, start_ns=NOW)
         got = events(out)
         assert {event["model"] for event in got} == {'a"b'}
@@ -107,18 +111,18 @@ def test_name_comments_and_usage() -> None:
         assert all(event["choices"] for event in got)
         assert deltas(got, "content") == "Grüße 😀."
         assert deltas(got, "reasoning") == "Hm, 4 < 5 & so."
-        assert reply.usage == Usage(prompt_tokens=11, completion_tokens=3)
+        assert reply.tally.usage == Usage(prompt_tokens=11, completion_tokens=3)
 
 
 def test_usage_is_passed_when_asked_for() -> None:
-    got = events(run(PassThrough(USAGE, VLLM), [streams.VLLM_REASONING], start_ns=NOW))
+    got = events(run(streamed(USAGE, VLLM), [streams.VLLM_REASONING], start_ns=NOW))
     assert got[-1]["choices"] == [] and got[-1]["usage"]["completion_tokens"] == 3
     assert sum("usage" in event for event in got) == 1
 
 
 def test_usage_is_made_when_the_engine_has_none() -> None:
     for reads in ways(streams.CHAT, seeds=4):
-        got = events(run(PassThrough(USAGE, LCP, prompt_tokens=31), reads, start_ns=NOW))
+        got = events(run(streamed(USAGE, LCP, prompt_tokens=31), reads, start_ns=NOW))
         assert got[-1] == {
             "id": "chatcmpl-1",
             "object": "chat.completion.chunk",
@@ -127,46 +131,46 @@ def test_usage_is_made_when_the_engine_has_none() -> None:
             "choices": [],
             "usage": {"prompt_tokens": 31, "completion_tokens": 6, "total_tokens": 37},
         }
-    got = events(run(PassThrough(TEXT, LCP, prompt_tokens=5), [streams.COMPLETION], start_ns=NOW))
+    got = events(run(streamed(TEXT, LCP, prompt_tokens=5), [streams.COMPLETION], start_ns=NOW))
     assert got[-1]["object"] == "text_completion"
     assert got[-1]["usage"] == {"prompt_tokens": 5, "completion_tokens": 4, "total_tokens": 9}
 
 
 def test_done_is_made_when_the_engine_has_none() -> None:
     for reads in ways(streams.TRANSFORMERS):
-        got = events(run(PassThrough(USAGE, VLLM), reads, start_ns=NOW))
+        got = events(run(streamed(USAGE, VLLM), reads, start_ns=NOW))
         assert got[-1]["usage"] == {"prompt_tokens": 5, "completion_tokens": 1, "total_tokens": 6}
         assert {event["model"] for event in got} == {"m"}
 
 
 def test_reasoning_has_one_name() -> None:
-    got = events(run(PassThrough(PLAIN, VLLM), [streams.NATIVE], start_ns=NOW))
+    got = events(run(streamed(PLAIN, VLLM), [streams.NATIVE], start_ns=NOW))
     assert deltas(got, "reasoning") == "why"
     assert deltas(got, "reasoning_content") == ""
 
 
 def test_thinking_is_split_from_text() -> None:
     for reads in ways(streams.THINK_TEXT):
-        got = events(run(PassThrough(PLAIN, LCP, think=True), reads, start_ns=NOW))
+        got = events(run(streamed(PLAIN, LCP, think=True), reads, start_ns=NOW))
         assert deltas(got, "reasoning") == "let me see"
         assert deltas(got, "content") == "Four."
         assert got[0]["choices"][0]["delta"]["role"] == "assistant"
         assert got[-1]["choices"][0]["finish_reason"] == "stop"
-    whole = json.loads(run(Whole(PLAIN, LCP, think=True), [streams.THINK_TEXT], start_ns=NOW))
+    whole = json.loads(run(collected(PLAIN, LCP, think=True), [streams.THINK_TEXT], start_ns=NOW))
     message = whole["choices"][0]["message"]
     assert message == {"role": "assistant", "content": "Four.", "reasoning": "let me see"}
 
 
 def test_tool_calls_are_found_in_text() -> None:
     for reads in ways(streams.TOOL_TEXT):
-        got = events(run(PassThrough(TOOLS, LCP), reads, start_ns=NOW))
+        got = events(run(streamed(TOOLS, LCP), reads, start_ns=NOW))
         assert deltas(got, "content") == ""
         choice = got[-1]["choices"][0]
         assert choice["finish_reason"] == "tool_calls"
         (call,) = choice["delta"]["tool_calls"]
         assert call["type"] == "function" and call["index"] == 0
         assert call["function"] == {"name": "weather", "arguments": '{"city":"Paris"}'}
-    whole = json.loads(run(Whole(TOOLS, LCP), [streams.TOOL_TEXT], start_ns=NOW))
+    whole = json.loads(run(collected(TOOLS, LCP), [streams.TOOL_TEXT], start_ns=NOW))
     assert whole["choices"][0]["finish_reason"] == "tool_calls"
     assert whole["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "weather"
     assert whole["choices"][0]["message"]["content"] == ""
@@ -174,7 +178,7 @@ def test_tool_calls_are_found_in_text() -> None:
 
 def test_a_name_repeated_in_every_piece_is_said_once() -> None:
     for reads in ways(streams.FORCED_TOOL, seeds=3):
-        got = events(run(PassThrough(TOOLS, LCP), reads, start_ns=NOW))
+        got = events(run(streamed(TOOLS, LCP), reads, start_ns=NOW))
         pieces = [p for e in got for p in e["choices"][0]["delta"].get("tool_calls") or ()]
         assert "".join(p["function"].get("name", "") for p in pieces) == "weather"
         assert sum("id" in p for p in pieces) == 1
@@ -184,7 +188,7 @@ def test_a_name_repeated_in_every_piece_is_said_once() -> None:
 
 def test_whole() -> None:
     for reads in ways(streams.VLLM_TOOLS):
-        reply = Whole(USAGE, VLLM)
+        reply = collected(USAGE, VLLM)
         out = run(reply, reads, start_ns=NOW)
         assert reply.content_type == "application/json"
         assert json.loads(out) == {
@@ -222,7 +226,9 @@ def test_whole() -> None:
 
 
 def test_whole_completion() -> None:
-    whole = json.loads(run(Whole(TEXT, LCP, prompt_tokens=5), [streams.COMPLETION], start_ns=NOW))
+    whole = json.loads(
+        run(collected(TEXT, LCP, prompt_tokens=5), [streams.COMPLETION], start_ns=NOW)
+    )
     assert whole["object"] == "text_completion"
     assert whole["choices"] == [
         {"index": 0, "text": " Paris.\n-", "finish_reason": "length", "logprobs": None}
@@ -231,9 +237,9 @@ def test_whole_completion() -> None:
 
 
 def test_whole_logprobs() -> None:
-    chat = json.loads(run(Whole(PLAIN, LCP), [streams.CHAT_LOGPROBS], start_ns=NOW))
+    chat = json.loads(run(collected(PLAIN, LCP), [streams.CHAT_LOGPROBS], start_ns=NOW))
     assert [e["token"] for e in chat["choices"][0]["logprobs"]["content"]] == ["I", "'m"]
-    text = json.loads(run(Whole(TEXT, LCP), [streams.COMPLETION_LOGPROBS], start_ns=NOW))
+    text = json.loads(run(collected(TEXT, LCP), [streams.COMPLETION_LOGPROBS], start_ns=NOW))
     assert text["choices"][0]["logprobs"]["tokens"] == [")", "\n"]
     assert text["choices"][0]["logprobs"]["text_offset"] == [3, 4]
 
@@ -245,18 +251,18 @@ def test_several_choices() -> None:
     stream = (
         event(1, "b") + event(0, "a") + event(0, "A", '"stop"') + event(1, "B", '"length"')
     ).encode()
-    whole = json.loads(run(Whole(PLAIN, VLLM), [stream], start_ns=NOW))
+    whole = json.loads(run(collected(PLAIN, VLLM), [stream], start_ns=NOW))
     assert [(c["message"]["content"], c["finish_reason"]) for c in whole["choices"]] == [
         ("aA", "stop"),
         ("bB", "length"),
     ]
     half = stream[: stream.rindex(b"data:")]
-    for make in (PassThrough, Whole):
+    for make in (streamed, collected):
         with pytest.raises(EngineCrashed):
             run(make(PLAIN, VLLM), [half], start_ns=NOW)
 
 
-@pytest.mark.parametrize("make", [PassThrough, Whole])
+@pytest.mark.parametrize("make", [streamed, collected])
 @pytest.mark.parametrize("stream", [b"", streams.DONE, streams.CUT])
 def test_a_cut_stream_is_no_success(make: Any, stream: bytes) -> None:
     reply = make(USAGE, LCP)
@@ -265,7 +271,7 @@ def test_a_cut_stream_is_no_success(make: Any, stream: bytes) -> None:
         reply.finish(NOW)
 
 
-@pytest.mark.parametrize("make", [PassThrough, Whole])
+@pytest.mark.parametrize("make", [streamed, collected])
 @pytest.mark.parametrize("stream", [streams.VLLM_ERROR, streams.VLLM_ABORT, b"data: {\n\n"])
 def test_errors_in_the_stream(make: Any, stream: bytes) -> None:
     for reads in ways(stream, seeds=4):
@@ -275,7 +281,7 @@ def test_errors_in_the_stream(make: Any, stream: bytes) -> None:
 
 def test_fail() -> None:
     error = ContextOverflow("too long")
-    (event,) = events(PassThrough(PLAIN, VLLM).fail(error))
+    (event,) = events(streamed(PLAIN, VLLM).fail(error))
     assert event == {
         "error": {
             "message": "too long",
@@ -284,10 +290,10 @@ def test_fail() -> None:
             "code": "context_length_exceeded",
         }
     }
-    assert json.loads(Whole(PLAIN, VLLM).fail(error)) == event
+    assert json.loads(collected(PLAIN, VLLM).fail(error)) == event
 
 
 @pytest.mark.parametrize("event", [b"{}", b'{"choices":null}', b'{"id":"x"}', b' {"choices":[]}'])
 def test_an_event_that_says_nothing_stays_json(event: bytes) -> None:
-    out = PassThrough(PLAIN, VLLM).feed(b"data: %b\n\n" % event, 1)
+    out = streamed(PLAIN, VLLM).feed(b"data: %b\n\n" % event, 1)
     assert isinstance(json.loads(out.removeprefix(b"data: ")), dict)

@@ -8,11 +8,13 @@ import pytest
 
 from tests.chat import transcripts as streams
 from tests.chat.cuts import run, ways
+from tests.chat.replies import openai_reply
 from tests.chat.test_engine_request import LCP, VLLM
 from tests.dialects.test_anthropic_write import chunk, passage, piece
 from vllama.chat.engine.traits import Traits
+from vllama.chat.reply import Reply
 from vllama.dialects.responses.read import parse_responses
-from vllama.dialects.responses.write import ResponsesReply
+from vllama.dialects.responses.write import ResponsesWriter
 from vllama.errors import ContextOverflow, EngineCrashed, UpstreamError
 
 if TYPE_CHECKING:
@@ -21,15 +23,16 @@ if TYPE_CHECKING:
 NOW = 1_795_264_126_000_000_000
 
 
-def reply(traits: Traits = VLLM, *, stream: bool = True, **more: Any) -> ResponsesReply:
+def reply(traits: Traits = VLLM, *, stream: bool = True, **more: Any) -> Reply:
     tools, limit = more.pop("tools", False), more.pop("max_tokens", None)
     space = {"type": "namespace", "name": "at", "tools": [{"type": "function", "name": "now"}]}
     body = {"model": "m", "input": "x", "tools": [space] if tools else []}
     asked = parse_responses(json.dumps(body).encode())
-    return ResponsesReply(
-        passage(stream, tools=tools, max_tokens=limit), traits, seed="5eed", created_ns=NOW,
-        echo=asked.echo, names=asked.names, **more,
-    )  # fmt: skip
+    options = passage(stream, tools=tools, max_tokens=limit)
+    writer = ResponsesWriter(
+        options, seed="5eed", created_ns=NOW, echo=asked.echo, names=asked.names
+    )
+    return openai_reply(writer, options, traits, **more)
 
 
 def events(data: bytes) -> list[Any]:
@@ -145,7 +148,9 @@ def test_streams(
         made = reply(traits, **options)
         out = run(made, reads)
         got = events(out)
-        assert made.ended and made.content_type == "text/event-stream" and b"[DONE]" not in out
+        assert (
+            made.tally.ended and made.content_type == "text/event-stream" and b"[DONE]" not in out
+        )
         outs.add(json.dumps(shape(got)))
         last = got[-1]
         assert last["type"] == "response.completed"

@@ -19,8 +19,7 @@ import pytest
 
 import vllama
 from tests.hostile.expressions import faults
-from vllama.chat.regained import _aligned, _Piece
-from vllama.chat.stop_filter import StopFinder
+from vllama.chat.stop_finder import StopFinder
 from vllama.parsers.call_values import Form, Toolset
 from vllama.parsers.harmony import HarmonySplitter
 from vllama.parsers.thinking import ThinkSplitter, Trim
@@ -148,9 +147,3 @@ def test_a_whole_answer_is_not_copied_again_and_again(reader: str, text: str) ->
     Counted.characters = 0
     READERS[reader]()(Counted(text * COUNT))
     assert Counted.characters <= 10 * COUNT * len(text)
-
-
-def test_lost_characters_are_not_sought_in_a_text_that_repeats_itself() -> None:
-    pieces = [_Piece([b""], parts=1), _Piece([b""], "é")] * COUNT
-    assert _aligned(pieces, "é" * 2 * COUNT) is None
-    assert _aligned(pieces[:20], "é" * 20) is not None

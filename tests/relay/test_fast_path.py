@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.chat.replies import streamed
 from tests.chat.test_event_template import END, EVENTS, event
 from tests.dialects.test_ollama_write import chat, generate
 from tests.dialects.test_openai_write import PLAIN, VLLM
 from vllama.chat.request import Call
-from vllama.dialects.openai.write import PassThrough
 from vllama.http.head_cache import Head
 from vllama.http.request import Request
-from vllama.relay.fast_path import Lane
+from vllama.relay.fast_path import RewritePath
 from vllama.relay.relay import Relay
 from vllama.supervise.spec import Endpoint
 from vllama.upstream.connection import Connection
@@ -27,8 +27,8 @@ ENGINE = Endpoint(host="127.0.0.1", port=1)
 REPLIES = {
     "chat": lambda: chat(traits=VLLM),
     "generate": lambda: generate(traits=VLLM),
-    "v1": lambda: PassThrough(PLAIN, VLLM),
-    "v1, as they are": lambda: PassThrough(PLAIN, VLLM),
+    "v1": lambda: streamed(PLAIN, VLLM),
+    "v1, as they are": lambda: streamed(PLAIN, VLLM),
 }
 
 
@@ -106,7 +106,7 @@ class Stream:
 
     @property
     def on_lane(self) -> bool:
-        return isinstance(self.engine.protocol, Lane)
+        return isinstance(self.engine.protocol, RewritePath)
 
     def read(self, data: bytes) -> None:
         self.engine.protocol.data_received(data)  # type: ignore[union-attr]
@@ -138,7 +138,7 @@ def timeless(out: bytes) -> list[object]:
 
 @pytest.mark.parametrize("kind", REPLIES)
 @given(events=st.lists(EVENTS, max_size=12), data=st.data())
-def test_the_lane_says_what_the_reply_says(kind: str, events: list[bytes], data) -> None:
+def test_the_fast_path_says_what_the_reply_says(kind: str, events: list[bytes], data) -> None:
     if kind == "v1, as they are":  # an Ollama's
         mark = b'"system_fingerprint":"fp_ollama","model"'
         events = [body.replace(b'"model"', mark, 1) for body in events]
@@ -157,9 +157,9 @@ def test_the_lane_says_what_the_reply_says(kind: str, events: list[bytes], data)
         straight.feed(body, 1) for body in [*events, *events, END, b"data: [DONE]\n\n"]
     )
     assert timeless(b"".join(stream.told())) == timeless(plain)
-    assert stream.reply.usage == straight.usage
+    assert stream.reply.tally.usage == straight.tally.usage
     if kind == "generate":
-        assert stream.reply.text == straight.text
+        assert stream.reply.writer.text == straight.writer.text
 
 
 def test_a_read_may_end_within_the_size_of_a_chunk() -> None:

@@ -1,4 +1,4 @@
-"""The usual read: events that differ from the one before in their text only.
+"""The template read: events that differ from the one before in their text only.
 
 Most of a stream looks like that. Once an event was decoded and found to be a plain token, all that
 stands before its text and all that stands after it are kept; a read that begins and ends the same
@@ -21,15 +21,15 @@ from collections.abc import Sequence
 _KEYS = (b'"content":"', b'"content": "', b'"text":"', b'"text": "')
 # numbers: CPython 3.11 looks for bytes in bytes eight times as slowly, by an exception (measured)
 QUOTE, BACKSLASH = b'"\\'
-_TRIES = 3
+TRIES = 3
 MAX_SHARED = 256
 MAX_SKIP = 32  # of an event's own beginning, `data: {` as a rule
 
 
-class Moment:
+class TimestampCache:
     """The text of the time from `since_ns` until `until_ns` (Unix ns); this one is empty, for ever.
 
-    Streams share one, so that it is written once for all tokens of a moment.
+    Streams share one, so that it is written once for all tokens of a timestamp.
     """
 
     __slots__ = ("since_ns", "text", "until_ns")
@@ -43,10 +43,10 @@ class Moment:
         """Write the time of `now_ns`; always as long as before."""
 
 
-TIMELESS = Moment()
+TIMELESS = TimestampCache()
 
 
-class Usual:
+class EventTemplate:
     """What surrounds the text of a stream's plain events, with the engine and with the client.
 
     `tokens` and `last_ns` count the plain events and tell when the last one came (nobody asks that
@@ -55,6 +55,7 @@ class Usual:
     """
 
     __slots__ = (
+        "_is_fixed",
         "_seam",
         "_tries",
         "after",
@@ -63,9 +64,9 @@ class Usual:
         "head",
         "kept",
         "last_ns",
-        "moment",
         "skip",
         "tail",
+        "timestamp",
         "tokens",
     )
 
@@ -74,17 +75,24 @@ class Usual:
         first: bytes = b"",
         before: bytes = b"",
         after: bytes = b"",
-        moment: Moment = TIMELESS,
+        timestamp: TimestampCache = TIMELESS,
+        *,
+        tries: int = TRIES,
     ) -> None:
+        """`first`, `before`, `after`: as the client gets it; else they are learnt, too.
+
+        `tries`: how often it is learnt again before a stream is given up; 0: nothing is learnt.
+        """
         self.head = self.tail = self._seam = b""  # no read is matched while `tail` is empty
-        self.first, self.before, self.after, self.moment = first, before, after, moment
+        self.first, self.before, self.after, self.timestamp = first, before, after, timestamp
         self.skip = 0
         self.tokens = self.last_ns = 0
         self.kept: bytearray | None = None
-        self._tries = _TRIES
+        self._is_fixed = bool(after)
+        self._tries = tries
 
     def match(self, read: bytes) -> list[bytes] | None:
-        """Return the texts of a usual read, as JSON without the quotes; None for any other."""
+        """Return the texts of a template read, as JSON without the quotes; None for any other."""
         if not self.tail:
             return None
         # before a tail there is the head, or something else with a quote
@@ -116,29 +124,35 @@ class Usual:
         """Return what stands before and after a text with the client."""
         if self.skip:
             return self.first + self.head[self.skip :], self.tail
-        moment = self.moment
-        if not moment.since_ns <= now_ns < moment.until_ns:
-            moment.begin(now_ns)
-        return b"%b%b%b" % (self.first, moment.text, self.before), self.after
+        timestamp = self.timestamp
+        if not timestamp.since_ns <= now_ns < timestamp.until_ns:
+            timestamp.begin(now_ns)
+        return b"%b%b%b" % (self.first, timestamp.text, self.before), self.after
 
-    def learn(self, read: bytes, text: str) -> bool:
-        """Keep the surroundings of `text` in the first event of a read of plain events.
+    def learn(self, read: bytes, text: str, written: bytes = b"") -> bool:
+        """Keep what surrounds `text` in the first event of a read of plain events.
 
-        Gives up on a stream whose events differ in more than the text.
+        `written` is what the client got for the read. Gives up on a stream whose events differ in
+        more than the text.
         """
         self.forget()
         if not self._tries:
             return False
         self._tries -= 1
         around = surroundings(read[: read.find(b"\n\n") + 2], text)
-        if around is None:
+        ours = None
+        if not self._is_fixed:
+            ours = surroundings(written[: written.find(b"\n\n") + 2], text)
+        if around is None or (ours is None and not self._is_fixed):
             return False
         self.head, self.tail = around[0], shared(around[1])
         self._seam = self.tail + self.head
+        if ours is not None:
+            self._graft(ours)
         return True
 
-    def graft(self, around: tuple[bytes, bytes]) -> None:
-        """Keep what surrounds the text with the client, for which the engine's is known already.
+    def _graft(self, around: tuple[bytes, bytes]) -> None:
+        """Keep what surrounds the text with the client; the engine's is known already.
 
         What both have in common is not kept twice, if that is all but a beginning.
         """
@@ -154,7 +168,7 @@ class Usual:
 
     def renew(self) -> None:
         """Note that what was learnt was of use: it may be learnt again as often as before."""
-        self._tries = _TRIES
+        self._tries = TRIES
 
     def forget(self) -> None:
         """Match nothing until something is learnt again, as an event is now in two reads."""

@@ -1,162 +1,282 @@
-"""A reply whose engine's events are changed before it sees them."""
+"""Filters of an answer: each changes the events of an engine, one after the other.
+
+`compose` puts together those that an answer needs, in their order; nothing else does. A filter sees
+decoded events, never bytes. Each choice of an answer has a state of its own.
+"""
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Protocol
 
 import msgspec
 
-from vllama.chat.engine.fields import need_completions, put_completion_format, put_max_tokens
-from vllama.chat.engine.traits import Traits
-from vllama.chat.framing import DONE, SseReader, sse
+from vllama.chat.engine.events import Choice, Delta, Event, FunctionDelta, ToolDelta
+from vllama.chat.engine.traits import Stops, Traits
 from vllama.chat.logprobs import ollama_logprobs
-from vllama.chat.prefill import is_continued
-from vllama.chat.reply import CountsReader, Reply
-from vllama.chat.request import Call, Message, Think, Usage
-from vllama.chat.template_style import Style
-from vllama.errors import VllamaError
+from vllama.chat.request import ToolCall
+from vllama.chat.stop_finder import StopFinder
+from vllama.parsers.thinking import ThinkSplitter, Trim
+from vllama.parsers.tool_calls import CallScanner, Toolset
 
 
-class AlteredReply:
-    """Stands before a reply; `_alter` says what is changed.
-
-    Not an `ABC`: whether a reply is one is asked with every request, which is slow for those.
-    """
-
-    def __init__(self, reply: Reply) -> None:
-        self._reply = reply
-        self._reader = SseReader()
-        self.usual = None  # the reply does not see what the engine sends
-        self.content_type = reply.content_type
-        self.ended = reply.ended
-        self.first_token_ns = reply.first_token_ns
+class Filter(Protocol):
+    """Changes events in place, and says so in `Event.changed`."""
 
     @property
-    def usage(self) -> Usage:
-        """Tokens so far."""
-        return self._reply.usage
+    def is_idle(self) -> bool:
+        """Whether plain events pass through it as they are, now and until another comes."""
+        ...
 
-    @property
-    def counts(self) -> CountsReader | None:
-        """What tells the counts at the end, where the engine's stream does not."""
-        return self._reply.counts
-
-    @counts.setter
-    def counts(self, reader: CountsReader | None) -> None:
-        self._reply.counts = reader
-
-    @property
-    def may_cut(self) -> bool:
-        """Whether the engine's answer may be ended before the engine ends it."""
-        return self._reply.may_cut
-
-    def feed(self, chunk: bytes, now_ns: int) -> bytes:
-        """Take bytes of the engine's stream. Raises what the reply raises."""
-        return self._pass(self._reader.feed(chunk), now_ns)
-
-    def finish(self, now_ns: int) -> bytes:
-        """Return the rest. Raises what the reply raises."""
-        rest = self._pass(self._reader.close(), now_ns)
-        return rest + self._reply.finish(now_ns)
-
-    def fail(self, error: VllamaError) -> bytes:
-        """Return how the dialect reports an error."""
-        return self._reply.fail(error)
-
-    def __getattr__(self, name: str) -> Any:
-        """Give what else the reply knows (its text, its finish reason)."""
-        return getattr(self._reply, name)
-
-    @abstractmethod
-    def _alter(self, event: dict[str, Any]) -> dict[str, Any]:
-        """Return what the reply sees of an event, whose `choices` are a list."""
-
-    def _pass(self, payloads: list[bytes], now_ns: int) -> bytes:
-        events = b"".join(sse(self._payload(payload)) for payload in payloads)
-        out = self._reply.feed(events, now_ns) if events else b""
-        self.ended = self._reply.ended
-        self.first_token_ns = self._reply.first_token_ns
-        return out
-
-    def _payload(self, payload: bytes) -> bytes:
-        """Change one event; errors and the end stay."""
-        if payload == DONE:
-            return payload
-        try:
-            event = msgspec.json.decode(payload)
-        except ValueError:
-            return payload  # the reply says what is wrong with it
-        if not isinstance(event, dict) or not isinstance(event.get("choices"), list):
-            return payload
-        return msgspec.json.encode(self._alter(event))
+    def take(self, event: Event) -> None:
+        """Change one event."""
+        ...
 
 
-COMPLETION_PATH = "/v1/completions"
-_OF_CHATS = (
-    "messages", "tools", "tool_choice", "parallel_tool_calls", "chat_template_kwargs",
-    "reasoning_effort", "response_format", "logprobs", "top_logprobs",
-)  # fmt: skip
-
-
-def renders_better(
-    messages: Sequence[Message],
-    think: Think,
+def compose(
     traits: Traits,
-    style: Style,
     *,
-    plain: bool = False,
-) -> bool:
-    """Tell whether the front should render a chat: the engine would do it wrongly, or slower.
+    tools: Toolset | bool = False,
+    thinks: bool = False,
+    think_opened: bool = False,
+    from_completion: bool = False,
+) -> list[Filter]:
+    """Return the filters of an answer, in order.
 
-    `plain`: its answer is nothing but text, without thinking or calls.
+    `tools`: those whose calls may come, True: any. `thinks`: the model may think; `think_opened`:
+    its prompt ended inside the thinking. `from_completion`: a chat was sent as a completion.
     """
-    if plain and traits.chats_by_completion:
-        return True
-    if is_continued(messages) and traits.completes and not traits.takes_continue_final_message:
-        return True
-    if not traits.completes_chats:
-        return False
-    switched = think is not None and bool(style.switches)
-    return switched or any(message.tool_calls for message in messages)
+    by_schema = isinstance(tools, Toolset) and tools.forced
+    scan = tools if by_schema or not traits.parses_tools else False
+    split = thinks and not traits.splits_reasoning
+    filters: list[Filter] = [CompletionAsChat()] if from_completion else []
+    if split or scan:
+        filters.append(TextClassifier(split=split, opened=think_opened, scan=scan))
+    return [*filters, ThinkingTrim(), CallNames()]
 
 
-def rendered_call(body: bytes, prompt: str | Sequence[int], traits: Traits) -> Call:
-    """Return the completion of a finished prompt, with the settings of a chat's `body`.
+def stop_filter(stops: Sequence[str], traits: Traits) -> StopFilter | None:
+    """Return what ends an answer where the engine does not end it as OpenAI's API says."""
+    if not stops or traits.stops is Stops.LEFT_OUT:
+        return None
+    return StopFilter(stops, cuts=traits.stops is Stops.UNKNOWN)
 
-    Raises CapabilityMissing if the engine has no completions.
+
+class StopFilter:
+    """Lets the text through up to the first stop sequence, which is left out, and ends it there.
+
+    For engines that do not know stop sequences, leave them in the text, or do not say which one
+    they met. OpenAI's and Ollama's APIs both leave the sequence out of the answer.
     """
-    need_completions(traits)
-    chat: dict[str, Any] = msgspec.json.decode(body)
-    out = {name: value for name, value in chat.items() if name not in _OF_CHATS}
-    out["prompt"] = prompt
-    put_completion_format(out, chat.get("response_format"), traits)
-    if chat.get("logprobs"):
-        out["logprobs"] = max(1, chat.get("top_logprobs") or 0)
-    if traits.parameters.get("max_tokens", "max_tokens") not in out:
-        put_max_tokens(out, None, traits, default_is_small=True)
-    return Call(path=COMPLETION_PATH, body=msgspec.json.encode(out))
+
+    def __init__(self, stops: Sequence[str], *, cuts: bool) -> None:
+        """`cuts`: the engine would go on all the same."""
+        self.cuts = cuts
+        self._stops = stops
+        self._finders: dict[int, StopFinder] = {}
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the engine goes on although all choices have ended."""
+        return (
+            self.cuts
+            and bool(self._finders)
+            and all(finder.found is not None for finder in self._finders.values())
+        )
+
+    def take(self, event: Event) -> None:
+        """Leave out what comes after a stop sequence."""
+        choices = event.chunk.choices
+        if not choices:
+            return
+        event.changed, event.text = True, None
+        event.chunk.choices = [choice for choice in choices if self._choice(choice)]
+        event.silent = not event.chunk.choices and event.chunk.usage is None
+
+    def _choice(self, choice: Choice) -> bool:
+        """Cut a choice's text in place; False if it had ended before."""
+        finder = self._finders.get(choice.index)
+        if finder is None:
+            finder = self._finders[choice.index] = StopFinder(self._stops)
+        had_ended = finder.found is not None
+        if had_ended:
+            return False
+        delta = choice.delta
+        given = choice.text if delta is None else delta.content
+        text = finder.feed(given or "")
+        if choice.finish_reason is not None:
+            text += finder.finish()
+        if finder.found is not None:
+            choice.finish_reason, choice.stop_reason = "stop", finder.found
+        if text or given:
+            if delta is None:
+                choice.text = text
+            else:
+                delta.content = text
+        return True
 
 
-class RenderedReply(AlteredReply):
-    """A chat's reply, fed with the stream of a completion."""
+class CompletionAsChat:
+    """Makes chunks of a chat of a completion's: a prompt that was rendered here is sent as one."""
 
-    def __init__(self, reply: Reply) -> None:
-        super().__init__(reply)
-        self._begun = False
+    is_idle = False
 
-    def _alter(self, event: dict[str, Any]) -> dict[str, Any]:
+    def take(self, event: Event) -> None:
         """Turn one event of a completion into that of a chat."""
-        for choice in event["choices"]:
-            if isinstance(choice, dict) and "delta" not in choice:
-                choice["delta"] = {"content": choice.pop("text", None) or ""}
-                if not self._begun:  # the first delta of a chat names the role
-                    choice["delta"] = {"role": "assistant", **choice["delta"]}
-                logprobs = ollama_logprobs(choice.get("logprobs"))
-                choice["logprobs"] = {"content": logprobs} if logprobs else None
-        self._begun = self._begun or bool(event["choices"])
-        if isinstance(event.get("id"), str):
-            # llama-server's completions have the ids of chats
-            event["id"] = f"chatcmpl-{event['id'].removeprefix('chat').removeprefix('cmpl-')}"
-        return {**event, "object": "chat.completion.chunk"}
+        chunk = event.chunk
+        for choice in chunk.choices or ():
+            if choice.delta is None:
+                choice.delta = Delta(content=choice.text or "")
+                choice.text = None
+                if not self.is_idle:  # the first delta of a chat names the role
+                    choice.delta.role = "assistant"
+                logprobs = ollama_logprobs(choice.logprobs)
+                choice.logprobs = {"content": logprobs} if logprobs else None
+        self.is_idle = self.is_idle or bool(chunk.choices)
+        if chunk.id is not None:  # llama-server's completions have the ids of chats
+            chunk.id = f"chatcmpl-{chunk.id.removeprefix('chat').removeprefix('cmpl-')}"
+        chunk.object = "chat.completion.chunk"
+        event.changed = True
+
+
+class TextClassifier:
+    """Tells thinking, text and tool calls apart where the engine leaves all in one text."""
+
+    is_idle = False
+
+    def __init__(self, *, split: bool, opened: bool, scan: Toolset | bool) -> None:
+        """`split`: look for thinking, which the prompt has `opened` or not; `scan`: for calls."""
+        self._split, self._opened, self._scan = split, opened, scan
+        self._choices: dict[int, _ChoiceText] = {}
+
+    def take(self, event: Event) -> None:
+        """Move what is thinking or a call out of the text; hold back what may become either."""
+        choices = event.chunk.choices
+        if not choices:
+            return
+        event.changed = event.silent = True
+        for choice in choices:
+            if not self._is_silent(choice):
+                event.silent = False
+
+    def _is_silent(self, choice: Choice) -> bool:
+        """Change one choice; return whether it has nothing to say for now."""
+        given = choice.text if choice.delta is None else choice.delta.content
+        text = self._choices.get(choice.index)
+        if text is None:
+            text = _ChoiceText(split=self._split, opened=self._opened, scan=self._scan)
+            self._choices[choice.index] = text
+        thinking, certain = text.feed(given or "")
+        calls: list[ToolCall] = []
+        is_last = choice.finish_reason is not None
+        if is_last:
+            more, rest, calls = text.finish()
+            thinking, certain = thinking + more, certain + rest
+        delta = choice.delta = choice.delta or Delta()
+        choice.text = None
+        if thinking:
+            before = delta.reasoning or delta.reasoning_content or ""
+            delta.reasoning, delta.reasoning_content = before + thinking, None
+        if calls:
+            delta.tool_calls = [*(delta.tool_calls or ()), *map(_delta_of, calls)]
+            choice.finish_reason = "tool_calls"
+        if given is not None or certain:
+            delta.content = certain
+        said = certain or is_last or delta.role or delta.reasoning or delta.reasoning_content
+        return not (said or delta.tool_calls or choice.logprobs) and bool(given)
+
+
+class _ChoiceText:
+    """The text of one choice, taken apart."""
+
+    __slots__ = ("_scanner", "_splitter")
+
+    def __init__(self, *, split: bool, opened: bool, scan: Toolset | bool) -> None:
+        self._splitter = ThinkSplitter(opened=opened, calls=bool(scan)) if split else None
+        self._scanner = CallScanner(scan) if scan else None
+
+    def feed(self, text: str) -> tuple[str, str]:
+        """Return (thinking, text) that are certain by now."""
+        thinking = ""
+        if self._splitter is not None:
+            thinking, text = self._splitter.feed(text)
+        if self._scanner is not None:
+            text = self._scanner.feed(text)
+        return thinking, text
+
+    def finish(self) -> tuple[str, str, list[ToolCall]]:
+        """Return what was held back: thinking, text and the calls."""
+        thinking, text = "", ""
+        calls: list[ToolCall] = []
+        if self._splitter is not None:
+            thinking, text = self._splitter.finish()
+        if self._scanner is not None:
+            text = self._scanner.feed(text)
+            calls, rest = self._scanner.finish()
+            text += rest
+        return thinking, text, calls
+
+
+def _delta_of(call: ToolCall) -> ToolDelta:
+    arguments = msgspec.json.encode(call.arguments).decode()
+    function = FunctionDelta(name=call.name, arguments=arguments)
+    return ToolDelta(index=call.index, id=call.id, type="function", function=function)
+
+
+class ThinkingTrim:
+    """Takes off the empty lines around thinking that an engine has split off itself."""
+
+    def __init__(self) -> None:
+        self._trims: dict[int, Trim] = {}
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no thinking came last."""
+        return not any(trim.after for trim in self._trims.values())
+
+    def take(self, event: Event) -> None:
+        """Trim one event; most have no thinking."""
+        for choice in event.chunk.choices or ():
+            delta = choice.delta
+            if delta is None:
+                continue
+            thinking = delta.reasoning or delta.reasoning_content
+            trim = self._trims.get(choice.index)
+            if trim is None:
+                if not thinking:
+                    continue
+                trim = self._trims[choice.index] = Trim()
+            if not (thinking or trim.after):
+                continue
+            before = (thinking or "", delta.content or "")
+            after = trim.feed(*before)
+            if after != before:
+                event.changed = True
+                if thinking:
+                    delta.reasoning, delta.reasoning_content = after[0], None
+                if delta.content:
+                    delta.content = after[1]
+
+
+class CallNames:
+    """Says a tool call's name and id once: engines repeat them, and clients join the pieces."""
+
+    is_idle = True
+
+    def __init__(self) -> None:
+        self._named: set[tuple[int, int]] = set()
+
+    def take(self, event: Event) -> None:
+        """Take repeated names and ids out of one event."""
+        for choice in event.chunk.choices or ():
+            pieces = choice.delta.tool_calls if choice.delta is not None else None
+            for number, piece in enumerate(pieces or ()):
+                function = piece.function
+                key = (choice.index, number if piece.index is None else piece.index)
+                if key in self._named:
+                    event.changed = True
+                    piece.id = piece.type = None
+                    if function is not None:
+                        function.name = None
+                elif function is not None and function.name:
+                    self._named.add(key)

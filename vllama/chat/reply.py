@@ -1,19 +1,34 @@
-"""What the relay needs of a translator of replies, and what every one watches in the stream."""
+"""An answer on its way from the engine to the client: one reader, a list of filters, one writer.
+
+    engine's bytes → `SseReader` → `Event` → filters → `Tally`, `Writer` → client's bytes
+
+The reader decodes each event once. Filters (`chat.filters`) change events and see no bytes. A
+writer knows the bytes of one dialect and route and nothing of engines.
+
+Most events of a stream differ from the one before in their text only. Once the filters let such
+events pass as they are, their surroundings are learnt (`EventTemplate`), so that a read that looks
+the same is not decoded at all; the relay then takes it from socket to socket (`relay.fast_path`).
+"""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Protocol
 
 import msgspec
 
-from vllama.chat.engine.events import Chunk, EngineUsage, check_finish
-from vllama.chat.engine.traits import Traits
-from vllama.chat.event_template import Usual
-from vllama.chat.framing import SseReader
-from vllama.chat.request import Usage
-from vllama.dialects.openai.read import Passage
+from vllama.chat.engine.events import (
+    Chunk,
+    EngineUsage,
+    Event,
+    Timings,
+    check_finish,
+    decode_event,
+)
+from vllama.chat.event_template import EventTemplate
+from vllama.chat.filters import Filter, StopFilter
+from vllama.chat.framing import DONE, SseReader
+from vllama.chat.request import Think, Usage
 from vllama.errors import EngineCrashed, VllamaError
 from vllama.parsers.tool_calls import Toolset
 
@@ -25,151 +40,274 @@ CountsReader = Callable[[], EngineUsage | None]
 """Returns an answer's counts once its `finish_reason` is known, None if they cannot be had."""
 
 
-class Reply(Protocol):
-    """What the relay needs of a translator of replies."""
+class ReplyOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What an OpenAI client wants of the answer, while the engine always streams with usage.
 
-    content_type: str
-    ended: bool
-    first_token_ns: int | None
-    counts: CountsReader | None
+    `model` is the name that the client wrote; `upstream_model` the one the engine will say.
+    `tools` are those whose calls may come, True: any. `think` is what the template is asked for.
+    `constrained`: a grammar holds from the first token on, so that no thinking comes before;
+    `chat_only`: only the engine's chat route can do it. `stop` are the sequences that end it.
+    """
 
-    @property
-    def may_cut(self) -> bool:
-        """Whether it may end the engine's answer before the engine does."""
-        ...
-
-    @property
-    def usual(self) -> Usual | None:
-        """What is known of plain tokens; None if all must go through `feed`."""
-        ...
-
-    @property
-    def usage(self) -> Usage:
-        """Tokens so far, as the engine says or as counted."""
-        ...
-
-    def feed(self, chunk: bytes, now_ns: int) -> bytes:
-        """Take bytes of the engine's stream; return what to send now. May raise VllamaError."""
-        ...
-
-    def finish(self, now_ns: int) -> bytes:
-        """Return the rest after the engine's stream has ended. May raise VllamaError."""
-        ...
-
-    def fail(self, error: VllamaError) -> bytes:
-        """Return how the dialect reports `error` inside a stream that has begun."""
-        ...
+    kind: Literal["chat", "completion"]
+    stream: bool
+    include_usage: bool
+    model: str
+    upstream_model: str
+    max_tokens: int | None = None
+    tools: Toolset | bool = False
+    think: Think = None
+    constrained: bool = False
+    chat_only: bool = False
+    top_logprobs: int = 0
+    stop: tuple[str, ...] = ()
 
 
-class Tap(ABC):
-    """What replies watch in the stream: usage, ends, the first token, the whole text."""
+class Tally:
+    """What is counted in an answer: its tokens, the times of its first and last, its end."""
 
     def __init__(
         self,
-        passage: Passage,
-        traits: Traits,
+        template: EventTemplate,
         *,
         prompt_tokens: int | None = None,
-        think: bool = False,
-        think_opened: bool = False,
+        max_tokens: int | None = None,
     ) -> None:
-        """`think`: the model may think; `think_opened`: the prompt ended inside the tag."""
-        self.content_type = JSON
+        """`prompt_tokens` as counted before; `max_tokens` of an answer that may end for its length.
+
+        Both are used where the engine does not say.
+        """
         self.ended = False
         self.first_token_ns: int | None = None
         self.counts: CountsReader | None = None
-        self.may_cut = False
-        self.events = 0
-        self._passage = passage
-        self._split = think and not traits.splits_reasoning
-        self._opened = think_opened and not passage.constrained
-        tools = passage.tools
-        by_schema = isinstance(tools, Toolset) and tools.forced
-        self._scan = tools if by_schema or not traits.parses_tools else False
+        self.finish_reason: str | None = None
+        self.timings = Timings()
+        self._template = template  # counts the events that are not decoded
         self._prompt_tokens = prompt_tokens
-        self._reader = SseReader()
-        self.usual = Usual()
+        self._max_tokens = max_tokens
+        self._usage: dict[str, Any] = {}
         self._unfinished: set[int] = set()
-        self._finish_reason: str | None = None
-        self._usage: dict[str, Any] | None = None
-        self._failure: VllamaError | None = None
 
     @property
-    def finish_reason(self) -> str | None:
-        """Why the engine stopped; None before that."""
-        return self._finish_reason
+    def last_token_ns(self) -> int:
+        """When the newest token came."""
+        return self._template.last_ns
 
     @property
     def usage(self) -> Usage:
         """Tokens so far: the engine's numbers, else those counted here."""
-        given = self._usage or {}
-        prompt, completion = given.get("prompt_tokens"), given.get("completion_tokens")
-        if not isinstance(prompt, int):
-            prompt = self._prompt_tokens or 0
-        limit = self._passage.max_tokens if self._finish_reason == "length" else None
-        told = isinstance(completion, int) or limit is not None
-        if not isinstance(completion, int):
-            completion = self.usual.tokens if limit is None else limit
-        return Usage(prompt_tokens=prompt, completion_tokens=completion, estimated=not told)
+        timings = self.timings
+        prompt = _count(self._usage.get("prompt_tokens"), self._prompt_tokens)
+        if prompt is None and timings.prompt_n is not None:
+            prompt = timings.prompt_n + (timings.cache_n or 0)
+        limit = self._max_tokens if self.finish_reason == "length" else None
+        completion = _count(self._usage.get("completion_tokens"), timings.predicted_n, limit)
+        return Usage(
+            prompt_tokens=prompt or 0,
+            completion_tokens=self._template.tokens if completion is None else completion,
+            estimated=completion is None,
+        )
 
-    def feed(self, chunk: bytes, now_ns: int) -> bytes:
-        """Take bytes of the engine's stream; return what they are to the client.
+    @property
+    def usage_object(self) -> dict[str, Any]:
+        """OpenAI's usage object, with whatever else the engine says in it."""
+        usage = self.usage
+        return {
+            **self._usage,
+            "prompt_tokens": usage.prompt_tokens,
+            "completion_tokens": usage.completion_tokens,
+            "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        }
 
-        Raises UpstreamError or EngineCrashed for an error in the stream, but first returns what
-        came before it in the same read.
-        """
-        if self._failure is not None:
-            raise self._failure
-        out: list[bytes] = []
-        try:
-            self._take(self._reader.feed(chunk), now_ns, out)
-        except VllamaError as error:
-            if not out:
-                raise
-            self._failure = error
-        return b"".join(out)
-
-    @abstractmethod
-    def _take(self, payloads: list[bytes], now_ns: int, out: list[bytes]) -> None:
-        """Take whole events; append what can be sent."""
-
-    def _take_rest(self, now_ns: int, out: list[bytes]) -> None:
-        """Take what the stream's end completes. Raises EngineCrashed if the answer is not whole."""
-        if self._failure is not None:
-            raise self._failure
-        self._take(self._reader.close(), now_ns, out)
-        if self._finish_reason is None or self._unfinished:
-            raise EngineCrashed(CUT_SHORT)
-
-    def _watch(self, chunk: Chunk, now_ns: int) -> None:
-        """Take note of one event. Raises EngineCrashed when the engine says that it gave up."""
-        self.events += 1
-        if chunk.usage is not None:
-            self._usage = chunk.usage
+    def count(self, chunk: Chunk, now_ns: int) -> None:
+        """Count the tokens of an event as the engine sent it, whatever filters make of it."""
         for choice in chunk.choices or ():
             delta = choice.delta
-            text = choice.text if delta is None else delta.content
-            if text or (
+            if (choice.text if delta is None else delta.content) or (
                 delta is not None
                 and (delta.reasoning or delta.reasoning_content or delta.tool_calls)
             ):
                 if self.first_token_ns is None:
                     self.first_token_ns = now_ns
-                self.usual.tokens += 1
+                self._template.last_ns = now_ns
+                self._template.tokens += 1
+
+    def take(self, chunk: Chunk, now_ns: int) -> None:
+        """Take note of the engine's numbers, and of the end of choices.
+
+        Raises EngineCrashed when the engine says that it gave up.
+        """
+        if chunk.usage is not None:
+            self._usage = chunk.usage
+        if chunk.timings is not None:
+            self.timings = chunk.timings
+        for choice in chunk.choices or ():
             self._unfinished.add(choice.index)
             if choice.finish_reason is not None:
                 check_finish(choice.finish_reason)
                 self._unfinished.discard(choice.index)
-                self._finish_reason = choice.finish_reason
+                self.finish_reason = choice.finish_reason
+                self._template.last_ns = now_ns
                 self.ended = not self._unfinished
                 if self.counts is not None and (counted := self.counts()) is not None:
                     self._usage = msgspec.to_builtins(counted)
 
-    def _usage_object(self) -> dict[str, Any]:
-        usage = self.usage
-        return {
-            **(self._usage or {}),
-            "prompt_tokens": usage.prompt_tokens,
-            "completion_tokens": usage.completion_tokens,
-            "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-        }
+    def check_complete(self) -> None:
+        """Raise EngineCrashed if the answer is not whole."""
+        if self.finish_reason is None or self._unfinished:
+            raise EngineCrashed(CUT_SHORT)
+
+
+def _count(*numbers: object) -> int | None:
+    """Return the first that is a number; engines and clients may give anything."""
+    return next((number for number in numbers if isinstance(number, int)), None)
+
+
+class Writer(Protocol):
+    """Writes one answer in a client's dialect. Errors and the end are told once, at the end."""
+
+    @property
+    def content_type(self) -> str:
+        """What its bytes are."""
+        ...
+
+    @property
+    def template(self) -> EventTemplate:
+        """What is known of its plain events."""
+        ...
+
+    @property
+    def streams(self) -> bool:
+        """Whether plain events are written as they come, or kept by the template for the end."""
+        ...
+
+    def write(self, event: Event, tally: Tally, now_ns: int) -> bytes:
+        """Return what one event is to the client; b"" if that comes later."""
+        ...
+
+    def finish(self, tally: Tally, now_ns: int) -> bytes:
+        """Return the end, or the whole answer."""
+        ...
+
+    def fail(self, error: VllamaError) -> bytes:
+        """Return how the dialect reports `error` inside an answer that has begun."""
+        ...
+
+
+class Reply:
+    """One answer: what the relay feeds with the engine's bytes."""
+
+    def __init__(
+        self,
+        writer: Writer,
+        filters: Sequence[Filter] = (),
+        *,
+        stops: StopFilter | None = None,
+        prompt_tokens: int | None = None,
+        max_tokens: int | None = None,
+    ) -> None:
+        """`filters` in order; `stops` comes first, and tells the tally of an end that it makes."""
+        self.writer = writer
+        self.tally = Tally(writer.template, prompt_tokens=prompt_tokens, max_tokens=max_tokens)
+        self.on_enough: Callable[[], None] = _nothing
+        """Called when an answer has all that it may have and the engine would go on."""
+        self._reader = SseReader()
+        self._filters = filters
+        self._stops = stops
+        self._failure: VllamaError | None = None
+        self._has_enough = False
+
+    @property
+    def content_type(self) -> str:
+        """What its bytes are."""
+        return self.writer.content_type
+
+    @property
+    def template(self) -> EventTemplate:
+        """What is known of its plain events, for the fast path."""
+        return self.writer.template
+
+    @property
+    def may_cut(self) -> bool:
+        """Whether it may end the engine's answer before the engine does."""
+        return self._stops is not None and self._stops.cuts
+
+    def feed(self, chunk: bytes, now_ns: int) -> bytes:
+        """Take bytes of the engine's stream; return what to send now.
+
+        Raises UpstreamError or EngineCrashed for an error in the stream, but first returns what
+        came before it in the same read.
+        """
+        template = self.writer.template
+        texts = template.match(chunk)
+        if texts is not None:
+            template.count(texts, now_ns)
+            return template.write(texts, now_ns) if self.writer.streams else b""
+        if self._failure is not None:
+            raise self._failure
+        plain = not self._reader.pending and self._stops is None
+        plain = plain and all(step.is_idle for step in self._filters)
+        text: str | None = None  # of the first event
+        out: list[bytes] = []
+        try:
+            for payload in self._reader.feed(chunk):
+                event = self._take(payload, now_ns, out)
+                plain = plain and event is not None and event.text is not None
+                if plain and text is None and event is not None:
+                    text = event.text
+        except VllamaError as error:
+            plain = False
+            template.forget()
+            if self._stops is None or not self._stops.is_over:  # else nobody wants to know it
+                if not out:
+                    raise
+                self._failure = error
+        written = out[0] if len(out) == 1 else b"".join(out)
+        if self._reader.pending:
+            template.forget()
+        elif plain and text is not None:
+            template.learn(chunk, text, written)
+        if self._stops is not None and self._stops.is_over and not self._has_enough:
+            self._has_enough = True
+            self.on_enough()
+        return written
+
+    def finish(self, now_ns: int) -> bytes:
+        """Return the rest after the engine's stream has ended.
+
+        Raises UpstreamError or EngineCrashed when the answer is not whole.
+        """
+        if self._failure is not None:
+            raise self._failure
+        out: list[bytes] = []
+        if not self._has_enough:  # else the engine was cut off, maybe in the midst of an event
+            for payload in self._reader.close():
+                self._take(payload, now_ns, out)
+        self.tally.check_complete()
+        out.append(self.writer.finish(self.tally, now_ns))
+        return b"".join(out)
+
+    def fail(self, error: VllamaError) -> bytes:
+        """Return how the dialect reports `error` inside an answer that has begun."""
+        return self.writer.fail(error)
+
+    def _take(self, payload: bytes, now_ns: int, out: list[bytes]) -> Event | None:
+        """Take one event; None for the end of the stream."""
+        if payload == DONE:
+            self.tally.ended = True
+            return None
+        event = decode_event(payload)
+        if self._stops is None or not self._stops.is_over:
+            self.tally.count(event.chunk, now_ns)
+        if self._stops is not None:
+            self._stops.take(event)
+        self.tally.take(event.chunk, now_ns)
+        for step in self._filters:
+            step.take(event)
+        if not event.silent and (data := self.writer.write(event, self.tally, now_ns)):
+            out.append(data)
+        return event
+
+
+def _nothing() -> None:
+    """Stand for a callback that nobody has set."""

@@ -1,26 +1,22 @@
 """Answers made of blocks: thinking, text and tool calls, one after the other, opened and closed.
 
-The base of the dialects that stream so: Anthropic's messages and OpenAI's responses. What engines
-leave in the text is told apart as in `openai_out` (contract §3.5). It knows no dialect's spelling.
+The base of the dialects that stream so: Anthropic's messages and OpenAI's responses. It knows no
+dialect's spelling.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 import msgspec
 
-from vllama.chat.engine.events import Choice, ToolDelta, decode_chunk
-from vllama.chat.engine.traits import Traits
-from vllama.chat.framing import DONE
-from vllama.chat.reply import EVENT_STREAM, JSON, Tap
+from vllama.chat.engine.events import Choice, Event, ToolDelta
+from vllama.chat.event_template import EventTemplate
+from vllama.chat.reply import EVENT_STREAM, JSON, ReplyOptions, Tally
 from vllama.chat.request import ToolCall
-from vllama.dialects.openai.read import Passage
-from vllama.dialects.openai.rewrite import Sifter
 from vllama.errors import VllamaError
-from vllama.parsers.thinking import Trim
 from vllama.parsers.tool_calls import CallCollector, call_id
 
 
@@ -58,50 +54,31 @@ class Block:
             return False
 
 
-class BlockReply(Tap):
+class BlockWriter(ABC):
     """An answer of blocks in the making. Steps of one event:
 
-    1. An error raises; what was translated before it in the same read is sent first.
-    2. Thinking and text go to the open block, or close it and open one of their kind. White space
+    1. Thinking and text go to the open block, or close it and open one of their kind. White space
        alone opens none.
-    3. A call's arguments flow as they come. A second call begins when the first one's are whole;
+    2. A call's arguments flow as they come. A second call begins when the first one's are whole;
        until then its pieces are collected, since only one block can be open.
-    4. At the end follow the calls that were collected or found in the text; what does not parse
-       as a call is text.
+    3. At the end follow the calls that were collected; what does not parse as a call is text.
     """
 
-    def __init__(
-        self,
-        passage: Passage,
-        traits: Traits,
-        *,
-        seed: str,
-        hide_thinking: bool = False,
-        prompt_tokens: int | None = None,
-        think: bool = False,
-        think_opened: bool = False,
-    ) -> None:
+    def __init__(self, options: ReplyOptions, *, seed: str, hide_thinking: bool = False) -> None:
         """`seed` is unique to the request: ids are made of it."""
-        super().__init__(
-            passage,
-            traits,
-            prompt_tokens=prompt_tokens,
-            think=think,
-            think_opened=think_opened,
-        )
-        self._stream = passage.stream
-        self.content_type = EVENT_STREAM if passage.stream else JSON
+        self.content_type = EVENT_STREAM if options.stream else JSON
+        self.streams = options.stream
+        self.template = EventTemplate(tries=0)  # blocks keep their text: every event is looked at
+        self._options = options
         self._seed = seed
         self._hide = hide_thinking
-        self._sifter = Sifter(split=self._split, opened=self._opened, scan=self._scan)
-        self._trim = Trim()
         self._begun = False
         self._blocks: list[Block] = []
         self._block: Block | None = None
         self._live: int | None = None  # the engine's index of the call that is or was open
         self._later = CallCollector()
         self._held: list[str] = []  # text that may not open a block yet
-        self._stopped_by: object = None  # the stop sequence, if the engine says so
+        self._stopped_by: object = None  # the stop sequence, where it is known
 
     @property
     def text(self) -> str:
@@ -113,47 +90,37 @@ class BlockReply(Tap):
         """Whether the answer ended inside a call's arguments."""
         return bool(self._blocks) and not self._blocks[-1].complete
 
-    def finish(self, now_ns: int) -> bytes:
-        """Return the last events, or the whole object. Raises EngineCrashed if it is not whole."""
+    def write(self, event: Event, tally: Tally, now_ns: int) -> bytes:
+        """Return the events that one event of the engine's becomes."""
         out: list[bytes] = []
-        self._take_rest(now_ns, out)
-        self._flush(out)
-        if not self._stream:
-            return self._whole(now_ns)
-        out.append(self._end(now_ns))
+        for choice in event.chunk.choices or ():
+            if choice.index == 0:
+                self._choice(choice, tally, out)
         return b"".join(out)
 
-    def _take(self, payloads: list[bytes], now_ns: int, out: list[bytes]) -> None:
-        for payload in payloads:
-            if payload == DONE:
-                self.ended = True
-                continue
-            chunk = decode_chunk(payload)
-            self._watch(chunk, now_ns)
-            for choice in chunk.choices or ():
-                if choice.index == 0:
-                    self._choice(choice, out)
+    def finish(self, tally: Tally, now_ns: int) -> bytes:
+        """Return the last events, or the whole object."""
+        out: list[bytes] = []
+        self._flush(out)
+        if not self.streams:
+            return self._whole(tally, now_ns)
+        out.append(self._end(tally, now_ns))
+        return b"".join(out)
 
-    def _choice(self, choice: Choice, out: list[bytes]) -> None:
+    def _choice(self, choice: Choice, tally: Tally, out: list[bytes]) -> None:
         if not self._begun:
             self._begun = True
-            if self._stream:
-                out.append(self._begin())
+            if self.streams:
+                out.append(self._begin(tally))
         if choice.stop_reason is not None:
             self._stopped_by = choice.stop_reason
         delta = choice.delta
         if delta is None:
             return
-        thinking = delta.reasoning or delta.reasoning_content or ""
-        text = delta.content or ""
-        if text and self._sifter.active:
-            more, text = self._sifter.feed(text)
-            thinking += more
-        thinking, text = self._trim.feed(thinking, text)
-        if thinking:
+        if thinking := delta.reasoning or delta.reasoning_content:
             self._say(BlockKind.THINKING, thinking, out)
-        if text:
-            self._say(BlockKind.TEXT, text, out)
+        if delta.content:
+            self._say(BlockKind.TEXT, delta.content, out)
         for position, piece in enumerate(delta.tool_calls or ()):
             self._piece(piece, position if piece.index is None else piece.index, out)
 
@@ -199,27 +166,22 @@ class BlockReply(Tap):
         self._close(out)
         self._blocks.append(block)
         self._block = block
-        if self._stream:
+        if self.streams:
             out.append(self._opened_block(block))
         return block
 
     def _add(self, block: Block, text: str, out: list[bytes]) -> None:
         block.parts.append(text)
-        if self._stream:
+        if self.streams:
             out.append(self._delta(block, text))
 
     def _close(self, out: list[bytes]) -> None:
-        if self._block is not None and self._stream:
+        if self._block is not None and self.streams:
             out.append(self._closed_block(self._block))
         self._block = None
 
     def _flush(self, out: list[bytes]) -> None:
         """Give what was held back and close the last block."""
-        thinking, text, found = self._sifter.finish()
-        if thinking:
-            self._say(BlockKind.THINKING, thinking, out)
-        if text:
-            self._say(BlockKind.TEXT, text, out)
         collected, broken = self._later.finish()
         self._close(out)
         rest = "".join((*self._held, broken))
@@ -228,7 +190,7 @@ class BlockReply(Tap):
             self._add(
                 self._open(Block(kind=BlockKind.TEXT, index=len(self._blocks)), out), rest, out
             )
-        for call in (*collected, *found):
+        for call in collected:
             self._whole_call(call, out)
         self._close(out)
 
@@ -241,7 +203,7 @@ class BlockReply(Tap):
         """Return how the dialect reports `error` inside a stream that has begun."""
 
     @abstractmethod
-    def _begin(self) -> bytes:
+    def _begin(self, tally: Tally) -> bytes:
         """Return the events before the first block."""
 
     @abstractmethod
@@ -257,9 +219,9 @@ class BlockReply(Tap):
         """Return the events that close a block."""
 
     @abstractmethod
-    def _end(self, now_ns: int) -> bytes:
+    def _end(self, tally: Tally, now_ns: int) -> bytes:
         """Return the events after the last block."""
 
     @abstractmethod
-    def _whole(self, now_ns: int) -> bytes:
+    def _whole(self, tally: Tally, now_ns: int) -> bytes:
         """Return the answer as one object."""

@@ -1,12 +1,13 @@
-"""The straight way of plain tokens: one function from the engine's socket to the client's.
+"""The fast path of plain tokens: one function from the engine's socket to the client's.
 
-While a stream's events differ in their text only (chat/event_template.py), a lane stands in for
-the connection as its transport's protocol: what a read brings is recognised, rewritten and written
-to the client in one call. Everything else a read may hold goes to the connection.
+While a stream's events differ in their text only (chat/event_template.py), a fast path stands in
+for the connection as its transport's protocol: a read is recognised, rewritten and written to the
+client in one call. Whatever looks different is handed to the connection and is decoded.
 
-A token costs what is cold in the processor: few objects are touched, few instructions interpreted.
-So what can be known before is in tables, by the length of what has come, and what a lane needs of
-its `Usual` is copied whenever it can have changed: when a read was handed over.
+What a token costs is mostly memory that the processor does not have at hand, so few objects are
+touched. What can be known before is in tables, by the length of the read; what a path needs of its
+`EventTemplate` is copied, and copied again whenever it may have changed: after a read was handed
+over.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from vllama.upstream.connection import FastPath
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from vllama.chat.event_template import Usual
+    from vllama.chat.event_template import EventTemplate
     from vllama.upstream.connection import Connection
 
 MAX_TABLES = 64
@@ -36,12 +37,14 @@ Rows = dict[int, tuple[bytes, int, bytes]]
 _rows: dict[tuple[bytes, int], Rows] = {}
 
 
-def lane_for(connection: Connection, usual: Usual, write: Callable[[bytes], None]) -> Lane:
-    """Return the lane for such events."""
-    return (Straight if usual.skip else Lane)(connection, usual, write)
+def fast_path_for(
+    connection: Connection, template: EventTemplate, write: Callable[[bytes], None]
+) -> RewritePath:
+    """Return the fast path for such events."""
+    return (ForwardPath if template.skip else RewritePath)(connection, template, write)
 
 
-class Lane(FastPath):
+class RewritePath(FastPath):
     """Takes the reads of one answer, as long as its relay leaves it there: lines written anew."""
 
     __slots__ = (
@@ -53,51 +56,51 @@ class Lane(FastPath):
         "_head",
         "_kept",
         "_last_ns",
-        "_moment",
         "_table",
-        "_usual",
+        "_template",
+        "_timestamp",
         "_write",
     )
 
     def __init__(
-        self, connection: Connection, usual: Usual, write: Callable[[bytes], None]
+        self, connection: Connection, template: EventTemplate, write: Callable[[bytes], None]
     ) -> None:
         """`write` takes what the client gets, with the frames of its chunks."""
         self._connection = connection
-        self._usual = usual
+        self._template = template
         self._write = write
-        self._count = self._last_ns = 0  # of the tokens that `usual` does not know of
+        self._count = self._last_ns = 0  # of the tokens that `template` does not know of
         self._refresh()
 
     def _refresh(self) -> None:
-        """Copy what is needed of `usual`."""
-        usual = self._usual
-        self._head, self._kept, self._moment = usual.head, usual.kept, usual.moment
+        """Copy what is needed of `template`."""
+        template = self._template
+        self._head, self._kept, self._timestamp = template.head, template.kept, template.timestamp
         # as they stand at the end of an HTTP chunk
-        self._end = shared(usual.tail and usual.tail + b"\r\n")
-        self._before, self._after = usual.before, shared(usual.after + b"\r\n")
+        self._end = shared(template.tail and template.tail + b"\r\n")
+        self._before, self._after = template.before, shared(template.after + b"\r\n")
         self._set_table()
 
     def _set_table(self) -> None:
-        usual, moment = self._usual, self._usual.moment
+        template, timestamp = self._template, self._template.timestamp
         now_ns = EPOCH_NS + _clock_ns()
-        if now_ns >= moment.until_ns:
-            moment.begin(now_ns)
-        rest = sum(map(len, (usual.first, moment.text, usual.before, usual.after)))
+        if now_ns >= timestamp.until_ns:
+            timestamp.begin(now_ns)
+        rest = sum(map(len, (template.first, timestamp.text, template.before, template.after)))
         if len(_begins) >= MAX_TABLES:
             _begins.clear()
-        self._table: dict[int, bytes] = _begins.setdefault((usual.first, rest), {})
+        self._table: dict[int, bytes] = _begins.setdefault((template.first, rest), {})
 
     @property
     def tokens(self) -> int:
-        """How many tokens have passed, in this lane or not: it tells that the engine goes on."""
-        return self._usual.tokens + self._count
+        """How many tokens have passed, here or not: while it grows, the engine goes on."""
+        return self._template.tokens + self._count
 
     def settle(self) -> None:
-        """Let `usual` know what has passed here."""
+        """Let `template` know what has passed here."""
         if self._count:
-            self._usual.tokens += self._count
-            self._usual.last_ns = self._last_ns
+            self._template.tokens += self._count
+            self._template.last_ns = self._last_ns
             self._count = 0
 
     def data_received(self, data: bytes) -> None:
@@ -113,18 +116,18 @@ class Lane(FastPath):
         if self._kept is not None:
             self._kept += text
         self._last_ns = now_ns = EPOCH_NS + _clock_ns()
-        moment = self._moment
-        if now_ns >= moment.until_ns:
-            moment.begin(now_ns)
+        timestamp = self._timestamp
+        if now_ns >= timestamp.until_ns:
+            timestamp.begin(now_ns)
         begin = self._table.get(len(text)) or self._begin(len(text))
         write = self._write  # called by that name it would be looked for in the class first
-        write(b"".join((begin, moment.text, self._before, text, self._after)))
+        write(b"".join((begin, timestamp.text, self._before, text, self._after)))
 
     def _begin(self, size: int) -> bytes:
         """Return what stands before the time and a text of `size` bytes; keep it."""
-        usual = self._usual
-        parts = (usual.first, self._moment.text, usual.before, usual.after)
-        begin = FRAME[size + sum(map(len, parts))] + usual.first
+        template = self._template
+        parts = (template.first, self._timestamp.text, template.before, template.after)
+        begin = FRAME[size + sum(map(len, parts))] + template.first
         if len(self._table) < MAX_ROWS:
             self._table[size] = begin
         return begin
@@ -138,7 +141,7 @@ class Lane(FastPath):
 
     def _several(self, data: bytes) -> None:
         """Pass on the tokens of a read of several chunks, all or none."""
-        usual, end, head = self._usual, self._end, self._head
+        template, end, head = self._template, self._end, self._head
         *pieces, rest = data.split(end)
         size = len(end)
         texts = [
@@ -153,7 +156,7 @@ class Lane(FastPath):
         self._last_ns = now_ns = EPOCH_NS + _clock_ns()
         if self._kept is not None:
             self._kept += together
-        before, after = usual.around(now_ns)
+        before, after = template.around(now_ns)
         body = (after + before).join(texts)
         size = len(before) + len(body) + len(after)
         self._write(b"".join((FRAME[size], before, body, after, b"\r\n")))
@@ -162,14 +165,14 @@ class Lane(FastPath):
         """Let the connection take a read, whose tokens are not ours."""
         if self._count:
             self.settle()
-            self._usual.renew()
+            self._template.renew()
         connection = self._connection
         connection.data_received(data)
-        if connection.lane is self:
-            if bool(self._usual.skip) is isinstance(self, Straight):
+        if connection.fast_path is self:
+            if bool(self._template.skip) is isinstance(self, ForwardPath):
                 self._refresh()
             else:
-                connection.divert(lane_for(connection, self._usual, self._write))
+                connection.divert(fast_path_for(connection, self._template, self._write))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the connection."""
@@ -177,7 +180,7 @@ class Lane(FastPath):
         self._connection.connection_lost(exc)
 
 
-class Straight(Lane):
+class ForwardPath(RewritePath):
     """Passes on the engine's own events, but for their beginning: no time, no length to reckon."""
 
     __slots__ = ("_rows",)
@@ -185,7 +188,7 @@ class Straight(Lane):
     def _set_table(self) -> None:
         if len(_rows) >= MAX_TABLES:
             _rows.clear()
-        self._rows = _rows.setdefault((self._usual.first, self._usual.skip), {})
+        self._rows = _rows.setdefault((self._template.first, self._template.skip), {})
 
     def data_received(self, data: bytes) -> None:
         """Pass plain tokens on; leave everything else to the connection."""
@@ -203,9 +206,9 @@ class Straight(Lane):
 
     def _row(self, size: int) -> tuple[bytes, int, bytes]:
         """Return the row for a chunk of `size` bytes in all; keep it."""
-        usual, line = self._usual, FRAME_WITHIN[size]
-        start = len(line) + usual.skip
-        row = line, start, FRAME[len(usual.first) + size - start - 2] + usual.first
+        template, line = self._template, FRAME_WITHIN[size]
+        start = len(line) + template.skip
+        row = line, start, FRAME[len(template.first) + size - start - 2] + template.first
         if len(self._rows) < MAX_ROWS:
             self._rows[size] = row
         return row

@@ -13,57 +13,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Protocol
 
-from vllama.chat.event_template import Usual
-from vllama.chat.reply import CountsReader
-from vllama.chat.request import Call, Usage
-from vllama.chat.stop_filter import StoppedReply
+from vllama.chat.event_template import EventTemplate
+from vllama.chat.reply import Reply
+from vllama.chat.request import Call
 from vllama.dialects.errors import clean_engine_error
 from vllama.errors import VllamaError
 from vllama.http.request import ClientGone, Request, now_ns
-from vllama.relay.fast_path import lane_for
+from vllama.relay.fast_path import fast_path_for
 from vllama.upstream.connection import Connection, ConnectionLost
 from vllama.upstream.pool import Upstream
 
 COUNT_HEADER = "x-vllama-token-count"
 ESTIMATE = "estimate"
 MAX_ERROR_BYTES = 64 * 1024
-
-
-class Reply(Protocol):
-    """A translator of one answer."""
-
-    content_type: str
-    ended: bool
-    counts: CountsReader | None
-
-    @property
-    def may_cut(self) -> bool:
-        """Whether it may end the engine's answer before the engine does."""
-        ...
-
-    @property
-    def usual(self) -> Usual | None:
-        """What is known of plain tokens; None if all must go through `feed`."""
-        ...
-
-    @property
-    def usage(self) -> Usage:
-        """Tokens so far."""
-        ...
-
-    def feed(self, chunk: bytes, now_ns: int) -> bytes:
-        """Take upstream bytes, return the client's; b"" if there is nothing to say yet."""
-        ...
-
-    def finish(self, now_ns: int) -> bytes:
-        """Return the last bytes. Raises EngineCrashed if the answer is not complete."""
-        ...
-
-    def fail(self, error: VllamaError) -> bytes:
-        """Return the dialect's in-stream error."""
-        ...
 
 
 class Relay:
@@ -84,8 +47,8 @@ class Relay:
         "_request",
         "_status",
         "_tail",
+        "_template",
         "_upstream",
-        "_usual",
         "_waiter",
         "_waits",
         "_whole",
@@ -123,9 +86,8 @@ class Relay:
         self._concluded = False
         self._failure: Exception | None = None  # of the end, for `run` to raise
         self._gone = False
-        if isinstance(reply, StoppedReply):
-            reply.enough = self.cut
-        self._usual = reply.usual
+        reply.on_enough = self.cut
+        self._template = reply.template
         self._diverted = False
         self._tail = b""
 
@@ -148,7 +110,7 @@ class Relay:
             request.watch(self._client_left)
             if not self._gone:
                 if upstream.counts is not None:
-                    self.reply.counts = upstream.counts.begin()
+                    self.reply.tally.counts = upstream.counts.begin()
                 connection.request(upstream.encode(call), self)
             if not (self._ended or self._error or self._gone):
                 self._waiter = asyncio.get_running_loop().create_future()
@@ -178,14 +140,14 @@ class Relay:
         out = self._translated(data)
         if not out:
             return
-        request, usual = self._request, self._usual
+        request, template = self._request, self._template
         if not request.status:
             self._start()
         request.write(out)
         if request.paused:
             self.hold()
-        elif usual is not None and usual.tail and not self._diverted:
-            self._enter_lane(usual)
+        elif template.tail and not self._diverted:
+            self._enter_fast_path(template)
 
     def on_last(self, data: bytes) -> None:
         """Translate the last read, and keep it for `_end` to send together with what follows."""
@@ -202,15 +164,15 @@ class Relay:
             return self.reply.feed(data, now_ns())
         except VllamaError as error:
             self._error = error
-            self._leave_lane()
+            self._leave_fast_path()
             self._wake()
             return b""
 
     def on_end(self) -> None:
         """Note the end of the engine's answer, and end ours: before this request's task goes on."""
         self._ended = True
-        if self._waits and self.reply.counts is not None:
-            self.reply.counts()  # before the engine logs anything else
+        if self._waits and self.reply.tally.counts is not None:
+            self.reply.tally.counts()  # before the engine logs anything else
         if not (self._waits or self._gone):
             self._concluded = True
             try:
@@ -221,7 +183,7 @@ class Relay:
 
     def on_lost(self, error: ConnectionLost) -> None:
         """Note the loss of the engine; an answer that was complete by then is fine."""
-        if not self.reply.ended:
+        if not self.reply.tally.ended:
             self._error = error
         self._ended = True
         self._wake()
@@ -238,16 +200,16 @@ class Relay:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    # -- the lane -----------------------------------------------------------------------------
+    # -- the fast path -----------------------------------------------------------------------------
 
-    def _enter_lane(self, usual: Usual) -> None:
+    def _enter_fast_path(self, template: EventTemplate) -> None:
         """Let plain tokens take the short way, if the answer goes out in chunks."""
         client = self._request.in_chunks()
         if client is not None and self._connection is not None:
-            self._connection.divert(lane_for(self._connection, usual, client.write))
+            self._connection.divert(fast_path_for(self._connection, template, client.write))
             self._diverted = True
 
-    def _leave_lane(self) -> None:
+    def _leave_fast_path(self) -> None:
         """See to it that nothing overtakes what has to wait."""
         if self._diverted and self._connection:
             self._connection.divert(None)
@@ -257,7 +219,7 @@ class Relay:
 
     def hold(self) -> None:
         """Read no more from the engine: the client does not keep up."""
-        self._leave_lane()
+        self._leave_fast_path()
         if self._connection and not self._ended:
             self._connection.pause()
 
@@ -332,12 +294,12 @@ class Relay:
         For the streams to come it is kept whether the engine tells.
         """
         reply, upstream = self.reply, self._upstream
-        estimated = reply.usage.estimated
+        estimated = reply.tally.usage.estimated
         if estimated and self._whole:
             self._request.tell(COUNT_HEADER, ESTIMATE)
         if upstream is None or self._cut:
             return
-        if reply.counts is not None:
-            upstream.tells_counts = reply.counts() is not None
+        if reply.tally.counts is not None:
+            upstream.tells_counts = reply.tally.counts() is not None
         elif estimated:
             upstream.tells_counts = False

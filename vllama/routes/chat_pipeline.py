@@ -7,22 +7,21 @@ completion instead.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
+from vllama.chat.engine.request import CHAT_PATH, rendered_call
 from vllama.chat.engine.traits import Traits
-from vllama.chat.filters import RenderedReply, rendered_call
+from vllama.chat.filters import StopFilter, compose, stop_filter
 from vllama.chat.go_template_prompt import GoTemplate
 from vllama.chat.prefill import ends_in_answer
-from vllama.chat.regained import whole_characters
-from vllama.chat.reply import Reply
+from vllama.chat.reply import Reply, ReplyOptions, Writer
 from vllama.chat.request import Call, Fitting, Sampling
-from vllama.chat.stop_filter import stopped
 from vllama.chat.template_style import Style, style_of
 from vllama.chat.tool_requests import leaves_choice
-from vllama.dialects.openai.read import Passage, adapt_chat
+from vllama.dialects.openai.read import adapt_chat
 from vllama.dialects.openai.values import conversation, keep_messages
 from vllama.errors import CapabilityMissing
 from vllama.models.types import Bundle, Capability, Format
@@ -32,32 +31,33 @@ from vllama.routes.prompt import FITTING, Prompt
 from vllama.routes.prompt_templates import template_for
 from vllama.upstream.pool import Upstream
 
-CHAT_PATH = "/v1/chat/completions"
-T = TypeVar("T", bound=Reply)
-
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """What is sent to the engine, and what to expect of its answer."""
 
     call: Call
-    passage: Passage
+    options: ReplyOptions
     prompt: Prompt
     thinks: bool
 
-    def reply(self, make: Callable[..., T]) -> tuple[Reply, T]:
-        """Return the reply that `make` builds, for the relay, and the same as it was made."""
-        prompt = self.prompt
+    def reply(self, writer: Writer, *, stops: StopFilter | None = None) -> Reply:
+        """Return the reply that `writer` writes; `stops` instead of those that were asked for."""
+        prompt, options = self.prompt, self.options
         traits = prompt.traits
-        made = make(
-            self.passage,
+        filters = compose(
             traits,
-            prompt_tokens=prompt.tokens,
-            think=self.thinks,
-            think_opened=prompt.opens_thinking,
+            tools=options.tools,
+            thinks=self.thinks,
+            think_opened=prompt.opens_thinking and not options.constrained,
+            from_completion=prompt.finished,
         )
-        reply = RenderedReply(made) if prompt.finished else made
-        seen = stopped(reply, self.passage.stop, traits)
-        return whole_characters(seen, self.call, traits), made
+        return Reply(
+            writer,
+            filters,
+            stops=stops or stop_filter(options.stop, traits),
+            prompt_tokens=prompt.tokens,
+            max_tokens=options.max_tokens,
+        )
 
 
 async def turn_of(
@@ -82,10 +82,10 @@ async def turn_of(
     style = style_for(entry, template)
     if style is not None and not style.takes_tools and leaves_choice(body):
         raise CapabilityMissing(f"{entry.full_name} does not support tools")
-    data, passage = adapt_chat(body, traits, model=model, defaults=defaults, style=style)
+    data, options = adapt_chat(body, traits, model=model, defaults=defaults, style=style)
     # with some engines only their own chat route holds an answer to a form, and to a forced call
-    held = passage.constrained or bool(body.get("response_format"))
-    by_text = held and traits.formats_completions and not passage.tools
+    held = options.constrained or bool(body.get("response_format"))
+    by_text = held and traits.formats_completions and not options.tools
     own = template if by_text or not held else None
     prompt = Prompt(info, renderer, upstream, traits, own, fitting)
     goes_on = ends_in_answer(body.get("messages"))
@@ -95,16 +95,16 @@ async def turn_of(
         kept = await prompt.fit(
             turns,
             tools,
-            think=passage.think,
+            think=options.think,
             # an answer that was begun is only continued there, whatever else is asked for
-            chat_only=passage.chat_only and not (by_text or (goes_on and not held)),
+            chat_only=options.chat_only and not (by_text or (goes_on and not held)),
         )
         await prompt.shorten()
-        limit = prompt.limit(passage.max_tokens)
-        if not fitting.shift and limit != passage.max_tokens:  # it could not be told before
+        limit = prompt.limit(options.max_tokens)
+        if not fitting.shift and limit != options.max_tokens:  # it could not be told before
             given = dict(body) | {"max_completion_tokens": None, "max_tokens": limit}
             data, _ = adapt_chat(given, traits, model=model, defaults=defaults, style=style)
-        passage = msgspec.structs.replace(passage, max_tokens=limit)
+        options = msgspec.structs.replace(options, max_tokens=limit)
         if prompt.dropped:
             data = keep_messages(data, turns, kept)
     call = Call(path=CHAT_PATH, body=data)
@@ -112,7 +112,7 @@ async def turn_of(
         call = rendered_call(data, prompt.sent, traits)
     return Turn(
         call=call,
-        passage=passage,
+        options=options,
         prompt=prompt,
         thinks=Capability.THINKING in info.capabilities,
     )

@@ -118,7 +118,7 @@ async def relayed(
     try:
         await relay.run(upstream, call, before_finish)
     finally:
-        usage = relay.reply.usage
+        usage = relay.reply.tally.usage
         gateway.metrics.tokens(
             bundle.name,
             usage.prompt_tokens,

@@ -13,8 +13,8 @@ from dataclasses import replace
 import msgspec
 
 from vllama.chat.context import IMAGE_TOKENS, answer_limit, cut_middle, newest, starts
+from vllama.chat.engine.request import renders_better
 from vllama.chat.engine.traits import Traits
-from vllama.chat.filters import renders_better
 from vllama.chat.go_json import encode_json
 from vllama.chat.go_template_prompt import GoTemplate
 from vllama.chat.prefill import continued, is_continued

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from vllama.chat.engine.request import parse_openai
 from vllama.chat.engine.traits import Traits
 from vllama.chat.go_json import Fields, decode_object, encode_json
 from vllama.chat.request import Call
 from vllama.dialects.errors import clean_engine_error
 from vllama.dialects.ollama.read import parse_model_field
 from vllama.dialects.openai.extras import take_extras
+from vllama.dialects.openai.read import parse_openai
 from vllama.engines.base import Mode, Settings
 from vllama.errors import BadRequest, CapabilityMissing
 from vllama.http.request import Request

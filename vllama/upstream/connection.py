@@ -102,12 +102,12 @@ class Connection(asyncio.Protocol):
         "_sink",
         "_transport",
         "closed",
-        "lane",
+        "fast_path",
     )
 
     def __init__(self, pool: Upstream) -> None:
         self._pool = pool
-        self.lane: FastPath | None = None
+        self.fast_path: FastPath | None = None
         self._reads = 0
         self._held = False
         self._transport: asyncio.Transport | None = None
@@ -151,21 +151,21 @@ class Connection(asyncio.Protocol):
         """How far its answer is; None if it waits for none."""
         if self._sink is None:
             return None
-        in_lane = self.lane.tokens if self.lane is not None else 0
-        return Progress(self._reads > 0, self._reads + in_lane, self._held)
+        passed = self.fast_path.tokens if self.fast_path is not None else 0
+        return Progress(self._reads > 0, self._reads + passed, self._held)
 
-    def divert(self, lane: FastPath | None) -> None:
-        """Let `lane` take the reads of this answer from now on; None takes it away."""
-        if self.lane is not None:
-            self.lane.settle()
+    def divert(self, path: FastPath | None) -> None:
+        """Let `fast path` take the reads of this answer from now on; None takes it away."""
+        if self.fast_path is not None:
+            self.fast_path.settle()
         if self._transport and not self.closed:
-            self._transport.set_protocol(lane or self)
-            self.lane = lane
+            self._transport.set_protocol(path or self)
+            self.fast_path = path
 
     def release(self) -> None:
         """Give it back: to the pool if the answer was complete, else it is cut."""
         self._sink = None
-        if self.lane is not None:
+        if self.fast_path is not None:
             self.divert(None)
         if (
             self._complete
@@ -194,7 +194,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Parse one read and push its body bytes to the sink at once.
 
-        The usual read, some whole chunks, is taken apart here: the parser, which stands between
+        The template read, some whole chunks, is taken apart here: the parser, which stands between
         two chunks before and after it, need not see it (its callbacks cost more than the rest).
         """
         sink = self._sink

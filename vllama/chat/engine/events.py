@@ -1,9 +1,9 @@
 """The events of an engine's stream, decoded into typed structs.
 
-One decoder for chat and completion chunks, tolerant of what the engines leave out or add
-(engines-other §1: no `finish_reason` key in a first chunk, usage inside the finish chunk,
-`object: "error"`), and the one place that knows how an error looks in a stream. Typed decoding is
-the fast one: proxy-performance §3.
+One decoder for chats and completions, tolerant of what engines leave out or add: a first chunk
+without `finish_reason`, usage inside the last chunk, `object: "error"` (docs/reference/engines.md).
+This is also the one place that knows how an error looks in a stream. Typed decoding is several
+times as fast as decoding into dictionaries.
 """
 
 from __future__ import annotations
@@ -16,24 +16,26 @@ from vllama.chat.error_text import clean_text
 from vllama.errors import EngineCrashed, UpstreamError
 
 
-class FunctionDelta(msgspec.Struct, gc=False):
+class FunctionDelta(msgspec.Struct, gc=False, omit_defaults=True):
     """A piece of a call's function."""
 
     name: str | None = None
     arguments: Any = None  # a string by the book; some engines give the object
 
 
-class ToolDelta(msgspec.Struct, gc=False):
+class ToolDelta(msgspec.Struct, gc=False, omit_defaults=True):
     """A piece of a tool call."""
 
     index: int | None = None
     id: str | None = None
+    type: Any = None
     function: FunctionDelta | None = None
 
 
 class Delta(msgspec.Struct, gc=False):
     """What one chunk adds to a message."""
 
+    role: Any = None
     content: str | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
@@ -63,7 +65,7 @@ class EngineUsage(msgspec.Struct, gc=False):
 
 
 class Timings(msgspec.Struct, gc=False):
-    """llama-server's own measurements, in its last chunk (engines-llamacpp §3)."""
+    """llama-server's own measurements, in its last chunk."""
 
     prompt_n: int | None = None
     cache_n: int | None = None
@@ -72,23 +74,12 @@ class Timings(msgspec.Struct, gc=False):
     predicted_ms: float | None = None
 
 
-class Event(msgspec.Struct, gc=False):
-    """One event of the stream."""
-
-    choices: list[Choice] | None = None
-    usage: EngineUsage | None = None
-    timings: Timings | None = None
-    error: Any = None
-    object: str | None = None
-    message: Any = None
-    detail: Any = None
-
-
 class Chunk(msgspec.Struct, gc=False):
-    """One event of the stream with the fields that a pass-through needs."""
+    """The JSON of one event."""
 
     choices: list[Choice] | None = None
     usage: dict[str, Any] | None = None
+    timings: Timings | None = None
     id: str | None = None
     object: str | None = None
     created: int | None = None
@@ -99,40 +90,43 @@ class Chunk(msgspec.Struct, gc=False):
     detail: Any = None
 
 
-_decode_chunk = msgspec.json.Decoder(Chunk).decode
-_decode = msgspec.json.Decoder(Event).decode
+class Event:
+    """One event on its way from the engine to the client.
+
+    `payload` is its JSON as the engine sent it; a writer may pass it on while no filter has
+    `changed` the `chunk`. `text` is that of a plain event, which adds text to its only choice and
+    says nothing else, as it came; None for any other. A `silent` event has nothing for the client:
+    what it said is held back.
+    """
+
+    __slots__ = ("changed", "chunk", "payload", "silent", "text")
+
+    def __init__(self, payload: bytes, chunk: Chunk) -> None:
+        self.payload = payload
+        self.chunk = chunk
+        self.changed = False
+        self.silent = False
+        self.text = plain_text(chunk)
+
+
+_decode = msgspec.json.Decoder(Chunk).decode
 
 
 def decode_event(payload: bytes) -> Event:
     """Decode one event. Raises UpstreamError for one that is broken or reports an error."""
     try:
-        event = _decode(payload)
-    except (ValueError, RecursionError):
-        raise UpstreamError("the engine sent an event that is not valid JSON") from None
-    if event.choices is None:
-        check_error(event)
-    elif event.error is not None:
-        raise UpstreamError(_error_text(event.error))
-    return event
-
-
-def decode_chunk(payload: bytes) -> Chunk:
-    """Decode one event as `decode_event` does, keeping what OpenAI's clients are told."""
-    try:
-        chunk = _decode_chunk(payload)
+        chunk = _decode(payload)
     except (ValueError, RecursionError):
         raise UpstreamError("the engine sent an event that is not valid JSON") from None
     if chunk.choices is None or chunk.error is not None:
         check_error(chunk)
-    return chunk
+    return Event(payload, chunk)
 
 
-def plain_text(event: Event | Chunk) -> str | None:
-    """Return the text of the usual event: text of the only choice and nothing else; else None."""
-    choices = event.choices
-    if not choices or len(choices) > 1 or event.usage is not None:
-        return None
-    if type(event) is Event and event.timings is not None:
+def plain_text(chunk: Chunk) -> str | None:
+    """Return the text of a plain event: text of the only choice and nothing else; else None."""
+    choices = chunk.choices
+    if not choices or len(choices) > 1 or chunk.usage is not None or chunk.timings is not None:
         return None
     choice = choices[0]
     delta = choice.delta
@@ -149,12 +143,12 @@ def plain_text(event: Event | Chunk) -> str | None:
     return delta.content or None
 
 
-def check_error(event: Event | Chunk) -> None:
+def check_error(chunk: Chunk) -> None:
     """Raise UpstreamError if an event is an engine's error report."""
-    if event.error is not None:
-        raise UpstreamError(_error_text(event.error))
-    if event.object == "error" or event.detail is not None:
-        raise UpstreamError(_error_text(event.detail or event.message))
+    if chunk.error is not None:
+        raise UpstreamError(_error_text(chunk.error))
+    if chunk.object == "error" or chunk.detail is not None:
+        raise UpstreamError(_error_text(chunk.detail or chunk.message))
 
 
 def check_finish(reason: str) -> None:

@@ -8,7 +8,6 @@ server cannot take).
 from __future__ import annotations
 
 import binascii
-import random
 from collections.abc import Mapping
 from typing import Any
 
@@ -223,15 +222,10 @@ def put_think(body: dict[str, Any], think: Think, traits: Traits) -> None:
         body["reasoning_effort"] = level
 
 
-def need_logprobs(body: dict[str, Any], traits: Traits, model: str) -> None:
-    """Raise CapabilityMissing if the engine tells no log probabilities.
-
-    Where an answer with them may have to be made a second time, it gets a seed.
-    """
+def need_logprobs(traits: Traits, model: str) -> None:
+    """Raise CapabilityMissing if the engine tells no log probabilities."""
     if not traits.takes_logprobs:
         raise CapabilityMissing(f'"{model}" does not support logprobs')
-    if traits.loses_characters:
-        body.setdefault(traits.parameters["seed"], random.getrandbits(min(traits.seed_bits, 63)))
 
 
 def need_completions(traits: Traits) -> None:

@@ -1,9 +1,8 @@
 """Requests to an engine, in OpenAI's dialect as this engine speaks it.
 
 `chat_call`, `completion_call` and `embed_call` are built from our own values (Ollama's routes);
-`adapt_chat` and `adapt_completion` (module `adapt`) take an OpenAI
-client's own body. The engine is always asked to stream. Sources: contract §2.1, §2.4;
-engines-llamacpp §2, §8.
+`rendered_call` of a chat's body that is to be sent as a completion. The engine is always asked to
+stream, so that it stops when its client leaves.
 """
 
 from __future__ import annotations
@@ -29,24 +28,9 @@ from vllama.chat.engine.fields import (
 )
 from vllama.chat.engine.traits import Traits, VectorStyle
 from vllama.chat.go_json import encode_json
-from vllama.chat.prefill import put_continuation
+from vllama.chat.prefill import is_continued, put_continuation
 from vllama.chat.request import Call, Format, Message, Sampling, Think, ToolCall
-from vllama.dialects.openai.read import (
-    Passage,
-    adapt_chat,
-    adapt_completion,
-    parse_openai,
-)
-
-__all__ = [
-    "Passage",
-    "adapt_chat",
-    "adapt_completion",
-    "chat_call",
-    "completion_call",
-    "embed_call",
-    "parse_openai",
-]
+from vllama.chat.template_style import Style
 
 CHAT_PATH = "/v1/chat/completions"
 COMPLETION_PATH = "/v1/completions"
@@ -83,7 +67,7 @@ def chat_call(
     put_think(body, False if constrained else think, traits)
     put_continuation(body, traits)
     if logprobs or top_logprobs:
-        need_logprobs(body, traits, model)
+        need_logprobs(traits, model)
         body["logprobs"] = True
         body["top_logprobs"] = max(1, top_logprobs)  # some engines give none at all for 0
     return Call(path=CHAT_PATH, body=engine_body(body, traits))
@@ -112,7 +96,7 @@ def completion_call(
         body["suffix"] = suffix
     put_completion_format(body, response_format(format, traits), traits)
     if logprobs:
-        need_logprobs(body, traits, model)
+        need_logprobs(traits, model)
         body["logprobs"] = logprobs
     return Call(path=COMPLETION_PATH, body=engine_body(body, traits))
 
@@ -195,3 +179,48 @@ def _answered(message: Message, pending: list[tuple[str, str]]) -> tuple[str, st
         return message.tool_call_id or "call_0", message.tool_name or ""
     pending.remove(found)
     return found[0], message.tool_name or found[1]
+
+
+_OF_CHATS = (
+    "messages", "tools", "tool_choice", "parallel_tool_calls", "chat_template_kwargs",
+    "reasoning_effort", "response_format", "logprobs", "top_logprobs",
+)  # fmt: skip
+
+
+def renders_better(
+    messages: Sequence[Message],
+    think: Think,
+    traits: Traits,
+    style: Style,
+    *,
+    plain: bool = False,
+) -> bool:
+    """Tell whether the front should render a chat: the engine would do it wrongly, or slower.
+
+    `plain`: its answer is nothing but text, without thinking or calls.
+    """
+    if plain and traits.chats_by_completion:
+        return True
+    if is_continued(messages) and traits.completes and not traits.takes_continue_final_message:
+        return True
+    if not traits.completes_chats:
+        return False
+    switched = think is not None and bool(style.switches)
+    return switched or any(message.tool_calls for message in messages)
+
+
+def rendered_call(body: bytes, prompt: str | Sequence[int], traits: Traits) -> Call:
+    """Return the completion of a finished prompt, with the settings of a chat's `body`.
+
+    Raises CapabilityMissing if the engine has no completions.
+    """
+    need_completions(traits)
+    chat: dict[str, Any] = msgspec.json.decode(body)
+    out = {name: value for name, value in chat.items() if name not in _OF_CHATS}
+    out["prompt"] = prompt
+    put_completion_format(out, chat.get("response_format"), traits)
+    if chat.get("logprobs"):
+        out["logprobs"] = max(1, chat.get("top_logprobs") or 0)
+    if traits.parameters.get("max_tokens", "max_tokens") not in out:
+        put_max_tokens(out, None, traits, default_is_small=True)
+    return Call(path=COMPLETION_PATH, body=msgspec.json.encode(out))

@@ -89,8 +89,7 @@ class Traits:
     the text of `field`. `limits` are the ranges of our sampling names where it accepts less than
     others do; `no_top_k` is how it spells that `top_k` is off. `request_id_header` is where it
     takes a request's id, whatever its
-    form; None: nowhere (llama.cpp's Python server refuses one that is no UUID). `loses_characters`:
-    asked for log probabilities it leaves out tokens that are parts of characters (`regained`).
+    form; None: nowhere (llama.cpp's Python server refuses one that is no UUID).
     `takes_continue_final_message`: a chat may ask by that field that the model goes on from a last
     message of the assistant; for other engines the front renders such a chat (`prefill`).
     `logged_usage` reads an answer's counts in the lines logged since it was asked for, where the
@@ -149,7 +148,6 @@ class Traits:
     limits: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     no_top_k: int = 0
     request_id_header: str | None = None
-    loses_characters: bool = False
     takes_continue_final_message: bool = False
     logged_usage: Callable[[Sequence[str]], EngineUsage | None] | None = None
     was_given_template: bool = False

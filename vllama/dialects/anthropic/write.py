@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from vllama.chat.engine.events import Choice, Chunk, Delta, FunctionDelta, ToolDelta
-from vllama.chat.engine.traits import Traits
+from vllama.chat.engine.events import FunctionDelta, ToolDelta
 from vllama.chat.go_json import encode_json
-from vllama.chat.stop_filter import StopFinder
-from vllama.dialects.blocks import Block, BlockKind, BlockReply
+from vllama.chat.reply import ReplyOptions, Tally
+from vllama.dialects.blocks import Block, BlockKind, BlockWriter
 from vllama.dialects.errors import anthropic_error
-from vllama.dialects.openai.read import Passage
 from vllama.errors import ContextOverflow, VllamaError
 from vllama.parsers.tool_calls import CallCollector
 
@@ -54,71 +52,32 @@ def too_long(error: ContextOverflow) -> ContextOverflow:
     return ContextOverflow(f"prompt is too long: {sizes}", hint=error.hint)
 
 
-class MessagesReply(BlockReply):
-    """A message for a client of Anthropic's.
-
-    Where the engine does not say which stop sequence it met, it is not given any: they are looked
-    for here, and `enough` is called at the first.
-    """
+class MessagesWriter(BlockWriter):
+    """A message for a client of Anthropic's."""
 
     def __init__(
         self,
-        passage: Passage,
-        traits: Traits,
+        options: ReplyOptions,
         *,
         seed: str,
         request_id: str = "",
         estimate: int = 0,
         stop: tuple[str, ...] = (),
-        **options: Any,
+        hide_thinking: bool = False,
     ) -> None:
         """`estimate`: tokens of the prompt to begin with if they were not counted."""
-        super().__init__(passage, traits, seed=seed, **options)
-        self.enough: Callable[[], None] = _nothing
+        super().__init__(options, seed=seed, hide_thinking=hide_thinking)
         self._request_id = request_id
         self._estimate = estimate
         self._stop = stop
-        self._finder = StopFinder(stop) if stop and not traits.names_stop else None
-        self.may_cut = self._finder is not None
 
     def fail(self, error: VllamaError) -> bytes:
         """Return an `error` event, or an error's body."""
         body = anthropic_error(error, request_id=self._request_id)[1]
-        return b"event: error\ndata: %b\n\n" % body if self._stream else body
+        return b"event: error\ndata: %b\n\n" % body if self.streams else body
 
-    def _choice(self, choice: Choice, out: list[bytes]) -> None:
-        finder = self._finder
-        if finder is None:
-            super()._choice(choice, out)
-            return
-        if self._met():
-            return
-        delta = choice.delta = choice.delta or Delta()
-        delta.content = finder.feed(delta.content or "")
-        if choice.finish_reason is not None:
-            delta.content += finder.finish()
-        super()._choice(choice, out)
-        if finder.found is not None:
-            self._stopped_by = finder.found
-            self.enough()
-
-    def _met(self) -> bool:
-        """Tell whether a stop sequence was found: the rest of the same read is not wanted."""
-        return self._finder is not None and self._finder.found is not None
-
-    def _watch(self, chunk: Chunk, now_ns: int) -> None:
-        if not self._met():
-            super()._watch(chunk, now_ns)
-
-    def _take_rest(self, now_ns: int, out: list[bytes]) -> None:
-        if not self._met():
-            super()._take_rest(now_ns, out)
-            return
-        self.ended = True  # by us: what else the engine says, or not, is no fault of it
-        self._finish_reason = "stop"
-
-    def _begin(self) -> bytes:
-        known = self.usage.prompt_tokens or self._estimate
+    def _begin(self, tally: Tally) -> bytes:
+        known = tally.usage.prompt_tokens or self._estimate
         message = self._message([], None, None, _usage(known, 0))
         return _event({"type": "message_start", "message": message}) + _event({"type": "ping"})
 
@@ -148,9 +107,9 @@ class MessagesReply(BlockReply):
         start = {"type": "content_block_delta", "index": block.index, "delta": delta}
         return _event(start) + stop
 
-    def _end(self, now_ns: int) -> bytes:
-        reason, sequence = self._reason()
-        usage = self.usage
+    def _end(self, tally: Tally, now_ns: int) -> bytes:
+        reason, sequence = self._reason(tally)
+        usage = tally.usage
         delta = {
             "type": "message_delta",
             "delta": {"stop_reason": reason, "stop_sequence": sequence},
@@ -158,19 +117,19 @@ class MessagesReply(BlockReply):
         }
         return _event(delta) + _event({"type": "message_stop"})
 
-    def _whole(self, now_ns: int) -> bytes:
-        reason, sequence = self._reason()
-        usage = self.usage
+    def _whole(self, tally: Tally, now_ns: int) -> bytes:
+        reason, sequence = self._reason(tally)
+        usage = tally.usage
         content = [_content(block) for block in self._blocks]
         if reason == "tool_use" and not any(part["type"] == "tool_use" for part in content):
             reason = "end_turn"
         counted = _usage(usage.prompt_tokens or self._estimate, usage.completion_tokens)
         return _encode(self._message(content, reason, sequence, counted))
 
-    def _reason(self) -> tuple[str, str | None]:
+    def _reason(self, tally: Tally) -> tuple[str, str | None]:
         """Return `stop_reason` and `stop_sequence`; a whole call wins (§1.9)."""
         called = any(block.kind is BlockKind.CALL for block in self._blocks)
-        cut = self._finish_reason == "length"
+        cut = tally.finish_reason == "length"
         if called and not (cut and self.cut_in_call):
             return "tool_use", None
         if cut:
@@ -190,16 +149,12 @@ class MessagesReply(BlockReply):
             "id": f"msg_{self._seed}",
             "type": "message",
             "role": "assistant",
-            "model": self._passage.model,
+            "model": self._options.model,
             "content": content,
             "stop_reason": reason,
             "stop_sequence": sequence,
             "usage": usage,
         }
-
-
-def _nothing() -> None:
-    """Stand in for the relay."""
 
 
 def _event(value: Mapping[str, Any]) -> bytes:

@@ -9,9 +9,7 @@ the other parameters come from Ollama's defaults or the model's own.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, NoReturn
-
-import msgspec
+from typing import Any, NoReturn
 
 from vllama.chat.engine.allowed import engine_body
 from vllama.chat.engine.fields import (
@@ -31,14 +29,14 @@ from vllama.chat.engine.fields import (
 from vllama.chat.engine.traits import Traits, once_for_traits
 from vllama.chat.go_json import check_messages, decode_object, kind
 from vllama.chat.prefill import joined_bodies, put_continuation
-from vllama.chat.request import Sampling, Think
+from vllama.chat.reply import ReplyOptions
+from vllama.chat.request import Sampling
 from vllama.chat.schema import check_schema
 from vllama.chat.template_style import Style, asked_think
 from vllama.chat.tool_prompt import has_tools, tools_as_text
 from vllama.chat.tool_requests import place_tools
 from vllama.dialects.openai.messages import adapt_messages
 from vllama.errors import BadRequest
-from vllama.parsers.tool_calls import Toolset
 
 _NUMBERS = (
     "temperature", "top_p", "min_p", "typical_p", "repeat_penalty", "presence_penalty",
@@ -47,29 +45,6 @@ _NUMBERS = (
 _INTEGERS = ("top_k", "repeat_last_n", "num_keep")
 _COUNTS = ("n", "top_logprobs", "min_tokens")
 COMPLETION_MAX_TOKENS = 16
-
-
-class Passage(msgspec.Struct, frozen=True, kw_only=True):
-    """What an OpenAI client wanted of the reply, while the engine always streams with usage.
-
-    `model` is the name that the client wrote; `upstream_model` the one the engine will say.
-    `tools` are those whose calls may come, True: any. `think` is what the template is asked for.
-    `constrained`: a grammar holds from the first token on, so that no thinking comes before;
-    `chat_only`: only the engine's chat route can do it. `stop` are the sequences that end it.
-    """
-
-    kind: Literal["chat", "completion"]
-    stream: bool
-    include_usage: bool
-    model: str
-    upstream_model: str
-    max_tokens: int | None = None
-    tools: Toolset | bool = False
-    think: Think = None
-    constrained: bool = False
-    chat_only: bool = False
-    top_logprobs: int = 0
-    stop: tuple[str, ...] = ()
 
 
 def parse_openai(body: bytes) -> dict[str, Any]:
@@ -89,7 +64,7 @@ def adapt_chat(
     model: str,
     defaults: Sampling | None = None,
     style: Style | None = None,
-) -> tuple[bytes, Passage]:
+) -> tuple[bytes, ReplyOptions]:
     """Adapt `POST /v1/chat/completions`; `defaults` are the model's parameters.
 
     `style` is what the model's template tells, None if it is not known.
@@ -114,7 +89,7 @@ def adapt_chat(
     think = False if constrained else asked_think(parse_effort(effort), style)
     put_think(out, think, traits)
     put_continuation(out, traits)
-    passage = Passage(
+    options = ReplyOptions(
         kind="chat",
         stream=stream,
         include_usage=include_usage,
@@ -128,12 +103,12 @@ def adapt_chat(
         top_logprobs=top_logprobs,
         stop=stop,
     )
-    return engine_body(out, traits), passage
+    return engine_body(out, traits), options
 
 
 def adapt_completion(
     body: Mapping[str, Any], traits: Traits, *, model: str, defaults: Sampling | None = None
-) -> tuple[bytes, Passage]:
+) -> tuple[bytes, ReplyOptions]:
     """Adapt `POST /v1/completions`; without a limit OpenAI's default of 16 tokens is sent.
 
     Raises BadRequest, CapabilityMissing.
@@ -160,10 +135,10 @@ def adapt_completion(
     elif logprobs is not None:
         out["logprobs"] = _integer("logprobs", logprobs)
     if out.get("logprobs"):
-        need_logprobs(out, traits, model)
+        need_logprobs(traits, model)
     put_model(out, traits, model)
     put_max_tokens(out, limit, traits, default_is_small=True)
-    passage = Passage(
+    options = ReplyOptions(
         kind="completion",
         stream=stream,
         include_usage=include_usage,
@@ -172,7 +147,7 @@ def adapt_completion(
         max_tokens=limit,
         stop=stop,
     )
-    return engine_body(out, traits), passage
+    return engine_body(out, traits), options
 
 
 def _without_nulls(body: Mapping[str, Any], traits: Traits) -> dict[str, Any]:
@@ -204,7 +179,7 @@ def _logprobs(out: dict[str, Any], traits: Traits, model: str) -> int:
     wanted = "logprobs" in out and _boolean(out, "logprobs")
     top = out.get("top_logprobs") or 0
     if wanted:
-        need_logprobs(out, traits, model)
+        need_logprobs(traits, model)
         out["top_logprobs"] = max(1, top)  # some engines give none at all for 0
     elif "logprobs" in out:
         del out["logprobs"]

@@ -1,20 +1,66 @@
-"""One OpenAI answer object from the chunks of a stream (contract §1.8, §1.9)."""
+"""An engine's answer as one object for an OpenAI client."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from vllama.chat.engine.events import Choice, Chunk
+from vllama.chat.engine.events import Choice, Chunk, Event
+from vllama.chat.event_template import EventTemplate
 from vllama.chat.logprobs import tidy
-from vllama.dialects.openai.read import Passage
-from vllama.parsers.thinking import Trim, split_thinking
-from vllama.parsers.tool_calls import CallCollector, CallScanner, Toolset, openai_calls
+from vllama.chat.reply import JSON, ReplyOptions, Tally
+from vllama.dialects.errors import openai_error
+from vllama.errors import VllamaError
+from vllama.parsers.tool_calls import CallCollector
 
 FINGERPRINT = "fp_ollama"
+
+
+class WholeWriter:
+    """Collects the events; everything is written at the end."""
+
+    content_type = JSON
+    streams = False
+
+    def __init__(self, options: ReplyOptions) -> None:
+        self.template = EventTemplate(tries=0)  # every event is looked at
+        self._options = options
+        self._first: Chunk | None = None
+        self._choices: dict[int, ChoiceParts] = {}
+
+    def write(self, event: Event, tally: Tally, now_ns: int) -> bytes:
+        """Keep one event."""
+        chunk = event.chunk
+        if self._first is None and chunk.choices:
+            self._first = chunk
+        for choice in chunk.choices or ():
+            parts = self._choices.setdefault(choice.index, ChoiceParts())
+            parts.add(choice, self._options.top_logprobs)
+        return b""
+
+    def finish(self, tally: Tally, now_ns: int) -> bytes:
+        """Return a `chat.completion` or `text_completion`; id and time are the engine's."""
+        chat = self._options.kind == "chat"
+        first = self._first or Chunk()
+        made = hashlib.blake2b(str(now_ns).encode(), digest_size=6).hexdigest()
+        write_choice = _chat_choice if chat else _completion_choice
+        return msgspec.json.encode(
+            {
+                "id": first.id or f"{'chatcmpl' if chat else 'cmpl'}-{made}",
+                "object": "chat.completion" if chat else "text_completion",
+                "created": first.created or now_ns // 1_000_000_000,
+                "model": self._options.model,
+                "system_fingerprint": FINGERPRINT,
+                "choices": [write_choice(*item) for item in sorted(self._choices.items())],
+                "usage": tally.usage_object,
+            }
+        )
+
+    def fail(self, error: VllamaError) -> bytes:
+        """Return the error's body."""
+        return openai_error(error)[1]
 
 
 class ChoiceParts:
@@ -51,59 +97,11 @@ class ChoiceParts:
             self.finish_reason = choice.finish_reason
 
 
-def whole_object(
-    passage: Passage,
-    first: Chunk,
-    choices: Mapping[int, ChoiceParts],
-    usage: Mapping[str, Any],
-    now_ns: int,
-    *,
-    split: bool,
-    opened: bool,
-    scan: Toolset | bool,
-) -> bytes:
-    """Build a `chat.completion` or `text_completion`; id and time are the engine's if given."""
-    chat = passage.kind == "chat"
-    made = hashlib.blake2b(str(now_ns).encode(), digest_size=6).hexdigest()
-    parts = sorted(choices.items())
-    return msgspec.json.encode(
-        {
-            "id": first.id or f"{'chatcmpl' if chat else 'cmpl'}-{made}",
-            "object": "chat.completion" if chat else "text_completion",
-            "created": first.created or now_ns // 1_000_000_000,
-            "model": passage.model,
-            "system_fingerprint": FINGERPRINT,
-            "choices": [
-                _chat_choice(index, part, split=split, opened=opened, scan=scan)
-                if chat
-                else _completion_choice(index, part)
-                for index, part in parts
-            ],
-            "usage": usage,
-        }
-    )
-
-
-def _chat_choice(
-    index: int, part: ChoiceParts, *, split: bool, opened: bool, scan: Toolset | bool
-) -> dict[str, Any]:
-    text, reasoning = "".join(part.texts), "".join(part.thoughts)
-    if reasoning:
-        reasoning, text = Trim().feed(reasoning, text)
-    if split:
-        more, text = split_thinking(text, opened=opened, calls=bool(scan))
-        reasoning += more
-    calls = part.calls.openai()
-    if scan:
-        scanner = CallScanner(scan)
-        before = scanner.feed(text)
-        found, rest = scanner.finish()
-        text = before + rest
-        calls += openai_calls(found)
-    message: dict[str, Any] = {"role": "assistant", "content": text}
-    if reasoning:
+def _chat_choice(index: int, part: ChoiceParts) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": "".join(part.texts)}
+    if reasoning := "".join(part.thoughts):
         message["reasoning"] = reasoning
-    if calls:
+    if calls := part.calls.openai():
         message["tool_calls"] = calls
     return {
         "index": index,

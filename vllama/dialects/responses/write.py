@@ -13,10 +13,9 @@ from typing import Any
 
 import msgspec
 
-from vllama.chat.engine.traits import Traits
-from vllama.dialects.blocks import Block, BlockKind, BlockReply
+from vllama.chat.reply import ReplyOptions, Tally
+from vllama.dialects.blocks import Block, BlockKind, BlockWriter
 from vllama.dialects.errors import openai_error, openai_error_object
-from vllama.dialects.openai.read import Passage
 from vllama.errors import ContextOverflow, VllamaError
 
 _PREFIXES = {BlockKind.TEXT: "msg", BlockKind.THINKING: "rs", BlockKind.CALL: "fc"}
@@ -30,22 +29,20 @@ _CONTENT_PART = "response.content_part"
 _encode = msgspec.json.Encoder().encode
 
 
-class ResponsesReply(BlockReply):
+class ResponsesWriter(BlockWriter):
     """A response for a client of OpenAI's."""
 
     def __init__(
         self,
-        passage: Passage,
-        traits: Traits,
+        options: ReplyOptions,
         *,
         seed: str,
         created_ns: int,
         echo: Mapping[str, Any],
         names: Mapping[str, tuple[str, str]],
-        **options: Any,
     ) -> None:
         """`echo` and `names` are those of the request."""
-        super().__init__(passage, traits, seed=seed, **options)
+        super().__init__(options, seed=seed)
         self._created_s = created_ns // 1_000_000_000
         self._echo = echo
         self._names = names
@@ -54,14 +51,14 @@ class ResponsesReply(BlockReply):
 
     def fail(self, error: VllamaError) -> bytes:
         """Return `response.failed`, or an error's body."""
-        if not self._stream:
+        if not self.streams:
             return openai_error(error)[1]
         code = "invalid_prompt" if isinstance(error, ContextOverflow) else "server_error"
         said = {"code": code, "message": openai_error_object(error)["error"]["message"]}
         response = self._response("failed", self._items("incomplete"), None, {"error": said})
         return self._event("response.failed", {"response": response})
 
-    def _begin(self) -> bytes:
+    def _begin(self, tally: Tally) -> bytes:
         response = self._response("in_progress", [], None, {})
         return b"".join(
             self._event(f"response.{name}", {"response": response})
@@ -109,19 +106,19 @@ class ResponsesReply(BlockReply):
             "response.output_item.done", {"output_index": block.index, "item": item}
         )
 
-    def _end(self, now_ns: int) -> bytes:
-        return self._event("response.completed", {"response": self._ended(now_ns)})
+    def _end(self, tally: Tally, now_ns: int) -> bytes:
+        return self._event("response.completed", {"response": self._ended(tally, now_ns)})
 
-    def _whole(self, now_ns: int) -> bytes:
-        return _encode(self._ended(now_ns))
+    def _whole(self, tally: Tally, now_ns: int) -> bytes:
+        return _encode(self._ended(tally, now_ns))
 
-    def _ended(self, now_ns: int) -> dict[str, Any]:
+    def _ended(self, tally: Tally, now_ns: int) -> dict[str, Any]:
         """Return the response as it is at the end."""
-        cut = self._finish_reason == "length"
+        cut = tally.finish_reason == "length"
         more: dict[str, Any] = {"completed_at": now_ns // 1_000_000_000}
         if cut:
             more["incomplete_details"] = {"reason": "max_output_tokens"}
-        return self._response("completed", self._items("completed"), self._counts(), more)
+        return self._response("completed", self._items("completed"), _usage(tally), more)
 
     def _response(
         self,
@@ -138,23 +135,11 @@ class ResponsesReply(BlockReply):
             "status": status,
             "error": None,
             "incomplete_details": None,
-            "model": self._passage.model,
+            "model": self._options.model,
             **self._echo,
             **more,
             "output": output,
             "usage": usage,
-        }
-
-    def _counts(self) -> dict[str, Any]:
-        usage, given = self.usage, self._usage or {}
-        cached = _detail(given, "prompt_tokens_details", "cached_tokens")
-        thought = _detail(given, "completion_tokens_details", "reasoning_tokens")
-        return {
-            "input_tokens": usage.prompt_tokens,
-            "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
-            "output_tokens": usage.completion_tokens,
-            "output_tokens_details": {"reasoning_tokens": thought},
-            "total_tokens": usage.prompt_tokens + usage.completion_tokens,
         }
 
     def _items(self, status: str) -> list[dict[str, Any]]:
@@ -212,3 +197,16 @@ def _detail(usage: Mapping[str, Any], group: str, name: str) -> int:
     details = usage.get(group)
     value = details.get(name) if isinstance(details, Mapping) else None
     return value if isinstance(value, int) else 0
+
+
+def _usage(tally: Tally) -> dict[str, Any]:
+    given = tally.usage_object
+    cached = _detail(given, "prompt_tokens_details", "cached_tokens")
+    thought = _detail(given, "completion_tokens_details", "reasoning_tokens")
+    return {
+        "input_tokens": given["prompt_tokens"],
+        "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
+        "output_tokens": given["completion_tokens"],
+        "output_tokens_details": {"reasoning_tokens": thought},
+        "total_tokens": given["total_tokens"],
+    }

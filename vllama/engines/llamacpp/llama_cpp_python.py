@@ -206,7 +206,6 @@ TRAITS = Traits(
     seed_bits=32,
     completes_chats=True,
     completion_grammar="grammar",
-    loses_characters=True,
     logged_usage=logged_usage,
 )  # fmt: skip
 

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from vllama.chat.filters import StopFilter
+from vllama.chat.reply import ReplyOptions
 from vllama.chat.request import Fitting, Sampling
 from vllama.dialects.anthropic.read import parse_messages
-from vllama.dialects.anthropic.write import MessagesReply, estimate_tokens, too_long
-from vllama.dialects.blocks import BlockReply
+from vllama.dialects.anthropic.write import MessagesWriter, estimate_tokens, too_long
+from vllama.dialects.blocks import BlockWriter
 from vllama.dialects.openai.extras import Extras
 from vllama.dialects.openai.values import conversation
 from vllama.engines.base import Mode
@@ -46,7 +48,7 @@ async def messages(gateway: Gateway, request: Request) -> None:
     entry = await chat_model(gateway, asked.model)
     chat = prepared(entry, asked.chat, asked.extras)
     make = partial(
-        MessagesReply,
+        MessagesWriter,
         seed=seed_of(request),
         request_id=identity,
         estimate=estimate_tokens(chat),
@@ -138,13 +140,13 @@ async def relay_blocks(
     request: Request,
     entry: Entry,
     chat: dict[str, Any],
-    make: Callable[..., BlockReply],
+    make: Callable[[ReplyOptions], BlockWriter],
     *,
     extras: Extras,
     truncate: bool = False,
     ignored: Sequence[str] = (),
 ) -> None:
-    """Serve a chat request in OpenAI's form with the reply that `make` builds.
+    """Serve a chat request in OpenAI's form with the writer that `make` builds.
 
     `truncate`: what is too long may be cut, unless the request says otherwise.
     """
@@ -153,18 +155,17 @@ async def relay_blocks(
 
     async def use(lease: Lease, upstream: Upstream) -> None:
         traits = lease.traits
-        body, sampling = chat, defaults
-        if chat.get("stop") and not traits.names_stop:  # the reply looks for them
+        body, sampling, stops = chat, defaults, None
+        if (stop := chat.get("stop")) and not traits.names_stop:  # it must be known which it was
             body = {name: value for name, value in chat.items() if name != "stop"}
             sampling = msgspec.structs.replace(defaults, stop=())
+            stops = StopFilter(stop, cuts=True)
         turn = await turn_of(
             entry, body, gateway.renderer, upstream, traits, defaults=sampling, fitting=fitting
         )
         headers = ignored_header(ignored) | dropped_header(turn.prompt)
-        reply, made = turn.reply(make)
-        relay = Relay(request, reply, whole=not turn.passage.stream, headers=headers)
-        if isinstance(made, MessagesReply):
-            made.enough = relay.cut
+        reply = turn.reply(make(turn.options), stops=stops)
+        relay = Relay(request, reply, whole=not turn.options.stream, headers=headers)
         await relayed(gateway, request, entry.bundle, relay, upstream, turn.call)
 
     need, prefix = need_of(load, Mode.CHAT), of_messages(chat.get("messages"))

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from vllama.chat.filters import compose, stop_filter
 from vllama.chat.prefill import joined
-from vllama.chat.regained import whole_characters
+from vllama.chat.reply import Reply
 from vllama.chat.request import Call, ChatRequest, Message, Sampling
-from vllama.chat.stop_filter import stopped
 from vllama.chat.template_style import style_of
 from vllama.chat.tool_history import fit_history
 from vllama.chat.tool_requests import toolset
 from vllama.dialects.ollama.read import parse_chat
-from vllama.dialects.ollama.write import ChatReply
+from vllama.dialects.ollama.write import ChatWriter
 from vllama.engines.base import Mode
 from vllama.errors import BadRequest, CapabilityMissing
 from vllama.http.request import Request, now_ns
@@ -41,7 +41,6 @@ from vllama.routes.ollama.common import (
 )
 from vllama.routes.prompt import Prompt, dropped_header
 from vllama.routes.prompt_templates import template_for
-from vllama.routes.regain import regaining
 from vllama.scheduler.instance import Lease
 from vllama.upstream.pool import Upstream
 
@@ -115,25 +114,31 @@ async def relay_chat(
     call: Call | None = None
     if sampling.max_tokens != 0:
         call = call_of(prompt, kept, asked, sampling, asked.think if shown is not None else None)
-    reply = ChatReply(
+    writer = ChatWriter(
         model=asked.model,
         stream=asked.stream,
         started_ns=request.started_ns,
         loaded_ns=loaded_ns,
         sent_ns=now_ns(),
-        traits=prompt.traits,
+        hide_thinking=shown is False,
+        top_logprobs=asked.top_logprobs,
+    )
+    filters = compose(
+        prompt.traits,
+        tools=toolset(asked.tools, style_of(entry.info.chat_template)) if asked.tools else False,
+        thinks=shown is not None,
+        think_opened=begins_thinking(prompt, asked),
+    )
+    reply = Reply(
+        writer,
+        filters,
+        stops=stop_filter(sampling.stop, prompt.traits),
         prompt_tokens=prompt.tokens,
         max_tokens=limit,
-        think=shown,
-        think_opened=begins_thinking(prompt, asked),
-        top_logprobs=asked.top_logprobs,
-        tools=toolset(asked.tools, style_of(entry.info.chat_template)) if asked.tools else False,
     )
     headers = dropped_header(prompt)
     if call is None:
         await answer_nothing(request, reply, headers)
         return
-    seen = whole_characters(stopped(reply, sampling.stop, prompt.traits), call, prompt.traits)
-    relay = Relay(request, seen, whole=not asked.stream, headers=headers)
-    lost = regaining(request, seen, call, upstream)
-    await relayed(gateway, request, entry.bundle, relay, upstream, call, lost)
+    relay = Relay(request, reply, whole=not asked.stream, headers=headers)
+    await relayed(gateway, request, entry.bundle, relay, upstream, call)

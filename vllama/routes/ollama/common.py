@@ -10,6 +10,7 @@ import msgspec
 from vllama.chat.context import LEAST
 from vllama.chat.engine.request import chat_call, completion_call
 from vllama.chat.engine.traits import Traits
+from vllama.chat.reply import Reply
 from vllama.chat.request import (
     Call,
     ChatRequest,
@@ -20,8 +21,8 @@ from vllama.chat.request import (
     Sampling,
     Think,
 )
-from vllama.dialects.ollama.reply import JSON, OllamaReply
-from vllama.dialects.ollama.write import load_reply
+from vllama.dialects.ollama.objects import load_reply
+from vllama.dialects.ollama.write import JSON
 from vllama.engines.base import Mode
 from vllama.errors import BadRequest, CapabilityMissing, ModelNotFound
 from vllama.http.request import Request, now_ns
@@ -137,7 +138,7 @@ def text_call(prompt: Prompt, asked: ChatRequest | GenerateRequest, sampling: Sa
     )
 
 
-async def answer_nothing(request: Request, reply: OllamaReply, headers: Mapping[str, str]) -> None:
+async def answer_nothing(request: Request, reply: Reply, headers: Mapping[str, str]) -> None:
     """Answer `num_predict` 0, for which no engine is asked: some read it as "no limit"."""
     reply.feed(NOTHING, now_ns())
     kind = reply.content_type.encode()

@@ -19,13 +19,13 @@ from vllama.chat.request import (
 from vllama.dialects.errors import clean_engine_error
 from vllama.dialects.ollama.embeddings import Input, decode_embeddings, finished
 from vllama.dialects.ollama.go_floats import float32s, float64s
+from vllama.dialects.ollama.objects import (
+    embed_reply,
+    legacy_embed_reply,
+)
 from vllama.dialects.ollama.read import (
     parse_embed,
     parse_legacy_embed,
-)
-from vllama.dialects.ollama.write import (
-    embed_reply,
-    legacy_embed_reply,
 )
 from vllama.engines.base import Mode
 from vllama.errors import BadRequest, ContextOverflow, ModelNotFound

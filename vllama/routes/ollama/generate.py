@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from vllama.chat.filters import compose, stop_filter
 from vllama.chat.go_template_prompt import GoTemplate
-from vllama.chat.regained import whole_characters
+from vllama.chat.reply import Reply
 from vllama.chat.request import Call, GenerateRequest, Message, Sampling
-from vllama.chat.stop_filter import stopped
 from vllama.dialects.ollama.read import check_raw, parse_generate
-from vllama.dialects.ollama.write import GenerateReply
+from vllama.dialects.ollama.write import GenerateWriter
 from vllama.engines.base import Mode
 from vllama.errors import BadRequest, CapabilityMissing, ModelNotFound
 from vllama.http.request import Request, now_ns
@@ -39,7 +39,6 @@ from vllama.routes.ollama.common import (
 )
 from vllama.routes.prompt import Prompt, dropped_header, without_bos
 from vllama.routes.prompt_templates import insertion, template_for
-from vllama.routes.regain import regaining
 from vllama.routes.tokenizer import text_of
 from vllama.scheduler.instance import Lease
 from vllama.upstream.pool import Upstream
@@ -113,34 +112,42 @@ async def relay_generate(
         else:
             call = call_of(prompt, messages, asked, sampling, think)
     verbatim = asked.raw or bool(asked.suffix)
-    reply = GenerateReply(
+    writer = GenerateWriter(
         raw=asked.raw,
         model=asked.model,
         stream=asked.stream,
         started_ns=request.started_ns,
         loaded_ns=loaded_ns,
         sent_ns=now_ns(),
-        traits=prompt.traits,
+        hide_thinking=shown is False and not verbatim,
+        top_logprobs=asked.top_logprobs,
+    )
+    filters = compose(
+        prompt.traits,
+        thinks=shown is not None and not verbatim,
+        think_opened=begins_thinking(prompt, asked),
+    )
+    reply = Reply(
+        writer,
+        filters,
+        stops=stop_filter(sampling.stop, prompt.traits),
         prompt_tokens=prompt.tokens,
         max_tokens=limit,
-        think=None if verbatim else shown,
-        think_opened=begins_thinking(prompt, asked),
-        top_logprobs=asked.top_logprobs,
     )
 
     async def context() -> None:
         if not asked.raw:
-            reply.context = await prompt.context(reply.text)
+            writer.context = await prompt.context(writer.text)
 
     headers = dropped_header(prompt)
     if call is None:
         await context()
         await answer_nothing(request, reply, headers)
         return
-    seen = whole_characters(stopped(reply, sampling.stop, prompt.traits), call, prompt.traits)
-    relay = Relay(request, seen, whole=not asked.stream, headers=headers)
-    before_end = regaining(request, seen, call, upstream, context)
-    await relayed(gateway, request, entry.bundle, relay, upstream, call, before_end)
+    relay = Relay(request, reply, whole=not asked.stream, headers=headers)
+    await relayed(
+        gateway, request, entry.bundle, relay, upstream, call, None if asked.raw else context
+    )
 
 
 def check_tokens(tokens: Sequence[int], vocab_size: int | None) -> None:

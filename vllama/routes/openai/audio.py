@@ -16,7 +16,7 @@ from vllama.chat.engine.traits import Traits
 from vllama.chat.reply import EVENT_STREAM
 from vllama.chat.request import Call, Fitting, Sampling
 from vllama.dialects.openai.multipart import FormReader, Part, build_form
-from vllama.dialects.openai.write import Whole
+from vllama.dialects.openai.whole import WholeWriter
 from vllama.errors import BadRequest
 from vllama.http.request import JSON, Request
 from vllama.relay.relay import Relay
@@ -141,11 +141,11 @@ async def by_chat(
         entry, body, gateway.renderer, upstream, lease.traits, defaults=Sampling(), fitting=whole
     )
     kept: list[bytes] = []
-    reply_of = turn.reply(Whole)[0]
-    relay = Relay(request, reply_of, whole=True, headers={}, deliver=kept.append)
+    reply = turn.reply(WholeWriter(turn.options))
+    relay = Relay(request, reply, whole=True, headers={}, deliver=kept.append)
     await relayed(gateway, request, entry.bundle, relay, upstream, turn.call)
-    reply = msgspec.json.decode(kept[0])
-    text: str = reply["choices"][0]["message"]["content"]
+    answer = msgspec.json.decode(kept[0])
+    text: str = answer["choices"][0]["message"]["content"]
     return text.strip()
 
 

@@ -17,10 +17,11 @@ from vllama.chat.engine.fields import effort_of, parse_effort
 from vllama.chat.request import Fitting, Sampling
 from vllama.dialects.ollama.embeddings import base64s, embeddings_reply, finished, parse_embeddings
 from vllama.dialects.ollama.go_floats import float32s
-from vllama.dialects.openai.choices import parse_n, reseeded
+from vllama.dialects.openai.choices import Part, parse_n, reseeded
 from vllama.dialects.openai.extras import Extras, take_extras, with_effort
 from vllama.dialects.openai.read import parse_openai
-from vllama.dialects.openai.write import PassThrough, Whole
+from vllama.dialects.openai.whole import WholeWriter
+from vllama.dialects.openai.write import StreamWriter
 from vllama.engines.base import Mode
 from vllama.errors import BadRequest, CapabilityMissing, ModelNotFound
 from vllama.http.request import Request
@@ -109,18 +110,26 @@ async def chat(gateway: Gateway, request: Request) -> None:
         turn = await turn_of(
             entry, given, gateway.renderer, upstream, traits, defaults=defaults, fitting=fitting
         )
-        stream = turn.passage.stream
+        options = turn.options
         choices = [
             Choice(
                 call=reseeded(turn.call, traits, number),
-                reply=turn.reply(PassThrough if stream else Whole)[0],
+                reply=turn.reply(
+                    StreamWriter(options, part) if options.stream else WholeWriter(options)
+                ),
                 new_prompt=number == 0,
             )
-            for number in range(1 if together else n)
+            for number, part in enumerate(Part.several([1 if together else n]))
         ]
         headers = dropped_header(turn.prompt)
         await relay_choices(
-            gateway, request, entry.bundle, upstream, choices, whole=not stream, headers=headers
+            gateway,
+            request,
+            entry.bundle,
+            upstream,
+            choices,
+            whole=not options.stream,
+            headers=headers,
         )
 
     prefix = of_messages(body.get("messages"))

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from vllama.chat.engine.request import COMPLETION_PATH
 from vllama.chat.engine.traits import Traits
-from vllama.chat.filters import COMPLETION_PATH
 from vllama.chat.reply import EVENT_STREAM
 from vllama.chat.request import Call, Fitting, Sampling
-from vllama.dialects.openai.choices import reseeded
+from vllama.dialects.openai.choices import Part, reseeded
 from vllama.dialects.openai.completions import (
     CompletionRequest,
-    TextReply,
-    answer_without_engine,
     parse_completion,
 )
 from vllama.dialects.openai.extras import take_extras, with_effort
 from vllama.dialects.openai.read import adapt_completion, parse_openai
+from vllama.dialects.openai.write_text import TextWriter, answer_without_engine
 from vllama.engines.base import Mode
 from vllama.errors import CapabilityMissing
 from vllama.http.request import JSON, Request, now_ns
@@ -65,20 +63,21 @@ async def completions(gateway: Gateway, request: Request) -> None:
             return
         choices: list[Choice] = []
         prompts: list[Prompt] = []
+        parts = iter(Part.several([asked.n] * len(asked.prompts)))
         for text in asked.prompts:
             turn = await text_turn(
                 entry, asked, text, gateway.renderer, upstream, lease.traits, defaults, fitting
             )
             prompts.append(turn.prompt)
-            make = partial(TextReply, echo=text if asked.echo else "", top=asked.logprobs or 0)
-            choices += [
-                Choice(
-                    call=reseeded(turn.call, lease.traits, number),
-                    reply=turn.reply(make)[0],
-                    new_prompt=number == 0,
+            for number in range(asked.n):
+                writer = TextWriter(
+                    turn.options,
+                    echo=text if asked.echo else "",
+                    top=asked.logprobs or 0,
+                    part=next(parts),
                 )
-                for number in range(asked.n)
-            ]
+                call = reseeded(turn.call, lease.traits, number)
+                choices.append(Choice(call=call, reply=turn.reply(writer), new_prompt=number == 0))
         headers = ignored_header(asked.ignored) | dropped_header(*prompts)
         whole = not asked.stream
         await relay_choices(
@@ -108,8 +107,8 @@ async def text_turn(
         turn = await turn_of(
             entry, body, renderer, upstream, traits, defaults=defaults, fitting=fitting
         )
-        passage = replace(turn.passage, kind="completion", include_usage=asked.include_usage)
-        return replace(turn, passage=passage)
+        options = replace(turn.options, kind="completion", include_usage=asked.include_usage)
+        return replace(turn, options=options)
     finished = insertion(entry, text, asked.suffix) if asked.suffix else text
     prompt = Prompt(entry.info, renderer, upstream, traits, fitting=fitting)
     await prompt.take(finished)
@@ -117,7 +116,7 @@ async def text_turn(
     limit = prompt.limit(asked.max_tokens)
     sent = asked if fitting.shift else replace(asked, max_tokens=limit)
     body = sent.completion(prompt.sent)
-    data, passage = adapt_completion(body, traits, model=str(asked.model), defaults=defaults)
-    passage = replace(passage, include_usage=asked.include_usage, max_tokens=limit)
+    data, options = adapt_completion(body, traits, model=str(asked.model), defaults=defaults)
+    options = replace(options, include_usage=asked.include_usage, max_tokens=limit)
     call = Call(path=COMPLETION_PATH, body=data)
-    return Turn(call=call, passage=passage, prompt=prompt, thinks=False)
+    return Turn(call=call, options=options, prompt=prompt, thinks=False)

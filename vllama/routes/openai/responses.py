@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from vllama.dialects.responses.read import parse_responses
-from vllama.dialects.responses.write import ResponsesReply
+from vllama.dialects.responses.write import ResponsesWriter
 from vllama.errors import BadRequest
 from vllama.http.request import MAX_BODY_BYTES, BodyTooLarge, Request
 from vllama.routes.anthropic.messages import chat_model, prepared, relay_blocks, seed_of
@@ -39,7 +39,7 @@ async def responses(gateway: Gateway, request: Request) -> None:
     entry = await chat_model(gateway, asked.model)
     chat = prepared(entry, asked.chat, asked.extras)
     make = partial(
-        ResponsesReply,
+        ResponsesWriter,
         seed=seed_of(request),
         created_ns=request.started_ns,
         echo=asked.echo,

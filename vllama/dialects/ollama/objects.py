@@ -1,0 +1,61 @@
+"""Answers of Ollama's that are one object and no stream: of a load, of embeddings.
+
+Shapes: docs/reference/ollama-api.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from vllama.units import rfc3339_utc
+
+_encode = msgspec.json.Encoder().encode
+
+
+def load_reply(
+    model: str,
+    now_ns: int,
+    kind: Literal["chat", "generate"],
+    reason: Literal["load", "unload"] = "load",
+) -> bytes:
+    """Build the one plain object that answers an empty prompt."""
+    empty: dict[str, Any] = (
+        {"message": {"role": "assistant", "content": ""}} if kind == "chat" else {"response": ""}
+    )
+    return _encode(
+        {
+            "model": model,
+            "created_at": rfc3339_utc(now_ns),
+            **empty,
+            "done": True,
+            "done_reason": reason,
+        }
+    )
+
+
+def embed_reply(
+    model: str,
+    vectors: Sequence[msgspec.Raw],
+    *,
+    total_ns: int,
+    load_ns: int,
+    prompt_tokens: int,
+) -> bytes:
+    """Build the answer of `POST /api/embed`, of `finished` vectors."""
+    return _encode(
+        {
+            "model": model,
+            "embeddings": vectors,
+            "total_duration": max(1, total_ns),
+            "load_duration": max(1, load_ns),
+            "prompt_eval_count": prompt_tokens,
+        }
+    )
+
+
+def legacy_embed_reply(vectors: Sequence[msgspec.Raw]) -> bytes:
+    """Build the answer of `POST /api/embeddings`: one vector, none for no prompt."""
+    return _encode({"embedding": vectors[0] if vectors else ()})

@@ -1,0 +1,127 @@
+"""An engine's answer as a completion, `POST /v1/completions`, streamed or whole."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from vllama.chat.engine.events import Choice, Chunk, Event
+from vllama.chat.event_template import EventTemplate
+from vllama.chat.framing import DONE, sse
+from vllama.chat.logprobs import completion_logprobs
+from vllama.chat.reply import EVENT_STREAM, JSON, ReplyOptions, Tally
+from vllama.dialects.errors import openai_error, openai_error_object
+from vllama.dialects.openai.choices import Part
+from vllama.dialects.openai.completions import CompletionRequest
+from vllama.dialects.openai.whole import FINGERPRINT
+from vllama.errors import VllamaError
+
+_encode = msgspec.json.Encoder().encode
+
+
+class TextWriter:
+    """A completion for a client, made of an engine's chat or completion. Thinking is left out."""
+
+    def __init__(
+        self, options: ReplyOptions, *, echo: str = "", top: int = 0, part: Part | None = None
+    ) -> None:
+        """`echo` comes before the answer. `top`: alternatives a token, of those the engine gave."""
+        self.content_type = EVENT_STREAM if options.stream else JSON
+        self.streams = options.stream
+        self.template = EventTemplate(tries=0)  # offsets are counted: every event is looked at
+        self._options = options
+        self._part = part
+        self._echo = echo
+        self._top = top
+        self._size = 0  # characters so far, which offsets are counted in
+        self._head: dict[str, Any] = {}
+        self._texts: list[str] = []
+        self._logprobs: dict[str, list[Any]] = {}
+        self._finish_reason: str | None = None
+
+    def write(self, event: Event, tally: Tally, now_ns: int) -> bytes:
+        """Return one event, or keep it for the end."""
+        choices = event.chunk.choices or ()
+        out = [self._choice(one, event.chunk, now_ns) for one in choices if one.index == 0]
+        return b"".join(out)
+
+    def finish(self, tally: Tally, now_ns: int) -> bytes:
+        """Return the end of the stream, or the whole object."""
+        usage, part = tally.usage_object, self._part
+        if not self.streams:
+            choice = choice_of("".join(self._texts), self._finish_reason, self._logprobs or None)
+            return _encode({**self._head, "choices": [choice], "usage": usage})
+        if part is not None:
+            usage = part.add(tally.usage)
+            if not part.is_last:
+                return b""
+        out = b""
+        if self._options.include_usage:
+            out = sse(_encode({**self._head, "choices": [], "usage": usage}))
+        return out + sse(DONE)
+
+    def fail(self, error: VllamaError) -> bytes:
+        """Return an error event and the end, or an error's body."""
+        if not self.streams:
+            return openai_error(error)[1]
+        return sse(_encode(openai_error_object(error))) + sse(DONE)
+
+    def _choice(self, choice: Choice, chunk: Chunk, now_ns: int) -> bytes:
+        text = (choice.text if choice.delta is None else choice.delta.content) or ""
+        before = ""
+        if not self._head:
+            if self._part is not None:
+                self._part.identify(chunk)
+            self._head = head_of(self._options.model, now_ns, chunk.id or "", chunk.created)
+            before = self._echo
+        logprobs = completion_logprobs(choice.logprobs, self._size + len(before), self._top)
+        text = before + text
+        self._size += len(text)
+        self._finish_reason = choice.finish_reason or self._finish_reason
+        if not self.streams:
+            self._texts.append(text)
+            for name, values in (logprobs or {}).items():
+                self._logprobs.setdefault(name, []).extend(values)
+            return b""
+        if not (text or logprobs or choice.finish_reason is not None):
+            return b""
+        index = 0 if self._part is None else self._part.index
+        said = choice_of(text, choice.finish_reason, logprobs) | {"index": index}
+        return sse(_encode({**self._head, "choices": [said]}))
+
+
+def head_of(model: str, now_ns: int, identity: str, created_s: int | None = None) -> dict[str, Any]:
+    """Return the fields that every object of one completion begins with."""
+    made = identity.removeprefix("chatcmpl-").removeprefix("cmpl-") or f"{now_ns:x}"
+    return {
+        "id": f"cmpl-{made}",
+        "object": "text_completion",
+        "created": created_s or now_ns // 1_000_000_000,
+        "model": model,
+        "system_fingerprint": FINGERPRINT,
+    }
+
+
+def choice_of(text: str, reason: str | None, logprobs: object = None) -> dict[str, Any]:
+    """Return one choice; chunks of the middle have no reason."""
+    return {"text": text, "index": 0, "logprobs": logprobs, "finish_reason": reason}
+
+
+def answer_without_engine(
+    asked: CompletionRequest, model: str, now_ns: int, identity: str
+) -> bytes:
+    """Answer what needs no token: an empty prompt (it loads), or a limit of none."""
+    head = head_of(model, now_ns, identity)
+    usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+    choices = [
+        choice_of(prompt if asked.echo else "", "load" if asked.loads else "length")
+        | {"index": number}
+        for number, prompt in enumerate(p for p in asked.prompts for _ in range(asked.n))
+    ]
+    if not asked.stream:
+        return _encode({**head, "choices": choices, "usage": usage})
+    events = [{**head, "choices": [choice]} for choice in choices]
+    if asked.include_usage:
+        events.append({**head, "choices": [], "usage": usage})
+    return b"".join(sse(_encode(event)) for event in events) + sse(DONE)
