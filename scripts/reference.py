@@ -23,12 +23,15 @@ def settings() -> str:
 
 
 def routes() -> str:
-    """Return the table of routes; a path that ends in `/…` takes a name or digest there."""
+    """Return the table of routes; `…` in a path stands for a name, a digest or a key."""
     from vllama.routes.route_table import PREFIXES, ROUTES
 
-    paths = {**ROUTES, **{f"{start}…": methods for start, methods in PREFIXES}}
-    rows = [(f"`{path}`", ", ".join(methods)) for path, methods in paths.items()]
-    return _table(("path", "methods"), rows)
+    rows: dict[tuple[str, str], list[str]] = {}  # (path, purpose) → methods
+    for path, handlers in (*ROUTES.items(), *((f"{start}…", table) for start, table in PREFIXES)):
+        for method, handler in handlers.items():
+            rows.setdefault((path, _purpose(handler)), []).append(method)
+    head = ("path", "methods", "purpose")
+    return _table(head, ((f"`{p}`", ", ".join(names), why) for (p, why), names in rows.items()))
 
 
 def metrics() -> str:
@@ -44,13 +47,20 @@ def metrics() -> str:
 
 def python() -> str:
     """Return the directives from which mkdocstrings makes the pages of the public modules."""
-    modules = ("vllama", "vllama.errors", "vllama.engines.base")
+    modules = ("vllama", "vllama.errors", "vllama.engines.base", "vllama.engines.testing")
     return "\n\n".join(f"::: {module}" for module in modules)
 
 
 PARTS: dict[str, Callable[[], str]] = {
     part.__name__: part for part in (settings, routes, metrics, python)
 }
+
+
+def _purpose(handler: object) -> str:
+    """Return the first sentence of a handler's docstring, without the route's name."""
+    sentence = (handler.__doc__ or "").strip().partition("\n")[0]
+    sentence = re.sub(r"^Serve (`[^`]+`( and )?)+[.:;,]? ?", "", sentence)
+    return sentence[:1].upper() + sentence[1:]
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:

@@ -26,7 +26,7 @@ def anchors(page: Path) -> set[str]:
             "settings",
             "| `keep_alive` | `--keep-alive` | `VLLAMA_KEEP_ALIVE`, `OLLAMA_KEEP_ALIVE` |",
         ),
-        ("routes", "| `/api/delete` | DELETE |"),
+        ("routes", "| `/api/delete` | DELETE | Unload and remove a model. |"),
         ("metrics", "| `vllama_requests_total` | counter |"),
         ("python", "::: vllama.errors"),
     ],

@@ -36,12 +36,12 @@ async def version(gateway: Gateway, request: Request) -> None:
 
 
 async def live(gateway: Gateway, request: Request) -> None:
-    """Say that the process answers: it need not be started again."""
+    """Say that the process answers, and need not be restarted."""
     request.json(200, {"status": "ok"})
 
 
 async def metrics(gateway: Gateway, request: Request) -> None:
-    """Give the counters to Prometheus."""
+    """Export the metrics for Prometheus."""
     views = gateway.scheduler.views()
     loaded = sum(view.replicas > 0 for view in views)
     text = gateway.metrics.text(loaded=loaded, queued=sum(view.queued for view in views))
@@ -86,7 +86,7 @@ def obstacles(gateway: Gateway) -> list[Obstacle]:
 
 
 async def health(gateway: Gateway, request: Request) -> None:
-    """Say whether all is well; what is only on its way is."""
+    """Say whether all is well; loading counts as well."""
     tell(gateway, request, [one for one in obstacles(gateway) if not one.passing], "ok", "error")
 
 

@@ -45,7 +45,7 @@ class NotSupported(CapabilityMissing):
 
 
 async def tokenize(gateway: Gateway, request: Request) -> None:
-    """Serve `POST /api/tokenize`."""
+    """Serve `POST /api/tokenize`: turn text into tokens of a model."""
     name, fields, entry = await asked(gateway, request)
     given = [field for field in TEXT_FIELDS if fields.raw(field) is not None]
     if not given:
@@ -62,7 +62,7 @@ async def tokenize(gateway: Gateway, request: Request) -> None:
 
 
 async def detokenize(gateway: Gateway, request: Request) -> None:
-    """Serve `POST /api/detokenize`."""
+    """Serve `POST /api/detokenize`: turn tokens of a model into text."""
     name, fields, entry = await asked(gateway, request)
     if fields.raw("tokens") is None:
         raise BadRequest("tokens are required")
@@ -85,7 +85,7 @@ async def detokenize(gateway: Gateway, request: Request) -> None:
 
 
 async def rerank(gateway: Gateway, request: Request) -> None:
-    """Serve `POST /v1/rerank` with an engine that has it."""
+    """Serve `POST /v1/rerank`: order documents, with an engine that can."""
     body, extras = take_extras(parse_openai(await request.body()))
     entry = await model_of(gateway, body.get("model"))
     name = str(body["model"])

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 async def messages(gateway: Gateway, request: Request) -> None:
-    """Serve `POST /v1/messages`."""
+    """Serve `POST /v1/messages`: continue a conversation."""
     identity = _identify(request)
     asked = parse_messages(await request.body())
     entry = await chat_model(gateway, asked.model)
@@ -71,7 +71,7 @@ async def messages(gateway: Gateway, request: Request) -> None:
 
 
 async def count_tokens(gateway: Gateway, request: Request) -> None:
-    """Serve `POST /v1/messages/count_tokens`: the prompt rendered, in the engine's own tokens.
+    """Serve `POST /v1/messages/count_tokens`: count the tokens of the rendered prompt.
 
     An engine without a tokenizer gives an estimate, and a header that says so.
     """

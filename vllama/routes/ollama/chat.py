@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 async def chat(gateway: Gateway, request: Request) -> None:
-    """Serve `POST /api/chat`."""
+    """Serve `POST /api/chat`: continue a conversation."""
     asked = parse_chat(await request.body())
     if not asked.model:
         raise BadRequest("model is required")

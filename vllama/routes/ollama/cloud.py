@@ -27,37 +27,37 @@ class SignedOut(VllamaError):
 
 
 async def status(gateway: Gateway, request: Request) -> None:
-    """Serve `GET /api/status`."""
+    """Serve `GET /api/status`: tell that the cloud is disabled."""
     request.json(200, {"cloud": {"disabled": True, "source": "config"}})
 
 
 async def me(gateway: Gateway, request: Request) -> None:
-    """Serve `POST /api/me`."""
+    """Serve `POST /api/me`: answer as a signed-out Ollama does."""
     request.json(401, {"error": "unauthorized", "signin_url": SIGN_IN})
 
 
 async def sign_out(gateway: Gateway, request: Request) -> None:
-    """Serve `POST /api/signout` and `DELETE /api/user/keys/…`."""
+    """Serve `POST /api/signout` and `DELETE /api/user/keys/…`: nobody is signed in."""
     raise SignedOut("you are not currently signed in")
 
 
 async def web_search(gateway: Gateway, request: Request) -> None:
-    """Serve `POST /api/experimental/web_search`."""
+    """Serve `POST /api/experimental/web_search`: refuse it, as with the cloud disabled."""
     raise CloudDisabled("web search is unavailable")
 
 
 async def web_fetch(gateway: Gateway, request: Request) -> None:
-    """Serve `POST /api/experimental/web_fetch`."""
+    """Serve `POST /api/experimental/web_fetch`: refuse it, as with the cloud disabled."""
     raise CloudDisabled("web fetch is unavailable")
 
 
 async def recommendations(gateway: Gateway, request: Request) -> None:
-    """Serve `GET /api/experimental/model-recommendations`: none."""
+    """Serve `GET /api/experimental/model-recommendations`: recommend no models."""
     request.json(200, {"recommendations": []})
 
 
 async def push(gateway: Gateway, request: Request) -> None:
-    """Serve `POST /api/push`: there is no registry to push to."""
+    """Serve `POST /api/push`: refuse it, since there is no registry to push to."""
     body = parse_model_field(await request.body())
     name = named(body)
     ModelRef.parse(name)

@@ -65,7 +65,7 @@ class Lines:
 
 
 async def create(gateway: Gateway, request: Request) -> None:
-    """Serve `POST /api/create`."""
+    """Serve `POST /api/create`: make a model from another one, from files, or from safetensors."""
     body = parse_model_field(await request.body())
     fields = Fields(body, "CreateRequest")
     name = created_name(named(body))
@@ -195,7 +195,7 @@ def blobs_of(gateway: Gateway, files: Mapping[str, object]) -> list[tuple[str, P
 
 
 async def copy(gateway: Gateway, request: Request) -> None:
-    """Serve `POST /api/copy`."""
+    """Serve `POST /api/copy`: give a model a second name."""
     body = parse_model_field(await request.body())
     source, destination = str(body.get("source", "")), str(body.get("destination", ""))
     try:
@@ -212,7 +212,7 @@ async def copy(gateway: Gateway, request: Request) -> None:
 
 
 async def blob_exists(gateway: Gateway, request: Request) -> None:
-    """Serve `HEAD /api/blobs/sha256:…`."""
+    """Serve `HEAD /api/blobs/sha256:…`: tell whether a blob is here."""
     blobs = gateway.catalog.library.local.blobs
     here = await asyncio.to_thread(blobs.has, request.path.removeprefix(BLOBS))
     request.respond(200 if here else 404, b"")

@@ -52,7 +52,7 @@ MOST_AROUND = 4
 
 
 async def embed(gateway: Gateway, request: Request) -> None:
-    """Serve `POST /api/embed`."""
+    """Serve `POST /api/embed`: make embeddings of texts."""
     asked = parse_embed(await request.body())
     if not asked.model:
         raise ModelNotFound("", message="model '' not found")
@@ -61,7 +61,7 @@ async def embed(gateway: Gateway, request: Request) -> None:
 
 
 async def legacy_embed(gateway: Gateway, request: Request) -> None:
-    """Serve `POST /api/embeddings`, the older route for one prompt."""
+    """Serve `POST /api/embeddings`: make one embedding (the older route)."""
     asked = parse_legacy_embed(await request.body())
     if not asked.model:
         raise BadRequest("model is required")

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 async def generate(gateway: Gateway, request: Request) -> None:
-    """Serve `POST /api/generate`."""
+    """Serve `POST /api/generate`: continue a prompt."""
     asked = parse_generate(await request.body())
     if not asked.model:
         raise ModelNotFound("", message="model '' not found")

@@ -70,7 +70,7 @@ async def tags(gateway: Gateway, request: Request) -> None:
 
 
 async def ps(gateway: Gateway, request: Request) -> None:
-    """List loaded models, latest expiry first; one row a model."""
+    """List loaded models, latest expiry first; one row per model."""
     rows: dict[str, dict[str, object]] = {}
     now_s = time.time()
     await gateway.scheduler.measure(max_age_s=MEASURED_S)

@@ -46,12 +46,12 @@ _TASKS = {
 
 
 async def transcriptions(gateway: Gateway, request: Request) -> None:
-    """Serve `POST /v1/audio/transcriptions`."""
+    """Serve `POST /v1/audio/transcriptions`: turn speech into text."""
     await heard(gateway, request, "transcribe")
 
 
 async def translations(gateway: Gateway, request: Request) -> None:
-    """Serve `POST /v1/audio/translations`."""
+    """Serve `POST /v1/audio/translations`: turn speech into English text."""
     await heard(gateway, request, "translate")
 
 

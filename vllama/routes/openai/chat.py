@@ -74,20 +74,20 @@ def owner_of(name: str) -> str:
 
 
 async def models(gateway: Gateway, request: Request) -> None:
-    """Serve `GET /v1/models`."""
+    """Serve `GET /v1/models`: list local models."""
     rows = [row(bundle) for bundle, _ in await gateway.catalog.all()]
     request.json(200, {"object": "list", "data": rows})
 
 
 async def model(gateway: Gateway, request: Request) -> None:
-    """Serve `GET /v1/models/{id}`; an id may contain slashes."""
+    """Serve `GET /v1/models/{id}`: describe one model; an id may contain slashes."""
     name = unquote(request.path.removeprefix("/v1/models/"))
     entry = await model_of(gateway, name)
     request.json(200, row(entry.bundle) | {"id": name})
 
 
 async def chat(gateway: Gateway, request: Request) -> None:
-    """Serve `POST /v1/chat/completions`."""
+    """Serve `POST /v1/chat/completions`: continue a conversation."""
     body, extras = take_extras(parse_openai(await request.body()))
     entry = await model_of(gateway, body.get("model"))
     model = str(body["model"])
@@ -169,7 +169,7 @@ def ignored_header(names: Sequence[str]) -> dict[str, str]:
 
 
 async def embeddings(gateway: Gateway, request: Request) -> None:
-    """Serve `POST /v1/embeddings`; vectors are normalised, base64 if asked for."""
+    """Serve `POST /v1/embeddings`: make embeddings, normalised, in base64 if requested."""
     body, extras = take_extras(parse_openai(await request.body()))
     asked = parse_embeddings(body)
     entry = await model_of(gateway, asked.model)

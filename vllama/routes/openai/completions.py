@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 async def completions(gateway: Gateway, request: Request) -> None:
-    """Serve `POST /v1/completions`."""
+    """Serve `POST /v1/completions`: continue prompts."""
     body, extras = take_extras(parse_openai(await request.body()))
     asked = parse_completion(with_effort(body, extras.think))
     entry = await model_of(gateway, asked.model)

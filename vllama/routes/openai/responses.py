@@ -31,7 +31,7 @@ class UnknownEncoding(BadRequest):
 
 
 async def responses(gateway: Gateway, request: Request) -> None:
-    """Serve `POST /v1/responses`."""
+    """Serve `POST /v1/responses`: continue a conversation, in items and events."""
     body, encoding = await request.body(), request.header(b"content-encoding")
     if encoding:
         body = await asyncio.to_thread(decompress, body, encoding)
