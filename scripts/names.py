@@ -29,6 +29,11 @@ RULES = (
         ),
     ),
     ("print or rich", re.compile(r"^\s*print\(|^\s*(from|import) rich\b"), ("cli/",)),
+    (
+        "a citation of notes that are not in the repository (cite docs/reference/…#heading)",
+        re.compile(r"(?<!RFC \d{4} )(?<!HTML standard )§|\bresearch[/:]"),
+        (),
+    ),
     ("asyncio's PIPE", re.compile(r"asyncio\.subprocess\.PIPE"), ()),
 )
 

@@ -15,7 +15,7 @@ NAMES = (
     "temperature top_p top_k min_p repeat_penalty presence_penalty frequency_penalty seed stop"
     " max_tokens"
 )
-LCP = Traits(  # as llama_cpp.server: engines-llamacpp §2
+LCP = Traits(  # as llama_cpp.server
     context_length=2048,
     parameters={name: name for name in NAMES.split()},
     usage_in_stream=False,

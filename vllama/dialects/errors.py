@@ -1,8 +1,9 @@
 """Errors across the border: ours in a client's dialect, an engine's in our tree.
 
-Sources: contract §1.0 (shapes), §1.10 (texts that clients match), engines-llamacpp §2 and
-engines-other §2 (what engines answer: OpenAI's object, FastAPI's `detail`, plain text, pydantic's
-report with source paths).
+Engines answer with OpenAI's object, FastAPI's `detail`, plain text, or pydantic's report with
+source paths.
+
+See docs/reference/ollama-api.md#conventions, #failures; docs/reference/engines.md#streams.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ def clean_engine_error(status: int, body: bytes) -> VllamaError:
 
 
 def _text(error: VllamaError) -> str:
-    """Return message and hint; texts that clients match exactly stay as they are (§1.10)."""
+    """Return message and hint; texts that clients match exactly stay as they are."""
     exact = isinstance(error, ModelNotFound | CapabilityMissing | InvalidModelRef)
     return error.message if exact else error.sentence()
 

@@ -1,10 +1,12 @@
 """MAX through `max serve`, Modular's engine.
 
-Facts of MAX 26.7 (engines-other §6, and its source): a field that it does not know is refused
-(400); temperatures end at 2; a stop sequence stays in the text; on a CPU it takes float32 weights
-only, and one request at a time; the first start of a model compiles for minutes (about seven on two
-idle cores) and later ones take seconds; without the variable below it sends telemetry to its vendor
-and opens a second port for metrics.
+Facts of MAX 26.7: a field that it does not know is refused (400); temperatures end at 2; a stop
+sequence stays in the text; on a CPU it takes float32 weights only, and one request at a time; the
+first start of a model compiles for minutes (about seven on two idle cores) and later ones take
+seconds; without the variable below it sends telemetry to its vendor and opens a second port for
+metrics.
+
+See docs/reference/engines.md#max.
 """
 
 from __future__ import annotations

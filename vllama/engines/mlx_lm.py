@@ -1,10 +1,12 @@
 """MLX through `mlx_lm.server`: Apple's own library, and the reader of models made for it.
 
-Facts of mlx-lm 0.32 (engines-other §5, and its source): it listens before the weights are loaded
-and stays up if they cannot be (503, a line in its log), as it does when its port is taken; a
-request with any other model's name makes it look for that on the hub; requests with a seed are
-done one at a time; log probabilities are in whole answers only, which are never asked for here.
-There is no key; pages of a browser are kept out by an empty list of origins.
+Facts of mlx-lm 0.32: it listens before the weights are loaded and stays up if they cannot be (503,
+a line in its log), as it does when its port is taken; a request with any other model's name makes
+it look for that on the hub; requests with a seed are done one at a time; log probabilities are in
+whole answers only, which are never asked for here. There is no key; pages of a browser are kept
+out by an empty list of origins.
+
+See docs/reference/engines.md#mlx-lm.
 """
 
 from __future__ import annotations

@@ -1,12 +1,14 @@
 """Transformers through `transformers serve`: every architecture, by the reference implementation.
 
-Facts of transformers 5.23 (engines-other §4, and its source): a request with a field that it does
-not know is refused (422); sampling is greedy unless `do_sample` is set, and only the JSON in the
-field `generation_config` can set it, as well as `top_k`, `min_p` and the repetition penalty; its
-limits of tokens are 20 and 1024 by default, so one is always sent; a body's `frequency_penalty`
-would become the repetition penalty. The stream ends without `[DONE]`, its usage comes with the
-last choice. `--continuous-batching` takes the sampling of the first request for all that follow,
-which is why it is not used: one request at a time.
+Facts of transformers 5.23: a request with a field that it does not know is refused (422); sampling
+is greedy unless `do_sample` is set, and only the JSON in the field `generation_config` can set it,
+as well as `top_k`, `min_p` and the repetition penalty; its limits of tokens are 20 and 1024 by
+default, so one is always sent; a body's `frequency_penalty` would become the repetition penalty.
+The stream ends without `[DONE]`, its usage comes with the last choice. `--continuous-batching`
+takes the sampling of the first request for all that follow, which is why it is not used: one
+request at a time.
+
+See docs/reference/engines.md#transformers-serve.
 """
 
 from __future__ import annotations

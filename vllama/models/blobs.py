@@ -1,7 +1,9 @@
 """Files that clients upload, by their checksum: `<data_dir>/blobs/sha256-<64 hex digits>`.
 
-The layout and the answers are Ollama's (contract §1.5, §7.1). A file has its final name only when
-it is whole and its checksum is right. Blocking; safe from many threads and processes.
+The layout and the answers are Ollama's. A file has its final name only when it is whole and its
+checksum is right. Blocking; safe from many threads and processes.
+
+See docs/reference/ollama-api.md#model-management, #store.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Names of models in Ollama's cloud: refused as an Ollama does that has its cloud switched off.
 
-Contract §1.1, §3.9. Pure.
+Pure.
+
+See docs/reference/ollama-api.md#routes, #names.
 """
 
 from __future__ import annotations

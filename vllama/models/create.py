@@ -2,7 +2,9 @@
 
 `create`: 1. resolve the name; 2. read the base's metadata, which proves that it can be used;
 3. merge the settings over the base's; 4. write. Knows stores through `Library` only. Blocking.
-Facts: contract §1.7 (fields, statuses), §4.4; what replaces what is Ollama's server/create.go.
+What replaces what follows Ollama's server/create.go.
+
+See docs/reference/ollama-api.md#create, #modelfile.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from vllama.models.types import Bundle, Format, ModelInfo
 
 Tell = Callable[[str], None]
 QUANTS = ("F32", "F16", "BF16", "Q4_K_S", "Q4_K_M", "Q8_0")
-"""What Ollama can quantise to (§1.7)."""
+"""What Ollama can quantise to."""
 MAX_TAG = 80
 
 

@@ -1,7 +1,7 @@
 """Fetches one file into a place for blobs: ranged, parallel, resumable, verified.
 
-Why not huggingface_hub's own download: it cannot resume in a later process, takes a damaged
-byte silently, gives up on a reset, cannot be cancelled (measured, research/model-sources.md §1.4).
+Why not huggingface_hub's own download: it cannot resume in a later process, takes a damaged byte
+silently, gives up on a reset, cannot be cancelled (measured).
 
 1. Known by its etag and complete in its place: nothing to do.
 2. Ask the source for the address, take the blob's lock (two pulls share one download).
@@ -10,6 +10,8 @@ byte silently, gives up on a reset, cannot be cancelled (measured, research/mode
 4. Verify the checksum, give the blob its name.
 
 The calling thread reports progress and hashes while the workers run.
+
+See docs/reference/hub.md#why-downloads-are-our-own.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """What a model says about itself: GGUF metadata → `ModelInfo`, and Ollama's views of it.
 
 Key names are those of docs/gguf.md; the views follow Ollama's `/api/show` (`details`,
-`model_info`; research/ollama-contract.md §1.6, §3.10, §3.11). Reads headers only.
+`model_info`). Reads headers only.
+
+See docs/reference/ollama-api.md#show, #capabilities, #details.
 """
 
 from __future__ import annotations

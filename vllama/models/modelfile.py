@@ -1,4 +1,4 @@
-"""Modelfiles: text → instructions, and a model's settings → text (contract §1.6, §4.4). Pure.
+"""Modelfiles: text → instructions, and a model's settings → text. Pure.
 
 The grammar is Ollama's (parser/parser.go)::
 
@@ -8,6 +8,8 @@ The grammar is Ollama's (parser/parser.go)::
 Keywords in any case, white space around a value is ignored. A quoted text ends at the first line
 end that closes its quotes, so it may have several lines, and quotes inside its lines; there are no
 escapes. One thing cannot be written so: a text with triple quotes at the end of an inner line.
+
+See docs/reference/ollama-api.md#show, #modelfile.
 """
 
 from __future__ import annotations

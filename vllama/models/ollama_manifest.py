@@ -1,7 +1,9 @@
 """Ollama's manifests: which blobs make up a model, and which of them can be served. Pure.
 
 A manifest names a config and layers by SHA-256; what a layer is, its media type says
-(`application/vnd.ollama.image.model`). Facts: contract §7.1.
+(`application/vnd.ollama.image.model`).
+
+See docs/reference/ollama-api.md#store.
 """
 
 from __future__ import annotations

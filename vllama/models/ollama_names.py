@@ -3,7 +3,9 @@
 A name belongs to a registry that speaks Ollama's protocol if it says so (`ollama://model`), names
 a host (`host/namespace/model`), or is a plain library name and the settings name a registry for
 those. Plain http is for this machine, for a registry set so, and for pulls that ask for it
-(Ollama's `insecure`; contract §3.9).
+(Ollama's `insecure`).
+
+See docs/reference/ollama-api.md#names.
 """
 
 from __future__ import annotations

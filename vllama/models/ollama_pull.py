@@ -5,7 +5,9 @@
 3. The manifest's file, last: what Ollama or vllama can see is complete. Then the blobs that only
    the manifest before it needed are deleted.
 
-Blocking; call it in a thread. Statuses are Ollama's (contract §1.5).
+Blocking; call it in a thread. Statuses are Ollama's.
+
+See docs/reference/ollama-api.md#model-management.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Options as text, after `PARAMETER` in a Modelfile or `/set parameter`: text → value. Pure.
 
-Names and types are Ollama's (contract §2.1, §2.2).
+Names and types are Ollama's.
+
+See docs/reference/ollama-api.md#request-options, #load-options.
 """
 
 from __future__ import annotations

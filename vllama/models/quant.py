@@ -1,7 +1,9 @@
 """Quantisation names: in file names, in tags, in `general.file_type`.
 
-Pure text and numbers. The grammar of names is gathered from the quantisers' repositories
-(research/peers.md §4.6); the numbers are llama.cpp's `enum llama_ftype` (include/llama.h).
+Pure text and numbers. The grammar of names comes from the quantisers' repositories; the numbers
+are llama.cpp's `enum llama_ftype` (include/llama.h).
+
+See docs/reference/hub.md#file-names-and-quantisations.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """The prompt of a request as its engine will see it: rendered, counted, cut to the context.
 
 Counted with the engine's own tokenizer, and rendered here where the engine would not do it right.
+
+See docs/reference/ollama-api.md#truncation.
 """
 
 from __future__ import annotations
@@ -111,7 +113,7 @@ class Prompt:
     ) -> Sequence[Message]:
         """Return the messages that fit into the context; count them on the way.
 
-        Oldest messages go first, system messages and the last one stay (contract §3.6).
+        Oldest messages go first, system messages and the last one stay.
         Nothing is counted for an engine that counts by itself, unless `always` or where it might be
         too long. Images can only be
         given to the engine with the messages, so that they need its own template; so does what only

@@ -1,7 +1,9 @@
 """The last step of every body for an engine: only the fields that it takes, where it takes them.
 
 Engines differ in what they do with a field that they do not know: most ignore it, some refuse the
-whole request (engines-other §1.6). One reads sampling from a JSON object inside a string.
+whole request. One reads sampling from a JSON object inside a string.
+
+See docs/reference/engines.md#differences-between-engines.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """Parts of a request body that go to an engine, spelled as its traits say.
 
 Used by `openai_in` (Ollama's dialect) and `adapt` (OpenAI's): parameters, schemas, thinking,
-images. Sources: contract §2.1, §2.4; engines-llamacpp §2 (what llama.cpp's Python
-server cannot take).
+images.
+
+See docs/reference/ollama-api.md#request-options, #engine-fields, #openai-chat-completions;
+docs/reference/engines.md#llama-cpp-python-requests, #llama-cpp-python.
 """
 
 from __future__ import annotations
@@ -71,7 +73,7 @@ def engine_role(role: str, traits: Traits) -> str:
 def put_model(body: dict[str, Any], traits: Traits, model: str) -> None:
     """Set the name that the engine wants to hear, and streaming: a client that leaves must free it.
 
-    (engines-llamacpp §2: an answer that is not streamed runs to its end, whoever left.)
+    An answer that is not streamed runs to its end, even if its client has left.
     """
     body["model"] = traits.model_name or model
     body["stream"] = True
@@ -207,7 +209,7 @@ def adapt_response_format(value: object, traits: Traits) -> dict[str, object] | 
 
 
 def put_think(body: dict[str, Any], think: Think, traits: Traits) -> None:
-    """Switch thinking, where the engine's templates can be told (§2.4); a client's own kwargs win.
+    """Switch thinking, where the engine's templates can be told; a client's own kwargs win.
 
     Families differ in the name of the switch, and templates ignore names they do not know.
     """
@@ -244,14 +246,14 @@ def need_tools(traits: Traits) -> None:
 
 
 def effort_of(body: Mapping[str, Any]) -> object:
-    """Return the effort that a body asks for; `reasoning` wins over `reasoning_effort` (§1.8)."""
+    """Return the effort that a body asks for; `reasoning` wins over `reasoning_effort`."""
     reasoning = body.get("reasoning")
     effort = reasoning.get("effort") if isinstance(reasoning, dict) else None
     return body.get("reasoning_effort") if effort is None else effort
 
 
 def parse_effort(value: object) -> Think:
-    """Map OpenAI's reasoning effort to `think` (§1.8). Raises BadRequest."""
+    """Map OpenAI's reasoning effort to `think`. Raises BadRequest."""
     if value is None:
         return None
     if value == "none":

@@ -1,7 +1,9 @@
-"""Anthropic's conversations as OpenAI's messages (contract §1.9).
+"""Anthropic's conversations as OpenAI's messages.
 
 A turn of the user becomes the results of tools, each a message of its own, and what else was said;
 a turn of the assistant one message with its text, calls and earlier thinking.
+
+See docs/reference/ollama-api.md#messages.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""Anthropic's `POST /v1/messages` as a chat request in OpenAI's form (contract §1.9).
+"""Anthropic's `POST /v1/messages` as a chat request in OpenAI's form.
 
 The result goes through `adapt_chat` like an OpenAI client's own body, so that what an engine lacks
 is supplied in one place. Unknown fields are ignored, as are `metadata`, `cache_control` and the
 budget of thinking. Errors are worded as Anthropic's: `field.path: what is wrong`.
+
+See docs/reference/ollama-api.md#messages.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""An engine's streamed answer as Anthropic's message, whole or in events (contract §1.9).
+"""An engine's streamed answer as Anthropic's message, whole or in events.
 
 Order of events: `message_start`, `ping`, for each block `content_block_start`, its deltas (and a
 `signature_delta` after thinking) and `content_block_stop`, then `message_delta` with the reason and
 the real usage, `message_stop`. A failure after the first event is an `error` event.
+
+See docs/reference/ollama-api.md#messages.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from vllama.errors import ContextOverflow, VllamaError
 from vllama.parsers.tool_calls import CallCollector
 
 CHARS_PER_TOKEN = 4
-"""Ollama's estimate (contract §1.9), for engines that count by themselves and at the end only."""
+"""Ollama's estimate, for engines that count by themselves and at the end only."""
 
 _DELTAS = {
     BlockKind.TEXT: (b"text_delta", b"text"),
@@ -127,7 +129,7 @@ class MessagesWriter(BlockWriter):
         return _encode(self._message(content, reason, sequence, counted))
 
     def _reason(self, tally: Tally) -> tuple[str, str | None]:
-        """Return `stop_reason` and `stop_sequence`; a whole call wins (§1.9)."""
+        """Return `stop_reason` and `stop_sequence`; a whole call wins."""
         called = any(block.kind is BlockKind.CALL for block in self._blocks)
         cut = tally.finish_reason == "length"
         if called and not (cut and self.cut_in_call):

@@ -1,8 +1,10 @@
 """Vectors: what engines answer, and the arithmetic that is left to the front.
 
-Sources: contract §1.4, §1.9; engines-llamacpp §5 (llama.cpp's Python server
-gives one vector a token).
-Pure Python: a few hundred tokens of a few hundred numbers take milliseconds, numpy's import more.
+llama.cpp's Python server gives one vector per token. Pure Python: a few hundred tokens of a few
+hundred numbers take milliseconds, numpy's import more.
+
+See docs/reference/ollama-api.md#embed, #openai-embeddings;
+docs/reference/engines.md#llama-cpp-python-embeddings.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ class EmbeddingsRequest:
 
 
 def parse_embeddings(data: Mapping[str, Any]) -> EmbeddingsRequest:
-    """Parse a decoded body (contract §1.9). "" is an input as any other.
+    """Parse a decoded body. "" is an input as any other.
 
     Tokens, which Ollama refuses, are taken as OpenAI takes them. Raises BadRequest.
     """
@@ -145,7 +147,7 @@ def normalize(vector: Sequence[float]) -> Vector:
 
 
 def truncate_dimensions(vector: Sequence[float], dimensions: int) -> Vector:
-    """Keep the first `dimensions` numbers and normalise again (§1.4); 0 keeps all."""
+    """Keep the first `dimensions` numbers and normalise again; 0 keeps all."""
     if dimensions <= 0 or dimensions >= len(vector):
         return list(vector)
     return normalize(vector[:dimensions])
@@ -165,7 +167,7 @@ def finished(
 
 
 def embeddings_reply(model: str, vectors: Sequence[msgspec.Raw], prompt_tokens: int) -> bytes:
-    """Build the answer of `POST /v1/embeddings` of `finished` vectors (§1.9)."""
+    """Build the answer of `POST /v1/embeddings` of `finished` vectors."""
     return msgspec.json.encode(
         {
             "object": "list",
@@ -196,7 +198,7 @@ def _vector(raw: bytes, traits: Traits) -> Vector:
 
 
 def base64s(vector: Sequence[float]) -> str:
-    """Return a JSON string: the numbers as float32, little-endian, in base64 (§1.9)."""
+    """Return a JSON string: the numbers as float32, little-endian, in base64."""
     numbers = array("f", vector)
     if sys.byteorder == "big":
         numbers.byteswap()

@@ -1,9 +1,11 @@
 """Ollama's `options`: defaults, the model's own parameters, the request, in this order.
 
-Names, defaults and type rules are those of contract §2 (Ollama's `api/types.go`, `FromMap`): an
-integer takes any number (fractions are cut), a float any number, booleans and lists are strict,
-null is "not given", unknown and obsolete names are ignored. `stop` may also be a plain string, and
-a wrong type is a 400 where Ollama answers 500 (both are improvements named by the contract).
+Names, defaults and type rules are Ollama's (`api/types.go`, `FromMap`): an integer takes any
+number (fractions are cut), a float any number, booleans and lists are strict, null is "not given",
+unknown and obsolete names are ignored. `stop` may also be a plain string, and a wrong type is a
+400 where Ollama answers 500 (both are improvements named by the contract).
+
+See docs/reference/ollama-api.md#options.
 """
 
 from __future__ import annotations

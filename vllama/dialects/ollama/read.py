@@ -1,8 +1,10 @@
 """Ollama's requests: bytes to frozen values, or BadRequest with Ollama's text.
 
-Sources: contract §1.2–1.4 (fields, types, defaults), §1.10 (texts), §2 (options' types are checked
-in `options`), §3.2 (keep_alive), §3.5 (think), §3.7 (images). An empty model name is left to the
-routes, which answer it differently.
+The types of options are checked in `options`. An empty model name is left to the routes, which
+answer it differently.
+
+See docs/reference/ollama-api.md#generate, #chat, #embed, #failures, #keep-alive, #thinking,
+#images-and-audio.
 """
 
 from __future__ import annotations
@@ -122,7 +124,7 @@ def parse_generate(body: bytes) -> GenerateRequest:
 
 
 def check_raw(request: GenerateRequest) -> None:
-    """Refuse what a raw prompt leaves no place for (after the model was found, §1.2)."""
+    """Refuse what a raw prompt leaves no place for (after the model was found)."""
     if request.raw and (request.system or request.template or request.context):
         raise BadRequest("raw mode does not support template, system, or context")
 
@@ -324,7 +326,7 @@ def _token(fields: Fields, item: object) -> int:
 
 
 def _images(fields: Fields) -> tuple[str, ...]:
-    """Check base64 as Go does on decoding: the standard alphabet, padded, no `data:` (§3.7)."""
+    """Check base64 as Go does on decoding: the standard alphabet, padded, no `data:`."""
     images: list[str] = []
     for item in fields.items("images", "[]api.ImageData"):
         if item is None:

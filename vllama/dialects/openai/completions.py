@@ -1,8 +1,10 @@
-"""OpenAI's older route, `POST /v1/completions`, as Ollama serves it (contract §1.9).
+"""OpenAI's older route, `POST /v1/completions`, as Ollama serves it.
 
 A prompt is a turn of a conversation there, put into the model's own template; text that the client
 has finished itself goes through with `raw`. Without `max_tokens` nothing but the context is a
 limit. More than Ollama: lists of prompts, `n`, `echo`, `logprobs`. `best_of` changes nothing.
+
+See docs/reference/ollama-api.md#openai-completions.
 """
 
 from __future__ import annotations

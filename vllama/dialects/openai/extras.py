@@ -1,7 +1,9 @@
 """Fields of Ollama's own that the `/v1` routes take as well.
 
-Ollama ignores them there, and its users ask for them (contract §9, no. 3): `options`, `num_ctx`,
-`keep_alive`, `think`, `truncate` and `shift`. What OpenAI's own field says wins over an option.
+Ollama ignores them there, and its users ask for them: `options`, `num_ctx`, `keep_alive`, `think`,
+`truncate` and `shift`. What OpenAI's own field says wins over an option.
+
+See docs/reference/ollama-api.md#fields-missing-on-v1.
 """
 
 from __future__ import annotations

@@ -1,7 +1,10 @@
 """The `messages` of an OpenAI client, made fit for the engine behind.
 
-Sources: contract §1.8 (what Ollama takes: text, images as data URIs, audio), engines-llamacpp §2
-(what llama.cpp's Python server cannot take: parts, null content, `developer`).
+Ollama takes text, images as data URIs, and audio. llama.cpp's Python server cannot take parts,
+null content, or the role `developer`.
+
+See docs/reference/ollama-api.md#openai-chat-completions;
+docs/reference/engines.md#llama-cpp-python-requests.
 """
 
 from __future__ import annotations

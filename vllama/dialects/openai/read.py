@@ -1,9 +1,12 @@
 """An OpenAI client's own body, made fit for the engine behind.
 
-What an engine understands passes untouched. What would make it fail (engines-llamacpp §2: nulls,
-content parts, `developer`, `json_schema`, wrong types answer 500 there) is rewritten, or refused
-here with OpenAI's words. Absent `temperature` and `top_p` become 1.0 as in Ollama (contract §1.8);
-the other parameters come from Ollama's defaults or the model's own.
+What an engine understands passes untouched. What would make it fail (llama.cpp's Python server
+answers nulls, content parts, `developer`, `json_schema` and wrong types with 500) is rewritten, or
+refused here with OpenAI's words. Absent `temperature` and `top_p` become 1.0 as in Ollama; the
+other parameters come from Ollama's defaults or the model's own.
+
+See docs/reference/engines.md#llama-cpp-python-requests;
+docs/reference/ollama-api.md#openai-chat-completions.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""The input items of the Responses API as OpenAI's chat messages (contract §1.9).
+"""The input items of the Responses API as OpenAI's chat messages.
 
 Calls and the reasoning before them belong to one message of the assistant; the API lists them one
 after the other. Reasoning comes back as we gave it: plain text in `encrypted_content`.
+
+See docs/reference/ollama-api.md#responses.
 """
 
 from __future__ import annotations

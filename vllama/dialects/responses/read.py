@@ -1,8 +1,10 @@
-"""OpenAI's `POST /v1/responses` as a chat request in OpenAI's older form (contract §1.9).
+"""OpenAI's `POST /v1/responses` as a chat request in OpenAI's older form.
 
 The result goes through `adapt_chat` like any other body. The API keeps nothing here: `store` is not
 used, which the answer says, and a request that refers to what was kept is refused, where Ollama
 answers as if the conversation began with it.
+
+See docs/reference/ollama-api.md#responses.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
-"""An engine's streamed answer as a response of the Responses API (contract §1.9).
+"""An engine's streamed answer as a response of the Responses API.
 
 Order of events: `created`, `in_progress`; for each item `output_item.added`, its parts and deltas,
 `output_item.done`; then `completed` or `failed`. Every event has the next `sequence_number`; there
 is no `[DONE]`. An answer cut by its length is completed, too, as in Ollama: the official client's
 streams know no other good end. That it was cut stands in `incomplete_details`.
+
+See docs/reference/ollama-api.md#responses.
 """
 
 from __future__ import annotations

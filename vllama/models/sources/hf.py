@@ -1,7 +1,9 @@
 """The Hugging Face hub as a source: metadata, addresses and errors through huggingface_hub.
 
-The bytes are fetched by `models.download` (why: docs/decisions; research/model-sources.md §1.4).
-All exceptions of huggingface_hub and its HTTP library are mapped to ours here and only here.
+The bytes are fetched by `models.download`. All exceptions of huggingface_hub and its HTTP library
+are mapped to ours here and only here.
+
+See docs/reference/hub.md#why-downloads-are-our-own.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """The hub's JSON → our values. Pure, and believes nothing: a mirror may leave fields out.
 
-Fields as the hub's `/api/models` routes give them (model-sources §2.2). What is missing or of
-another type than it should be counts as not told; only what nothing works without is insisted on.
+Fields as the hub's `/api/models` routes give them. What is missing or of another type than it
+should be counts as not told; only what nothing works without is insisted on.
+
+See docs/reference/hub.md#hub-api.
 """
 
 from __future__ import annotations

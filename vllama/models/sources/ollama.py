@@ -1,8 +1,10 @@
 """A registry of models that speaks Ollama's protocol: manifests, where blobs are, tokens.
 
-The protocol is Docker's registry API v2 with Ollama's media types (contract §7.4). The bytes are
-fetched by `models.download`: `locate` finds the storage's own address first, as the registry's
-credentials must not go there. All exceptions of the HTTP library are mapped to ours here.
+The protocol is Docker's registry API v2 with Ollama's media types. The bytes are fetched by
+`models.download`: `locate` finds the storage's own address first, as the registry's credentials
+must not go there. All exceptions of the HTTP library are mapped to ours here.
+
+See docs/reference/ollama-api.md#registry.
 """
 
 from __future__ import annotations

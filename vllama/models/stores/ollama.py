@@ -1,7 +1,9 @@
 """Ollama's own store read in place: what `ollama pull` or vllama brought there is served as it is.
 
 Nothing is copied or converted. vllama deletes there what it pulled itself; other models are
-Ollama's, and go only when the user insists. Facts: contract §7.1, §7.2.
+Ollama's, and go only when the user insists.
+
+See docs/reference/ollama-api.md#store.
 """
 
 from __future__ import annotations

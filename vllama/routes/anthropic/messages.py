@@ -1,7 +1,9 @@
-"""Anthropic's routes: `POST /v1/messages` and its `count_tokens` (contract §1.9).
+"""Anthropic's routes: `POST /v1/messages` and its `count_tokens`.
 
 Keys and versions in the headers are accepted and ignored, as Ollama does. `relay_blocks` serves
 every dialect that becomes a chat request in OpenAI's form.
+
+See docs/reference/ollama-api.md#messages.
 """
 
 from __future__ import annotations
@@ -125,7 +127,7 @@ async def chat_model(gateway: Gateway, name: str) -> Entry:
 def prepared(entry: Entry, chat: dict[str, Any], extras: Extras) -> dict[str, Any]:
     """Complete a chat request with what belongs to the model: its own turns, its sampling.
 
-    What the model cannot do about thinking is left out in silence (contract §1.9).
+    What the model cannot do about thinking is left out in silence.
     """
     defaults, _ = entry.options(extras.options)
     out = {"temperature": defaults.temperature, "top_p": defaults.top_p, **chat}

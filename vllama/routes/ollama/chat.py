@@ -1,4 +1,7 @@
-"""`POST /api/chat` (contract §1.3)."""
+"""`POST /api/chat`.
+
+See docs/reference/ollama-api.md#chat.
+"""
 
 from __future__ import annotations
 

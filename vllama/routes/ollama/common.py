@@ -1,4 +1,7 @@
-"""What the Ollama routes that infer do alike, in Ollama's order of checks (contract §1.2, §1.3)."""
+"""What the Ollama routes that infer do alike, in Ollama's order of checks.
+
+See docs/reference/ollama-api.md#generate, #chat, #raw-context-system-template.
+"""
 
 from __future__ import annotations
 
@@ -197,7 +200,7 @@ def with_system(
 ) -> Sequence[Message]:
     """Put what the model brings before the conversation: its MESSAGEs (`own`), then its SYSTEM.
 
-    The system prompt is left out if the conversation itself begins with one (contract §3.4).
+    The system prompt is left out if the conversation itself begins with one.
     """
     turns = (*(own_message(item) for item in own), *messages)
     if not system or (messages and messages[0].role == "system"):

@@ -1,4 +1,7 @@
-"""Vectors: `POST /api/embed`, `/api/embeddings` (contract §1.4), and those of `/v1/embeddings`."""
+"""Vectors: `POST /api/embed`, `/api/embeddings`, and those of `/v1/embeddings`.
+
+See docs/reference/ollama-api.md#embed.
+"""
 
 from __future__ import annotations
 
@@ -169,7 +172,7 @@ async def embed_all(
 async def fit_input(
     upstream: Upstream, traits: Traits, text: str, *, truncate: bool, limit: float
 ) -> tuple[str, int]:
-    """Cut an input to `limit` tokens, or refuse it (contract §1.4); return how many went, too."""
+    """Cut an input to `limit` tokens, or refuse it; return how many went, too."""
     if len(text.encode()) < limit - MOST_AROUND:  # a token is a byte at least
         return text, 0
     tokens = await tokenize(upstream, traits, text, special=True)

@@ -1,4 +1,7 @@
-"""`POST /api/generate` (contract §1.2)."""
+"""`POST /api/generate`.
+
+See docs/reference/ollama-api.md#generate.
+"""
 
 from __future__ import annotations
 

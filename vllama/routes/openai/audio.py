@@ -1,7 +1,9 @@
-"""Speech to text: `POST /v1/audio/transcriptions` and `translations` (contract §1.9).
+"""Speech to text: `POST /v1/audio/transcriptions` and `translations`.
 
 An engine that has such a route gets the form as it came. One whose model hears in a chat is asked
 there at temperature 0, as Ollama does.
+
+See docs/reference/ollama-api.md#audio-transcriptions.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""The OpenAI routes, passed through to the engine's own (contract §1.8, §1.9).
+"""The OpenAI routes, passed through to the engine's own.
 
 What a client sends is only changed where the engine could not take it (`Traits`); the engine is
 always asked to stream, so that a client who leaves stops the generation.
+
+See docs/reference/ollama-api.md#openai-chat-completions, #openai-completions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""OpenAI's older route, `POST /v1/completions` (contract §1.9)."""
+"""OpenAI's older route, `POST /v1/completions`.
+
+See docs/reference/ollama-api.md#openai-completions.
+"""
 
 from __future__ import annotations
 

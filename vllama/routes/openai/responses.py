@@ -1,4 +1,7 @@
-"""OpenAI's `POST /v1/responses` (contract §1.9), whose clients may compress what they send."""
+"""OpenAI's `POST /v1/responses`, whose clients may compress what they send.
+
+See docs/reference/ollama-api.md#responses.
+"""
 
 from __future__ import annotations
 
