@@ -146,14 +146,12 @@ def bars(rows: list[Row]) -> list[Finding]:
         add(7, what, together(over, *pair), 0.5)
     for api, mine in OURS:
         findings.append(exact(rows, api, mine))
-    for what, base, limit, text in (
-        ("version", "bare1", 1.2, "`vllama --version` ÷ `python -c pass`"),
-        ("help", "bare2", 6, "`vllama --help` ÷ `python -c pass`"),
-        ("accept", "bare3", 2, "`vllama serve` accepts connections ÷ `python -c pass`"),
-        ("answer", "bare3", 10, "`vllama serve` has answered ÷ `python -c pass`"),
+    for what, limit, text in (
+        ("version", 150, "`vllama --version`"),
+        ("help", 400, "`vllama --help`"),
+        ("answer", 1000, "`vllama serve` has answered its first request"),
     ):
-        pair = (pick(rows, "startup", "vllama", path) for path in (what, base))
-        add(9, text, together(over, *pair), limit)
+        add(9, text, each("startup", "vllama", what), limit, unit="ms")
     return findings
 
 

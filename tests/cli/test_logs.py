@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,7 +17,7 @@ import pytest
 
 from tests.cli.conftest import Vllama
 from vllama import log_context
-from vllama.cli.server_log import Line, Log, LogFile, Text
+from vllama.cli.server_log import BatchHandler, JsonFormatter, LogFile, TextFormatter, add_context
 from vllama.supervise.logs import OWN_LOG, aside, open_log, rotate
 
 
@@ -83,19 +83,20 @@ def record(text: str, level: int = logging.INFO) -> logging.LogRecord:
     return logging.LogRecord("vllama.x", level, "", 0, text, (), None)
 
 
-def line(text: str, level: int = logging.INFO) -> Line:
-    return Line(record(text, level))
+def line(text: str, level: int = logging.INFO) -> str:
+    made = record(text, level)
+    add_context(made)
+    return f"{JsonFormatter().format(made)}\n"
 
 
 def test_the_own_log(vllama: Vllama, logs: Path) -> None:
     file = LogFile(logs / OWN_LOG)
-    file.write([line("begun")])
+    file.write(line("begun"))
     traced = log_context.trace.set(log_context.Trace("abc-1"))
     named = log_context.model.set("tiny:1b")
-    file.write([line("bad \x1b[2J news\nof two lines", logging.ERROR)])
+    file.write(line("bad \x1b[2J news\nof two lines", logging.ERROR))
     log_context.trace.reset(traced)
     log_context.model.reset(named)
-    file.close()
     first, second = (json.loads(line) for line in vllama("logs", "--json").stdout.splitlines())
     assert set(first) == {"ts", "level", "logger", "msg"}
     assert (second["request_id"], second["model"], second["level"]) == ("abc-1", "tiny:1b", "error")
@@ -117,7 +118,7 @@ def test_what_somebody_asks_for_stays_within_its_line(sign: str) -> None:
         failed = logging.LogRecord(
             "vllama.x", logging.ERROR, "", 0, f"GET /é 模{sign}y", (), sys.exc_info()
         )
-    shown = Text().line(Line(failed))
+    shown = TextFormatter().format(failed)
     first, *rest = shown.split("\n")
     assert first.endswith(f": GET /é 模{repr(sign)[1:-1]}y")
     assert rest[0].startswith("Traceback ") and rest[-1].startswith(("ValueError: in ", "it"))
@@ -129,7 +130,7 @@ def test_the_own_log_is_bounded_and_shared(tmp_path: Path) -> None:
     path = tmp_path / OWN_LOG
     files = [LogFile(path, max_bytes=4000) for _ in range(2)]
     for number in range(60):
-        files[number % 2].write([line(f"line {number}")])
+        files[number % 2].write(line(f"line {number}"))
     numbers = [
         int(json.loads(line)["msg"].split()[1])
         for part in (aside(path), path)
@@ -138,31 +139,26 @@ def test_the_own_log_is_bounded_and_shared(tmp_path: Path) -> None:
     assert aside(path).exists() and max(path.stat().st_size, aside(path).stat().st_size) <= 4000
     assert numbers == list(range(60))
     for number in range(1000):
-        files[number % 2].write([line(f"line {number}")])
+        files[number % 2].write(line(f"line {number}"))
     assert sorted(part.name for part in tmp_path.iterdir()) == [OWN_LOG, f"{OWN_LOG}.1"]
-    for file in files:
-        file.close()
 
 
-class Kept:
-    """A place for lines that keeps the batches."""
+class Batches:
+    """Keeps the batches that are written."""
 
     def __init__(self) -> None:
         self.batches: list[list[str]] = []
         self.three = asyncio.Event()
 
-    def write(self, lines: Sequence[Line]) -> None:
-        self.batches.append([line.text for line in lines])
+    def write(self, text: str) -> None:
+        self.batches.append(text.split())
         if len(self.batches) == 3:
             self.three.set()
 
-    def close(self) -> None:
-        self.batches.append([])
-
 
 def test_lines_are_written_in_batches_and_none_is_lost() -> None:
-    kept = Kept()
-    log = Log([kept])
+    kept = Batches()
+    log = BatchHandler(logging.Formatter(), kept.write)
     log.handle(record("alone"))
 
     async def run() -> None:
@@ -176,21 +172,24 @@ def test_lines_are_written_in_batches_and_none_is_lost() -> None:
 
     asyncio.run(run())
     log.close()
-    assert kept.batches == [["alone"], ["one", "two", "bad"], ["three"], ["last"], []]
+    assert kept.batches == [["alone"], ["one", "two", "bad"], ["three"], ["last"]]
+
+
+def test_only_the_owner_reads_the_log(tmp_path: Path) -> None:
+    LogFile(tmp_path / "logs" / OWN_LOG).write(line("one"))
+    assert (tmp_path / "logs" / OWN_LOG).stat().st_mode & 0o777 == 0o600
 
 
 def test_a_name_that_is_no_text_is_logged(tmp_path: Path) -> None:
     file = LogFile(tmp_path / OWN_LOG)
-    file.write([line("no file \udcff")])
-    file.close()
+    file.write(line("no file \udcff"))
     assert json.loads((tmp_path / OWN_LOG).read_text())["msg"] == "no file \udcff"
 
 
 def test_a_full_disk_stops_nobody(tmp_path: Path) -> None:
     (tmp_path / "no folder").touch()
     file = LogFile(tmp_path / "no folder" / OWN_LOG)
-    file.write([line("lost")])
-    file.close()
+    file.write(line("lost"))
 
 
 # -- following --------------------------------------------------------------------------------
@@ -247,8 +246,7 @@ def test_follow_waits_for_the_first_start(env: dict[str, str], logs: Path) -> No
 @pytest.mark.parametrize("model", ["tiny:1b", None])
 def test_follow_ends_when_nobody_reads(env: dict[str, str], logs: Path, model: str | None) -> None:
     file = LogFile(logs / OWN_LOG)
-    file.write([line("begun")])
-    file.close()
+    file.write(line("begun"))
     with following(env, *([model] if model else [])) as process:
         assert process.stdout and process.stderr
         assert process.stdout.readline()
@@ -259,8 +257,7 @@ def test_follow_ends_when_nobody_reads(env: dict[str, str], logs: Path, model: s
 
 def test_colour_is_for_terminals(logs: Path, terminal, vllama: Vllama) -> None:
     file = LogFile(logs / OWN_LOG)
-    file.write([line("trouble", logging.ERROR)])
-    file.close()
+    file.write(line("trouble", logging.ERROR))
     shown = terminal("logs")
     assert shown.finish() == 0
     assert b"\x1b[31m" in shown._raw and "trouble" in shown.screen
