@@ -41,6 +41,7 @@ check: $(STAMPS)/dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/mypy examples/engine/vllama_echo examples/engine/tests
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/names.py
 

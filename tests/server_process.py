@@ -23,7 +23,10 @@ LIMIT_S = 240.0
 class Server:
     """A running server. Use it as a context manager; leaving checks that nothing is left."""
 
-    def __init__(self, home: Path, *arguments: str, fake: bool = True, env=None):
+    def __init__(
+        self, home: Path, *arguments: str, fake: bool = True, env=None, python=sys.executable
+    ):
+        self.python = str(python)
         self.home = home
         home.mkdir(parents=True, exist_ok=True)
         self.models = home / "models"
@@ -48,7 +51,7 @@ class Server:
     @property
     def command(self) -> list[str]:
         """Return the command line of the server."""
-        return [sys.executable, "-m", "vllama", "serve", "--port", "0", *self.arguments]
+        return [self.python, "-m", "vllama", "serve", "--port", "0", *self.arguments]
 
     def __enter__(self) -> Server:
         self.start()

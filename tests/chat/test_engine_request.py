@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import base64
 import json
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from vllama.chat.engine.request import chat_call, completion_call, embed_call
 from vllama.chat.engine.traits import SchemaStyle, Traits, VectorStyle
 from vllama.chat.request import Message, Sampling, ToolCall
+from vllama.engines.request_body import add_fields
 from vllama.errors import BadRequest, CapabilityMissing
 
 NAMES = (
@@ -24,7 +26,6 @@ LCP = Traits(  # as llama_cpp.server
     takes_content_parts=False,
     takes_null_content=False,
     takes_developer_role=False,
-    takes_max_completion_tokens=False,
     takes_nulls=False,
     takes_logprobs=False,
     schema_style=SchemaStyle.JSON_OBJECT,
@@ -54,9 +55,10 @@ def chat(
     return json.loads(call.body)
 
 
-def test_a_list_that_is_always_sent_is_added_to_the_requests() -> None:
+def test_an_adapter_has_the_last_word_on_a_body() -> None:
     names = {"stop": "stop"}
-    traits = Traits(context_length=9, parameters=names, always={"stop": ["<e>"], "kept": ["<e>"]})
+    finish = partial(add_fields, defaults={"stop": ["<e>"], "kept": ["<e>"]})
+    traits = Traits(context_length=9, parameters=names, finish_body=finish)
     assert chat(traits)["stop"] == ["<e>"]
     sent = chat(traits, sampling=Sampling(stop=("x",)))
     assert (sent["stop"], sent["kept"]) == (["x", "<e>"], ["<e>"])

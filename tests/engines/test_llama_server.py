@@ -375,9 +375,10 @@ def test_a_turns_end_ends_the_answer():
     end = {"turn_end": ("<|eot|>", 7)}
     values = {"mode": Mode.CHAT, "alias": "m", "context_length": 4096}
     by_request = {"preserved_tokens": ["<|eot|>"], "stop": ["<|eot|>"]}
-    assert ENGINE.traits(bundle(), Settings(**values, **end)).always == by_request
-    assert ENGINE.traits(bundle(), Settings(**values)).always == {}
-    assert ENGINE.traits(bundle(), Settings(**values | {"mode": Mode.EMBED}, **end)).always == {}
+    assert ENGINE.traits(bundle(), Settings(**values, **end)).finish_body({}) == by_request
+    assert ENGINE.traits(bundle(), Settings(**values)).finish_body is None
+    embeds = Settings(**values | {"mode": Mode.EMBED}, **end)
+    assert ENGINE.traits(bundle(), embeds).finish_body is None
     at_start = PYTHON_SERVER.launch(bundle(), Settings(**values, **end), WHEEL, ENDPOINT, {}).argv
     place = at_start.index("--kv_overrides")
     assert at_start[place + 1] == "tokenizer.ggml.eot_token_id=int:7"

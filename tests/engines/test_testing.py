@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from vllama.chat.engine.traits import Traits
-from vllama.engines.base import FailurePattern, Installation, Missing, Mode
+from vllama.engines.base import FailurePattern, Installation, Missing
 from vllama.engines.contract import load_built_in
 from vllama.engines.failures import COMMON_FAILURES
 from vllama.engines.package_server import PackageServer
@@ -137,10 +137,17 @@ FAULTS = [
     (with_traits(num_ctx=1), "sets `num_ctx`"),
     (with_traits(max_concurrency=0), "allows no request at all"),
     (with_traits(parameters={"heat": "temperature"}), "unknown names in `parameters`: heat"),
-    (with_traits(limits={"temperature": (2.0, 1.0)}), "limits temperature to nothing"),
+    (
+        with_traits(finish_body=lambda body: body.pop("messages")),
+        "`finish_body` returns [",
+    ),
+    (
+        with_traits(finish_body=lambda body: {**body, "n": next(COUNTER)}),
+        "`finish_body` is not pure",
+    ),
+    (with_traits(finish_body=lambda body: {}), "`finish_body` drops `messages`"),
     (with_traits(rerank_path="rerank"), "the rerank_path 'rerank': a path begins with '/'"),
     (with_traits(roles=frozenset({"user"})), "does not take messages of the roles assistant"),
-    (Good(modes=(Mode.EMBED,)), "says `embeds=False`"),
     (
         with_method(
             "traits",

@@ -160,8 +160,8 @@ def test_senses_are_the_models():
 
 
 def test_scores_and_vectors_are_an_embedding_processs():
-    assert traits().rerank_path is None and not traits().embeds
-    assert traits(mode=Mode.EMBED).rerank_path == "/v1/rerank" and traits(mode=Mode.EMBED).embeds
+    assert traits().rerank_path is None
+    assert traits(mode=Mode.EMBED).rerank_path == "/v1/rerank"
 
 
 @pytest.mark.parametrize(
@@ -439,5 +439,5 @@ def test_the_template_that_a_folder_lacks_is_given():
     assert own.count("--chat-template") == 1
     assert "--chat-template" not in launch(chat_template=template).argv
     told = traits(**given)
-    assert (told.was_given_template, told.always) == (True, {"stop_token_ids": [7]})
-    assert (traits().was_given_template, traits().always) == (False, {})
+    assert told.was_given_template and told.finish_body({}) == {"stop_token_ids": [7]}
+    assert not traits().was_given_template and traits().finish_body is None

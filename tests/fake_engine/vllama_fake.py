@@ -124,7 +124,6 @@ class FakeEngine:
             completes_chats=bare and "counts" not in bundle.name,
             schema_style=SchemaStyle.JSON_OBJECT if bare else SchemaStyle.OPENAI,
             vector_style=VectorStyle.PER_TOKEN,
-            embeds=settings.mode is Mode.EMBED,
             dead_words=("the core is dead",),
             takes_audio="hears" in bundle.name,
             request_id_header="x-request-id",

@@ -96,7 +96,6 @@ class External:
             takes_images=True,
             takes_prompt_lists=True,
             takes_template_kwargs=True,
-            embeds=True,
             # whether it has them shows when they are asked for
             rerank_path="/v1/rerank",
             transcription_path="/v1/audio/transcriptions",

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from vllama.chat.engine.traits import SchemaStyle, Stops, Traits
 from vllama.engines.argv import has_flag
@@ -21,6 +22,7 @@ from vllama.engines.failures import COMMON_FAILURES
 from vllama.engines.locate import PackageLocation
 from vllama.engines.package_server import GIB, PARAMETERS, PackageServer, explain_mlx_only
 from vllama.engines.recipe import Recipe, Wheels
+from vllama.engines.request_body import clamp_field, keep_fields
 from vllama.environments.place import Step
 from vllama.hardware.types import Platform
 from vllama.models.types import Bundle, Capability, ModelInfo
@@ -71,6 +73,12 @@ RECIPE = Recipe(
     ),
     by_hand="pip install 'max[serve]'",
 )
+
+
+def finish_body(body: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what it would refuse, and move the temperature into its range."""
+    clamp_field(body, "temperature", 0.0, 2.0)
+    return keep_fields(body, FIELDS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,8 +144,7 @@ class MaxServe(PackageServer):
             max_concurrency=settings.parallel or (1 if on_cpu else 64),
             model_name=settings.alias,
             parameters=PARAMETERS,
-            taken_fields=FIELDS,
-            limits={"temperature": (0.0, 2.0)},
+            finish_body=finish_body,
             schema_style=SchemaStyle.NONE,
             stops=Stops.KEPT,
             formats_completions=False,

@@ -14,6 +14,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from vllama.chat.engine.traits import SchemaStyle, Traits
 from vllama.engines.base import FailurePattern, Overhead, Settings
@@ -21,13 +22,14 @@ from vllama.engines.failures import COMMON_FAILURES, GENERAL
 from vllama.engines.locate import PackageLocation
 from vllama.engines.package_server import PARAMETERS, PackageServer
 from vllama.engines.recipe import MachineKind, Recipe, Wheels
+from vllama.engines.request_body import add_fields
 from vllama.environments.place import Step
 from vllama.hardware.types import Platform
 from vllama.models.types import Bundle, Capability
 from vllama.supervise.spec import Endpoint, Fault
 
 MIB = 1024**2
-LOOKS_BACK = 64
+PENALTY_WINDOW = 64
 """Tokens that penalties look at: Ollama's number; its own default is 20."""
 
 FAILURES = (
@@ -118,16 +120,17 @@ class MlxLm(PackageServer):
         It parses calls and thinking where it knows the tokenizer's marks and leaves those of other
         models in the text: so the front looks there too.
         """
-        looks = ("repetition", "presence", "frequency")
+        penalties = ("repetition", "presence", "frequency")
+        defaults = {
+            "max_tokens": settings.context_length,
+            **{f"{name}_context_size": PENALTY_WINDOW for name in penalties},
+        }
         return Traits(
             context_length=settings.context_length,
             max_concurrency=settings.parallel or 1,
             model_name="default_model",
             parameters=PARAMETERS,
-            always={
-                "max_tokens": settings.context_length,
-                **{f"{name}_context_size": LOOKS_BACK for name in looks},
-            },
+            finish_body=partial(add_fields, defaults=defaults),
             schema_style=SchemaStyle.NONE,
             formats_completions=False,
             parses_tools=False,

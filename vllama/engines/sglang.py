@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from vllama.chat.engine.traits import Tokenizer, Traits
 from vllama.engines.base import FailurePattern, Mode, Overhead, Settings
@@ -21,6 +23,7 @@ from vllama.engines.failures import COMMON_FAILURES
 from vllama.engines.locate import PackageLocation
 from vllama.engines.package_server import GIB, PARAMETERS, PackageServer, explain_mlx_only
 from vllama.engines.recipe import MachineKind, Recipe, Wheels
+from vllama.engines.request_body import add_fields, clamp_field
 from vllama.environments.place import Step
 from vllama.hardware.types import Platform, Vendor
 from vllama.models.types import Bundle, Capability, ModelInfo
@@ -76,6 +79,14 @@ RECIPE = Recipe(
     by_hand="pip install sglang (Linux with an NVIDIA GPU)",
 )
 AT_ONCE = 256
+
+
+def finish_body(body: dict[str, Any], turn_end: tuple[str, int] | None) -> dict[str, Any]:
+    """Spell values as it wants them, and end the answer at the token that the template sets."""
+    clamp_field(body, "repetition_penalty", 1e-3, 2.0)
+    if body.get("top_k") == 0:
+        body["top_k"] = -1  # all tokens
+    return add_fields(body, {"stop_token_ids": [turn_end[1]]}) if turn_end else body
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,8 +149,7 @@ class Sglang(PackageServer):
             max_concurrency=settings.parallel or AT_ONCE,
             model_name=settings.alias,
             parameters=PARAMETERS,
-            limits={"repeat_penalty": (1e-3, 2.0)},
-            no_top_k=-1,
+            finish_body=partial(finish_body, turn_end=settings.turn_end),
             parses_tools=False,
             splits_reasoning=False,
             takes_images=Capability.VISION in settings.capabilities,
@@ -147,9 +157,7 @@ class Sglang(PackageServer):
             takes_n=True,
             takes_template_kwargs=True,
             takes_continue_final_message=True,
-            always={"stop_token_ids": [settings.turn_end[1]]} if settings.turn_end else {},
             takes_reasoning_effort=True,
-            embeds=settings.mode is Mode.EMBED,
             rerank_path="/v1/rerank",
             transcription_path="/v1/audio/transcriptions",
             tokenizer=Tokenizer(

@@ -11,10 +11,12 @@ import asyncio
 import importlib
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 from vllama.chat.engine.traits import Traits
 from vllama.chat.request import Sampling
@@ -58,6 +60,12 @@ MODEL = ModelInfo(
     embedding_length=576, block_count=30, head_count=9, head_count_kv=(3,), key_length=64,
     value_length=64, vocab_size=49152, weights_bytes=96_570_000,
 )  # fmt: skip
+
+
+CHAT = {
+    "model": "m", "messages": [{"role": "user", "content": "Hi"}], "stream": True,
+    "temperature": 0.8, "top_k": 40, "stop": ["x"], "seed": 7, "max_tokens": 9,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,20 +253,29 @@ def _check_traits(engine: Engine) -> Iterator[str]:
             yield "`traits` sets `num_ctx`, which belongs to single requests"
         if traits.max_concurrency < 1:
             yield "`traits` allows no request at all: `max_concurrency` is at least 1"
-        if mode is Mode.EMBED and not traits.embeds:
-            yield "`traits` says `embeds=False` of a process that is started for embeddings"
-        for names, where in ((traits.parameters, "parameters"), (traits.limits, "limits")):
-            if unknown := sorted(set(names) - set(Sampling.__struct_fields__)):
-                yield f"`traits` has unknown names in `{where}`: {', '.join(unknown)}"
-        for name, (low, high) in traits.limits.items():
-            if low > high:
-                yield f"`traits` limits {name} to nothing ({low} to {high})"
+        if unknown := sorted(set(traits.parameters) - set(Sampling.__struct_fields__)):
+            yield f"`traits` has unknown names in `parameters`: {', '.join(unknown)}"
+        if traits.finish_body:
+            yield from _check_body(traits.finish_body)
         for field in fields(traits):
             path = getattr(traits, field.name) if field.name.endswith("_path") else None
             if path is not None and not path.startswith("/"):
                 yield f"`traits` has the {field.name} '{path}': a path begins with '/'"
         if traits.roles is not None and (lacks := {"system", "user", "assistant"} - traits.roles):
             yield f"`traits` does not take messages of the roles {', '.join(sorted(lacks))}"
+
+
+def _check_body(finish_body: Callable[[dict[str, Any]], object]) -> Iterator[str]:
+    """Finish a chat's body twice."""
+    first, second = finish_body(deepcopy(CHAT)), finish_body(deepcopy(CHAT))
+    if not isinstance(first, dict):
+        yield f"`finish_body` returns {first!r}: return the body"
+        return
+    if first != second:
+        yield "`finish_body` is not pure: the same body gave another"
+    for name in ("messages", "stream"):
+        if name not in first:
+            yield f"`finish_body` drops `{name}`"
 
 
 def _check_failures(engine: Engine) -> Iterator[str]:

@@ -16,6 +16,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import msgspec
 
 from vllama.chat.engine.traits import SchemaStyle, Stops, Traits
 from vllama.engines.base import FailurePattern, Overhead, Settings
@@ -23,6 +27,7 @@ from vllama.engines.failures import COMMON_FAILURES
 from vllama.engines.locate import PackageLocation
 from vllama.engines.package_server import GIB, PackageServer, explain_mlx_only, has_gpu_torch
 from vllama.engines.recipe import Recipe, Wheels
+from vllama.engines.request_body import add_fields, keep_fields
 from vllama.environments.place import Step
 from vllama.hardware.types import Platform
 from vllama.models.types import Bundle, Capability, ModelInfo
@@ -34,10 +39,12 @@ PARAMETERS = {
     "seed": "seed",
     "stop": "stop",
     "max_tokens": "max_tokens",
-    "top_k": "generation_config.top_k",
-    "min_p": "generation_config.min_p",
-    "repeat_penalty": "generation_config.repetition_penalty",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "repeat_penalty": "repetition_penalty",
 }
+IN_CONFIG = ("top_k", "min_p", "repetition_penalty")
+"""Parameters that it reads only from the JSON in the field `generation_config`."""
 FIELDS = frozenset(
     {
         "model", "messages", "prompt", "stream", "temperature", "top_p", "seed", "stop",
@@ -111,6 +118,13 @@ RECIPE = Recipe(
 )
 
 
+def finish_body(body: dict[str, Any], limit: int) -> dict[str, Any]:
+    """Put sampling where it is read, send a limit always, and leave out what would be refused."""
+    config = {name: body.pop(name) for name in IN_CONFIG if name in body} | {"do_sample": True}
+    body["generation_config"] = msgspec.json.encode(config).decode()
+    return keep_fields(add_fields(body, {"max_tokens": limit}), FIELDS)
+
+
 @dataclass(frozen=True, kw_only=True)
 class TransformersServe(PackageServer):
     """Adapter of `transformers serve`."""
@@ -167,11 +181,7 @@ class TransformersServe(PackageServer):
             context_length=settings.context_length,
             model_name=str(bundle.path),
             parameters=PARAMETERS,
-            taken_fields=FIELDS,
-            always={
-                "max_tokens": settings.context_length,
-                "generation_config.do_sample": True,
-            },
+            finish_body=partial(finish_body, limit=settings.context_length),
             schema_style=SchemaStyle.NONE,
             stops=Stops.KEPT,
             formats_completions=False,

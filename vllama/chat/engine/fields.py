@@ -33,9 +33,9 @@ LIMITS: Mapping[str, tuple[float, float]] = {
     "frequency_penalty": (-2.0, 2.0),
     "repeat_penalty": (1e-3, 1e6),
 }
-"""What the engines accept; Ollama accepts anything, so values are moved inside.
+"""What all engines accept; Ollama accepts anything, so values are moved inside.
 
-`Traits.limits` has those of an engine that accepts less.
+An adapter whose engine accepts less narrows a value in its `finish_body`.
 """
 
 _SENT = (
@@ -102,7 +102,7 @@ def _sampling(sampling: Sampling, traits: Traits) -> dict[str, Any]:
     body: dict[str, Any] = {}
     for name in _SENT:
         if name in traits.parameters:
-            body[traits.parameters[name]] = clamp(name, getattr(sampling, name), traits)
+            body[traits.parameters[name]] = clamp(name, getattr(sampling, name))
     seed = mask_seed(sampling.seed, traits)
     if seed is not None and "seed" in traits.parameters:
         body[traits.parameters["seed"]] = seed
@@ -123,13 +123,13 @@ def put_max_tokens(
         body[name] = None if traits.takes_nulls else traits.context_length
 
 
-def clamp(name: str, value: float, traits: Traits) -> float:
-    """Move a parameter's value into the range that the engine accepts."""
+def clamp(name: str, value: float) -> float:
+    """Move a parameter's value into the range that all engines accept."""
     if name == "top_k":
-        return int(min(value, _INT32_MAX)) if value > 0 else traits.no_top_k
+        return int(min(value, _INT32_MAX)) if value > 0 else 0
     if name in ("repeat_last_n", "num_keep"):
         return int(min(max(value, -1), _INT32_MAX))
-    low, high = traits.limits.get(name, LIMITS[name])
+    low, high = LIMITS[name]
     return min(max(value, low), high)
 
 

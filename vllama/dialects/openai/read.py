@@ -223,7 +223,7 @@ def _parameters(out: dict[str, Any], traits: Traits, defaults: Sampling | None) 
     for spelled, name in _spellings(traits):
         if spelled in out:
             read = _integer if name in _INTEGERS else _number
-            given[name] = clamp(name, read(spelled, out.pop(spelled)), traits)
+            given[name] = clamp(name, read(spelled, out.pop(spelled)))
     seed = out.pop("seed") if "seed" in out else None
     stop = _stop(out.pop("stop")) if "stop" in out else None
     for name in _COUNTS:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -27,6 +28,7 @@ from vllama.engines.base import (
 from vllama.engines.child_env import build_child_env
 from vllama.engines.failures import compile_failures
 from vllama.engines.recipe import Recipe
+from vllama.engines.request_body import add_fields
 from vllama.hardware.types import Platform
 from vllama.models.types import Bundle, Format, ModelInfo
 from vllama.supervise.spec import Endpoint, Grace, HttpProbe, LaunchSpec
@@ -76,15 +78,15 @@ def spell(flags: Sequence[Flag], start: Start) -> Iterator[str]:
 class LlamaCpp:
     """Adapter of one of llama.cpp's servers.
 
-    `locate` looks for it, `program` gives the first words of its command line. `default_slots` is
-    how many requests it answers at once if nobody says how many, `most_slots` the most it can
-    (None: any number); each has a context of its own. `reads_projectors`: it takes images where the
-    model has a projector; `logprobs_at_start`: it gives log probabilities only if it was started
-    for them; `rerank_path` is its route for models that rank; `leaves_thinking` tells of a chat
-    template whose thinking it does not split off; `ending` gives the fields of a request that make
-    a token (text and number) end the answer, where that is not settled at the start. `by_platform`
-    holds preference and reason for Apple silicon, another macOS, and anything else. `key_variable`
-    carries the key: an argument is for everybody on the machine to read.
+    `locate` finds its installation and `program` gives the first words of its command line.
+    `default_slots` is the number of simultaneous requests unless the user sets one, `most_slots`
+    the limit (None: none); each slot has a context of its own. `reads_projectors`: it accepts
+    images if the model has a projector. `logprobs_at_start`: it returns log probabilities only if
+    it was started for them. `rerank_path` is its route for models that rank. `leaves_thinking`
+    tells whether it does not split off the thinking of a chat template. `end_turn_at` returns the
+    fields of a request that end the answer at a token (text and number), where that is not set at
+    the start. `by_platform` holds preference and reason for Apple silicon, another macOS, and
+    anything else. `key_variable` carries the key, since every user can read a command line.
     """
 
     name: str
@@ -114,7 +116,7 @@ class LlamaCpp:
     keeps_connections: bool = True
     rerank_path: str | None = None
     leaves_thinking: Callable[[str | None], bool] = lambda template: False
-    ending: Callable[[str, int], Mapping[str, object]] = lambda token, number: {}
+    end_turn_at: Callable[[str, int], Mapping[str, object]] = lambda token, number: {}
 
     def find(self, search_paths: SearchPaths) -> Installation | Missing:
         """Look for it where all engines are looked for, without importing it."""
@@ -204,12 +206,13 @@ class LlamaCpp:
             and not has_flag(settings.extra_args, "--no-context-shift"),
             takes_logprobs=settings.logprobs or not self.logprobs_at_start,
             takes_images=self.reads_projectors and bundle.projector is not None,
-            embeds=embeds,
             logged_usage=None if drafts else self.base_traits.logged_usage,
             rerank_path=self.rerank_path if embeds else None,
             splits_reasoning=self.base_traits.splits_reasoning
             and not self.leaves_thinking(settings.chat_template),
-            always=self.ending(*settings.turn_end) if settings.turn_end and not embeds else {},
+            finish_body=partial(add_fields, defaults=self.end_turn_at(*settings.turn_end))
+            if settings.turn_end and not embeds
+            else None,
         )
 
 

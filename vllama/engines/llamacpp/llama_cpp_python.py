@@ -195,7 +195,6 @@ TRAITS = Traits(
     takes_content_parts=False,
     takes_null_content=False,
     takes_developer_role=False,
-    takes_max_completion_tokens=False,
     takes_nulls=False,
     roles=frozenset({"system", "user", "assistant", "tool"}),
     schema_style=SchemaStyle.JSON_OBJECT,

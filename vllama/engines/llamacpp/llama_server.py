@@ -147,7 +147,7 @@ def _template(start: Start) -> str | None:
     return start.settings.chat_template if start.settings.template_family else None
 
 
-def ending(token: str, number: int) -> Mapping[str, object]:
+def end_turn_at(token: str, number: int) -> Mapping[str, object]:
     """Return the fields by which a completion ends at a token.
 
     A control token has no text there, unless it is to be preserved; then it can be a stop sequence.
@@ -260,5 +260,5 @@ ENGINE = LlamaCpp(
     keeps_connections=False,
     rerank_path="/v1/rerank",
     leaves_thinking=has_unknown_thinking,
-    ending=ending,
+    end_turn_at=end_turn_at,
 )

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from vllama.chat.engine.traits import Tokenizer, Traits
@@ -29,6 +30,7 @@ from vllama.engines.failures import compile_failures
 from vllama.engines.locate import find_package
 from vllama.engines.package_server import PARAMETERS, explain_mlx_only
 from vllama.engines.recipe import Recipe
+from vllama.engines.request_body import add_fields
 from vllama.engines.vllm.failures import DEAD_LINE, DEAD_WORDS, FAILURES
 from vllama.engines.vllm.memory import GPU_SEQUENCES, SEQUENCES, supports_seeds, tune
 from vllama.engines.vllm.parsers import choose_reasoning_parser, choose_tool_parser
@@ -192,12 +194,13 @@ class Vllm:
             splits_reasoning=has_flag(given, REASONING_PARSER),
             takes_images=Capability.VISION in settings.capabilities,
             takes_audio=Capability.AUDIO in settings.capabilities,
-            embeds=embeds,
             takes_n=True,
             takes_template_kwargs=True,
             takes_continue_final_message=True,
             was_given_template=settings.template_family is not None,
-            always={"stop_token_ids": [settings.turn_end[1]]} if settings.turn_end else {},
+            finish_body=partial(add_fields, defaults={"stop_token_ids": [settings.turn_end[1]]})
+            if settings.turn_end
+            else None,
             takes_prompt_lists=True,
             # tools reach the template also with "none", and any other choice wants a parser
             silent_tool_choice="none",
