@@ -11,11 +11,14 @@ PARALLEL := -n 2 --dist worksteal
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test test-vllm test-engines test-fast check fix docs docs-serve bench bench-ollama soak clean
+.PHONY: demo dev test test-vllm test-engines test-fast check fix docs docs-serve bench bench-ollama soak clean
 .DELETE_ON_ERROR:
 
 demo: $(STAMPS)/engine $(STAMPS)/model
 	$(BIN)/python scripts/demo.py
+
+# for those who change vllama or add an engine
+dev: $(STAMPS)/dev $(STAMPS)/model
 
 # The second step has the properties again, with five times the examples. What needs vLLM or another
 # engine that is no default has a command of its own. There, an engine that is missing is a failure.
