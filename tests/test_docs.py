@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from vllama.scheduler.views import Phase
+from vllama.supervise.spec import State
+
 ROOT = Path(__file__).parent.parent
 PAGES = sorted((*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")))
 LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -83,3 +86,37 @@ def test_every_decision_is_listed():
     folder = ROOT / "docs" / "decisions"
     listed = (folder / "README.md").read_text()
     assert [p.name for p in folder.glob("0*.md") if f"({p.name})" not in listed] == []
+
+
+def state_diagrams() -> list[set[str]]:
+    """Return the states of each diagram of states in architecture.md."""
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    blocks = re.findall(r"stateDiagram-v2\n(.*?)```", page, re.DOTALL)
+    arrow = re.compile(r"^ *(\S+) --> ([^\s:]+)", re.MULTILINE)
+    return [{s for pair in arrow.findall(block) for s in pair} - {"[*]"} for block in blocks]
+
+
+def test_the_diagrams_have_all_states():
+    assert state_diagrams() == [set(Phase), set(State)]
+
+
+def test_the_rooms_of_the_architecture_are_those_of_the_package():
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    table = page.partition("| Room |")[2].partition("\n\n")[0]
+    first_cells = "".join(re.findall(r"^\| ([^|]*) \|", table, re.MULTILINE))
+    named = {name.rstrip("/") for name in re.findall(r"`([^`]+)`", first_cells)}
+    hidden = {"__init__.py", "__main__.py", "__pycache__", "py.typed"}
+    rooms = (p for p in (ROOT / "vllama").iterdir() if p.is_file() or any(p.rglob("*.py")))
+    assert named == {room.name for room in rooms} - hidden
+
+
+PATH = re.compile(r"`((?:[a-z_]+/)+[a-z_]+\.(?:py|md|toml))[`:]")
+INTERNAL = [ROOT / "docs" / "architecture.md", *sorted((ROOT / "docs" / "decisions").glob("0*.md"))]
+
+
+@pytest.mark.parametrize("page", INTERNAL, ids=lambda p: p.name)
+def test_every_file_that_is_named_exists(page):
+    named = set(PATH.findall(page.read_text()))
+    assert [
+        n for n in named if not (ROOT / n).exists() and not (ROOT / "vllama" / n).exists()
+    ] == []
