@@ -1,7 +1,7 @@
-"""What a line of the log tells besides its text: for which request, and of which model.
+"""What the log says besides a line's text: the request and the model it belongs to.
 
-Both are variables of the running task, so that no function has to hand them on. Set by the gateway
-for a request and by the scheduler for an instance; read by the log and by the calls to an engine.
+Both are context variables of the running task, so no function has to pass them on. The gateway sets
+them for a request, the scheduler for an instance; the log and the calls to engines read them.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ model: ContextVar[str] = ContextVar("model", default="")
 class Trace:
     """A request's identity; `id` is what the client knows it by.
 
-    `name` is what engines are told: it differs from `id` where another request that runs has the
-    same, for some engines refuse a second one of a name.
+    `name` is what engines get. It differs from `id` if another running request has the same id:
+    some engines refuse a second request of one name.
     """
 
     __slots__ = ("_calls", "id", "name")
@@ -38,7 +38,7 @@ class Trace:
 trace: ContextVar[Trace | None] = ContextVar("trace", default=None)
 
 
-def sane(id_: str) -> bool:
+def is_usable_id(id_: str) -> bool:
     """Tell whether a client's id may stand in logs and headers: bounded, one printable word."""
     return 0 < len(id_) <= MAX_LENGTH and id_.isascii() and id_.isprintable() and " " not in id_
 

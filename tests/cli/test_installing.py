@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.facts import CPU
-from vllama.cli.installing import offers_for, picked, told
+from vllama.cli.installing import describe_offer, find_offers, pick_offer
 from vllama.engines.install import Offer, make_offer
 from vllama.engines.llamacpp.llama_cpp_python import ENGINE as PYTHON_SERVER
 from vllama.engines.llamacpp.llama_server import ENGINE as NATIVE
@@ -43,7 +43,7 @@ def test_one_of_two_is_picked(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(typed))
-    chosen = picked(offers)
+    chosen = pick_offer(offers)
     assert (chosen.engine if chosen else None) is taken
     shown = capsys.readouterr()
     assert "Install which one now (1, 2, or n for none)? [1]" in shown.err
@@ -51,11 +51,11 @@ def test_one_of_two_is_picked(
 
 
 def test_what_each_offer_says(offers: list[Offer]) -> None:
-    first, second = ("\n".join(told(each)) for each in offers)
+    first, second = ("\n".join(describe_offer(each)) for each in offers)
     assert "why          runs on any CPU, faster than llama_cpp.server" in first
     assert "note         nothing is compiled" in first
     assert "note         it is compiled, for some 4 minutes" in second
 
 
 def test_what_cannot_be_installed_here_is_left_out(tmp_path: Path) -> None:
-    assert offers_for(["external", "sglang-jax"], tmp_path) == []
+    assert find_offers(["external", "sglang-jax"], tmp_path) == []

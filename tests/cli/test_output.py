@@ -8,10 +8,10 @@ import random
 
 import pytest
 
-from vllama.cli.chat.word_wrap import WordWrap
-from vllama.cli.model_view import section_lines, sections
-from vllama.cli.output import show_error, table_lines
-from vllama.cli.progress import _Lines, event_of, label
+from vllama.cli.chat.answer_view import WordWrap
+from vllama.cli.model_view import format_sections, make_sections
+from vllama.cli.output import align_cells, show_error
+from vllama.cli.progress import _Lines, label_event, read_event
 from vllama.cli.reporter import TerminalReporter
 from vllama.cli.server_log import set_up_logging
 from vllama.models.types import PullEvent
@@ -21,12 +21,12 @@ Capture = pytest.CaptureFixture[str]
 
 
 def test_tables() -> None:
-    assert table_lines(("NAME", "ID"), [("模型", "1"), ("a", "22")]) == [
+    assert align_cells(("NAME", "ID"), [("模型", "1"), ("a", "22")]) == [
         "NAME    ID",
         "模型    1",
         "a       22",
     ]
-    assert table_lines(("NAME", "ID"), []) == ["NAME    ID"]
+    assert align_cells(("NAME", "ID"), []) == ["NAME    ID"]
 
 
 def test_errors(capsys: Capture) -> None:
@@ -76,7 +76,7 @@ def test_sections() -> None:
         "license": "\n\nApache License\n\n  Version 2.0\nmore",
         "system": "",
     }
-    assert section_lines(sections(shown)) == [
+    assert format_sections(make_sections(shown)) == [
         "  Model",
         "    architecture        qwen3",
         "    parameters          0.6B",
@@ -106,7 +106,7 @@ def test_sections() -> None:
             "clip.vision.projection_dim": 2560,
         },
     }
-    lines = section_lines(sections(seeing))
+    lines = format_sections(make_sections(seeing))
     assert lines[5] == "    requires            0.19.0"
     assert lines[11:17] == [
         "  Projector",
@@ -116,9 +116,9 @@ def test_sections() -> None:
         "    dimensions          2560",
         "",
     ]
-    titles = [title for title, _ in sections(shown, verbose=True)]
+    titles = [title for title, _ in make_sections(shown, verbose=True)]
     assert "Metadata" in titles
-    assert sections({}) == []
+    assert make_sections({}) == []
 
 
 def test_progress_as_lines(capsys: Capture) -> None:
@@ -150,11 +150,11 @@ def test_progress_as_lines(capsys: Capture) -> None:
 
 
 def test_events_of_the_api() -> None:
-    event = event_of({"status": "pulling ab", "digest": "sha256:ab", "total": 7})
+    event = read_event({"status": "pulling ab", "digest": "sha256:ab", "total": 7})
     assert event == PullEvent(status="pulling ab", digest="ab", total_bytes=7, completed_bytes=0)
-    assert label(event) == "pulling ab"
-    assert event_of({"status": "success"}) == PullEvent(status="success")
-    assert event_of({}) == PullEvent(status="")
+    assert label_event(event) == "pulling ab"
+    assert read_event({"status": "success"}) == PullEvent(status="success")
+    assert read_event({}) == PullEvent(status="")
 
 
 def test_the_voice_of_the_server(capsys: Capture) -> None:

@@ -28,19 +28,21 @@ def env(env: dict[str, str]) -> dict[str, str]:
 def test_a_model_that_is_here(gguf: Path, vllama: Vllama) -> None:
     done = vllama("plan", str(gguf), "--ctx", "1024", "--json")
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told["format"] == "gguf" and told["download_bytes"] == 0 and told["candidates"] == []
-    (file,) = told["files"]
+    result = json.loads(done.stdout)
+    assert (
+        result["format"] == "gguf" and result["download_bytes"] == 0 and result["candidates"] == []
+    )
+    (file,) = result["files"]
     assert (file["here"], file["size_bytes"]) == (True, gguf.stat().st_size)
-    rows = {row["engine"]: row for row in told["engines"]}
+    rows = {row["engine"]: row for row in result["engines"]}
     assert not rows["vllm"]["taken"] and "does not read gguf" in rows["vllm"]["reason"]
-    assert told["context_length"] == 1024
-    memory = told["memory"]
+    assert result["context_length"] == 1024
+    memory = result["memory"]
     assert memory["total_bytes"] == sum(
         memory[name]
         for name in ("weights_bytes", "kv_cache_bytes", "compute_bytes", "process_bytes")
     )
-    assert "PORT" in told["command"] and str(gguf) in told["command"]
+    assert "PORT" in result["command"] and str(gguf) in result["command"]
 
 
 def test_a_person_sees_sections(gguf: Path, vllama: Vllama) -> None:
@@ -56,12 +58,12 @@ def test_a_person_sees_sections(gguf: Path, vllama: Vllama) -> None:
 def test_a_model_on_the_hub_is_not_downloaded(gguf: Path, env: dict[str, str], vllama) -> None:
     with hub_with(gguf) as hub:
         env["HF_ENDPOINT"] = hub.url
-        told = json.loads(vllama("plan", "org/tiny-GGUF", "--json").stdout)
+        result = json.loads(vllama("plan", "org/tiny-GGUF", "--json").stdout)
         hub.settle()
         assert hub.sent("cdn") <= gguf.stat().st_size  # the header only; here it is all there is
-    assert told["download_bytes"] == gguf.stat().st_size
-    assert told["model"] == "hf.co/org/tiny-GGUF:Q4_K_M"
-    (taken,) = [row for row in told["candidates"] if row["taken"]]
+    assert result["download_bytes"] == gguf.stat().st_size
+    assert result["model"] == "hf.co/org/tiny-GGUF:Q4_K_M"
+    (taken,) = [row for row in result["candidates"] if row["taken"]]
     assert taken["repository"] == "org/tiny-GGUF" and taken["reason"]
     assert not (Path(env["HOME"]) / ".cache/huggingface/hub").exists()
 
@@ -78,8 +80,8 @@ def test_what_does_not_fit_is_said_with_numbers(gguf: Path, vllama: Vllama) -> N
     assert done.returncode == 3
     assert "model requires more system memory" in done.stderr and "smaller" in done.stderr
     assert "Engines" in done.stdout and "Command" not in done.stdout
-    told = json.loads(vllama("plan", str(gguf), "--ctx", "2000000000", "--json").stdout)
-    assert "GiB" in told["error"] and told["hint"]
+    result = json.loads(vllama("plan", str(gguf), "--ctx", "2000000000", "--json").stdout)
+    assert "GiB" in result["error"] and result["hint"]
 
 
 def test_an_unknown_name(vllama: Vllama) -> None:

@@ -207,7 +207,7 @@ def test_images(stub: StubServer, vllama: Vllama, tmp_path: Path) -> None:
 )
 def test_blocks(text: str, is_open: bool, message: str) -> None:
     assert repl.is_open(text) is is_open
-    assert repl.without_quotes(text) == message
+    assert repl.strip_quotes(text) == message
 
 
 def test_switches_with_a_value(stub: StubServer, vllama: Vllama) -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.cli.conftest import Vllama
 from tests.cli.stub import Body, Reply, StubServer
 from vllama.cli.client import Client
-from vllama.cli.commands.ps import processor, until
+from vllama.cli.commands.ps import describe_expiry, describe_processor
 from vllama.errors import BadRequest, Busy, ModelNotFound, ServerUnreachable, VllamaError
 from vllama.units import rfc3339_local
 
@@ -112,7 +112,7 @@ def test_ps_of_nothing(stub: StubServer, vllama: Vllama) -> None:
     ],
 )
 def test_processor(size: int, vram: int, text: str) -> None:
-    assert processor(size, vram) == text
+    assert describe_processor(size, vram) == text
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_processor(size: int, vram: int, text: str) -> None:
     ],
 )
 def test_until(model: Body, text: str) -> None:
-    assert until(model, 0.0) == text
+    assert describe_expiry(model, 0.0) == text
 
 
 def test_stop(stub: StubServer, vllama: Vllama) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vllama.log_context import MAX_LENGTH, Trace, sane
+from vllama.log_context import MAX_LENGTH, Trace, is_usable_id
 from vllama.routes.guards import Guards
 
 KEYS = ("sk-one", "sk-two")
@@ -57,7 +57,7 @@ def test_who_may_ask(path: str, authorization: str, api_key: str, allowed: bool)
     ],
 )
 def test_which_ids_of_clients_are_kept(given: str, kept: bool) -> None:
-    assert sane(given) is kept
+    assert is_usable_id(given) is kept
 
 
 def test_each_call_to_an_engine_has_an_id_of_its_own() -> None:

@@ -1,6 +1,6 @@
-"""The commands: name, where it is, one line about it; and the help page made of them.
+"""The commands: name, place and one line about each; and the help page made of them.
 
-Light on purpose: `vllama --help` imports this and nothing else, a command its own module only.
+The help page imports no command, and a command only its own module.
 """
 
 from __future__ import annotations

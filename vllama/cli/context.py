@@ -1,4 +1,4 @@
-"""Where the commands get their settings and the models on this disk from."""
+"""What commands work with: the settings, a client of the server, and the models on this disk."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ if TYPE_CHECKING:
 
 
 def load_settings() -> Config:
-    """Read the settings of a command without flags of its own; warn of what is wrong in them."""
-    loaded = config.load({}, config.environ())
-    for note in loaded.notes:
+    """Read the settings from variables and file; show warnings about them."""
+    settings = config.load({}, config.environ())
+    for note in settings.notes:
         show_warning(note)
-    return loaded
+    return settings
 
 
-def connect(loaded: Config | None = None) -> Client:
+def connect(settings: Config | None = None) -> Client:
     """Return a client of the server that the settings name."""
-    from vllama.cli.client import Client  # the commands about files need none
+    from vllama.cli.client import Client  # commands about files need none
 
-    loaded = loaded or load_settings()
-    return Client(loaded.url, key=loaded.key_to_send)
+    settings = settings or load_settings()
+    return Client(settings.url, key=settings.key_to_send)
 
 
-def local_library(loaded: Config) -> Library:
-    """Open the models on this disk; say so if the server is meant to be elsewhere."""
-    if not is_loopback(loaded.host) and loaded.host not in ("0.0.0.0", "::"):
-        say_aside(f"these are the models of this machine, not of {loaded.url}")
+def local_library(settings: Config) -> Library:
+    """Open the models on this disk; note it if the server is on another machine."""
+    if not is_loopback(settings.host) and settings.host not in ("0.0.0.0", "::"):
+        say_aside(f"these are the models of this machine, not of {settings.url}")
     config.prepare_environment()
     from vllama.models.library import open_library
 
-    return open_library(config.models_settings(loaded))
+    return open_library(config.models_settings(settings))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from vllama.engines.install import Offer
 
 
-def told(offer: Offer) -> list[str]:
+def describe_offer(offer: Offer) -> list[str]:
     """Say what will be fetched and how large it is, before it is."""
     from vllama.environments.place import requirements
     from vllama.units import format_bytes_decimal
@@ -39,7 +39,7 @@ def told(offer: Offer) -> list[str]:
     return [*lines, *(f"  {name:<11}  {text}" for name, text in notes if text)]
 
 
-def agreed(question: str, *, yes: bool) -> bool:
+def confirm_install(question: str, *, yes: bool) -> bool:
     """Ask, unless it is settled. Raises ConfigError where nobody can be asked."""
     if yes:
         return True
@@ -50,7 +50,7 @@ def agreed(question: str, *, yes: bool) -> bool:
     return confirm(question)
 
 
-def carry_out(offer: Offer) -> Installation:
+def install_with_progress(offer: Offer) -> Installation:
     """Install with bars or lines on stderr. Raises VllamaError; Ctrl-C ends it in order."""
     from vllama.cli.progress import PullDisplay
     from vllama.engines.install import install
@@ -70,7 +70,7 @@ def carry_out(offer: Offer) -> Installation:
         return asyncio.run(install(offer, on_line=on_line))
 
 
-def offer_missing(loaded: Config, error: EngineMissing, *, yes: bool) -> bool:
+def offer_missing(settings: Config, error: EngineMissing, *, yes: bool) -> bool:
     """Offer to install an engine that `serve` lacks; return whether one is there now.
 
     With `yes` the best is installed. False where nobody can be asked, where there is nothing to
@@ -79,28 +79,28 @@ def offer_missing(loaded: Config, error: EngineMissing, *, yes: bool) -> bool:
     from vllama import config
 
     asks = sys.stdin.isatty() and is_terminal(sys.stderr)
-    environments = config.places(loaded).environments
+    environments = config.places(settings).environments
     if not (yes or asks) or environments is None:
         return False
-    offers = offers_for(error.engines, environments)
+    offers = find_offers(error.engines, environments)
     if not offers:
         return False
     show_warning(error.message)
     if yes:
         offers = offers[:1]
     for number, each in enumerate(offers, 1):
-        first, *rest = told(each)
+        first, *rest = describe_offer(each)
         say_aside(f"{number}. {first}" if len(offers) > 1 else first)
         for line in rest:
             say_aside(line)
-    chosen = offers[0] if yes else picked(offers)
+    chosen = offers[0] if yes else pick_offer(offers)
     if chosen is None:
         return False
-    carry_out(chosen)
+    install_with_progress(chosen)
     return True
 
 
-def offers_for(names: Sequence[str], environments: Path) -> list[Offer]:
+def find_offers(names: Sequence[str], environments: Path) -> list[Offer]:
     """Return what can be installed here of some engines, in their order."""
     from vllama.engines.install import make_offer
     from vllama.engines.registry import find_engine, load_engines
@@ -118,7 +118,7 @@ def offers_for(names: Sequence[str], environments: Path) -> list[Offer]:
     return offers
 
 
-def picked(offers: Sequence[Offer]) -> Offer | None:
+def pick_offer(offers: Sequence[Offer]) -> Offer | None:
     """Let the user choose one by its number, the first by yes, or none."""
     if len(offers) == 1:
         return offers[0] if confirm("Install it now?") else None

@@ -8,7 +8,9 @@ HEAD_LINES = 2
 Row = tuple[str, ...]
 
 
-def sections(shown: Mapping[str, object], *, verbose: bool = False) -> list[tuple[str, list[Row]]]:
+def make_sections(
+    shown: Mapping[str, object], *, verbose: bool = False
+) -> list[tuple[str, list[Row]]]:
     """Return the sections of a model's description, without the empty ones."""
     found: list[tuple[str, list[Row]]] = [
         ("Model", _model(shown)),
@@ -25,7 +27,7 @@ def sections(shown: Mapping[str, object], *, verbose: bool = False) -> list[tupl
     return [(title, rows) for title, rows in found if rows]
 
 
-def section_lines(found: Sequence[tuple[str, Sequence[Row]]]) -> list[str]:
+def format_sections(found: Sequence[tuple[str, Sequence[Row]]]) -> list[str]:
     """Lay the sections out as Ollama does: indented, columns four spaces apart."""
     lines: list[str] = []
     for title, rows in found:

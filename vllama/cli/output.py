@@ -58,7 +58,7 @@ def _labelled(label: str, style: str, text: str) -> None:
 
 def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table as Ollama does: aligned, four spaces apart, no borders."""
-    lines = table_lines(columns, rows)
+    lines = align_cells(columns, rows)
     if not is_terminal(sys.stdout):
         for line in lines:
             say(line)
@@ -69,7 +69,7 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         out.print(line)
 
 
-def table_lines(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+def align_cells(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Align the cells of a table, the header first."""
     table = [tuple(columns), *(tuple(row) for row in rows)]
     widths = [max(_width(row[i]) for row in table) for i in range(len(columns))]

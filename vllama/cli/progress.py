@@ -50,7 +50,7 @@ class PullDisplay:
         self.close()
 
 
-def event_of(line: dict[str, object]) -> PullEvent:
+def read_event(line: dict[str, object]) -> PullEvent:
     """Read one progress object of `/api/pull`."""
     from vllama.models.types import PullEvent
 
@@ -68,7 +68,7 @@ def event_of(line: dict[str, object]) -> PullEvent:
     )
 
 
-def label(event: PullEvent) -> str:
+def label_event(event: PullEvent) -> str:
     """Name the file that moves."""
     return f"pulling {event.file}" if event.file else event.status
 
@@ -95,7 +95,7 @@ class _Lines:
         if step or (percent > shown and self._clock() - when_s >= QUIET_S):
             self._shown[key] = (percent, self._clock())
             total = format_bytes_decimal(event.total_bytes)
-            say_aside(f"{label(event)}: {percent}% of {total}")
+            say_aside(f"{label_event(event)}: {percent}% of {total}")
 
     def close(self) -> None:
         """Nothing is left to clear."""
@@ -145,7 +145,7 @@ class _Bars:
             return
         key = event.digest or event.file or event.status
         if key not in self._tasks:
-            self._tasks[key] = self._bars.add_task(label(event), total=event.total_bytes)
+            self._tasks[key] = self._bars.add_task(label_event(event), total=event.total_bytes)
         self._bars.update(
             self._tasks[key], total=event.total_bytes, completed=event.completed_bytes or 0
         )

@@ -18,7 +18,7 @@ import msgspec
 
 from vllama.errors import BadRequest
 from vllama.http.chunked import FRAME
-from vllama.log_context import sane
+from vllama.log_context import is_usable_id
 
 if TYPE_CHECKING:
     from vllama.errors import VllamaError
@@ -146,7 +146,7 @@ class Request:
         """Give it a number that no other request has; its `id` is the client's own, or that."""
         self.number = number
         given = self.header(b"x-request-id") if b"x-request-id" in self.headers else ""
-        self.id = given if given and sane(given) else number
+        self.id = given if given and is_usable_id(given) else number
 
     def header(self, name: bytes) -> str:
         """Return a header's text, "" if absent; `name` in lower case."""

@@ -96,7 +96,7 @@ class Daemon:
         stop: Stop,
         reload: asyncio.Event,
     ) -> None:
-        """Do what `gateway` is asked for, until a signal or a failed preload sets `stop`.
+        """Complete `gateway`, and serve until a signal or a failed preload sets `stop`.
 
         `server` listens on `listener` and runs in `http`; both have ended when this returns.
         """
@@ -152,7 +152,7 @@ class Daemon:
         await asyncio.wait({http})
 
     async def _reload_when(self, wanted: asyncio.Event, gateway: Gateway, server: Server) -> None:
-        """Read settings and certificate again whenever that is wanted; until cancelled."""
+        """Read settings and certificate again whenever `wanted` is set, until cancelled."""
         while True:
             await wanted.wait()
             wanted.clear()
@@ -167,13 +167,13 @@ class Daemon:
             except VllamaError as error:
                 log.error("the settings stay as they were: %s", error.sentence())
             except Exception:
-                # boundary: nothing in a file may end a server that runs
+                # boundary: nothing in a file may end a running server
                 log.exception("the settings stay as they were: unexpected error")
 
     async def _reload(self, gateway: Gateway) -> None:
-        """Go by what the settings are now; all or nothing. Raises VllamaError.
+        """Swap the settings in use for those of now, all or none. Raises VllamaError.
 
-        Running requests and loaded models go on as they are; see `config.changes`.
+        Running requests and loaded models stay as they are; see `config.changes`.
         """
         exposed = self._config.exposure
         new = await asyncio.to_thread(self._load)
@@ -206,18 +206,20 @@ class Daemon:
             log.warning("%s", warning)
 
     async def _preload(self, stop: Stop) -> None:
-        """Get and load the model that was asked for; if that fails, the server ends."""
+        """Download and load the model of `--model`; if that fails, the server ends."""
         if self._config.upstreams:
-            await self._catalog.all()  # asks them now: the first client need not wait for that
+            await (
+                self._catalog.all()
+            )  # asks the upstreams now, so that the first client need not wait
         name = self._config.model
         if not name:
             return
         try:
-            bundle = await self._fetched(name)
+            bundle = await self._fetch(name)
             lease = await self.scheduler.acquire(bundle, Need(), None)
             self.scheduler.release(lease)
             self._preloaded.bundle = bundle
-        except EngineMissing as error:  # told, or mended, by whoever started the server
+        except EngineMissing as error:  # whoever started the server offers to install one
             stop.missing = error
             stop.asked.set()
         except VllamaError as error:
@@ -225,8 +227,8 @@ class Daemon:
             stop.code = error.exit_code
             stop.asked.set()
 
-    async def _fetched(self, name: str) -> Bundle:
-        """Return the bundle of `name`, downloaded if it is not here."""
+    async def _fetch(self, name: str) -> Bundle:
+        """Return the bundle of `name`, after downloading it if it is not on this disk."""
         try:
             return (await self._catalog.find(name)).bundle
         except ModelNotFound:
@@ -247,12 +249,12 @@ class Daemon:
             self._catalog.forget()
 
     def _ready_lines(self, listener: socket.socket) -> list[str]:
-        """Say where it listens, on what, with which engine, and why not with another."""
+        """Return what to report at the start: the address, the machine, the engine and why it."""
         host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         scheme = "https" if self._config.tls_cert else "http"
         lines = [f"listening on {scheme}://{shown}:{port}", describe(self._facts.platform)]
-        if self._config.model:  # its plan says more, in a moment
+        if self._config.model:  # its plan will say more in a moment
             return lines
         with contextlib.suppress(NoPlan):
             choice = choose_engine(self._facts)
@@ -262,7 +264,7 @@ class Daemon:
 
 
 def make_watch(facts: Facts) -> Watch:
-    """Return the watch over the servers that run already; there may be none."""
+    """Return the watch over the upstreams, of which there may be none."""
     for name in facts.found.installations:
         engine = facts.found.engines[name]
         if isinstance(engine, Attachable):
@@ -271,7 +273,7 @@ def make_watch(facts: Facts) -> Watch:
 
 
 def scheduler_limits(config: Config, facts: Facts) -> Limits:
-    """Build the slice of the scheduler."""
+    """Build the settings of the scheduler."""
     gpus = len(facts.platform.accelerators)
     return Limits(
         keep_alive_s=config.keep_alive_s,

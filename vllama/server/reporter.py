@@ -1,4 +1,4 @@
-"""What the daemon tells the terminal; the command line implements it."""
+"""How the server reports to its user; the command line implements it."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ if TYPE_CHECKING:
 
 
 class Reporter(Protocol):
-    """The daemon's voice. Every method may be called from any thread and returns at once."""
+    """Shows what the server does. Any thread may call any method, which returns at once."""
 
     def note(self, text: str) -> None:
-        """Say something worth knowing."""
+        """Show a line."""
         ...
 
     def ready(self, lines: Sequence[str]) -> None:
-        """Say that the server answers, and what it found."""
+        """Show that the server is ready, and what it found."""
         ...
 
     def loading(self, text: str) -> None:
-        """Show how far an engine's start is; an empty text ends the display."""
+        """Show the progress of an engine's start; an empty text ends the display."""
         ...
 
     def pull(self, event: PullEvent) -> None:
-        """Show how far a download is."""
+        """Show the progress of a download."""
         ...
 
     def error(self, message: str, hint: str | None) -> None:
-        """Say what went wrong and what to do."""
+        """Show what went wrong and what to do."""
         ...

@@ -1,13 +1,13 @@
-"""The signals of `vllama serve`: how far its end has come, and what a hang-up means.
+"""The signals of `vllama serve`: how they end it, and what a hang-up means.
 
-SIGHUP says two things. From a terminal that is being closed: end, for nobody is there any more.
-From `kill -HUP` or a service manager: read the settings again. So it ends the server only if that
-was started on a terminal, without `nohup`, and the terminal has gone. A shell that leaves (zsh)
-sends it just before its terminal goes: hence a second look a moment later.
+SIGHUP has two meanings. When a terminal closes it means: end, nobody is there any more. From
+`kill -HUP` or a service manager it means: read the settings again. So it ends the server only if it
+was started on a terminal, without `nohup`, and that terminal has gone. zsh sends it just before the
+terminal goes, hence a second look a moment later.
 
-Signals are heard by Python's own handlers, which the main thread runs between two instructions of
-whatever callback of the loop is under way; what they mean for the server is left to the loop. So a
-loop that is stuck still ends with the third (docs/decisions/0019).
+Python's own handlers take the signals: the main thread runs them between two instructions of
+whatever the loop is doing, and the loop then acts on them. So the third signal ends even a loop
+that is stuck (docs/decisions/0019).
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ TERMINAL = "/dev/tty"
 
 
 class Stop(Struct):
-    """How far the end has come: each signal goes one step further."""
+    """How far the end of the server has come: each signal takes it one step further."""
 
     asked: asyncio.Event
     hurry: asyncio.Event
     code: int = 0
     missing: EngineMissing | None = None
-    heard: int = 0
+    signals: int = 0
 
-    def hear(self, number: int) -> None:
+    def count(self, number: int) -> None:
         """Count a signal, whether or not the loop can act on it; the third ends the process."""
-        if self.heard >= 2 or self.hurry.is_set():
+        if self.signals >= 2 or self.hurry.is_set():
             os._exit(128 + number)  # the guards see our pipes close and end the engines
-        self.heard += 1
+        self.signals += 1
 
-    def further(self) -> None:
+    def advance(self) -> None:
         """Go one step further; to be called in the loop."""
         if self.asked.is_set():
             self.hurry.set()
@@ -58,23 +58,23 @@ class HangUp:
         ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN  # `nohup`
         self._needs_terminal = not ignored and has_terminal()
 
-    def heard(self) -> None:
+    def handle(self) -> None:
         """Act on the signal; to be called in the loop."""
         if not self._ended_with_terminal():
             self._reload.set()
             asyncio.get_running_loop().call_later(SECOND_LOOK_S, self._ended_with_terminal)
 
     def _ended_with_terminal(self) -> bool:
-        """End the server if its terminal has gone; once, though many tell of it."""
+        """End the server if its terminal has gone; a second SIGHUP for that is no step."""
         if not self._needs_terminal or has_terminal():
             return False
         if not self._stop.asked.is_set():
-            self._stop.further()
+            self._stop.advance()
         return True
 
 
 def has_terminal() -> bool:
-    """Tell whether this process has a terminal that still lives."""
+    """Tell whether this process has a terminal that is still open."""
     try:
         os.close(os.open(TERMINAL, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC))
     except OSError:
@@ -84,19 +84,19 @@ def has_terminal() -> bool:
 
 @contextlib.contextmanager
 def handled_signals(stop: Stop, reload: asyncio.Event) -> Iterator[None]:
-    """Let TERM and INT stop the running loop in order, and HUP as `HangUp` says."""
+    """Let TERM and INT end the server in order, and HUP do what `HangUp` says."""
     loop = asyncio.get_running_loop()
     hang_up = HangUp(stop, reload)
 
-    def hear(number: int, _: FrameType | None) -> None:
+    def handle(number: int, _: FrameType | None) -> None:
         if number == signal.SIGHUP:
-            loop.call_soon_threadsafe(hang_up.heard)
+            loop.call_soon_threadsafe(hang_up.handle)
         else:
-            stop.hear(number)
-            loop.call_soon_threadsafe(stop.further)
+            stop.count(number)
+            loop.call_soon_threadsafe(stop.advance)
 
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, hear) for number in numbers}
+    before = {number: signal.signal(number, handle) for number in numbers}
     try:
         yield
     finally:

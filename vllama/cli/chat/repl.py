@@ -62,7 +62,7 @@ def is_open(text: str) -> bool:
     return block is not None and QUOTES not in block.group(2)
 
 
-def without_quotes(text: str) -> str:
+def strip_quotes(text: str) -> str:
     """Return a message as it is meant: the quotes around a block are no part of it."""
     block = _BLOCK.match(text)
     if block is None:
@@ -80,7 +80,7 @@ class Keyboard:
 
     def read(self) -> str:
         """Return the next message. Raises EOFError (Ctrl-D) and KeyboardInterrupt (Ctrl-C)."""
-        return without_quotes(self._session.prompt())
+        return strip_quotes(self._session.prompt())
 
     @property
     def typed(self) -> str:

@@ -11,7 +11,7 @@ from vllama.cli.chat.answer_view import AnswerPrinter, Waiting, show_numbers
 from vllama.cli.chat.images import take_images
 from vllama.cli.client import Client, Reply
 from vllama.cli.output import say_aside
-from vllama.cli.progress import PullDisplay, event_of
+from vllama.cli.progress import PullDisplay, read_event
 from vllama.errors import ModelNotFound, VllamaError
 
 
@@ -166,7 +166,7 @@ def pull_through(client: Client, model: str) -> None:
     """Have the server pull a model, and show how far it is."""
     with PullDisplay() as display:
         for line in client.stream("/api/pull", {"model": model}):
-            display(event_of(line))
+            display(read_event(line))
 
 
 @contextlib.contextmanager

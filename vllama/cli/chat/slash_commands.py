@@ -10,8 +10,8 @@ from typing import Protocol
 from vllama.cli.chat.images import names_image
 from vllama.cli.chat.session import Session
 from vllama.cli.commands.list import COLUMNS as LIST_COLUMNS
-from vllama.cli.commands.list import model_rows
-from vllama.cli.model_view import section_lines, sections
+from vllama.cli.commands.list import make_rows
+from vllama.cli.model_view import format_sections, make_sections
 from vllama.cli.output import say, show_error, show_table
 from vllama.errors import ModelNotFound
 from vllama.models.parameters import parse_parameter
@@ -106,7 +106,7 @@ class Commands:
     def _show(self, words: Sequence[str], rest: str) -> bool:
         match words:
             case ["info"]:
-                for line in section_lines(sections(self._session.describe())):
+                for line in format_sections(make_sections(self._session.describe())):
                     say(line)
             case ["license" | "modelfile" | "template" as part]:
                 none = f"No {PART_NAMES.get(part, part)} was specified for this model."
@@ -174,7 +174,7 @@ class Commands:
     def _list(self, words: Sequence[str], rest: str) -> bool:
         models = self._session.client.get("/api/tags").get("models") or []
         start = words[0].lower() if words else ""
-        show_table(LIST_COLUMNS, model_rows(models, start))
+        show_table(LIST_COLUMNS, make_rows(models, start))
         return False
 
     def _clear(self, words: Sequence[str], rest: str) -> bool:

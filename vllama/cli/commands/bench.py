@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vllama.cli.parameters import AsJson, model_argument, model_option
+from vllama.cli.options import AsJson, model_argument, model_option
 
 if TYPE_CHECKING:
     from vllama.bench.findings import Finding
@@ -95,7 +95,7 @@ def bench(
     with connect() as ours:
         servers = {OURS: ours, **others}
         order = Order(
-            model=model or loaded_model(ours),
+            model=model or find_loaded_model(ours),
             clients=counts,
             prompts=kinds,
             rounds=rounds,
@@ -103,7 +103,7 @@ def bench(
             swap=swap,
             salt=secrets.token_hex(4),
         )
-        sides, not_told = sides_of(servers)
+        sides, unmeasured = make_sides(servers)
         reporter = TerminalReporter()
         try:
             warm_up(order, sides, reporter.loading)
@@ -113,14 +113,14 @@ def bench(
             reporter.close()
     names = [side.name for side in sides]
     found = findings(rows)
-    told = {
+    result = {
         "model": order.model,
         "swap": swap,
         "rounds": rounds,
         "tokens": tokens,
         "servers": described,
         "findings": plain(found, names),
-        "remarks": [*other_models(described), *remarks(rows, names), *not_told],
+        "remarks": [*compare_models(described), *remarks(rows, names), *unmeasured],
         "rows": rows,
     }
     if file:
@@ -128,9 +128,9 @@ def bench(
 
         write(file, picture(found, names, f"{order.model}: {' and '.join(names)}"))
     if as_json:
-        show_json(told)
+        show_json(result)
     else:
-        show(told, found, names)
+        show(result, found, names)
 
 
 def parse_clients(text: str) -> tuple[int, ...]:
@@ -192,7 +192,7 @@ def parse_against(values: Sequence[str]) -> dict[str, Client]:
     return found
 
 
-def loaded_model(ours: Client) -> str:
+def find_loaded_model(ours: Client) -> str:
     """Return the name of the only model that is loaded. Raises ConfigError."""
     from vllama.errors import ConfigError
 
@@ -223,7 +223,7 @@ def describe(name: str, client: Client, model: str) -> dict[str, Any]:
     }
 
 
-def other_models(described: Sequence[dict[str, Any]]) -> list[str]:
+def compare_models(described: Sequence[dict[str, Any]]) -> list[str]:
     """Say so if the servers do not have the same model under that name."""
     forms = {one["name"]: f"{one['parameter_size']} {one['quantization']}" for one in described}
     if len(set(forms.values())) == 1:
@@ -232,7 +232,7 @@ def other_models(described: Sequence[dict[str, Any]]) -> list[str]:
     return [f"not the same model: {each}"]
 
 
-def sides_of(servers: Mapping[str, Client]) -> tuple[list[Side], list[str]]:
+def make_sides(servers: Mapping[str, Client]) -> tuple[list[Side], list[str]]:
     """Return the servers with their processes, and why those of some are not known."""
     from vllama.bench.memory import Memory, NotMeasured
     from vllama.bench.rounds import Side
@@ -261,21 +261,21 @@ def write(file: Path, content: str) -> None:
         ) from None
 
 
-def show(told: Mapping[str, Any], found: Sequence[Finding], names: Sequence[str]) -> None:
+def show(result: Mapping[str, Any], found: Sequence[Finding], names: Sequence[str]) -> None:
     """Print the table, and below it what it means."""
     from vllama.bench.findings import table
     from vllama.cli.output import say, show_table, show_warning
 
-    for one in told["servers"]:
+    for one in result["servers"]:
         form = " ".join(filter(None, (one["parameter_size"], one["quantization"])))
         engine = f" with {one['engine']}" if one["engine"] else ""
-        say(f"{one['name']}: {one['url']}, {told['model']} {form}{engine}")
+        say(f"{one['name']}: {one['url']}, {result['model']} {form}{engine}")
     say()
     show_table(*table(found, names))
     say()
-    rounds = f"{told['rounds']} rounds" if told["rounds"] > 1 else "1 round"
-    say(f"Medians of {rounds}, answers of {told['tokens']} tokens, no two prompts alike.")
+    rounds = f"{result['rounds']} rounds" if result["rounds"] > 1 else "1 round"
+    say(f"Medians of {rounds}, answers of {result['tokens']} tokens, no two prompts alike.")
     if len(names) > 1:
         say(f"RATIO is {OURS}'s value ÷ the other's in the same round: median [least … most].")
-    for remark in told["remarks"]:
+    for remark in result["remarks"]:
         show_warning(remark)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vllama.cli.parameters import AsJson, argument
+from vllama.cli.options import AsJson, argument
 
 if TYPE_CHECKING:
     from vllama.config import Config, Setting
@@ -60,25 +60,25 @@ def show(file: Path | None, as_json: bool) -> None:
     from vllama import config
     from vllama.cli.output import say_aside, show_json, show_table, show_warning
 
-    loaded = config.load({}, config.environ(), file)
-    for note in loaded.notes:
+    settings = config.load({}, config.environ(), file)
+    for note in settings.notes:
         show_warning(note)
-    rows = [_row(setting, loaded) for setting in config.SETTINGS]
+    rows = [_row(setting, settings) for setting in config.SETTINGS]
     if as_json:
-        show_json({"file": str(loaded.config_file or ""), "settings": rows})
+        show_json({"file": str(settings.config_file or ""), "settings": rows})
         return
     show_table(COLUMNS, [(row["key"], row["text"], row["source"]) for row in rows])
-    if loaded.config_file is None:
+    if settings.config_file is None:
         say_aside(f"there is no config file yet; it would be {config.default_file()}")
 
 
-def _row(setting: Setting, loaded: Config) -> dict[str, Any]:
-    value = getattr(loaded, setting.field)
+def _row(setting: Setting, settings: Config) -> dict[str, Any]:
+    value = getattr(settings, setting.field)
     hidden = setting.secret and value not in (None, ())
     return {
         "key": setting.key,
         "text": HIDDEN if hidden else setting.kind.text(value),
-        "source": loaded.sources.get(setting.field, DEFAULT),
+        "source": settings.sources.get(setting.field, DEFAULT),
     }
 
 

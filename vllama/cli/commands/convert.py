@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from vllama.cli.parameters import AsJson, model_argument, yes_option
+from vllama.cli.options import AsJson, model_argument, yes_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,8 +79,8 @@ def convert(
     from vllama.models.convert.prepare import prepare
     from vllama.units import format_bytes_decimal
 
-    loaded = load_settings()
-    books = local_library(loaded)
+    settings = load_settings()
+    library = local_library(settings)
     wishes = Wishes(
         quantize=quantize,
         outtype=outtype,
@@ -88,14 +88,14 @@ def convert(
         projector=mmproj,
         trusted=trust_remote_code,
     )
-    job = prepare(books, whole_path(model), wishes)
-    quantiser = _quantiser(loaded) if job.needs_quantiser else None
-    _agree(loaded, job, update=update, yes=yes)
+    job = prepare(library, whole_path(model), wishes)
+    quantiser = _quantiser(settings) if job.needs_quantiser else None
+    _agree(settings, job, update=update, yes=yes)
     try:
         with PullDisplay() as display:
             kept = asyncio.run(
                 job.run(
-                    books,
+                    library,
                     quantiser,
                     env=build_child_env(config.environ()),
                     tell=display,
@@ -116,16 +116,16 @@ def convert(
     return 0
 
 
-def _quantiser(loaded: Config) -> Quantiser:
+def _quantiser(settings: Config) -> Quantiser:
     """Return the quantiser of this machine. Raises EngineMissing."""
     from vllama import config
     from vllama.engines.llamacpp.quantiser import find_quantiser
     from vllama.server.preflight import gather_facts
 
-    return find_quantiser(gather_facts(loaded).found, config.environ())
+    return find_quantiser(gather_facts(settings).found, config.environ())
 
 
-def _agree(loaded: Config, job: Job, *, update: bool, yes: bool) -> None:
+def _agree(settings: Config, job: Job, *, update: bool, yes: bool) -> None:
     """Say what will be fetched, and go on if the user agrees.
 
     Raises Exit if not, ConfigError if nobody can be asked.
@@ -136,7 +136,7 @@ def _agree(loaded: Config, job: Job, *, update: bool, yes: bool) -> None:
     from vllama.models.convert.job import fetched_bytes
     from vllama.units import format_bytes_decimal
 
-    weights, tool = fetched_bytes(loaded.data_dir, job, update=update)
+    weights, tool = fetched_bytes(settings.data_dir, job, update=update)
     if not weights and not tool:
         return
     say_aside("to be fetched:")
@@ -197,7 +197,7 @@ def _told(kept: Bundle | Path, job: Job) -> dict[str, object]:
     }
 
 
-def smaller(loaded: Config, books: Library, base: Bundle, quant: str) -> Bundle:
+def make_smaller(settings: Config, library: Library, base: Bundle, quant: str) -> Bundle:
     """Return what `create -q` builds on: `base` in the type `quant`. Raises VllamaError."""
     from vllama import config
     from vllama.cli.progress import PullDisplay
@@ -207,10 +207,10 @@ def smaller(loaded: Config, books: Library, base: Bundle, quant: str) -> Bundle:
     with PullDisplay() as display:
         return asyncio.run(
             requantised(
-                books,
+                library,
                 base,
                 quant,
-                lambda: _quantiser(loaded),
+                lambda: _quantiser(settings),
                 env=build_child_env(config.environ()),
                 tell=display,
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from vllama.cli.parameters import argument, model_argument
+from vllama.cli.options import argument, model_argument
 
 EXAMPLES = """\
 \b
@@ -24,10 +24,10 @@ def cp(
     from vllama.errors import ModelNotFound
     from vllama.models.create import copied_name, copy, no_source
 
-    name, books = copied_name(destination), local_library(load_settings())
+    name, library = copied_name(destination), local_library(load_settings())
     try:
-        bundle = books.find(whole_path(source))
+        bundle = library.find(whole_path(source))
     except ModelNotFound as error:
         raise no_source(source, error) from None
-    copy(books, bundle, name)
+    copy(library, bundle, name)
     say(f"copied '{source}' to '{destination}'")

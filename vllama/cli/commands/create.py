@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vllama.cli.parameters import argument
+from vllama.cli.options import argument
 
 if TYPE_CHECKING:
     from vllama.models.library import Library
@@ -59,19 +59,19 @@ def create(
     created_name(model)  # a bad name must not pull anything
     order = parse_modelfile(_text(file))
     folder = Path.cwd() if file == STDIN else file.absolute().parent
-    loaded = load_settings()
-    books = local_library(loaded)
+    settings = load_settings()
+    library = local_library(settings)
     source, *more = (_located(text, folder) for text in order.sources)
-    base = _base(books, source)
+    base = _base(library, source)
     if base is None:
         return INTERRUPTED
     for extra in more:
         base = with_projector(base, Path(extra))
-    quant = quant_to_make(books, base, quantize)
+    quant = quant_to_make(library, base, quantize)
     if quant is not None:
-        from vllama.cli.commands.convert import smaller
+        from vllama.cli.commands.convert import make_smaller
 
-        base = smaller(loaded, books, base, quant)
+        base = make_smaller(settings, library, base, quant)
     recipe = Recipe(
         name=model,
         base=base,
@@ -84,7 +84,7 @@ def create(
         new_base=quant is not None,
         notes=tuple(f"leaving out {name}: not used here" for name in order.unused),
     )
-    create_model(books, recipe, say_aside)
+    create_model(library, recipe, say_aside)
     return 0
 
 
@@ -116,15 +116,15 @@ def _holds_model(folder: Path) -> bool:
     return (folder / "config.json").is_file() or next(folder.glob("*.gguf"), None) is not None
 
 
-def _base(books: Library, name: str) -> Bundle | None:
+def _base(library: Library, name: str) -> Bundle | None:
     """Return the model to build on, pulled if it is not here; None after Ctrl-C."""
     from vllama.cli.commands.pull import pull
     from vllama.errors import ModelNotFound
     from vllama.models.ref import Kind, ModelRef
 
     try:
-        return books.find(name)
+        return library.find(name)
     except ModelNotFound:
         if ModelRef.parse(name).kind is Kind.PATH:
             raise
-    return books.find(name) if pull(name) == 0 else None
+    return library.find(name) if pull(name) == 0 else None

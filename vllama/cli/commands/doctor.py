@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from vllama.cli.parameters import AsJson
+from vllama.cli.options import AsJson
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,15 +36,15 @@ def doctor(as_json: AsJson = False) -> int:
     from vllama.errors import ConfigError
 
     try:
-        loaded = config.load({}, config.environ())
+        settings = config.load({}, config.environ())
     except ConfigError as error:  # all the rest can be checked without them
         unread = failed(error.message, error.hint)
         return examine(Config(), engines_only=False, as_json=as_json, first=[("settings", unread)])
-    return examine(loaded, engines_only=False, as_json=as_json)
+    return examine(settings, engines_only=False, as_json=as_json)
 
 
 def examine(
-    loaded: Config,
+    settings: Config,
     *,
     engines_only: bool,
     as_json: bool,
@@ -58,8 +58,8 @@ def examine(
     from vllama.server.preflight import gather_facts
 
     config.prepare_environment()
-    facts = Once(lambda: gather_facts(loaded))
-    checks = engine_checks(loaded, facts) if engines_only else all_checks(loaded, facts)
+    facts = Once(lambda: gather_facts(settings))
+    checks = engine_checks(settings, facts) if engines_only else all_checks(settings, facts)
     told = {name for name, _ in first}
     found = [*first, *run([check for check in checks if check.name not in told])]
     bad = any(finding.status is Status.FAILED for _, finding in found)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vllama.cli.parameters import argument, yes_option
+from vllama.cli.options import argument, yes_option
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -73,24 +73,24 @@ def engines(
         raise ConfigError(f"cannot {action} '{names[0]}': it is about all engines")
     if action == "check":
         return max(map(check_adapter, names))
-    loaded = load_settings()
+    settings = load_settings()
     if action == "doctor":
         from vllama.cli.commands.doctor import examine
 
-        return examine(loaded, engines_only=True, as_json=as_json)
+        return examine(settings, engines_only=True, as_json=as_json)
     if action == "list":
-        show_list(loaded, as_json=as_json)
+        show_list(settings, as_json=as_json)
         return 0
     for name in names:
         if action == "install":
             extra = (*(["--upgrade"] if upgrade else []), *(context.obj or ()))
-            install_one(loaded, name, yes=yes, extra_args=extra)
+            install_one(settings, name, yes=yes, extra_args=extra)
         else:
-            remove_one(loaded, name)
+            remove_one(settings, name)
     return 0
 
 
-def show_list(loaded: Config, *, as_json: bool) -> None:
+def show_list(settings: Config, *, as_json: bool) -> None:
     """Print all engines: what is here, what suits, how to get the others."""
     from vllama.cli.output import say, show_json, show_table
     from vllama.errors import NoPlan
@@ -98,18 +98,18 @@ def show_list(loaded: Config, *, as_json: bool) -> None:
     from vllama.plan.choose import choose_engine
     from vllama.server.preflight import gather_facts
 
-    facts = gather_facts(loaded)
+    facts = gather_facts(settings)
     known = facts.found.engines.values()
     try:
         chosen, none = choose_engine(facts).engine, None
     except NoPlan as error:
         chosen, none = None, error
-    rows = [row(facts, engine) | {"chosen": engine.name == chosen} for engine in known]
+    rows = [describe_engine(facts, engine) | {"chosen": engine.name == chosen} for engine in known]
     rows.sort(key=lambda one: (not one["installed"], -one["preference"], one["name"]))
     if as_json:
         show_json({"platform": describe(facts.platform), "engines": rows})
         return
-    show_table(COLUMNS, [cells(one) for one in rows])
+    show_table(COLUMNS, [table_cells(one) for one in rows])
     say()
     say(f"This machine: {describe(facts.platform)}")
     if none is None:
@@ -120,7 +120,7 @@ def show_list(loaded: Config, *, as_json: bool) -> None:
         say(f"To have one, {none.hint}")
 
 
-def row(facts: Facts, engine: Engine) -> dict[str, Any]:
+def describe_engine(facts: Facts, engine: Engine) -> dict[str, Any]:
     """Return what is known of one engine; sizes in bytes."""
     from vllama.engines.recipe import get_recipe
     from vllama.environments.place import requirements
@@ -139,7 +139,7 @@ def row(facts: Facts, engine: Engine) -> dict[str, Any]:
         "modes": [str(item) for item in engine.modes],
         "installed": found is not None,
         "version": found.version if found else None,
-        "where": where(engine, found) if found else None,
+        "where": describe_place(engine, found) if found else None,
         "path": str(found.executable or found.python or "") if found else None,
         "offloads": found.offloads if found else None,
         "preference": score,
@@ -153,14 +153,14 @@ def row(facts: Facts, engine: Engine) -> dict[str, Any]:
     }
 
 
-def where(engine: Engine, found: Installation) -> str:
+def describe_place(engine: Engine, found: Installation) -> str:
     """Say where an engine is; a server that runs already may be anywhere."""
     from vllama.engines.capabilities import Attachable
 
     return "elsewhere" if isinstance(engine, Attachable) else str(found.origin)
 
 
-def cells(one: Mapping[str, Any]) -> tuple[str, ...]:
+def table_cells(one: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the cells of one engine's row."""
     from vllama.units import format_bytes_decimal
 
@@ -181,18 +181,18 @@ def cells(one: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def install_one(loaded: Config, name: str, *, yes: bool, extra_args: Sequence[str]) -> None:
+def install_one(settings: Config, name: str, *, yes: bool, extra_args: Sequence[str]) -> None:
     """Install one engine, after saying what that fetches. Raises VllamaError.
 
     One that is installed already is tried, and installed anew if it does not start.
     """
     import asyncio
 
-    from vllama.cli.installing import agreed, carry_out, told
+    from vllama.cli.installing import confirm_install, describe_offer, install_with_progress
     from vllama.cli.output import say, say_aside, show_warning
     from vllama.engines.install import check_installation, make_offer, uninstall
 
-    engine, platform, environments = named(loaded, name)
+    engine, platform, environments = find_engine(settings, name)
     chosen = make_offer(engine, platform, environments, extra_args=extra_args)
     problem = asyncio.run(check_installation(chosen)) if chosen.done else ""
     if chosen.done and not problem:
@@ -200,13 +200,13 @@ def install_one(loaded: Config, name: str, *, yes: bool, extra_args: Sequence[st
         return
     if problem:
         show_warning(problem)
-    for line in told(chosen):
+    for line in describe_offer(chosen):
         say_aside(line)
-    if not agreed("Install it?", yes=yes):
+    if not confirm_install("Install it?", yes=yes):
         raise typer.Abort
     if problem:  # a package that is damaged counts as installed for the installer
         uninstall(engine, environments)
-    installation = carry_out(chosen)
+    installation = install_with_progress(chosen)
     say(f"{engine.title} {installation.version} is installed in {chosen.folder}")
     if not engine.preference(platform)[0]:
         say_aside(f"it is used where it is named: vllama serve --engine {engine.name}")
@@ -224,7 +224,7 @@ def check_adapter(target: str) -> int:
     return 1 if findings else 0
 
 
-def remove_one(loaded: Config, name: str) -> None:
+def remove_one(settings: Config, name: str) -> None:
     """Remove one engine's environment. Raises VllamaError."""
     from vllama.cli.output import say
     from vllama.engines.base import Installation
@@ -232,13 +232,13 @@ def remove_one(loaded: Config, name: str) -> None:
     from vllama.engines.registry import locate_engine
     from vllama.errors import EngineMissing
 
-    engine, _, environments = named(loaded, name)
+    engine, _, environments = find_engine(settings, name)
     if uninstall(engine, environments):
         say(f"{engine.title} is removed")
         return
     from vllama import config
 
-    found = locate_engine(engine, config.places(loaded))
+    found = locate_engine(engine, config.places(settings))
     if isinstance(found, Installation):
         raise EngineMissing(
             f"cannot remove {engine.title}: it was not installed by vllama, but comes "
@@ -248,11 +248,11 @@ def remove_one(loaded: Config, name: str) -> None:
     raise EngineMissing(f"cannot remove {engine.title}: it is not installed")
 
 
-def named(loaded: Config, name: str) -> tuple[Engine, Platform, Path]:
+def find_engine(settings: Config, name: str) -> tuple[Engine, Platform, Path]:
     """Return an engine by its name, this machine, and where environments are."""
     from vllama.engines.registry import find_engine, load_adapters
     from vllama.hardware.detect import detect
 
     engines, broken = load_adapters()
     engine = find_engine(engines.values(), name, broken)
-    return engine, detect(), loaded.data_dir / "environments"
+    return engine, detect(), settings.data_dir / "environments"

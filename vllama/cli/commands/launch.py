@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vllama.cli.parameters import argument, model_option, yes_option
+from vllama.cli.options import argument, model_option, yes_option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,16 +57,16 @@ def launch(
 ) -> int:
     """Set up a tool to use this server, and start it."""
     from vllama import config
-    from vllama.cli.commands.launch_target import target_of
+    from vllama.cli.commands.launch_target import choose_target
     from vllama.cli.context import load_settings
     from vllama.errors import ConfigError
     from vllama.integrations.keep import Keeper
     from vllama.integrations.registry import find
     from vllama.integrations.types import Places
 
-    loaded = load_settings()
+    settings = load_settings()
     places = Places(home=Path.home(), environ=config.environ(), system=sys.platform)
-    folder = loaded.data_dir / "integrations"
+    folder = settings.data_dir / "integrations"
     if tool is None:
         if model or config_only or restore:
             raise ConfigError("a tool is missing", hint="see 'vllama launch' for what there is")
@@ -78,7 +78,7 @@ def launch(
     keeper = Keeper(folder / chosen.name)
     if restore:
         return _restore(chosen, keeper, yes=yes)
-    target = target_of(loaded, model, chosen, needs_server=not config_only, yes=yes)
+    target = choose_target(settings, model, chosen, needs_server=not config_only, yes=yes)
     if config_only or not chosen.overrides:
         _write(chosen, target, places, keeper, told=config_only, yes=yes)
     if not config_only:

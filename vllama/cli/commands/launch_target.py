@@ -20,8 +20,8 @@ ENOUGH_CONTEXT = 32_768
 """Coding agents begin with prompts of 10,000 tokens and more."""
 
 
-def target_of(
-    loaded: Config, model: str | None, tool: Integration, *, needs_server: bool, yes: bool
+def choose_target(
+    settings: Config, model: str | None, tool: Integration, *, needs_server: bool, yes: bool
 ) -> Target:
     """Return what a tool shall use: `model`, or the one that the user chooses.
 
@@ -31,8 +31,8 @@ def target_of(
     from vllama.cli.context import connect
     from vllama.integrations.types import TOKEN, Target
 
-    key = loaded.key_to_send or TOKEN
-    with connect(loaded) as client:
+    key = settings.key_to_send or TOKEN
+    with connect(settings) as client:
         if model is None:
             model = _chosen(client)
         try:
@@ -41,10 +41,10 @@ def target_of(
         except ServerUnreachable:
             if needs_server:
                 raise
-            show_warning(f"no server at {loaded.url}: the model's context is not known")
-            return Target(url=loaded.url, model=model, key=key)
+            show_warning(f"no server at {settings.url}: the model's context is not known")
+            return Target(url=settings.url, model=model, key=key)
     target = Target(
-        url=loaded.url,
+        url=settings.url,
         key=key,
         model=model,
         context=_context(shown, loaded_now, model),

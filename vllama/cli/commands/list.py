@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
-from vllama.cli.parameters import AsJson, argument
+from vllama.cli.options import AsJson, argument
 
 if TYPE_CHECKING:
     from vllama.models.library import Library
@@ -32,19 +32,19 @@ def list_models(
     from vllama.cli.context import load_settings, local_library
     from vllama.cli.output import say_aside, show_json, show_table
 
-    books, start = local_library(load_settings()), prefix.lower()
-    found = sorted(books.list(), key=lambda bundle: -bundle.modified_s)
-    entries = [_entry(books, one) for one in found if one.name.lower().startswith(start)]
-    skipped = [one for one in books.skipped() if one.name.lower().startswith(start)]
+    library, start = local_library(load_settings()), prefix.lower()
+    found = sorted(library.list(), key=lambda bundle: -bundle.modified_s)
+    entries = [_entry(library, one) for one in found if one.name.lower().startswith(start)]
+    skipped = [one for one in library.skipped() if one.name.lower().startswith(start)]
     if as_json:
         show_json({"models": entries, "skipped": [_skipped(one) for one in skipped]})
         return
-    show_table(COLUMNS, model_rows(entries))
+    show_table(COLUMNS, make_rows(entries))
     for one in skipped:
         say_aside(f"left out: {one.name} ({one.store}, {one.path}): {one.reason}")
 
 
-def model_rows(models: Sequence[Mapping[str, object]], start: str = "") -> list[tuple[str, ...]]:
+def make_rows(models: Sequence[Mapping[str, object]], start: str = "") -> list[tuple[str, ...]]:
     """Return the rows of a table from entries as in `/api/tags`, of names that begin so."""
     from vllama.units import format_bytes_decimal
 
@@ -80,10 +80,10 @@ def _ago(stamp: str, now_s: float) -> str:
         return ""
 
 
-def _entry(books: Library, bundle: Bundle) -> dict[str, object]:
+def _entry(library: Library, bundle: Bundle) -> dict[str, object]:
     from vllama.units import rfc3339_local
 
-    quant = bundle.quant or _quant(books, bundle)
+    quant = bundle.quant or _quant(library, bundle)
     return {
         "name": bundle.name,
         "model": bundle.name,
@@ -101,12 +101,12 @@ def _entry(books: Library, bundle: Bundle) -> dict[str, object]:
     }
 
 
-def _quant(books: Library, bundle: Bundle) -> str | None:
+def _quant(library: Library, bundle: Bundle) -> str | None:
     """Return what the file itself says, where its name says nothing."""
     from vllama.errors import VllamaError
 
     try:
-        return books.info(bundle).quant
+        return library.info(bundle).quant
     except VllamaError:  # it is listed all the same
         return None
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vllama.cli.parameters import model_argument
+from vllama.cli.options import model_argument
 
 if TYPE_CHECKING:
     from vllama.config import Config
@@ -64,25 +64,25 @@ def logs(
     from vllama.cli.context import load_settings
     from vllama.errors import ConfigError
 
-    loaded = load_settings()
+    settings = load_settings()
     if lines is None and follow:
         lines = FOLLOWED_LINES
     if model is not None:
-        _Engine(loaded, model, as_json=as_json).show(attempt, lines, follow=follow)
+        _Engine(settings, model, as_json=as_json).show(attempt, lines, follow=follow)
     elif attempt is not None:
         raise ConfigError("--attempt needs a MODEL", hint="see 'vllama logs --help'")
     else:
-        _show_own(loaded.log_dir, lines, as_json=as_json, follow=follow)
+        _show_own(settings.log_dir, lines, as_json=as_json, follow=follow)
 
 
 class _Engine:
     """The logs of one model's engine."""
 
-    def __init__(self, loaded: Config, model: str, *, as_json: bool) -> None:
+    def __init__(self, settings: Config, model: str, *, as_json: bool) -> None:
         from vllama.supervise.log_reader import Logbook
 
-        self._loaded, self._model, self._as_json = loaded, model, as_json
-        self._book: Logbook = Logbook(loaded.log_dir)
+        self._settings, self._model, self._as_json = settings, model, as_json
+        self._book: Logbook = Logbook(settings.log_dir)
 
     def show(self, attempt: int | None, lines: int | None, *, follow: bool) -> None:
         """Show one attempt; with `follow` go on, also with those that come after the newest."""
@@ -122,7 +122,7 @@ class _Engine:
         from vllama.errors import VllamaError
 
         try:
-            return [local_library(self._loaded).find(self._model).name]
+            return [local_library(self._settings).find(self._model).name]
         except VllamaError:
             return []
 
@@ -153,7 +153,7 @@ class _Engine:
 
         names = self._book.names()
         hint = f"there are logs of {', '.join(names)}" if names else "no engine has been started"
-        message = f"there are no logs of '{self._model}' in '{self._loaded.log_dir}'"
+        message = f"there are no logs of '{self._model}' in '{self._settings.log_dir}'"
         raise ModelNotFound(self._model, message=message, hint=hint)
 
     def _announce(self, name: str, path: Path) -> None:

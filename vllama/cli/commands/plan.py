@@ -5,8 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Annotated, Any
 
-from vllama.cli.parameters import AsJson, model_argument
-from vllama.cli.setting_options import Flags, with_settings
+from vllama.cli.options import AsJson, Flags, model_argument, with_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,20 +37,20 @@ def plan(
     from vllama.config.parse import whole_path
     from vllama.errors import NotEnoughMemory
 
-    loaded = config.load(flags, config.environ())
-    told = told_of(local_library(loaded), loaded, whole_path(model))
+    settings = config.load(flags, config.environ())
+    result = describe_plan(local_library(settings), settings, whole_path(model))
     if as_json:
-        show_json(told)
+        show_json(result)
     else:
-        show(told)
-    if "error" not in told:
+        show(result)
+    if "error" not in result:
         return 0
     if not as_json:
-        show_error(told["error"], told["hint"])
+        show_error(result["error"], result["hint"])
     return NotEnoughMemory.exit_code
 
 
-def told_of(books: Library, loaded: Config, model: str) -> dict[str, Any]:
+def describe_plan(library: Library, settings: Config, model: str) -> dict[str, Any]:
     """Plan for a model that is here, or for what a pull would fetch. Raises what a pull raises."""
     from vllama import config
     from vllama.errors import ModelNotFound
@@ -64,29 +63,29 @@ def told_of(books: Library, loaded: Config, model: str) -> dict[str, Any]:
     from vllama.plan.report import report, tell
     from vllama.server.preflight import gather_facts
 
-    facts, environ = gather_facts(loaded), config.environ()
+    facts, environ = gather_facts(settings), config.environ()
     try:
-        bundle = books.find(model)
-        return tell(facts, bundle, books.info(bundle), environ, forms=forms_here(books, bundle))
+        bundle = library.find(model)
+        return tell(facts, bundle, library.info(bundle), environ, forms=forms_here(library, bundle))
     except ModelNotFound as missing:
         try:
-            found = books.look_up(model, formats=preferred_formats(facts), fits=FitsHere(facts))
+            found = library.look_up(model, formats=preferred_formats(facts), fits=FitsHere(facts))
         except ModelNotFound:
             raise missing from None
-    bundle = to_come(loaded, found)
+    bundle = to_come(settings, found)
     more: dict[str, Any] = {
-        "files": file_rows(found),
-        "candidates": candidate_rows(found),
+        "files": list_files(found),
+        "candidates": list_candidates(found),
         "notes": found.notes,
     }
     if found.shortage is None:
-        return tell(facts, bundle, books.look_into(found), environ, **more)
+        return tell(facts, bundle, library.look_into(found), environ, **more)
     refusal = too_large(ModelRef.parse(model), found, found.shortage, to_load=True)
     platform = describe(facts.platform)
     return report(facts, bundle, refusal, platform=platform, environ=environ, **more)
 
 
-def to_come(loaded: Config, found: Resolution) -> Bundle:
+def to_come(settings: Config, found: Resolution) -> Bundle:
     """Return what a pull would make, as if it were here."""
     from vllama import config
     from vllama.models.hub_cache import HubRepo
@@ -94,7 +93,7 @@ def to_come(loaded: Config, found: Resolution) -> Bundle:
     from vllama.models.types import Bundle, Format
 
     repository, variant = found.repository, found.variant
-    repo = HubRepo(config.models_settings(loaded).hf_cache_dir, repository.hub_id)
+    repo = HubRepo(config.models_settings(settings).hf_cache_dir, repository.hub_id)
     folder = repo.snapshot(repository.commit)
     files = tuple(folder / file.path for file in variant.files)
     return Bundle(
@@ -111,7 +110,7 @@ def to_come(loaded: Config, found: Resolution) -> Bundle:
     )
 
 
-def file_rows(found: Resolution) -> list[dict[str, Any]]:
+def list_files(found: Resolution) -> list[dict[str, Any]]:
     """Return name and size of each file that would be fetched."""
     return [
         {"name": file.path, "size_bytes": file.size_bytes, "here": False}
@@ -119,7 +118,7 @@ def file_rows(found: Resolution) -> list[dict[str, Any]]:
     ]
 
 
-def candidate_rows(found: Resolution) -> list[dict[str, Any]]:
+def list_candidates(found: Resolution) -> list[dict[str, Any]]:
     """Return what was looked at on the hub, with the reasons."""
     return [
         {
@@ -133,22 +132,22 @@ def candidate_rows(found: Resolution) -> list[dict[str, Any]]:
     ]
 
 
-def failing_rows(told: Mapping[str, Any]) -> list[tuple[str, ...]]:
+def list_fallbacks(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Return what would be tried if the plan failed, a row for each kind of failure."""
-    if told["strict"]:
+    if result["strict"]:
         return [("nothing else is tried (--strict)",)]
     # most often the same steps suit several kinds of failure
     kinds: dict[tuple[str, ...], list[str]] = {}
-    for row in told["if_it_fails"].values():
+    for row in result["if_it_fails"].values():
         kinds.setdefault(tuple(row["then"]), []).append(row["when"])
     rows: list[tuple[str, ...]]
     rows = [(", or ".join(when), "; then ".join(then)) for then, when in kinds.items()]
     return rows or [("nothing else can be tried here",)]
 
 
-def show(told: Mapping[str, Any]) -> None:
+def show(result: Mapping[str, Any]) -> None:
     """Print the report for a person."""
-    from vllama.cli.model_view import section_lines
+    from vllama.cli.model_view import format_sections
     from vllama.cli.output import say
     from vllama.units import format_bytes_binary as in_memory
     from vllama.units import format_bytes_decimal
@@ -159,29 +158,29 @@ def show(told: Mapping[str, Any]) -> None:
     def size(count: int | None) -> str:
         return format_bytes_decimal(count) if count else ""
 
-    remote = told["format"] == "remote"
+    remote = result["format"] == "remote"
     where = "on another server" if remote else "here"
     sections: list[tuple[str, list[tuple[str, ...]]]] = [
         ("Model", [
-            ("name", told["model"]),
-            ("format", " ".join(str(told[key]) for key in ("format", "quantization") if told[key])),
-            ("to download", size(told["download_bytes"]) or f"nothing, it is {where}"),
+            ("name", result["model"]),
+            ("format", " ".join(filter(None, (result["format"], result["quantization"])))),
+            ("to download", size(result["download_bytes"]) or f"nothing, it is {where}"),
         ]),
-        ("Platform", [(told["platform"],)]),
+        ("Platform", [(result["platform"],)]),
         ("Engines", [
             (mark(row), row["title"], row["version"] or "", row["reason"])
-            for row in told["engines"]
+            for row in result["engines"]
         ]),
         ("On the hub", [
             (mark(row), row["repository"], row["quantization"] or "", size(row["size_bytes"]),
              row["reason"])
-            for row in told["candidates"]
+            for row in result["candidates"]
         ]),
-        ("Chosen", [(note,) for note in told["notes"]]),
-        ("Files", [(row["name"], size(row["size_bytes"])) for row in told["files"]]),
+        ("Chosen", [(note,) for note in result["notes"]]),
+        ("Files", [(row["name"], size(row["size_bytes"])) for row in result["files"]]),
     ]  # fmt: skip
-    if "error" not in told:
-        memory = told["memory"]
+    if "error" not in result:
+        memory = result["memory"]
         kind = "GPU memory" if memory["device"] == "gpu" else "memory"
         here: list[tuple[str, list[tuple[str, ...]]]] = [
             (f"Takes of the {kind}", [
@@ -194,14 +193,14 @@ def show(told: Mapping[str, Any]) -> None:
                     f"{in_memory(row['takes_bytes'])} of {in_memory(row['usable_bytes'])} usable",
                     f"{in_memory(row['total_bytes'])} in all",
                 )
-                for row in told["devices"]
+                for row in result["devices"]
             ]),
         ]  # fmt: skip
         sections += [] if remote else here
         sections += [
-            ("Because", [(reason,) for reason in told["reasons"]]),
-            ("If that fails", failing_rows(told)),
-            ("Command", [(shlex.join(told["command"]),)] if told["command"] else []),
+            ("Because", [(reason,) for reason in result["reasons"]]),
+            ("If that fails", list_fallbacks(result)),
+            ("Command", [(shlex.join(result["command"]),)] if result["command"] else []),
         ]  # fmt: skip
-    for line in section_lines([(title, rows) for title, rows in sections if rows]):
+    for line in format_sections([(title, rows) for title, rows in sections if rows]):
         say(line)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Annotated
 
-from vllama.cli.parameters import AsJson, argument
+from vllama.cli.options import AsJson, argument
 
 EXAMPLES = """\
 \b
@@ -38,7 +38,7 @@ def ps(
     with connect() as client:
         reply = client.get("/api/ps")
     found, failed = (
-        [row for row in reply.get(kind) or [] if named(row, prefix)]
+        [row for row in reply.get(kind) or [] if has_prefix(row, prefix)]
         for kind in ("models", "failed")
     )
     if as_json:
@@ -56,25 +56,27 @@ def ps(
                 format_bytes_decimal(int(model.get("size") or 0)),
                 ELSEWHERE
                 if is_remote(model)
-                else processor(int(model.get("size") or 0), int(model.get("size_vram") or 0)),
+                else describe_processor(
+                    int(model.get("size") or 0), int(model.get("size_vram") or 0)
+                ),
                 str(model.get("context_length") or ""),
-                until(model, now_s),
-                *((str(model.get("state", "")), requests(model)) if more else ()),
+                describe_expiry(model, now_s),
+                *((str(model.get("state", "")), describe_requests(model)) if more else ()),
             )
             for model in found
         ],
     )
     for row in (*found, *failed):
         if row.get("cause"):
-            say_aside(told(row))
+            say_aside(describe_cause(row))
 
 
-def named(row: Mapping[str, object], prefix: str) -> bool:
+def has_prefix(row: Mapping[str, object], prefix: str) -> bool:
     """Tell whether a model's name begins so, in any case."""
     return str(row.get("name", "")).lower().startswith(prefix.lower())
 
 
-def requests(model: Mapping[str, object]) -> str:
+def describe_requests(model: Mapping[str, object]) -> str:
     """Say how many requests run, of how many at once, and how many wait."""
     if "requests" not in model:
         return ""
@@ -82,7 +84,7 @@ def requests(model: Mapping[str, object]) -> str:
     return f"{running}, {model['queued']} waiting" if model.get("queued") else running
 
 
-def told(row: Mapping[str, object]) -> str:
+def describe_cause(row: Mapping[str, object]) -> str:
     """Say why a model is not served at the moment."""
     text = f"{row.get('name')} ({row.get('state')}): {row['cause']}"
     if hint := row.get("hint"):
@@ -96,7 +98,7 @@ def is_remote(model: Mapping[str, object]) -> bool:
     return isinstance(details, dict) and details.get("format") == "remote"
 
 
-def processor(size_bytes: int, vram_bytes: int) -> str:
+def describe_processor(size_bytes: int, vram_bytes: int) -> str:
     """Say where a model lies, as Ollama does."""
     if vram_bytes == 0:
         return "100% CPU"
@@ -108,7 +110,7 @@ def processor(size_bytes: int, vram_bytes: int) -> str:
     return f"{cpu}%/{100 - cpu}% CPU/GPU"
 
 
-def until(model: Mapping[str, object], now_s: float) -> str:
+def describe_expiry(model: Mapping[str, object], now_s: float) -> str:
     """Say when a model goes; where the server tells a state other than ready, that."""
     from vllama.units import format_until, parse_rfc3339
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Annotated
 
-from vllama.cli.parameters import Insecure, argument
+from vllama.cli.options import Insecure, argument
 
 if TYPE_CHECKING:
     from vllama.cli.progress import PullDisplay
@@ -32,16 +32,16 @@ def pull(
     from vllama.cli.output import say_aside
     from vllama.cli.progress import PullDisplay
 
-    loaded = load_settings()
+    settings = load_settings()
     with PullDisplay() as display:
-        whole = _pulled(loaded, model, display, insecure)
+        whole = _pulled(settings, model, display, insecure)
     if whole:
         return 0
     say_aside(f"stopped; what is there is kept: run 'vllama pull {model}' again to go on")
     return INTERRUPTED
 
 
-def _pulled(loaded: Config, model: str, display: PullDisplay, insecure: bool) -> bool:
+def _pulled(settings: Config, model: str, display: PullDisplay, insecure: bool) -> bool:
     """Pull in a thread, so that Ctrl-C can end it in order; False if it was stopped so."""
     from vllama.cli.context import local_library
     from vllama.config.parse import whole_path
@@ -49,7 +49,7 @@ def _pulled(loaded: Config, model: str, display: PullDisplay, insecure: bool) ->
     from vllama.plan.fitting import FitsHere
     from vllama.server.preflight import gather_facts
 
-    books = local_library(loaded)
+    library = local_library(settings)
     cancel = threading.Event()
     # not Thread.join: on 3.11 one that Ctrl-C interrupts takes the thread for ended (bpo-45274);
     # nor a wait without end: a signal that another thread was given would not wake it
@@ -58,8 +58,8 @@ def _pulled(loaded: Config, model: str, display: PullDisplay, insecure: bool) ->
 
     def work() -> None:
         try:
-            facts = gather_facts(loaded)
-            books.pull(
+            facts = gather_facts(settings)
+            library.pull(
                 whole_path(model),
                 formats=preferred_formats(facts),
                 fits=FitsHere(facts),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vllama.cli.parameters import model_argument
+from vllama.cli.options import model_argument
 
 if TYPE_CHECKING:
     from vllama.config import Config
@@ -33,20 +33,20 @@ def rm(
     from vllama.errors import VllamaError
     from vllama.units import format_bytes_decimal
 
-    loaded = load_settings()
-    books = local_library(loaded)
+    settings = load_settings()
+    library = local_library(settings)
     status = 0
     for model in map(whole_path, models):
         try:
             # neither a wrong name nor a refusal may unload anything
-            bundle = books.find(model)
-            books.check_removable(model, force=force)
+            bundle = library.find(model)
+            library.check_removable(model, force=force)
             alone = not any(
-                other.key == bundle.key and other.name != bundle.name for other in books.list()
+                other.key == bundle.key and other.name != bundle.name for other in library.list()
             )
             if alone:  # else the engine serves the model under another name
-                _unload(loaded, model)
-            removed = books.remove(model, force=force)
+                _unload(settings, model)
+            removed = library.remove(model, force=force)
         except VllamaError as error:
             show_error(error.message, error.hint)
             status = status or error.exit_code
@@ -59,13 +59,13 @@ def rm(
     return status
 
 
-def _unload(loaded: Config, model: str) -> None:
+def _unload(settings: Config, model: str) -> None:
     """Ask a running server to let the model go; without one there is nothing to do."""
     from vllama.cli.context import connect
     from vllama.errors import VllamaError
 
     try:
-        with connect(loaded) as client:
+        with connect(settings) as client:
             client.post("/api/generate", {"model": model, "keep_alive": 0})
     except VllamaError:
         pass

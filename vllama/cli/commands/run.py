@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from vllama.cli.parameters import Insecure, argument, model_argument
+from vllama.cli.options import Insecure, argument, model_argument
 
 EXAMPLES = """\
 \b
@@ -71,8 +71,8 @@ def run(
     from vllama.cli.context import connect, load_settings
     from vllama.cli.output import is_terminal, say
 
-    loaded = load_settings()
-    with connect(loaded) as client:
+    settings = load_settings()
+    with connect(settings) as client:
         session = Session(
             client=client,
             model=model,
@@ -84,7 +84,7 @@ def run(
             wrap=not nowordwrap,
         )
         talks = is_terminal(sys.stdin) and is_terminal(sys.stdout) and not prompt
-        text = full_prompt(prompt or (), "" if is_terminal(sys.stdin) else read_stdin())
+        text = join_prompt(prompt or (), "" if is_terminal(sys.stdin) else read_stdin())
         shown = session.describe_or_pull()
         if "embedding" in (shown.get("capabilities") or []):
             say(json.dumps(session.embed(text, truncate=truncate, dimensions=dimensions)))
@@ -92,7 +92,7 @@ def run(
             from vllama.cli.chat.repl import converse
 
             session.load()
-            history = None if loaded.nohistory else loaded.data_dir / "history"
+            history = None if settings.nohistory else settings.data_dir / "history"
             converse(session, history)
         elif text:
             session.generate(text)
@@ -105,7 +105,7 @@ def read_stdin() -> str:
     return sys.stdin.buffer.read().decode(errors="replace")
 
 
-def full_prompt(words: Sequence[str], piped: str) -> str:
+def join_prompt(words: Sequence[str], piped: str) -> str:
     """Put what came on stdin before the prompt, as Ollama does."""
     return " ".join(part for part in (piped.strip(), " ".join(words)) if part)
 

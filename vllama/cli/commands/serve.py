@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from vllama.cli.parameters import yes_option
-from vllama.cli.setting_options import Flags, with_settings
+from vllama.cli.options import Flags, with_settings, yes_option
 
 EXAMPLES = """\
 \b
@@ -47,29 +46,31 @@ def serve(
     def load() -> config.Config:
         return config.load(given, environ, config_file)
 
-    loaded = load()
+    settings = load()
     config.prepare_environment()
-    as_json = loaded.log_format == "json"
-    set_up_logging(debug=loaded.debug, log_format=loaded.log_format, file=loaded.log_dir / OWN_LOG)
+    as_json = settings.log_format == "json"
+    set_up_logging(
+        debug=settings.debug, log_format=settings.log_format, file=settings.log_dir / OWN_LOG
+    )
     logging.captureWarnings(True)
     terminal = TerminalReporter()
     reporter = LogReporter(None if as_json else terminal)
-    for note in loaded.notes:
+    for note in settings.notes:
         reporter.note(note)
-    if loaded.scheme == "https" and loaded.tls_cert is None:
+    if settings.scheme == "https" and settings.tls_cert is None:
         reporter.note(
             "there is no certificate, so http is served, not https: give one with --tls-cert"
         )
     try:
         try:
-            return startup.serve(loaded, reporter, load)
+            return startup.serve(settings, reporter, load)
         except EngineMissing as error:
             from vllama.cli.installing import offer_missing
 
             terminal.close()
-            if not offer_missing(loaded, error, yes=yes):
+            if not offer_missing(settings, error, yes=yes):
                 raise
-        return startup.serve(loaded, reporter, load)
+        return startup.serve(settings, reporter, load)
     except VllamaError as error:
         if not as_json:  # the boundary of the command line shows it
             reporter.log_error(error.message, error.hint)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vllama.cli.parameters import AsJson, model_argument
+from vllama.cli.options import AsJson, model_argument
 
 if TYPE_CHECKING:
     from vllama.models.types import Bundle, ModelInfo
@@ -36,7 +36,7 @@ def show(
 ) -> None:
     """Show what a model is."""
     from vllama.cli.context import load_settings, local_library
-    from vllama.cli.model_view import section_lines, sections
+    from vllama.cli.model_view import format_sections, make_sections
     from vllama.cli.output import say, show_json
     from vllama.config.parse import whole_path
     from vllama.errors import ConfigError
@@ -54,15 +54,15 @@ def show(
             "only one of --license, --modelfile, --parameters, --template, --system and --json "
             "can be shown at a time"
         )
-    books = local_library(load_settings())
-    bundle = books.find(whole_path(model))
-    shown = describe(bundle, books.info(bundle), verbose=verbose)
+    library = local_library(load_settings())
+    bundle = library.find(whole_path(model))
+    shown = describe(bundle, library.info(bundle), verbose=verbose)
     if as_json:
         show_json(shown)
     elif wanted:
         say(str(shown.get(wanted[0]) or "").rstrip("\n"))
     else:
-        for line in section_lines(sections(shown, verbose=verbose)):
+        for line in format_sections(make_sections(shown, verbose=verbose)):
             say(line)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from vllama.cli.parameters import model_argument
+from vllama.cli.options import model_argument
 
 EXAMPLES = """\
 \b

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vllama.cli.parameters import AsJson, model_argument
+from vllama.cli.options import AsJson, model_argument
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -88,29 +88,30 @@ def verify(
 
     sides = parse_sides(engines, model)
     prompts = parse_prompts(file.read(), getattr(file, "name", "-")) if file else BUILT_IN
-    loaded = load_settings()
+    settings = load_settings()
     try:
-        described = check(loaded, sides, context)
+        described = check(settings, sides, context)
         answers = [
-            asked(loaded, side, prompts, max_tokens=max_tokens, context=context) for side in sides
+            ask_side(settings, side, prompts, max_tokens=max_tokens, context=context)
+            for side in sides
         ]
     except VllamaError as error:
         if error.exit_code != VllamaError.exit_code:
             raise
         raise VerifyFailed(error.message, hint=error.hint) from error  # 1 is the worse verdict
-    told = report(prompts, *answers)
-    agrees = told["agreement"] >= min_agreement
-    told = {
+    result = report(prompts, *answers)
+    agrees = result["agreement"] >= min_agreement
+    result = {
         "ok": agrees,
         "engines": described,
         "max_tokens": max_tokens,
         "min_agreement": min_agreement,
-        **told,
+        **result,
     }
     if as_json:
-        show_json(told)
+        show_json(result)
     else:
-        show(told)
+        show(result)
     return 0 if agrees else 1
 
 
@@ -137,7 +138,7 @@ def parse_sides(engines: str, model: str | None) -> tuple[Side, Side]:
     return sides[0], sides[1]
 
 
-def check(loaded: Config, sides: Sequence[Side], context: int) -> list[dict[str, Any]]:
+def check(settings: Config, sides: Sequence[Side], context: int) -> list[dict[str, Any]]:
     """Describe engines and models; raise what speaks against one before any is started.
 
     A model that is still to be downloaded is left to the server that does it.
@@ -152,10 +153,10 @@ def check(loaded: Config, sides: Sequence[Side], context: int) -> list[dict[str,
     from vllama.plan.types import Need
     from vllama.server.preflight import check_model, gather_facts
 
-    facts, books = gather_facts(loaded), local_library(loaded)
+    facts, library = gather_facts(settings), local_library(settings)
     described = []
     for side in sides:
-        own = replace(loaded, engine=side.engine, context_length=context, num_parallel=1)
+        own = replace(settings, engine=side.engine, context_length=context, num_parallel=1)
         one = replace(facts, preferences=config.preferences(own))
         chosen = choose_engine(one)
         row = {
@@ -167,21 +168,21 @@ def check(loaded: Config, sides: Sequence[Side], context: int) -> list[dict[str,
             "quantization": None,
         }
         model = whole_path(side.model)
-        check_model(books, model)
+        check_model(library, model)
         try:
-            bundle = books.find(model)
+            bundle = library.find(model)
         except ModelNotFound:
             pass
         else:
-            info = books.info(bundle)
+            info = library.info(bundle)
             make_plan(one, bundle, info, Need())
             row |= {"format": str(bundle.format), "quantization": bundle.quant or info.quant}
         described.append(row)
     return described
 
 
-def asked(
-    loaded: Config, side: Side, prompts: Sequence[str], *, max_tokens: int, context: int
+def ask_side(
+    settings: Config, side: Side, prompts: Sequence[str], *, max_tokens: int, context: int
 ) -> list[Answer]:
     """Start an engine, have it answer all prompts, end it. Raises VllamaError."""
     from vllama import config
@@ -226,18 +227,18 @@ def asked(
     return answers
 
 
-def show(told: Mapping[str, Any]) -> None:
+def show(result: Mapping[str, Any]) -> None:
     """Print the table, and below it what it means."""
     from vllama.cli.output import say, show_table
     from vllama.verify.report import COLUMNS, percent, table
 
-    for letter, one in zip("ab", told["engines"], strict=True):
+    for letter, one in zip("ab", result["engines"], strict=True):
         form = " ".join(str(one[key]) for key in ("format", "quantization") if one[key])
         model = f"{one['model']} ({form})" if form else one["model"]
         say(f"{letter}: {one['title']} {one['version']}, {model}")
     say()
-    show_table(COLUMNS, table(told))
+    show_table(COLUMNS, table(result))
     say()
-    verdict = "They agree" if told["ok"] else "They do NOT agree"
-    least = f"at least {percent(told['min_agreement'])} was asked for"
-    say(f"{verdict}: {percent(told['agreement'])} ({least}).")
+    verdict = "They agree" if result["ok"] else "They do NOT agree"
+    least = f"at least {percent(result['min_agreement'])} was asked for"
+    say(f"{verdict}: {percent(result['agreement'])} ({least}).")
