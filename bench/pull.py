@@ -25,7 +25,7 @@ from pathlib import Path
 
 from tests.hub import StandInHub
 from tests.ports import free_port
-from vllama.models.fetch import Fetcher
+from vllama.models.download.fetch import Fetcher
 from vllama.models.settings import ModelsSettings
 from vllama.models.sources.hf import HuggingFace
 

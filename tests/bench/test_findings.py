@@ -7,9 +7,8 @@ from xml.etree import ElementTree
 import pytest
 
 from vllama.bench.findings import NEITHER, findings, plain, remarks, table
-from vllama.bench.load import Answer, summary
+from vllama.bench.load import Answer, messages, summary
 from vllama.bench.picture import picture
-from vllama.bench.prompts import messages
 
 SIDES = ("vllama", "Ollama")
 

@@ -15,7 +15,7 @@ import pytest
 from tests.cli.conftest import Vllama
 from tests.cli.stub import Body, Reply, StubServer, answer
 from vllama.cli.chat import repl
-from vllama.models.parameters import parse_parameter
+from vllama.models.modelfile import parse_parameter
 
 GENERATE = "POST /api/generate"
 MANIFEST = {"status": "pulling manifest"}

@@ -13,7 +13,7 @@ from tests.doctor.facts import CPU, GPU, statuses
 from vllama.doctor import engines
 from vllama.engines.base import DiscoveredEngines, Installation, Missing, Mode, Origin, SearchPaths
 from vllama.engines.external import ENGINE as EXTERNAL
-from vllama.environments.place import Step, complete
+from vllama.environments.layout import Step, complete
 from vllama.hardware.types import Platform
 from vllama.plan.types import Facts
 

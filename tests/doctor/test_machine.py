@@ -14,7 +14,7 @@ from vllama.doctor import machine
 from vllama.doctor.check import Finding, Status, ok, warning
 from vllama.engines.base import DiscoveredEngines, Installation
 from vllama.engines.registry import load_engines
-from vllama.hardware.cuda import parse_banner, runs, torch_cuda
+from vllama.hardware.nvidia import parse_banner, runs, torch_cuda
 from vllama.hardware.types import Platform
 
 

@@ -24,9 +24,9 @@ from vllama.engines.recipe import (
 )
 from vllama.engines.registry import load_engines
 from vllama.engines.tinygrad import ENGINE as TINYGRAD
-from vllama.environments.place import Step, existing
+from vllama.environments.layout import Step, existing
 from vllama.errors import DiskFull, EngineMissing, EnvironmentFailed
-from vllama.hardware.programs import how_to_install
+from vllama.hardware.probe import how_to_install
 from vllama.hardware.types import Accelerator, Platform, Vendor
 
 CPU = Platform(os="linux", arch="x86_64", cores=2, ram_total_bytes=8, ram_available_bytes=8)

@@ -14,8 +14,8 @@ from filelock import FileLock
 
 from tests.environments.installer import Fake
 from vllama.environments.installer import Installer
+from vllama.environments.layout import Step, complete, existing, python_of
 from vllama.environments.make import drop_half_installed, make_in_steps, remove
-from vllama.environments.place import Step, complete, existing, python_of
 from vllama.errors import EnvironmentFailed
 
 pytestmark = pytest.mark.slow  # processes of their own

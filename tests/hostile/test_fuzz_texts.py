@@ -44,10 +44,10 @@ from vllama.chat.schema import check_schema
 from vllama.dialects.ollama.write import ChatReply, GenerateReply
 from vllama.errors import BadRequest, VllamaError
 from vllama.gotemplate.execute import read, render
-from vllama.models.gguf import read_header
+from vllama.models.gguf.header import read_header
 from vllama.models.info import read_info
 from vllama.models.modelfile import parse_modelfile
-from vllama.models.ollama_manifest import digests_in, parse_manifest
+from vllama.models.ollama.manifest import digests_in, parse_manifest
 from vllama.models.safetensors import read_folder
 from vllama.models.sources.hub_json import (
     NotTheHub,

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from vllama.errors import BadModelFile
-from vllama.models.gguf import read_header
+from vllama.models.gguf.header import read_header
 from vllama.models.info import read_info
 from vllama.models.safetensors import read_folder, weight_files
 from vllama.models.stores.folder import FolderStore

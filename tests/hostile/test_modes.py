@@ -12,8 +12,8 @@ import pytest
 
 from tests.server_process import Server
 from tests.tiny import write_tiny_gguf
-from vllama.models.blobs import BlobStore
-from vllama.models.sources.answers import Answer, Answers
+from vllama.models.sources.responses import Answer, Answers
+from vllama.models.stores.blobs import BlobStore
 from vllama.supervise.logs import open_log, rotate
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from vllama.errors import BadRequest
 from vllama.integrations.jsonc import load
-from vllama.integrations.keep import plan
 from vllama.integrations.registry import INTEGRATIONS, find, program
+from vllama.integrations.settings_files import plan
 from vllama.integrations.types import Integration, Places, Target
 
 URL = "http://127.0.0.1:11434"

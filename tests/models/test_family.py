@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vllama.models.family import sizes_of
+from vllama.models.aliases import sizes_of
 from vllama.models.ref import ModelRef
 
 

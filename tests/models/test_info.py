@@ -10,8 +10,7 @@ import pytest
 
 from tests.tiny import write_tiny_gguf
 from vllama.errors import BadModelFile
-from vllama.models.bounds import MOST_TEMPLATE_CHARS
-from vllama.models.gguf import GgufHeader, LongArray, Tensor
+from vllama.models.gguf.header import GgufHeader, LongArray, Tensor
 from vllama.models.info import (
     details,
     info_from_headers,
@@ -19,6 +18,7 @@ from vllama.models.info import (
     parameter_size_text,
     read_info,
 )
+from vllama.models.limits import MOST_TEMPLATE_CHARS
 from vllama.models.ref import ModelRef
 from vllama.models.stores.folder import FolderStore
 from vllama.models.types import Bundle, Capability, Format, ModelInfo

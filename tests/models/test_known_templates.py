@@ -12,14 +12,14 @@ import gguf
 import pytest
 
 from tests.jinja import rendered
-from tests.models.test_gguf import header, strings, text
+from tests.models.gguf.test_header import header, strings, text
 from tests.models.test_info import CONFIG, at, safetensors
 from tests.tiny import TEMPLATE, write_tiny_gguf
 from vllama.chat.prefill import continued
 from vllama.chat.request import Message
-from vllama.models.gguf import GgufHeader, parse_header
+from vllama.models.chat_templates import KNOWN, recognised
+from vllama.models.gguf.header import GgufHeader, parse_header
 from vllama.models.info import info_from_headers, read_info, template_words
-from vllama.models.known_templates import KNOWN, recognised
 from vllama.models.types import Capability, ModelInfo
 
 GEMMA = ("<start_of_turn>", "<end_of_turn>")

@@ -19,7 +19,7 @@ from vllama.errors import (
     Offline,
 )
 from vllama.models.library import Library, open_library
-from vllama.models.resolve_choice import no_variant, variant_of
+from vllama.models.resolve.candidates import no_variant, variant_of
 from vllama.models.settings import ModelsSettings
 from vllama.models.sources.base import Repository
 from vllama.models.types import Format, Variant

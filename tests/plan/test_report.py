@@ -12,7 +12,7 @@ from tests.facts import CPU, GIB, H100, INFO, LLAMA_CPP_GPU, LLAMA_CPP_HERE, bun
 from vllama.engines.base import DiscoveredEngines, Installation
 from vllama.engines.llamacpp.llama_cpp_python import ENGINE as LLAMA_CPP
 from vllama.engines.llamacpp.llama_server import ENGINE as LLAMA_SERVER
-from vllama.models.fits import amounts
+from vllama.models.resolve.memory_fit import amounts
 from vllama.plan.choose import make_plan
 from vllama.plan.report import device_rows, masked, report, short, tell
 from vllama.plan.types import Facts, Need, Preferences, Relief

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.scheduler.world import World, in_loop, model, reach, settle, use
-from vllama.hardware.cpu_time import CpuTime
+from vllama.hardware.cpu import CpuTime
 from vllama.plan.types import Need
 from vllama.scheduler import contention
 from vllama.scheduler.contention import CALM_S, ENOUGH_S, LOOK_S, PATIENCE_S, Watch

@@ -3,7 +3,7 @@
 import pytest
 
 from vllama.errors import ConfigError
-from vllama.verify.prompts import BUILT_IN, parse_prompts
+from vllama.verify.ask import BUILT_IN, parse_prompts
 
 
 @pytest.mark.parametrize(

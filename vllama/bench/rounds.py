@@ -1,21 +1,24 @@
-"""The rounds of a measurement: in each one every server does every step, one right after another.
+"""The rounds of a measurement: in each one every server does every step, one after another.
 
-What a machine does besides changes within minutes. So only values of one round are put in
-relation, and the servers take turns in going first.
+The state of a machine changes within minutes, so only values of one round are compared, and the
+servers take turns in going first. Memory is the proportional set size (PSS) of the server's whole
+process tree, in which each shared page counts once; only Linux reports it.
 """
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
 
-from vllama.bench.load import Server, ask, ask_all
-from vllama.bench.memory import Memory, NotMeasured
-from vllama.bench.prompts import messages
+import psutil
+
+from vllama.bench.load import Server, ask, ask_all, messages
 from vllama.errors import ModelNotFound, ServerUnreachable, VllamaError
 
 Row = dict[str, Any]
@@ -190,3 +193,53 @@ def swap(order: Order, other: str, side: Side, key: str) -> Row:
         if set(before) <= side.loaded().keys():
             return {"step": "swap", "seconds": None}
     return {"step": "swap", "seconds": sum(times) / len(times)}
+
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+class NotMeasured(Exception):
+    """The memory cannot be told; the text says why."""
+
+
+class Memory:
+    """The process tree of the server that listens at `url`. Raises NotMeasured, all of it."""
+
+    def __init__(self, url: str) -> None:
+        if not sys.platform.startswith("linux"):
+            raise NotMeasured("only Linux tells the memory of processes that share pages")
+        parts = urlsplit(url)
+        if parts.hostname not in LOOPBACK:
+            raise NotMeasured(f"{parts.hostname} is not this machine")
+        self._root = _listener(parts.port or 80)
+        self.read()
+
+    def read(self) -> int:
+        """Return the bytes that the tree holds now."""
+        try:
+            tree = [self._root, *self._root.children(recursive=True)]
+            total = 0
+            for process in tree:
+                with suppress(psutil.NoSuchProcess):  # it has ended since
+                    total += process.memory_full_info().pss
+        except psutil.AccessDenied:
+            raise NotMeasured("the server belongs to another user") from None
+        except psutil.NoSuchProcess:
+            raise NotMeasured("the server has ended") from None
+        return total
+
+
+def _listener(port: int) -> psutil.Process:
+    found = [
+        connection.pid
+        for connection in psutil.net_connections(kind="tcp")
+        if connection.status == psutil.CONN_LISTEN
+        and connection.laddr
+        and connection.laddr.port == port
+    ]
+    if not found:
+        raise NotMeasured(f"no process of this machine listens on port {port}")
+    pid = next((pid for pid in found if pid), None)
+    if pid is None:
+        raise NotMeasured(f"what listens on port {port} belongs to another user")
+    return psutil.Process(pid)

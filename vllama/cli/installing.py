@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def describe_offer(offer: Offer) -> list[str]:
     """Say what will be fetched and how large it is, before it is."""
-    from vllama.environments.place import requirements
+    from vllama.environments.layout import requirements
     from vllama.units import format_bytes_decimal
 
     wheels, size = offer.wheels, format_bytes_decimal
@@ -54,7 +54,7 @@ def install_with_progress(offer: Offer) -> Installation:
     """Install with bars or lines on stderr. Raises VllamaError; Ctrl-C ends it in order."""
     from vllama.cli.progress import PullDisplay
     from vllama.engines.install import install
-    from vllama.environments.lines import Reader
+    from vllama.environments.installer_output import Reader
     from vllama.models.types import PullEvent
 
     reader, fancy = Reader(), is_terminal(sys.stderr)

@@ -8,10 +8,9 @@ from collections.abc import Iterator
 
 from vllama import __version__, config
 from vllama.config import Config
-from vllama.doctor import engines, machine, network, place, stores
+from vllama.doctor import engines, machine, network, storage
 from vllama.doctor.check import Check, Finding, Once, ok, warning
-from vllama.hardware.cuda import driver_cuda
-from vllama.hardware.nvidia import gpu_processes
+from vllama.hardware.nvidia import driver_cuda, gpu_processes
 from vllama.plan.types import Facts
 
 SLOW_S = 25.0
@@ -41,10 +40,10 @@ def all_checks(loaded: Config, facts: Once[Facts]) -> list[Check]:
         Check(name="engine", ask=lambda: engines.chosen(facts()), limit_s=SLOW_S),
         Check(name="upstreams", ask=lambda: engines.upstreams(facts()), limit_s=SLOW_S),
         Check(name="installations", ask=lambda: installations(loaded, facts()), limit_s=SLOW_S),
-        Check(name="leftovers", ask=lambda: place.leftovers(loaded.run_dir)),
-        Check(name="port", ask=lambda: place.port(loaded.host, loaded.port)),
-        Check(name="folders", ask=lambda: place.writable(folders)),
-        Check(name="disk", ask=lambda: place.disks(stored | folders)),
+        Check(name="leftovers", ask=lambda: storage.leftovers(loaded.run_dir)),
+        Check(name="port", ask=lambda: storage.port(loaded.host, loaded.port)),
+        Check(name="folders", ask=lambda: storage.writable(folders)),
+        Check(name="disk", ask=lambda: storage.disks(stored | folders)),
         Check(name="models", ask=lambda: models(loaded)),
         Check(
             name="hub",
@@ -101,4 +100,4 @@ def models(loaded: Config) -> Iterator[Finding]:
     """Open the library and read it."""
     from vllama.models.library import open_library
 
-    yield from stores.models(open_library(config.models_settings(loaded)))
+    yield from storage.models(open_library(config.models_settings(loaded)))

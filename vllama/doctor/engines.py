@@ -13,7 +13,7 @@ from vllama.engines.child_env import build_child_env
 from vllama.engines.install import find_missing_programs
 from vllama.engines.locate import NOT_INSTALLED
 from vllama.engines.recipe import get_recipe
-from vllama.environments.place import MARKER, existing, python_of
+from vllama.environments.layout import MARKER, existing, python_of
 from vllama.errors import NoPlan
 from vllama.hardware.probe import run_command
 from vllama.plan.choose import advice, choose_engine, obtainable, ranked

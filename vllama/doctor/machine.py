@@ -10,9 +10,9 @@ import psutil
 from vllama.doctor.check import Finding, ok, skipped, warning
 from vllama.doctor.check import failed as failure
 from vllama.engines.base import DiscoveredEngines
-from vllama.environments.place import site_packages
-from vllama.hardware.cuda import Version, runs, torch_cuda
+from vllama.environments.layout import site_packages
 from vllama.hardware.detect import free_ram_bytes
+from vllama.hardware.nvidia import Version, runs, torch_cuda
 from vllama.hardware.types import Platform, Vendor
 from vllama.units import format_bytes_binary as size
 

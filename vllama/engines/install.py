@@ -11,10 +11,10 @@ from vllama.engines.base import Engine, Installation, SearchPaths
 from vllama.engines.recipe import Wheels, get_recipe
 from vllama.engines.registry import locate_engine
 from vllama.environments.installer import choose_python, find_uv
+from vllama.environments.layout import Step, arguments, existing, requirements
 from vllama.environments.make import OnLine, check, make_in_steps, remove
-from vllama.environments.place import Step, arguments, existing, requirements
 from vllama.errors import DiskFull, EngineMissing, EnvironmentFailed
-from vllama.hardware.programs import how_to_install
+from vllama.hardware.probe import how_to_install
 from vllama.hardware.types import Platform
 from vllama.units import format_bytes_decimal
 

@@ -22,7 +22,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from vllama.engines.base import Installation, Missing, Origin, SearchPaths
-from vllama.environments.place import existing, python_of, site_packages
+from vllama.environments.layout import existing, python_of, site_packages
 
 NOT_INSTALLED = "it is not installed"
 

@@ -23,7 +23,7 @@ from vllama.engines.locate import PackageLocation
 from vllama.engines.package_server import GIB, PARAMETERS, PackageServer, explain_mlx_only
 from vllama.engines.recipe import Recipe, Wheels
 from vllama.engines.request_body import clamp_field, keep_fields
-from vllama.environments.place import Step
+from vllama.environments.layout import Step
 from vllama.hardware.types import Platform
 from vllama.models.types import Bundle, Capability, ModelInfo
 from vllama.supervise.spec import Endpoint, Fault, Grace, HttpProbe

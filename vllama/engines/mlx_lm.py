@@ -23,7 +23,7 @@ from vllama.engines.locate import PackageLocation
 from vllama.engines.package_server import PARAMETERS, PackageServer
 from vllama.engines.recipe import MachineKind, Recipe, Wheels
 from vllama.engines.request_body import add_fields
-from vllama.environments.place import Step
+from vllama.environments.layout import Step
 from vllama.hardware.types import Platform
 from vllama.models.types import Bundle, Capability
 from vllama.supervise.spec import Endpoint, Fault

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
-from vllama.environments.place import Step
+from vllama.environments.layout import Step
 from vllama.hardware.types import Platform, Vendor
 
 

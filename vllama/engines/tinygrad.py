@@ -22,7 +22,7 @@ from vllama.engines.failures import COMMON_FAILURES
 from vllama.engines.locate import PackageLocation
 from vllama.engines.package_server import PackageServer
 from vllama.engines.recipe import Recipe, Wheels
-from vllama.environments.place import Step
+from vllama.environments.layout import Step
 from vllama.hardware.types import Platform
 from vllama.models.types import Bundle, Format, ModelInfo
 from vllama.supervise.spec import Endpoint, Fault, HttpProbe

@@ -28,7 +28,7 @@ from vllama.engines.locate import PackageLocation
 from vllama.engines.package_server import GIB, PackageServer, explain_mlx_only, has_gpu_torch
 from vllama.engines.recipe import Recipe, Wheels
 from vllama.engines.request_body import add_fields, keep_fields
-from vllama.environments.place import Step
+from vllama.environments.layout import Step
 from vllama.hardware.types import Platform
 from vllama.models.types import Bundle, Capability, ModelInfo
 from vllama.supervise.spec import Endpoint, Fault

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vllama.environments.place import python_of, site_packages
+from vllama.environments.layout import python_of, site_packages
 
 RAW_PROGRESS_PIP = (24, 1)
 """The first pip whose progress can be read by a program (`--progress-bar raw`)."""

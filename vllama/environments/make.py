@@ -19,9 +19,10 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from vllama import private
-from vllama.environments.causes import Cause, cause_of
+from vllama.environments.failures import Cause, cause_of
 from vllama.environments.installer import Installer, find_uv
-from vllama.environments.place import (
+from vllama.environments.installer_env import installer_environment
+from vllama.environments.layout import (
     MARKER,
     Step,
     arguments,
@@ -31,7 +32,6 @@ from vllama.environments.place import (
     requirements,
     site_packages,
 )
-from vllama.environments.variables import installer_environment
 from vllama.errors import EngineStartFailed, EnvironmentFailed
 from vllama.supervise.aio import finish
 from vllama.supervise.logs import LogRing, Tailer
@@ -59,7 +59,7 @@ async def make(
     """Make an environment with `requirements` in `folder` and return its Python.
 
     Does nothing if it is there already. `extra_args` go to the installer; `on_line` is told each
-    line that it prints (`lines.read` understands them). Raises EnvironmentFailed.
+    line that it prints (`installer_output.Reader` reads them). Raises EnvironmentFailed.
     """
     step = Step(requirements=tuple(requirements), extra_args=tuple(extra_args))
     return await make_in_steps(folder, [step], on_line=on_line)

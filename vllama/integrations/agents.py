@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from vllama.integrations import jsonc, tables
+from vllama.integrations import jsonc, toml_edit
 from vllama.integrations.types import NAME, Edit, Integration, Places, Start, Target
 
 _ANSWER_TOKENS = 8192
@@ -62,7 +62,7 @@ def _codex_edits(target: Target, places: Places) -> tuple[Edit, ...]:
     provider = {"name": NAME, "base_url": f"{target.url}/v1", "wire_api": "responses"}
 
     def change(text: str) -> str:
-        return tables.put(text, values | {"model_providers": {NAME: provider}})
+        return toml_edit.put(text, values | {"model_providers": {NAME: provider}})
 
     return (Edit(path=folder / f"{NAME}.config.toml", change=change),)
 

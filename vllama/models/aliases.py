@@ -1,12 +1,13 @@
-"""Ollama's library names and the hub repositories that hold the same model.
+"""Ollama's library names, the hub repositories that hold the same models, and their families.
 
-The table is `aliases.toml`: one table a name, one key a tag. A user's own aliases come first.
-Ollama's tags are `size[-flavour][-quantisation]` (`3b-instruct-q8_0`); what of it the table does
-not know is taken apart here. Pure but for the one data file.
+The table is `aliases.toml`: one table for each name, one key for each tag. A user's own aliases
+come first. Ollama's tags are `size[-flavour][-quantisation]` (`3b-instruct-q8_0`); a tag that is
+not in the table is taken apart here. Pure except for the data file.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -15,6 +16,7 @@ from types import MappingProxyType
 from vllama.errors import ConfigError, InvalidModelRef
 from vllama.models.quant import quant_of_tag
 from vllama.models.ref import DEFAULT_HOST, DEFAULT_NAMESPACE, DEFAULT_TAG, Kind, ModelRef
+from vllama.models.resolve.matching import no_form_of
 
 NONE: Mapping[str, str] = MappingProxyType({})
 _TUNED = ("instruct", "chat", "it")  # what most of Ollama's models are anyway
@@ -120,3 +122,35 @@ def _table() -> Mapping[str, Mapping[str, str]]:
 
     text = Path(__file__).with_name("aliases.toml").read_text(encoding="utf-8")
     return MappingProxyType(tomllib.loads(text))
+
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)([bm])")
+
+
+def sizes_of(ref: ModelRef) -> tuple[tuple[str, float], ...]:
+    """Return (library name, billions of parameters) of a model's family, the largest first.
+
+    `ref` is a library name, or a hub model that one stands for or that is a form of such a one;
+    empty for others. Sizes with words of their own (`8x7b`, `4b-thinking`) are left out.
+    """
+    family = ref.model.lower() if ref.kind is Kind.LIBRARY else _family_of(ref)
+    found = []
+    for tag in tags_of(family) if family else ():
+        if match := _SIZE.fullmatch(tag):
+            billions = float(match.group(1)) / (1000 if match.group(2) == "m" else 1)
+            found.append((f"{family}:{tag}", billions))
+    return tuple(sorted(found, key=lambda pair: -pair[1]))
+
+
+def _family_of(ref: ModelRef) -> str | None:
+    wanted = ref.hub_id
+    if wanted is None:
+        return None
+    for family in families():
+        for tag in tags_of(family):
+            alias = hub_alias(ModelRef.parse(f"{family}:{tag}"))
+            if alias is None or alias.hub_id is None:
+                continue
+            if alias.hub_id.lower() == wanted.lower() or no_form_of(alias.hub_id, wanted) is None:
+                return family
+    return None

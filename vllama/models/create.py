@@ -18,13 +18,12 @@ import msgspec
 
 from vllama.chat.go_template_prompt import go_template
 from vllama.errors import BadModelFile, BadRequest, ModelNotFound, VllamaError
-from vllama.models.adapters import check_adapter, is_adapter
-from vllama.models.cloud import is_cloud
-from vllama.models.convert.quants import UNQUANTISED
-from vllama.models.gguf import GgufHeader, read_header
+from vllama.models.convert.quantiser import UNQUANTISED
+from vllama.models.gguf.header import GgufHeader, read_header
+from vllama.models.gguf.lora import check_adapter, is_adapter
 from vllama.models.library import Library
 from vllama.models.quant import quant_of
-from vllama.models.ref import HUB_HOST, Kind, ModelRef
+from vllama.models.ref import HUB_HOST, Kind, ModelRef, is_cloud
 from vllama.models.stores.base import real_size
 from vllama.models.stores.local import LocalStore
 from vllama.models.types import Bundle, Format, ModelInfo

@@ -15,10 +15,9 @@ from functools import lru_cache
 from pathlib import Path
 
 from vllama.errors import BadModelFile, BadRequest
-from vllama.models.bounds import MOST_HEADS, MOST_LAYERS, MOST_NUMBER
-from vllama.models.capabilities import bounded_template, template_capabilities
-from vllama.models.gguf import GgufHeader, LongArray, read_header
-from vllama.models.known_templates import recognised
+from vllama.models.chat_templates import bounded_template, recognised, template_capabilities
+from vllama.models.gguf.header import GgufHeader, LongArray, read_header
+from vllama.models.limits import MOST_HEADS, MOST_LAYERS, MOST_NUMBER
 from vllama.models.quant import file_type_name
 from vllama.models.safetensors import read_folder
 from vllama.models.types import Bundle, Capability, Format, ModelInfo

@@ -22,13 +22,12 @@ from vllama.errors import (
     VllamaError,
 )
 from vllama.models.aliases import check_aliases, hub_alias, own_alias
-from vllama.models.allowed import check_registry
-from vllama.models.cloud import CloudDisabled, is_cloud
 from vllama.models.disk import free_bytes
-from vllama.models.ollama_names import Target, target
-from vllama.models.ref import Kind, ModelRef
+from vllama.models.limits import check_registry
+from vllama.models.ollama.layout import Target, target
+from vllama.models.ref import CloudDisabled, Kind, ModelRef, is_cloud
 from vllama.models.remote import Remote
-from vllama.models.resolve_names import PulledNames, forms_in_cache
+from vllama.models.resolve.pulled_names import PulledNames, forms_in_cache
 from vllama.models.settings import ModelsSettings
 from vllama.models.stores.base import ForeignStore, RemovingStore, SkippingStore, Store
 from vllama.models.stores.folder import FolderStore
@@ -48,8 +47,8 @@ from vllama.models.types import (
 )
 
 if TYPE_CHECKING:
-    from vllama.models.fits import Fits
-    from vllama.models.resolve import Resolution
+    from vllama.models.resolve.memory_fit import Fits
+    from vllama.models.resolve.search import Resolution
     from vllama.models.sources.base import Hub
 
 ALL_FORMATS = (Format.GGUF, Format.SAFETENSORS)

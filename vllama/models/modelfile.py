@@ -1,25 +1,24 @@
-"""Modelfiles: text → instructions, and a model's settings → text. Pure.
+"""Modelfiles: text → instructions, options as text → values, settings → text. Pure.
 
 The grammar is Ollama's (parser/parser.go)::
 
     line  = "#" anything | KEYWORD value | "PARAMETER" name value | "MESSAGE" role value
     value = rest of the line | text in quotes | text in triple quotes
 
-Keywords in any case, white space around a value is ignored. A quoted text ends at the first line
-end that closes its quotes, so it may have several lines, and quotes inside its lines; there are no
-escapes. One thing cannot be written so: a text with triple quotes at the end of an inner line.
-
-See docs/reference/ollama-api.md#show, #modelfile.
+Keywords are case-insensitive, and white space around a value is ignored. A quoted text ends at the
+first line end that closes its quotes, so it may span lines and have quotes inside them; there are
+no escapes. One thing cannot be written: a text with triple quotes at the end of an inner line.
+See docs/reference/ollama-api.md#show, #modelfile; for the options #request-options, #load-options.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from vllama.errors import BadRequest
-from vllama.models.parameters import LISTS, OBSOLETE, parse_parameter
 from vllama.models.types import Bundle, ModelInfo
 
 NAME_WIDTH = 30
@@ -195,3 +194,82 @@ def _shown(value: object) -> str:
     if isinstance(value, str):
         return '"' + value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+WHOLE = frozenset(
+    [
+        "num_ctx",
+        "num_predict",
+        "num_keep",
+        "num_batch",
+        "num_gpu",
+        "main_gpu",
+        "num_thread",
+        "seed",
+        "top_k",
+        "repeat_last_n",
+        "draft_num_predict",
+    ]
+)
+REAL = frozenset(
+    [
+        "temperature",
+        "top_p",
+        "min_p",
+        "typical_p",
+        "repeat_penalty",
+        "presence_penalty",
+        "frequency_penalty",
+    ]
+)
+LISTS = frozenset(["stop"])
+BOOLEAN = frozenset(["use_mmap", "low_vram", "penalize_newline"])
+KNOWN = WHOLE | REAL | LISTS | BOOLEAN
+OBSOLETE = frozenset(
+    [
+        "f16_kv",
+        "logits_all",
+        "mirostat",
+        "mirostat_eta",
+        "mirostat_tau",
+        "numa",
+        "tfs_z",
+        "use_mlock",
+        "vocab_only",
+    ]
+)
+"""Once known to Ollama, without effect now: left out with a warning."""
+
+
+def parse_parameter(name: str, values: Sequence[str]) -> object:
+    """Return the value of option `name`.
+
+    Raises ValueError with the sentence for the user.
+    """
+    if name not in KNOWN:
+        raise ValueError(f"unknown parameter '{name}'; known are {', '.join(sorted(KNOWN))}")
+    if not values:
+        raise ValueError(f"parameter '{name}' needs a value")
+    if name in LISTS:
+        return [_strip_quotes(value) for value in values]
+    if len(values) > 1:
+        raise ValueError(f"parameter '{name}' takes one value")
+    text = values[0]
+    try:
+        if name in WHOLE:
+            return int(text)
+        if name in REAL and math.isfinite(float(text)):
+            return float(text)
+    except ValueError:
+        kind = "a whole number" if name in WHOLE else "a number"
+        raise ValueError(f"parameter '{name}' needs {kind}, not '{text}'") from None
+    if name in REAL:
+        raise ValueError(f"parameter '{name}' needs a number, not '{text}'")
+    if text.lower() not in ("true", "false"):
+        raise ValueError(f"parameter '{name}' needs true or false, not '{text}'")
+    return text.lower() == "true"
+
+
+def _strip_quotes(text: str) -> str:
+    paired = len(text) > 1 and text[0] == text[-1] and text[0] in "\"'"
+    return text[1:-1] if paired else text

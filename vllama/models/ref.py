@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
-from vllama.errors import InvalidModelRef
+from vllama.errors import InvalidModelRef, VllamaError
 from vllama.models.quant import quant_of_tag
 
 DEFAULT_HOST = "registry.ollama.ai"
@@ -293,3 +293,20 @@ def _check(pattern: re.Pattern[str], part: str) -> None:
 
 def _invalid(hint: str) -> InvalidModelRef:
     return InvalidModelRef("invalid model name", hint=hint)
+
+
+class CloudDisabled(VllamaError):
+    """Something was asked for that only ollama.com has."""
+
+    status = 403
+
+    def __init__(self, what: str = "remote model is unavailable") -> None:
+        super().__init__(f"ollama cloud is disabled: {what}")
+
+
+def is_cloud(ref: ModelRef) -> bool:
+    """Tell whether a name means a model in the cloud: `…:cloud`, `…:…-cloud`."""
+    if ref.kind is Kind.PATH or ref.host == HUB_HOST:
+        return False
+    tag = ref.tag.lower()
+    return tag == "cloud" or tag.endswith("-cloud")

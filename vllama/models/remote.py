@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from vllama.errors import ModelNotFound
 from vllama.models.aliases import hub_alias
-from vllama.models.ollama_layout import OllamaModels
-from vllama.models.ollama_names import Target
+from vllama.models.ollama.layout import OllamaModels, Target
 from vllama.models.ref import Kind, ModelRef
 from vllama.models.settings import ModelsSettings
 from vllama.models.stores.hf_cache import HfCacheStore
@@ -21,8 +20,8 @@ from vllama.models.stores.ollama import OllamaStore
 from vllama.models.types import Bundle, Format, ModelInfo, Progress
 
 if TYPE_CHECKING:
-    from vllama.models.fits import Fits
-    from vllama.models.resolve import Resolution
+    from vllama.models.resolve.memory_fit import Fits
+    from vllama.models.resolve.search import Resolution
     from vllama.models.sources.base import Hub
 
 
@@ -49,12 +48,12 @@ class Remote:
     ) -> Resolution:
         """Decide what a pull from the hub would fetch, and why; nothing is fetched.
 
-        With `fits` memory chooses among the forms (`resolve_fit`); `known` tells the metadata
-        where it need not be read there. Raises as a pull does; ModelNotFound for names that the
-        hub has no part in.
+        With `fits` memory chooses among the forms (`resolve.memory_fit`); `known` returns
+        metadata that need not be read there. Raises as a pull does; ModelNotFound for names that
+        the hub has no part in.
         """
-        from vllama.models.resolve import resolutions
-        from vllama.models.resolve_fit import fitting
+        from vllama.models.resolve.memory_fit import fitting
+        from vllama.models.resolve.search import resolutions
 
         alias = hub_alias(ref, self._settings.aliases)
         hub = alias or ref
@@ -68,7 +67,7 @@ class Remote:
             return known(found) or self.look_into(found)
 
         def family() -> Sequence[tuple[str, float]]:
-            from vllama.models.family import sizes_of
+            from vllama.models.aliases import sizes_of
 
             return sizes_of(ref)
 
@@ -79,14 +78,14 @@ class Remote:
 
         Raises BadModelFile, AuthRequired, Offline, SourceError.
         """
-        from vllama.models.resolve_header import read_remote_info
+        from vllama.models.resolve.remote_header import read_remote_info
 
         source = self._open_source()
         return read_remote_info(source, found.repository, found.variant, self._settings)
 
     def fetch(self, found: Resolution, progress: Progress, cancel: threading.Event) -> Bundle:
         """Download what was decided into the hub's cache. Raises what a pull raises."""
-        from vllama.models.fetch import Fetcher
+        from vllama.models.download.fetch import Fetcher
 
         repository, variant = found.repository, found.variant
         fetcher = Fetcher(self._open_source(), self._settings, free_space=self._free_space)
@@ -105,7 +104,7 @@ class Remote:
         cancel: threading.Event,
     ) -> Bundle:
         """Pull from a registry of Ollama's kind, into Ollama's store."""
-        from vllama.models.ollama_pull import pull_model
+        from vllama.models.ollama.pull import pull_model
 
         models = OllamaModels(self._settings.ollama_dirs[0])
         name = pull_model(

@@ -17,7 +17,8 @@ from typing import Annotated
 import msgspec
 
 from vllama.errors import BadModelFile
-from vllama.models.bounds import (
+from vllama.models.chat_templates import bounded_template, recognised, template_capabilities
+from vllama.models.limits import (
     MOST_FILE_BYTES,
     MOST_HEADS,
     MOST_LAYERS,
@@ -26,8 +27,6 @@ from vllama.models.bounds import (
     decode_json,
     read_limited,
 )
-from vllama.models.capabilities import bounded_template, template_capabilities
-from vllama.models.known_templates import recognised
 from vllama.models.types import Capability, ModelInfo
 
 _MAX_HEADER = 32 * 1024 * 1024  # the largest real ones have some 2 MB

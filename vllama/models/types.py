@@ -67,7 +67,7 @@ class ModelInfo:
     `key_length`/`value_length` are per attention head, in elements.
     `weights_bytes` is the size of all tensors. `chat_template` is the one in its files, or that of
     `template_family`, which was recognised by its tokens where the files have none
-    (`known_templates`); `turn_end` is then the token that ends an answer, and its number.
+    (`chat_templates`); `turn_end` is then the token that ends an answer, and its number.
     `fim_tokens` are the texts before a prompt, before
     what comes after the gap, and before what fills it.
     """

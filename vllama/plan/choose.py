@@ -10,9 +10,9 @@ from vllama.engines.locate import NOT_INSTALLED
 from vllama.engines.recipe import advise_installation, format_install_command, get_recipe
 from vllama.engines.registry import find_engine
 from vllama.errors import EngineMissing, NoPlan
-from vllama.models.convert.offer import offer_for
-from vllama.models.fits import amount
 from vllama.models.info import template_words
+from vllama.models.resolve.candidates import offer_for
+from vllama.models.resolve.memory_fit import amount
 from vllama.models.types import Bundle, Format, ModelInfo
 from vllama.plan.estimate import flash_attention, reckon
 from vllama.plan.prompt_cache import prompt_cache_bytes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from vllama.errors import NoPlan
-from vllama.models.fits import Fit
+from vllama.models.resolve.memory_fit import Fit
 from vllama.models.types import Format, ModelInfo
 from vllama.plan.choose import choose_engine
 from vllama.plan.estimate import reckon

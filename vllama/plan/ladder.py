@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 
 from vllama.engines.capabilities import Attachable
 from vllama.errors import BadModelFile, EngineStartFailed, NoPlan, NotEnoughMemory
-from vllama.models.fits import amounts
+from vllama.models.resolve.memory_fit import amounts
 from vllama.models.types import Bundle, ModelInfo
 from vllama.plan.choose import advice, draft, make_plan, ranked
 from vllama.plan.fit import MIN_AUTO_CONTEXT

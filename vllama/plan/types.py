@@ -9,7 +9,7 @@ import msgspec
 from vllama.engines.base import DiscoveredEngines, Installation, Mode, Settings
 from vllama.engines.capabilities import Tuning
 from vllama.hardware.types import Platform
-from vllama.models.fits import amount, amounts
+from vllama.models.resolve.memory_fit import amount, amounts
 from vllama.models.types import Bundle, ModelInfo
 
 

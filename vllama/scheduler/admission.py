@@ -13,7 +13,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from vllama.errors import NotEnoughMemory
-from vllama.models.fits import amounts
+from vllama.models.resolve.memory_fit import amounts
 from vllama.scheduler.instance import Instance
 from vllama.scheduler.memory import Measurable, Measured
 from vllama.scheduler.policy import Action, Decision, Model, Pools, Waiting, arrange, relieve

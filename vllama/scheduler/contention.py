@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from vllama.hardware.cpu_time import CpuTime
+from vllama.hardware.cpu import CpuTime
 
 if TYPE_CHECKING:
     from vllama.scheduler.instance import Instance

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from vllama.chat.engine.traits import Traits
 from vllama.clock import Clock
 from vllama.errors import CoolingDown, EngineStartFailed, VllamaError
-from vllama.hardware.cpu_time import CpuTime
+from vllama.hardware.cpu import CpuTime
 from vllama.models.types import Bundle
 from vllama.plan.ladder import Failed
 from vllama.plan.types import Need, Plan

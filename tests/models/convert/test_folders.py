@@ -8,8 +8,7 @@ from filelock import FileLock
 
 from tests.models.convert.conftest import CONFIG, weights
 from vllama.errors import BadModelFile, DiskFull, VllamaError
-from vllama.models.convert.originals import check_folder, show
-from vllama.models.convert.workplace import check_room, settle, sweep, workplace
+from vllama.models.convert.workspace import check_folder, check_room, settle, show, sweep, workplace
 
 
 @pytest.fixture

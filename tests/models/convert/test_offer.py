@@ -6,7 +6,7 @@ import pytest
 
 from tests.models.convert.conftest import local, repository
 from vllama.errors import NoPlan
-from vllama.models.convert.offer import offer_for
+from vllama.models.resolve.candidates import offer_for
 from vllama.models.types import Format
 
 

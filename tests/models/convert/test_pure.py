@@ -5,9 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vllama.errors import BadRequest
-from vllama.models.convert.causes import cause_of
-from vllama.models.convert.progress import converted, quantised
-from vllama.models.convert.quants import (
+from vllama.models.convert.quantiser import (
     BITS,
     DIRECT,
     check_requantise,
@@ -15,6 +13,8 @@ from vllama.models.convert.quants import (
     quant_named,
     size_of,
 )
+from vllama.models.convert.tool_run import cause_of
+from vllama.models.convert.work import converted, quantised
 from vllama.models.quant import _FILE_TYPES
 
 

@@ -20,7 +20,7 @@ from tests.registry import (
     find_registry,
 )
 from vllama.models.library import Library, open_library
-from vllama.models.ollama_layout import OllamaModels
+from vllama.models.ollama.layout import OllamaModels
 from vllama.models.settings import ModelsSettings
 
 WEIGHTS = Random(5).randbytes(1_000_000)  # 16 parts of 64 KiB

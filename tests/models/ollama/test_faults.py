@@ -39,8 +39,8 @@ from vllama.errors import (
     SourceError,
     VllamaError,
 )
+from vllama.models.download.partial_file import saved_bytes
 from vllama.models.library import Library, open_library
-from vllama.models.partial import saved_bytes
 from vllama.models.settings import ModelsSettings
 from vllama.models.types import Format
 

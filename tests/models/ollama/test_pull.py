@@ -38,10 +38,10 @@ from vllama.errors import (
     Offline,
     VllamaError,
 )
-from vllama.models.cloud import CloudDisabled
-from vllama.models.download import Cancelled
+from vllama.models.download.file_download import Cancelled
+from vllama.models.download.partial_file import saved_bytes
 from vllama.models.library import Library, open_library
-from vllama.models.partial import saved_bytes
+from vllama.models.ref import CloudDisabled
 from vllama.models.settings import ModelsSettings
 
 pytestmark = pytest.mark.slow

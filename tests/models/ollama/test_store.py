@@ -15,9 +15,8 @@ from tests.registry.models import CONFIG, IMAGE
 from tests.tiny import write_tiny_gguf, write_tiny_lora
 from vllama.errors import BadModelFile, BadRequest, ModelNotFound, VllamaError
 from vllama.models.library import Library, open_library
-from vllama.models.ollama_layout import OllamaModels, StoredName
-from vllama.models.ollama_manifest import digests_in, parse_manifest
-from vllama.models.ollama_names import target
+from vllama.models.ollama.layout import OllamaModels, StoredName, target
+from vllama.models.ollama.manifest import digests_in, parse_manifest
 from vllama.models.ref import ModelRef
 from vllama.models.settings import ModelsSettings
 from vllama.models.stores.ollama import OllamaStore

@@ -14,7 +14,7 @@ from vllama.cli.commands.list import make_rows
 from vllama.cli.model_view import format_sections, make_sections
 from vllama.cli.output import say, show_error, show_table
 from vllama.errors import ModelNotFound
-from vllama.models.parameters import parse_parameter
+from vllama.models.modelfile import parse_parameter
 
 PART_NAMES = {"template": "prompt template"}
 

@@ -148,7 +148,7 @@ def parse_clients(text: str) -> tuple[int, ...]:
 
 def parse_kinds(text: str) -> tuple[str, ...]:
     """Read `short,long`. Raises ConfigError."""
-    from vllama.bench.prompts import LENGTHS
+    from vllama.bench.load import LENGTHS
     from vllama.errors import ConfigError
 
     kinds = [part.strip() for part in text.split(",")]
@@ -234,8 +234,7 @@ def compare_models(described: Sequence[dict[str, Any]]) -> list[str]:
 
 def make_sides(servers: Mapping[str, Client]) -> tuple[list[Side], list[str]]:
     """Return the servers with their processes, and why those of some are not known."""
-    from vllama.bench.memory import Memory, NotMeasured
-    from vllama.bench.rounds import Side
+    from vllama.bench.rounds import Memory, NotMeasured, Side
 
     sides, reasons = [], []
     for name, client in servers.items():

@@ -161,7 +161,7 @@ def _agree(settings: Config, job: Job, *, update: bool, yes: bool) -> None:
 
 def _installer(display: PullDisplay) -> Callable[[str], None]:
     """Return what shows the lines of the installer."""
-    from vllama.environments.lines import Reader
+    from vllama.environments.installer_output import Reader
     from vllama.models.types import PullEvent
 
     reader = Reader()

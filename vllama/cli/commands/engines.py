@@ -123,7 +123,7 @@ def show_list(settings: Config, *, as_json: bool) -> None:
 def describe_engine(facts: Facts, engine: Engine) -> dict[str, Any]:
     """Return what is known of one engine; sizes in bytes."""
     from vllama.engines.recipe import get_recipe
-    from vllama.environments.place import requirements
+    from vllama.environments.layout import requirements
     from vllama.plan.choose import advice
 
     found = facts.found.installations.get(engine.name)

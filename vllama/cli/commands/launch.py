@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import NoReturn
 
-    from vllama.integrations.keep import Change, Keeper
+    from vllama.integrations.settings_files import Change, Keeper
     from vllama.integrations.types import Integration, Places, Target
 
 EXAMPLES = """\
@@ -60,8 +60,8 @@ def launch(
     from vllama.cli.commands.launch_target import choose_target
     from vllama.cli.context import load_settings
     from vllama.errors import ConfigError
-    from vllama.integrations.keep import Keeper
     from vllama.integrations.registry import find
+    from vllama.integrations.settings_files import Keeper
     from vllama.integrations.types import Places
 
     settings = load_settings()
@@ -89,8 +89,8 @@ def launch(
 def _show_all(folder: Path, places: Places) -> None:
     """List the tools and what we did to them."""
     from vllama.cli.output import show_table
-    from vllama.integrations.keep import Keeper
     from vllama.integrations.registry import INTEGRATIONS, program
+    from vllama.integrations.settings_files import Keeper
 
     show_table(
         ("NAME", "TOOL", "INSTALLED", "SETTINGS"),
@@ -111,7 +111,7 @@ def _write(
 ) -> None:
     """Write the tool's settings, once the user has seen what changes; `told`: say the rest too."""
     from vllama.cli.output import say, say_aside
-    from vllama.integrations.keep import plan
+    from vllama.integrations.settings_files import plan
 
     if tool.edits is None:
         if told:

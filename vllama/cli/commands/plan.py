@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from vllama.config import Config
     from vllama.models.library import Library
-    from vllama.models.resolve import Resolution
+    from vllama.models.resolve.search import Resolution
     from vllama.models.types import Bundle
 
 EXAMPLES = """\

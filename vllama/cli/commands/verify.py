@@ -83,7 +83,7 @@ def verify(
     from vllama.cli.context import load_settings
     from vllama.cli.output import show_json
     from vllama.errors import VerifyFailed, VllamaError
-    from vllama.verify.prompts import BUILT_IN, parse_prompts
+    from vllama.verify.ask import BUILT_IN, parse_prompts
     from vllama.verify.report import report
 
     sides = parse_sides(engines, model)

@@ -26,7 +26,7 @@ from vllama.engines.llamacpp.driver import BACKENDS, MIB, Flag, LlamaCpp, Start
 from vllama.engines.llamacpp.failures import failures
 from vllama.engines.locate import find_package
 from vllama.engines.recipe import MachineKind, Recipe, Wheels
-from vllama.environments.place import Step
+from vllama.environments.layout import Step
 from vllama.supervise.spec import HttpProbe
 
 DISTRIBUTION = "llama-cpp-python"

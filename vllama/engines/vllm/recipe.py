@@ -7,7 +7,7 @@ and are not needed for text. So it is installed without its requirements, and th
 from __future__ import annotations
 
 from vllama.engines.recipe import MachineKind, Recipe, Wheels
-from vllama.environments.place import Step
+from vllama.environments.layout import Step
 
 GIB = 1024**3
 CPU_VERSION = "0.32.0"

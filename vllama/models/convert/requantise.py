@@ -12,11 +12,9 @@ from pathlib import Path
 
 from vllama.errors import BadModelFile, BadRequest, EngineMissing
 from vllama.models.convert.converter import find_converter
-from vllama.models.convert.originals import check_folder, show_files
-from vllama.models.convert.quantiser import Quantiser
-from vllama.models.convert.quants import DIRECT, intermediate, size_of
+from vllama.models.convert.quantiser import DIRECT, Quantiser, intermediate, size_of
 from vllama.models.convert.work import Made, Order, convert, quantise, stored
-from vllama.models.convert.workplace import check_room, workplace
+from vllama.models.convert.workspace import check_folder, check_room, show_files, workplace
 from vllama.models.create import quant_to_make
 from vllama.models.disk import free_bytes
 from vllama.models.library import Library

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vllama import private
 from vllama.errors import BadModelFile
-from vllama.models.convert.child import run_tool
 from vllama.models.convert.converter import Converter, converter_environment
-from vllama.models.convert.originals import show
-from vllama.models.convert.progress import Share, converted, quantised
 from vllama.models.convert.quantiser import Quantiser
-from vllama.models.convert.workplace import settle
-from vllama.models.gguf import read_header
+from vllama.models.convert.tool_run import run_tool
+from vllama.models.convert.workspace import settle, show
+from vllama.models.gguf.header import read_header
 from vllama.models.safetensors import read_folder
 from vllama.models.stores.base import real_size
 from vllama.models.stores.local import LocalStore
@@ -221,3 +220,22 @@ def _share(
             )
 
     return on_line
+
+
+Share = Callable[[str], float | None]
+_BAR = re.compile(r"^(?:Writing|Shard \(\d+/\d+\)): +(\d+)%")
+_NUMBERED = re.compile(r"^\[ *(\d+)/ *(\d+)\]")
+
+
+def converted(line: str) -> float | None:
+    """Return the share that the converter has written, 0 to 1; None if a line does not say."""
+    match = _BAR.match(line)
+    return min(int(match[1]), 100) / 100 if match else None
+
+
+def quantised(line: str) -> float | None:
+    """Return the share of tensors that the quantiser has begun; None if a line does not say."""
+    match = _NUMBERED.match(line)
+    if match is None or int(match[2]) == 0:
+        return None
+    return min(int(match[1]) / int(match[2]), 1.0)

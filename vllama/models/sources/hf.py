@@ -19,12 +19,9 @@ import httpx2
 
 from vllama import __version__
 from vllama.errors import AuthRequired, ModelNotFound, Offline, SourceError
-from vllama.models.allowed import check_registry
-from vllama.models.bounds import MOST_FILE_BYTES, decode_json
+from vllama.models.limits import MOST_FILE_BYTES, check_registry, decode_json
 from vllama.models.settings import HUB_ADDRESS, ModelsSettings
-from vllama.models.sources.answers import Answer, Answers
 from vllama.models.sources.base import Listed, Location, Repository, Transient
-from vllama.models.sources.body import GZIP, read_body
 from vllama.models.sources.hub_json import (
     files_of_tree,
     has_sizes,
@@ -33,6 +30,7 @@ from vllama.models.sources.hub_json import (
     repository_of,
     wait_s,
 )
+from vllama.models.sources.responses import GZIP, Answer, Answers, read_body
 from vllama.models.types import SourceFile
 
 _TRIES = 3

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-from vllama.models.bounds import MOST_FILE_BYTES
+from vllama.models.limits import MOST_FILE_BYTES
 from vllama.models.sources.base import Listed, Repository
 from vllama.models.types import Format, SourceFile, Variant
 from vllama.models.variants import group_ggufs, safetensors_files

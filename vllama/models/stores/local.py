@@ -1,4 +1,4 @@
-"""vllama's own names: created and copied models, each a small JSON file that points at its base.
+"""vllama's own models: created and copied ones, each a small JSON file that points at its base.
 
 Layout below the data folder::
 
@@ -6,7 +6,7 @@ Layout below the data folder::
     blobs/sha256-<hex>                               uploaded files (see `blobs`)
 
 A base's files are never copied. A base that moved to another path (a newer revision in the hub's
-cache) is found again by its name. Paths below the data folder are written relative to it.
+cache) is found again by its name. Paths below the data folder are stored relative to it.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from vllama import private
 from vllama.errors import BadModelFile, BadRequest, InvalidModelRef, VllamaError
-from vllama.models.blobs import BlobStore
 from vllama.models.disk import files_below, free_bytes, remove_empty, write_whole
 from vllama.models.ref import Kind, ModelRef
 from vllama.models.stores.base import Store, real_size
-from vllama.models.stores.record import Base, Record
-from vllama.models.types import Bundle, Removed
+from vllama.models.stores.blobs import BlobStore
+from vllama.models.types import Bundle, Format, Removed
 
 LOCK_LIMIT_S = 30.0
 
@@ -267,3 +267,29 @@ def _size(files: Sequence[Path]) -> int:
         return real_size(files)
     except OSError:
         return 0
+
+
+class Base(msgspec.Struct, omit_defaults=True):
+    """The files behind a model; `name` is None for files that have none."""
+
+    format: Format
+    path: str
+    files: list[str] = []
+    name: str | None = None
+    projector: str | None = None
+    quant: str | None = None
+    hub_id: str | None = None
+
+
+class Record(msgspec.Struct, omit_defaults=True):
+    """The content of one file; `adapters` are paths. `digest` is that of what it is a copy of."""
+
+    name: str
+    base: Base
+    parameters: dict[str, Any] = {}
+    system: str | None = None
+    template: str | None = None
+    messages: list[dict[str, Any]] = []
+    license: str | None = None
+    adapters: list[str] = []
+    digest: str | None = None

@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 
 from vllama.errors import InvalidModelRef, ModelNotFound, VllamaError
-from vllama.models.ollama_layout import OllamaModels, StoredName
-from vllama.models.ollama_manifest import (
+from vllama.models.ollama.layout import OllamaModels, StoredName
+from vllama.models.ollama.manifest import (
     Layer,
     Manifest,
     digests_in,

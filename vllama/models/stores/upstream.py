@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
 
-from vllama.models.bounds import MOST_JSON_BYTES, decode_json
+from vllama.models.limits import MOST_JSON_BYTES, decode_json
 from vllama.models.ref import ModelRef
 from vllama.models.stores.base import manifest_digest
 from vllama.models.types import Bundle, Capability, Format, ModelInfo

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from vllama.dialects.ollama.read import parse_model_field
 from vllama.errors import ModelNotFound, VllamaError
 from vllama.http.request import Request
-from vllama.models.cloud import CloudDisabled
-from vllama.models.ref import ModelRef
+from vllama.models.ref import CloudDisabled, ModelRef
 from vllama.routes.ollama.models import named, send_error, send_line
 
 if TYPE_CHECKING:

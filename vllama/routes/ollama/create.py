@@ -18,12 +18,11 @@ from vllama.dialects.ollama.options import resolve_options
 from vllama.dialects.ollama.read import parse_model_field
 from vllama.errors import BadRequest, InvalidModelRef, ModelNotFound, VllamaError
 from vllama.http.request import BodyTooLarge, Request
-from vllama.models.cloud import CloudDisabled
 from vllama.models.create import Recipe, copied_name, created_name, from_files, no_source
 from vllama.models.create import copy as copy_model
 from vllama.models.create import create as create_model
-from vllama.models.parameters import KNOWN, LISTS
-from vllama.models.ref import Kind, ModelRef
+from vllama.models.modelfile import KNOWN, LISTS
+from vllama.models.ref import CloudDisabled, Kind, ModelRef
 from vllama.models.types import Bundle, PullEvent
 from vllama.routes.ollama.convert import converted, of_quant
 from vllama.routes.ollama.models import named, pull_line, send_error, send_line

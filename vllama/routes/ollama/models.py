@@ -17,10 +17,9 @@ import msgspec
 from vllama.dialects.ollama.read import parse_model_field
 from vllama.errors import BadRequest, Forbidden, InvalidModelRef, ModelNotFound, VllamaError
 from vllama.http.request import Request
-from vllama.models.cloud import CloudDisabled
 from vllama.models.info import details, model_info, projector_info, template_words
 from vllama.models.modelfile import modelfile_text, parameters_text
-from vllama.models.ref import Kind, ModelRef
+from vllama.models.ref import CloudDisabled, Kind, ModelRef
 from vllama.models.types import Bundle, Capability, Format, ModelInfo, PullEvent
 from vllama.plan.report import tell
 from vllama.routes.pull_stream import pulled

@@ -1,0 +1,179 @@
+"""The folder a conversion works in, and the model as the converter sees it there.
+
+The folder is on the disk of the result and is removed afterwards. A lock inside distinguishes a
+running conversion from the leftovers of a killed one, which the next conversion removes.
+
+The converter lets transformers run code from a model's folder, and it reads pickles. So it gets a
+folder of links without either, unless the user trusts the model. Models that visibly cannot be
+converted are refused here, before anything large is fetched for them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from vllama import private
+from vllama.errors import BadModelFile, DiskFull, VllamaError
+from vllama.models.disk import free_bytes
+from vllama.models.safetensors import is_mlx, weight_files
+from vllama.units import format_bytes_decimal
+
+PREFIX = ".convert-"
+_LOCK = "lock"
+_READ_BYTES = 8 * 1024 * 1024
+RESERVE_BYTES = 256 * 1024 * 1024
+
+
+@contextlib.contextmanager
+def workplace(parent: Path) -> Iterator[Path]:
+    """Make a folder below `parent` to work in; remove it with all that is still in it.
+
+    Raises VllamaError, DiskFull for what the disk refuses, inside the block too.
+    """
+    try:
+        private.make_folder(parent)
+        sweep(parent)
+        folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+        try:
+            with FileLock(folder / _LOCK):
+                yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    except OSError as error:
+        text = f"cannot write '{error.filename or parent}': {error.strerror or error}"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DiskFull(text, hint="remove models with vllama rm") from error
+        raise VllamaError(text, hint="check the folder's owner and rights") from error
+
+
+def sweep(parent: Path) -> None:
+    """Remove what conversions that were killed have left."""
+    for folder in parent.glob(f"{PREFIX}*"):
+        try:
+            with FileLock(folder / _LOCK, timeout=0):
+                shutil.rmtree(folder, ignore_errors=True)
+        except (Timeout, OSError):
+            continue
+
+
+def check_room(
+    folder: Path, need_bytes: int, what: str, free_space: Callable[[Path], int] = free_bytes
+) -> None:
+    """Raise DiskFull if `need_bytes` more do not fit where `folder` is or will be."""
+    free = free_space(folder)
+    if need_bytes + RESERVE_BYTES > free:
+        raise DiskFull(
+            f"cannot {what}: it needs about {format_bytes_decimal(need_bytes)} for a while, "
+            f"and {format_bytes_decimal(free)} are free at {folder}",
+            hint="remove models with vllama rm, or name a file on a larger disk with --output",
+        )
+
+
+def settle(file: Path) -> str:
+    """Bring a file's bytes to the disk; return their SHA-256, 64 hex digits. Raises OSError."""
+    digest = hashlib.sha256()
+    with file.open("rb") as content:
+        while data := content.read(_READ_BYTES):
+            digest.update(data)
+        os.fsync(content.fileno())
+    return digest.hexdigest()
+
+
+CODE = frozenset({".py"})
+LEFT_OUT = frozenset(
+    {".bin", ".gguf", ".h5", ".msgpack", ".onnx", ".pickle", ".pkl", ".pt", ".pth"}
+)
+POINTS_AT_CODE = "auto_map"
+UNDONE_BY_NOBODY = frozenset({"aqlm", "awq", "bitsandbytes", "eetq", "exl2", "hqq", "quanto"})
+"""Quantisations (`quantization_config.quant_method`) that llama.cpp's converter cannot undo; FP8,
+GPTQ, MXFP4 and compressed-tensors it can, in most of their forms."""
+_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.txt", "vocab.json", "spiece.model")
+_TOKENIZER_PATTERNS = ("*.tiktoken", "tekken.json", "*tokenizer*", "*.vocab", "*.spm", "*.model")
+
+
+def check_folder(folder: Path, name: str) -> None:
+    """Refuse a model that cannot be converted. Raises BadModelFile."""
+    weights = weight_files(folder)
+    if missing := [path.name for path in weights if not path.is_file()]:
+        raise BadModelFile(
+            f"cannot convert '{name}': {missing[0]} is missing"
+            + (f", and {len(missing) - 1} more" if len(missing) > 1 else ""),
+            hint="fetch the model again",
+        )
+    if is_mlx(folder):
+        raise BadModelFile(
+            f"cannot convert '{name}': it was made for Apple's MLX",
+            hint="convert the model that it was made from",
+        )
+    method = quant_method(folder)
+    if method in UNDONE_BY_NOBODY:
+        raise BadModelFile(
+            f"cannot convert '{name}': its weights are quantised with {method}, which the "
+            "converter cannot undo",
+            hint="convert the model that it was made from",
+        )
+    if not _has_tokenizer(folder):
+        raise BadModelFile(
+            f"cannot convert '{name}': there is no tokenizer in '{folder}'",
+            hint="put the model's tokenizer.json (or tokenizer.model) there",
+        )
+
+
+def quant_method(folder: Path) -> str | None:
+    """Return how a model's weights are quantised, in its config's word; None if they are not."""
+    scheme = _object(folder / "config.json").get("quantization_config")
+    return str(scheme.get("quant_method", "")).lower() or None if isinstance(scheme, dict) else None
+
+
+def show(folder: Path, place: Path, *, trusted: bool = False) -> Path:
+    """Make the folder of links at `place` and return it. Raises OSError."""
+    return show_files(((path.name, path) for path in sorted(folder.iterdir())), place, trusted)
+
+
+def show_files(files: Iterable[tuple[str, Path]], place: Path, trusted: bool = False) -> Path:
+    """Make a folder of links to `files`, by the names that they have in it. Raises OSError."""
+    place.mkdir()
+    for name, path in files:
+        suffix = Path(name).suffix.lower()
+        if suffix in LEFT_OUT or name.startswith(".") or (suffix in CODE and not trusted):
+            continue
+        content = _without_code(path) if suffix == ".json" and not trusted else None
+        if content is not None:
+            (place / name).write_text(content)
+        else:
+            (place / name).symlink_to(path.absolute())
+    return place
+
+
+def _without_code(path: Path) -> str | None:
+    """Return a JSON file's text without what points at code; None if it does not."""
+    value = _object(path) if path.name.endswith("config.json") or path.is_symlink() else {}
+    if POINTS_AT_CODE not in value:
+        return None
+    del value[POINTS_AT_CODE]
+    return json.dumps(value)
+
+
+def _object(path: Path) -> dict[str, object]:
+    try:
+        value = json.loads(path.read_bytes()) if path.stat().st_size < 16 * 1024 * 1024 else {}
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _has_tokenizer(folder: Path) -> bool:
+    if any((folder / name).is_file() for name in _TOKENIZERS):
+        return True
+    found = (path for pattern in _TOKENIZER_PATTERNS for path in folder.glob(pattern))
+    return any(path.name not in ("tokenizer_config.json",) and path.is_file() for path in found)

@@ -1,0 +1,192 @@
+"""Fetches sets of files into a place for blobs, and whole variants into the hub's cache.
+
+Free space is checked first. A variant is made visible when all its files are there: the
+snapshot's links, then the branch's ref, so that a snapshot that can be seen is complete.
+Blocking; call it in a thread.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from vllama.errors import DiskFull, VllamaError
+from vllama.models.disk import free_bytes
+from vllama.models.download.connections import Wire
+from vllama.models.download.file_download import (
+    BlobPlace,
+    Cancelled,
+    FileDownload,
+    moved,
+    open_wire,
+    part_size,
+)
+from vllama.models.download.partial_file import saved_bytes
+from vllama.models.hub_cache import HubRepo
+from vllama.models.limits import check_size
+from vllama.models.settings import ModelsSettings
+from vllama.models.sources.base import Location, Repository, Source
+from vllama.models.types import Progress, PullEvent, SourceFile, Variant
+from vllama.units import format_bytes_decimal
+
+
+class Fetcher:
+    """Fetches variants from one source into one cache."""
+
+    def __init__(
+        self,
+        source: Source,
+        settings: ModelsSettings,
+        *,
+        free_space: Callable[[Path], int] = free_bytes,
+    ) -> None:
+        self._source, self._settings, self._free_space = source, settings, free_space
+
+    def fetch(
+        self, repository: Repository, variant: Variant, progress: Progress, cancel: threading.Event
+    ) -> Path:
+        """Fetch what is missing of a variant; return its snapshot's folder.
+
+        `progress` may be called from several threads. Raises Cancelled, DiskFull,
+        ChecksumMismatch, AuthRequired, Offline, SourceError.
+        """
+        repo = HubRepo(self._settings.hf_cache_dir, repository.hub_id)
+        commit = repository.commit
+        here = [f for f in variant.files if repo.has_file(commit, f.path, f.size_bytes)]
+        missing = [file for file in variant.files if file not in here]
+        with disk_errors(repo, repo.hub_id):
+            for file in here:
+                progress(moved(file, file.etag or "", file.size_bytes, file.size_bytes))
+            if missing:
+                check_space(repo, missing, repo.hub_id, self._free_space)
+                repo.prepare()
+            with open_wire(self._settings) as wire:
+                etags = fetch_files(
+                    missing,
+                    place=repo,
+                    locate=partial(self._source.locate, repository),
+                    wire=wire,
+                    settings=self._settings,
+                    progress=progress,
+                    cancel=cancel,
+                )
+            progress(PullEvent(status="verifying sha256 digest"))  # was done while they came
+            progress(PullEvent(status="writing manifest"))
+            for file, etag in zip(missing, etags, strict=True):
+                repo.link(commit, file.path, etag)
+            repo.write_ref(repository.branch, commit)
+        return repo.snapshot(commit)
+
+
+def check_space(
+    place: BlobPlace,
+    files: Sequence[SourceFile],
+    what: str,
+    free_space: Callable[[Path], int] = free_bytes,
+) -> None:
+    """Raise DiskFull if what is missing of `files` does not fit; `what` is being downloaded."""
+    missing = {
+        file.etag or file.path: file.size_bytes
+        - (saved_bytes(place.partial(file.etag), file.size_bytes) if file.etag else 0)
+        for file in files
+        if not (file.etag and place.has_blob(file.etag, file.size_bytes))
+    }
+    need = sum(missing.values())
+    if not need:
+        return
+    free = free_space(place.folder)
+    # a disk that is full to the last byte hurts everybody: leave 5 % of the download, or 1 GiB
+    if need + min(1024**3, need // 20) > free:
+        raise DiskFull(
+            f"cannot download '{what}': it needs {format_bytes_decimal(need)}, "
+            f"and {format_bytes_decimal(free)} are free at {place.folder}",
+            hint=_larger(place),
+        )
+
+
+def fetch_files(
+    files: Sequence[SourceFile],
+    *,
+    place: BlobPlace,
+    locate: Callable[[SourceFile], Location],
+    wire: Wire,
+    settings: ModelsSettings,
+    progress: Progress,
+    cancel: threading.Event,
+) -> list[str]:
+    """Fetch small files side by side, then large ones each with all connections.
+
+    Returns their etags. Raises what `FileDownload.run` raises.
+    """
+    for file in files:
+        check_size(file.path, file.size_bytes, settings.most_file_bytes)
+    failed = threading.Event()
+
+    def fetch(file: SourceFile) -> str:
+        job = FileDownload(
+            file,
+            place=place,
+            locate=partial(locate, file),
+            wire=wire,
+            settings=settings,
+            progress=progress,
+            stops=(cancel, failed),
+        )
+        try:
+            return job.run()
+        except BaseException:
+            failed.set()
+            raise
+
+    small = [
+        file
+        for file in files
+        if file.size_bytes <= part_size(file.size_bytes, settings)  # one connection each
+    ]
+    done = _side_by_side(fetch, small, settings.connections, failed)
+    return [done.get(file.path) or fetch(file) for file in files]
+
+
+def _side_by_side(
+    fetch: Callable[[SourceFile], str],
+    files: list[SourceFile],
+    threads: int,
+    failed: threading.Event,
+) -> dict[str, str]:
+    with ThreadPoolExecutor(threads) as pool:
+        futures = {file.path: pool.submit(fetch, file) for file in files}
+        try:
+            errors = [error for future in futures.values() if (error := future.exception())]
+        except BaseException:  # Ctrl-C in this thread: leaving the pool would wait for all
+            failed.set()
+            raise
+    # one failure stops the others: show the failure, not their being stopped
+    for error in sorted(errors, key=lambda error: isinstance(error, Cancelled)):
+        raise error
+    return {path: future.result() for path, future in futures.items()}
+
+
+@contextmanager
+def disk_errors(place: BlobPlace, what: str) -> Iterator[None]:
+    """Map what the disk refuses; errors of the network are mapped where they arise."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DiskFull(
+                f"cannot download '{what}': the disk of {place.folder} is full",
+                hint=_larger(place),
+            ) from error
+        raise VllamaError(
+            f"cannot write to '{error.filename or place.folder}': {error.strerror or error}",
+            hint=f"check the folder's owner and rights, or set {place.variable}",
+        ) from error
+
+
+def _larger(place: BlobPlace) -> str:
+    return f"remove models (vllama rm), or set {place.variable} to a folder on a larger disk"

@@ -1,0 +1,334 @@
+"""Fetches one file into a place for blobs: ranged, parallel, resumable, verified.
+
+Why not huggingface_hub's own download: it cannot resume in a later process, takes a damaged byte
+silently, gives up on a reset, cannot be cancelled (measured).
+
+1. Known by its etag and complete in its place: nothing to do.
+2. Ask the source for the address, take the blob's lock (two pulls share one download).
+3. Workers fetch parts by Range. A 5xx, a closed or silent connection: again, from the byte
+   reached. An expired address: a new one. A server without Range: the file in one go.
+4. Verify the checksum, give the blob its name.
+
+The calling thread reports progress and hashes while the workers run.
+
+See docs/reference/hub.md#why-downloads-are-our-own.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Protocol
+
+import filelock
+import httpx2
+
+from vllama.errors import Offline, SourceError, VllamaError
+from vllama.models.download.connections import BadAddress, OpenConnections, Wire
+from vllama.models.download.partial_file import Closed, Part, Partial, saved_bytes
+from vllama.models.download.ranges import Again, NoRanges, receive
+from vllama.models.limits import check_registry, check_size
+from vllama.models.settings import ModelsSettings
+from vllama.models.sources.base import Location, Transient
+from vllama.models.types import Progress, PullEvent, SourceFile
+
+_EMIT_EVERY_S = 0.06  # Ollama's rhythm
+_TICK_S = 0.02
+_HASH_STEP = 16 * 1024 * 1024
+_LEAST_PART = 4 * 1024 * 1024
+_LONGEST_PAUSE_S = 30.0
+_LONGEST_WAIT_S = 120.0  # that a server may ask for
+
+
+class Cancelled(VllamaError):
+    """The caller cancelled a pull; what was fetched stays for the next one."""
+
+    status = 499
+
+
+class BlobPlace(Protocol):
+    """Where files lie by their etag on this disk: the hub's cache, Ollama's store.
+
+    `variable` is the user's variable that moves `folder`.
+    """
+
+    @property
+    def folder(self) -> Path:
+        """The folder of all such files."""
+        ...
+
+    @property
+    def variable(self) -> str:
+        """Name of the environment variable that says where `folder` is."""
+        ...
+
+    def blob(self, etag: str) -> Path:
+        """Return where the content with this etag lies, or would."""
+        ...
+
+    def partial(self, etag: str) -> Path:
+        """Return where the bytes of an unfinished download lie: on the same file system."""
+        ...
+
+    def lock(self, etag: str) -> Path:
+        """Return the lock file of a blob."""
+        ...
+
+    def has_blob(self, etag: str, size_bytes: int) -> bool:
+        """Tell whether a blob is complete."""
+        ...
+
+
+def open_client(settings: ModelsSettings) -> httpx2.Client:
+    """Make the HTTP client for what is asked beside the bytes; the caller closes it."""
+    timeout = httpx2.Timeout(settings.stall_timeout_s, connect=settings.request_timeout_s)
+    limits = httpx2.Limits(max_connections=settings.connections * 2)
+
+    def check(request: httpx2.Request) -> None:  # a redirect is a request of its own
+        check_registry(settings.allowed_registries, str(request.url))
+
+    return httpx2.Client(
+        timeout=timeout,
+        limits=limits,
+        follow_redirects=True,
+        event_hooks={"request": [check]},
+    )
+
+
+def open_wire(settings: ModelsSettings) -> Wire:
+    """Make the connections of one pull; the caller closes them."""
+    return Wire(connect_s=settings.request_timeout_s, silence_s=settings.stall_timeout_s)
+
+
+def part_size(size_bytes: int, settings: ModelsSettings) -> int:
+    """Return the size of a file's parts: several a connection, so that none idles at the end."""
+    share = -(-size_bytes // (settings.connections * 4))
+    return min(max(share, _LEAST_PART), settings.part_bytes)
+
+
+def moved(file: SourceFile, etag: str, total_bytes: int, done_bytes: int) -> PullEvent:
+    """Make the event that tells how much of a file is here."""
+    kind = "sha1" if len(etag) == 40 else "sha256"
+    return PullEvent(
+        status=f"pulling {etag[:12]}",
+        file=file.path,
+        digest=f"{kind}:{etag}",
+        total_bytes=total_bytes,
+        completed_bytes=done_bytes,
+    )
+
+
+class FileDownload:
+    """One file on its way into `place`; any of the events `stops` ends it.
+
+    `locate` asks the source for the file's address, again when one has expired.
+    """
+
+    def __init__(
+        self,
+        file: SourceFile,
+        *,
+        place: BlobPlace,
+        locate: Callable[[], Location],
+        wire: Wire,
+        settings: ModelsSettings,
+        progress: Progress,
+        stops: Sequence[threading.Event],
+    ) -> None:
+        self._file, self._place, self._ask = file, place, locate
+        self._wire, self._settings, self._progress = wire, settings, progress
+        self._ended = threading.Event()  # tells this file's own workers
+        self._stops = tuple(stops)
+        self._asking = threading.Lock()
+        self._reading = OpenConnections()
+        self._errors: list[Exception] = []
+        self._location: Location | None = None
+        self._ranges = True
+        self._emitted_at = 0.0
+
+    def run(self) -> str:
+        """Bring the file into its place; return its etag.
+
+        Raises Cancelled, ChecksumMismatch, SourceError and its kind, OSError of the disk.
+        """
+        etag, size = self._file.etag, self._file.size_bytes
+        if etag is None or not self._place.has_blob(etag, size):
+            location = self._locate(None)
+            etag, size = location.etag, location.size_bytes
+            if 0 < self._file.size_bytes < size:  # there may not be room for that
+                raise SourceError(
+                    f"cannot fetch '{self._file.path}': it has {size} bytes, "
+                    f"and {self._file.size_bytes} were announced"
+                )
+            check_size(self._file.path, size, self._settings.most_file_bytes)
+            with self._locked(location):
+                if not self._place.has_blob(etag, size):
+                    self._transfer(location)
+        self._emit(etag, size, size, force=True)
+        return etag
+
+    def _locate(self, expired: Location | None) -> Location:
+        """Ask for the address, unless another worker has just got a newer one."""
+        with self._asking:
+            if self._location is not None and self._location is not expired:
+                return self._location
+            tries = 0
+            while True:
+                try:
+                    location = self._ask()
+                    break
+                except (Transient, Offline) as error:
+                    tries += 1
+                    if tries >= self._settings.attempts:
+                        raise
+                    self._pause(tries, str(error))
+            if expired is not None and expired.etag != location.etag:
+                raise SourceError(f"cannot fetch '{self._file.path}': it changed at the source")
+            self._location = location
+            return location
+
+    @contextmanager
+    def _locked(self, location: Location) -> Iterator[None]:
+        # the mode is huggingface_hub's: several users may share a cache
+        lock = filelock.FileLock(self._place.lock(location.etag), mode=0o664)
+        while True:
+            self._check_stops()
+            try:
+                lock.acquire(timeout=0.1)
+                break
+            except filelock.Timeout:  # somebody else fetches it: show how far they are
+                done = saved_bytes(self._place.partial(location.etag), location.size_bytes)
+                self._emit(location.etag, location.size_bytes, done)
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _transfer(self, location: Location) -> None:
+        partial = Partial(
+            self._place.partial(location.etag),
+            etag=location.etag,
+            size_bytes=location.size_bytes,
+            part_bytes=part_size(location.size_bytes, self._settings),
+        )
+        with partial:
+            self._emit(location.etag, location.size_bytes, partial.done_bytes, force=True)
+            try:
+                self._run_workers(partial, location)
+            except NoRanges:
+                self._ranges = False
+                partial.restart_whole()
+                self._run_workers(partial, location)
+            partial.finish(self._place.blob(location.etag), self._file.path, self._file.sha256)
+
+    def _run_workers(self, partial: Partial, location: Location) -> None:
+        self._ended.clear()
+        self._errors.clear()
+        count = min(self._settings.connections, partial.missing_parts)
+        # daemons: a thread that hangs in a DNS look-up must not keep the program alive
+        workers = [
+            threading.Thread(target=self._work, args=(partial,), daemon=True) for _ in range(count)
+        ]
+        for worker in workers:
+            worker.start()
+        try:
+            self._attend(partial, location, workers)
+        finally:
+            self._ended.set()
+            self._hang_up(workers)
+            self._ended.clear()
+        if self._errors:
+            raise self._errors[0]
+        self._check_stops()  # workers may have seen it first, and left their parts unfinished
+
+    def _attend(
+        self, partial: Partial, location: Location, workers: Sequence[threading.Thread]
+    ) -> None:
+        while not self._ended.is_set() and any(worker.is_alive() for worker in workers):
+            self._check_stops()
+            if not partial.hash_ahead(_HASH_STEP):
+                self._ended.wait(_TICK_S)
+            self._emit(location.etag, location.size_bytes, partial.done_bytes)
+
+    def _hang_up(self, workers: Sequence[threading.Thread]) -> None:
+        """End the workers: one that waits for bytes wakes when its connection is shut down."""
+        deadline = time.monotonic() + self._settings.request_timeout_s
+        while any(w.is_alive() for w in workers) and time.monotonic() < deadline:
+            self._reading.shut_down()
+            for worker in workers:
+                worker.join(0.05)
+
+    def _work(self, partial: Partial) -> None:
+        try:
+            while not self._ended.is_set() and (part := partial.claim()) is not None:
+                self._fetch_part(partial, part)
+        except (Closed, Cancelled):
+            pass
+        except Exception as error:  # the thread's boundary: `_run_workers` raises it
+            if not self._ended.is_set():
+                self._errors.append(error)
+                self._ended.set()
+
+    def _fetch_part(self, partial: Partial, part: Part) -> None:
+        tries = 0
+        while part.left:
+            reached, location = part.done, self._location
+            assert location is not None  # `run` asked for it
+            if not self._ranges:
+                part.done = 0
+            try:
+                self._receive(partial, part, location)
+            except Again as error:
+                tries = 0 if part.done > reached and not error.slow else tries + 1
+                if error.misplaced and tries > 1:
+                    raise NoRanges from error
+                if tries >= self._settings.attempts or error.wait_s > _LONGEST_WAIT_S:
+                    raise SourceError(
+                        f"cannot fetch '{self._file.path}': {error}",
+                        hint="pull again: it goes on where it stopped",
+                    ) from error
+                self._pause(tries, str(error), error.wait_s)
+                if error.expired:
+                    self._locate(location)
+            except BadAddress as error:
+                raise SourceError(f"cannot fetch '{self._file.path}': {error}") from error
+
+    def _receive(self, partial: Partial, part: Part, location: Location) -> None:
+        pieces = receive(
+            self._wire,
+            location,
+            part,
+            ranged=self._ranges,
+            reading=self._reading,
+            slow_after_s=self._settings.stall_timeout_s,
+        )
+        with closing(pieces):
+            for data in pieces:
+                if self._ended.is_set():
+                    raise Cancelled("cannot go on: cancelled")
+                partial.write(part, data)
+
+    def _pause(self, tries: int, reason: str, asked_s: float = 0.0) -> None:
+        """Wait before try number `tries` + 1: nothing, then `backoff_s`, doubling; or as asked."""
+        pause = self._settings.backoff_s * 2 ** (tries - 1) if tries else 0.0
+        until = time.monotonic() + max(asked_s, min(pause, _LONGEST_PAUSE_S))
+        while True:
+            self._check_stops(reason)
+            if self._ended.wait(min(_TICK_S, max(0.0, until - time.monotonic()))):
+                raise Cancelled("cannot go on: another connection failed", hint=reason)
+            if time.monotonic() >= until:
+                return
+
+    def _check_stops(self, reason: str = "") -> None:
+        if any(stop.is_set() for stop in self._stops):
+            raise Cancelled("cannot go on: cancelled", hint=reason or None)
+
+    def _emit(self, etag: str, total: int, done: int, *, force: bool = False) -> None:
+        now = time.monotonic()
+        if not force and now - self._emitted_at < _EMIT_EVERY_S:
+            return
+        self._emitted_at = now
+        self._progress(moved(self._file, etag, total, done))

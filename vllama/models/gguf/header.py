@@ -1,0 +1,193 @@
+"""GGUF headers: key/values, the tensor table and the tokens with a meaning, without a library.
+
+`read_header` maps a local file into memory. `parse_header` reads any prefix of a remote file and
+raises NeedMore where the prefix ends too early.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from vllama.errors import BadModelFile
+from vllama.models.chat_templates import MARKS
+from vllama.models.gguf.parser import AGAIN, Buffer, LongArray, NeedMore, Parser, Tensor, mapped
+from vllama.models.gguf.types import STRING, TENSOR_TYPES
+
+_MOST_ALIGNMENT = 2**20
+
+__all__ = [
+    "TENSOR_TYPES",
+    "GgufHeader",
+    "LongArray",
+    "NeedMore",
+    "Tensor",
+    "parse_header",
+    "read_header",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GgufHeader:
+    """A parsed header. `special_tokens` has the text of the BOS, EOS … ids under their keys.
+
+    `turn_tokens` are the control tokens that mark turns, with their numbers; they are only looked
+    for where there is no chat template to tell the same.
+    """
+
+    version: int
+    metadata: Mapping[str, object]
+    tensors: tuple[Tensor, ...]
+    data_offset: int
+    special_tokens: Mapping[str, str] = field(default_factory=dict)
+    turn_tokens: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def announced_bytes(self) -> int:
+        """Size that the file must have at least for all its tensors to be there."""
+        ends = [t.offset + t.size_bytes for t in self.tensors if t.size_bytes is not None]
+        return self.data_offset + max(ends) if ends else 0
+
+
+def read_header(path: Path) -> GgufHeader:
+    """Read a local file's header and check that all tensor data is there.
+
+    Raises BadModelFile, with the reason and the path in its message.
+    """
+    try:
+        size = path.stat().st_size
+        if size == 0:
+            raise BadModelFile(f"cannot read '{path}': the file is empty", hint=AGAIN)
+        with mapped(path) as data:
+            header = parse_header(data, total_bytes=size, source=str(path), path=path)
+    except OSError as error:
+        raise BadModelFile(f"cannot read '{path}': {error.strerror or error}") from error
+    if header.announced_bytes > size:
+        missing = header.announced_bytes - size
+        raise BadModelFile(
+            f"cannot use '{path}': it is cut: {missing} bytes of tensor data are missing "
+            f"(file has {size}, header announces {header.announced_bytes})",
+            hint=AGAIN,
+        )
+    return header
+
+
+def parse_header(
+    data: Buffer, *, total_bytes: int, source: str, path: Path | None = None
+) -> GgufHeader:
+    """Parse a header from `data`, the first bytes of a file of `total_bytes`.
+
+    Raises NeedMore if `data` ends too early, BadModelFile if the file itself does or is no GGUF.
+    """
+    parser = Parser(data, total_bytes, source)
+    try:
+        return _header(parser, path)
+    except (struct.error, IndexError, OverflowError):
+        raise parser.ends_early(len(data) + 1) from None
+
+
+def _header(parser: Parser, path: Path | None) -> GgufHeader:
+    version, tensor_count, kv_count = parser.preamble()
+    position = 24
+    metadata: dict[str, object] = {}
+    for _ in range(kv_count):
+        start = position
+        key, position = parser.string(position)
+        value, position = parser.value(position, path)
+        metadata[key] = value
+        parser.keep(1, 0 if isinstance(value, LongArray) else position - start)
+    alignment = metadata.get("general.alignment", 32)
+    if not isinstance(alignment, int) or not 1 <= alignment <= _MOST_ALIGNMENT:
+        raise parser.bad(f"its alignment is {alignment!r}")
+    tensors: list[Tensor] = []
+    for _ in range(tensor_count):
+        start = position
+        tensor, position = parser.tensor(position)
+        tensors.append(tensor)
+        parser.keep(1, position - start)
+    return GgufHeader(
+        version=version,
+        metadata=metadata,
+        tensors=tuple(tensors),
+        data_offset=-(-position // alignment) * alignment,
+        special_tokens=special_tokens(parser, metadata),
+        turn_tokens=(
+            {} if "tokenizer.chat_template" in metadata else control_tokens(parser, metadata, MARKS)
+        ),
+    )
+
+
+# what marks the text before a gap, after it, and what fills it (llama.cpp's llama-vocab.cpp)
+# key → key in older files, texts
+_FIM: dict[str, tuple[str, tuple[str, ...]]] = {
+    "fim_pre": ("prefix", (
+        "<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<｜fim▁begin｜>", "<PRE>", "▁<PRE>",
+        "<|code_prefix|>",
+    )),
+    "fim_suf": ("suffix", (
+        "<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", "<｜fim▁hole｜>", "<SUF>", "▁<SUF>",
+        "<|code_suffix|>",
+    )),
+    "fim_mid": ("middle", (
+        "<|fim_middle|>", "<fim-middle>", "<fim_middle>", "<｜fim▁end｜>", "<MID>", "▁<MID>",
+        "<|code_middle|>",
+    )),
+}  # fmt: skip
+_CONTROL = (3, 4)  # control, user-defined (llama.h, enum llama_token_type)
+
+
+def special_tokens(parser: Parser, metadata: Mapping[str, object]) -> dict[str, str]:
+    """Return the texts of the BOS, EOS … and of the tokens that mark a gap, by their keys."""
+    tokens = metadata.get("tokenizer.ggml.tokens")
+    found: dict[str, str] = {}
+    for key in ("bos", "eos", "eot", "unknown", "padding"):
+        number = metadata.get(f"tokenizer.ggml.{key}_token_id")
+        text = parser.entry(tokens, number) if isinstance(number, int) else None
+        if text is not None:
+            found[key] = text
+    for key, (old, _) in _FIM.items():
+        for name in (key, old):
+            number = metadata.get(f"tokenizer.ggml.{name}_token_id")
+            text = parser.entry(tokens, number) if isinstance(number, int) else None
+            if text is not None:
+                found.setdefault(key, text)
+    # most files do not say; llama.cpp too goes by the tokens' texts then
+    return _fim_by_text(parser.data, tokens) | found
+
+
+def control_tokens(
+    parser: Parser, metadata: Mapping[str, object], texts: Iterable[str]
+) -> dict[str, int]:
+    """Return those of `texts` that are control or user-defined tokens, with their numbers."""
+    tokens = metadata.get("tokenizer.ggml.tokens")
+    kinds = metadata.get("tokenizer.ggml.token_type")
+    return {
+        text: number
+        for text, number in parser.indexes(tokens, texts).items()
+        if parser.number(kinds, number) in _CONTROL
+    }
+
+
+def _fim_by_text(data: Buffer, tokens: object) -> dict[str, str]:
+    """Find the tokens that mark a gap by their texts, without building the list."""
+    if isinstance(tokens, list):
+        known = {t for t in tokens if isinstance(t, str)}
+        return {
+            key: next(text for text in texts if text in known)
+            for key, (_, texts) in _FIM.items()
+            if known & set(texts)
+        }
+    if not isinstance(tokens, LongArray) or tokens.element_type != STRING:
+        return {}
+    entries = data[tokens.offset : tokens.end]
+    if not any(sign in entries for sign in (b"fim", b"PRE>", b"code_prefix")):
+        return {}
+    found: dict[str, str] = {}
+    for key, (_, texts) in _FIM.items():
+        for text in texts:
+            entry = text.encode()
+            if struct.pack("<Q", len(entry)) + entry in entries:
+                found.setdefault(key, text)
+    return found

@@ -1,0 +1,284 @@
+"""The layout of Ollama's model store, which vllama shares, and the registry a name belongs to.
+
+::
+
+    <models>/manifests/<host>/<namespace>/<model>/<tag>      JSON, see `manifest`
+             blobs/sha256-<hex>                              (older: sha256:<hex>)
+             .vllama/…                                       ours: unfinished blobs, locks, marks
+
+Ollama deletes unknown files from `blobs` when it starts, so vllama keeps its own elsewhere. A mark
+says which manifest vllama wrote. Paths and files only: no network.
+
+A name belongs to a registry that speaks Ollama's protocol if it says so (`ollama://model`), names a
+host (`host/namespace/model`), or is a plain library name and the settings name a registry for
+those. Plain http is allowed to this machine, to a registry configured with it, and for pulls that
+ask for it (Ollama's `insecure`). See docs/reference/ollama-api.md#names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import ipaddress
+import stat
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from vllama.errors import BadRequest, ConfigError, VllamaError
+from vllama.models.disk import remove_empty, write_shared
+from vllama.models.ollama.manifest import digests_in
+from vllama.models.ref import DEFAULT_HOST, DEFAULT_NAMESPACE, HUB_HOSTS, Kind, ModelRef
+
+LOCK_LIMIT_S = 30.0
+ABANDONED_S = 14 * 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredName:
+    """A model's full name, as its manifest's path spells it."""
+
+    host: str
+    namespace: str
+    model: str
+    tag: str
+
+    @property
+    def display(self) -> str:
+        """The shortest form, always with a tag."""
+        if self.host.lower() in HUB_HOSTS:
+            return ModelRef.of_hub(f"{self.namespace}/{self.model}", self.tag).display
+        return ModelRef(
+            kind=Kind.LIBRARY,
+            text="",
+            model=self.model,
+            tag=self.tag,
+            namespace=self.namespace,
+            host=self.host,
+        ).display
+
+    @property
+    def path(self) -> Path:
+        """Its place below `manifests`."""
+        return Path(self.host, self.namespace, self.model, self.tag)
+
+    @classmethod
+    def of(cls, ref: ModelRef) -> StoredName:
+        """Fill in Ollama's defaults."""
+        return cls(
+            host=ref.host or DEFAULT_HOST,
+            namespace=ref.namespace or DEFAULT_NAMESPACE,
+            model=ref.model,
+            tag=ref.tag,
+        )
+
+
+class OllamaModels:
+    """One such store; a place for downloads too (`BlobPlace`)."""
+
+    variable = "OLLAMA_MODELS"
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._manifests = folder / "manifests"
+        self._own = folder / ".vllama"
+
+    def prepare(self) -> None:
+        """Create the folders; raises OSError."""
+        for folder in (self._manifests, self.folder / "blobs", self._own):
+            folder.mkdir(parents=True, exist_ok=True)
+        for path in self._own.glob("sha256-*.partial*"):
+            with contextlib.suppress(OSError):  # of pulls that nobody has gone on with
+                if time.time() - path.stat().st_mtime > ABANDONED_S:
+                    path.unlink()
+
+    # -- blobs --------------------------------------------------------------------------------
+
+    def blob(self, etag: str) -> Path:
+        """Return where the blob of 64 hex digits lies, or would."""
+        path, older = _blob_paths(self.folder, etag)
+        return older if not path.exists() and older.exists() else path
+
+    def partial(self, etag: str) -> Path:
+        """Return where the bytes of an unfinished download lie."""
+        return self._own / f"sha256-{etag}.partial"
+
+    def lock(self, etag: str) -> Path:
+        """Return the lock file of a download."""
+        return self._own / f"sha256-{etag}.lock"
+
+    def has_blob(self, etag: str, size_bytes: int) -> bool:
+        """Tell whether a blob is complete (it only gets its name when it is)."""
+        try:
+            return self.blob(etag).stat().st_size == size_bytes
+        except OSError:
+            return False
+
+    def prune(self, digests: Iterable[str]) -> int:
+        """Delete those of the blobs that no manifest names; return the bytes that came free.
+
+        Under the lock. Where a manifest cannot be read nothing is deleted.
+        """
+        used: set[str] = set()
+        for name in self.names():
+            try:
+                used |= digests_in(self.manifest(name).read_bytes())
+            except FileNotFoundError:
+                continue
+            except OSError:
+                return 0
+        return sum(
+            _delete(path)
+            for digest in set(digests) - used
+            for path in _blob_paths(self.folder, digest)
+        )
+
+    # -- manifests ----------------------------------------------------------------------------
+
+    def names(self) -> Iterator[StoredName]:
+        """Iterate over the manifests by their names, in order."""
+        for host in _inside(self._manifests):
+            for namespace in _inside(self._manifests / host):
+                for model in _inside(self._manifests / host / namespace):
+                    for tag in _inside(self._manifests / host / namespace / model):
+                        yield StoredName(host=host, namespace=namespace, model=model, tag=tag)
+
+    def spelled(self, name: StoredName) -> StoredName:
+        """Return a name as it is on the disk: in another case, if it is there so."""
+        if self.manifest(name).exists():
+            return name
+        wanted = str(name.path).lower()
+        return next((n for n in self.names() if str(n.path).lower() == wanted), name)
+
+    def manifest(self, name: StoredName) -> Path:
+        """Return a manifest's file."""
+        return self._manifests / name.path
+
+    def write_manifest(self, name: StoredName, content: bytes) -> None:
+        """Make a model visible, in one step; raises OSError. Under the lock.
+
+        What was here and was not vllama's stays so.
+        """
+        path = self.manifest(name)
+        ours = not path.exists() or self.is_ours(name, path.read_bytes())
+        if ours:
+            mark = hashlib.sha256(content).hexdigest().encode()
+            write_shared(self._mark(name), mark, by=self._own)
+        # by way of our folder: Ollama would take any file between its own for a manifest
+        write_shared(path, content, by=self._own)
+
+    def is_ours(self, name: StoredName, content: bytes) -> bool:
+        """Tell whether vllama has written this very manifest."""
+        try:
+            mark = self._mark(name).read_text().strip()
+        except (OSError, UnicodeDecodeError):
+            return False
+        return mark == hashlib.sha256(content).hexdigest()
+
+    def delete_manifest(self, name: StoredName) -> int:
+        """Delete a manifest; return its bytes. Raises OSError. Under the lock."""
+        path, mark = self.manifest(name), self._mark(name)
+        size = path.stat().st_size
+        path.unlink()
+        mark.unlink(missing_ok=True)
+        remove_empty(path.parent, self._manifests)
+        remove_empty(mark.parent, self._own)
+        return size
+
+    def _mark(self, name: StoredName) -> Path:
+        return self._own / "pulled" / name.path
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other pulls and removals of vllama from writing. Raises VllamaError, OSError."""
+        from filelock import FileLock, Timeout  # a start writes nothing
+
+        self._own.mkdir(parents=True, exist_ok=True)
+        try:
+            with FileLock(self._own / "store.lock", timeout=LOCK_LIMIT_S, mode=0o664):
+                yield
+        except Timeout:
+            raise VllamaError(
+                f"cannot change the models in {self.folder}: another process is changing them",
+                hint="try again when it has finished",
+            ) from None
+
+
+def _blob_paths(folder: Path, digest: str) -> tuple[Path, Path]:
+    return folder / "blobs" / f"sha256-{digest}", folder / "blobs" / f"sha256:{digest}"
+
+
+def _inside(folder: Path) -> list[str]:
+    try:
+        return sorted(p.name for p in folder.iterdir() if not p.name.startswith("."))
+    except OSError:  # a file in the place of a folder, or no right to read it
+        return []
+
+
+def _delete(path: Path) -> int:
+    """Delete a file; return what that frees: nothing for a link, or one of several names."""
+    try:
+        status = path.lstat()
+        path.unlink()
+    except OSError:
+        return 0
+    return status.st_size if stat.S_ISREG(status.st_mode) and status.st_nlink == 1 else 0
+
+
+SCHEME = "ollama://"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A model at a registry: its full name, the registry's address without a trailing slash.
+
+    `asked`: the name itself said that it is there.
+    """
+
+    name: StoredName
+    address: str
+    asked: bool
+
+
+def target(ref: ModelRef, registry: str | None, *, insecure: bool = False) -> Target | None:
+    """Return where `ref` would be pulled from by Ollama's protocol, None if it would not be.
+
+    `registry` is the one from the settings, for names without a host. Raises BadRequest for plain
+    http that nobody has allowed, ConfigError for a setting that is no address.
+    """
+    text = ref.text.lower()
+    if ref.kind is not Kind.LIBRARY:
+        return None
+    asked = text.startswith(SCHEME) or ref.host is not None
+    if not asked and registry is None:
+        return None
+    name = StoredName.of(ref)
+    if registry is not None and name.host.lower() == DEFAULT_HOST:
+        return Target(name=name, address=_configured(registry), asked=asked)
+    if text.startswith("http://") and not (insecure or _is_here(name.host)):
+        raise BadRequest("insecure protocol http", hint="allow it: vllama pull --insecure")
+    plain = insecure or (_is_here(name.host) and not text.startswith("https://"))
+    return Target(name=name, address=f"{'http' if plain else 'https'}://{name.host}", asked=asked)
+
+
+def _configured(registry: str) -> str:
+    if "://" not in registry:
+        registry = f"{'http' if _is_here(registry) else 'https'}://{registry}"
+    parts = urlsplit(registry.rstrip("/"))
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise ConfigError(
+            f"cannot use ollama_registry '{registry}': it is no address of a registry",
+            hint="give a host, or an address such as https://registry.example",
+        )
+    return parts.geturl()
+
+
+def _is_here(host: str) -> bool:
+    """Tell whether `host[:port]` is this machine."""
+    name = urlsplit(f"//{host}").hostname or ""
+    try:
+        return name == "localhost" or ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False

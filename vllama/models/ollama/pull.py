@@ -1,0 +1,120 @@
+"""Pulls a model from a registry of Ollama's kind into Ollama's own layout.
+
+1. The manifest; a model that nothing here could serve is refused before its gigabytes move.
+2. Its blobs, those that are missing, checked while they come.
+3. The manifest's file, last: what Ollama or vllama can see is complete. Then the blobs that only
+   the manifest before it needed are deleted.
+
+Blocking; call it in a thread. Statuses are Ollama's.
+
+See docs/reference/ollama-api.md#model-management.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from vllama.errors import NoPlan, SourceError
+from vllama.models.disk import free_bytes
+from vllama.models.download.fetch import check_space, disk_errors, fetch_files
+from vllama.models.download.file_download import Cancelled, open_client, open_wire
+from vllama.models.ollama.layout import OllamaModels, StoredName, Target
+from vllama.models.ollama.manifest import Manifest, digests_in, parse_manifest, unservable
+from vllama.models.ollama.registry import OllamaRegistry
+from vllama.models.settings import ModelsSettings
+from vllama.models.sources.base import Transient
+from vllama.models.types import Format, Progress, PullEvent, SourceFile
+
+TRIES = 3
+
+
+def pull_model(
+    target: Target,
+    models: OllamaModels,
+    settings: ModelsSettings,
+    *,
+    formats: Sequence[Format],
+    progress: Progress,
+    cancel: threading.Event,
+    free_space: Callable[[Path], int] = free_bytes,
+) -> StoredName:
+    """Bring `target` into `models`, or up to date; return its name there.
+
+    `progress` may be called from several threads. Raises ModelNotFound, NoPlan (a form that no
+    engine reads), AuthRequired, Cancelled, ChecksumMismatch, DiskFull, Offline, SourceError.
+    """
+    what = target.name.display
+    with open_client(settings) as client, open_wire(settings) as wire, disk_errors(models, what):
+        registry = OllamaRegistry(client, target)
+        content = _manifest(registry, settings, cancel)
+        manifest = _checked(content, what, formats)
+        files = [
+            SourceFile(
+                path=blob.digest[:12],  # what Ollama shows of it
+                size_bytes=blob.size_bytes,
+                etag=blob.digest,
+                sha256=blob.digest,
+            )
+            for blob in manifest.blobs
+        ]
+        models.prepare()
+        name = models.spelled(target.name)
+        for _ in range(TRIES):
+            check_space(models, files, what, free_space)
+            fetch_files(
+                files,
+                place=models,
+                locate=registry.locate,
+                wire=wire,
+                settings=settings,
+                progress=progress,
+                cancel=cancel,
+            )
+            progress(PullEvent(status="verifying sha256 digest"))  # was done while they came
+            with models.locked():
+                # a removal may have taken a blob meanwhile that another model had here
+                if all(models.has_blob(blob.digest, blob.size_bytes) for blob in manifest.blobs):
+                    _publish(models, name, content, progress)
+                    return name
+    raise SourceError(f"cannot pull '{what}': its blobs are removed as soon as they are here")
+
+
+def _manifest(registry: OllamaRegistry, settings: ModelsSettings, cancel: threading.Event) -> bytes:
+    """Ask for the manifest, and again where the registry is overloaded for a moment."""
+    for pause in range(TRIES - 1):
+        try:
+            return registry.manifest()
+        except Transient as error:
+            if cancel.wait(settings.backoff_s * 2**pause):
+                raise Cancelled("cannot go on: cancelled", hint=error.message) from error
+    return registry.manifest()
+
+
+def _publish(models: OllamaModels, name: StoredName, content: bytes, progress: Progress) -> None:
+    progress(PullEvent(status="writing manifest"))
+    path = models.manifest(name)
+    before = digests_in(path.read_bytes()) if path.exists() else set()
+    models.write_manifest(name, content)
+    if unused := before - digests_in(content):
+        progress(PullEvent(status="removing unused layers"))
+        models.prune(unused)
+
+
+def _checked(content: bytes, what: str, formats: Sequence[Format]) -> Manifest:
+    try:
+        manifest = parse_manifest(content)
+    except ValueError as error:
+        raise SourceError(f"cannot pull '{what}': {error}") from None
+    if reason := unservable(manifest, {}):
+        raise NoPlan(
+            f"cannot pull '{what}': {reason}",
+            hint="pull a GGUF of it from the hub: vllama pull hf.co/org/repo",
+        )
+    if Format.GGUF not in formats:
+        raise NoPlan(
+            f"cannot serve '{what}' here: it is GGUF, and {' or '.join(formats)} is wanted",
+            hint="install an engine that serves it: vllama engines",
+        )
+    return manifest

@@ -1,0 +1,203 @@
+"""Candidates for a model: a repository's own variants, and its quantised forms by others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from vllama.errors import ModelNotFound, NoPlan, Offline, SourceError
+from vllama.models.quant import quant_of_tag
+from vllama.models.resolve.matching import PACKERS, SCHEMES, no_form_of, packed_names, rank, scheme
+from vllama.models.sources.base import Hub, Listed, Repository, Transient
+from vllama.models.types import Bundle, Format, Variant
+from vllama.models.variants import GgufGroup, choose_group, left_out, safetensors_files
+
+TRIES = 8  # repositories of others that are opened before giving up
+_NAMES_SHOWN = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One thing that was looked at: a variant of a repository, or a repository as a whole.
+
+    `found` says how it came up ("named", "listed by the hub", "by its name"); `reason` why it
+    was taken or not, in words that follow "because". `variant` and `repository` are set where it
+    could be served, so that another part may take it instead.
+    """
+
+    hub_id: str
+    found: str
+    reason: str
+    taken: bool = False
+    quant: str | None = None
+    variant: Variant | None = None
+    repository: Repository | None = None
+
+    @property
+    def size_bytes(self) -> int | None:
+        """Bytes to fetch, where it could be served."""
+        return self.variant.size_bytes if self.variant else None
+
+
+def closed(child: Listed) -> str | None:
+    """Return why a listed repository cannot be opened by anybody."""
+    if child.disabled:
+        return "it is private or disabled"
+    return None
+
+
+def refusal(hub_id: str, found: str, reason: str) -> Candidate:
+    """Make the candidate of something that was not taken."""
+    return Candidate(hub_id=hub_id, found=found, reason=reason)
+
+
+def no_variant(
+    repository: Repository, tag: str | None, formats: Sequence[Format]
+) -> ModelNotFound | NoPlan:
+    """Make the error for a repository that has nothing of `formats` with `tag`."""
+    hub_id = repository.hub_id
+    found = {variant.format for variant in repository.variants}
+    if not found:
+        problems = left_out(file.path for file in repository.files)
+        what = "; ".join(f"{path}: {why}" for path, why in list(problems.items())[:2])
+        return NoPlan(
+            f"cannot serve '{hub_id}': it holds neither GGUF nor safetensors weights"
+            f"{' that can be used' if problems else ''}, only {what or _kinds(repository)}",
+            hint="look for a quantised repository of the model on the hub",
+        )
+    labels = [v.label for v in repository.variants if v.format in formats]
+    if tag is not None and labels:
+        shown = ", ".join(labels[:_NAMES_SHOWN]) + (" …" if len(labels) > _NAMES_SHOWN else "")
+        quants = any(v.format is Format.GGUF for v in repository.variants)
+        problems = left_out(file.path for file in repository.files)
+        broken = [
+            f": {path}: {why}" for path, why in problems.items() if tag.lower() in path.lower()
+        ]
+        return ModelNotFound(
+            f"hf.co/{hub_id}:{tag}",
+            message=f"cannot find ':{tag}' in '{hub_id}'{broken[0] if broken else ''}",
+            hint=f"take one of: {shown}"
+            if quants
+            else f"leave the tag out: neither it nor a GGUF of it by others has {tag}",
+        )
+    have, want = " and ".join(sorted(found)), " or ".join(formats) or "another format"
+    if Format.GGUF in formats:
+        hint = (
+            f"name a GGUF repository of the model, or install an engine for {have}: vllama engines"
+        )
+        if Format.SAFETENSORS in found:
+            hint = f"{offer(hub_id)}; or {hint}"
+    else:
+        hint = "install an engine that serves it: vllama engines"
+        if repository.bases:
+            hint = f"try what it was made from: vllama pull hf.co/{repository.bases[0]}; or {hint}"
+    return NoPlan(
+        f"cannot serve '{hub_id}' here: it holds {have} only, and {want} is wanted", hint=hint
+    )
+
+
+def variant_of(repository: Repository, format: Format, tag: str | None) -> Variant | None:
+    """Return a repository's own variant of a format, by tag if given; None if it has none."""
+    variants = [v for v in repository.variants if v.format is format]
+    if format is not Format.GGUF:
+        return variants[0] if variants and tag is None else None
+    groups = [
+        GgufGroup(
+            label=None if v.label == "latest" else v.label,
+            quant=v.quant,
+            paths=tuple(file.path for file in v.files),
+        )
+        for v in variants
+    ]
+    chosen = choose_group(groups, tag)
+    return variants[groups.index(chosen)] if chosen else None
+
+
+def lacks(repository: Repository, tag: str | None) -> str:
+    """Return why a repository has no GGUF with that tag."""
+    problems = left_out(file.path for file in repository.files)
+    if problems:
+        return "; ".join(f"{path}: {why}" for path, why in problems.items())
+    labels = [v.label for v in repository.variants if v.format is Format.GGUF]
+    if not labels:
+        return "it holds no GGUF"
+    wanted = quant_of_tag(tag or "") or tag
+    return f"it has no {wanted}, only {', '.join(labels[:_NAMES_SHOWN])}"
+
+
+def _kinds(repository: Repository) -> str:
+    """Name the files that weights may be in, else say that there are none."""
+    names = [file.path for file in repository.files]
+    weights = [n for n in names if n.endswith((".bin", ".pt", ".pth", ".onnx", ".h5", ".npz"))]
+    weights = weights or [n for n in names if n.endswith((".gguf", ".safetensors"))]
+    shown = ", ".join((weights or names)[:4])
+    return f"{shown}{' …' if len(weights or names) > 4 else ''}" if names else "no files"
+
+
+def smaller(hub: Hub, repository: Repository) -> tuple[Candidate, ...]:
+    """Return quantised safetensors of a model, best first, and what was not fit for it.
+
+    The maker's own first, then known packers; of each FP8, then INT8, AWQ, GPTQ, NVFP4 …
+    Those that can be served have sizes. Whether one fits is decided elsewhere.
+    """
+    base = repository.hub_id
+    listed = hub.children(base)
+    refused: list[Candidate] = []
+    fit: list[Listed] = []
+    for child in listed:
+        if not safetensors_files(child.paths):
+            continue  # GGUF and others: not meant here
+        reason = no_form_of(base, child.hub_id) or closed(child)
+        if reason is None and scheme(child.hub_id) is None:
+            reason = "its name does not say how it is quantised"
+        if reason is None:
+            fit.append(child)
+        else:
+            refused.append(refusal(child.hub_id, "listed by the hub", reason))
+
+    def order(hub_id: str) -> tuple[int, int]:
+        return rank(base, hub_id, PACKERS), SCHEMES.index(scheme(hub_id) or SCHEMES[-1])
+
+    fit.sort(key=lambda child: order(child.hub_id))
+    # those that are opened count: each costs a request
+    names = [(child.hub_id, "listed by the hub") for child in fit[:TRIES]]
+    if not fit:
+        names = [(name, "by its name") for name in packed_names(base)]
+    usable: list[Candidate] = []
+    for name, found in names:
+        try:
+            other = hub.resolve(name)
+            hub.check_access(other)
+        except (Offline, Transient):
+            raise
+        except (ModelNotFound, SourceError) as error:
+            refused.append(refusal(name, found, error.message))
+            continue
+        whole = next((v for v in other.variants if v.format is Format.SAFETENSORS), None)
+        if whole is None:
+            refused.append(refusal(name, found, "it holds no safetensors"))
+            continue
+        kind = scheme(other.hub_id)
+        usable.append(
+            Candidate(
+                hub_id=other.hub_id,
+                found=found,
+                reason=f"{kind} of the same model",
+                quant=kind,
+                variant=replace(whole, quant=kind),
+                repository=other,
+            )
+        )
+    return (*usable, *refused)
+
+
+def offer(name: str) -> str:
+    """Return the imperative that makes a GGUF of `name`."""
+    return f"make a GGUF of it: vllama convert {name}"
+
+
+def offer_for(bundle: Bundle) -> str | None:
+    """Return what can be done with a model whose safetensors nothing here serves."""
+    if bundle.format is not Format.SAFETENSORS:
+        return None
+    return offer(bundle.hub_id or str(bundle.path))

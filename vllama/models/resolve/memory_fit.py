@@ -1,0 +1,304 @@
+"""Chooses the form of a model to fetch by memory, before a byte of its weights moves.
+
+1. The usual one (Q4_K_M of a GGUF, all of a safetensors model) if it fits with a useful context.
+   Files that fit whatever is in them are not read.
+2. Else the largest smaller one of the same repository that fits; else the largest that fits with
+   a shrunken context. One bit per weight is the last resort. Else another repository's form.
+3. Larger ones only on request: a quantisation that the user named is never replaced.
+4. If nothing fits, the `shortage` gives the numbers, and what would fit.
+
+All forms of a model have the same shape, so one header describes them all: their weights differ as
+their file sizes do. `models` knows neither engines nor the machine: the composed program passes in
+a `Fits` (`plan.fitting`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from vllama.errors import (
+    AuthRequired,
+    BadModelFile,
+    ModelNotFound,
+    NotEnoughMemory,
+    Offline,
+    SourceError,
+)
+from vllama.models.quant import bit_width, without_quant
+from vllama.models.resolve.search import Resolution
+from vllama.models.types import Format, ModelInfo, Variant
+from vllama.models.variants import is_projector, stem_of
+
+Read = Callable[[Resolution], ModelInfo]
+Family = Callable[[], Sequence[tuple[str, float]]]
+LEAST_CONTEXT = 512
+_REMOVED = ("Q4_0_4_4", "Q4_0_4_8", "Q4_0_8_8")  # llama.cpp does not load them any more
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A form of the model, and how it would fit."""
+
+    found: Resolution
+    variant: Variant
+    info: ModelInfo
+    fit: Fit
+
+    @property
+    def label(self) -> str:
+        """What tells this form from the others."""
+        return self.variant.quant or self.found.repository.hub_id
+
+
+def fitting(
+    search: Iterator[Resolution], fits: Fits, read: Read, family: Family, *, named: bool
+) -> Resolution:
+    """Choose among what `search` yields (see `resolutions`); `named`: the first, on request.
+
+    `family` tells the other sizes of the model, as (name, billions of parameters). What does not
+    fit at all comes back with a `shortage`. Raises what the search raises for its first result,
+    and Offline and AuthRequired from `read`.
+    """
+    first = next(search)
+    if fits.certainly(_weights(first.variant), first.variant.format):
+        return first
+    judged: list[Judged] = []
+    shapes: dict[Format, ModelInfo] = {}
+    found: Resolution | None = first
+    while found is not None:
+        format_ = found.variant.format
+        if format_ not in shapes:
+            shapes[format_] = _shape(found, read)
+        here = list(_judge(found, shapes[format_], fits))
+        if not here and found is first:
+            return first  # not memory's question
+        judged += here
+        choices = here[:1] if named else here
+        if (taken := _best(choices)) is not None:
+            return _taken(taken, judged, fits)
+        found = None if named else _next(search)
+    return _short(judged, fits, family, named=named)
+
+
+def _best(choices: Sequence[Judged]) -> Judged | None:
+    """Return the first with room to work in, else the first that fits; one bit comes last."""
+    some = [one for one in choices if bit_width(one.variant.quant) > 1]
+    for group in (some, choices):
+        fit = next((one for one in group if one.fit.roomy), None)
+        fit = fit or next((one for one in group if one.fit.fits), None)
+        if fit is not None:
+            return fit
+    return None
+
+
+def _next(search: Iterator[Resolution]) -> Resolution | None:
+    try:
+        return next(search, None)
+    except (SourceError, ModelNotFound):  # what is known so far is told
+        return None
+
+
+def _judge(found: Resolution, shape: ModelInfo, fits: Fits) -> Iterator[Judged]:
+    """Yield the form that was found and the smaller ones beside it, the largest first.
+
+    `shape` is what all forms share; see `_shape` for its `weights_bytes`.
+    """
+    own = found.variant
+    smaller = [one for one in _others(found) if one.size_bytes < own.size_bytes]
+    for variant in (own, *sorted(smaller, key=lambda one: -_weights(one))):
+        size = max(0, shape.weights_bytes + _weights(variant))
+        scaled = replace(shape, weights_bytes=size, quant=variant.quant)
+        fit = fits.judge(scaled, variant.format)
+        if fit is not None:
+            yield Judged(found, variant, scaled, fit)
+
+
+def _others(found: Resolution) -> Iterator[Variant]:
+    """Yield the other quantisations of the same model in its repository."""
+    own = found.variant
+    for variant in found.repository.variants:
+        if variant == own or variant.format is not Format.GGUF is not own.format:
+            continue
+        if variant.quant not in (None, *_REMOVED) and _stem(variant) == _stem(own):
+            yield variant
+
+
+def _stem(variant: Variant) -> str:
+    name = without_quant(stem_of(variant.files[0].path))
+    return "".join(letter for letter in name if letter.isalnum())
+
+
+def _shape(found: Resolution, read: Read) -> ModelInfo:
+    """Return a form's metadata, `weights_bytes` less its files': what a file has besides them."""
+    size = _weights(found.variant)
+    try:
+        info = read(found)
+    except (Offline, AuthRequired):
+        raise
+    except (BadModelFile, SourceError):  # the download will tell; its size is known all the same
+        info = ModelInfo(architecture="unknown", weights_bytes=size)
+    return replace(info, weights_bytes=info.weights_bytes - size)
+
+
+def _weights(variant: Variant) -> int:
+    return sum(file.size_bytes for file in variant.files if not is_projector(file.path))
+
+
+def _taken(taken: Judged, judged: Sequence[Judged], fits: Fits) -> Resolution:
+    usual = judged[0]
+    notes = taken.found.notes
+    why = None
+    if taken is not usual:
+        fit = usual.fit
+        if fit.fits:  # but not with a context that one can work with
+            fit = fits.judge(usual.info, usual.variant.format, taken.fit.context_length) or fit
+        why = f"{usual.label} needs {fit.needed}, {fit.usable} usable"
+        notes = (*notes, f"chose {taken.label}: {why}")
+    return replace(_marked(taken, judged, why), notes=notes)
+
+
+def _marked(taken: Judged, judged: Sequence[Judged], why: str | None) -> Resolution:
+    """Return the resolution with this variant, and each candidate's reason by what it needs."""
+    verdicts = {(one.found.repository.hub_id, one.variant.label): one for one in judged}
+    limit = judged[0].variant.size_bytes
+    candidates = []
+    for candidate in taken.found.candidates:
+        variant = candidate.variant
+        if variant is None:
+            candidates.append(candidate)
+            continue
+        one = verdicts.get((candidate.hub_id, variant.label))
+        is_taken = one is taken
+        reason = candidate.reason
+        if is_taken:
+            if why is not None:
+                reason = f"the largest that fits: {why}"
+        elif one is not None and not one.fit.fits:
+            reason = f"it needs {one.fit.needed}, {one.fit.usable} usable"
+        elif one is not None and one.variant.size_bytes > taken.variant.size_bytes:
+            reason = "it fits with a small context only"
+        elif variant.format is taken.variant.format and variant.size_bytes > limit:
+            reason = "larger ones only if they are asked for"
+        else:
+            reason = f"{taken.label} was taken"
+        candidates.append(replace(candidate, taken=is_taken, reason=reason))
+    return replace(taken.found, variant=taken.variant, candidates=tuple(candidates))
+
+
+def _short(judged: Sequence[Judged], fits: Fits, family: Family, *, named: bool) -> Resolution:
+    """Return the usual form with the numbers why neither it nor another fits, and what does."""
+    usual = judged[0]
+    smallest = min(judged, key=lambda one: one.fit.needed_bytes)
+    text = f"{usual.label} needs {usual.fit.numbers}"
+    hints: list[str] = []
+    smaller = next((one for one in judged if one.fit.fits), None) if named else None
+    if smaller is not None:
+        hints.append(f"take {smaller.label}, which fits")
+    elif smallest is not usual:
+        text += f"; {smallest.label}, the smallest there is, needs {smallest.fit.needed}"
+    for one in (usual, smallest):
+        if smaller is None and (context := _context(one, fits)):
+            with_it = f" with {one.label}" if len(judged) > 1 else ""
+            hints.append(f"take a smaller context, such as --ctx {context}{with_it}")
+            break
+    if smaller is None and (kin := _kin(usual, fits, family)):
+        hints.append(f"take a smaller model of the family: {kin}")
+    resolution = _marked(usual, judged, None)
+    shortage = NotEnoughMemory(
+        f"model requires more memory ({text}) than is usable ({usual.fit.usable})",
+        hint="; or ".join(hints) or None,
+    )
+    return replace(resolution, shortage=shortage)
+
+
+def _context(one: Judged, fits: Fits) -> int | None:
+    """Return the largest context, by halves, with which a form fits."""
+    context = one.fit.context_length // 2
+    while context >= LEAST_CONTEXT:
+        fit = fits.judge(one.info, one.variant.format, context)
+        if fit is not None and fit.fits:
+            return context
+        context //= 2
+    return None
+
+
+def _kin(usual: Judged, fits: Fits, family: Family) -> str | None:
+    """Return the largest model of the family that fits, as far as its size tells."""
+    info = usual.info
+    if not info.parameter_count:
+        return None
+    for name, billions in family():
+        share = billions * 1e9 / info.parameter_count
+        if share > 0.9:  # it is this one
+            continue
+        # with this one's cache, which is the larger one
+        other = replace(info, weights_bytes=int(info.weights_bytes * share))
+        fit = fits.judge(other, usual.variant.format)
+        if fit is not None and fit.fits:
+            return name
+    return None
+
+
+MIB, GIB = 1024**2, 1024**3
+
+
+def amount(size_bytes: int) -> str:
+    """Return an amount of memory for people, fine enough to tell two quantisations apart."""
+    if size_bytes < GIB:
+        return f"{size_bytes / MIB:.0f} MiB"
+    return f"{size_bytes / GIB:.1f} GiB"
+
+
+def amounts(one_bytes: int, other_bytes: int) -> tuple[str, str]:
+    """Return two amounts for people to compare, fine enough that different ones look different."""
+    if amount(one_bytes) != amount(other_bytes) or one_bytes == other_bytes:
+        return amount(one_bytes), amount(other_bytes)
+    one, other = (f"{size / MIB:.1f} MiB" for size in (one_bytes, other_bytes))
+    return (one, other) if one != other else (f"{one_bytes} bytes", f"{other_bytes} bytes")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """What a model takes with a context of so many tokens, and what there is; bytes.
+
+    `roomy`: it fits with a context that one can work with, not only with a shrunken one.
+    `weights_bytes` is a part of `needed_bytes`; `numbers` names all parts for people.
+    """
+
+    fits: bool
+    roomy: bool
+    needed_bytes: int
+    usable_bytes: int
+    weights_bytes: int
+    context_length: int
+    numbers: str
+
+    @property
+    def needed(self) -> str:
+        """What it takes, for people."""
+        return amounts(self.needed_bytes, self.usable_bytes)[0]
+
+    @property
+    def usable(self) -> str:
+        """What there is, for people."""
+        return amounts(self.needed_bytes, self.usable_bytes)[1]
+
+
+class Fits(Protocol):
+    """Judges a model by its metadata, or by its size alone."""
+
+    def certainly(self, size_bytes: int, format_: Format) -> bool:
+        """Tell whether files of that size fit whatever is in them: nothing needs to be read."""
+        ...
+
+    def judge(
+        self, info: ModelInfo, format_: Format, context_length: int | None = None
+    ) -> Fit | None:
+        """Return how it would fit here, with a context of its own if one is given.
+
+        None: no engine here reads the format, or it refuses the model for another reason, so
+        that memory does not decide.
+        """
+        ...

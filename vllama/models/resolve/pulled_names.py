@@ -1,0 +1,119 @@
+"""The names under which models of the hub were pulled: `llama3.2:3b` → what it became.
+
+A library name, or a repository without files of the right kind, is resolved when it is pulled;
+what it became is noted here, so that the name finds it again without the hub and lists show it.
+One JSON file, `pulled.json`: canonical name → [name to show, name of the bundle]. Names whose
+bundle is gone do no harm: nobody finds it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from vllama import private
+from vllama.errors import VllamaError
+from vllama.models.disk import write_whole
+from vllama.models.hub_cache import repositories
+from vllama.models.ref import Kind, ModelRef
+from vllama.models.resolve.matching import QUANTISERS, no_form_of, rank
+from vllama.models.types import Bundle
+
+FILE_NAME = "pulled.json"
+LOCK_LIMIT_S = 30.0
+
+
+class PulledNames:
+    """The names noted in `folder`; None notes them for this process only."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._path = folder / FILE_NAME if folder else None
+        self._memory: Mapping[str, tuple[str, str]] = {}
+
+    def note(self, ref: ModelRef, bundle: Bundle) -> Bundle:
+        """Note what a name became; return the bundle under the name to show."""
+        shown = ref.display if ref.kind is Kind.LIBRARY else bundle.name
+        with self._locked():
+            self._write({**self._read(), ref.canonical: (shown, bundle.name)})
+        return replace(bundle, name=shown)
+
+    def meant_by(self, ref: ModelRef) -> tuple[str, str] | None:
+        """Return (name to show, name of the bundle) that `ref` was noted for, or None."""
+        known = self._read()
+        return next((known[name] for name in ref.candidates if name in known), None)
+
+    def shown(self) -> dict[str, list[str]]:
+        """Return the names to show of each bundle that has names, by its own in lower case."""
+        names: dict[str, list[str]] = {}
+        for shown, bundle in self._read().values():
+            own = names.setdefault(bundle.lower(), [])
+            if shown.lower() not in map(str.lower, own):
+                own.append(shown)
+        return names
+
+    def forget(self, shown: str, bundle: str) -> bool:
+        """Forget a shown name of a bundle; tell whether others of it are left."""
+        with self._locked():
+            known = self._read()
+            kept = {
+                name: pair
+                for name, pair in known.items()
+                if (pair[0].lower(), pair[1].lower()) != (shown.lower(), bundle.lower())
+            }
+            if len(kept) != len(known):
+                self._write(kept)
+        return any(pair[1].lower() == bundle.lower() for pair in kept.values())
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Keep other pulls and removals from noting; raises VllamaError."""
+        if self._path is None:
+            yield
+            return
+        from filelock import FileLock, Timeout  # a start writes nothing
+
+        try:
+            private.make_folder(self._path.parent)
+            lock = self._path.with_name(f".{self._path.name}.lock")
+            with FileLock(lock, timeout=LOCK_LIMIT_S, mode=private.FILE):
+                yield
+        except (OSError, Timeout) as error:
+            reason = "another program holds it" if isinstance(error, Timeout) else error.strerror
+            raise VllamaError(
+                f"cannot note the name in '{self._path}': {reason}",
+                hint="set VLLAMA_DATA_DIR to a folder that can be written",
+            ) from error
+
+    def _read(self) -> Mapping[str, tuple[str, str]]:
+        if self._path is None:
+            return self._memory
+        try:
+            entries = json.loads(self._path.read_bytes())
+            return {str(name): (str(pair[0]), str(pair[1])) for name, pair in entries.items()}
+        except (OSError, ValueError, AttributeError, IndexError, TypeError):
+            return {}
+
+    def _write(self, entries: Mapping[str, tuple[str, str]]) -> None:
+        if self._path is None:
+            self._memory = dict(entries)
+            return
+        write_whole(self._path, json.dumps(entries, indent=1).encode())
+
+
+def forms_in_cache(cache_dir: Path, ref: ModelRef, *, known: bool) -> list[ModelRef]:
+    """Return the cached repositories that hold a form of the hub model `ref`, best first.
+
+    `known`: the name comes from the table of aliases, so that known quantisers are believed too;
+    else only the repository's own organisation is.
+    """
+    base = ref.hub_id
+    if base is None:
+        return []
+    last = len(QUANTISERS) if known else 0
+    ids = [repo.hub_id for repo in repositories(cache_dir) if repo.hub_id.lower() != base.lower()]
+    fit = [i for i in ids if rank(base, i) <= last and no_form_of(base, i) is None]
+    fit.sort(key=lambda hub_id: rank(base, hub_id))
+    return [ModelRef.of_hub(hub_id, ref.tag) for hub_id in fit]

@@ -1,0 +1,163 @@
+"""What a model at a source says about itself, before its gigabytes move.
+
+A GGUF's header is read by Range in steps of 1 MiB until it parses; of safetensors the small JSON
+files and each file's header. Memory can then be planned exactly (`plan.fit`). Blocking.
+"""
+
+from __future__ import annotations
+
+import struct
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+import httpx2
+
+from vllama.errors import BadModelFile, Offline, SourceError
+from vllama.models.download.file_download import open_client
+from vllama.models.gguf.header import GgufHeader, NeedMore, parse_header
+from vllama.models.info import info_from_headers
+from vllama.models.safetensors import read_folder
+from vllama.models.settings import ModelsSettings
+from vllama.models.sources.base import Location, Repository, Source, Transient
+from vllama.models.types import Format, ModelInfo, SourceFile, Variant
+from vllama.models.variants import is_projector
+
+T = TypeVar("T")
+STEP = 1024 * 1024
+_LONGEST = 64 * STEP  # no header is longer; a file that pretends so is not read to its end
+_SMALL = 32 * STEP
+_ABOUT = frozenset({"config.json", "tokenizer_config.json", "chat_template.jinja", "modules.json"})
+
+
+def read_remote_info(
+    source: Source, repository: Repository, variant: Variant, settings: ModelsSettings
+) -> ModelInfo:
+    """Read a variant's metadata from its source: 1 to 8 MB for each file of weights, mostly less.
+
+    Raises BadModelFile, and what `source.locate` raises (AuthRequired, Offline, SourceError).
+    """
+    with open_client(settings) as client:
+
+        def opened(file: SourceFile) -> _Remote:
+            return _Remote(client, source.locate(repository, file), file)
+
+        if variant.format is Format.GGUF:
+            return _gguf(opened, variant, settings.connections)
+        return _safetensors(opened, variant, settings.connections)
+
+
+class _Remote:
+    """One file at its address, read from the beginning as far as needed."""
+
+    def __init__(self, client: httpx2.Client, location: Location, file: SourceFile) -> None:
+        self._client, self._location, self._path = client, location, file.path
+        self.size_bytes = location.size_bytes
+        self.have = b""
+
+    @property
+    def path(self) -> str:
+        """Its path in the repository."""
+        return self._path
+
+    def grow(self, at_least: int) -> bytes:
+        """Return at least that many first bytes of the file, if it has them, in whole steps."""
+        end = min(-(-at_least // STEP) * STEP, self.size_bytes)
+        if end > len(self.have):
+            self.have += self._read(len(self.have), end)
+        return self.have
+
+    def _read(self, start: int, end: int) -> bytes:
+        headers = {
+            **self._location.headers,
+            "range": f"bytes={start}-{end - 1}",
+            "accept-encoding": "identity",
+        }
+        try:
+            with self._client.stream("GET", self._location.url, headers=headers) as response:
+                status = response.status_code
+                if status not in (200, 206):
+                    kind = Transient if status >= 500 else SourceError
+                    raise kind(f"cannot read '{self._path}': the storage answered {status}")
+                # a server without Range sends the file from its beginning: stop early
+                skip = start if status == 200 else 0
+                body = b""
+                for piece in response.iter_raw():
+                    body += piece
+                    if len(body) >= skip + end - start:
+                        break
+        except httpx2.TransportError as error:
+            reason = str(error) or type(error).__name__
+            raise Offline(f"cannot read '{self._path}': {reason}") from error
+        body = body[skip : skip + end - start]
+        if len(body) < end - start:
+            raise SourceError(f"cannot read '{self._path}': the storage sent too little")
+        return body
+
+
+def _gguf(opened: Callable[[SourceFile], _Remote], variant: Variant, threads: int) -> ModelInfo:
+    headers = _each(lambda file: _gguf_header(opened(file)), variant.files, threads)
+    pairs = list(zip(variant.files, headers, strict=True))
+    info = info_from_headers(
+        [header for file, header in pairs if not is_projector(file.path)],
+        projector=next((header for file, header in pairs if is_projector(file.path)), None),
+        quant=variant.quant,
+    )
+    if info.parameter_count == 0:
+        raise BadModelFile(f"cannot use '{variant.files[0].path}': it holds no weights")
+    return info
+
+
+def _gguf_header(remote: _Remote) -> GgufHeader:
+    wanted = 1
+    while True:
+        data = remote.grow(wanted)
+        try:
+            return parse_header(data, total_bytes=remote.size_bytes, source=remote.path)
+        except NeedMore as error:
+            # at least one step: the parser knows the next piece only, not the header's end
+            wanted = max(error.at_least, len(data) + 1)
+            if wanted > _LONGEST:
+                raise BadModelFile(f"cannot use '{remote.path}': its header has no end") from error
+
+
+def _safetensors(
+    opened: Callable[[SourceFile], _Remote], variant: Variant, threads: int
+) -> ModelInfo:
+    """Rebuild the folder with everything but the tensors' data, and read that."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+
+        def rebuild(file: SourceFile) -> None:
+            remote, place = opened(file), folder / file.path
+            if not file.path.endswith(".safetensors"):
+                place.write_bytes(remote.grow(min(remote.size_bytes, _SMALL)))
+                return
+            start = remote.grow(8)
+            length = struct.unpack("<Q", start[:8])[0] if len(start) >= 8 else 0
+            content = remote.grow(min(8 + length, _LONGEST))
+            with place.open("wb") as skeleton:  # sparse: the data takes no room
+                skeleton.write(content[: 8 + length])
+                skeleton.truncate(remote.size_bytes)
+
+        wanted = [file for file in variant.files if _tells(file.path)]
+        _each(rebuild, wanted, threads)
+        try:
+            return read_folder(folder)
+        except BadModelFile as error:
+            message = error.message.replace(f"{folder}/", "").replace(str(folder), "the model")
+            raise BadModelFile(message, hint=error.hint) from error
+
+
+def _tells(path: str) -> bool:
+    weights = path.endswith((".safetensors", ".safetensors.index.json"))
+    return "/" not in path and (weights or path in _ABOUT)
+
+
+def _each(
+    work: Callable[[SourceFile], T], files: tuple[SourceFile, ...] | list[SourceFile], threads: int
+) -> list[T]:
+    with ThreadPoolExecutor(max(1, min(threads, len(files)))) as pool:
+        return list(pool.map(work, files))

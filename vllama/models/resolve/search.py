@@ -1,0 +1,308 @@
+"""One name of a hub model → the repository and the files to fetch, with all that was looked at.
+
+1. Formats in the order of the engines' liking. A repository's own files come first.
+2. GGUF: then what others quantised from it. The hub's list of children, filtered by name and
+   size (`matching`), the maker's own first, then known quantisers; names are probed where
+   the list lacks them. A quantisation that was asked for must be there.
+3. Gated repositories are taken only if this user may fetch them.
+4. Nothing: the error says what there is and what would help.
+
+Each repository looked at leaves a `Candidate` with the reason why it was taken or not. Blocking;
+all requests go through a `Hub`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from vllama.errors import (
+    AuthRequired,
+    ModelNotFound,
+    NoPlan,
+    NotEnoughMemory,
+    Offline,
+    SourceError,
+    VllamaError,
+)
+from vllama.models.ref import ModelRef
+from vllama.models.resolve.candidates import (
+    TRIES,
+    Candidate,
+    closed,
+    lacks,
+    no_variant,
+    refusal,
+    smaller,
+    variant_of,
+)
+from vllama.models.resolve.matching import gguf_names, no_form_of, rank, scheme, wrong_size
+from vllama.models.sources.base import Hub, Listed, Repository, Transient
+from vllama.models.types import Format, Variant
+from vllama.models.variants import group_ggufs, left_out
+
+_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolution:
+    """What a name stands for. `notes` are for the user: whose files these are, whose licence.
+
+    `shortage` is set where the variant does not fit into this machine's memory.
+    """
+
+    repository: Repository
+    variant: Variant
+    candidates: tuple[Candidate, ...]
+    notes: tuple[str, ...] = ()
+    shortage: NotEnoughMemory | None = None
+
+
+def resolve(
+    hub: Hub, ref: ModelRef, formats: Sequence[Format], *, named: bool = True
+) -> Resolution:
+    """Decide which files of which repository `ref` (a hub name) stands for.
+
+    `named` False: the repository follows from a library name, so its absence is no error as long
+    as others have its files. Raises ModelNotFound, NoPlan, AuthRequired, Offline, SourceError.
+    """
+    return next(resolutions(hub, ref, formats, named=named))
+
+
+def resolutions(
+    hub: Hub, ref: ModelRef, formats: Sequence[Format], *, named: bool = True
+) -> Iterator[Resolution]:
+    """Yield what `resolve` returns, then what else could be taken, looked for only when asked.
+
+    Raises as `resolve`, and what the hub raises on the way to the next.
+    """
+    return _Search(hub, ref, tuple(formats), named).run()
+
+
+class _Search:
+    def __init__(self, hub: Hub, ref: ModelRef, formats: tuple[Format, ...], named: bool) -> None:
+        self._hub, self._formats, self._named = hub, formats, named
+        self._id = ref.hub_id or ref.model
+        self._tag = ref.tag if ref.has_tag else None
+        self._seen: list[Candidate] = []
+        self._fit: list[str] = []  # listed children worth opening, in order
+        self._rest: tuple[Candidate, ...] = ()  # what is not opened as long as it goes well
+        self._closed: AuthRequired | None = None
+
+    def run(self) -> Iterator[Resolution]:
+        base, found = self._base(), False
+        for format in self._formats:
+            for taken in self._of(base, format):
+                found = True
+                yield self._result(base, taken)
+                self._rest = ()
+        if not found:
+            raise self._nothing(base)
+
+    def _of(self, base: Repository | None, format: Format) -> Iterator[Candidate]:
+        own = self._own(base, format) if base else None
+        if own is not None:
+            yield own
+        if format is Format.GGUF:
+            # who names a repository of GGUFs means those
+            if own is None and (self._closed is not None or not self._has_gguf(base)):
+                yield from self._children(base)
+        elif own is not None and base is not None and scheme(base.hub_id) is None:
+            for candidate in smaller(self._hub, base):
+                self._seen.append(candidate)
+                if candidate.variant is not None:
+                    yield candidate
+
+    def _base(self) -> Repository | None:
+        try:
+            return self._hub.resolve(self._id)
+        except ModelNotFound as error:
+            if self._named:
+                raise _with_near_names(self._hub, self._id, error) from error
+            self._refuse(self._id, "named", "there is no such repository")
+            return None
+        except (Offline, Transient):
+            raise
+        except SourceError as error:  # disabled, private: others may have its files
+            if self._named:
+                raise
+            self._refuse(self._id, "named", error.message)
+            return None
+
+    def _has_gguf(self, base: Repository | None) -> bool:
+        return base is not None and any(v.format is Format.GGUF for v in base.variants)
+
+    def _own(self, base: Repository, format: Format) -> Candidate | None:
+        """Take the repository's own files of that format, if this user may have them."""
+        variant = variant_of(base, format, self._tag)
+        if variant is None:
+            return None
+        try:
+            self._hub.check_access(base)
+        except AuthRequired as error:
+            self._closed = self._closed or error
+            self._refuse(base.hub_id, "named", error.message)
+            return None
+        return self._take(base, variant, "named", "the repository's own files")
+
+    def _children(self, base: Repository | None) -> Iterator[Candidate]:
+        """Yield the forms of the model by others that can be served."""
+        base_id = base.hub_id if base else self._id
+        tried = 0
+        for hub_id, found, whose in self._forms(base_id, base):
+            if tried == TRIES:
+                self._refuse(hub_id, found, "enough others were opened before it")
+                continue
+            try:
+                child = self._hub.resolve(hub_id)
+                self._hub.check_access(child)
+            except ModelNotFound:
+                if found == "listed by the hub":
+                    self._refuse(hub_id, found, "it is gone")
+                continue
+            except (Offline, Transient):
+                raise
+            except SourceError as error:
+                self._refuse(hub_id, found, error.message)
+                continue
+            tried += 1
+            reason = self._unfit(base, base_id, child)
+            variant = variant_of(child, Format.GGUF, self._tag)
+            if reason or variant is None:
+                self._refuse(child.hub_id, found, reason or lacks(child, self._tag))
+                continue
+            taken = self._take(child, variant, found, f"a GGUF form of {base_id} by {whose}")
+            after = self._fit[self._fit.index(hub_id) + 1 if hub_id in self._fit else 0 :]
+            why = f"{child.hub_id} comes before it"
+            self._rest = tuple(refusal(other, "listed by the hub", why) for other in after)
+            yield taken
+
+    def _forms(self, base_id: str, base: Repository | None) -> Iterator[tuple[str, str, str]]:
+        """Yield (id, how found, whose) in the order to try; note what is refused by its listing."""
+        listed = self._hub.children(base_id, "gguf")
+        fit: list[Listed] = []
+        for child in listed:
+            reason = self._unfit(base, base_id, child) or closed(child)
+            if reason is None and child.paths and not group_ggufs(child.paths):
+                reason = "; ".join(left_out(child.paths).values()) or "it holds no GGUF"
+            if reason is None:
+                fit.append(child)
+            else:
+                self._refuse(child.hub_id, "listed by the hub", reason)
+        fit.sort(key=lambda c: (rank(base_id, c.hub_id), "-i1-" in c.hub_id))
+        self._fit = [child.hub_id for child in fit]
+        known = {child.hub_id.lower() for child in listed}
+        names = [name for name in gguf_names(base_id) if name.lower() not in known]
+        # the maker's own may lack the tag, so that the list does not have it
+        if not (fit and rank(base_id, fit[0].hub_id) == 0) and "/" in base_id:
+            own = [name for name in names if rank(base_id, name) == 0]
+            names = [name for name in names if name not in own]
+            yield from ((name, "by its name", "its maker") for name in own)
+        for child in fit:
+            maker = rank(base_id, child.hub_id) == 0
+            whose = "its maker" if maker else child.hub_id.partition("/")[0]
+            yield child.hub_id, "listed by the hub", whose
+        yield from ((name, "by its name", name.partition("/")[0]) for name in names)
+
+    def _unfit(
+        self, base: Repository | None, base_id: str, child: Listed | Repository
+    ) -> str | None:
+        reason = no_form_of(base_id, child.hub_id)
+        if reason or base is None or rank(base_id, child.hub_id) == 0:
+            return reason  # the maker's own is believed
+        return wrong_size(base.parameter_count, child.parameter_count, base.pipeline, named=base_id)
+
+    def _take(self, repository: Repository, variant: Variant, found: str, reason: str) -> Candidate:
+        why = f"{reason}; {_why_quant(variant, self._tag)}" if variant.quant else reason
+        taken = Candidate(
+            hub_id=repository.hub_id,
+            found=found,
+            reason=why,
+            taken=True,
+            quant=variant.quant,
+            variant=variant,
+            repository=repository,
+        )
+        self._seen.append(taken)
+        for other in repository.variants:
+            if other != variant:
+                self._seen.append(
+                    Candidate(
+                        hub_id=repository.hub_id,
+                        found=found,
+                        reason=f"{variant.label} was taken",
+                        quant=other.quant,
+                        variant=other,
+                        repository=repository,
+                    )
+                )
+        for path, problem in left_out(file.path for file in repository.files).items():
+            self._refuse(repository.hub_id, found, f"{path}: {problem}")
+        return taken
+
+    def _refuse(self, hub_id: str, found: str, reason: str) -> None:
+        self._seen.append(refusal(hub_id, found, reason))
+
+    def _result(self, base: Repository | None, taken: Candidate) -> Resolution:
+        assert taken.repository is not None and taken.variant is not None
+        notes: list[str] = []
+        if base is None or taken.repository.hub_id != base.hub_id:
+            notes.append(f"{base.hub_id if base else self._id}: using {taken.hub_id}")
+            if base is not None and base.gated and not taken.repository.gated:
+                name = f" ({base.license})" if base.license else ""
+                notes.append(
+                    f"{base.hub_id} is gated, {taken.hub_id} is not; "
+                    f"the model's licence{name} applies all the same"
+                )
+        return Resolution(
+            repository=taken.repository,
+            variant=taken.variant,
+            candidates=(*self._seen, *self._rest),
+            notes=tuple(notes),
+        )
+
+    def _nothing(self, base: Repository | None) -> VllamaError:
+        if self._closed is not None:
+            return self._closed
+        if base is None:
+            tag = f":{self._tag}" if self._tag else ""
+            error: ModelNotFound | NoPlan = ModelNotFound(
+                f"hf.co/{self._id}{tag}",
+                message=f"cannot find '{self._id}' or a GGUF of it on the hub"
+                + (f" with {self._tag}" if tag else ""),
+                hint="name a repository: vllama pull hf.co/org/repo",
+            )
+        else:
+            error = no_variant(base, self._tag, self._formats)
+        looked = [f"{c.hub_id}: {c.reason}" for c in self._seen if c.found != "named"]
+        if looked:
+            more = f" and {len(looked) - _SHOWN} more" if len(looked) > _SHOWN else ""
+            error.hint = f"{error.hint}; not taken: {'; '.join(looked[:_SHOWN])}{more}"
+        return error
+
+
+def _why_quant(variant: Variant, tag: str | None) -> str:
+    return f"{variant.quant} as asked for" if tag else f"{variant.quant} of what there is"
+
+
+def _with_near_names(hub: Hub, hub_id: str, error: ModelNotFound) -> ModelNotFound:
+    """Add names like the one that was not found, if the hub knows some."""
+    org, _, name = hub_id.rpartition("/")
+    words = [word for word in (name, name.split("-")[0], org) if word]
+    found: list[str] = []
+    for word in dict.fromkeys(words):
+        try:
+            found += hub.search(word, 20)
+        except VllamaError:  # the first error is the one to show
+            break
+        if found:
+            break
+    by_name = {other.lower(): other for other in found}
+    near = difflib.get_close_matches(hub_id.lower(), by_name, n=3, cutoff=0.6)
+    if not near:
+        return error
+    names = " or ".join(by_name[key] for key in near)
+    return ModelNotFound(
+        error.name, message=error.message, hint=f"did you mean {names}? Otherwise {error.hint}"
+    )
