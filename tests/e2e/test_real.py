@@ -9,7 +9,7 @@ import openai
 import psutil
 import pytest
 
-from tests.e2e.conftest import COUNTS, ENGINE, MODEL, SMILES
+from tests.e2e.conftest import COUNTS, ENGINE, MODEL
 from tests.e2e.counting import NUMBERS as TOKENS
 from tests.e2e.counting import WILD
 from tests.routes.test_ollama_chat import open_stream, until
@@ -155,22 +155,6 @@ def test_embeddings(client):
     assert sum(a * b for a, b in zip(one.embeddings[0], two.embeddings[0], strict=True)) > 0.99
     assert two.prompt_eval_count > one.prompt_eval_count > 0
     assert client.embeddings(MODEL, prompt="x").embedding
-
-
-@pytest.mark.parametrize("raw", [True, False])
-def test_characters_of_several_tokens_stay_whole_with_logprobs(real, raw):
-    """This engine leaves them out of such an answer; an emoji is four tokens here."""
-    options = {"num_predict": 8}
-    ask = {"model": SMILES, "prompt": "Smile!", "raw": raw, "options": options}
-    _, plain = real.post("/api/generate", ask | {"stream": False})
-    assert plain["response"] == "😀😀"
-    ask |= {"logprobs": True, "top_logprobs": 2}
-    _, whole = real.post("/api/generate", ask | {"stream": False})
-    parts = real.lines("/api/generate", ask)
-    assert whole["response"] == "😀😀"
-    assert "".join(part["response"] for part in parts) == "😀😀"
-    assert bytes(b for told in whole["logprobs"] for b in told["bytes"]).decode() == "😀😀"
-    assert [told for part in parts for told in part.get("logprobs", ())] == whole["logprobs"]
 
 
 def test_missing_models_are_404(client):

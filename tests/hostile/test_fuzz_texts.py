@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.chat import transcripts
+from tests.chat.replies import chat_reply, generate_reply
 from tests.chat.test_engine_request import LCP, VLLM
 from tests.gotemplate.test_go_template import CONTROL, DATA, SPACE, VALUES
 from tests.hostile.counting import steps
@@ -40,8 +41,8 @@ from tests.hostile.test_model_files import (
 )
 from tests.parsers.test_families import FAMILIES, TOOLS
 from vllama.chat.grammar_schema import closed, safe_schema
+from vllama.chat.reply import Reply
 from vllama.chat.schema import check_schema
-from vllama.dialects.ollama.write import ChatReply, GenerateReply
 from vllama.errors import BadRequest, VllamaError
 from vllama.gotemplate.execute import read, render
 from vllama.models.gguf.header import read_header
@@ -214,10 +215,10 @@ EVENTS = [
     cut=st.integers(1, 500),
     whole=st.booleans(),
     traits=st.sampled_from([LCP, VLLM]),
-    kind=st.sampled_from([ChatReply, GenerateReply]),
+    kind=st.sampled_from([chat_reply, generate_reply]),
 )
 def test_fuzz_an_engines_stream(
-    content: bytes, cut: int, whole: bool, traits: object, kind: Callable[..., ChatReply]
+    content: bytes, cut: int, whole: bool, traits: object, kind: Callable[..., Reply]
 ) -> None:
     reply = kind(model="m", stream=not whole, traits=traits, started_ns=1, loaded_ns=2, sent_ns=3)
     with steps(10 * STEPS):

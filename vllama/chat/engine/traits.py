@@ -110,7 +110,6 @@ class Traits:
     formats_completions: bool = True  # completions take a format too, not only chats
     # the field of a completion that takes a bare schema in place of `response_format`
     completion_schema: str | None = None
-    completion_grammar: str | None = None  # the field that takes a grammar
 
     # -- routes --
     completes: bool = True  # it has a route for completions

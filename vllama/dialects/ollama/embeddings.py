@@ -21,7 +21,6 @@ import msgspec
 
 from vllama.chat.engine.traits import Traits, VectorStyle
 from vllama.chat.go_json import kind
-from vllama.dialects.ollama.go_floats import float32s
 from vllama.errors import BadRequest, UpstreamError
 
 Vector: TypeAlias = list[float]
@@ -151,6 +150,30 @@ def truncate_dimensions(vector: Sequence[float], dimensions: int) -> Vector:
     if dimensions <= 0 or dimensions >= len(vector):
         return list(vector)
     return normalize(vector[:dimensions])
+
+
+def float32s(vector: Sequence[float]) -> str:
+    """Return a JSON array of float32 numbers; nine digits always give the same ones again.
+
+    Ollama's `/api/embed` and `/v1/embeddings` have numbers of that size. Raises UpstreamError if
+    one is not finite: JSON has no word for it.
+    """
+    return f"[{','.join([f'{number:.9g}' for number in _single(vector)])}]"
+
+
+def float64s(vector: Sequence[float]) -> str:
+    """Return the same numbers with the digits of a double, as the older `/api/embeddings` has them.
+
+    Raises what `float32s` raises.
+    """
+    return msgspec.json.encode(_single(vector)).decode()
+
+
+def _single(vector: Sequence[float]) -> list[float]:
+    numbers = array("f", vector).tolist()
+    if not math.isfinite(sum(numbers)):
+        raise UpstreamError("the engine made a vector with a number that is not finite")
+    return numbers
 
 
 def finished(

@@ -204,7 +204,7 @@ TRAITS = Traits(
     ),
     seed_bits=32,
     completes_chats=True,
-    completion_grammar="grammar",
+    formats_completions=False,
     logged_usage=logged_usage,
 )  # fmt: skip
 

@@ -20,8 +20,7 @@ from vllama.chat.request import (
     EmbedRequest,
 )
 from vllama.dialects.errors import clean_engine_error
-from vllama.dialects.ollama.embeddings import Input, decode_embeddings, finished
-from vllama.dialects.ollama.go_floats import float32s, float64s
+from vllama.dialects.ollama.embeddings import Input, decode_embeddings, finished, float32s, float64s
 from vllama.dialects.ollama.objects import (
     embed_reply,
     legacy_embed_reply,

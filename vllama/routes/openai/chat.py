@@ -17,8 +17,13 @@ from urllib.parse import unquote
 
 from vllama.chat.engine.fields import effort_of, parse_effort
 from vllama.chat.request import Fitting, Sampling
-from vllama.dialects.ollama.embeddings import base64s, embeddings_reply, finished, parse_embeddings
-from vllama.dialects.ollama.go_floats import float32s
+from vllama.dialects.ollama.embeddings import (
+    base64s,
+    embeddings_reply,
+    finished,
+    float32s,
+    parse_embeddings,
+)
 from vllama.dialects.openai.choices import Part, parse_n, reseeded
 from vllama.dialects.openai.extras import Extras, take_extras, with_effort
 from vllama.dialects.openai.read import parse_openai
