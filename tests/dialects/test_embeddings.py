@@ -86,7 +86,7 @@ def test_normalized_has_length_one(vector: list[float]) -> None:
 def test_reply() -> None:
     assert json.loads(embeddings_reply("m", [finished([3.0, 4.0])], 3)) == {
         "object": "list",
-        "data": [{"object": "embedding", "embedding": [0.6, 0.8], "index": 0}],
+        "data": [{"object": "embedding", "embedding": pytest.approx([0.6, 0.8]), "index": 0}],
         "model": "m",
         "usage": {"prompt_tokens": 3, "total_tokens": 3},
     }
