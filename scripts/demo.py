@@ -20,6 +20,11 @@ SERVE = ["serve", "--engine", "llama.cpp", "--model", MODEL]  # the engine that 
 QUESTION = "Explain in two sentences why the sky is blue."
 VLLAMA = [sys.executable, "-m", "vllama"]
 READY_LIMIT_S = 180
+NEXT = f"""
+To go on by yourself:
+  .venv/bin/vllama serve --model {MODEL}
+  .venv/bin/vllama run {MODEL}          (in another terminal)
+docs/guide/quick-start.md shows the rest."""
 
 
 def free_port() -> int:
@@ -80,6 +85,8 @@ def main() -> int:
         server.terminate()
         code = server.wait(timeout=60)
     print(f"\nstopped, exit code {code}")
+    if not code:
+        print(NEXT)
     return code
 
 

@@ -1,10 +1,13 @@
-"""Print a generated part of the reference pages: settings, routes, metrics or python.
+"""Print a generated part of the reference pages: settings, commands, routes, metrics or python.
 
 The documentation site puts each part where its page says `<!-- generated: NAME -->`.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable
@@ -45,6 +48,22 @@ def metrics() -> str:
     return _table(("metric", "type", "meaning"), rows)
 
 
+def commands() -> str:
+    """Return the help of every command, as the command line prints it."""
+    from vllama.cli.app import run
+    from vllama.cli.command_index import GROUPS
+
+    os.environ["COLUMNS"] = "100"  # the width of the help
+    sections = []
+    for title, rows in GROUPS:
+        sections.append(f"## {title}")
+        for name, *_ in rows:
+            with contextlib.redirect_stdout(io.StringIO()) as out:
+                run([name, "--help"])
+            sections.append(f"### {name}\n\n```\n{out.getvalue().strip()}\n```")
+    return "\n\n".join(sections)
+
+
 def python() -> str:
     """Return the directives from which mkdocstrings makes the pages of the public modules."""
     modules = ("vllama", "vllama.errors", "vllama.engines.base", "vllama.engines.testing")
@@ -52,7 +71,7 @@ def python() -> str:
 
 
 PARTS: dict[str, Callable[[], str]] = {
-    part.__name__: part for part in (settings, routes, metrics, python)
+    part.__name__: part for part in (settings, commands, routes, metrics, python)
 }
 
 

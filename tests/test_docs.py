@@ -29,6 +29,7 @@ def anchors(page: Path) -> set[str]:
             "settings",
             "| `keep_alive` | `--keep-alive` | `VLLAMA_KEEP_ALIVE`, `OLLAMA_KEEP_ALIVE` |",
         ),
+        ("commands", "Usage: vllama serve [OPTIONS]"),
         ("routes", "| `/api/delete` | DELETE | Unload and remove a model. |"),
         ("metrics", "| `vllama_requests_total` | counter |"),
         ("python", "::: vllama.errors"),
