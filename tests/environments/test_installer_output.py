@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from vllama.environments.failures import cause_of
-from vllama.environments.installer_env import DIVERTING, PIP_TO_UV, installer_environment
+from vllama.environments.installer_env import (
+    DIVERTING,
+    PIP_TO_UV,
+    forbids_index,
+    installer_environment,
+    read_pip_settings,
+)
 from vllama.environments.installer_output import Progress, Reader
-
-PIP_OFFLINE = """\
-WARNING: Retrying (Retry(total=0, connect=None, read=None)) after connection broken by \
-'NewConnectionError("HTTPSConnection(host='index.test', port=443): Failed to establish a new \
-connection: [Errno -3] Temporary failure in name resolution")': /simple/xllamacpp/
-ERROR: Could not find a version that satisfies the requirement xllamacpp (from versions: none)
-ERROR: No matching distribution found for xllamacpp"""
-
-PIP_PYTHON = """\
-ERROR: Ignored the following versions that require a different python version: 0.0.2 \
-Requires-Python >=3.12; 0.0.3 Requires-Python >=3.12
-ERROR: Could not find a version that satisfies the requirement sglang-jax==0.0.2 (from versions: 0)
-ERROR: No matching distribution found for sglang-jax==0.0.2"""
-
-PIP_CONFLICT = """\
-ERROR: Cannot install click==8.0 and click==8.1 because these package versions have conflicting \
-dependencies.
-The conflict is caused by:
-ERROR: ResolutionImpossible: for help visit https://pip.test/"""
 
 PIP_COMPILER = """\
   -- The CXX compiler identification is unknown
@@ -53,6 +42,20 @@ error: No solution found when resolving dependencies
   cause: Because you require click==8.0 and click==8.1, we can conclude that your requirements \
 are unsatisfiable."""
 
+UV_REFUSED = """\
+error: Request failed after 3 retries in 11.3s
+  cause: Failed to fetch: https://localhost:1/simple/shapes/
+  cause: error sending request for url (https://localhost:1/simple/shapes/)
+  cause: client error (Connect)
+  cause: tcp connect error
+  cause: Connection refused (os error 111)"""
+
+UV_CERTIFICATE = """\
+error: Failed to fetch: https://index.test/simple/colours/
+  cause: error sending request for url (https://index.test/simple/colours/)
+  cause: client error (Connect)
+  cause: invalid peer certificate: UnknownIssuer"""
+
 UV_OFFLINE = """\
 error: Failed to fetch: `https://index.test/simple/xllamacpp/`
   cause: Request failed after 3 retries
@@ -63,11 +66,10 @@ error: Failed to fetch: `https://index.test/simple/xllamacpp/`
 @pytest.mark.parametrize(
     ("output", "cause", "hint"),
     [
-        (PIP_OFFLINE, "the package index cannot be reached", "HTTPS_PROXY"),
         (UV_OFFLINE, "the package index cannot be reached", "goes on where it was"),
-        (PIP_PYTHON, "sglang-jax==0.0.2 wants Python >=3.12", "such a Python"),
+        (UV_REFUSED, "the package index cannot be reached", "HTTPS_PROXY"),
+        (UV_CERTIFICATE, "certificate is not trusted", "UV_SYSTEM_CERTS"),
         (UV_PYTHON, "it wants Python >=3.12, this is 3.11.7", "such a Python"),
-        (PIP_CONFLICT, "its requirements contradict each other", None),
         (UV_CONFLICT, "its requirements contradict each other", None),
         (PIP_COMPILER, "there is no C++ compiler", "build-essential"),
         (PIP_BUILD, "llama-cpp-python could not be compiled here", None),
@@ -76,15 +78,11 @@ error: Failed to fetch: `https://index.test/simple/xllamacpp/`
          "no space is left on the disk", "free some space"),
         ("ERROR: x-1-cp39-cp39-win_amd64.whl is not a supported wheel on this platform.",
          "x-1-cp39-cp39-win_amd64.whl is not for this machine", None),
-        ("ERROR: No matching distribution found for vllm==99", "there is no vllm==99", None),
+        ("  cause: Because shapes was not found in the provided package locations and you require "
+         "shapes, we can conclude that your requirements are unsatisfiable.", "no shapes", None),
         ("  cause: Because there is no version of vllm==99 and you require vllm==99, we can "
          "conclude that your requirements are unsatisfiable.", "there is no vllm==99", None),
-        ("SSLError(SSLCertVerificationError(1, '[SSL: CERTIFICATE_VERIFY_FAILED] certificate'))\n"
-         "ERROR: No matching distribution found for x", "certificate is not trusted", "SSL_CERT"),
-        ("The virtual environment was not created successfully because ensurepip is not available.",
-         "this Python cannot make environments", "python3-venv"),
-        ("ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE.",
-         "not what the index announced", "again"),
+        ("  cause: Hash mismatch for `x==1.0`", "not what the index announced", "again"),
         ("error: No interpreter found for Python 3.12 in virtual environments or search path",
          "Python 3.12 is not on this machine", "install that Python"),
         ("OSError: [Errno 13] Permission denied: '/opt/x'", "'/opt/x' cannot be written", None),
@@ -152,17 +150,69 @@ def test_no_line_upsets_the_reader(line: str) -> None:
 
 
 NAMES = st.sampled_from(
-    sorted({*DIVERTING, *PIP_TO_UV, "PATH", "PYTHONPATH", "PIP_PROXY", "SECRET", "https_proxy"})
+    sorted({*DIVERTING, *PIP_TO_UV, "PATH", "PYTHONPATH", "UV_LINK_MODE", "SECRET", "https_proxy"})
+)
+SETTINGS = st.dictionaries(
+    st.sampled_from(sorted(PIP_TO_UV)), st.text("ab.", min_size=1), max_size=3
 )
 
 
-@given(st.dictionaries(NAMES, st.text(min_size=1, max_size=5)))
-def test_variables(environ: dict[str, str]) -> None:
-    env = installer_environment(environ, {"CMAKE_ARGS": "x", "PIP_PROXY": "ours"})
+@given(st.dictionaries(NAMES, st.text("xyz/", min_size=1, max_size=5)), SETTINGS)
+def test_variables(environ: dict[str, str], settings: dict[str, str]) -> None:
+    extra = {"CMAKE_ARGS": "x", "UV_LINK_MODE": "ours"}
+    env = installer_environment(environ, extra, settings)
     assert not {*DIVERTING, "PYTHONPATH", "SECRET"} & set(env)
     for name in ("PATH", "https_proxy"):
         assert env.get(name) == environ.get(name)
-    assert env["PIP_PROXY"] == environ.get("PIP_PROXY", "ours")
-    for pips, uvs in PIP_TO_UV.items():
-        assert env.get(uvs) == environ.get(uvs, environ.get(pips))
+    assert env["UV_LINK_MODE"] == environ.get("UV_LINK_MODE", "ours")
+    for pips, uvs in PIP_TO_UV.items():  # uv's own setting, then pip's variable, then its file
+        assert env.get(uvs) == environ.get(uvs, environ.get(pips, settings.get(pips)))
     assert env["CMAKE_ARGS"] == "x"
+
+
+def test_several_places_for_pip_are_several_for_uv() -> None:
+    env = installer_environment({"PIP_FIND_LINKS": "/a  /b", "PIP_EXTRA_INDEX_URL": "u v"})
+    assert env["UV_FIND_LINKS"] == "/a,/b"
+    assert env["UV_INDEX"] == "u v"
+
+
+@pytest.mark.parametrize(
+    ("value", "forbidden"), [("1", True), ("true", True), ("0", False), ("off", False), ("", False)]
+)
+def test_pip_may_be_told_to_ask_no_index(value: str, forbidden: bool) -> None:
+    assert forbids_index({"PIP_NO_INDEX": value}, {}) is forbidden
+    assert forbids_index({}, {"PIP_NO_INDEX": value}) is forbidden
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def test_files_of_pip_are_read_in_its_order(tmp_path: Path) -> None:
+    home, prefix = tmp_path / "home", tmp_path / "prefix"
+    environ = {"HOME": str(home)}
+    assert "PIP_INDEX_URL" not in read_pip_settings(environ, prefix)
+    write(home / ".pip/pip.conf", "[global]\nindex-url = old\nextra-index-url = a%b\n")
+    write(home / ".config/pip/pip.conf", "[global]\nindex-url = new\n[freeze]\nindex-url = no\n")
+    found = read_pip_settings(environ, prefix)
+    assert (found["PIP_INDEX_URL"], found["PIP_EXTRA_INDEX_URL"]) == ("new", "a%b")
+    write(prefix / "pip.conf", "[global]\nindex-url = of-python\n[install]\nindex-url = install\n")
+    assert read_pip_settings(environ, prefix)["PIP_INDEX_URL"] == "install"
+    named = write(tmp_path / "named", "[install]\nindex-url = named\n")
+    more = {**environ, "PIP_CONFIG_FILE": str(named)}
+    assert read_pip_settings(more, prefix)["PIP_INDEX_URL"] == "named"
+    assert read_pip_settings({**environ, "PIP_CONFIG_FILE": "/dev/null"}, prefix) == {}
+
+
+@pytest.mark.parametrize("content", ["no section", "[global\n", "[global]\nindex-url\n", "\xff\0"])
+def test_a_damaged_file_of_pip_has_no_settings(tmp_path: Path, content: str) -> None:
+    write(tmp_path / ".config/pip/pip.conf", content)
+    assert "PIP_INDEX_URL" not in read_pip_settings({"HOME": str(tmp_path)}, tmp_path)
+
+
+def test_a_file_of_uv_comes_before_those_of_pip(tmp_path: Path) -> None:
+    write(tmp_path / ".config/pip/pip.conf", "[global]\nindex-url = pips\n")
+    write(tmp_path / ".config/uv/uv.toml", 'index-url = "uvs"\n')
+    assert read_pip_settings({"HOME": str(tmp_path)}, tmp_path) == {}

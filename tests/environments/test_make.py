@@ -1,4 +1,4 @@
-"""Environments: made once, continued, locked, cleaned up; with a stand-in for uv on PATH."""
+"""Environments: made once, continued, locked, cleaned up; by a stand-in for uv, and by uv."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import pytest
 from filelock import FileLock
 
 from tests.environments.installer import Fake
-from vllama.environments.installer import Installer
 from vllama.environments.layout import Step, complete, existing, python_of
 from vllama.environments.make import drop_half_installed, make_in_steps, remove
 from vllama.errors import EnvironmentFailed
@@ -119,15 +118,6 @@ def test_a_failed_upgrade_keeps_what_is_there(
     with pytest.raises(EnvironmentFailed):
         made(uv, folder, *steps)
     assert (existing(folder, ["a==1"]) is not None) is kept
-
-
-def test_an_environment_without_an_installer_is_mended(tmp_path: Path) -> None:
-    """As a kill in the middle of `venv` leaves it, or one that was made by uv."""
-    whole(tmp_path)
-    assert not Installer().can_install(tmp_path)
-    assert Installer(uv=Path("uv")).can_install(tmp_path)
-    (tmp_path / "lib/python3.11/site-packages/pip-26.3.dist-info").mkdir(parents=True)
-    assert Installer().can_install(tmp_path)
 
 
 def test_what_fails_names_the_cause_and_the_log(uv: Fake, folder: Path) -> None:
@@ -271,29 +261,9 @@ def test_a_folder_that_cannot_be_made(uv: Fake, tmp_path: Path) -> None:
         made(uv, tmp_path / "file" / "engine", A)
 
 
-@pytest.mark.parametrize(
-    ("pip", "flags", "refreshed"),
-    [
-        ("pip-23.2.1", ["--progress-bar", "off"], True),
-        ("pip-24.1", ["--progress-bar", "raw"], True),
-        ("pip-25.1.1", ["--progress-bar", "raw", "--resume-retries", "5"], False),
-        ("pip-26.3", ["--progress-bar", "raw", "--resume-retries", "5"], False),
-    ],
-)
-def test_pip_is_asked_for_what_it_can(
-    tmp_path: Path, pip: str, flags: list[str], refreshed: bool
-) -> None:
-    (tmp_path / f"lib/python3.12/site-packages/{pip}.dist-info").mkdir(parents=True)
-    argv = Installer().install(tmp_path, ["x"], ["--pre"])
-    at = argv.index("--no-input")
-    assert argv[at + 1 :] == [*flags, "--pre", "--", "x"]
-    assert (Installer().refresh(tmp_path) is not None) is refreshed
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)  # a busy machine unpacks pip for a minute
-def test_pip_for_real(tmp_path: Path) -> None:
-    """Without uv: venv and pip, from a folder of wheels, with no index at all."""
+@pytest.mark.parametrize("by_file", [False, True], ids=["variables", "pip.conf"])
+def test_the_uv_that_comes_with_us_obeys_settings_of_pip(tmp_path: Path, by_file: bool) -> None:
+    """Without uv on PATH: from a folder of wheels that only pip was told of, with no index."""
     from zipfile import ZipFile
 
     wheels = tmp_path / "wheels"
@@ -304,8 +274,13 @@ def test_pip_for_real(tmp_path: Path) -> None:
         wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: colours\nVersion: 1.0\n")
         wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\n")
         wheel.writestr(f"{info}/RECORD", "")
-    environ = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "PIP_NO_INDEX": "1",
-               "PIP_FIND_LINKS": str(wheels), "PIP_CONFIG_FILE": "/dev/null"}  # fmt: skip
+    environ = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+    if by_file:
+        (tmp_path / ".config" / "pip").mkdir(parents=True)
+        text = f"[global]\nno-index = true\n[install]\nfind-links =\n    {wheels}\n"
+        (tmp_path / ".config" / "pip" / "pip.conf").write_text(text)
+    else:
+        environ |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels)}
     folder = tmp_path / "engine"
 
     def install(*requirements: str) -> Path:

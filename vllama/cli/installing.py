@@ -31,7 +31,7 @@ def describe_offer(offer: Offer) -> list[str]:
     more = f" and {len(rest)} more" if rest else ""
     lines = [
         f"{offer.engine.title}: {first}{more}",
-        f"  to download  about {size(wheels.download_bytes)}, with {offer.installer}",
+        f"  to download  about {size(wheels.download_bytes)}",
         f"  on the disk  about {size(wheels.disk_bytes)}, of {free} free",
         f"  where        {offer.folder}",
     ]

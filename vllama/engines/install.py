@@ -10,7 +10,7 @@ from pathlib import Path
 from vllama.engines.base import Engine, Installation, SearchPaths
 from vllama.engines.recipe import Wheels, get_recipe
 from vllama.engines.registry import locate_engine
-from vllama.environments.installer import choose_python, find_uv
+from vllama.environments.installer import choose_python
 from vllama.environments.layout import Step, arguments, existing, requirements
 from vllama.environments.make import OnLine, check, make_in_steps, remove
 from vllama.errors import DiskFull, EngineMissing, EnvironmentFailed
@@ -32,7 +32,6 @@ class Offer:
     folder: Path
     wheels: Wheels
     python: Path | str
-    installer: str
     reason: str = ""
     extra_args: tuple[str, ...] = ()
     done: bool = False
@@ -73,14 +72,8 @@ def make_offer(
             f"{'is' if len(programs) == 1 else 'are'} not on PATH",
             hint=how_to_install(programs, search),
         )
-    wheels, uv = buildable[0], find_uv(search)
-    python = choose_python(*wheels.python, uv=uv, search=search)
-    if python is None:
-        low, high = (".".join(map(str, version)) for version in wheels.python)
-        raise EngineMissing(
-            f"cannot install {engine.title}: it wants Python {low} to {high}, and none is here",
-            hint="install uv, which gets one by itself, or such a Python",
-        )
+    wheels = buildable[0]
+    python = choose_python(*wheels.python, search=search)
     suits, reason = engine.preference(platform)
     chosen = Offer(
         engine=engine,
@@ -88,7 +81,6 @@ def make_offer(
         folder=environments / engine.name,
         wheels=wheels,
         python=python,
-        installer="uv" if uv else "pip",
         extra_args=tuple(extra_args),
     )
     wanted = requirements(chosen.steps), arguments(chosen.steps)

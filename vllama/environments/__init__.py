@@ -1,5 +1,4 @@
-"""Python environments beside our own, so that nothing of their pins touches ours.
+"""Python environments for engines and tools, made by uv, so that their pins do not touch ours.
 
-Made with uv where it is on PATH, else with venv and pip. Knows no engine: whoever needs one says
-what goes into it.
+Nothing here knows an engine: the caller says what to install.
 """

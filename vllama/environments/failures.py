@@ -1,4 +1,4 @@
-"""Why an installation failed: pip's and uv's last lines → a cause and what to do. Pure."""
+"""Why an installation failed: the last lines of uv and of compilers → a cause and a hint. Pure."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ PATTERNS = (
     _Pattern(
         r"(?i)CERTIFICATE_VERIFY_FAILED|invalid peer certificate|certificate verify failed",
         "the package index's certificate is not trusted",
-        "name the certificate of your proxy in SSL_CERT_FILE",
+        "name the certificate of your proxy in SSL_CERT_FILE, or trust the system's certificates "
+        "with UV_SYSTEM_CERTS=1",
     ),
     _Pattern(
         r"(?i)name resolution|name or service not known|nodename nor servname|getaddrinfo failed"
@@ -51,20 +52,9 @@ PATTERNS = (
         "it goes on where it was",
     ),
     _Pattern(
-        r"ensurepip is not available|No module named '?(?:ensurepip|venv)",
-        "this Python cannot make environments",
-        "install uv, or Python's venv (Debian: apt install python3-venv)",
-    ),
-    _Pattern(
         r"No interpreter found for (Python \S+)",
         "{0} is not on this machine",
         "install that Python",
-    ),
-    _Pattern(
-        r"(?s)versions that require a different python version.*?Requires-Python ([^;\n]+)"
-        r".*No matching distribution found for ([^\s(]+)",
-        "{1} wants Python {0}",
-        "run vllama with such a Python",
     ),
     _Pattern(
         r"(?s)Python version \(([\d.]+)\) does\s+not satisfy Python([<>=~!][^\s,]*)",
@@ -80,7 +70,7 @@ PATTERNS = (
         "{0} has no wheel for this machine or Python",
     ),
     _Pattern(
-        r"DO NOT MATCH THE HASHES|Hash mismatch",
+        r"Hash mismatch",
         "what arrived is not what the index announced",
         "run the command again",
     ),
@@ -98,15 +88,7 @@ PATTERNS = (
         "{0} could not be compiled here",
     ),
     _Pattern(
-        r"(?:because these package versions have conflicting dependencies|ResolutionImpossible)",
-        "its requirements contradict each other",
-    ),
-    _Pattern(
-        r"No matching distribution found for ([^\s(]+)",
-        "there is no {0} for this Python and machine",
-    ),
-    _Pattern(
-        r"(?s)Because (\S+) was not found in the\s+package registry"
+        r"(?s)Because (\S+) was not found in the\s+(?:package registry|provided package locations)"
         r"|(?s:Because there (?:is|are) no versions? of (\S+))",
         "there is no {0} for this Python and machine",
     ),

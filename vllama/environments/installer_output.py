@@ -1,4 +1,4 @@
-"""What an installer's line says, in one form for pip and uv. Pure."""
+"""The progress that uv's lines report. Pure."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from vllama.units import parse_bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """What is going on: `text` for people; bytes of the file that is fetched, where it is told.
+    """What uv is doing: `text` for people; the bytes of the file being fetched, where it says so.
 
-    A `minor` one is gone in a moment: enough for a line that is overwritten, too much for a log.
+    A `minor` step takes a moment: it suits a line that is overwritten, not a log.
     """
 
     text: str

@@ -1,6 +1,6 @@
-"""Where things are in an environment, and how a complete one is told from a half-made one.
+"""Where things are in an environment, and how a complete one differs from a half-made one.
 
-Light: looked at by every start.
+Every start of the server reads this, so it imports little.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MARKER = "vllama-environment.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One call of the installer; `extra_args` are understood by pip and by uv."""
+    """One call of `uv pip install`, with further arguments for it."""
 
     requirements: tuple[str, ...]
     extra_args: tuple[str, ...] = ()

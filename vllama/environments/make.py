@@ -1,7 +1,7 @@
-"""Make an environment, find a made one, remove it.
+"""Makes an environment with uv, tries it, removes it.
 
-An environment is complete when its marker lies in it, which is written last. A half-made one is
-continued: what was installed stays, what was downloaded is in the installer's cache.
+An environment is complete when it has its marker, which is written last. A half-made one is
+continued: installed packages stay, and downloads are in uv's cache.
 """
 
 from __future__ import annotations
@@ -20,8 +20,12 @@ from filelock import FileLock, Timeout
 
 from vllama import private
 from vllama.environments.failures import Cause, cause_of
-from vllama.environments.installer import Installer, find_uv
-from vllama.environments.installer_env import installer_environment
+from vllama.environments.installer import find_uv, install_command, venv_command
+from vllama.environments.installer_env import (
+    forbids_index,
+    installer_environment,
+    read_pip_settings,
+)
 from vllama.environments.layout import (
     MARKER,
     Step,
@@ -58,8 +62,8 @@ async def make(
 ) -> Path:
     """Make an environment with `requirements` in `folder` and return its Python.
 
-    Does nothing if it is there already. `extra_args` go to the installer; `on_line` is told each
-    line that it prints (`installer_output.Reader` reads them). Raises EnvironmentFailed.
+    An environment that is complete already stays as it is. `extra_args` go to uv; `on_line` gets
+    each line that it prints (`installer_output.Reader` reads them). Raises EnvironmentFailed.
     """
     step = Step(requirements=tuple(requirements), extra_args=tuple(extra_args))
     return await make_in_steps(folder, [step], on_line=on_line)
@@ -75,14 +79,14 @@ async def make_in_steps(
     trial: Sequence[str] = (),
     on_line: OnLine | None = None,
 ) -> Path:
-    """Make an environment in several calls of the installer, in order; see `make`.
+    """Make an environment in several calls of uv, in order; see `make`.
 
-    `python` is the interpreter to make it of (default: our own); `extra_env` is added to what
-    the installer may see of `environ` (default: ours). `trial` is a command of the environment that
-    has to succeed, see `check`.
+    `python` is the interpreter of the environment (default: our own); `extra_env` is added to what
+    uv may see of `environ` (default: ours). `trial` is a command of the environment that has to
+    succeed, see `check`.
 
     1. Take the lock: two programs must not install into one environment.
-    2. Make it, or mend a half-made one.
+    2. Make the environment, or mend a half-made one.
     3. Install; a call that was done before finds everything there.
     4. Try what was installed.
     5. Write the marker.
@@ -91,8 +95,11 @@ async def make_in_steps(
     if (found := existing(folder, *wanted)) is not None:
         return found
     told = on_line or (lambda line: None)
-    env = installer_environment(dict(os.environ) if environ is None else environ, extra_env)
-    installer = Installer(uv=find_uv(env.get("PATH")))
+    environ = dict(os.environ) if environ is None else environ
+    pip_settings = read_pip_settings(environ)
+    env = installer_environment(environ, extra_env, pip_settings)
+    no_index = ["--no-index"] if forbids_index(environ, pip_settings) else []
+    uv = find_uv(env.get("PATH"))
     try:
         private.make_folder(folder)
         async with _locked(folder, told):  # 1
@@ -100,16 +107,13 @@ async def make_in_steps(
                 return found
             drop_temporary(folder)
             run = _Runner(folder=folder, env=env, on_line=told)
-            if not installer.can_install(folder):
-                await run.call(installer.create(folder, python or sys.executable))  # 2
+            if not python_of(folder).exists():
+                await run.call(venv_command(uv, folder, python or sys.executable))  # 2
             drop_half_installed(folder)
-            if refresh := installer.refresh(folder):
-                with contextlib.suppress(EnvironmentFailed):  # it will do as it is
-                    await run.call(refresh)
             with _incomplete(folder) as changed:
                 for step in steps:
-                    argv = installer.install(folder, step.requirements, step.extra_args)
-                    await run.call(argv)  # 3
+                    extra_args = [*no_index, *step.extra_args]
+                    await run.call(install_command(uv, folder, step.requirements, extra_args))  # 3
                     changed()
             if trial:
                 told(f"trying {' '.join(trial)}")
@@ -161,15 +165,15 @@ def remove(folder: Path) -> None:
 
 
 def drop_temporary(folder: Path) -> None:
-    """Remove what an installer left that was killed together with its guard."""
+    """Remove the temporary files of an installer that was killed together with its guard."""
     for left in folder.glob(f"{SCRATCH}*"):
         shutil.rmtree(left, ignore_errors=True)
 
 
 def drop_half_installed(folder: Path) -> None:
-    """Let the installer forget packages that a kill left half-installed.
+    """Remove the metadata of packages that a kill left half-installed.
 
-    Both installers write a package's RECORD last, but take any metadata folder for the package.
+    uv writes a package's RECORD last, but takes any metadata folder for an installed package.
     """
     for site in site_packages(folder):
         for info in site.glob("*.dist-info"):
@@ -186,7 +190,7 @@ def failed(folder: Path, cause: Cause) -> EnvironmentFailed:
 
 
 class _Lines(LogRing):
-    """A ring that tells every line on."""
+    """A ring that also passes every line on."""
 
     def __init__(self, on_line: OnLine) -> None:
         super().__init__()
@@ -199,10 +203,10 @@ class _Lines(LogRing):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Runner:
-    """Runs the installer as a guarded child: in a session of its own, gone when we are gone.
+    """Runs the installer as a guarded child: in a session of its own, which ends with vllama.
 
-    Its temporary files (pip unpacks gigabytes) go to a folder of their own in the environment,
-    which the guard removes as well.
+    Its temporary files (compilers write gigabytes) go to a folder in the environment, which the
+    guard removes as well.
     """
 
     folder: Path

