@@ -1,7 +1,7 @@
 """Counters and histograms, and their Prometheus form; read by no decision.
 
-Counting is plain arithmetic, because it happens with every request; the library that knows the
-format is only imported when somebody asks for it.
+Counting is plain arithmetic, because every request does it; the library that writes the format is
+imported when somebody asks for it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Metrics:
         self._seconds[route] += seconds
 
     def error(self, route: str, status: int, reason: str) -> None:
-        """Count an answer that ended with an error, of which `status` need not tell.
+        """Count an answer that ended with an error; `status` may still be 200.
 
         `reason` is `VllamaError.kind`.
         """
@@ -48,7 +48,7 @@ class Metrics:
     def tokens(self, model: str, prompt: int, completion: int, *, estimated: bool) -> None:
         """Count the tokens of one answer; `model` is the display name of a local model.
 
-        `estimated`: the engine did not tell how many it generated.
+        `estimated`: the engine did not say how many it generated.
         """
         self._tokens[model, "prompt"] += prompt
         self._tokens[model, "completion"] += completion
@@ -56,7 +56,7 @@ class Metrics:
             self._estimated[model] += completion
 
     def slow_callback(self, seconds: float) -> None:
-        """Count a callback that has held up the event loop; to be called by one thread only."""
+        """Count a callback that blocked the event loop; only one thread may call this."""
         self._slow_callbacks += 1
         self._slowest_callback_s = max(self._slowest_callback_s, seconds)
 
@@ -133,7 +133,7 @@ class Metrics:
 
 
 class _Collector:
-    """What a registry asks for the numbers."""
+    """The collector that a registry asks for the numbers."""
 
     def __init__(self, families: Iterator[Metric]) -> None:
         self._families = families
@@ -142,5 +142,5 @@ class _Collector:
         return self._families
 
     def describe(self) -> tuple[Metric, ...]:
-        """Say nothing beforehand, or registering would collect."""
+        """Describe nothing: else registering would collect."""
         return ()

@@ -12,7 +12,7 @@ FOLDER, FILE = 0o700, 0o600
 def make_folder(folder: Path) -> None:
     """Make a folder and those above it that are missing; raises OSError.
 
-    One that is there keeps its mode: it may be the user's own.
+    An existing one keeps its mode: it may be the user's own.
     """
     if folder.is_dir():
         return
@@ -21,19 +21,19 @@ def make_folder(folder: Path) -> None:
 
 
 def close(folder: Path) -> bool:
-    """Take a folder of our own from all other users; tell whether it was open to any."""
+    """Close a folder of our own to all other users; tell whether it was open to any."""
     try:
         status = folder.stat()
         if status.st_uid != os.getuid() or not status.st_mode & 0o077:
             return False
         folder.chmod(FOLDER)
-    except OSError:  # not there, or not to be changed
+    except OSError:  # it does not exist, or cannot be changed
         return False
     return True
 
 
 def create(path: Path) -> BinaryIO:
-    """Open a file to be written from its beginning, whatever its mode was before."""
+    """Open a file for writing from its beginning, whatever its mode was before."""
     file = os.fdopen(
         os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE), "wb"
     )
@@ -42,7 +42,7 @@ def create(path: Path) -> BinaryIO:
 
 
 def replace(path: Path, content: str) -> None:
-    """Write a file by way of another beside it, so that nobody reads a half; raises OSError."""
+    """Write a file by way of a new one, so that nobody reads half of it; raises OSError."""
     new = path.with_suffix(".new")
     with create(new) as file:
         file.write(content.encode())

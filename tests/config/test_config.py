@@ -246,11 +246,11 @@ def test_the_default_file_is_read_if_it_is_there(home: Path) -> None:
     [
         ("prot = 1", 'cannot use "prot" in', "did you mean port?"),
         ("zzzz = 1", "no such setting", "use one of host, port"),
-        ('port = "x"', 'cannot use port "x" from', "such as 11434"),
-        ("port = [1]", "a list cannot be given here", "such as"),
-        ("[port]\na = 1", "a table cannot be given here", "such as"),
+        ('port = "x"', 'cannot use port "x" from', "write it like 11434"),
+        ("port = [1]", "a list cannot be given here", "write it like"),
+        ("[port]\na = 1", "a table cannot be given here", "write it like"),
         ("port = ", "cannot read the config file", "write lines such as"),
-        ('hf_token = ""\nhf_offline = "perhaps"', 'hf_offline "perhaps"', "such as true"),
+        ('hf_token = ""\nhf_offline = "perhaps"', 'hf_offline "perhaps"', "write it like true"),
     ],
 )
 def test_a_wrong_file(tmp_path: Path, text: str, message: str, hint: str) -> None:

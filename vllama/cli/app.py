@@ -18,18 +18,18 @@ INTERRUPTED = 130
 USAGE = 2
 HELP_FLAGS = ("-h", "--help")
 REST = ("serve", "launch", "engines")
-"""The commands that hand what comes after -- to another program."""
+"""The commands that pass what comes after -- on to another program."""
 SWITCHES = (
     *("verbose", "hidethinking", "nowordwrap", "truncate", "insecure", "experimental"),
     *("license", "modelfile", "parameters", "system", "template", "config", "restore", "yes"),
 )
-"""Flags without a value that may be written with one, `--verbose=false`, as Ollama's can."""
+"""Flags that may also be written with a value, `--verbose=false`, as Ollama's can."""
 
 
 def run(argv: Sequence[str]) -> int:
     """Run one command and return its exit code; prints the error if there is one."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # half a character must not end an answer
+        if isinstance(stream, io.TextIOWrapper):  # an unencodable character must not end an answer
             stream.reconfigure(errors="replace")
     try:
         if argv and argv[0] in ("--version", "-v"):
@@ -81,10 +81,9 @@ def _run_command(args: list[str], rest: tuple[str, ...]) -> int:
 
 
 def prepare(args: list[str]) -> tuple[list[str], tuple[str, ...]]:
-    """Bring arguments into the form that the parser takes; cut off those for another program.
+    """Rewrite what Ollama accepts and typer does not; split off the arguments for another program.
 
-    `help X` is `X --help`, `--think` alone is `--think=true`, `--verbose=false` is nothing, as in
-    Ollama.
+    `help X` becomes `X --help`, `--think` becomes `--think=true`, and `--verbose=false` goes.
     """
     rest: tuple[str, ...] = ()
     if not args or args[0] == "help":
@@ -112,7 +111,7 @@ def _known(name: str) -> bool:
 
 
 def _usage_hint(args: Sequence[str], problem: str) -> str:
-    """Say what was meant: the nearest command, or where the help is."""
+    """Suggest the nearest command, or say where the help is."""
     named = next((a for a in args if not a.startswith("-")), "")
     if ALIASES.get(named, named) == "serve" and "unexpected" in problem:
         return "name the model with --model; arguments for the engine go after --"
@@ -125,7 +124,7 @@ def _usage_hint(args: Sequence[str], problem: str) -> str:
 
 
 def _reader_gone() -> int:
-    """Keep the interpreter from complaining, at its end, that nobody reads its output."""
+    """Keep Python from complaining at its end that nobody reads its output."""
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())

@@ -1,7 +1,6 @@
 """HTTP client of the command line: talks to a running server, knows no model and no terminal.
 
-The standard library's client is enough for one request after another, and a general one takes
-longer to import than `vllama ps` takes for all the rest.
+The standard library's client is enough for sequential requests, and quick to import.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class Client:
         self.url = url
         self._headers = HEADERS | ({"authorization": f"Bearer {key}"} if key else {})
         self._limit_s = limit_s
-        self._http = OpenerDirector()  # without a handler of errors: a refusal is an answer too
+        self._http = OpenerDirector()  # without an error handler: a refusal is an answer too
         self._http.add_handler(_Connections(limit_s))
         # a proxy of the environment cannot reach this machine's own loopback
         if not is_loopback(urlsplit(url).hostname or ""):
@@ -74,7 +73,7 @@ class Client:
         return self._one("POST", path, body)
 
     def _one(self, method: str, path: str, body: Mapping[str, object] | None) -> Reply:
-        """Send a request; of an answer in several lines the last one counts."""
+        """Send a request, and return the last line of the answer."""
         lines = list(self._lines(method, path, body))
         return lines[-1] if lines else {}
 
@@ -97,7 +96,7 @@ class Client:
                     raise _refusal(answer.status, answer.read(), body)
                 for line in _split(_chunks(answer)):
                     yield _object(line)
-        except URLError as error:  # what went wrong before the request was out
+        except URLError as error:  # the request could not be sent
             if isinstance(error.reason, SSLError):
                 raise _untrusted(self.url, error.reason) from error
             raise ServerUnreachable(
@@ -119,7 +118,7 @@ class Client:
 
 
 def _untrusted(url: str, error: SSLError) -> ServerUnreachable:
-    """Make the error for a server that TLS refuses to talk to."""
+    """Return the error for a failed TLS connection."""
     if isinstance(error, SSLCertVerificationError):
         return ServerUnreachable(
             f"cannot trust the server at {url}: {error.verify_message}",
@@ -134,7 +133,7 @@ def _untrusted(url: str, error: SSLError) -> ServerUnreachable:
 
 
 class _Connections(AbstractHTTPHandler):
-    """Opens connections whose time limit, once they stand, is another one."""
+    """Opens connections with one time limit for connecting and another for answers."""
 
     http_request = https_request = AbstractHTTPHandler.do_request_
 
@@ -162,15 +161,15 @@ class _Connections(AbstractHTTPHandler):
 
 
 def _chunks(answer: HTTPResponse) -> Iterator[bytes]:
-    """Yield what has come, as it comes. Raises HTTPException if the answer is cut."""
+    """Yield the body as it arrives. Raises HTTPException if it is cut."""
     while chunk := answer.read1(READ_BYTES):
         yield chunk
-    if answer.length:  # what `read1` says nothing of
+    if answer.length:  # which `read1` does not report
         raise HTTPException("the answer is cut")
 
 
 def _split(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Cut at line feeds only: JSON may hold other characters that end a line in Unicode."""
+    """Split at line feeds only: JSON may contain Unicode's other line separators."""
     rest = b""
     for chunk in chunks:
         *lines, rest = (rest + chunk).split(b"\n")
@@ -180,7 +179,7 @@ def _split(chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _object(line: bytes) -> Reply:
-    """Read one line; the server reports a failure in the middle of a stream as such a line."""
+    """Parse one line. Raises VllamaError for one that reports a failure within the stream."""
     try:
         value = json.loads(line)
     except ValueError:
@@ -196,7 +195,7 @@ def _object(line: bytes) -> Reply:
 
 
 def _refusal(status: int, content: bytes, body: Mapping[str, object] | None) -> VllamaError:
-    """Make the error of a status code, with the server's own words."""
+    """Return the error for a status code, with the server's own text."""
     try:
         value = json.loads(content)
     except ValueError:

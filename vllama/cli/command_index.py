@@ -10,7 +10,7 @@ GROUPS = (
         "Serve and ask",
         (
             ("serve", "serve:serve", "Run the server, and load a model at once if one is named."),
-            ("plan", "plan:plan", "Tell what serve would do with a model, and why."),
+            ("plan", "plan:plan", "Show what serve would do with a model, and why."),
             ("run", "run:run", "Ask a model: once with a prompt, else in a conversation."),
             ("launch", "launch:launch", "Set up a tool to use this server, and start it."),
         ),
@@ -20,7 +20,7 @@ GROUPS = (
         (
             ("ps", "ps:ps", "List the models that are loaded."),
             ("stop", "stop:stop", "Unload a model; the server goes on."),
-            ("logs", "logs:logs", "Show what a model's engine has said, or vllama itself."),
+            ("logs", "logs:logs", "Show the log of a model's engine, or of vllama itself."),
         ),
     ),
     (
@@ -33,17 +33,21 @@ GROUPS = (
                 "Show the settings and where each comes from; edit or describe the config file.",
             ),
             ("doctor", "doctor:doctor", "Look for what keeps models from running here."),
-            ("verify", "verify:verify", "Tell whether two engines give the same answers."),
-            ("bench", "bench:bench", "Measure how fast the server is, beside another one too."),
+            ("verify", "verify:verify", "Check whether two engines give the same answers."),
+            (
+                "bench",
+                "bench:bench",
+                "Measure how fast the server is, also compared with another one.",
+            ),
         ),
     ),
     (
         "Models on this disk",
         (
-            ("pull", "pull:pull", "Download a model, or go on with a download that was stopped."),
+            ("pull", "pull:pull", "Download a model, or continue a download that was stopped."),
             ("list", "list:list_models", "List the models on this machine."),
             ("show", "show:show", "Show what a model is."),
-            ("create", "create:create", "Create a model: a base, with defaults of its own."),
+            ("create", "create:create", "Create a model: a base with defaults of its own."),
             ("convert", "convert:convert", "Make a GGUF of safetensors, or a smaller GGUF."),
             ("cp", "cp:cp", "Give a model a second name; the files are shared."),
             ("rm", "rm:rm", "Remove models, unloading them first."),

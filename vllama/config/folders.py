@@ -39,7 +39,7 @@ def _plain(variable: str, usual: str) -> Path | None:
     if not sys.platform.startswith("linux"):
         return None
     chosen, home = os.environ.get(variable, ""), os.environ.get("HOME", "")
-    if chosen.startswith("/"):  # a relative one does not count
+    if chosen.startswith("/"):  # XDG ignores relative paths
         return Path(chosen) / APP
     return Path(home) / usual / APP if home.startswith("/") else None
 

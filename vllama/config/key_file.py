@@ -48,7 +48,7 @@ def open_to_others(path: Path) -> str | None:
     """Return a warning if a file with a secret can be read by every user of this machine."""
     try:
         mode = path.stat().st_mode
-    except OSError:  # whoever reads it will say so
+    except OSError:  # reading it will fail with a reason
         return None
     if not mode & _FOR_OTHERS:
         return None

@@ -1,4 +1,4 @@
-"""How the settings are put together: flags over environment over config file."""
+"""Puts the settings together: flags over environment over config file."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class _Loader:
         self.sources: dict[str, str] = {}
         self.notes: list[str] = []
         self._environ = environ
-        self._port_rank = 99  # of the address that names a port
+        self._port_rank = 99  # the rank of the address that names a port
 
     def take(self, setting: Setting, given: Iterable[_Given]) -> None:
         """Take the value of the highest source that has a usable one."""
@@ -244,7 +244,7 @@ def _parse(setting: Setting, source: _Given) -> Any:
             shown = "…"
         raise ConfigError(
             f'cannot use {setting.key} "{shown}" from {source.origin}: {error}',
-            hint=f"give {setting.help}, such as {setting.example}",
+            hint=f"write it like {setting.example} ({setting.help})",
         ) from None
 
 

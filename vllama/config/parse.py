@@ -18,21 +18,21 @@ Parser = Callable[[str], T]
 
 
 def plain(text: str) -> str:
-    """Take any text but an empty one."""
+    """Accept any text but an empty one."""
     if not text:
         raise ValueError("it is empty")
     return text
 
 
 def key(text: str) -> str:
-    """Take what can stand in a header as one word."""
+    """Accept one word of printable ASCII, as a header can hold it."""
     if not plain(text).isascii() or not text.isprintable() or " " in text:
         raise ValueError("not one word of printable ASCII")
     return text
 
 
 def registry(text: str) -> str:
-    """Take `host` or `host:port`, in lower case; of an address its host."""
+    """Accept `host` or `host:port`, in lower case; of a URL take the host."""
     host = plain(text).lower().partition("://")[2] or text.lower()
     host = host.rstrip("/")
     if not re.fullmatch(r"(?:[a-z0-9_.-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?", host):
@@ -41,14 +41,14 @@ def registry(text: str) -> str:
 
 
 def model(text: str) -> str:
-    """Take a model's name."""
+    """Accept a model's name."""
     return whole_path(plain(text))
 
 
 def whole_path(name: str) -> str:
-    """Return a model's name as typed in a shell; of a path that is relative, the whole.
+    """Return a model's name as typed in a shell, with a relative path made absolute.
 
-    Whoever gets the name, maybe the server, may work in another folder.
+    The server, for one, may work in another folder.
     """
     is_path = name.startswith(("./", "../", "~/")) or (
         name.lower().endswith(".gguf") and not name.startswith("hf") and Path(name).is_file()
@@ -57,7 +57,7 @@ def whole_path(name: str) -> str:
 
 
 def path(text: str) -> Path:
-    """Take a path; `~` is the home folder."""
+    """Accept a path; `~` is the home folder."""
     return Path(plain(text)).expanduser()
 
 
@@ -79,23 +79,23 @@ def whole(low: int, high: int | None = None) -> Parser[int]:
 
 
 def auto(parse: Parser[T], *words: str) -> Parser[T | None]:
-    """Let `auto`, and further words, mean None: decide by what is there."""
+    """Let `auto`, and further words, mean None: vllama decides."""
     return lambda text: None if text.lower() in ("auto", *words) else parse(text)
 
 
 def context(text: str) -> int:
-    """Take a number of tokens, `8k` for 8192."""
+    """Accept a number of tokens, `8k` for 8192."""
     shorthand = text[-1:].lower() == "k" and text[:-1].isdigit()
     return whole(1)(text[:-1]) * 1024 if shorthand else whole(1)(text)
 
 
 def layers(text: str) -> int:
-    """Take a number of layers, `all` for -1."""
+    """Accept a number of layers, `all` for -1."""
     return -1 if text.lower() == "all" else whole(-1)(text)
 
 
 def boolean(text: str) -> bool:
-    """Take the usual words for true and false."""
+    """Accept the usual words for true and false."""
     if text.lower() in ("1", "t", "true", "yes", "y", "on"):
         return True
     if text.lower() in ("0", "f", "false", "no", "n", "off"):
@@ -104,7 +104,7 @@ def boolean(text: str) -> bool:
 
 
 def duration(text: str) -> float:
-    """Take `5m`, `1h30m` or seconds; negative is `math.inf`."""
+    """Accept `5m`, `1h30m` or seconds; negative is `math.inf`."""
     try:
         seconds = float(text)
     except ValueError:
@@ -115,13 +115,13 @@ def duration(text: str) -> float:
 
 
 def timeout(text: str) -> float | None:
-    """Take a duration; nothing above zero is no limit, None."""
+    """Accept a duration; zero or less means no limit, None."""
     seconds = duration(text)
     return None if seconds == 0 or math.isinf(seconds) else seconds
 
 
 def choice(*words: str) -> Parser[str]:
-    """Make a parser that takes one of `words` in any case."""
+    """Make a parser that accepts one of `words`, ignoring case."""
 
     def parse(text: str) -> str:
         if text.lower() not in words:
@@ -132,7 +132,7 @@ def choice(*words: str) -> Parser[str]:
 
 
 def each(parse: Parser[T], split: Parser[list[str]]) -> Callable[[str | Sequence[str]], object]:
-    """Make a parser of lists: a text is split, a list (TOML, repeated flags) taken as it is."""
+    """Make a parser of lists: splits a text, takes a list (TOML, repeated flags) as it is."""
 
     def parse_all(value: str | Sequence[str]) -> tuple[T, ...]:
         return tuple(parse(item) for item in (split(value) if isinstance(value, str) else value))
@@ -141,9 +141,9 @@ def each(parse: Parser[T], split: Parser[list[str]]) -> Callable[[str | Sequence
 
 
 def pairs(shape: str, value: Parser[T]) -> Callable[[str | Sequence[str]], object]:
-    """Make a parser of `name=value, other=value`, or of the lines of a table written so.
+    """Make a parser of `name=value, other=value`, or of a table's entries in that form.
 
-    `shape` is how one is written, for the error.
+    `shape` shows one entry, for the error.
     """
 
     def parse(text: str | Sequence[str]) -> tuple[tuple[str, T], ...]:
@@ -174,12 +174,12 @@ def by_shell(text: str) -> list[str]:
 
 
 def port(text: str) -> int:
-    """Take a port; 0 is any free one."""
+    """Accept a port; 0 is any free one."""
     return whole(0, 65535)(text)
 
 
 def host(text: str) -> address.Address:
-    """Take an address, with or without a port; a wrong port is an error here."""
+    """Accept an address with or without a port; a wrong port is an error here."""
     parts = address.parse_address(plain(text))
     if parts.bad_port is not None:
         raise ValueError(f'no such port: "{parts.bad_port}"')

@@ -46,8 +46,8 @@ class Planner:
     async def plan(self, bundle: Bundle, need: Need) -> Plan:
         """Return the plan for a load. Raises NoPlan, BadModelFile.
 
-        It begins where the last load of this model got to if its first plan cannot work here, and
-        with a smaller quantisation that is here if the model's own does not fit into memory.
+        It starts with the plan that worked last if the model's first plan cannot work here, and
+        with a smaller quantisation on this disk if the model's own does not fit into memory.
         """
         info = await asyncio.to_thread(self._library.info, bundle)
         facts, key = await self._now(), (bundle.key, need.mode)
@@ -72,8 +72,8 @@ class Planner:
     async def another(self, bundle: Bundle, need: Need, failed: Sequence[Failed]) -> Plan:
         """Return the next plan after those that failed. Raises EngineStartFailed if none is left.
 
-        An engine that cannot serve the model is not tried for it again while this server runs; what
-        ran out of memory is, since memory comes and goes.
+        An engine that cannot serve the model is not tried for it again while this server runs. One
+        that ran out of memory is, since memory comes and goes.
         """
         forms = await asyncio.to_thread(forms_here, self._library, bundle)
         plan, key = next_plan(await self._now(), need, failed, forms), (bundle.key, need.mode)
@@ -86,11 +86,11 @@ class Planner:
         return plan
 
     async def _first(self, facts: Facts, bundle: Bundle, info: ModelInfo, need: Need) -> Plan:
-        """Return the first plan that fits; its files are looked for on the disk, so in a thread."""
+        """Return the first plan that fits; in a thread, because it looks for files."""
         forms = partial(forms_here, self._library, bundle)
         return await asyncio.to_thread(first_plan, facts, bundle, info, need, forms)
 
     async def _now(self) -> Facts:
-        """Return the facts; engines that take a share of what is free want that as it is now."""
+        """Return the facts with the memory that is free now, of which some engines take a share."""
         platform = await asyncio.to_thread(with_free_memory, self._facts.platform)
         return replace(self._facts, platform=platform)

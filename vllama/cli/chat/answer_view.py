@@ -1,4 +1,4 @@
-"""How an answer is shown while it arrives: thinking, text, word wrap, then the numbers."""
+"""Shows an answer while it arrives: thinking, text with word wrap, then the numbers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class AnswerPrinter:
         self._write(text)
 
     def end(self) -> None:
-        """End the answer on a line of its own, however far it came."""
+        """End the answer, complete or not, with a line break."""
         self._end_thinking()
         if self._wrap is not None:
             self._wrap.flush()
@@ -72,7 +72,7 @@ class AnswerPrinter:
 
 
 class Waiting:
-    """A spinner on stderr until the first sign of life; nothing where nobody looks."""
+    """A spinner on stderr until the first output; nothing if this is no terminal."""
 
     def __init__(self, text: str) -> None:
         self._status: Status | None = None
@@ -81,7 +81,7 @@ class Waiting:
             self._status.start()
 
     def over(self) -> None:
-        """Clear the spinner; more calls do nothing."""
+        """Clear the spinner; further calls do nothing."""
         if self._status is not None:
             self._status.stop()
             self._status = None
@@ -115,10 +115,10 @@ _PIECES = re.compile(r"\n|[^\S\n]+|\S+")
 
 
 class WordWrap:
-    """Passes text on, breaking lines at `width` columns between words.
+    """Passes text on and breaks lines between words, at `width` columns.
 
     A word is held back until it is known to be whole; `flush` gives out the rest. Characters
-    that fill two columns (Chinese, Japanese, …) may be parted anywhere.
+    that fill two columns (Chinese, Japanese, …) may be separated anywhere.
     """
 
     def __init__(self, write: Callable[[str], object], width: int) -> None:
@@ -143,7 +143,7 @@ class WordWrap:
                 self._take(piece)
 
     def flush(self) -> None:
-        """Give out what is held back."""
+        """Write what is held back."""
         self._end_word()
         if self._space:
             self._put(self._space)

@@ -1,4 +1,4 @@
-"""Images named in a prompt: their paths are taken out of the text, their bytes go beside it."""
+"""Images named in a prompt: takes their paths out of the text, and reads the files."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _KINDS = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff")
 def take_images(text: str) -> tuple[str, list[tuple[Path, str]]]:
     """Return the text without the paths of images, and the images: path and base64.
 
-    A path is absolute, or relative with a slash in it, with its blanks as they are, escaped, or
-    all of it in quotes. What names no file stays text. Raises VllamaError for a file that is no
-    image, or too big (100 MB, Ollama's limit).
+    A path is absolute, or relative with a slash in it, with spaces as they are or
+    escaped, or quoted as a whole. What names no file stays text. Raises VllamaError for a file
+    that is no image, or too big (100 MB, Ollama's limit).
     """
     images: list[tuple[Path, str]] = []
     kept, at = [], 0
@@ -35,7 +35,7 @@ def take_images(text: str) -> tuple[str, list[tuple[Path, str]]]:
 
 
 def names_image(text: str) -> bool:
-    """Tell whether a text begins with the path of an image that is there."""
+    """Tell whether a text begins with the path of an existing image."""
     return any(start == 0 for start, _, _ in _found(text))
 
 

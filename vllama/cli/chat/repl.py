@@ -1,4 +1,4 @@
-"""The prompt of `vllama run`: reads messages, tells commands from them."""
+"""The prompt of `vllama run`: reads messages and slash commands."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ def converse(session: Session, history: Path | None) -> None:
 
 
 def is_open(text: str) -> bool:
-    """Tell whether a block in triple quotes has begun and not ended."""
+    """Tell whether a block in triple quotes is still open."""
     block = _BLOCK.match(text)
     return block is not None and QUOTES not in block.group(2)
 
 
 def strip_quotes(text: str) -> str:
-    """Return a message as it is meant: the quotes around a block are no part of it."""
+    """Return a message without the triple quotes around a block."""
     block = _BLOCK.match(text)
     if block is None:
         return text
@@ -71,7 +71,7 @@ def strip_quotes(text: str) -> str:
 
 
 class Keyboard:
-    """Reads messages; one with several lines, between triple quotes, is one entry in history."""
+    """Reads messages; one of several lines, in triple quotes, is one entry of the history."""
 
     def __init__(self, history: Path | None) -> None:
         self._path = history
@@ -84,7 +84,7 @@ class Keyboard:
 
     @property
     def typed(self) -> str:
-        """What stood on the line when it was left by Ctrl-C."""
+        """What was on the line when Ctrl-C was pressed."""
         return self._session.default_buffer.text
 
     def remember(self, on: bool) -> None:
@@ -121,7 +121,7 @@ def _keys() -> KeyBindings:
 
     @keys.add("c-g")
     def _edit(event: KeyPressEvent) -> None:
-        """Go on writing in the user's editor."""
+        """Continue the message in the user's editor."""
         from prompt_toolkit.application import run_in_terminal
 
         def work() -> None:

@@ -1,4 +1,4 @@
-"""What a conversation knows and asks: the requests of `vllama run`. No keyboard here."""
+"""The state and the requests of a conversation of `vllama run`; knows no keyboard."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from vllama.errors import ModelNotFound, VllamaError
 class Session:
     """Settings and history of one conversation; the user changes them as it goes.
 
-    `sees` says that the model takes images: only then paths in a message are looked for.
+    `sees`: the model takes images, so paths of images are looked for in messages.
     """
 
     client: Client
@@ -42,7 +42,7 @@ class Session:
         return shown
 
     def describe_or_pull(self) -> Reply:
-        """Ask what the model is; one that is not here is pulled first."""
+        """Ask what the model is; pull it first if it is missing."""
         try:
             return self.describe()
         except ModelNotFound:
@@ -70,8 +70,8 @@ class Session:
     def chat(self, text: str) -> None:
         """Answer the next message on stdout; both become part of the history.
 
-        Images that it names go with it. A message whose answer failed is taken back; of an answer
-        that was stopped by Ctrl-C the part that came stays. Raises KeyboardInterrupt then.
+        Images that it names go with it. A message whose answer failed is removed again. After
+        Ctrl-C the part of the answer that has come stays; raises KeyboardInterrupt then.
         """
         content, images = self._with_images(text)
         message: dict[str, Any] = {"role": "user", "content": content}
@@ -146,7 +146,7 @@ class Session:
                     message = line.get("message") or {}
                     text = str(message.get("content") or line.get("response") or "")
                     if text and kept is not None:
-                        kept.append(text)  # before it is shown: Ctrl-C may come right after
+                        kept.append(text)  # before it is shown: Ctrl-C may come right then
                     printer.thinking(str(message.get("thinking") or line.get("thinking") or ""))
                     printer.content(text)
                     if line.get("done"):
@@ -163,7 +163,7 @@ class Session:
 
 
 def pull_through(client: Client, model: str) -> None:
-    """Have the server pull a model, and show how far it is."""
+    """Have the server pull a model, and show the progress."""
     with PullDisplay() as display:
         for line in client.stream("/api/pull", {"model": model}):
             display(read_event(line))
@@ -171,7 +171,7 @@ def pull_through(client: Client, model: str) -> None:
 
 @contextlib.contextmanager
 def _closing(lines: Any) -> Generator[Any, None, None]:
-    """Close the stream however it ends: that is what makes the server stop."""
+    """Close the stream however it ends, which makes the server stop."""
     try:
         yield lines
     finally:

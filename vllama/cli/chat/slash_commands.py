@@ -1,4 +1,4 @@
-"""The commands of a conversation: everything that begins with a slash."""
+"""The slash commands of a conversation, and their help."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PART_NAMES = {"template": "prompt template"}
 
 
 class Remembering(Protocol):
-    """What can keep a history."""
+    """Something that can keep a history."""
 
     def remember(self, on: bool) -> None:
         """Keep a history from now on, or none."""
@@ -28,7 +28,7 @@ class Remembering(Protocol):
 
 
 class Commands:
-    """Does what a line with a slash says; knows the session and the keyboard's history."""
+    """Carries out slash commands on the session and the keyboard's history."""
 
     def __init__(self, session: Session, keyboard: Remembering) -> None:
         self._session = session
@@ -154,7 +154,7 @@ class Commands:
         return False
 
     def _save(self, words: Sequence[str], rest: str) -> bool:
-        """Keep the settings and what was said as a model on top of this one."""
+        """Save the settings and the messages as a model based on this one."""
         if len(words) != 1:
             say("Usage:\n  /save <model>")
             return False

@@ -1,4 +1,4 @@
-"""`vllama push`, `signin`, `signout`: what needs ollama.com in Ollama, and has nothing here."""
+"""`vllama push`, `signin`, `signout`: commands of Ollama that need ollama.com."""
 
 from __future__ import annotations
 

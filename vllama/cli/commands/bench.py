@@ -1,4 +1,4 @@
-"""`vllama bench`: how fast is the server, and how fast beside another one?"""
+"""`vllama bench`: how fast the server is, also compared with another one."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def bench(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure how fast the server is, beside another one too."""
+    """Measure how fast the server is, also compared with another one."""
     import secrets
 
     from vllama.bench.findings import findings, plain, remarks
@@ -91,7 +91,7 @@ def bench(
         parse_against(against or ()),
     )
     if file:
-        write(file, "")  # what cannot be written is better known before minutes of work
+        write(file, "")  # fail now rather than after minutes of work
     with connect() as ours:
         servers = {OURS: ours, **others}
         order = Order(
@@ -162,7 +162,7 @@ def parse_kinds(text: str) -> tuple[str, ...]:
 def parse_against(values: Sequence[str]) -> dict[str, Client]:
     """Read `NAME=URL`, or a URL that is its own name; return clients. Raises ConfigError.
 
-    Our server's key is not shown to the others.
+    Our server's key is not sent to the others.
     """
     from vllama.cli.client import Client
     from vllama.config.address import parse_address, reachable_host, url
@@ -206,7 +206,7 @@ def find_loaded_model(ours: Client) -> str:
 
 
 def describe(name: str, client: Client, model: str) -> dict[str, Any]:
-    """Ask a server who it is, and what it has loaded under the model's name. Raises VllamaError."""
+    """Ask a server for its version and what it has as the model. Raises VllamaError."""
     from vllama.bench.rounds import failing
 
     with failing(name, "looking at the model"):
@@ -224,7 +224,7 @@ def describe(name: str, client: Client, model: str) -> dict[str, Any]:
 
 
 def compare_models(described: Sequence[dict[str, Any]]) -> list[str]:
-    """Say so if the servers do not have the same model under that name."""
+    """Return a remark if the servers do not have the same model under that name."""
     forms = {one["name"]: f"{one['parameter_size']} {one['quantization']}" for one in described}
     if len(set(forms.values())) == 1:
         return []
@@ -233,7 +233,7 @@ def compare_models(described: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def make_sides(servers: Mapping[str, Client]) -> tuple[list[Side], list[str]]:
-    """Return the servers with their processes, and why those of some are not known."""
+    """Return the servers with their processes, and why some processes are not known."""
     from vllama.bench.rounds import Memory, NotMeasured, Side
 
     sides, reasons = [], []
@@ -261,7 +261,7 @@ def write(file: Path, content: str) -> None:
 
 
 def show(result: Mapping[str, Any], found: Sequence[Finding], names: Sequence[str]) -> None:
-    """Print the table, and below it what it means."""
+    """Print the table and, below it, what it means."""
     from vllama.bench.findings import table
     from vllama.cli.output import say, show_table, show_warning
 

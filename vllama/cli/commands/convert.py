@@ -1,4 +1,4 @@
-"""`vllama convert`: make a GGUF where nobody has made one, or a smaller one of a large one."""
+"""`vllama convert`: make a GGUF of safetensors, or a smaller one of a large one."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def _agree(settings: Config, job: Job, *, update: bool, yes: bool) -> None:
 
 
 def _installer(display: PullDisplay) -> Callable[[str], None]:
-    """Return what shows the lines of the installer."""
+    """Return a function that shows the installer's lines."""
     from vllama.environments.installer_output import Reader
     from vllama.models.types import PullEvent
 
@@ -198,7 +198,7 @@ def _told(kept: Bundle | Path, job: Job) -> dict[str, object]:
 
 
 def make_smaller(settings: Config, library: Library, base: Bundle, quant: str) -> Bundle:
-    """Return what `create -q` builds on: `base` in the type `quant`. Raises VllamaError."""
+    """Return `base` quantised to `quant`, for `create -q` to build on. Raises VllamaError."""
     from vllama import config
     from vllama.cli.progress import PullDisplay
     from vllama.engines.child_env import build_child_env

@@ -1,4 +1,4 @@
-"""`vllama create`: make a model of a Modelfile."""
+"""`vllama create`: make a model from a Modelfile."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def create(
     ] = None,
     experimental: Annotated[bool, typer.Option("--experimental", hidden=True)] = False,
 ) -> int:
-    """Create a model: a base, with defaults of its own."""
+    """Create a model: a base with defaults of its own."""
     from vllama.cli.context import load_settings, local_library
     from vllama.cli.output import say_aside
     from vllama.models.create import Recipe, created_name, quant_to_make, with_projector
     from vllama.models.create import create as create_model
     from vllama.models.modelfile import parse_modelfile
 
-    created_name(model)  # a bad name must not pull anything
+    created_name(model)  # fail before anything is pulled
     order = parse_modelfile(_text(file))
     folder = Path.cwd() if file == STDIN else file.absolute().parent
     settings = load_settings()
@@ -117,7 +117,7 @@ def _holds_model(folder: Path) -> bool:
 
 
 def _base(library: Library, name: str) -> Bundle | None:
-    """Return the model to build on, pulled if it is not here; None after Ctrl-C."""
+    """Return the model to build on, pulled if it is missing; None after Ctrl-C."""
     from vllama.cli.commands.pull import pull
     from vllama.errors import ModelNotFound
     from vllama.models.ref import Kind, ModelRef

@@ -37,7 +37,7 @@ def doctor(as_json: AsJson = False) -> int:
 
     try:
         settings = config.load({}, config.environ())
-    except ConfigError as error:  # all the rest can be checked without them
+    except ConfigError as error:  # everything else can be checked without them
         unread = failed(error.message, error.hint)
         return examine(Config(), engines_only=False, as_json=as_json, first=[("settings", unread)])
     return examine(settings, engines_only=False, as_json=as_json)
@@ -50,7 +50,7 @@ def examine(
     as_json: bool,
     first: Sequence[tuple[str, Finding]] = (),
 ) -> int:
-    """Run the checks and tell what they found; return the exit code."""
+    """Run the checks, print the findings, and return the exit code."""
     from vllama import config
     from vllama.cli.output import show_json
     from vllama.doctor.check import Once, Status, run

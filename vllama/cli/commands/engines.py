@@ -1,4 +1,4 @@
-"""`vllama engines`: which engines there are, here and at all; install and remove them."""
+"""`vllama engines`: list, install, remove and check engines."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def engines(
 
 
 def show_list(settings: Config, *, as_json: bool) -> None:
-    """Print all engines: what is here, what suits, how to get the others."""
+    """Print all engines: which are installed, which suit, and how to get the others."""
     from vllama.cli.output import say, show_json, show_table
     from vllama.errors import NoPlan
     from vllama.hardware.detect import describe
@@ -154,7 +154,7 @@ def describe_engine(facts: Facts, engine: Engine) -> dict[str, Any]:
 
 
 def describe_place(engine: Engine, found: Installation) -> str:
-    """Say where an engine is; a server that runs already may be anywhere."""
+    """Say where an engine is; an upstream may be anywhere."""
     from vllama.engines.capabilities import Attachable
 
     return "elsewhere" if isinstance(engine, Attachable) else str(found.origin)
@@ -182,9 +182,9 @@ def table_cells(one: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def install_one(settings: Config, name: str, *, yes: bool, extra_args: Sequence[str]) -> None:
-    """Install one engine, after saying what that fetches. Raises VllamaError.
+    """Install one engine, after saying what will be downloaded. Raises VllamaError.
 
-    One that is installed already is tried, and installed anew if it does not start.
+    One that is already installed is started as a test, and reinstalled if that fails.
     """
     import asyncio
 
@@ -204,7 +204,7 @@ def install_one(settings: Config, name: str, *, yes: bool, extra_args: Sequence[
         say_aside(line)
     if not confirm_install("Install it?", yes=yes):
         raise typer.Abort
-    if problem:  # a package that is damaged counts as installed for the installer
+    if problem:  # the installer counts a damaged package as installed
         uninstall(engine, environments)
     installation = install_with_progress(chosen)
     say(f"{engine.title} {installation.version} is installed in {chosen.folder}")

@@ -1,4 +1,4 @@
-"""`vllama launch`: set up a tool of somebody else's to use this server, and start it."""
+"""`vllama launch`: set up another tool to use this server, and start it."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def launch(
 
 
 def _show_all(folder: Path, places: Places) -> None:
-    """List the tools and what we did to them."""
+    """List the tools, and what was changed in their settings."""
     from vllama.cli.output import show_table
     from vllama.integrations.registry import INTEGRATIONS, program
     from vllama.integrations.settings_files import Keeper
@@ -109,7 +109,7 @@ def _show_all(folder: Path, places: Places) -> None:
 def _write(
     tool: Integration, target: Target, places: Places, keeper: Keeper, *, told: bool, yes: bool
 ) -> None:
-    """Write the tool's settings, once the user has seen what changes; `told`: say the rest too."""
+    """Write the tool's settings after showing the changes; `told`: also say what is left to do."""
     from vllama.cli.output import say, say_aside
     from vllama.integrations.settings_files import plan
 
@@ -150,7 +150,7 @@ def _restore(tool: Integration, keeper: Keeper, *, yes: bool) -> int:
 
 
 def _show_changes(changes: Sequence[Change]) -> None:
-    """Print what files become, as a diff on stderr."""
+    """Print the changes of files as a diff on stderr."""
     import difflib
 
     from vllama.cli.output import console, is_terminal, say_aside
@@ -188,7 +188,7 @@ def _confirm(question: str, *, yes: bool) -> None:
 
 
 def _start(tool: Integration, target: Target, places: Places, args: Sequence[str]) -> NoReturn:
-    """Become the tool."""
+    """Replace this process by the tool."""
     from vllama.errors import VllamaError
     from vllama.integrations.registry import program
 

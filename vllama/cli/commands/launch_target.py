@@ -1,4 +1,4 @@
-"""Which model a tool shall use, and what the server knows of it."""
+"""Which model a tool will use, and what the server knows about it."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ ENOUGH_CONTEXT = 32_768
 def choose_target(
     settings: Config, model: str | None, tool: Integration, *, needs_server: bool, yes: bool
 ) -> Target:
-    """Return what a tool shall use: `model`, or the one that the user chooses.
+    """Return what a tool will use: `model`, or the one that the user chooses.
 
-    A model that is not here is pulled if the user agrees. Without a server, and without need of
-    one, nothing is known but the name. Raises VllamaError.
+    A missing model is pulled if the user agrees. Without a server, if none is needed, only the name
+    is known. Raises VllamaError.
     """
     from vllama.cli.context import connect
     from vllama.integrations.types import TOKEN, Target
@@ -78,7 +78,7 @@ def _chosen(client: Client) -> str:
 
 
 def _described(client: Client, model: str, *, yes: bool) -> Reply:
-    """Ask what the model is; offer to pull it if it is not here."""
+    """Ask what the model is; offer to pull it if it is missing."""
     from vllama.cli.chat.session import pull_through
 
     try:
@@ -94,7 +94,7 @@ def _described(client: Client, model: str, *, yes: bool) -> Reply:
 
 
 def _context(shown: Reply, loaded_now: Sequence[Reply], model: str) -> int | None:
-    """Return the context in tokens: that which is in use, else that which the model can have."""
+    """Return the context in tokens: the one in use, else the model's own."""
     for one in loaded_now:
         names = (str(one.get("name")).lower(), str(one.get("model")).lower())
         if model.lower() in names and (length := one.get("context_length")):

@@ -45,7 +45,7 @@ def list_models(
 
 
 def make_rows(models: Sequence[Mapping[str, object]], start: str = "") -> list[tuple[str, ...]]:
-    """Return the rows of a table from entries as in `/api/tags`, of names that begin so."""
+    """Return table rows of entries as in `/api/tags` whose names begin with `start`."""
     from vllama.units import format_bytes_decimal
 
     now_s = time.time()
@@ -65,7 +65,7 @@ def make_rows(models: Sequence[Mapping[str, object]], start: str = "") -> list[t
 
 
 def _word(model: Mapping[str, object], key: str) -> str:
-    """Return one of the details; `-` for none, so that no column is ever empty."""
+    """Return one of the details; `-` for none, so that no column is empty."""
     details = model.get("details")
     value = details.get(key) if isinstance(details, Mapping) else None
     return str(value or "-")
@@ -76,7 +76,7 @@ def _ago(stamp: str, now_s: float) -> str:
 
     try:
         return format_ago(max(0.0, now_s - parse_rfc3339(stamp)))
-    except ValueError:  # another server than ours may leave it out
+    except ValueError:  # other servers may leave it out
         return ""
 
 
@@ -102,7 +102,7 @@ def _entry(library: Library, bundle: Bundle) -> dict[str, object]:
 
 
 def _quant(library: Library, bundle: Bundle) -> str | None:
-    """Return what the file itself says, where its name says nothing."""
+    """Return the quantisation that the file itself states, if its name does not."""
     from vllama.errors import VllamaError
 
     try:

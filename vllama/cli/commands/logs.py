@@ -1,6 +1,6 @@
-"""`vllama logs`: what an engine said, or vllama itself; from this disk, with the server up or down.
+"""`vllama logs`: the log of an engine or of vllama itself, read from this disk.
 
-Every start of an engine is an attempt with a log of its own; the newest of each model are kept.
+Each start of an engine is an attempt with its own log; the newest of each model are kept.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def logs(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, an object a line.")] = False,
 ) -> None:
-    """Show what a model's engine has said, or vllama itself."""
+    """Show the log of a model's engine, or of vllama itself."""
     from vllama.cli.context import load_settings
     from vllama.errors import ConfigError
 
@@ -117,7 +117,7 @@ class _Engine:
         return sorted(found, key=lambda item: item[1].name) if len(names) > 1 else found
 
     def _resolved(self) -> list[str]:
-        """Return what the name stands for among the models on this disk."""
+        """Return the full name of the model on this disk, if there is one."""
         from vllama.cli.context import local_library
         from vllama.errors import VllamaError
 
@@ -130,7 +130,7 @@ class _Engine:
         """Return the attempt after this one, if it has begun."""
         found = self._attempts()
         here = next((at for at, item in enumerate(found) if item == (name, path)), None)
-        if here is None:  # pruned meanwhile
+        if here is None:  # deleted meanwhile
             return found[0] if found else None
         return found[here + 1] if here + 1 < len(found) else None
 
@@ -216,11 +216,11 @@ def _readable(line: str) -> tuple[str, str]:
         fields = json.loads(line)
         return str(fields["level"]), as_text(fields)
     except (ValueError, TypeError, KeyError):
-        return "", line  # cut by the end of a disk
+        return "", line  # cut when the disk was full
 
 
 def _last(lines: Iterable[str], ended: Reader | None, count: int | None) -> Iterable[str]:
-    """Yield the last `count` lines, that of `ended` without an end included; None: all."""
+    """Yield the last `count` lines, None for all, with an unfinished last line of `ended`."""
 
     def every() -> Iterable[str]:
         yield from lines
@@ -236,6 +236,6 @@ def _wait() -> None:
         time.sleep(LOOK_EVERY_S)
         return
     poll = select.poll()
-    poll.register(sys.stdout.fileno(), 0)  # an error is told unasked
+    poll.register(sys.stdout.fileno(), 0)  # errors are always reported
     if poll.poll(LOOK_EVERY_S * 1000):
         raise BrokenPipeError

@@ -1,4 +1,4 @@
-"""`vllama plan`: what `serve` would do with a model, and why, before gigabytes move."""
+"""`vllama plan`: what `serve` would do with a model, and why, before anything is downloaded."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def plan(
     model: Annotated[str, model_argument("Name or path, as for serve.")],
     as_json: AsJson = False,
 ) -> int:
-    """Tell what serve would do with a model, and why."""
+    """Show what serve would do with a model, and why."""
     from vllama import config
     from vllama.cli.context import local_library
     from vllama.cli.output import show_error, show_json
@@ -51,7 +51,7 @@ def plan(
 
 
 def describe_plan(library: Library, settings: Config, model: str) -> dict[str, Any]:
-    """Plan for a model that is here, or for what a pull would fetch. Raises what a pull raises."""
+    """Plan for a model on this disk, or for what a pull would get. Raises what a pull raises."""
     from vllama import config
     from vllama.errors import ModelNotFound
     from vllama.hardware.detect import describe
@@ -86,7 +86,7 @@ def describe_plan(library: Library, settings: Config, model: str) -> dict[str, A
 
 
 def to_come(settings: Config, found: Resolution) -> Bundle:
-    """Return what a pull would make, as if it were here."""
+    """Return the bundle that a pull would make, as if it were on this disk."""
     from vllama import config
     from vllama.models.hub_cache import HubRepo
     from vllama.models.ref import ModelRef
@@ -111,7 +111,7 @@ def to_come(settings: Config, found: Resolution) -> Bundle:
 
 
 def list_files(found: Resolution) -> list[dict[str, Any]]:
-    """Return name and size of each file that would be fetched."""
+    """Return name and size of each file to download."""
     return [
         {"name": file.path, "size_bytes": file.size_bytes, "here": False}
         for file in found.variant.files
@@ -119,7 +119,7 @@ def list_files(found: Resolution) -> list[dict[str, Any]]:
 
 
 def list_candidates(found: Resolution) -> list[dict[str, Any]]:
-    """Return what was looked at on the hub, with the reasons."""
+    """Return the candidates on the hub, with the reasons for and against each."""
     return [
         {
             "repository": one.hub_id,
@@ -136,7 +136,7 @@ def list_fallbacks(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Return what would be tried if the plan failed, a row for each kind of failure."""
     if result["strict"]:
         return [("nothing else is tried (--strict)",)]
-    # most often the same steps suit several kinds of failure
+    # the same steps often suit several kinds of failure
     kinds: dict[tuple[str, ...], list[str]] = {}
     for row in result["if_it_fails"].values():
         kinds.setdefault(tuple(row["then"]), []).append(row["when"])

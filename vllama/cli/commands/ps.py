@@ -23,7 +23,7 @@ STATES = {
     "stopping": "Stopping...",
 }
 ELSEWHERE = "elsewhere"
-NO_ANSWER = "No answer"  # nobody here starts that server again
+NO_ANSWER = "No answer"  # vllama cannot restart an upstream
 
 
 def ps(
@@ -45,7 +45,7 @@ def ps(
         show_json({"models": found} | ({"failed": failed} if failed else {}))
         return
     now_s = time.time()
-    # Ollama's columns; behind them, where scripts that read those do not look, what it lacks
+    # first Ollama's columns, which scripts count on; then ours
     more = ("STATE", "REQUESTS") if any("requests" in model for model in found) else ()
     show_table(
         ("NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL", *more),
@@ -72,12 +72,12 @@ def ps(
 
 
 def has_prefix(row: Mapping[str, object], prefix: str) -> bool:
-    """Tell whether a model's name begins so, in any case."""
+    """Tell whether a model's name begins with `prefix`, ignoring case."""
     return str(row.get("name", "")).lower().startswith(prefix.lower())
 
 
 def describe_requests(model: Mapping[str, object]) -> str:
-    """Say how many requests run, of how many at once, and how many wait."""
+    """Say how many requests run, how many can at once, and how many wait."""
     if "requests" not in model:
         return ""
     running = f"{model['requests']}/{model.get('slots', '?')}"
@@ -85,7 +85,7 @@ def describe_requests(model: Mapping[str, object]) -> str:
 
 
 def describe_cause(row: Mapping[str, object]) -> str:
-    """Say why a model is not served at the moment."""
+    """Say why a model is not being served."""
     text = f"{row.get('name')} ({row.get('state')}): {row['cause']}"
     if hint := row.get("hint"):
         text += f"; {hint}"
@@ -93,13 +93,13 @@ def describe_cause(row: Mapping[str, object]) -> str:
 
 
 def is_remote(model: Mapping[str, object]) -> bool:
-    """Tell whether a model is served by somebody else's server (`--upstream`)."""
+    """Tell whether an upstream serves the model."""
     details = model.get("details")
     return isinstance(details, dict) and details.get("format") == "remote"
 
 
 def describe_processor(size_bytes: int, vram_bytes: int) -> str:
-    """Say where a model lies, as Ollama does."""
+    """Say which processor holds a model, as Ollama does."""
     if vram_bytes == 0:
         return "100% CPU"
     if vram_bytes == size_bytes:
@@ -111,7 +111,7 @@ def describe_processor(size_bytes: int, vram_bytes: int) -> str:
 
 
 def describe_expiry(model: Mapping[str, object], now_s: float) -> str:
-    """Say when a model goes; where the server tells a state other than ready, that."""
+    """Say when a model will be unloaded, or its state if it is not ready."""
     from vllama.units import format_until, parse_rfc3339
 
     if state := STATES.get(str(model.get("state", ""))):

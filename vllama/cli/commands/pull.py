@@ -27,7 +27,7 @@ def pull(
     model: Annotated[str, argument("MODEL", "org/repo[:QUANT], hf.co/org/repo[:QUANT] or name")],
     insecure: Insecure = False,
 ) -> int:
-    """Download a model, or go on with a download that was stopped."""
+    """Download a model, or continue a download that was stopped."""
     from vllama.cli.context import load_settings
     from vllama.cli.output import say_aside
     from vllama.cli.progress import PullDisplay
@@ -42,7 +42,7 @@ def pull(
 
 
 def _pulled(settings: Config, model: str, display: PullDisplay, insecure: bool) -> bool:
-    """Pull in a thread, so that Ctrl-C can end it in order; False if it was stopped so."""
+    """Pull in a thread, so that Ctrl-C can stop it in order; False if it did."""
     from vllama.cli.context import local_library
     from vllama.config.parse import whole_path
     from vllama.plan.choose import preferred_formats
@@ -51,8 +51,8 @@ def _pulled(settings: Config, model: str, display: PullDisplay, insecure: bool) 
 
     library = local_library(settings)
     cancel = threading.Event()
-    # not Thread.join: on 3.11 one that Ctrl-C interrupts takes the thread for ended (bpo-45274);
-    # nor a wait without end: a signal that another thread was given would not wake it
+    # not Thread.join: in 3.11 an interrupted join takes the thread for ended (bpo-45274); not an
+    # endless wait either: a signal that another thread got would not wake it
     ended = threading.Event()
     failure: list[BaseException] = []
 

@@ -38,13 +38,13 @@ def rm(
     status = 0
     for model in map(whole_path, models):
         try:
-            # neither a wrong name nor a refusal may unload anything
+            # a wrong name or a refusal must not unload anything
             bundle = library.find(model)
             library.check_removable(model, force=force)
             alone = not any(
                 other.key == bundle.key and other.name != bundle.name for other in library.list()
             )
-            if alone:  # else the engine serves the model under another name
+            if alone:  # else the engine serves it under another name
                 _unload(settings, model)
             removed = library.remove(model, force=force)
         except VllamaError as error:

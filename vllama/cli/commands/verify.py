@@ -79,7 +79,7 @@ def verify(
     ] = MIN_AGREEMENT,
     as_json: AsJson = False,
 ) -> int:
-    """Tell whether two engines give the same answers."""
+    """Check whether two engines give the same answers."""
     from vllama.cli.context import load_settings
     from vllama.cli.output import show_json
     from vllama.errors import VerifyFailed, VllamaError
@@ -98,7 +98,9 @@ def verify(
     except VllamaError as error:
         if error.exit_code != VllamaError.exit_code:
             raise
-        raise VerifyFailed(error.message, hint=error.hint) from error  # 1 is the worse verdict
+        raise VerifyFailed(
+            error.message, hint=error.hint
+        ) from error  # 1 would mean that they do not agree
     result = report(prompts, *answers)
     agrees = result["agreement"] >= min_agreement
     result = {
