@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from vllama import errors
+from vllama.cli.app import INTERRUPTED
 from vllama.scheduler.views import Phase
 from vllama.supervise.spec import State
 
@@ -121,3 +123,12 @@ def test_every_file_that_is_named_exists(page):
     assert [
         n for n in named if not (ROOT / n).exists() and not (ROOT / "vllama" / n).exists()
     ] == []
+
+
+def test_the_page_of_commands_has_all_exit_codes():
+    page = (ROOT / "docs" / "reference" / "commands.md").read_text()
+    codes = {int(code) for code in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}
+    classes = [errors.VllamaError, *errors.VllamaError.__subclasses__()]
+    for error in classes:
+        classes += [sub for sub in error.__subclasses__() if sub not in classes]
+    assert codes == {0, INTERRUPTED} | {error.exit_code for error in classes}
