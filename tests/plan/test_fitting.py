@@ -1,4 +1,4 @@
-"""The judge that a pull asks: as a load would reckon, and careful where it has the size alone."""
+"""The judge that a pull asks: as a load would be, and careful where only the size is known."""
 
 from __future__ import annotations
 

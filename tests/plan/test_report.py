@@ -15,7 +15,7 @@ from vllama.engines.llamacpp.llama_server import ENGINE as LLAMA_SERVER
 from vllama.models.resolve.memory_fit import amounts
 from vllama.plan.choose import make_plan
 from vllama.plan.report import device_rows, masked, report, short, tell
-from vllama.plan.types import Facts, Need, Preferences, Relief
+from vllama.plan.types import Concessions, Facts, Need, Preferences
 
 
 @pytest.mark.parametrize(
@@ -67,9 +67,9 @@ def test_everything_is_plain() -> None:
 @pytest.mark.parametrize(
     ("preferences", "relief", "said"),
     [
-        ({}, Relief(), "llama.cpp (llama_cpp.server) comes before it: runs on any CPU"),
-        ({"engine": "llama-cpp-python"}, Relief(), "'llama-cpp-python' was asked for by name"),
-        ({}, Relief(without=frozenset({"llama-server"})), "an earlier plan with it failed"),
+        ({}, Concessions(), "llama.cpp (llama_cpp.server) comes before it: runs on any CPU"),
+        ({"engine": "llama-cpp-python"}, Concessions(), "'llama-cpp-python' was asked for by name"),
+        ({}, Concessions(without=frozenset({"llama-server"})), "an earlier plan with it failed"),
     ],
 )
 def test_it_is_said_which_engine_is_taken_instead_and_why(preferences, relief, said) -> None:

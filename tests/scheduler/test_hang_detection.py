@@ -8,7 +8,7 @@ import pytest
 
 from tests.scheduler.world import World, in_loop, model, reach, settle, use
 from vllama.plan.types import Need
-from vllama.scheduler.hang_detection import Vigil
+from vllama.scheduler.hang_detection import HangDetector
 from vllama.supervise.tree import Activity
 from vllama.upstream.connection import Progress
 
@@ -21,15 +21,15 @@ def judge(
     answers=lambda t: {}, *, alive=lambda t: True, cpu=lambda t: t, until_s=1000.0, uses_gpu=False
 ):
     """Look every 5 s; return (when, why) it counted as hung, or None."""
-    vigil, now_s = Vigil(S, 0.0, uses_gpu=uses_gpu), 0.0
+    detector, now_s = HangDetector(S, 0.0, uses_gpu=uses_gpu), 0.0
     while now_s < until_s:
         now_s += STEP_S
-        vigil.see(answers(now_s), now_s)
-        if vigil.doubtful(now_s):
+        detector.see(answers(now_s), now_s)
+        if detector.doubtful(now_s):
             done = cpu(now_s)
             activity = None if done is None else Activity(cpu_s=done)
-            vigil.asked(activity, alive=alive(now_s), now_s=now_s)
-        if cause := vigil.verdict(now_s):
+            detector.asked(activity, alive=alive(now_s), now_s=now_s)
+        if cause := detector.verdict(now_s):
             return now_s, cause
     return None
 

@@ -150,8 +150,8 @@ async def test_who_comes_when_a_failed_load_is_being_cleared_away_hears_its_caus
         if not late:
             late.append(asyncio.ensure_future(use(world.scheduler)))
 
-    world.ports = replace(world.ports, over=over)
-    world.scheduler = type(world.scheduler)(world.ports, world.limits, world.clock)
+    world.hooks = replace(world.hooks, over=over)
+    world.scheduler = type(world.scheduler)(world.hooks, world.limits, world.clock)
     async with world.running() as scheduler:
         ask = asyncio.ensure_future(use(scheduler))
         await settle()

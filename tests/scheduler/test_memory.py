@@ -1,4 +1,4 @@
-"""Room for models: measured memory, turns, memory that comes back late, what is remembered."""
+"""Admission for models: measured memory, turns, memory that comes back late, what is remembered."""
 
 import asyncio
 import json
@@ -294,7 +294,7 @@ async def test_one_look_between_two_measurements_refuses_nobody():
             looks.append(measured)
             return replace(measured, free={"ram": 0}) if len(looks) == 1 else measured
 
-        scheduler._room._ports = replace(world.ports, measure=once_too_little)
+        scheduler._admission._hooks = replace(world.hooks, measure=once_too_little)
         await use(scheduler, "b")
         assert names(scheduler) == ["b"]
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllama.scheduler.policy import Action, Model, Waiting, arrange, relieve
+from vllama.scheduler.policy import Action, PendingLoad, Resident, arrange, relieve
 
 TURN_S = 5.0
 
@@ -14,12 +14,12 @@ TURN_S = 5.0
 def item(key, size=10, *, used=0.0, grows=0, **more):
     holds = size if isinstance(size, dict) else {"ram": size}
     claims = {"ram": size + grows} if grows else holds
-    return Model(key=key, holds=holds, claims=claims, last_used_s=used, **more)
+    return Resident(key=key, holds=holds, claims=claims, last_used_s=used, **more)
 
 
 def wants(needs, key="new", since=0.0):
     needs = needs if isinstance(needs, dict) else {"ram": needs}
-    return Waiting(key=key, needs=needs, since_s=since)
+    return PendingLoad(key=key, needs=needs, since_s=since)
 
 
 def one(needs, free, models=(), most=3, now=0.0, settling=False):
@@ -227,7 +227,7 @@ def test_more_is_held_than_may_be(case):
 POOLS = st.dictionaries(st.sampled_from(["ram", "gpu0", "gpu1"]), st.integers(0, 60), max_size=3)
 MODELS = st.lists(
     st.builds(
-        Model,
+        Resident,
         key=st.uuids().map(str),
         holds=POOLS,
         claims=POOLS,
@@ -242,7 +242,8 @@ MODELS = st.lists(
     max_size=7,
 )
 WAITING = st.lists(
-    st.builds(Waiting, key=st.uuids().map(str), needs=POOLS, since_s=st.floats(0, 100)), max_size=4
+    st.builds(PendingLoad, key=st.uuids().map(str), needs=POOLS, since_s=st.floats(0, 100)),
+    max_size=4,
 )
 
 
@@ -301,7 +302,7 @@ class Machine:
     def __init__(self, total, most, sizes):
         self.total, self.most, self.sizes = total, most, sizes
         self.now = 0.0
-        self.models = {}  # key → dict of what Model has, sizes in bytes
+        self.models = {}  # key → dict of what Resident has, sizes in bytes
         self.waiting = {}  # key → since
         self.loads = {}  # key → how often it was loaded
         self.refused = set()
@@ -337,7 +338,7 @@ class Machine:
 
     def view(self):
         return [
-            Model(
+            Resident(
                 key=key, holds={"ram": model["holds"]}, claims={"ram": model["size"]},
                 busy=bool(model["leases"]) or not model["grown"], kept=model["kept"],
                 leaving=model["leaving"], last_used_s=model["used"], since_s=model["since"],
@@ -350,7 +351,7 @@ class Machine:
         free = self.total - sum(model["holds"] for model in self.models.values())
         # a model that still leaves must be gone before it is loaded again
         waiting = [
-            Waiting(key=key, needs={"ram": self.sizes[key]}, since_s=since)
+            PendingLoad(key=key, needs={"ram": self.sizes[key]}, since_s=since)
             for key, since in self.waiting.items()
             if key not in self.models
         ]

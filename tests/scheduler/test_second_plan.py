@@ -27,8 +27,8 @@ class Laddered(World):
         self.auto_open = False
         self.gate, self.held = asyncio.Event(), False
         self.gate.set()
-        self.ports = replace(self.ports, another=self.another)
-        self.scheduler = type(self.scheduler)(self.ports, self.limits, self.clock)
+        self.hooks = replace(self.hooks, another=self.another)
+        self.scheduler = type(self.scheduler)(self.hooks, self.limits, self.clock)
 
     def start(self, plan):
         process = super().start(plan)

@@ -13,7 +13,7 @@ from vllama.plan.choose import make_plan
 from vllama.plan.types import Memory, Need
 from vllama.scheduler.memory import Measured
 from vllama.scheduler.scheduler import Scheduler
-from vllama.scheduler.state import Limits, Ports
+from vllama.scheduler.state import Hooks, Limits
 from vllama.supervise.spec import Diagnosis, Endpoint, State
 from vllama.supervise.tree import Activity, Footprint
 from vllama.upstream.connection import Progress
@@ -173,7 +173,7 @@ class World:
         self.remembered = []
         self.answers = {}
         self.cut = []
-        self.ports = Ports(
+        self.hooks = Hooks(
             plan=self.plan,
             start=self.start,
             traits=self.traits,
@@ -187,7 +187,7 @@ class World:
         )
         limits = {"retry_room_s": 0.001, "hang_s": float("inf"), **limits}
         self.limits = Limits(max_loaded=max_loaded, **limits)
-        self.scheduler = Scheduler(self.ports, self.limits, self.clock)
+        self.scheduler = Scheduler(self.hooks, self.limits, self.clock)
 
     async def plan(self, wanted, need):
         if self.plan_error:

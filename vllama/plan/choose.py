@@ -14,11 +14,11 @@ from vllama.models.info import template_words
 from vllama.models.resolve.candidates import offer_for
 from vllama.models.resolve.memory_fit import amount
 from vllama.models.types import Bundle, Format, ModelInfo
-from vllama.plan.estimate import flash_attention, reckon
+from vllama.plan.estimate import flash_attention, make_estimate
 from vllama.plan.prompt_cache import prompt_cache_bytes
 from vllama.plan.refuse import refusal, refuse_by_engine, refuse_if_too_large
 from vllama.plan.threads import threads
-from vllama.plan.types import Choice, Facts, Need, Plan, Reckoned
+from vllama.plan.types import Choice, Estimate, Facts, Need, Plan
 from vllama.units import format_bytes_decimal
 
 FETCHED = (Format.GGUF, Format.SAFETENSORS)
@@ -97,16 +97,16 @@ def choose_engine(
     raise nothing_found(facts, format_)
 
 
-def size_words(bundle: Bundle, info: ModelInfo, reckoned: Reckoned) -> str:
+def size_words(bundle: Bundle, info: ModelInfo, estimate: Estimate) -> str:
     """Return context and memory of a plan in a sentence."""
     if bundle.format is Format.REMOTE:
         if info.context_length:
             return f"context {info.context_length} tokens, as that server says"
         return "that server does not say how much context the model has"
-    memory = reckoned.memory
+    memory = estimate.memory
     return (
-        f"context {reckoned.context_length} tokens; about {amount(memory.total_bytes)} of "
-        f"{'GPU memory' if memory.on_gpu else 'memory'}, {amount(reckoned.usable_bytes)} usable"
+        f"context {estimate.context_length} tokens; about {amount(memory.total_bytes)} of "
+        f"{'GPU memory' if memory.on_gpu else 'memory'}, {amount(estimate.usable_bytes)} usable"
     )
 
 
@@ -219,14 +219,14 @@ def make_plan(facts: Facts, bundle: Bundle, info: ModelInfo, need: Need) -> Plan
     Ollama's tier, clamped to what the model was trained for; 4. memory: an automatic context
     shrinks until it fits, what still does not fit is refused with the numbers (NotEnoughMemory).
     """
-    plan, choice, reckoned = draft(facts, bundle, info, need)
-    refuse_if_too_large(bundle, reckoned, facts, choice, info, need)
+    plan, choice, estimate = draft(facts, bundle, info, need)
+    refuse_if_too_large(bundle, estimate, facts, choice, info, need)
     return plan
 
 
 def draft(
     facts: Facts, bundle: Bundle, info: ModelInfo, need: Need
-) -> tuple[Plan, Choice, Reckoned]:
+) -> tuple[Plan, Choice, Estimate]:
     """Decide as `make_plan` does, also on what does not fit into memory."""
     try:
         choice = choose_engine(facts, bundle.format, bundle, info, need.mode)
@@ -236,14 +236,14 @@ def draft(
         raise
     engine = facts.found.engines[choice.engine]
     refuse_by_engine(facts, bundle, engine, info, need)
-    reckoned = reckon(facts, choice, bundle.format, info, need)
-    memory, context = reckoned.memory, reckoned.context_length
-    cache_bytes = prompt_cache_bytes(facts, engine, need, memory, reckoned.parallel)
+    estimate = make_estimate(facts, choice, bundle.format, info, need)
+    memory, context = estimate.memory, estimate.context_length
+    cache_bytes = prompt_cache_bytes(facts, engine, need, memory, estimate.parallel)
     memory = replace(memory, prompt_cache_bytes=cache_bytes)
     reasons = [
         f"{engine.title} {choice.installation.version}: {choice.reason}",
-        *reckoned.reasons,
-        size_words(bundle, info, reckoned),
+        *estimate.reasons,
+        size_words(bundle, info, estimate),
     ]
     if need.mode is Mode.CHAT and (words := template_words(bundle, info)):
         reasons.insert(-1, f"template: {words}")
@@ -261,12 +261,12 @@ def draft(
             mode=need.mode,
             alias=bundle.name,
             context_length=context,
-            gpu_layers=reckoned.gpu_layers,
+            gpu_layers=estimate.gpu_layers,
             threads=work.generate,
             batch_threads=work.batch,
             flash_attention=flash_attention(facts, need),
             kv_cache_type=prefs.kv_cache_type,
-            parallel=reckoned.parallel,
+            parallel=estimate.parallel,
             logprobs=need.logprobs or not engine.overhead.logprobs_take_memory,
             ranks=info.ranks,
             stall_timeout_s=prefs.stall_timeout_s,
@@ -275,15 +275,15 @@ def draft(
             template_family=info.template_family,
             turn_end=info.turn_end,
             prompt_cache_bytes=cache_bytes,
-            tuned_args=reckoned.tuning.args if reckoned.tuning else (),
-            tuned_env=reckoned.tuning.env if reckoned.tuning else (),
+            tuned_args=estimate.tuning.args if estimate.tuning else (),
+            tuned_env=estimate.tuning.env if estimate.tuning else (),
             extra_args=prefs.extra_args,
         ),
         memory=memory,
         reasons=tuple(reasons),
-        context_asked=reckoned.context_asked,
+        context_asked=estimate.context_asked,
         most_threads=work.most,
-        most_parallel=reckoned.most_parallel,
+        most_parallel=estimate.most_parallel,
         relief=facts.relief,
     )
-    return plan, choice, reckoned
+    return plan, choice, estimate

@@ -11,13 +11,15 @@ from vllama.engines.capabilities import Slotted, Splitting, Tunable, TuningReque
 from vllama.hardware.types import Platform, Vendor
 from vllama.models.types import Format, ModelInfo
 from vllama.plan.fit import default_context, estimate, largest_context, round_up
-from vllama.plan.types import Choice, Facts, Memory, Need, Reckoned
+from vllama.plan.types import Choice, Estimate, Facts, Memory, Need
 
 UNKNOWN_CONTEXT = 131_072
 LEAST_CONTEXT = 512
 
 
-def reckon(facts: Facts, choice: Choice, format_: Format, info: ModelInfo, need: Need) -> Reckoned:
+def make_estimate(
+    facts: Facts, choice: Choice, format_: Format, info: ModelInfo, need: Need
+) -> Estimate:
     """Decide about layers, context and memory; whether it fits is for the caller to judge.
 
     An automatic context shrinks until it fits, and stays as it is if even the least does not.
@@ -60,7 +62,7 @@ def reckon(facts: Facts, choice: Choice, format_: Format, info: ModelInfo, need:
                 eager=facts.relief.eager,
             )
         )
-        return Reckoned(
+        return Estimate(
             gpu_layers=gpu_layers,
             context_length=tuning.context_length,
             memory=Memory(
@@ -99,7 +101,7 @@ def reckon(facts: Facts, choice: Choice, format_: Format, info: ModelInfo, need:
             reasons.append(f"context lowered from {context} to {fitting} tokens to fit into memory")
             context = fitting
     memory = memory_of(facts, engine, info, need, context, on_gpu=on_gpu, slots=slots)
-    return Reckoned(
+    return Estimate(
         gpu_layers=gpu_layers,
         context_length=context,
         memory=memory,
@@ -171,7 +173,7 @@ def starts_with_all(facts: Facts, need: Need) -> bool:
 
 
 def fitting_context(
-    facts: Facts, choice: Choice, format_: Format, info: ModelInfo, need: Need, failed: Reckoned
+    facts: Facts, choice: Choice, format_: Format, info: ModelInfo, need: Need, failed: Estimate
 ) -> int | None:
     """Return the largest context, by halves of the one that failed, with which a model fits."""
     context = failed.context_length // 2
@@ -179,8 +181,8 @@ def fitting_context(
         preferences = replace(facts.preferences, context_length=context)
         smaller = msgspec.structs.replace(need, context_length=None)
         facts = replace(facts, preferences=preferences)
-        if (reckoned := reckon(facts, choice, format_, info, smaller)).fits:
-            return reckoned.context_length
+        if (estimate := make_estimate(facts, choice, format_, info, smaller)).fits:
+            return estimate.context_length
         context //= 2
     return None
 

@@ -8,7 +8,7 @@ from vllama.errors import NoPlan
 from vllama.models.resolve.memory_fit import Fit
 from vllama.models.types import Format, ModelInfo
 from vllama.plan.choose import choose_engine
-from vllama.plan.estimate import reckon
+from vllama.plan.estimate import make_estimate
 from vllama.plan.fit import GIB, SENSIBLE_CONTEXT
 from vllama.plan.types import Facts, Need
 
@@ -44,14 +44,14 @@ class FitsHere:
             return None
         if facts.found.engines[choice.engine].refuses(facts.platform, info):
             return None
-        reckoned = reckon(facts, choice, format_, info, Need())
+        estimate = make_estimate(facts, choice, format_, info, Need())
         wanted = (SENSIBLE_CONTEXT, info.context_length, facts.preferences.context_length)
         return Fit(
-            fits=reckoned.fits,
-            roomy=reckoned.fits and reckoned.context_length >= min(n for n in wanted if n),
-            needed_bytes=reckoned.memory.total_bytes,
-            usable_bytes=reckoned.usable_bytes,
-            weights_bytes=reckoned.memory.weights_bytes,
-            context_length=reckoned.context_length,
-            numbers=reckoned.numbers,
+            fits=estimate.fits,
+            roomy=estimate.fits and estimate.context_length >= min(n for n in wanted if n),
+            needed_bytes=estimate.memory.total_bytes,
+            usable_bytes=estimate.usable_bytes,
+            weights_bytes=estimate.memory.weights_bytes,
+            context_length=estimate.context_length,
+            numbers=estimate.numbers,
         )

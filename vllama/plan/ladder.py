@@ -29,7 +29,7 @@ from vllama.models.types import Bundle, ModelInfo
 from vllama.plan.choose import advice, draft, make_plan, ranked
 from vllama.plan.fit import MIN_AUTO_CONTEXT
 from vllama.plan.quant_fallback import Form, in_its_place, names_form, smaller_offer
-from vllama.plan.types import Facts, Need, Plan, Relief
+from vllama.plan.types import Concessions, Facts, Need, Plan
 from vllama.supervise.spec import Diagnosis, Endpoint, Fault
 
 MOST = 3
@@ -78,8 +78,8 @@ def first_plan(
     try:
         return make_plan(facts, bundle, info, need)
     except NotEnoughMemory as error:
-        plan, _, reckoned = draft(facts, bundle, info, need)
-        total, usable = amounts(reckoned.memory.total_bytes, reckoned.usable_bytes)
+        plan, _, estimate = draft(facts, bundle, info, need)
+        total, usable = amounts(estimate.memory.total_bytes, estimate.usable_bytes)
         cause = f"it takes {total}, and {usable} are usable"
         diagnosis = Diagnosis(cause=cause, fault=Fault.MEMORY)
         refused = Failed(plan=plan, message=error.message, diagnosis=diagnosis)
@@ -129,7 +129,7 @@ def steps(facts: Facts, last: Failed, forms: Sequence[Form]) -> Iterator[Step]:
     engine = facts.found.engines[plan.engine]
     relief, form = plan.relief, (plan.bundle, plan.info)
 
-    def step(words: str, relief: Relief = relief, form: Form = form) -> Step:
+    def step(words: str, relief: Concessions = relief, form: Form = form) -> Step:
         return Step(words=words, facts=replace(facts, relief=relief), form=form)
 
     memory, context = fault is Fault.MEMORY, plan.settings.context_length

@@ -11,7 +11,7 @@ from vllama.models.aliases import hub_alias
 from vllama.models.ref import ModelRef
 from vllama.models.types import Bundle, Format, ModelInfo
 from vllama.plan.estimate import fitting_context
-from vllama.plan.types import Choice, Facts, Need, Reckoned
+from vllama.plan.types import Choice, Estimate, Facts, Need
 
 
 def refusal(engine: Engine, facts: Facts, info: ModelInfo | None, mode: Mode) -> str | None:
@@ -88,16 +88,16 @@ def refuse_port(facts: Facts) -> None:
 
 
 def refuse_if_too_large(
-    bundle: Bundle, reckoned: Reckoned, facts: Facts, choice: Choice, info: ModelInfo, need: Need
+    bundle: Bundle, estimate: Estimate, facts: Facts, choice: Choice, info: ModelInfo, need: Need
 ) -> None:
     """Raise NotEnoughMemory, with the numbers and what would fit, if it does not."""
-    if reckoned.fits:
+    if estimate.fits:
         return
-    context = fitting_context(facts, choice, bundle.format, info, need, reckoned)
+    context = fitting_context(facts, choice, bundle.format, info, need, estimate)
     smaller = f"a smaller context (--ctx {context} fits)" if context else "a smaller model"
-    kind = "GPU memory" if reckoned.memory.on_gpu else "system memory"
+    kind = "GPU memory" if estimate.memory.on_gpu else "system memory"
     raise NotEnoughMemory(
         f"cannot load '{bundle.name}': model requires more {kind} "
-        f"({reckoned.numbers}) than is available ({reckoned.usable})",
+        f"({estimate.numbers}) than is available ({estimate.usable})",
         hint=f"use {smaller} or a smaller quantisation",
     )

@@ -51,7 +51,7 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Relief:
+class Concessions:
     """What failed starts of a model have taught its next plan (`ladder`).
 
     An automatic context is at most `context_length` tokens, and at most `parallel` requests run at
@@ -72,7 +72,7 @@ class Facts:
     platform: Platform
     found: DiscoveredEngines
     preferences: Preferences = field(default_factory=Preferences)
-    relief: Relief = field(default_factory=Relief)
+    relief: Concessions = field(default_factory=Concessions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +108,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reckoned:
+class Estimate:
     """What a model takes here, before anybody has judged whether that is too much.
 
     Context in tokens, `gpu_layers` -1: all; `usable_bytes` is what there is of that memory.
@@ -169,7 +169,7 @@ class Plan:
     context_asked: bool = False
     most_threads: int | None = None
     most_parallel: int | None = None
-    relief: Relief = field(default_factory=Relief)
+    relief: Concessions = field(default_factory=Concessions)
     instead: str = ""
 
     @property

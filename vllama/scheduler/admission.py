@@ -16,8 +16,8 @@ from vllama.errors import NotEnoughMemory
 from vllama.models.resolve.memory_fit import amounts
 from vllama.scheduler.instance import Instance
 from vllama.scheduler.memory import Measurable, Measured
-from vllama.scheduler.policy import Action, Decision, Model, Pools, Waiting, arrange, relieve
-from vllama.scheduler.state import Ports, Table
+from vllama.scheduler.policy import Action, Decision, PendingLoad, Pools, Resident, arrange, relieve
+from vllama.scheduler.state import Hooks, Table
 
 log = logging.getLogger(__name__)
 
@@ -35,12 +35,12 @@ class _Place:
     refused_s: float | None = None  # since when every look has said that it never will fit
 
 
-class Room:
+class Admission:
     """The arbiter of memory and slots."""
 
-    def __init__(self, table: Table, ports: Ports) -> None:
+    def __init__(self, table: Table, hooks: Hooks) -> None:
         self._table = table
-        self._ports = ports
+        self._hooks = hooks
         self._places: dict[Instance, _Place] = {}
         self._free: Pools = {}
         self._back: dict[str, int] = {}
@@ -107,7 +107,7 @@ class Room:
             for pool in item.needs
         )
         try:
-            measured = await self._ports.measure(processes, gpus)
+            measured = await self._hooks.measure(processes, gpus)
         except Exception:
             # boundary: what cannot be measured must keep nothing from running, or from ending
             log.exception("cannot measure memory")
@@ -160,7 +160,7 @@ class Room:
         if decision is not None and not self._look_again:
             self._make_room(decision, decision.reason)
 
-    def _models(self) -> list[Model]:
+    def _models(self) -> list[Resident]:
         table = self._table
         return [_model(item, table.limits.turn_s) for item in table.all() if item.admitted]
 
@@ -172,7 +172,9 @@ class Room:
             measured.free,
             self._models(),
             [
-                Waiting(key=key, needs=self._places[item].needs, since_s=self._places[item].since_s)
+                PendingLoad(
+                    key=key, needs=self._places[item].needs, since_s=self._places[item].since_s
+                )
                 for key, item in waiting.items()
                 if not self._places[item].admitted.done()
             ],
@@ -238,7 +240,7 @@ class Room:
                 other.wake.set()
 
 
-def _model(item: Instance, turn_s: float) -> Model:
+def _model(item: Instance, turn_s: float) -> Resident:
     """Return an instance as the policy sees it."""
     holds = item.holds if item.measured else {pool: item.holds.get(pool, 0) for pool in item.needs}
     asleep = None
@@ -247,7 +249,7 @@ def _model(item: Instance, turn_s: float) -> Model:
         asleep = {"ram": item.holds.get("ram", 0) + gpu}
     sleeping = item.sleeping and not item.waking
     claims = holds if sleeping else (item.peak if item.measured else item.needs)
-    return Model(
+    return Resident(
         key=str(item.key),
         holds=holds,
         claims=claims,

@@ -26,7 +26,7 @@ from vllama.hardware.cpu import CpuTime
 
 if TYPE_CHECKING:
     from vllama.scheduler.instance import Instance
-    from vllama.scheduler.state import Ports, Table
+    from vllama.scheduler.state import Hooks, Table
 
 log = logging.getLogger(__name__)
 
@@ -93,10 +93,10 @@ class Contention:
     """
 
     def __init__(
-        self, table: Table, ports: Ports, reload: Callable[[Instance, int, str], None]
+        self, table: Table, hooks: Hooks, reload: Callable[[Instance, int, str], None]
     ) -> None:
         self._table = table
-        self._ports = ports
+        self._hooks = hooks
         self._reload = reload
         self._watches: WeakKeyDictionary[Instance, Watch] = WeakKeyDictionary()
 
@@ -122,7 +122,7 @@ class Contention:
                 self._watches[instance] = watch
             worked_s = instance.worked_s(now_s)
             if worked_s > watch.last_worked_s:  # an idle engine costs no look at the system
-                watch.see(self._ports.cpu_time(process.pid), worked_s, now_s)
+                watch.see(self._hooks.cpu_time(process.pid), worked_s, now_s)
             else:
                 watch.last = None
             waited_s = now_s - watch.wanted_since_s

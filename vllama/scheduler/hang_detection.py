@@ -1,7 +1,7 @@
 """Do the engines that serve still live? Their traffic proves it; only silence is looked into.
 
-`Vigil` judges one endpoint and is pure; `Health` looks, asks and acts. An engine counts as hung,
-with S for `hang_s`, when
+`HangDetector` judges one endpoint and is pure; `Health` looks, asks and acts. An engine counts as
+hung, with S for `hang_s`, when
 
 * its health check has failed, and no byte has come from it, for S seconds; or
 * an answer that had begun has been silent for S seconds and the engine does nothing (no CPU, no
@@ -28,7 +28,7 @@ from vllama.upstream.connection import Progress
 
 if TYPE_CHECKING:
     from vllama.scheduler.instance import Instance, Part
-    from vllama.scheduler.state import Ports, Table
+    from vllama.scheduler.state import Hooks, Table
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ IDLE_SHARE = 0.1  # of a core
 WITH_OTHERS, IN_ANY_CASE = 4, 10  # times `hang_s`
 
 
-class Vigil:
+class HangDetector:
     """What was seen of one endpoint, and the judgement on it. Times in seconds, monotonic."""
 
     def __init__(self, hang_s: float, now_s: float, *, uses_gpu: bool) -> None:
@@ -114,10 +114,10 @@ class Vigil:
 class Health:
     """Looks at all engines that serve, as long as there are any."""
 
-    def __init__(self, table: Table, ports: Ports) -> None:
+    def __init__(self, table: Table, hooks: Hooks) -> None:
         self._table = table
-        self._ports = ports
-        self._vigils: dict[Endpoint, Vigil] = {}
+        self._hooks = hooks
+        self._detectors: dict[Endpoint, HangDetector] = {}
         self._limits_changed = asyncio.Event()
 
     def limits_changed(self) -> None:
@@ -146,34 +146,34 @@ class Health:
                 for endpoint in part.endpoints:
                     seen.append(endpoint)
                     looks.append(self._look(instance, part, endpoint))
-        for endpoint in self._vigils.keys() - set(seen):
-            del self._vigils[endpoint]
+        for endpoint in self._detectors.keys() - set(seen):
+            del self._detectors[endpoint]
         await asyncio.gather(*looks)
 
     async def _look(self, instance: Instance, part: Part, endpoint: Endpoint) -> None:
         clock, hang_s = self._table.clock, self._table.limits.hang_s
-        vigil = self._vigils.get(endpoint)
-        if vigil is None:
+        detector = self._detectors.get(endpoint)
+        if detector is None:
             plan = instance.plan
-            vigil = self._vigils[endpoint] = Vigil(
+            detector = self._detectors[endpoint] = HangDetector(
                 hang_s, clock.monotonic(), uses_gpu=bool(plan and plan.memory.on_gpu)
             )
-        vigil.hang_s = hang_s
-        now_s, traffic = clock.monotonic(), self._ports.traffic(endpoint)
-        vigil.see(traffic, now_s)
-        if vigil.doubtful(now_s):
+        detector.hang_s = hang_s
+        now_s, traffic = clock.monotonic(), self._hooks.traffic(endpoint)
+        detector.see(traffic, now_s)
+        if detector.doubtful(now_s):
             activity = await asyncio.to_thread(part.activity) if traffic else None
             alive = await part.answers(endpoint, max(LEAST_PROBE_S, hang_s / LOOKS))
             if endpoint not in part.endpoints:
                 return  # it has ended meanwhile, or is being stopped
             # what has come while it was asked proves it too
             now_s = clock.monotonic()
-            vigil.see(self._ports.traffic(endpoint), now_s)
-            vigil.asked(activity, alive=alive, now_s=now_s)
-        cause = vigil.verdict(now_s)
+            detector.see(self._hooks.traffic(endpoint), now_s)
+            detector.asked(activity, alive=alive, now_s=now_s)
+        cause = detector.verdict(now_s)
         if cause is None:
             return
         log.warning("%s hangs: %s", instance.bundle.name, cause)
         cause = f"the engine hangs: {cause}"
-        self._ports.cut(endpoint, cause)
+        self._hooks.cut(endpoint, cause)
         part.condemn(endpoint, cause)

@@ -17,9 +17,9 @@ from vllama.errors import (
 )
 from vllama.plan.ladder import Failed
 from vllama.plan.types import Plan
-from vllama.scheduler.admission import Room
+from vllama.scheduler.admission import Admission
 from vllama.scheduler.instance import Instance
-from vllama.scheduler.state import Ports, Table
+from vllama.scheduler.state import Hooks, Table
 from vllama.supervise.aio import finish
 from vllama.supervise.probe import http_status
 from vllama.supervise.spec import Endpoint, State
@@ -27,21 +27,21 @@ from vllama.supervise.spec import Endpoint, State
 log = logging.getLogger(__name__)
 
 
-class Life:
+class Lifecycle:
     """Owner of one instance; `run` does not return before its process tree is gone."""
 
     def __init__(
         self,
         table: Table,
-        ports: Ports,
-        room: Room,
+        hooks: Hooks,
+        admission: Admission,
         instance: Instance,
         grow: Callable[[Instance], None],
     ) -> None:
         """`grow` has an instance loaded again for several requests at once."""
         self._table = table
-        self._ports = ports
-        self._room = room
+        self._hooks = hooks
+        self._admission = admission
         self._instance = instance
         self._grow = grow
         self._error: VllamaError | None = None
@@ -75,16 +75,16 @@ class Life:
 
     async def _serve(self, plan: Plan) -> None:
         """Wait for room, start the process and serve by it until it has ended (2 and 3)."""
-        instance, ports = self._instance, self._ports
+        instance, hooks = self._instance, self._hooks
         instance.plan, instance.process, instance.admitted = plan, None, False
-        instance.needs, instance.peak, instance.measured = ports.needs(plan), {}, False
+        instance.needs, instance.peak, instance.measured = hooks.needs(plan), {}, False
         instance.stands_in = plan.bundle.key != instance.key.model
-        await self._room.enter(instance, instance.needs)
+        await self._admission.enter(instance, instance.needs)
         if instance.retiring and not instance.queue:
             return  # all who wanted it have gone, and so did it
-        instance.traits = ports.traits(plan)
-        instance.sleeper = ports.sleeper(plan)
-        instance.process = ports.start(plan)
+        instance.traits = hooks.traits(plan)
+        instance.sleeper = hooks.sleeper(plan)
+        instance.process = hooks.start(plan)
         await self._hand_out(self._table.clock.monotonic())
 
     def _failed(self, error: VllamaError) -> None:
@@ -98,16 +98,16 @@ class Life:
         elif not instance.loaded:
             self._table.fail(instance, error)
         if instance.plan and not instance.loaded:
-            self._ports.told(instance.plan, error)
+            self._hooks.told(instance.plan, error)
 
     async def _plan(self) -> Plan:
         """Decide how, then wait until the instance that this one replaces is gone."""
         instance = self._instance
-        plan = await self._ports.plan(instance.bundle, instance.need)
+        plan = await self._hooks.plan(instance.bundle, instance.need)
         if plan.may_grow and len(instance.queue) > 1:  # they are here already
             self._table.concurrent.add(instance.key)
             instance.need = msgspec.structs.replace(instance.need, concurrent=True)
-            plan = await self._ports.plan(instance.bundle, instance.need)
+            plan = await self._hooks.plan(instance.bundle, instance.need)
         instance.plan = plan
         for reason in plan.reasons:
             log.debug("plan %s: %s", instance.bundle.name, reason)
@@ -126,7 +126,7 @@ class Life:
         async with asyncio.TaskGroup() as group:
 
             def changed() -> None:
-                self._room.moved()
+                self._admission.moved()
                 if instance.sleeping and process.state is State.BACKOFF:
                     # started again, it would take memory that others have been given
                     group.create_task(process.stop())
@@ -155,7 +155,7 @@ class Life:
                     if runner.done() or instance.another:
                         return
                     if instance.loaded and not instance.measured:
-                        await self._room.measure()  # from now on the truth, not the estimate
+                        await self._admission.measure()  # from now on the truth, not the estimate
                     table.changed.set()
                     await instance.wake.wait()
             finally:
@@ -167,13 +167,13 @@ class Life:
         instance, process = self._instance, self._instance.process
         assert process is not None
         if instance.loaded and process.state is State.READY:
-            await self._room.measure()
+            await self._admission.measure()
         await process.stop()
-        self._room.left(instance)
-        self._ports.over()
+        self._admission.left(instance)
+        self._hooks.over()
         # one that served nobody may have touched only a part of its memory
         if instance.plan and instance.served and instance.measured:
-            await self._ports.remember(instance.plan, dict(instance.peak))
+            await self._hooks.remember(instance.plan, dict(instance.peak))
 
     async def _ready(self, begun_s: float) -> None:
         """Wait until the process serves, awake; tell those who wait if it does not."""
@@ -199,7 +199,7 @@ class Life:
             instance.loaded = True
             instance.last_used_s = now_s
             self._table.room_changed.set()
-            self._ports.told(instance.plan, None)
+            self._hooks.told(instance.plan, None)
 
     async def _step(self, error: EngineStartFailed) -> None:
         """Find another plan for a process that did not start; if there is none, tell why."""
@@ -214,7 +214,7 @@ class Life:
         one = Failed(plan=instance.plan, message=error.message, diagnosis=diagnosis)
         instance.failed = (*instance.failed, one)
         try:
-            plan = await self._ports.another(instance.bundle, instance.need, instance.failed)
+            plan = await self._hooks.another(instance.bundle, instance.need, instance.failed)
         except VllamaError as last:
             self._failed(last)
             return
@@ -231,7 +231,7 @@ class Life:
             instance.sleep_wanted = False
             return
         instance.sleeping = True  # who comes from now on waits until it is awake again
-        await self._room.measure()
+        await self._admission.measure()
         instance.awake_holds = dict(instance.holds)
         if await instance.sleeper.sleep(endpoint):
             log.info("%s sleeps", instance.bundle.name)
@@ -240,7 +240,7 @@ class Life:
             instance.sleeping, instance.sleeper = False, None
             table.retire(instance, "it did not fall asleep")
         instance.sleep_wanted = False
-        await self._room.measure()
+        await self._admission.measure()
         table.room_changed.set()
 
     async def _wake(self) -> bool:
@@ -251,7 +251,7 @@ class Life:
             for pool, size in instance.awake_holds.items()
             if size > instance.holds.get(pool, 0)
         }
-        await self._room.enter(instance, needs)
+        await self._admission.enter(instance, needs)
         endpoint = instance.process.endpoint if instance.process else None
         awake = False
         if sleeper and endpoint:

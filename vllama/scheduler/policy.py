@@ -16,7 +16,7 @@ Pools = Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Model:
+class Resident:
     """A model that has a process, or is just getting one.
 
     `holds` is measured, `claims` what it will hold in the end. `busy`: it has leases or requests
@@ -47,7 +47,7 @@ class Model:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
+class PendingLoad:
     """A model that waits to be loaded, or woken, and since when."""
 
     key: str
@@ -88,7 +88,7 @@ class _Space:
 
     spare: dict[str, int]
     slots: int
-    models: list[Model]
+    models: list[Resident]
     coming: dict[str, int] = field(default_factory=dict)
     coming_slots: int = 0
 
@@ -124,8 +124,8 @@ class _Space:
 class _Victims:
     """Models that would have to make room, and what that brings."""
 
-    sleep: list[Model]
-    leave: list[Model]
+    sleep: list[Resident]
+    leave: list[Resident]
 
     def gained(self, coming: Pools | None = None) -> dict[str, int]:
         total = dict(coming or {})
@@ -140,14 +140,14 @@ class _Victims:
         return len(self.sleep) + sum(not model.sleeping for model in self.leave)
 
     @property
-    def all(self) -> list[Model]:
+    def all(self) -> list[Resident]:
         return [*self.sleep, *self.leave]
 
 
 def arrange(
     free: Pools,
-    models: Sequence[Model],
-    waiting: Sequence[Waiting],
+    models: Sequence[Resident],
+    waiting: Sequence[PendingLoad],
     *,
     max_loaded: int,
     now_s: float,
@@ -157,7 +157,7 @@ def arrange(
 
     `free` is measured now; what loads under way still lack is set aside first. For each:
 
-    1. Room for it and a slot free: load.
+    1. Admission for it and a slot free: load.
     2. Else if those who leave already will make the room: wait.
     3. Else idle models go, least recently used first and no more than needed, those that are kept
        for ever after all others; one that can sleep sleeps if that is enough: evict.
@@ -186,7 +186,7 @@ def arrange(
     return decisions
 
 
-def relieve(free: Pools, models: Sequence[Model], *, max_loaded: int) -> Decision | None:
+def relieve(free: Pools, models: Sequence[Resident], *, max_loaded: int) -> Decision | None:
     """Decide who goes because more is held than may be: `free` is below zero somewhere.
 
     An estimate was too small, or another program has grown; or there are more models than may be
@@ -226,7 +226,7 @@ def relieve(free: Pools, models: Sequence[Model], *, max_loaded: int) -> Decisio
 
 
 def _decide(
-    load: Waiting, space: _Space, max_loaded: int, now_s: float, settling: bool
+    load: PendingLoad, space: _Space, max_loaded: int, now_s: float, settling: bool
 ) -> Decision:
     needs, others = load.needs, [item for item in space.models if item.key != load.key]
     why = _too_many(max_loaded) if space.slots < 1 else "not enough free memory"
@@ -267,7 +267,7 @@ def _decide(
 
 
 def _least(
-    space: _Space, needs: Pools, candidates: Sequence[Model], *, may_sleep: bool
+    space: _Space, needs: Pools, candidates: Sequence[Resident], *, may_sleep: bool
 ) -> _Victims | None:
     """Return as few of `candidates` as make room for `needs`, the first ones first."""
 
@@ -295,7 +295,7 @@ def _least(
     return victims
 
 
-def _spare(free: Pools, models: Sequence[Model]) -> dict[str, int]:
+def _spare(free: Pools, models: Sequence[Resident]) -> dict[str, int]:
     """Return what is free less what others will still take.
 
     One that leaves too: if it crashes, it is started again for those who wait for it already.
@@ -312,7 +312,9 @@ def _add(total: dict[str, int], more: Pools, sign: int = 1) -> None:
         total[pool] = total.get(pool, 0) + sign * size
 
 
-def _without_others(load: Waiting, free: Pools, models: Sequence[Model], max_loaded: int) -> _Space:
+def _without_others(
+    load: PendingLoad, free: Pools, models: Sequence[Resident], max_loaded: int
+) -> _Space:
     """Return the room there would be if every other model had gone."""
     spare = dict(free)
     for item in models:

@@ -19,12 +19,12 @@ from vllama.clock import Clock
 from vllama.errors import QueueFull, ShuttingDown
 from vllama.models.types import Bundle
 from vllama.plan.types import Need
-from vllama.scheduler.admission import Room
+from vllama.scheduler.admission import Admission
 from vllama.scheduler.contention import Contention
 from vllama.scheduler.hang_detection import Health
 from vllama.scheduler.instance import Instance, Key, Lease, Prefix, Waiter
-from vllama.scheduler.lifecycle import Life
-from vllama.scheduler.state import Limits, Ports, Table
+from vllama.scheduler.lifecycle import Lifecycle
+from vllama.scheduler.state import Hooks, Limits, Table
 from vllama.scheduler.views import FailureView, View, failures, obstacle, views
 
 log = logging.getLogger(__name__)
@@ -36,14 +36,14 @@ LEAST_RETRY_S, MOST_RETRY_S = 1.0, 60.0
 class Scheduler:
     """The owner of all instances; `run` is its life."""
 
-    def __init__(self, ports: Ports, limits: Limits, clock: Clock) -> None:
-        self._ports = ports
+    def __init__(self, hooks: Hooks, limits: Limits, clock: Clock) -> None:
+        self._hooks = hooks
         self._limits = limits
         self._clock = clock
         self._table = Table(limits, clock)
-        self._room = Room(self._table, ports)
-        self._health = Health(self._table, ports)
-        self._contention = Contention(self._table, ports, self._reload)
+        self._admission = Admission(self._table, hooks)
+        self._health = Health(self._table, hooks)
+        self._contention = Contention(self._table, hooks, self._reload)
         self._group: asyncio.TaskGroup | None = None
         self._closing = False
 
@@ -56,7 +56,7 @@ class Scheduler:
             self._group = group
             helpers = [
                 group.create_task(helper.run())
-                for helper in (self._room, self._health, self._contention)
+                for helper in (self._admission, self._health, self._contention)
             ]
             try:
                 while True:
@@ -225,8 +225,8 @@ class Scheduler:
 
     async def measure(self, *, max_age_s: float = 0.0) -> None:
         """Measure memory for `views`, unless that was done within `max_age_s`."""
-        if self._table.all() and self._room.age_s >= max_age_s:
-            await self._room.measure()
+        if self._table.all() and self._admission.age_s >= max_age_s:
+            await self._admission.measure()
 
     async def look(self) -> None:
         """Look now at the health of all engines."""
@@ -350,7 +350,7 @@ class Scheduler:
             replaces=old or next(ending, None),
         )
         self._table.instances[key] = instance
-        life = Life(self._table, self._ports, self._room, instance, self._grow)
+        life = Lifecycle(self._table, self._hooks, self._admission, instance, self._grow)
         # not in the request's context: its life is longer
         context = Context()
         context.run(log_context.model.set, bundle.name)

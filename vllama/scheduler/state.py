@@ -57,7 +57,7 @@ async def no_other(bundle: Bundle, need: Need, failed: Sequence[Failed]) -> Plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ports:
+class Hooks:
     """What the scheduler asks of the world; passed in so that tests can gate each of them.
 
     `plan` decides (may take a while); `another` decides after starts that failed, or raises why

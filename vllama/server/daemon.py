@@ -84,8 +84,8 @@ class Daemon:
         self._upstreams = Upstreams()
         self._watch = make_watch(facts)
         self._preloaded = Preload(config.model)
-        ports = self._engines.ports(self._planner, self._upstreams)
-        self.scheduler = Scheduler(ports, scheduler_limits(config, facts), clock)
+        hooks = self._engines.make_hooks(self._planner, self._upstreams)
+        self.scheduler = Scheduler(hooks, scheduler_limits(config, facts), clock)
 
     async def run(
         self,

@@ -20,7 +20,7 @@ from vllama.scheduler.lifecycle import EngineSleeper
 from vllama.scheduler.memory import Measurable, Measured, Meter, Remembered
 from vllama.scheduler.policy import Pools
 from vllama.scheduler.replicas import Replicas
-from vllama.scheduler.state import Ports
+from vllama.scheduler.state import Hooks
 from vllama.server.planner import Planner
 from vllama.server.reporter import Reporter
 from vllama.supervise.external import AttachedProcess
@@ -46,9 +46,9 @@ class EngineHooks:
         """Go by other settings from now on."""
         self._config, self._facts = config, facts
 
-    def ports(self, planner: Planner, upstreams: Upstreams) -> Ports:
+    def make_hooks(self, planner: Planner, upstreams: Upstreams) -> Hooks:
         """Return all that the scheduler may ask."""
-        return Ports(
+        return Hooks(
             plan=planner.plan,
             another=planner.another,
             start=self._start,
