@@ -9,7 +9,7 @@ from tests.facts import INFO, bundle
 from vllama.engines.base import Installation, Missing, Mode, SearchPaths, Settings
 from vllama.engines.failures import compile_failures
 from vllama.engines.llamacpp.llama_cpp_python import ENGINE as PYTHON_SERVER
-from vllama.engines.llamacpp.llama_server import CHILD, ENGINE, _has_devices, _version
+from vllama.engines.llamacpp.llama_server import CHILD, ENGINE, _has_devices, _read_build
 from vllama.models.types import Capability
 from vllama.supervise.spec import Endpoint, Exit
 
@@ -177,7 +177,7 @@ def test_a_program_that_says_nothing_is_still_there(tmp_path):
     path = tmp_path / "llama-server"
     path.write_text("#!/bin/sh\nexit 1\n")
     path.chmod(0o755)
-    assert _version(str(path)) == ""
+    assert _read_build(str(path)) == ""
     assert not _has_devices(str(path))
     assert isinstance(ENGINE.find(SearchPaths(search=str(tmp_path))), Installation)
 
@@ -226,7 +226,7 @@ def child():
 def test_the_wheel_knows_every_flag_that_it_is_given(changes):
     argv = launch(WHEEL, **changes).argv
     assert argv[:3] == ("/env/bin/python", "-I", str(CHILD))
-    given = vars(child().parser().parse_args(argv[3:]))
+    given = vars(child().build_parser().parse_args(argv[3:]))
     assert given["model.path"] == "/models/m.gguf"
     assert given["port"] == 4321
     assert given["model_alias"] == {"m:latest"}
@@ -247,7 +247,7 @@ class Params:
 )
 def test_a_parameter_by_its_name(path, value, expected):
     params = Params()
-    child().put(params, path, value)
+    child().set_parameter(params, path, value)
     assert getattr(params, path.rpartition(".")[2]) == expected
 
 

@@ -7,7 +7,7 @@ more where the answer ended by itself.
 import pytest
 
 from vllama.chat.engine.events import EngineUsage
-from vllama.engines.llamacpp.llama_cpp_python import logged_usage
+from vllama.engines.llamacpp.llama_cpp_python import read_logged_usage
 
 NAME = "llama_perf_context_print:"
 POST = 'INFO:     127.0.0.1:51496 - "POST /v1/completions HTTP/1.1" 200 OK'
@@ -72,7 +72,9 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_tokens_are_what_was_generated_and_the_prompt_is_counted_whole(case):
     lines, prompt, completion = CASES[case]
-    assert logged_usage(lines) == EngineUsage(prompt_tokens=prompt, completion_tokens=completion)
+    assert read_logged_usage(lines) == EngineUsage(
+        prompt_tokens=prompt, completion_tokens=completion
+    )
 
 
 def test_lines_of_older_versions_are_read_too():
@@ -80,7 +82,7 @@ def test_lines_of_older_versions_are_read_too():
         "llama_print_timings: prompt eval time =     115.80 ms /     5 tokens",
         "llama_print_timings:        eval time =      56.31 ms /     7 runs",
     ]
-    assert logged_usage(lines) == EngineUsage(prompt_tokens=5, completion_tokens=8)
+    assert read_logged_usage(lines) == EngineUsage(prompt_tokens=5, completion_tokens=8)
 
 
 @pytest.mark.parametrize(
@@ -95,4 +97,4 @@ def test_lines_of_older_versions_are_read_too():
     ids=["nothing", "no timings", "the beginning is lost", "numbers that do not agree"],
 )
 def test_what_does_not_tell_is_no_count(lines):
-    assert logged_usage(lines) is None
+    assert read_logged_usage(lines) is None

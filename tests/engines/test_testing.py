@@ -10,7 +10,6 @@ import pytest
 from vllama.chat.engine.traits import Traits
 from vllama.engines.base import FailurePattern, Installation, Missing
 from vllama.engines.contract import load_built_in
-from vllama.engines.failures import COMMON_FAILURES
 from vllama.engines.package_server import PackageServer
 from vllama.engines.testing import KEY, Recording, check_engine, load_object
 from vllama.errors import ConfigError
@@ -181,7 +180,7 @@ def test_recordings_are_diagnosed() -> None:
     burnt = FailurePattern(
         pattern="oven at (.+) °C", cause="it is too hot ({0} °C)", fault=Fault.MISMATCH
     )
-    engine = Good(failures=(burnt, *COMMON_FAILURES))
+    engine = Good(failures=(burnt,))
     right = Recording(lines=("oven at 300 °C", "bye"), cause="too hot (300", fault=Fault.MISMATCH)
     assert check_engine(engine, [right]) == []
     assert check_engine(engine, [replace(right, cause="too cold")]) == [

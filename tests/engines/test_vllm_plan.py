@@ -12,7 +12,13 @@ from vllama.engines.base import Installation, Mode
 from vllama.engines.capabilities import TuningRequest
 from vllama.engines.vllm.adapter import ENGINE
 from vllama.engines.vllm.memory import count_token_bytes, parse_size
-from vllama.engines.vllm.parallel import Layout, can_divide, select_devices, shapes, spread
+from vllama.engines.vllm.parallel import (
+    Layout,
+    can_divide,
+    choose_layout,
+    iterate_shapes,
+    select_devices,
+)
 from vllama.engines.vllm.parsers import choose_reasoning_parser, choose_tool_parser
 from vllama.errors import NotEnoughMemory
 from vllama.hardware.types import Platform, Vendor
@@ -340,7 +346,7 @@ def test_the_users_layout_is_counted_and_not_repeated(extra, words):
        count=st.integers(1, 16))  # fmt: skip
 def test_every_shape_can_be_run(heads, kv, count):
     info = replace(LLAMA_8B, head_count=heads, head_count_kv=(kv,))
-    found = list(shapes(info, count))
+    found = list(iterate_shapes(info, count))
     assert found[0] == (1, 1) and len(set(found)) == len(found)
     alone = [shape for shape in found if shape[1] == 1]
     assert found[: len(alone)] == sorted(alone)
@@ -349,7 +355,7 @@ def test_every_shape_can_be_run(heads, kv, count):
 
 
 def test_without_gpus_there_is_nothing_to_choose():
-    assert spread(CPU, INFO, fits=lambda *_: False, parallel=None) == Layout()
+    assert choose_layout(CPU, INFO, fits=lambda *_: False, parallel=None) == Layout()
     assert select_devices(Layout(), CPU) == ()
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from vllama.chat.engine.traits import SchemaStyle, Tokenizer, Traits, VectorStyle
 from vllama.engines.base import FailurePattern, Installation, Mode, Overhead
 from vllama.engines.failures import compile_failures
-from vllama.engines.llamacpp.llama_cpp_python import logged_usage
+from vllama.engines.llamacpp.llama_cpp_python import read_logged_usage
 from vllama.models.types import Format
 from vllama.supervise.spec import Fault, Grace, HttpProbe, LaunchSpec
 
@@ -118,7 +118,7 @@ class FakeEngine:
             takes_prompt_lists=shifts,
             parameters={name: name for name in names} | ({"num_keep": "n_keep"} if shifts else {}),
             usage_in_stream="counts" in bundle.name,
-            logged_usage=logged_usage if "logs" in bundle.name else None,
+            logged_usage=read_logged_usage if "logs" in bundle.name else None,
             parses_tools=not bare,
             splits_reasoning=not bare,
             completes_chats=bare and "counts" not in bundle.name,

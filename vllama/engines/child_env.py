@@ -1,7 +1,7 @@
-"""The environment of an engine process: an allow-list, never the user's whole one.
+"""The environment of an engine process: an allow-list, never the user's whole environment.
 
-A variable such as `HOST` or `PORT` in the user's shell would override flags of some servers,
-so nothing is passed that is not known to be harmless.
+A variable such as `HOST` or `PORT` in the user's shell would override arguments of some servers, so
+only variables that are known to be harmless are passed on.
 """
 
 from __future__ import annotations

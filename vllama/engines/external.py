@@ -1,6 +1,7 @@
-"""Servers that already run: anything that speaks OpenAI's API, fronted and never started.
+"""Servers that already run and speak OpenAI's API: vllama relays to them but never starts them.
 
-How users go beyond one machine: a vLLM or Ray Serve cluster, SGLang, llama-server, LM Studio.
+This is how users go beyond one machine: a vLLM or Ray Serve cluster, SGLang, llama-server, LM
+Studio.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from vllama.hardware.types import Platform
 from vllama.models.types import Bundle, Format, ModelInfo
 from vllama.supervise.spec import Endpoint, LaunchSpec
 
-# llama.cpp's server spells this one as we do; both ignore names that they do not know
+# llama.cpp's server has this parameter under our name; all ignore names that they do not know
 LLAMA_SERVER = PARAMETERS | {"repeat_penalty": "repeat_penalty"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class External:
-    """Adapter of servers elsewhere; `endpoints` come from the settings."""
+    """Adapter of running servers; `endpoints` come from the settings."""
 
     name: str = "external"
     aliases: tuple[str, ...] = ("upstream",)
@@ -43,7 +44,7 @@ class External:
     endpoints: tuple[Endpoint, ...] = ()
 
     def configured(self, options: Mapping[str, object]) -> External:
-        """Return it with the endpoints of the settings `upstreams` and `upstream_key`."""
+        """Return an adapter for the settings `upstreams` and `upstream_key`. Raises ConfigError."""
         urls = options.get("upstreams") or ()
         key = options.get("upstream_key")
         assert isinstance(urls, tuple)
@@ -62,15 +63,15 @@ class External:
         return Installation(engine=self.name, version=f"at {where}", offloads=True)
 
     def preference(self, platform: Platform) -> tuple[int, str]:
-        """Only for the models that it lists, but first where it is given."""
+        """Come first where an upstream is given: it serves the models that it lists."""
         return (200, "given as an upstream") if self.endpoints else (0, "no upstream is given")
 
     def refuses(self, platform: Platform, info: ModelInfo) -> str | None:
-        """What it lists it serves."""
+        """Refuse nothing: a server can serve what it lists."""
         return None
 
     def attach(self) -> tuple[tuple[Endpoint, ...], str]:
-        """Return its endpoints and the path that tells whether one answers."""
+        """Return the endpoints, and the path that tells whether one of them answers."""
         return self.endpoints, "/v1/models"
 
     def launch(
@@ -81,11 +82,11 @@ class External:
         endpoint: Endpoint,
         environ: Mapping[str, str],
     ) -> LaunchSpec:
-        """Refuse: there is nothing to start."""
+        """Raise ConfigError: there is nothing to start."""
         raise ConfigError("cannot start an external server: it is only attached to")
 
     def traits(self, bundle: Bundle, settings: Settings) -> Traits:
-        """Expect a complete OpenAI server."""
+        """Declare a complete OpenAI server, whatever it really is."""
         info = bundle.info
         llama = info is not None and info.architecture == "llamacpp"
         return Traits(
@@ -96,7 +97,7 @@ class External:
             takes_images=True,
             takes_prompt_lists=True,
             takes_template_kwargs=True,
-            # whether it has them shows when they are asked for
+            # a server without these routes answers 404, which the client is told
             rerank_path="/v1/rerank",
             transcription_path="/v1/audio/transcriptions",
             translation_path="/v1/audio/translations",

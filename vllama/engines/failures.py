@@ -34,37 +34,8 @@ SHUTDOWN_NOISE = re.compile(
     r"|^INFO:\s+(?:Shutting down|Waiting for|Application shutdown|Finished server)"
 )
 
-PORT_TAKEN = FailurePattern(
-    pattern=r"(?i)address already in use|port \d+ is already in use",
-    cause="its port was taken by another program",
-    hint="try again: vllama chooses another one each time",
-    retryable=True,
-    fault=Fault.PORT,
-)
-# for the tables of servers written in Python
-COMMON_FAILURES = (
-    PORT_TAKEN,
-    FailurePattern(
-        pattern=r"(?i)CUDA out of memory|OutOfMemoryError|MemoryError|Cannot allocate memory"
-        r"|unable to mmap|can't allocate memory|\[metal::malloc\]",
-        cause="the model and its context do not fit into memory",
-        hint="use a smaller context (--ctx) or a smaller model, or free memory",
-        fault=Fault.MEMORY,
-    ),
-    FailurePattern(
-        pattern=r"(?:ModuleNotFoundError|ImportError): (.+)",
-        cause="its installation is not complete ({0})",
-        hint="remove its environment and install it again",
-        fault=Fault.MISMATCH,
-    ),
-    FailurePattern(
-        pattern=r"(?i)(?:unrecognized arguments|no such option): (\S+)",
-        cause="it does not know the argument {0}",
-        hint="correct what stands after '--'",
-    ),
-)
-# what any program may print; tried after an engine's own patterns. A table that ends with a
-# catch-all has to name these before it.
+# What any program may print; tried after an engine's own patterns. A table with a pattern that
+# matches any error has to name these before it.
 GENERAL = (
     FailurePattern(
         pattern=r"error while loading shared libraries: (\S+):"
@@ -107,7 +78,7 @@ GENERAL = (
     ),
     FailurePattern(
         pattern=r"(?i)out of memory|OutOfMemoryError|\bMemoryError\b|std::bad_alloc"
-        r"|Cannot allocate memory",
+        r"|Cannot allocate memory|unable to mmap|can't allocate memory|\[metal::malloc\]",
         cause="the model and its context do not fit into memory",
         hint="use a smaller context (--ctx) or a smaller model, or free memory",
         fault=Fault.MEMORY,
@@ -120,7 +91,24 @@ GENERAL = (
         hint="free memory, use a smaller context (--ctx), or raise the limits (ulimit -v, -u)",
         fault=Fault.MEMORY,
     ),
-    PORT_TAKEN,
+    FailurePattern(
+        pattern=r"(?i)address already in use|port \d+ is already in use",
+        cause="its port was taken by another program",
+        hint="try again: vllama chooses another one each time",
+        retryable=True,
+        fault=Fault.PORT,
+    ),
+    FailurePattern(
+        pattern=r"(?:ModuleNotFoundError|ImportError): (.+)",
+        cause="its installation is not complete ({0})",
+        hint="remove its environment and install it again",
+        fault=Fault.MISMATCH,
+    ),
+    FailurePattern(
+        pattern=r"(?i)(?:unrecognized arguments|no such option): (.+)",
+        cause="it does not know the argument {0}",
+        hint="correct what stands after '--'",
+    ),
 )
 
 

@@ -3,10 +3,8 @@
 All adapters look in the same order:
 
 1. The path that the user gave (setting `engine_paths`): the folder of an environment, the program,
-   or a Python. Where one is given, nothing else is searched.
-2. The engine's own environment below the data folder, if it is complete.
-3. The environment that runs vllama.
-4. PATH.
+or a Python. Where one is given, nothing else is searched. 2. The engine's own environment below the
+data folder, if it is complete. 3. The environment that runs vllama. 4. PATH.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """MAX through `max serve`, Modular's engine.
 
-Facts of MAX 26.7: a field that it does not know is refused (400); temperatures end at 2; a stop
-sequence stays in the text; on a CPU it takes float32 weights only, and one request at a time; the
-first start of a model compiles for minutes (about seven on two idle cores) and later ones take
-seconds; without the variable below it sends telemetry to its vendor and opens a second port for
-metrics.
-
-See docs/reference/engines.md#max.
+MAX 26.7 refuses fields that it does not know (400) and temperatures above 2, and leaves the stop
+sequence in the text. On a CPU it takes float32 weights only, one request at a time. The first start
+of a model compiles it for minutes, later ones take seconds. Without the variable below it sends
+telemetry to its vendor and opens a second port for metrics. See docs/reference/engines.md#max.
 """
 
 from __future__ import annotations
@@ -18,7 +15,6 @@ from typing import Any
 from vllama.chat.engine.traits import SchemaStyle, Stops, Traits
 from vllama.engines.argv import has_flag
 from vllama.engines.base import FailurePattern, Overhead, Settings
-from vllama.engines.failures import COMMON_FAILURES
 from vllama.engines.locate import PackageLocation
 from vllama.engines.package_server import GIB, PARAMETERS, PackageServer, explain_mlx_only
 from vllama.engines.recipe import Recipe, Wheels
@@ -59,7 +55,6 @@ FAILURES = (
         hint="use a smaller context (--ctx) or a smaller model, or free memory",
         fault=Fault.MEMORY,
     ),
-    *COMMON_FAILURES,
 )
 RECIPE = Recipe(
     wheels=(
@@ -76,7 +71,7 @@ RECIPE = Recipe(
 
 
 def finish_body(body: dict[str, Any]) -> dict[str, Any]:
-    """Leave out what it would refuse, and move the temperature into its range."""
+    """Drop the fields that it would refuse, and move the temperature into its range."""
     clamp_field(body, "temperature", 0.0, 2.0)
     return keep_fields(body, FIELDS)
 
@@ -98,15 +93,15 @@ class MaxServe(PackageServer):
     grace: Grace = Grace(term_s=8.0, second_term_s=3.0, kill_s=10.0)
 
     def offloads(self, location: PackageLocation) -> bool:
-        """One wheel has the code for all its GPUs."""
+        """Return True: one wheel has the code for all its GPUs."""
         return True
 
     def preference(self, platform: Platform) -> tuple[int, str]:
-        """Only by name: what it takes over is not known of any model before minutes have passed."""
+        """Return 0: whether it can serve a model shows only after minutes."""
         return 0, "it is taken by name only: its first start of a model takes minutes"
 
     def refuses(self, platform: Platform, info: ModelInfo) -> str | None:
-        """Refuse on a CPU what it cannot compute there."""
+        """Refuse weights that it cannot compute with on a CPU."""
         if reason := explain_mlx_only(info):
             return reason
         if not platform.accelerators and info.quant != "F32":
@@ -116,7 +111,7 @@ class MaxServe(PackageServer):
     def build_arguments(
         self, bundle: Bundle, settings: Settings, endpoint: Endpoint
     ) -> Sequence[object]:
-        """Name the device, since it would guess an encoding by it that the files do not have."""
+        """Name device and encoding: it would guess an encoding that the files do not have."""
         own: list[object] = [
             "serve", "--model", bundle.path, "--served-model-name", settings.alias,
             "--host", endpoint.host, "--port", endpoint.port,
@@ -129,7 +124,7 @@ class MaxServe(PackageServer):
         return own
 
     def build_environment(self, settings: Settings, endpoint: Endpoint) -> Mapping[str, str]:
-        """Keep it off the network and to one port."""
+        """Keep it off the network, and to one port."""
         return {
             "HF_HUB_OFFLINE": "1",
             "HF_HUB_DISABLE_TELEMETRY": "1",
@@ -137,7 +132,7 @@ class MaxServe(PackageServer):
         }
 
     def traits(self, bundle: Bundle, settings: Settings) -> Traits:
-        """Declare what it takes without the parsers that have to be named at its start."""
+        """Declare what it does without the parsers that would have to be named at its start."""
         on_cpu = not settings.gpu_layers
         return Traits(
             context_length=settings.context_length,
@@ -150,7 +145,7 @@ class MaxServe(PackageServer):
             formats_completions=False,
             parses_tools=False,
             splits_reasoning=False,
-            # on GPUs its scheduler works ahead, and refuses them
+            # on GPUs its scheduler works ahead and refuses them
             takes_logprobs=on_cpu,
             takes_images=Capability.VISION in settings.capabilities,
             takes_template_kwargs=True,

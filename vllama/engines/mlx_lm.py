@@ -1,12 +1,10 @@
-"""MLX through `mlx_lm.server`: Apple's own library, and the reader of models made for it.
+"""MLX through `mlx_lm.server`: Apple's own library, which reads models made for it.
 
-Facts of mlx-lm 0.32: it listens before the weights are loaded and stays up if they cannot be (503,
-a line in its log), as it does when its port is taken; a request with any other model's name makes
-it look for that on the hub; requests with a seed are done one at a time; log probabilities are in
-whole answers only, which are never asked for here. There is no key; pages of a browser are kept
-out by an empty list of origins.
-
-See docs/reference/engines.md#mlx-lm.
+mlx-lm 0.32 listens before it has loaded the weights, and goes on running if it cannot load them
+(503, and a line in its log) or if its port is taken. A request for any other model's name makes it
+look on the hub. It answers requests with a seed one at a time, and returns log probabilities only
+in whole answers, which vllama never asks for. It has no key; an empty list of origins keeps the
+pages of browsers out. See docs/reference/engines.md#mlx-lm.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from functools import partial
 
 from vllama.chat.engine.traits import SchemaStyle, Traits
 from vllama.engines.base import FailurePattern, Overhead, Settings
-from vllama.engines.failures import COMMON_FAILURES, GENERAL
+from vllama.engines.failures import GENERAL
 from vllama.engines.locate import PackageLocation
 from vllama.engines.package_server import PARAMETERS, PackageServer
 from vllama.engines.recipe import MachineKind, Recipe, Wheels
@@ -30,10 +28,9 @@ from vllama.supervise.spec import Endpoint, Fault
 
 MIB = 1024**2
 PENALTY_WINDOW = 64
-"""Tokens that penalties look at: Ollama's number; its own default is 20."""
+"""Tokens that penalties look back at: Ollama's number; the server's default is 20."""
 
 FAILURES = (
-    *COMMON_FAILURES,
     FailurePattern(
         pattern=r"Model type (\S+) not supported",
         cause="MLX does not know the architecture {0}",
@@ -89,11 +86,11 @@ class MlxLm(PackageServer):
     hopeless: str | None = r"generation thread died|[Aa]ddress already in use"
 
     def offloads(self, location: PackageLocation) -> bool:
-        """Metal, where there is any."""
+        """Tell whether there is Metal."""
         return sys.platform == "darwin"
 
     def preference(self, platform: Platform) -> tuple[int, str]:
-        """First choice for safetensors on Apple silicon; elsewhere only by name."""
+        """Come first for safetensors on Apple silicon; elsewhere users have to name it."""
         if platform.os == "darwin" and platform.arch == "arm64":
             return 60, "Apple silicon: made for it, and the reader of MLX's models"
         return 0, "it is made for Apple silicon"
@@ -101,7 +98,7 @@ class MlxLm(PackageServer):
     def build_arguments(
         self, bundle: Bundle, settings: Settings, endpoint: Endpoint
     ) -> Sequence[object]:
-        """Give it all defaults that matter; 512 tokens would be its own limit of an answer."""
+        """Pass all defaults that matter; its own limit of an answer is 512 tokens."""
         at_once = settings.parallel or 1
         return (
             "--model", bundle.path, "--host", endpoint.host, "--port", endpoint.port,
@@ -118,7 +115,7 @@ class MlxLm(PackageServer):
         """Declare what its handler reads.
 
         It parses calls and thinking where it knows the tokenizer's marks and leaves those of other
-        models in the text: so the front looks there too.
+        models in the text, so vllama looks there too.
         """
         penalties = ("repetition", "presence", "frequency")
         defaults = {

@@ -24,7 +24,7 @@ from vllama.engines.base import (
     Settings,
 )
 from vllama.engines.child_env import build_child_env
-from vllama.engines.failures import COMMON_FAILURES, compile_failures
+from vllama.engines.failures import compile_failures
 from vllama.engines.locate import PackageLocation, find_package
 from vllama.engines.recipe import Recipe
 from vllama.hardware.types import Platform
@@ -66,7 +66,7 @@ class PackageServer(ABC):
     formats: tuple[Format, ...] = (Format.SAFETENSORS,)
     modes: tuple[Mode, ...] = (Mode.CHAT,)
     overhead: Overhead = Overhead()
-    failures: tuple[FailurePattern, ...] = COMMON_FAILURES
+    failures: tuple[FailurePattern, ...] = ()
     install: Recipe = Recipe()
     distributions: tuple[str, ...]
     program: str | None = None

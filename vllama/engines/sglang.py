@@ -19,7 +19,6 @@ from typing import Any
 
 from vllama.chat.engine.traits import Tokenizer, Traits
 from vllama.engines.base import FailurePattern, Mode, Overhead, Settings
-from vllama.engines.failures import COMMON_FAILURES
 from vllama.engines.locate import PackageLocation
 from vllama.engines.package_server import GIB, PARAMETERS, PackageServer, explain_mlx_only
 from vllama.engines.recipe import MachineKind, Recipe, Wheels
@@ -48,13 +47,6 @@ FAILURES = (
         hint="SGLang's package is for NVIDIA GPUs; choose another engine",
         fault=Fault.MISMATCH,
     ),
-    FailurePattern(
-        pattern=r"(?i)driver version is insufficient|NVIDIA driver on your system is too old",
-        cause="the NVIDIA driver is too old for this build of SGLang",
-        hint="update the driver, or install a build for an older CUDA",
-        fault=Fault.MISMATCH,
-    ),
-    *COMMON_FAILURES,
 )
 JAX_FAILURES = (
     FailurePattern(
@@ -63,7 +55,6 @@ JAX_FAILURES = (
         hint="update it, or choose another engine",
         fault=Fault.ARCHITECTURE,
     ),
-    *COMMON_FAILURES,
 )
 RECIPE = Recipe(
     wheels=(
@@ -109,24 +100,24 @@ class Sglang(PackageServer):
     module: str = "sglang.launch_server"
 
     def offloads(self, location: PackageLocation) -> bool:
-        """It is made for GPUs."""
+        """Return True: it is made for GPUs."""
         return True
 
     def preference(self, platform: Platform) -> tuple[int, str]:
-        """Second to the default on Linux with an NVIDIA GPU, none elsewhere."""
+        """Come after vLLM on Linux with an NVIDIA GPU; elsewhere users have to name it."""
         gpus = platform.of(Vendor.NVIDIA)
         if platform.os == "linux" and gpus:
             return 40, f"Linux with {gpus[0].name}"
         return 0, "it needs Linux with an NVIDIA GPU"
 
     def refuses(self, platform: Platform, info: ModelInfo) -> str | None:
-        """Refuse weights that only MLX can read; it knows its own list of architectures."""
+        """Refuse weights that only MLX can read; SGLang itself knows its architectures."""
         return explain_mlx_only(info)
 
     def build_arguments(
         self, bundle: Bundle, settings: Settings, endpoint: Endpoint
     ) -> Sequence[object]:
-        """Give it the model under its own name and the context that was planned."""
+        """Serve the model under its alias, with the planned context."""
         own: list[object] = [
             "-m", self.module, "--model-path", bundle.path,
             "--served-model-name", settings.alias, "--host", endpoint.host,
@@ -143,7 +134,7 @@ class Sglang(PackageServer):
         return {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
 
     def traits(self, bundle: Bundle, settings: Settings) -> Traits:
-        """Declare its OpenAI server without the parsers that have to be named at its start."""
+        """Declare what it does without the parsers that would have to be named at its start."""
         return Traits(
             context_length=settings.context_length,
             max_concurrency=settings.parallel or AT_ONCE,
@@ -186,13 +177,13 @@ class SglangJax(Sglang):
     module: str = "sgl_jax.launch_server"
 
     def preference(self, platform: Platform) -> tuple[int, str]:
-        """Only by name: TPUs are not looked for."""
+        """Return 0: vllama does not detect TPUs."""
         return 0, "it is made for TPUs"
 
     def build_arguments(
         self, bundle: Bundle, settings: Settings, endpoint: Endpoint
     ) -> Sequence[object]:
-        """Bound its cache on a CPU: it would take nearly all memory."""
+        """Limit the cache on a CPU, where it would take nearly all memory."""
         own = [*super().build_arguments(bundle, settings, endpoint)]
         if not settings.gpu_layers:
             own += [
@@ -202,7 +193,7 @@ class SglangJax(Sglang):
         return own
 
     def build_environment(self, settings: Settings, endpoint: Endpoint) -> Mapping[str, str]:
-        """Keep it off the network, and off devices that it was not given."""
+        """Keep it off the network, and on the CPU where no layers go to a device."""
         own = dict(super().build_environment(settings, endpoint))
         return own if settings.gpu_layers else own | {"JAX_PLATFORMS": "cpu"}
 

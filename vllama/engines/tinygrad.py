@@ -1,14 +1,12 @@
 """tinygrad through `python -m tinygrad.llm --serve`: a small engine for every kind of device.
 
-Facts of tinygrad 0.13: GGUF only, chats only; of a request it reads messages, `max_tokens` and
-`temperature`; a conversation is written in the form of the tokenizer's family, not by the model's
-template, so that tools are not shown; the rest of a bad request is a closed connection. One
-request at a time, and nothing else is answered meanwhile.
+tinygrad 0.13 serves chats of GGUF models only. It reads the messages, `max_tokens` and
+`temperature` of a request, writes the conversation in the form of the tokenizer's family instead of
+the model's template (so tools are not shown), and closes the connection on a bad request. While it
+answers one request it answers nothing else. See docs/reference/engines.md#tinygrad.
 
-Its server would listen on all interfaces of the machine, without a key and without a switch for
-that. It is therefore started through three lines that give it the loopback address.
-
-See docs/reference/engines.md#tinygrad.
+Its server would listen on all interfaces, without a key, and has no option against that. Therefore
+it is started through a few lines that give it the loopback address.
 """
 
 from __future__ import annotations
@@ -18,7 +16,6 @@ from dataclasses import dataclass
 
 from vllama.chat.engine.traits import SchemaStyle, Stops, Traits
 from vllama.engines.base import FailurePattern, Overhead, Settings
-from vllama.engines.failures import COMMON_FAILURES
 from vllama.engines.locate import PackageLocation
 from vllama.engines.package_server import PackageServer
 from vllama.engines.recipe import Recipe, Wheels
@@ -69,7 +66,6 @@ FAILURES = (
         hint="choose --engine llama.cpp",
         fault=Fault.ARCHITECTURE,
     ),
-    *COMMON_FAILURES,
 )
 RECIPE = Recipe(
     wheels=(
@@ -101,15 +97,15 @@ class Tinygrad(PackageServer):
     ready: HttpProbe = HttpProbe(path="/v1/models")
 
     def offloads(self, location: PackageLocation) -> bool:
-        """It finds the machine's devices by itself."""
+        """Return True: it finds the machine's devices itself."""
         return True
 
     def preference(self, platform: Platform) -> tuple[int, str]:
-        """Only by name."""
+        """Return 0: other engines do more with the same files."""
         return 0, "it is taken by name only: others do more with the same files, and faster"
 
     def refuses(self, platform: Platform, info: ModelInfo) -> str | None:
-        """Refuse a tokenizer that it does not know, before it has loaded anything."""
+        """Refuse models whose tokenizer it does not know, before anything is loaded."""
         family = info.metadata.get("tokenizer.ggml.pre")
         if family is None or family in TOKENIZERS:
             return None
@@ -118,18 +114,18 @@ class Tinygrad(PackageServer):
     def build_arguments(
         self, bundle: Bundle, settings: Settings, endpoint: Endpoint
     ) -> Sequence[object]:
-        """Keep it on loopback; the path is absolute, since it takes any other for an address."""
+        """Keep it on loopback; it takes a path that is not absolute for a URL."""
         return (
             "-c", ON_LOOPBACK.format(host=endpoint.host), "--model", bundle.path,
             "--max_context", settings.context_length, "--serve", endpoint.port,
         )  # fmt: skip
 
     def build_environment(self, settings: Settings, endpoint: Endpoint) -> Mapping[str, str]:
-        """Name the compiler and, without layers on a GPU, the CPU."""
+        """Name the compiler, and the CPU where no layers go to a GPU."""
         return {"CC": "clang"} | ({} if settings.gpu_layers else {"DEV": "CPU"})
 
     def traits(self, bundle: Bundle, settings: Settings) -> Traits:
-        """Declare how little it reads of a request."""
+        """Declare the little that it reads of a request."""
         return Traits(
             context_length=settings.context_length,
             parameters={"temperature": "temperature", "max_tokens": "max_tokens"},

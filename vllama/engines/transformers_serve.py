@@ -1,14 +1,11 @@
 """Transformers through `transformers serve`: every architecture, by the reference implementation.
 
-Facts of transformers 5.23: a request with a field that it does not know is refused (422); sampling
-is greedy unless `do_sample` is set, and only the JSON in the field `generation_config` can set it,
-as well as `top_k`, `min_p` and the repetition penalty; its limits of tokens are 20 and 1024 by
-default, so one is always sent; a body's `frequency_penalty` would become the repetition penalty.
-The stream ends without `[DONE]`, its usage comes with the last choice. `--continuous-batching`
-takes the sampling of the first request for all that follow, which is why it is not used: one
-request at a time.
-
-See docs/reference/engines.md#transformers-serve.
+transformers 5.23 refuses a request with a field that it does not know (422). It samples only if
+`do_sample` is set, and reads that, `top_k`, `min_p` and the repetition penalty only from the JSON
+in the field `generation_config`; a `frequency_penalty` would become the repetition penalty. It
+stops after 20 or 1024 tokens by default, so a limit is always sent. `--continuous-batching` applies
+the sampling of the first request to all that follow, so it is not used: one request at a time. See
+docs/reference/engines.md#transformers-serve.
 """
 
 from __future__ import annotations
@@ -23,7 +20,6 @@ import msgspec
 
 from vllama.chat.engine.traits import SchemaStyle, Stops, Traits
 from vllama.engines.base import FailurePattern, Overhead, Settings
-from vllama.engines.failures import COMMON_FAILURES
 from vllama.engines.locate import PackageLocation
 from vllama.engines.package_server import GIB, PackageServer, explain_mlx_only, has_gpu_torch
 from vllama.engines.recipe import Recipe, Wheels
@@ -52,7 +48,7 @@ FIELDS = frozenset(
         "generation_config",
     }
 )  # fmt: skip
-"""What its chats and completions take and use; it also takes, and ignores, other OpenAI fields."""
+"""The fields that its chats and completions use; some others are accepted and ignored."""
 
 FAILURES = (
     FailurePattern(
@@ -90,7 +86,6 @@ FAILURES = (
         hint="install it with: vllama engines install transformers",
         fault=Fault.MISMATCH,
     ),
-    *COMMON_FAILURES,
 )
 TORCH = ("torch>=2.10", "transformers[serving]>=5.23", "accelerate")
 CHECK = ("python", "-I", "-c", "import torch, fastapi, transformers.cli.serve")
@@ -119,7 +114,7 @@ RECIPE = Recipe(
 
 
 def finish_body(body: dict[str, Any], limit: int) -> dict[str, Any]:
-    """Put sampling where it is read, send a limit always, and leave out what would be refused."""
+    """Put sampling where it is read, always send a limit, and drop what would be refused."""
     config = {name: body.pop(name) for name in IN_CONFIG if name in body} | {"do_sample": True}
     body["generation_config"] = msgspec.json.encode(config).decode()
     return keep_fields(add_fields(body, {"max_tokens": limit}), FIELDS)
@@ -139,15 +134,15 @@ class TransformersServe(PackageServer):
     install: Recipe = RECIPE
     distributions: tuple[str, ...] = ("transformers",)
     program: str | None = "transformers"
-    # the package is often there for other work: only with these it is a server
+    # the package is often installed for other work; with these it is a server
     needs: tuple[str, ...] = ("torch", "fastapi", "uvicorn", "openai")
 
     def offloads(self, location: PackageLocation) -> bool:
-        """Its torch decides; on a Mac that always has Metal."""
+        """Tell whether its torch can use a GPU; on a Mac it always has Metal."""
         return sys.platform == "darwin" or has_gpu_torch(location)
 
     def preference(self, platform: Platform) -> tuple[int, str]:
-        """Take what no faster engine takes."""
+        """Come after the faster engines, for the models that they refuse."""
         return 10, "it runs every architecture, though slower than engines made for serving"
 
     def refuses(self, platform: Platform, info: ModelInfo) -> str | None:
@@ -157,14 +152,14 @@ class TransformersServe(PackageServer):
     def build_arguments(
         self, bundle: Bundle, settings: Settings, endpoint: Endpoint
     ) -> Sequence[object]:
-        """Pin the server to the model, so that it is loaded before the port opens."""
+        """Name the model, so that it is loaded before the port opens."""
         return (
             "serve", bundle.path, "--host", endpoint.host, "--port", endpoint.port,
             "--device", "auto" if settings.gpu_layers else "cpu", "--log-level", "info",
         )  # fmt: skip
 
     def build_environment(self, settings: Settings, endpoint: Endpoint) -> Mapping[str, str]:
-        """Keep it off the network, and one core free: its threads spin."""
+        """Keep it off the network, and to the planned threads, which spin while they wait."""
         return {
             "HF_HUB_OFFLINE": "1",
             "HF_HUB_DISABLE_TELEMETRY": "1",
@@ -174,8 +169,8 @@ class TransformersServe(PackageServer):
     def traits(self, bundle: Bundle, settings: Settings) -> Traits:
         """Declare what its handlers read.
 
-        It parses calls and thinking for some families only and leaves those of others in the text:
-        so the front looks there too.
+        It parses calls and thinking for some families only and leaves those of others in the text,
+        so vllama looks there too.
         """
         return Traits(
             context_length=settings.context_length,

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from vllama.chat.engine.traits import SchemaStyle, Stops, Traits
 from vllama.engines.base import FailurePattern, Installation, Overhead, SearchPaths, Settings
-from vllama.engines.failures import COMMON_FAILURES
 from vllama.engines.package_server import PackageServer
 from vllama.engines.recipe import Recipe
 from vllama.engines.request_body import keep_fields
@@ -39,7 +38,6 @@ class Echo(PackageServer):
             cause="it does not have the voice {0}",
             hint="choose one of: loud, plain",
         ),
-        *COMMON_FAILURES,
     )
     install: Recipe = Recipe(by_hand="pip install vllama-echo")
 

@@ -1,8 +1,8 @@
-"""The driver of llama.cpp's servers: what they share is here, what sets one apart is its row.
+"""What the adapters of llama.cpp's servers share.
 
-A row (an `ENGINE` in `llama_cpp_python` and `llama_server`) is a table of flags, a set of traits
-and a few capabilities. The third server, xllamacpp, takes the row of `llama_server`: it is the same
-program inside a wheel, started by `xllamacpp_child` with the same command line.
+Each server is an instance (an `ENGINE` in `llama_cpp_python` and `llama_server`): a table of flags,
+a set of traits and a few capabilities. xllamacpp needs none of its own: it is llama-server inside a
+wheel, and `xllamacpp_child` starts it with the same command line.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from vllama.supervise.spec import Endpoint, Grace, HttpProbe, LaunchSpec
 
 MIB = 1024 * 1024
 BACKENDS = ("*cuda*", "*hip*", "*vulkan*", "*metal*", "*sycl*")
-"""How the libraries are called that use an accelerator."""
+"""File names of the libraries that use an accelerator."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """What a flag may depend on."""
+    """Everything that the value of a flag may depend on."""
 
     bundle: Bundle
     settings: Settings
@@ -49,21 +49,21 @@ class Start:
 
     @property
     def embeds(self) -> bool:
-        """Whether it is started for vectors."""
+        """Whether the process is started for embeddings."""
         return self.settings.mode is Mode.EMBED
 
     @property
     def batch(self) -> int | None:
-        """Tokens of one batch, None: the server's own; an input for a vector has to fit into it."""
+        """Tokens of one batch, None for the default; an input to embed has to fit into one."""
         return self.settings.context_length if self.embeds else None
 
 
 Flag = tuple[str, Callable[[Start], object]]
-"""A flag and its value; None leaves it out, True gives it without a value, a tuple repeats it."""
+"""A flag and its value: None omits it, True passes it without a value, a tuple repeats it."""
 
 
-def spell(flags: Sequence[Flag], start: Start) -> Iterator[str]:
-    """Yield the words of a command line."""
+def render_flags(flags: Sequence[Flag], start: Start) -> Iterator[str]:
+    """Yield the arguments of a command line."""
     for name, value_of in flags:
         value = value_of(start)
         for item in value if isinstance(value, tuple) else (value,):
@@ -119,17 +119,17 @@ class LlamaCpp:
     end_turn_at: Callable[[str, int], Mapping[str, object]] = lambda token, number: {}
 
     def find(self, search_paths: SearchPaths) -> Installation | Missing:
-        """Look for it where all engines are looked for, without importing it."""
+        """Look for it in all the usual places."""
         return self.locate(search_paths, self.name)
 
     def preference(self, platform: Platform) -> tuple[int, str]:
-        """Return how well it suits the platform, from the row's table."""
+        """Return how well it suits the platform, from the table `by_platform`."""
         if platform.os == "darwin":
             return self.by_platform[0 if platform.accelerators else 1]
         return self.by_platform[2]
 
     def refuses(self, platform: Platform, info: ModelInfo) -> str | None:
-        """Refuse what has a vocabulary but no weights, and what only Ollama's loader reads."""
+        """Refuse files without weights, and those that only Ollama's own loader reads."""
         if info.weights_bytes == 0:
             return "the file has no weights (a vocabulary only)"
         return explain_ollama_only(info)
@@ -137,9 +137,10 @@ class LlamaCpp:
     def lacks(
         self, bundle: Bundle | None, info: ModelInfo | None, parallel: int | None
     ) -> str | None:
-        """Return what it cannot do of what this model and so many requests at once want."""
+        """Return what it cannot do of what this model and so many parallel requests need."""
         if self.most_slots is not None and (parallel or 1) > self.most_slots:
-            return f"answers {_times(self.most_slots)} at a time"
+            count = "one request" if self.most_slots == 1 else f"{self.most_slots} requests"
+            return f"answers {count} at a time"
         if bundle and bundle.projector is not None and not self.reads_projectors:
             return "shows a model no images"
         if bundle and len(bundle.adapters) > self.max_adapters:
@@ -149,10 +150,9 @@ class LlamaCpp:
         return None
 
     def slots(self, parallel: int | None) -> int:
-        """Return how many requests have a context each, for the number that the user wants."""
-        return min(
-            parallel or self.default_slots, self.most_slots or parallel or self.default_slots
-        )
+        """Return the number of slots, each with a context of its own."""
+        wanted = parallel or self.default_slots
+        return min(wanted, self.most_slots or wanted)
 
     def launch(
         self,
@@ -162,40 +162,40 @@ class LlamaCpp:
         endpoint: Endpoint,
         environ: Mapping[str, str],
     ) -> LaunchSpec:
-        """Build the command line from the row's flags, with every default that matters passed."""
+        """Build the start of one process, passing every default that matters explicitly."""
         start = Start(
             bundle=bundle,
             settings=settings,
             endpoint=endpoint,
             slots=self.slots(settings.parallel),
         )
-        # a debugger's trace takes seconds and pushes the line that tells out of the last ones
+        # a debugger's backtrace takes seconds and pushes the telling line out of the last ones
         extra = {"GGML_NO_BACKTRACE": environ.get("GGML_NO_BACKTRACE", "1")}
         if "OMP_WAIT_POLICY" not in environ:
-            # a thread that waits for the others spins for some 10 µs, then sleeps: as fast as the
-            # default (hundreds of µs) on free cores, twice as fast where others want them, and
-            # between two tokens the core is free for what the server does then
+            # A thread that waits for the others spins for about 10 µs and then sleeps. This is as
+            # fast as the default (hundreds of µs) on idle cores, twice as fast on busy ones, and it
+            # leaves the core free for the server's own work between two tokens.
             extra["GOMP_SPINCOUNT"] = environ.get("GOMP_SPINCOUNT", "1000")
         if endpoint.api_key:
             extra[self.key_variable] = endpoint.api_key
-        words = (*self.program(installation), *spell(self.flags, start), *settings.extra_args)
+        own = (*self.program(installation), *render_flags(self.flags, start))
         return LaunchSpec(
             name=settings.alias,
-            argv=words,
+            argv=(*own, *settings.extra_args),
             env=build_child_env(environ, extra=extra),
             cwd=Path("/"),
             endpoint=msgspec.structs.replace(endpoint, keeps_connections=self.keeps_connections),
             probe=self.probe,
-            # a busy server may finish its answer before it obeys, so do not wait for long
+            # a busy server may finish its answer before it obeys, so the waits are short
             grace=self.grace,
             stall_timeout_s=settings.stall_timeout_s,
             diagnose=compile_failures(self.failures),
         )
 
     def traits(self, bundle: Bundle, settings: Settings) -> Traits:
-        """Declare the row's traits, for this model and these settings."""
+        """Return the base traits, adjusted to this model and these settings."""
         embeds = settings.mode is Mode.EMBED
-        # drafts are evaluated too, so that what was evaluated is not what was generated
+        # with a draft model the log counts drafted tokens too, so it cannot be used for counting
         drafts = any("draft" in word for word in settings.extra_args)
         return replace(
             self.base_traits,
@@ -216,11 +216,12 @@ class LlamaCpp:
         )
 
 
-def _times(count: int) -> str:
-    return "one request" if count == 1 else f"{count} requests"
+# Ollama's library holds models that only its own, patched loader reads: with other names of
+# architectures, or with the image or sound encoder inside the model's file. Stock llama.cpp refuses
+# them ("unknown model architecture", "wrong number of tensors"). The names are those of Ollama's
+# llama/compat; what is missing here shows when the engine loads the file.
 
-
-# architecture in Ollama's files → what the same model is called in stock files
+# architecture in Ollama's files → name of the same model in stock files
 RENAMED = {
     "gptoss": "gpt-oss",
     "qwen25vl": "qwen2vl",
@@ -232,7 +233,7 @@ RENAMED = {
     "nemotron_h_omni": "nemotron_h",
 }
 ENCODERS = ("v.", "mm.", "a.", "s.")
-"""What the names of an encoder's tensors begin with; in stock files they are in the mmproj."""
+"""How the names of an encoder's tensors begin; stock files have them in the mmproj file."""
 OWN_ENCODERS = frozenset({"clip"})
 
 

@@ -1,4 +1,4 @@
-"""What llama.cpp says when it cannot go on; the words are the same in all its servers."""
+"""What llama.cpp prints when it fails, the same in all its servers."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from vllama.engines.failures import GENERAL
 from vllama.supervise.spec import Fault
 
 
-def failures(update: str, *more: FailurePattern) -> tuple[FailurePattern, ...]:
-    """Return the patterns; `update` is the hint how to get a newer one, `more` a server's own."""
+def build_failures(update: str, *more: FailurePattern) -> tuple[FailurePattern, ...]:
+    """Return the patterns. `update` tells how to get a newer version; `more` are a server's own."""
     return (
-        # parts of a model first: what llama.cpp says next sounds as if the model were to blame
+        # parts of a model come first: what llama.cpp prints after these blames the model
         FailurePattern(
             pattern=r"failed to apply lora adapter: (.+)"
             r"|Failed to (?:initialize|set) LoRA adapter from lora path"

@@ -1,13 +1,15 @@
 """llama.cpp through `python -m llama_cpp.server`, the server of llama-cpp-python.
 
-Measured facts behind the choices here (llama-cpp-python 0.3.36): one request at a time under a
-lock, and a second one cuts the first unless `--interrupt_requests false`; `/v1/models` waits for
-that lock, so readiness is asked through `/health`, which does not exist: its 404 means that the
-model is loaded, because the port is bound only afterwards. Completions take a grammar and no
-schema. With log probabilities a token that is a part of a character comes as no text, in a stream;
-an answer in one piece would (by its source) take the scores of the whole vocabulary several times
-over in memory. Defaults that matter are passed explicitly: context 2048, 0 GPU layers, logits of
-all tokens on. The context has to be a multiple of 256.
+The measured facts are in docs/reference/engines.md#llama-cpp-python (0.3.36). Those that decide
+here:
+
+* It answers one request at a time, under a lock; without `--interrupt_requests false` a second
+  request cuts the first.
+* `/v1/models` waits for that lock, so the probe asks for `/health`, which does not exist: its 404
+  means that the model is loaded, because the port is bound only after that.
+* Its defaults (context 2048, no GPU layers, logits of all tokens) are all replaced. The context has
+  to be a multiple of 256.
+* Completions take no schema, so vllama refuses a format there.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from vllama.chat.engine.events import EngineUsage
 from vllama.chat.engine.traits import SchemaStyle, Tokenizer, Traits, VectorStyle
 from vllama.engines.base import Installation, Missing, Overhead, SearchPaths
 from vllama.engines.llamacpp.driver import BACKENDS, MIB, Flag, LlamaCpp, Start
-from vllama.engines.llamacpp.failures import failures
+from vllama.engines.llamacpp.failures import build_failures
 from vllama.engines.locate import find_package
 from vllama.engines.recipe import MachineKind, Recipe, Wheels
 from vllama.environments.layout import Step
@@ -35,11 +37,11 @@ SERVER_NEEDS = ("fastapi", "uvicorn", "sse_starlette", "starlette_context", "pyd
 COMPILER = "c++|g++|clang++|cl"
 CHECK = ("python", "-I", "-m", "llama_cpp.server", "--help")
 SOURCE = Step(requirements=("llama-cpp-python[server]>=0.3.16",))
-# the index has its source only (75 MB), which takes minutes to compile
+# the index has only its source (75 MB), which takes minutes to compile
 RECIPE = Recipe(
     wheels=(
         Wheels(
-            # a build for the CPU may lie in the installer's cache, under the same name
+            # the installer's cache may hold a build for the CPU under the same name
             steps=(replace(SOURCE, extra_args=("--no-cache-dir",)),),
             on=(MachineKind.NVIDIA,),
             programs=("nvcc", COMPILER),
@@ -65,7 +67,7 @@ KV_TYPES = {"f16": 1, "q4_0": 2, "q8_0": 8}
 
 
 def locate(search_paths: SearchPaths, engine: str) -> Installation | Missing:
-    """Look for the package with its server, and for libraries of an accelerator in it."""
+    """Look for the package with its server, and for an accelerator's libraries in it."""
     found = find_package(
         search_paths, engine, distributions=(DISTRIBUTION,), needs=("llama_cpp", *SERVER_NEEDS)
     )
@@ -79,24 +81,24 @@ def locate(search_paths: SearchPaths, engine: str) -> Installation | Missing:
 
 
 def explain_missing_compiler(absent: Missing, search_paths: SearchPaths) -> Missing:
-    """Return why it is not there; it comes as source only, so that a compiler has to be here."""
+    """Return why it is missing: it comes as source only, so a compiler is needed too."""
     if any(shutil.which(name, path=search_paths.search) for name in COMPILER.split("|")):
         return absent
     reason = f"{absent.reason}, and there is no C++ compiler to build it with"
     return replace(absent, reason=reason, installable=False)
 
 
-def program(installation: Installation) -> tuple[str, ...]:
-    """Return the start of the command line; never with modules from the current folder."""
+def get_program(installation: Installation) -> tuple[str, ...]:
+    """Return the first words of the command line; -P keeps the current folder's modules out."""
     return (str(installation.python), "-P", "-m", "llama_cpp.server")
 
 
-def _bool(value: bool) -> str:
+def _format_bool(value: bool) -> str:
     return "true" if value else "false"
 
 
 def _turn_end(start: Start) -> str | None:
-    """Return the setting that makes a token end an answer; llama.cpp knows most by their text."""
+    """Return the setting that ends an answer at a token; llama.cpp knows most by their text."""
     end = start.settings.turn_end
     return f"tokenizer.ggml.eot_token_id=int:{end[1]}" if end else None
 
@@ -116,13 +118,13 @@ FLAGS: tuple[Flag, ...] = (
     ("--n_gpu_layers", lambda start: start.settings.gpu_layers),
     ("--n_threads", lambda start: start.settings.threads),
     ("--n_threads_batch", lambda start: start.settings.batch_threads),
-    ("--embedding", lambda start: _bool(start.embeds)),
-    ("--flash_attn", lambda start: _bool(start.settings.flash_attention)),
-    ("--logits_all", lambda start: _bool(start.settings.logprobs)),
-    ("--use_mmap", lambda start: _bool(True)),
-    ("--use_mlock", lambda start: _bool(False)),
-    ("--interrupt_requests", lambda start: _bool(False)),
-    ("--verbose", lambda start: _bool(True)),
+    ("--embedding", lambda start: _format_bool(start.embeds)),
+    ("--flash_attn", lambda start: _format_bool(start.settings.flash_attention)),
+    ("--logits_all", lambda start: _format_bool(start.settings.logprobs)),
+    ("--use_mmap", lambda start: _format_bool(True)),
+    ("--use_mlock", lambda start: _format_bool(False)),
+    ("--interrupt_requests", lambda start: _format_bool(False)),
+    ("--verbose", lambda start: _format_bool(True)),
     ("--type_k", _kv_type),
     ("--type_v", _kv_type),
     ("--kv_overrides", _turn_end),
@@ -136,7 +138,7 @@ _CACHED = re.compile(r"(\d+) prefix-match hit, remaining (\d+) prompt tokens to 
 _ALL_CACHED = "full prompt already cached"
 
 
-def logged_usage(lines: Sequence[str]) -> EngineUsage | None:
+def read_logged_usage(lines: Sequence[str]) -> EngineUsage | None:
     """Return the token counts of the last generation in `lines`, None if they do not tell.
 
     The server prints timings (with `--verbose true`) before it sends the last event, and resets
@@ -157,21 +159,21 @@ def logged_usage(lines: Sequence[str]) -> EngineUsage | None:
         return None
     alone = int(runs[2]) if float(runs[1]) else 0
     together = int(batch[1]) if int(batch[1]) > 1 else 0
-    begun = _line_of_prompt(newest_first)
+    begun = _find_prompt_line(newest_first)
     if _ALL_CACHED in begun:
         return EngineUsage(completion_tokens=alone + 1)
     cached = _CACHED.search(begun)
     evaluated = together or 1
     if cached is not None and int(cached[2]) != evaluated:
-        return None  # of another generation, or this one drafts tokens
+        return None  # the line is of another generation, or this one drafts tokens
     return EngineUsage(
         prompt_tokens=evaluated + (int(cached[1]) if cached else 0),
         completion_tokens=alone + 1 if together else alone,
     )
 
 
-def _line_of_prompt(newest_first: Iterator[str]) -> str:
-    """Return what was printed of the prompt, "" if nothing was: no token of it was cached."""
+def _find_prompt_line(newest_first: Iterator[str]) -> str:
+    """Return what was printed about the prompt; "" means that no token of it was cached."""
     for line in newest_first:
         if _RUNS.search(line):
             break
@@ -205,7 +207,7 @@ TRAITS = Traits(
     seed_bits=32,
     completes_chats=True,
     formats_completions=False,
-    logged_usage=logged_usage,
+    logged_usage=read_logged_usage,
 )  # fmt: skip
 
 ENGINE = LlamaCpp(
@@ -213,7 +215,7 @@ ENGINE = LlamaCpp(
     title="llama.cpp (llama_cpp.server)",
     aliases=("llama.cpp", "llamacpp", "llama-cpp", "llama_cpp"),
     locate=locate,
-    program=program,
+    program=get_program,
     flags=FLAGS,
     base_traits=TRAITS,
     probe=HttpProbe(path="/health", ready_statuses=frozenset({404}), verify_path="/v1/models"),
@@ -223,7 +225,7 @@ ENGINE = LlamaCpp(
         (75, "macOS"),
         (45, "runs on any CPU"),
     ),
-    failures=failures("update it with: vllama engines install llama-cpp-python --upgrade"),
+    failures=build_failures("update it with: vllama engines install llama-cpp-python --upgrade"),
     install=RECIPE,
     max_adapters=1,
     overhead=Overhead(fixed_bytes=150 * MIB, logits_rows=512, context_multiple=256),

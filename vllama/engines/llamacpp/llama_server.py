@@ -1,33 +1,28 @@
-"""llama.cpp through `llama-server`, its native server; without one, through xllamacpp.
+"""llama.cpp through its own `llama-server`, or through xllamacpp where there is none.
 
-xllamacpp is a wheel with the same server in it and no program, so nothing is compiled: our
-`xllamacpp_child` starts it with the same command line. A program on PATH comes first: it was built
-for this machine, while the wheel runs on any CPU and uses no AVX-512.
+xllamacpp is a wheel that contains the same server but no program, so nothing has to be compiled:
+`xllamacpp_child` starts it with the same command line. A program on PATH comes first, because it
+was built for this machine; the wheel runs on any CPU and uses no AVX-512.
 
-Measured facts behind the choices here (llama.cpp b11434, xllamacpp 2026.10.11549): `-c` is what all
-slots share, so each slot is given its own part: `-c` is context times slots, without the unified
-cache in which one long conversation takes the others' room. `--cache-ram` is 8 GiB unless it is
-said otherwise, more than many a model: the plan says how much there is for it. `/health` answers
-503 while it loads; it and `/v1/models` want no key, `/props` does. A first TERM waits for answers
-up to 30 s, a second one ends it. Completions take a schema as `json_schema` and ignore
-`response_format`. Chats with a `response_format` may put a fence of Markdown around their JSON,
-which is left out of the answer but counts: of few tokens nothing is left, and a small model writes
-something else inside one. A streamed chat is parsed anew, from its first word, with every token,
-which costs 7 % of the tokens per second of a small model. So a chat of nothing but text is sent as
-a completion of a prompt that the front has rendered. `n` above the number of slots is
-refused, and each choice has a usage of its own, so that several choices are asked for one by one.
-With `--context-shift` an answer goes on over the end of its context until its limit, and `n_keep`
-of a request is honoured; nothing in a request switches it off (`shift` false: the front sends the
-limit). Where a model cannot be shifted (images, recurrent ones) it says so and ends the answer.
-Bad grammars are answered with 400. A connection is closed after a streamed answer, although its
-head promises to keep it. Tool calls are left to the front: models whose template knows no tools can
-be made to call them there, and calls look the same with every engine; `tool_choice` "none" still
-shows the tools to the template.
+The measured facts are in docs/reference/engines.md#llama-server (b11434). Those that decide here:
 
-How a model thinks is learnt from its template, by the `reasoning_content` of earlier turns and a
-few known forms; of any other (b11434: LFM 2.5, Apertus) the thinking stays in the text, and
-`enable_thinking` is false there unless it is set. `has_unknown_thinking` recognises these
-templates, and vllama splits off their thinking itself.
+* All slots share `-c`, so it is the context times the slots, and `--no-kv-unified` keeps one long
+  conversation from taking the others' part.
+* `--cache-ram` is 8 GiB by default, more than many a model, so the plan sets it.
+* Chats with a `response_format` may put their JSON into a Markdown fence, which costs tokens, and
+  each token of a streamed chat parses the whole answer again, which costs 7 % of the speed of a
+  small model. So plain chats are rendered by vllama and sent as completions, which take a schema in
+  `json_schema` and ignore `response_format`.
+* More choices (`n`) than slots are refused, and each choice has a usage of its own, so vllama asks
+  for one choice at a time.
+* With `--context-shift` an answer goes on past the end of its context until its limit. Nothing in a
+  request switches this off, so vllama sends the limit where a client does not want it. Models that
+  cannot be shifted (images, recurrent ones) end the answer instead.
+* Tool calls are left to vllama: it can make models call tools whose template knows none, and calls
+  look the same with every engine. `tool_choice` "none" still shows the tools to the template.
+* llama.cpp learns from the template how a model thinks: by the `reasoning_content` of earlier turns
+  and a few known forms. Other models (b11434: LFM 2.5, Apertus) leave their thinking in the text.
+  `has_unknown_thinking` recognises their templates, and vllama splits the thinking off.
 """
 
 from __future__ import annotations
@@ -40,7 +35,7 @@ from pathlib import Path
 from vllama.chat.engine.traits import Tokenizer, Traits
 from vllama.engines.base import FailurePattern, Installation, Missing, Overhead, SearchPaths
 from vllama.engines.llamacpp.driver import BACKENDS, MIB, Flag, LlamaCpp, Start
-from vllama.engines.llamacpp.failures import failures
+from vllama.engines.llamacpp.failures import build_failures
 from vllama.engines.locate import find_package
 from vllama.engines.recipe import MachineKind, Recipe, Wheels
 from vllama.environments.layout import Step
@@ -53,7 +48,7 @@ PROGRAM = "llama-server"
 CHILD = Path(__file__).with_name("xllamacpp_child.py")
 LOOK_S = 5.0
 ALL_LAYERS = 999
-"""More layers than any model has; older versions know no word for all."""
+"""More layers than any model has; older versions have no word for all of them."""
 BY_HAND = (
     "install llama.cpp (macOS: brew install llama.cpp) or put a llama-server of your own on PATH"
 )
@@ -76,11 +71,11 @@ RECIPE = Recipe(
 
 
 def locate(search_paths: SearchPaths, engine: str) -> Installation | Missing:
-    """Look for a program first, then for the wheel."""
+    """Look for the program first, then for the wheel."""
     found = find_package(search_paths, engine, executable=PROGRAM)
     if not isinstance(found, Missing):
         program = str(found.executable)
-        return found.installation(version=_version(program), offloads=_has_devices(program))
+        return found.installation(version=_read_build(program), offloads=_has_devices(program))
     found = find_package(search_paths, engine, distributions=(DISTRIBUTION,), hint=found.hint)
     if isinstance(found, Missing):
         return found
@@ -92,8 +87,8 @@ def locate(search_paths: SearchPaths, engine: str) -> Installation | Missing:
     return found.installation(version=f"{DISTRIBUTION} {found.version}", offloads=offloads)
 
 
-def _version(program: str) -> str:
-    """Return the build, as in "b11434"; empty if it does not tell (`--version`, on stderr)."""
+def _read_build(program: str) -> str:
+    """Return the build, such as "b11434", from `--version`; empty if it does not tell."""
     told = re.search(
         r"version: (\S+)(?: \((\w+)\))?", run_command([program, "--version"], timeout_s=LOOK_S).text
     )
@@ -101,7 +96,7 @@ def _version(program: str) -> str:
 
 
 def _has_devices(program: str) -> bool:
-    """Tell whether it lists a device that is no CPU: indented lines such as "CUDA0: NVIDIA …"."""
+    """Tell whether it lists a device other than CPUs, in lines such as "  CUDA0: NVIDIA …"."""
     listed = run_command([program, "--list-devices"], timeout_s=LOOK_S)
     return (
         re.search(r"(?m)^\s+(?!CPU|BLAS)\w+: ", listed.text.partition("vailable devices:")[2])
@@ -109,21 +104,21 @@ def _has_devices(program: str) -> bool:
     )
 
 
-def program(installation: Installation) -> tuple[str, ...]:
-    """Return the start of the command line; never with modules from the current folder."""
+def get_program(installation: Installation) -> tuple[str, ...]:
+    """Return the first words of the command line; -I keeps the current folder's modules out."""
     if installation.executable is not None:
         return (str(installation.executable),)
     return (str(installation.python), "-I", str(CHILD))
 
 
 def _pooling(start: Start) -> str | None:
-    """Return how vectors are made where the model does not tell: the mean of all tokens'."""
+    """Return how to pool where the model does not say: the mean of all tokens."""
     known = Capability.EMBEDDING in start.settings.capabilities
     return "mean" if start.embeds and not known and not start.settings.ranks else None
 
 
 def has_unknown_thinking(template: str | None) -> bool:
-    """Tell whether llama.cpp might not see the thinking that a template marks with `<think>`."""
+    """Tell whether llama.cpp might miss the thinking that a template marks with `<think>`."""
     learnt = ("reasoning_content", "content.split('</think>')")
     return bool(re.search("</?think>", template or "")) and not any(
         sign in (template or "") for sign in learnt
@@ -131,27 +126,27 @@ def has_unknown_thinking(template: str | None) -> bool:
 
 
 def _reasoning_format(start: Start) -> str:
-    """Return where thinking goes: a field of its own, or the text as the model wrote it."""
+    """Return where thinking goes: into a field of its own, or into the text as it was written."""
     return "none" if has_unknown_thinking(start.settings.chat_template) else "deepseek"
 
 
 def _template_switches(start: Start) -> str | None:
-    """Return what the template is told if the request says nothing: that the model may think."""
+    """Return what the template is told by default: that the model may think."""
     return (
         '{"enable_thinking":true}' if has_unknown_thinking(start.settings.chat_template) else None
     )
 
 
 def _template(start: Start) -> str | None:
-    """Return the template that the file lacks: what shows images to a model goes through it."""
+    """Return the template that the file lacks; images reach the model through it."""
     return start.settings.chat_template if start.settings.template_family else None
 
 
 def end_turn_at(token: str, number: int) -> Mapping[str, object]:
-    """Return the fields by which a completion ends at a token.
+    """Return the fields that end a completion at a token.
 
-    A control token has no text there, unless it is to be preserved; then it can be a stop sequence.
-    xllamacpp takes no override of the file's own end of a turn.
+    A control token has text only if it is to be preserved; then it can be a stop sequence.
+    xllamacpp cannot override the file's own end of a turn.
     """
     return {"preserved_tokens": [token], "stop": [token]}
 
@@ -230,7 +225,7 @@ ENGINE = LlamaCpp(
     title="llama.cpp (llama-server)",
     aliases=("llama_server", "xllamacpp", "llama.cpp-server"),
     locate=locate,
-    program=program,
+    program=get_program,
     flags=FLAGS,
     base_traits=TRAITS,
     probe=HttpProbe(path="/health", verify_path="/props"),
@@ -240,7 +235,7 @@ ENGINE = LlamaCpp(
         (80, "macOS, several requests at once"),
         (50, "runs on any CPU, faster than llama_cpp.server, several requests at once"),
     ),
-    failures=failures(
+    failures=build_failures(
         "update llama.cpp: vllama engines install llama-server --upgrade, or your own llama-server",
         FailurePattern(
             pattern=r"error while loading shared libraries: (\S+):",

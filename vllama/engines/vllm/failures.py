@@ -1,7 +1,7 @@
-"""What vLLM prints when it fails, and what to tell a user. Recorded from 0.32, CPU build.
+"""What vLLM prints when it fails, and what to tell the user. Recorded from 0.32, CPU build.
 
-Its last lines say only that the engine core failed; the cause stands far above, in the output of
-another process. So these patterns are searched in all lines that are kept, most telling first.
+Its last lines only say that the engine core failed. The cause stands far above them, in the output
+of another process, so these patterns are searched in all lines that are kept, most telling first.
 """
 
 from __future__ import annotations
@@ -10,17 +10,10 @@ from vllama.engines.base import FailurePattern
 from vllama.engines.failures import GENERAL
 from vllama.supervise.spec import Fault
 
-# what it answers from the moment on in which its core has died, until it ends
+# what it prints and answers between the death of its core and its own end
 DEAD_LINE = r"EngineDeadError: "
 DEAD_WORDS = ("EngineCore encountered an issue", "EngineDeadError")
 FAILURES = (
-    FailurePattern(
-        pattern=r"(?i)address already in use",
-        cause="its port was taken by another program",
-        hint="try again: vllama chooses another one each time",
-        retryable=True,
-        fault=Fault.PORT,
-    ),
     FailurePattern(
         pattern=r"error: unrecognized arguments: (.+)",
         cause="it does not know the arguments {0}",
@@ -89,19 +82,6 @@ FAILURES = (
         hint="use a smaller context (--ctx)",
     ),
     FailurePattern(
-        pattern=r"(?i)MemoryError|DefaultCPUAllocator: (?:can't|not enough) .*memory"
-        r"|Cannot allocate memory|unable to mmap",
-        cause="there is not enough memory for the model",
-        hint="use a smaller context (--ctx) or a smaller model",
-        fault=Fault.MEMORY,
-    ),
-    FailurePattern(
-        pattern=r"(?i)driver version is insufficient|NVIDIA driver on your system is too old",
-        cause="the NVIDIA driver is too old for this build of vLLM",
-        hint="update the driver, or install a vLLM built for an older CUDA",
-        fault=Fault.MISMATCH,
-    ),
-    FailurePattern(
         pattern=r"(?i)Failed to infer device type|No CUDA GPUs are available|"
         r"libcuda\.so\.1: cannot open",
         cause="this build of vLLM is for GPUs, and it sees none",
@@ -144,7 +124,7 @@ FAILURES = (
         fault=Fault.MEMORY,
     ),
     *GENERAL,
-    # the first error of a worker or of the core: whatever it is, it says more than the last line
+    # the first error of a worker or of the core says more than the last line, whatever it is
     FailurePattern(
         pattern=r"^\((?:Vllm)?(?:Worker|EngineCore)[^)]*\) ERROR .*?\b"
         r"((?:\w+\.)*\w*(?:Error|Exception): (?!Engine core init|WorkerProc init|Worker failed"

@@ -1,10 +1,10 @@
-"""vLLM's memory knobs, from the model and the memory that is free. Pure.
+"""vLLM's memory options, from the model and the free memory. Pure.
 
-Sources: vLLM 0.32 (`v1/kv_cache_interface.py`, `v1/worker/gpu_worker.py`, `cpu_worker.py`).
-On a GPU `--gpu-memory-utilization` is this instance's share of the whole GPU and must be free when
-it starts; vLLM profiles what the model needs and gives the rest of the share to the cache. On a CPU
-the same flag is a share of a NUMA node's memory, so that its default of 0.92 refuses to start
-beside anything else: there the cache is given in bytes, which skips that check.
+Sources: vLLM 0.32 (`v1/kv_cache_interface.py`, `v1/worker/gpu_worker.py`, `cpu_worker.py`). On a
+GPU `--gpu-memory-utilization` is this instance's share of the whole GPU, which must be free when it
+starts; vLLM measures what the model needs and gives the rest of the share to the cache. On a CPU
+the same option is a share of a NUMA node's memory, and its default of 0.92 refuses to start beside
+anything else. There the size of the cache is given in bytes, which skips that check.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from vllama.engines.base import Mode
 from vllama.engines.capabilities import Tuning, TuningRequest
 from vllama.engines.vllm.parallel import (
     Layout,
+    choose_layout,
     parse_layout,
     select_devices,
     spans_machines,
-    spread,
 )
 from vllama.hardware.types import Accelerator
 from vllama.models.types import ModelInfo
@@ -30,20 +30,20 @@ MIB = 1024**2
 GIB = 1024**3
 BLOCK = 16
 
-# measured on the CPU build: server, engine and worker, three Pythons with torch, less the weights
+# measured on the CPU build: three Pythons with torch (server, engine, worker), without the weights
 CPU_FIXED = int(1.8 * GIB)
-CPU_SEQUENCES = 128
+MAX_CPU_SEQUENCES = 128
 CPU_CONTEXTS = 8
 # CUDA's context, graphs and workspaces of one GPU, from vLLM's documentation; not measured here
 GPU_FIXED = 2 * GIB
-GPU_SEQUENCES = 256
+MAX_GPU_SEQUENCES = 256
 GPU_CONTEXTS = 64
 GPU_BATCH = 8192
 MAX_SHARE = 0.92
-LEAST_CONTEXT = 2048
-SENSIBLE = (8192, LEAST_CONTEXT)
-# up to here a prompt is read in one step on a CPU, see `supports_seeds`
-WHOLE_PROMPT = 32_768
+MIN_CONTEXT = 2048
+ACCEPTABLE_CONTEXTS = (8192, MIN_CONTEXT)
+# prompts up to this length are read in one step on a CPU, see `supports_seeds`
+MAX_WHOLE_PROMPT = 32_768
 
 SHARE = "--gpu-memory-utilization"
 CACHE = "--kv-cache-memory-bytes"
@@ -53,9 +53,9 @@ BATCH = "--max-num-batched-tokens"
 CACHE_TYPE = "--kv-cache-dtype"
 
 
-def tune(wish: TuningRequest) -> Tuning:
-    """Decide all knobs; see `Tunable`."""
-    return _on_gpus(wish) if wish.on_gpu else _on_cpu(wish)
+def tune(request: TuningRequest) -> Tuning:
+    """Set all memory options; see `Tunable`."""
+    return _tune_gpus(request) if request.on_gpu else _tune_cpu(request)
 
 
 def count_token_bytes(info: ModelInfo, *, fp8: bool = False) -> int:
@@ -79,37 +79,40 @@ def count_token_bytes(info: ModelInfo, *, fp8: bool = False) -> int:
 def supports_seeds(context_length: int, args: Sequence[str]) -> bool:
     """Tell whether a CPU build survives a request with a `seed`.
 
-    vLLM sets back a seeded generator when a prompt is read in parts (`gpu_model_runner`), which
-    torch's generator of the CPU cannot: "CPU Generator does not use offset", and the engine is
-    dead. So prompts are read whole where the context is not too long for that, and else no seed
-    is sent.
+    vLLM resets a seeded generator when it reads a prompt in parts (`gpu_model_runner`). torch's CPU
+    generator cannot be reset ("CPU Generator does not use offset"), and the engine dies. So prompts
+    are read whole where the context is short enough for that; otherwise no seed is sent.
     """
     if has_flag(args, "--no-enable-chunked-prefill"):
         return True
-    return context_length <= WHOLE_PROMPT and not has_flag(args, "--enable-chunked-prefill", BATCH)
+    return context_length <= MAX_WHOLE_PROMPT and not has_flag(
+        args, "--enable-chunked-prefill", BATCH
+    )
 
 
-def _on_cpu(wish: TuningRequest) -> Tuning:
-    args, info = wish.extra_args, wish.info
+def _tune_cpu(request: TuningRequest) -> Tuning:
+    args, info = request.extra_args, request.info
     layout = parse_layout(args) or Layout()
-    free = wish.platform.ram_available_bytes - wish.reserve_bytes
-    total = wish.platform.ram_total_bytes - wish.reserve_bytes
+    free = request.platform.ram_available_bytes - request.reserve_bytes
+    total = request.platform.ram_total_bytes - request.reserve_bytes
     fixed = CPU_FIXED * layout.processes
     weights = info.weights_bytes * layout.data
-    each = count_token_bytes(info, fp8=_fp8(wish)) * layout.data
-    context, reasons = wish.context_length, []
-    sequences = flag_number(args, SEQUENCES, default=wish.parallel or _at_most(wish, CPU_SEQUENCES))
+    each = count_token_bytes(info, fp8=_uses_fp8(request)) * layout.data
+    context, reasons = request.context_length, []
+    sequences = flag_number(
+        args, SEQUENCES, default=request.parallel or _limit_sequences(request, MAX_CPU_SEQUENCES)
+    )
 
-    # what is free now; if that is too little, what would be if our other models were unloaded
+    # the free memory; if that is too little, what would be free without the other models
     least = (
-        weights + fixed + each * (context if wish.context_asked else min(context, LEAST_CONTEXT))
+        weights + fixed + each * (context if request.context_asked else min(context, MIN_CONTEXT))
     )
     room = (free if least <= free else total) - weights - fixed
-    if not wish.context_asked and each:
-        context, lowered = _shrunk(context, room // each)
+    if not request.context_asked and each:
+        context, lowered = _shrink_context(context, room // each)
         reasons += lowered
-    contexts = min(sequences, wish.parallel or CPU_CONTEXTS)
-    cache = parse_size(flag_value(args, CACHE)) or _blocks(
+    contexts = min(sequences, request.parallel or CPU_CONTEXTS)
+    cache = parse_size(flag_value(args, CACHE)) or _round_to_blocks(
         max(each * context, min(each * context * contexts, room // 2)), each
     )
 
@@ -122,10 +125,10 @@ def _on_cpu(wish: TuningRequest) -> Tuning:
         )
     if not has_flag(args, "--compilation-config", "-cc", "-O", "-O0", "-O1", "-O2", "-O3"):
         own.append("--enforce-eager")  # compiling takes a minute and gains little on a CPU
-    whole = wish.mode is Mode.CHAT and supports_seeds(context, args)  # vectors have no seed
+    whole = request.mode is Mode.CHAT and supports_seeds(context, args)  # vectors have no seed
     if whole and not has_flag(args, "--no-enable-chunked-prefill"):
         # the longest prompt fits into a step beside a token of each other answer: none starves
-        own += ["--no-enable-chunked-prefill", BATCH, str(max(context, LEAST_CONTEXT) + sequences)]
+        own += ["--no-enable-chunked-prefill", BATCH, str(max(context, MIN_CONTEXT) + sequences)]
     return Tuning(
         context_length=context,
         args=tuple(own),
@@ -137,43 +140,47 @@ def _on_cpu(wish: TuningRequest) -> Tuning:
     )
 
 
-def _on_gpus(wish: TuningRequest) -> Tuning:
-    args, info = wish.extra_args, wish.info
-    each = count_token_bytes(info, fp8=_fp8(wish))
+def _tune_gpus(request: TuningRequest) -> Tuning:
+    args, info = request.extra_args, request.info
+    each = count_token_bytes(info, fp8=_uses_fp8(request))
     sequences = flag_number(
-        args, SEQUENCES, default=min(wish.parallel or _at_most(wish, GPU_SEQUENCES), GPU_SEQUENCES)
+        args,
+        SEQUENCES,
+        default=min(
+            request.parallel or _limit_sequences(request, MAX_GPU_SEQUENCES), MAX_GPU_SEQUENCES
+        ),
     )
-    compute = _activations(info, sequences)
+    compute = _estimate_activations(info, sequences)
     buffers = compute + GPU_FIXED
 
     def need(shards: int, context: int) -> int:
-        """Return what one GPU must have for `context` tokens."""
+        """Return the bytes that one GPU needs for `context` tokens."""
         return (info.weights_bytes + each * context) // shards + buffers
 
-    layout, now = _layout(wish, need)
-    gpus = layout.gpus or wish.platform.accelerators
-    room = _room(gpus, wish.reserve_bytes, now=now)
-    context = wish.context_length
-    reasons = [f"{layout.words()} of {len(wish.platform.accelerators)}"]
-    if not wish.context_asked and each:
+    layout, now = _choose_layout(request, need)
+    gpus = layout.gpus or request.platform.accelerators
+    room = _available_bytes(gpus, request.reserve_bytes, now=now)
+    context = request.context_length
+    reasons = [f"{layout.describe()} of {len(request.platform.accelerators)}"]
+    if not request.context_asked and each:
         left = (room - need(layout.shards, 0)) * layout.shards
-        context, lowered = _shrunk(context, left // each)
+        context, lowered = _shrink_context(context, left // each)
         reasons += lowered
-    contexts = min(sequences, wish.parallel or GPU_CONTEXTS)
+    contexts = min(sequences, request.parallel or GPU_CONTEXTS)
     target = need(layout.shards, context * contexts)
     taken = max(need(layout.shards, context), min(target, room))
     smallest = min((gpu.total_bytes for gpu in gpus), default=0)
 
     own = [LENGTH, str(context), SEQUENCES, str(sequences), *layout.args()]
-    if wish.eager and not has_flag(args, "--enforce-eager", "--no-enforce-eager"):
+    if request.eager and not has_flag(args, "--enforce-eager", "--no-enforce-eager"):
         own.append("--enforce-eager")  # CUDA graphs take memory beside the share
         reasons.append("no CUDA graphs, which take memory of their own (--enforce-eager)")
-    if _fp8(wish) and not has_flag(args, CACHE_TYPE):
+    if _uses_fp8(request) and not has_flag(args, CACHE_TYPE):
         own += [CACHE_TYPE, "fp8"]
     if given := parse_size(flag_value(args, CACHE)):
         taken = need(layout.shards, 0) + given
     elif has_flag(args, SHARE):
-        taken = int(smallest * _number(flag_value(args, SHARE), MAX_SHARE))
+        taken = int(smallest * _parse_share(flag_value(args, SHARE), MAX_SHARE))
     elif gpus:
         share = min(MAX_SHARE, math.ceil(taken / smallest * 1000) / 1000)
         if taken <= room:  # rounded up, it must not be more than is free
@@ -192,7 +199,7 @@ def _on_gpus(wish: TuningRequest) -> Tuning:
     return Tuning(
         context_length=context,
         args=tuple(own),
-        env=select_devices(layout, wish.platform),
+        env=select_devices(layout, request.platform),
         weights_bytes=info.weights_bytes // layout.shards * workers,
         kv_bytes=cache * workers,
         compute_bytes=compute * workers,
@@ -201,16 +208,20 @@ def _on_gpus(wish: TuningRequest) -> Tuning:
     )
 
 
-def _layout(wish: TuningRequest, need: Callable[[int, int], int]) -> tuple[Layout, bool]:
-    """Return the layout, and whether it fits into what is free now.
+def _choose_layout(request: TuningRequest, need: Callable[[int, int], int]) -> tuple[Layout, bool]:
+    """Return the layout, and whether it fits into the memory that is free now.
 
-    Else it is one for what would be free without our other models. A short context is better than
-    more GPUs or the end of another model only down to a sensible length.
+    If none does, the layout is for what would be free without the other models. A shorter context
+    is preferred to more GPUs, or to unloading another model, only down to an acceptable length.
     """
-    if (given := parse_layout(wish.extra_args)) is not None:
+    if (given := parse_layout(request.extra_args)) is not None:
         return given, True
-    wanted = wish.context_length
-    lengths = [wanted] if wish.context_asked else sorted({min(wanted, n) for n in SENSIBLE})[::-1]
+    wanted = request.context_length
+    lengths = (
+        [wanted]
+        if request.context_asked
+        else sorted({min(wanted, n) for n in ACCEPTABLE_CONTEXTS})[::-1]
+    )
     layout = Layout()
     for now in (True, False):
         for length in lengths:
@@ -218,16 +229,20 @@ def _layout(wish: TuningRequest, need: Callable[[int, int], int]) -> tuple[Layou
             def fits(
                 gpus: Sequence[Accelerator], shards: int, now: bool = now, length: int = length
             ) -> bool:
-                return need(shards, length) <= _room(gpus, wish.reserve_bytes, now=now)
+                return need(shards, length) <= _available_bytes(
+                    gpus, request.reserve_bytes, now=now
+                )
 
-            layout = spread(wish.platform, wish.info, fits=fits, parallel=wish.parallel)
+            layout = choose_layout(
+                request.platform, request.info, fits=fits, parallel=request.parallel
+            )
             if fits(layout.gpus, layout.shards):
                 return layout, now
     return layout, False
 
 
-def _room(gpus: Sequence[Accelerator], reserve_bytes: int, *, now: bool) -> int:
-    """Return what the tightest of the GPUs gives to one instance."""
+def _available_bytes(gpus: Sequence[Accelerator], reserve_bytes: int, *, now: bool) -> int:
+    """Return the bytes that one instance can have on the tightest of the GPUs."""
     return min(
         (
             min(
@@ -241,7 +256,7 @@ def _room(gpus: Sequence[Accelerator], reserve_bytes: int, *, now: bool) -> int:
 
 
 def parse_size(text: str | None) -> int:
-    """Read a size as vLLM does (`4G` is binary, `4g` decimal), 0 if it is none."""
+    """Parse a size as vLLM does (`4G` is binary, `4g` decimal); 0 if it is not one."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([kmgtKMGT]?)", text or "")
     if found is None:
         return 0
@@ -249,38 +264,38 @@ def parse_size(text: str | None) -> int:
     return int(float(found[1]) * step ** " kmgt".index(found[2].lower() or " "))
 
 
-def _at_most(wish: TuningRequest, usual: int) -> int:
-    return min(usual, wish.at_most or usual)
+def _limit_sequences(request: TuningRequest, usual: int) -> int:
+    return min(usual, request.at_most or usual)
 
 
-def _number(text: str | None, default: float) -> float:
+def _parse_share(text: str | None, default: float) -> float:
     try:
         return float(text or "")
     except ValueError:
         return default
 
 
-def _activations(info: ModelInfo, sequences: int) -> int:
+def _estimate_activations(info: ModelInfo, sequences: int) -> int:
     """Estimate one step's buffers on a GPU: hidden states of a batch, and the logits."""
     hidden = GPU_BATCH * (info.embedding_length or 0) * 2 * 8
     return hidden + sequences * (info.vocab_size or 0) * 4
 
 
-def _shrunk(context: int, tokens: int) -> tuple[int, list[str]]:
-    """Return the context that `tokens` of cache hold, halved from above, and why."""
+def _shrink_context(context: int, tokens: int) -> tuple[int, list[str]]:
+    """Halve the context until `tokens` of cache hold it; return it, and the reason."""
     lowered = context
-    while lowered > tokens and lowered > LEAST_CONTEXT:
-        lowered = max(LEAST_CONTEXT, -(-lowered // 2 // BLOCK) * BLOCK)
+    while lowered > tokens and lowered > MIN_CONTEXT:
+        lowered = max(MIN_CONTEXT, -(-lowered // 2 // BLOCK) * BLOCK)
     if lowered == context:
         return context, []
     return lowered, [f"context lowered from {context} to {lowered} tokens to fit into memory"]
 
 
-def _blocks(size: int, each: int) -> int:
-    """Round up to whole blocks of the CPU's cache (128 tokens), one more for its null block."""
+def _round_to_blocks(size: int, each: int) -> int:
+    """Round up to whole blocks of the CPU's cache (128 tokens), plus its null block."""
     block = max(1, each * 128)
     return (-(-size // block) + 1) * block
 
 
-def _fp8(wish: TuningRequest) -> bool:
-    return wish.kv_cache_type in ("q8_0", "q4_0", "fp8") and wish.on_gpu
+def _uses_fp8(request: TuningRequest) -> bool:
+    return request.kv_cache_type in ("q8_0", "q4_0", "fp8") and request.on_gpu

@@ -1,8 +1,9 @@
 """How vLLM spreads a model over GPUs and machines. Pure.
 
-The rule is vLLM's own advice: nothing if it fits one GPU; tensor parallel over as few as hold it;
-pipeline parallel where the heads cannot be divided; over several machines tensor parallel within
-and pipeline parallel between them. The flags of several machines are the user's, and are counted.
+This follows vLLM's own advice: one GPU if the model fits; tensor parallelism over as few GPUs as
+hold it; pipeline parallelism where its heads cannot be divided. Over several machines the user sets
+the flags (tensor parallel within a machine, pipeline parallel between them), and vllama counts
+them.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ SEQUENCES_A_REPLICA = 256
 class Layout:
     """How many processes share the model (`tensor` × `pipeline`), and how many copies there are.
 
-    `gpus` are those of this machine that are used, empty: none, or as the user says.
+    `gpus` are the GPUs of this machine that are used; it is empty without GPUs, or where the user's
+    flags decide (`given`).
     """
 
     tensor: int = 1
@@ -37,23 +39,23 @@ class Layout:
 
     @property
     def shards(self) -> int:
-        """In how many parts one copy of the model lies."""
+        """Number of parts that one copy of the model is split into."""
         return self.tensor * self.pipeline
 
     @property
     def processes(self) -> int:
-        """How many workers there are, on all machines."""
+        """Number of workers on all machines."""
         return self.shards * self.data
 
     def args(self) -> tuple[str, ...]:
-        """Return the flags, none for what is vLLM's default or the user's own."""
+        """Return the flags, without vLLM's defaults and the user's own."""
         if self.given:
             return ()
         pairs = ((TENSOR[0], self.tensor), (PIPELINE[0], self.pipeline), (DATA[0], self.data))
         return tuple(word for name, n in pairs if n > 1 for word in (name, str(n)))
 
-    def words(self) -> str:
-        """Say it in a sentence's part."""
+    def describe(self) -> str:
+        """Describe the layout in a part of a sentence."""
         parts = [f"tensor parallel {self.tensor}"] if self.tensor > 1 else []
         parts += [f"pipeline parallel {self.pipeline}"] if self.pipeline > 1 else []
         parts += [f"{self.data} copies (data parallel)"] if self.data > 1 else []
@@ -61,7 +63,7 @@ class Layout:
 
 
 def parse_layout(args: Sequence[str]) -> Layout | None:
-    """Return the layout that the user's own flags ask for, None if they say nothing of it."""
+    """Return the layout that the user's flags ask for, None if they ask for none."""
     if not any(has_flag(args, *names) for names in (TENSOR, PIPELINE, DATA, NODES, (BACKEND,))):
         return None
     return Layout(
@@ -80,18 +82,18 @@ def spans_machines(args: Sequence[str]) -> bool:
 def can_divide(info: ModelInfo, tensor: int) -> bool:
     """Tell whether the model's heads can be shared among `tensor` GPUs.
 
-    Key/value heads may also be fewer than GPUs: each is then copied to the same number of them.
+    There may be fewer key/value heads than GPUs; each is then copied to the same number of GPUs.
     """
     heads = info.head_count or 1
     kv_heads = max(info.head_count_kv or (heads,))
     return heads % tensor == 0 and (kv_heads % tensor == 0 or tensor % kv_heads == 0)
 
 
-def shapes(info: ModelInfo, gpus: int) -> Iterator[tuple[int, int]]:
+def iterate_shapes(info: ModelInfo, gpus: int) -> Iterator[tuple[int, int]]:
     """Yield (tensor, pipeline) for up to `gpus` GPUs, best first.
 
-    Tensor parallel alone, which makes each answer faster, then with a pipeline, which does not;
-    fewest GPUs first within each.
+    Tensor parallelism alone comes first, because it makes each answer faster; a pipeline does not.
+    Fewer GPUs come first within each.
     """
     tensors = [count for count in range(1, gpus + 1) if can_divide(info, count)]
     yield from ((tensor, 1) for tensor in tensors)
@@ -102,23 +104,23 @@ def shapes(info: ModelInfo, gpus: int) -> Iterator[tuple[int, int]]:
                 yield tensor, count // tensor
 
 
-def spread(
+def choose_layout(
     platform: Platform,
     info: ModelInfo,
     *,
     fits: Callable[[Sequence[Accelerator], int], bool],
     parallel: int | None,
 ) -> Layout:
-    """Choose the GPUs and the layout: the fewest GPUs, the roomiest first, that hold the model.
+    """Choose the layout with the fewest GPUs that hold the model, those with most memory first.
 
-    `fits(gpus, shards)` judges memory. If nothing fits, the widest layout is returned, whose
-    numbers then say by how much. Copies are made only for more requests at once than one copy
-    takes, and only on GPUs that are left.
+    `fits(gpus, shards)` decides about memory. If nothing fits, the result is the widest layout, so
+    that its numbers tell how much is missing. Copies are made only for more parallel requests than
+    one copy takes, on GPUs that are left.
     """
     usable = platform.of(Vendor.NVIDIA) or platform.of(Vendor.AMD)
     gpus = sorted(usable, key=lambda gpu: (-gpu.free_bytes, gpu.index))
     widest = (1, 1)  # by the number of GPUs
-    for tensor, pipeline in shapes(info, len(gpus)):
+    for tensor, pipeline in iterate_shapes(info, len(gpus)):
         count = tensor * pipeline
         if fits(gpus[:count], count):
             wanted = -(-(parallel or 1) // SEQUENCES_A_REPLICA)
@@ -132,7 +134,7 @@ def spread(
 
 
 def select_devices(layout: Layout, platform: Platform) -> tuple[tuple[str, str], ...]:
-    """Return the variable that shows only the chosen GPUs, if they are not all there are."""
+    """Return the variable that hides the GPUs that were not chosen."""
     everything = platform.of(Vendor.NVIDIA) or platform.of(Vendor.AMD)
     if not layout.gpus or len(layout.gpus) == len(everything):
         return ()

