@@ -154,6 +154,17 @@ FAULTS = [
         ),
         "`traits` is not pure",
     ),
+    (with_method("slots", lambda self, parallel: 4), "`slots` returns more slots"),
+    (with_method("lacks", lambda self, *_: "is slow"), "`lacks` returns 'is slow'"),
+    (with_method("tune", lambda self, request: next(COUNTER)), "`tune` is not pure"),
+    (
+        type(
+            "Bad",
+            (Good,),
+            {name: lambda self, *_: ("GET", "x") for name in ("sleeps", "sleep", "wake", "asleep")},
+        )(),
+        "`wake` returns ('GET', 'x')",
+    ),
     (Good(failures=(FailurePattern(pattern="(", cause="c"),)), "a bad regular expression: ("),
     (
         Good(failures=(FailurePattern(pattern="(a)", cause="{0} {1}"),)),

@@ -21,7 +21,14 @@ from typing import Any
 from vllama.chat.engine.traits import Traits
 from vllama.chat.request import Sampling
 from vllama.engines.base import Engine, Installation, Missing, Mode, SearchPaths, Settings
-from vllama.engines.capabilities import Attachable, Sleeping
+from vllama.engines.capabilities import (
+    Attachable,
+    Limited,
+    Sleeping,
+    Slotted,
+    Tunable,
+    TuningRequest,
+)
 from vllama.engines.contract import AdapterError, validate_adapter
 from vllama.engines.probe_server import serve_probes
 from vllama.errors import ConfigError
@@ -115,9 +122,7 @@ def check_engine(adapter: object, recordings: Sequence[Recording] = ()) -> list[
             _check_probe(engine),
             _check_recordings(engine, recordings),
         ]
-        if isinstance(engine, Sleeping):
-            checks.append(_check_sleep(engine))
-    checks.append(_check_traits(engine))
+    checks += [_check_traits(engine), _check_capabilities(engine)]
     return list(dict.fromkeys(finding for check in checks for finding in _run(check)))
 
 
@@ -233,11 +238,30 @@ def _check_attach(engine: Attachable) -> Iterator[str]:
         yield f"`attach` returns the path '{path}': a path begins with '/'"
 
 
-def _check_sleep(engine: Sleeping) -> Iterator[str]:
-    for name in ("sleep", "wake", "asleep"):
-        method, path = getattr(engine, name)()
-        if method not in ("GET", "POST", "PUT") or not path.startswith("/"):
-            yield f"`{name}` returns {(method, path)!r}: return a method and a path"
+def _check_capabilities(engine: Engine) -> Iterator[str]:
+    """Call what the adapter has of the optional protocols."""
+    if isinstance(engine, Sleeping):
+        for name in ("sleep", "wake", "asleep"):
+            method, path = getattr(engine, name)()
+            if method not in ("GET", "POST", "PUT") or not path.startswith("/"):
+                yield f"`{name}` returns {(method, path)!r}: return a method and a path"
+    if isinstance(engine, Slotted) and not (engine.slots(None) > 0 and 0 < engine.slots(2) <= 2):
+        yield "`slots` returns more slots than are asked for, or none"
+    if isinstance(engine, Limited) and (words := engine.lacks(None, None, None)) is not None:
+        yield f"`lacks` returns {words!r} for a model of which nothing is known: return None"
+    if isinstance(engine, Tunable):
+        for platform in PLATFORMS:
+            request = TuningRequest(
+                platform=platform, info=MODEL, mode=engine.modes[0], context_length=CONTEXT,
+                installation=Installation(engine=engine.name, version="1.0"), parallel=None,
+                context_asked=True, on_gpu=bool(platform.accelerators), kv_cache_type=None,
+                reserve_bytes=0, extra_args=(),
+            )  # fmt: skip
+            tuning = engine.tune(request)
+            if tuning != engine.tune(request):
+                yield "`tune` is not pure: the same request gave another result"
+            if tuning.context_length != CONTEXT:
+                yield "`tune` changes the context although `context_asked` is set"
 
 
 def _check_traits(engine: Engine) -> Iterator[str]:
