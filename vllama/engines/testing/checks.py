@@ -1,26 +1,19 @@
-"""Check an adapter without its engine: the conformance kit for packages that add one.
-
-In a package's tests: `assert check_engine(ENGINE) == []`. From a shell: `vllama engines check
-MODULE:OBJECT`. Nothing is installed and no engine is started. The adapter's functions are called
-with made-up machines and models, and its probe is run against a small HTTP server of this module.
-"""
+"""The checks of the conformance kit; each yields what is wrong, one sentence each."""
 
 from __future__ import annotations
 
 import asyncio
-import importlib
 import re
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from vllama.chat.engine.traits import Traits
 from vllama.chat.request import Sampling
-from vllama.engines.base import Engine, Installation, Missing, Mode, SearchPaths, Settings
+from vllama.engines.base import Engine, Installation, Missing, SearchPaths
 from vllama.engines.capabilities import (
     Attachable,
     Limited,
@@ -29,50 +22,23 @@ from vllama.engines.capabilities import (
     Tunable,
     TuningRequest,
 )
-from vllama.engines.contract import AdapterError, validate_adapter
-from vllama.engines.probe_server import serve_probes
-from vllama.errors import ConfigError
-from vllama.hardware.types import Accelerator, Platform, Vendor
-from vllama.models.types import Bundle, Format, ModelInfo
+from vllama.engines.testing.probe_server import serve_probes
+from vllama.engines.testing.samples import (
+    CHAT,
+    COMMON_LINES,
+    CONTEXT,
+    KEY,
+    MODEL,
+    PLATFORMS,
+    PORT,
+    USER_ARGUMENTS,
+    USER_VARIABLES,
+    launch,
+    make_bundle,
+    make_settings,
+)
 from vllama.supervise.probe import check as probe_once
 from vllama.supervise.spec import Endpoint, Exit, Fault, LaunchSpec
-
-GIB = 1024**3
-KEY = "a-secret-key"
-PORT = 43217
-CONTEXT = 4096
-USER_ARGUMENTS = ("--flag-of-the-user", "1")
-USER_VARIABLES = {"PATH": "/bin", "HOME": "/home/u", "HOST": "0.0.0.0", "MY_PASSWORD": "hunter2"}
-# lines that many programs print, and what they mean
-COMMON_LINES = (
-    ("OSError: [Errno 98] Address already in use", Fault.PORT),
-    ("torch.OutOfMemoryError: CUDA out of memory.", Fault.MEMORY),
-    ("OSError: [Errno 12] Cannot allocate memory", Fault.MEMORY),
-)
-LINUX = Platform(
-    os="linux", arch="x86_64", cores=4, ram_total_bytes=16 * GIB, ram_available_bytes=12 * GIB
-)
-PLATFORMS = (
-    LINUX,
-    replace(LINUX, accelerators=(_gpu := Accelerator(
-        vendor=Vendor.NVIDIA, index=0, name="NVIDIA H100", total_bytes=80 * GIB,
-        free_bytes=79 * GIB,
-    ),)),
-    replace(LINUX, os="darwin", arch="arm64", accelerators=(
-        replace(_gpu, vendor=Vendor.APPLE, name="Apple M3"),
-    )),
-)  # fmt: skip
-MODEL = ModelInfo(
-    architecture="llama", parameter_count=134_515_008, quant="Q4_1", context_length=8192,
-    embedding_length=576, block_count=30, head_count=9, head_count_kv=(3,), key_length=64,
-    value_length=64, vocab_size=49152, weights_bytes=96_570_000,
-)  # fmt: skip
-
-
-CHAT = {
-    "model": "m", "messages": [{"role": "user", "content": "Hi"}], "stream": True,
-    "temperature": 0.8, "top_k": 40, "stop": ["x"], "seed": 7, "max_tokens": 9,
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,43 +56,7 @@ class Recording:
     retryable: bool = False
 
 
-def load_object(target: str) -> object:
-    """Import `MODULE:OBJECT`, from the current folder too. Raises ConfigError."""
-    module, colon, name = target.partition(":")
-    if not (module and colon and name):
-        raise ConfigError(
-            f"cannot check '{target}': it does not name an object",
-            hint="write MODULE:OBJECT, such as my_package.adapter:ENGINE",
-        )
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        return getattr(importlib.import_module(module), name)
-    except Exception as error:  # the adapter's own code may raise anything
-        raise ConfigError(f"cannot load '{target}': {type(error).__name__}: {error}") from error
-    finally:
-        sys.path.pop(0)
-
-
-def check_engine(adapter: object, recordings: Sequence[Recording] = ()) -> list[str]:
-    """Return what is wrong with an adapter, one sentence each; an empty list if nothing is."""
-    try:
-        engine = validate_adapter(adapter)
-    except AdapterError as error:
-        return [str(error)]
-    checks = [_check_names(engine), _check_answers(engine), _check_failures(engine)]
-    if isinstance(engine, Attachable):
-        checks.append(_check_attach(engine))
-    else:
-        checks += [
-            _check_launch(engine),
-            _check_probe(engine),
-            _check_recordings(engine, recordings),
-        ]
-    checks += [_check_traits(engine), _check_capabilities(engine)]
-    return list(dict.fromkeys(finding for check in checks for finding in _run(check)))
-
-
-def _run(check: Iterator[str]) -> Iterator[str]:
+def collect(check: Iterator[str]) -> Iterator[str]:
     """Yield a check's findings; an exception of the adapter is one of them."""
     try:
         yield from check
@@ -138,7 +68,7 @@ def _run(check: Iterator[str]) -> Iterator[str]:
         yield f"it raised {type(error).__name__}: {error} (in {where})"
 
 
-def _check_names(engine: Engine) -> Iterator[str]:
+def check_names(engine: Engine) -> Iterator[str]:
     if not re.fullmatch(r"[a-z0-9][a-z0-9._-]*", engine.name):
         yield f"`name` is '{engine.name}': use lower-case letters, digits, '.', '_' and '-'"
     if engine.name in engine.aliases:
@@ -149,7 +79,7 @@ def _check_names(engine: Engine) -> Iterator[str]:
         yield "`modes` is empty: it would never be started"
 
 
-def _check_answers(engine: Engine) -> Iterator[str]:
+def check_answers(engine: Engine) -> Iterator[str]:
     """Call what the planner asks about machines and models."""
     for platform in PLATFORMS:
         score, reason = engine.preference(platform)
@@ -168,14 +98,14 @@ def _check_answers(engine: Engine) -> Iterator[str]:
         yield f"`find` returns something of engine '{found.engine}'"
 
 
-def _check_launch(engine: Engine) -> Iterator[str]:
+def check_launch(engine: Engine) -> Iterator[str]:
     """Build the start of a process in each mode, twice."""
     for mode in engine.modes:
-        settings = _make_settings(mode, extra_args=USER_ARGUMENTS)
+        settings = make_settings(mode, extra_args=USER_ARGUMENTS)
         environ = dict(USER_VARIABLES)
         endpoint = Endpoint(port=PORT, api_key=KEY)
-        spec = _launch(engine, settings, endpoint, environ)
-        again = _launch(engine, settings, endpoint, dict(environ))
+        spec = launch(engine, settings, endpoint, environ)
+        again = launch(engine, settings, endpoint, dict(environ))
         if (spec.argv, dict(spec.env)) != (again.argv, dict(again.env)):
             yield "`launch` is not pure: the same arguments gave another command line"
         if environ != USER_VARIABLES:
@@ -209,12 +139,12 @@ def _check_launch(engine: Engine) -> Iterator[str]:
                 yield f"`launch` returns a probe of '{path}': a path begins with '/'"
 
 
-def _check_probe(engine: Engine) -> Iterator[str]:
+def check_probe(engine: Engine) -> Iterator[str]:
     """Run the probe against a server that behaves as the probe expects, and as it does not."""
-    settings = _make_settings(engine.modes[0])
+    settings = make_settings(engine.modes[0])
     with serve_probes() as server:
         port = server.server_port
-        spec = _launch(engine, settings, Endpoint(port=port, api_key=KEY), USER_VARIABLES)
+        spec = launch(engine, settings, Endpoint(port=port, api_key=KEY), USER_VARIABLES)
         takes_key = KEY in " ".join(spec.env.values())
         server.probe, server.key = spec.probe, KEY if takes_key else None
         if not _probe(spec):
@@ -230,7 +160,7 @@ def _check_probe(engine: Engine) -> Iterator[str]:
             )
 
 
-def _check_attach(engine: Attachable) -> Iterator[str]:
+def check_attach(engine: Attachable) -> Iterator[str]:
     endpoints, path = engine.attach()
     if not all(isinstance(endpoint, Endpoint) for endpoint in endpoints):
         yield "`attach` returns something that is not an Endpoint"
@@ -238,7 +168,7 @@ def _check_attach(engine: Attachable) -> Iterator[str]:
         yield f"`attach` returns the path '{path}': a path begins with '/'"
 
 
-def _check_capabilities(engine: Engine) -> Iterator[str]:
+def check_capabilities(engine: Engine) -> Iterator[str]:
     """Call what the adapter has of the optional protocols."""
     if isinstance(engine, Sleeping):
         for name in ("sleep", "wake", "asleep"):
@@ -264,10 +194,10 @@ def _check_capabilities(engine: Engine) -> Iterator[str]:
                 yield "`tune` changes the context although `context_asked` is set"
 
 
-def _check_traits(engine: Engine) -> Iterator[str]:
+def check_traits(engine: Engine) -> Iterator[str]:
     """Compare what the adapter declares with how it was launched, and with itself."""
     for mode in engine.modes:
-        settings, bundle = _make_settings(mode), _make_bundle(engine.formats[0])
+        settings, bundle = make_settings(mode), make_bundle(engine.formats[0])
         traits = engine.traits(bundle, settings)
         if _values(traits) != _values(engine.traits(bundle, settings)):
             yield "`traits` is not pure: the same arguments gave other traits"
@@ -280,7 +210,7 @@ def _check_traits(engine: Engine) -> Iterator[str]:
         if unknown := sorted(set(traits.parameters) - set(Sampling.__struct_fields__)):
             yield f"`traits` has unknown names in `parameters`: {', '.join(unknown)}"
         if traits.finish_body:
-            yield from _check_body(traits.finish_body)
+            yield from check_body(traits.finish_body)
         for field in fields(traits):
             path = getattr(traits, field.name) if field.name.endswith("_path") else None
             if path is not None and not path.startswith("/"):
@@ -289,7 +219,7 @@ def _check_traits(engine: Engine) -> Iterator[str]:
             yield f"`traits` does not take messages of the roles {', '.join(sorted(lacks))}"
 
 
-def _check_body(finish_body: Callable[[dict[str, Any]], object]) -> Iterator[str]:
+def check_body(finish_body: Callable[[dict[str, Any]], object]) -> Iterator[str]:
     """Finish a chat's body twice."""
     first, second = finish_body(deepcopy(CHAT)), finish_body(deepcopy(CHAT))
     if not isinstance(first, dict):
@@ -302,7 +232,7 @@ def _check_body(finish_body: Callable[[dict[str, Any]], object]) -> Iterator[str
             yield f"`finish_body` drops `{name}`"
 
 
-def _check_failures(engine: Engine) -> Iterator[str]:
+def check_failures(engine: Engine) -> Iterator[str]:
     """Compile each pattern and fill its sentences."""
     for pattern in engine.failures:
         try:
@@ -317,9 +247,9 @@ def _check_failures(engine: Engine) -> Iterator[str]:
                 yield f"`failures` uses a group in '{words}' that {pattern.pattern} does not have"
 
 
-def _check_recordings(engine: Engine, recordings: Sequence[Recording]) -> Iterator[str]:
+def check_recordings(engine: Engine, recordings: Sequence[Recording]) -> Iterator[str]:
     """Diagnose recorded exits, and lines that any program may print."""
-    diagnose = _launch(engine, _make_settings(engine.modes[0]), Endpoint(port=PORT), {}).diagnose
+    diagnose = launch(engine, make_settings(engine.modes[0]), Endpoint(port=PORT), {}).diagnose
     for line, fault in COMMON_LINES:
         told = diagnose(Exit(code=1, output=("before", line, "after")))
         if told.fault is not fault:
@@ -333,33 +263,6 @@ def _check_recordings(engine: Engine, recordings: Sequence[Recording]) -> Iterat
                 f"the recording of '{one.cause}' has the fault {told.fault} (retryable: "
                 f"{told.retryable}), not {one.fault} ({one.retryable})"
             )
-
-
-# -- made-up arguments ---------------------------------------------------------------------------
-
-
-def _make_settings(mode: Mode, *, extra_args: tuple[str, ...] = ()) -> Settings:
-    return Settings(mode=mode, alias="m:latest", context_length=CONTEXT, extra_args=extra_args)
-
-
-def _make_bundle(format_: Format) -> Bundle:
-    path = Path("/models/m.gguf" if format_ is Format.GGUF else "/models/m")
-    return Bundle(
-        name="m:latest", store="folder", format=format_, path=path, files=(path,),
-        size_bytes=98_362_432, digest="0" * 64, modified_s=0.0, hub_id="org/m",
-    )  # fmt: skip
-
-
-def _launch(
-    engine: Engine, settings: Settings, endpoint: Endpoint, environ: Mapping[str, str]
-) -> LaunchSpec:
-    installation = Installation(
-        engine=engine.name,
-        version="1.0",
-        python=Path("/env/bin/python"),
-        executable=Path("/env/bin/program"),
-    )
-    return engine.launch(_make_bundle(engine.formats[0]), settings, installation, endpoint, environ)
 
 
 def _values(traits: Traits) -> dict[str, object]:

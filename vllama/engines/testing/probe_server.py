@@ -1,4 +1,4 @@
-"""A small HTTP server that answers an adapter's probe, for `testing`."""
+"""A small HTTP server that answers an adapter's probe."""
 
 from __future__ import annotations
 
