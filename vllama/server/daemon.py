@@ -233,7 +233,7 @@ class Daemon:
             return (await self._catalog.find(name)).bundle
         except ModelNotFound:
             pass
-        loop, cancel = asyncio.get_running_loop(), threading.Event()
+        cancel = threading.Event()
         try:
             return await asyncio.to_thread(
                 self._library.pull,
@@ -241,7 +241,7 @@ class Daemon:
                 formats=loadable_formats(self._facts),
                 fits=FitsHere(self._facts),
                 to_load=True,
-                progress=lambda event: void(loop.call_soon_threadsafe(self._reporter.pull, event)),
+                progress=self._reporter.pull,
                 cancel=cancel,
             )
         finally:
@@ -281,7 +281,3 @@ def scheduler_limits(config: Config, facts: Facts) -> Limits:
         max_queue=config.max_queue,
         hang_s=config.hang_timeout_s or math.inf,
     )
-
-
-def void(_: object) -> None:
-    """Drop a value."""

@@ -188,7 +188,7 @@ def install_one(settings: Config, name: str, *, yes: bool, extra_args: Sequence[
     """
     import asyncio
 
-    from vllama.cli.installing import confirm_install, describe_offer, install_with_progress
+    from vllama.cli.engine_install import confirm_install, describe_offer, install_with_progress
     from vllama.cli.output import say, say_aside, show_warning
     from vllama.engines.install import check_installation, make_offer, uninstall
 

@@ -65,7 +65,7 @@ def serve(
         try:
             return startup.serve(settings, reporter, load)
         except EngineMissing as error:
-            from vllama.cli.installing import offer_missing
+            from vllama.cli.engine_install import offer_missing
 
             terminal.close()
             if not offer_missing(settings, error, yes=yes):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.facts import CPU
-from vllama.cli.installing import describe_offer, find_offers, pick_offer
+from vllama.cli.engine_install import describe_offer, find_offers, pick_offer
 from vllama.engines.install import Offer, make_offer
 from vllama.engines.llamacpp.llama_cpp_python import ENGINE as PYTHON_SERVER
 from vllama.engines.llamacpp.llama_server import ENGINE as NATIVE
