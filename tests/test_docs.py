@@ -9,6 +9,7 @@ import pytest
 
 from vllama import errors
 from vllama.cli.app import INTERRUPTED
+from vllama.relay.relay import TRANSITIONS, RelayState
 from vllama.scheduler.views import Phase
 from vllama.supervise.spec import State
 
@@ -100,7 +101,15 @@ def state_diagrams() -> list[set[str]]:
 
 
 def test_the_diagrams_have_all_states():
-    assert state_diagrams() == [set(Phase), set(State)]
+    assert state_diagrams() == [set(Phase), {state.value for state in RelayState}, set(State)]
+
+
+def test_the_diagram_of_an_answer_has_its_transitions():
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    arrows = set(re.findall(r"^ *(\w+) --> (\w+)", page, re.MULTILINE))
+    for state, following in TRANSITIONS.items():
+        drawn = {after for before, after in arrows if before == state.value}
+        assert drawn == {after.value for after in following}, state
 
 
 def test_the_rooms_of_the_architecture_are_those_of_the_package():

@@ -18,7 +18,7 @@ from vllama.chat.request import Call
 from vllama.http.head_cache import Head
 from vllama.http.request import Request
 from vllama.relay.fast_path import RewritePath
-from vllama.relay.relay import Relay
+from vllama.relay.relay import Relay, RelayState
 from vllama.supervise.spec import Endpoint
 from vllama.upstream.connection import Connection
 from vllama.upstream.pool import Upstream
@@ -101,11 +101,12 @@ class Stream:
         self.connection.connection_made(self.engine)
         self.engine.set_protocol(self.connection)
         self.relay._connection = self.connection
+        self.relay._state = RelayState.AWAITING_HEAD  # as `run` leaves it
         self.connection.request(b"", self.relay)
         self.read(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
 
     @property
-    def on_lane(self) -> bool:
+    def on_fast_path(self) -> bool:
         return isinstance(self.engine.protocol, RewritePath)
 
     def read(self, data: bytes) -> None:
@@ -174,11 +175,11 @@ def test_a_read_may_end_within_the_size_of_a_chunk() -> None:
 
 
 @pytest.mark.parametrize("kind", REPLIES)
-def test_plain_tokens_take_the_lane(kind: str) -> None:
+def test_plain_tokens_take_the_fast_path(kind: str) -> None:
     stream = Stream(kind)
     for text in "abc":
         stream.read(framed(event(text)))
-    assert stream.on_lane
+    assert stream.on_fast_path
     stream.read(framed(event("d")) + framed(event("ef")) + framed(event("g")))
     assert len(stream.told()) == 4  # one write for a read
     stream.connection.release()
@@ -189,26 +190,26 @@ def test_an_engine_waits_for_a_slow_client() -> None:
     stream = Stream("chat")
     for text in "ab":
         stream.read(framed(event(text)))
-    assert stream.on_lane
+    assert stream.on_fast_path
     stream.client.paused = True
     stream.request.writes = stream.relay
     stream.request.flow(paused=True)
-    assert not stream.on_lane and stream.engine.paused
+    assert not stream.on_fast_path and stream.engine.paused
     stream.read(framed(event("c")))  # was read before the pause
-    assert len(stream.told()) == 3 and not stream.on_lane
+    assert len(stream.told()) == 3 and not stream.on_fast_path
     stream.client.paused = False
     stream.request.flow(paused=False)
     assert not stream.engine.paused
     stream.read(framed(event("d")))
-    assert len(stream.told()) == 4 and stream.on_lane
+    assert len(stream.told()) == 4 and stream.on_fast_path
 
 
-def test_an_error_in_the_stream_ends_the_lane() -> None:
+def test_an_error_in_the_stream_ends_the_fast_path() -> None:
     stream = Stream("chat")
     for text in "ab":
         stream.read(framed(event(text)))
     stream.read(framed(b'data: {"error": {"message": "no memory"}}\n\n'))
-    assert not stream.on_lane
+    assert not stream.on_fast_path
     stream.read(framed(event("c")))
     assert len(stream.told()) == 2
 

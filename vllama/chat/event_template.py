@@ -1,4 +1,4 @@
-"""The template read: events that differ from the one before in their text only.
+"""A template of plain events, which differ from the one before in their text only.
 
 Most of a stream looks like that. Once an event was decoded and found to be a plain token, all that
 stands before its text and all that stands after it are kept; a read that begins and ends the same
@@ -8,6 +8,7 @@ text, so that it need not be decoded (half the cost of a token). Several may com
 What the client gets for such an event is known too: `first`, the time, `before`, the text, `after`.
 With both the relay can take a token from socket to socket without asking its reply
 (relay/fast_path.py).
+
 Where the client gets the engine's own event but for its beginning, `first` stands for the first
 `skip` bytes of it, and the rest is taken from the read: what a stream keeps for itself is cold in
 the processor's cache whenever its next token comes. For that reason streams share what is alike.
@@ -29,7 +30,7 @@ MAX_SKIP = 32  # of an event's own beginning, `data: {` as a rule
 class TimestampCache:
     """The text of the time from `since_ns` until `until_ns` (Unix ns); this one is empty, for ever.
 
-    Streams share one, so that it is written once for all tokens of a timestamp.
+    Streams share one, so that it is written once for all tokens of one moment.
     """
 
     __slots__ = ("since_ns", "text", "until_ns")
@@ -92,7 +93,7 @@ class EventTemplate:
         self._tries = tries
 
     def match(self, read: bytes) -> list[bytes] | None:
-        """Return the texts of a template read, as JSON without the quotes; None for any other."""
+        """Return the texts of a read that looks like it, JSON without the quotes; else None."""
         if not self.tail:
             return None
         # before a tail there is the head, or something else with a quote

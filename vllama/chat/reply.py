@@ -215,7 +215,7 @@ class Reply:
         self._filters = filters
         self._stops = stops
         self._failure: VllamaError | None = None
-        self._has_enough = False
+        self.has_enough = False
 
     @property
     def content_type(self) -> str:
@@ -267,8 +267,8 @@ class Reply:
             template.forget()
         elif plain and text is not None:
             template.learn(chunk, text, written)
-        if self._stops is not None and self._stops.is_over and not self._has_enough:
-            self._has_enough = True
+        if self._stops is not None and self._stops.is_over and not self.has_enough:
+            self.has_enough = True
             self.on_enough()
         return written
 
@@ -280,7 +280,7 @@ class Reply:
         if self._failure is not None:
             raise self._failure
         out: list[bytes] = []
-        if not self._has_enough:  # else the engine was cut off, maybe in the midst of an event
+        if not self.has_enough:  # else the engine was cut off, maybe in the midst of an event
             for payload in self._reader.close():
                 self._take(payload, now_ns, out)
         self.tally.check_complete()

@@ -1,6 +1,6 @@
-"""The one streaming loop: engine → translator → client.
+"""One answer on its way from the engine to the client, as a machine of states.
 
-The commit point: nothing is sent before the first translated bytes exist, because some engines
+The commit point: nothing is sent before the first bytes for the client exist, because some engines
 report an error after their 200. Before it an error is raised, so that the caller answers with
 status and body of the dialect; after it the dialect's in-stream error is sent and the answer
 ends. A client that leaves cuts the engine's connection, which stops the generation.
@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from enum import Enum
 
-from vllama.chat.event_template import EventTemplate
 from vllama.chat.reply import Reply
 from vllama.chat.request import Call
 from vllama.dialects.errors import clean_engine_error
@@ -29,28 +29,49 @@ ESTIMATE = "estimate"
 MAX_ERROR_BYTES = 64 * 1024
 
 
+class RelayState(Enum):
+    """Where an answer stands."""
+
+    CONNECTING = "connecting"
+    AWAITING_HEAD = "awaiting_head"
+    STREAMING = "streaming"
+    DRAINING = "draining"  # no more comes of the engine; the end has still to be sent
+    DONE = "done"
+    ABORTED = "aborted"  # the client has left
+
+
+TRANSITIONS: Mapping[RelayState, frozenset[RelayState]] = {
+    RelayState.CONNECTING: frozenset({RelayState.AWAITING_HEAD, RelayState.ABORTED}),
+    RelayState.AWAITING_HEAD: frozenset(
+        {RelayState.STREAMING, RelayState.DRAINING, RelayState.ABORTED}
+    ),
+    RelayState.STREAMING: frozenset({RelayState.DRAINING, RelayState.ABORTED}),
+    RelayState.DRAINING: frozenset({RelayState.DONE, RelayState.ABORTED}),
+    RelayState.DONE: frozenset(),
+    RelayState.ABORTED: frozenset(),
+}
+"""What may follow each state; docs/architecture.md has it as a diagram."""
+
+_OPEN = (RelayState.CONNECTING, RelayState.AWAITING_HEAD, RelayState.STREAMING)
+
+
 class Relay:
     """One answer on its way; a sink of the upstream connection."""
 
     __slots__ = (
-        "_concluded",
+        "_before_finish",
         "_connection",
-        "_cut",
         "_deliver",
-        "_diverted",
-        "_ended",
         "_error",
         "_error_body",
         "_failure",
-        "_gone",
         "_headers",
         "_request",
+        "_state",
         "_status",
         "_tail",
-        "_template",
         "_upstream",
         "_waiter",
-        "_waits",
         "_whole",
         "reply",
     )
@@ -74,22 +95,17 @@ class Relay:
         self._whole = whole
         self._headers = headers
         self._deliver = deliver
+        self._state = RelayState.CONNECTING
         self._upstream: Upstream | None = None
         self._connection: Connection | None = None
         self._waiter: asyncio.Future[None] | None = None
+        self._before_finish: Callable[[], Awaitable[None]] | None = None
         self._status = 0
         self._error_body = b""
         self._error: VllamaError | None = None
-        self._ended = False
-        self._cut = False
-        self._waits = False  # something comes between the engine's end and ours
-        self._concluded = False
         self._failure: Exception | None = None  # of the end, for `run` to raise
-        self._gone = False
-        reply.on_enough = self.cut
-        self._template = reply.template
-        self._diverted = False
         self._tail = b""
+        reply.on_enough = self.cut
 
     async def run(
         self,
@@ -103,51 +119,64 @@ class Relay:
         """
         request = self._request
         self._upstream = upstream
-        self._waits = before_finish is not None
+        self._before_finish = before_finish
         connection = self._connection = await upstream.connect()
         try:
             request.writes = self
             request.watch(self._client_left)
-            if not self._gone:
+            if self._state is RelayState.CONNECTING:
                 if upstream.counts is not None:
                     self.reply.tally.counts = upstream.counts.begin()
+                self._enter(RelayState.AWAITING_HEAD)
                 connection.request(upstream.encode(call), self)
-            if not (self._ended or self._error or self._gone):
+            if self._state in _OPEN:
                 self._waiter = asyncio.get_running_loop().create_future()
                 await self._waiter
             if self._failure is not None:
                 raise self._failure
-            if self._concluded:
-                return
-            if self._gone:
+            if self._state is RelayState.DRAINING:
+                if before_finish is not None:
+                    await self._before_end(before_finish)
+                self._conclude()
+            if self._state is RelayState.ABORTED:
                 raise ClientGone
-            if before_finish:
-                await self._before_end(before_finish)
-            self._end()
         finally:
             request.writes = None
             request.unwatch(self._client_left)
             connection.release()
+
+    def _enter(self, state: RelayState) -> None:
+        assert state in TRANSITIONS[self._state], f"{self._state} -> {state}"
+        self._state = state
+
+    def _drain(self) -> None:
+        """Take nothing more of the engine, and let `run` send the end."""
+        if self._state in _OPEN:
+            self._enter(RelayState.DRAINING)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     # -- sink ---------------------------------------------------------------------------------
 
     def on_head(self, status: int) -> None:
         """Keep the engine's status."""
         self._status = status
+        if self._state is RelayState.AWAITING_HEAD:
+            self._enter(RelayState.STREAMING)
 
     def on_data(self, data: bytes) -> None:
         """Translate one read and push it on."""
         out = self._translated(data)
         if not out:
             return
-        request, template = self._request, self._template
+        request = self._request
         if not request.status:
             self._start()
         request.write(out)
         if request.paused:
             self.hold()
-        elif template.tail and not self._diverted:
-            self._enter_fast_path(template)
+        elif self._state is RelayState.STREAMING and self.reply.template.tail:
+            self._enter_fast_path()
 
     def on_last(self, data: bytes) -> None:
         """Translate the last read, and keep it for `_end` to send together with what follows."""
@@ -158,83 +187,77 @@ class Relay:
             if len(self._error_body) < MAX_ERROR_BYTES:
                 self._error_body += data
             return b""
-        if self._error is not None:
+        if self._state is not RelayState.STREAMING:
             return b""
         try:
             return self.reply.feed(data, now_ns())
         except VllamaError as error:
             self._error = error
             self._leave_fast_path()
-            self._wake()
+            self._drain()
             return b""
 
     def on_end(self) -> None:
         """Note the end of the engine's answer, and end ours: before this request's task goes on."""
-        self._ended = True
-        if self._waits and self.reply.tally.counts is not None:
-            self.reply.tally.counts()  # before the engine logs anything else
-        if not (self._waits or self._gone):
-            self._concluded = True
+        if self._state is RelayState.ABORTED:
+            return
+        if self._state in _OPEN:
+            self._enter(RelayState.DRAINING)
+        if self._before_finish is None:
             try:
-                self._end()
+                self._conclude()
             except Exception as error:
                 self._failure = error
-        self._wake()
+        elif self.reply.tally.counts is not None:
+            self.reply.tally.counts()  # before the engine logs anything else
+        self._drain()
 
     def on_lost(self, error: ConnectionLost) -> None:
         """Note the loss of the engine; an answer that was complete by then is fine."""
         if not self.reply.tally.ended:
             self._error = error
-        self._ended = True
-        self._wake()
+        self._drain()
 
     def cut(self) -> None:
         """End the engine's answer here: its reply has all that it wants."""
-        self._ended = self._cut = True
         if self._connection:
             self._connection.abort()
-        self._wake()
+        self._drain()
 
-    def _wake(self) -> None:
-        """Let `run` look what has happened."""
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+    # -- the fast path ------------------------------------------------------------------------
 
-    # -- the fast path -----------------------------------------------------------------------------
-
-    def _enter_fast_path(self, template: EventTemplate) -> None:
+    def _enter_fast_path(self) -> None:
         """Let plain tokens take the short way, if the answer goes out in chunks."""
-        client = self._request.in_chunks()
-        if client is not None and self._connection is not None:
-            self._connection.divert(fast_path_for(self._connection, template, client.write))
-            self._diverted = True
+        client, connection = self._request.in_chunks(), self._connection
+        if client is not None and connection is not None and connection.fast_path is None:
+            path = fast_path_for(connection, self.reply.template, client.write)
+            connection.divert(path)
 
     def _leave_fast_path(self) -> None:
         """See to it that nothing overtakes what has to wait."""
-        if self._diverted and self._connection:
+        if self._connection and self._connection.fast_path is not None:
             self._connection.divert(None)
-            self._diverted = False
 
     # -- the client ---------------------------------------------------------------------------
 
     def hold(self) -> None:
         """Read no more from the engine: the client does not keep up."""
         self._leave_fast_path()
-        if self._connection and not self._ended:
+        if self._connection and self._state in _OPEN:
             self._connection.pause()
 
     def go_on(self) -> None:
         """Read from the engine again."""
-        if self._connection and not self._ended:
+        if self._connection and self._state in _OPEN:
             self._connection.resume()
 
     def _client_left(self) -> None:
-        if self._concluded:
+        if self._state in (RelayState.DONE, RelayState.ABORTED):
             return
-        self._gone = True
+        self._enter(RelayState.ABORTED)
         if self._connection:
             self._connection.abort()
-        self._wake()
+        self._drain()
 
     def _start(self) -> None:
         """Begin a stream."""
@@ -257,6 +280,12 @@ class Relay:
                 await before_finish()
             except VllamaError as error:
                 self._error = error
+
+    def _conclude(self) -> None:
+        """Send the end, once."""
+        if self._state is RelayState.DRAINING:
+            self._enter(RelayState.DONE)
+            self._end()
 
     def _end(self) -> None:
         """Send the last bytes, or the error in the way that the commit point demands."""
@@ -297,7 +326,7 @@ class Relay:
         estimated = reply.tally.usage.estimated
         if estimated and self._whole:
             self._request.tell(COUNT_HEADER, ESTIMATE)
-        if upstream is None or self._cut:
+        if upstream is None or reply.has_enough:
             return
         if reply.tally.counts is not None:
             upstream.tells_counts = reply.tally.counts() is not None

@@ -155,7 +155,7 @@ class Connection(asyncio.Protocol):
         return Progress(self._reads > 0, self._reads + passed, self._held)
 
     def divert(self, path: FastPath | None) -> None:
-        """Let `fast path` take the reads of this answer from now on; None takes it away."""
+        """Let `path` take the reads of this answer from now on; None takes it away."""
         if self.fast_path is not None:
             self.fast_path.settle()
         if self._transport and not self.closed:
@@ -194,8 +194,9 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Parse one read and push its body bytes to the sink at once.
 
-        The template read, some whole chunks, is taken apart here: the parser, which stands between
-        two chunks before and after it, need not see it (its callbacks cost more than the rest).
+        Most reads are some whole chunks. They are taken apart here: the parser, which stands
+        between two chunks before and after, need not see them (its callbacks cost more than the
+        rest).
         """
         sink = self._sink
         self._reads += 1
