@@ -151,7 +151,7 @@ class PromptCaching(Protocol):
 
 @runtime_checkable
 class Threaded(Protocol):
-    """An engine that is told how many threads to compute with on the CPU."""
+    """An engine whose arguments set the number of threads on the CPU."""
 
     @property
     def sets_threads(self) -> bool:

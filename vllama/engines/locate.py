@@ -42,7 +42,7 @@ class PackageLocation:
     sites: tuple[Path, ...] = ()
 
     def has(self, distribution: str) -> bool:
-        """Tell whether a package, by its name on the index, is installed beside it."""
+        """Tell whether another package (by its name on the index) is in its environment."""
         return bool(_read_version(self.sites, (distribution,)))
 
     def module_folder(self, module: str) -> Path | None:

@@ -170,7 +170,7 @@ def explain_mlx_only(info: ModelInfo) -> str | None:
 
 
 def has_gpu_torch(location: PackageLocation) -> bool:
-    """Tell whether the torch beside an engine was built for GPUs, by its version file."""
+    """Tell whether the torch in an engine's environment was built for GPUs."""
     folder = location.module_folder("torch")
     if folder is None:
         return False

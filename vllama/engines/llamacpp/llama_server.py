@@ -89,10 +89,10 @@ def locate(search_paths: SearchPaths, engine: str) -> Installation | Missing:
 
 def _read_build(program: str) -> str:
     """Return the build, such as "b11434", from `--version`; empty if it does not tell."""
-    told = re.search(
+    found = re.search(
         r"version: (\S+)(?: \((\w+)\))?", run_command([program, "--version"], timeout_s=LOOK_S).text
     )
-    return f"b{told[1]}" if told and told[1].isdigit() else (told[1] if told else "")
+    return f"b{found[1]}" if found and found[1].isdigit() else (found[1] if found else "")
 
 
 def _has_devices(program: str) -> bool:
@@ -131,7 +131,7 @@ def _reasoning_format(start: Start) -> str:
 
 
 def _template_switches(start: Start) -> str | None:
-    """Return what the template is told by default: that the model may think."""
+    """Return the template's default switches: the model may think."""
     return (
         '{"enable_thinking":true}' if has_unknown_thinking(start.settings.chat_template) else None
     )

@@ -251,17 +251,17 @@ def check_recordings(engine: Engine, recordings: Sequence[Recording]) -> Iterato
     """Diagnose recorded exits, and lines that any program may print."""
     diagnose = launch(engine, make_settings(engine.modes[0]), Endpoint(port=PORT), {}).diagnose
     for line, fault in COMMON_LINES:
-        told = diagnose(Exit(code=1, output=("before", line, "after")))
-        if told.fault is not fault:
-            yield f"'{line}' has the fault {told.fault}, not {fault}: '{told.cause}'"
+        diagnosis = diagnose(Exit(code=1, output=("before", line, "after")))
+        if diagnosis.fault is not fault:
+            yield f"'{line}' has the fault {diagnosis.fault}, not {fault}: '{diagnosis.cause}'"
     for one in recordings:
-        told = diagnose(Exit(code=one.code, output=one.lines))
-        if one.cause not in told.cause:
-            yield f"the recording of '{one.cause}' is diagnosed as '{told.cause}'"
-        if (told.fault, told.retryable) != (one.fault, one.retryable):
+        diagnosis = diagnose(Exit(code=one.code, output=one.lines))
+        if one.cause not in diagnosis.cause:
+            yield f"the recording of '{one.cause}' is diagnosed as '{diagnosis.cause}'"
+        if (diagnosis.fault, diagnosis.retryable) != (one.fault, one.retryable):
             yield (
-                f"the recording of '{one.cause}' has the fault {told.fault} (retryable: "
-                f"{told.retryable}), not {one.fault} ({one.retryable})"
+                f"the recording of '{one.cause}' has the fault {diagnosis.fault} (retryable: "
+                f"{diagnosis.retryable}), not {one.fault} ({one.retryable})"
             )
 
 

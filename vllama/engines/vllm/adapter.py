@@ -260,10 +260,10 @@ def parse_adapter_name(module: str | None) -> str | None:
     if not module:
         return None
     try:
-        told = json.loads(module)
+        parsed = json.loads(module)
     except ValueError:
         return module.partition("=")[0]
-    return str(told["name"]) if isinstance(told, dict) and told.get("name") else None
+    return str(parsed["name"]) if isinstance(parsed, dict) and parsed.get("name") else None
 
 
 ENGINE = Vllm()

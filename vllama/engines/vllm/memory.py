@@ -127,7 +127,7 @@ def _tune_cpu(request: TuningRequest) -> Tuning:
         own.append("--enforce-eager")  # compiling takes a minute and gains little on a CPU
     whole = request.mode is Mode.CHAT and supports_seeds(context, args)  # vectors have no seed
     if whole and not has_flag(args, "--no-enable-chunked-prefill"):
-        # the longest prompt fits into a step beside a token of each other answer: none starves
+        # a step has room for the longest prompt and one token of every other answer
         own += ["--no-enable-chunked-prefill", BATCH, str(max(context, MIN_CONTEXT) + sequences)]
     return Tuning(
         context_length=context,
@@ -173,7 +173,7 @@ def _tune_gpus(request: TuningRequest) -> Tuning:
 
     own = [LENGTH, str(context), SEQUENCES, str(sequences), *layout.args()]
     if request.eager and not has_flag(args, "--enforce-eager", "--no-enforce-eager"):
-        own.append("--enforce-eager")  # CUDA graphs take memory beside the share
+        own.append("--enforce-eager")  # CUDA graphs take memory outside the share
         reasons.append("no CUDA graphs, which take memory of their own (--enforce-eager)")
     if _uses_fp8(request) and not has_flag(args, CACHE_TYPE):
         own += [CACHE_TYPE, "fp8"]
