@@ -6,6 +6,7 @@ links lead from file to file there. The site takes them in, and links follow.
 
 from __future__ import annotations
 
+import html
 import posixpath
 import re
 import sys
@@ -29,6 +30,8 @@ ROOT_PAGES = {
     },
 }
 LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
+TABLE_ROW = re.compile(r"^\|.*$", re.MULTILINE)
+ESCAPED_PIPE = re.compile(r"`([^`\n]*\\\|[^`\n]*)`")
 GENERATED = re.compile(r"<!-- generated: (\w+) -->")
 
 
@@ -54,7 +57,14 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     place = page.file.src_uri
     if place not in ROOT_PAGES.values():
         markdown = _with_links(markdown, f"docs/{place}", place)
+    markdown = TABLE_ROW.sub(lambda row: ESCAPED_PIPE.sub(_code, row[0]), markdown)
     return GENERATED.sub(lambda match: PARTS[match[1]](), markdown)
+
+
+def _code(match: re.Match[str]) -> str:
+    """Write code with a pipe as HTML: in tables GitHub hides the backslash, this site does not."""
+    text = html.escape(match[1].replace("\\|", "|"), quote=False)
+    return f"<code>{text.replace('|', '&#124;')}</code>"
 
 
 def _with_links(markdown: str, source: str, place: str) -> str:
