@@ -75,6 +75,7 @@ BY_ANY = [
     ("terminate called after throwing an instance of 'std::bad_alloc'", MEMORY),
     ("torch.OutOfMemoryError: CUDA out of memory.", MEMORY),
     ("OSError: [Errno 12] Cannot allocate memory", MEMORY),
+    ("RuntimeError: DefaultCPUAllocator: not enough memory: you tried to allocate 9 bytes", MEMORY),
     ("  what():  Resource temporarily unavailable", MEMORY),
     ("RuntimeError: can't start new thread", MEMORY),
 ]

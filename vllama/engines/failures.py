@@ -78,7 +78,7 @@ GENERAL = (
     ),
     FailurePattern(
         pattern=r"(?i)out of memory|OutOfMemoryError|\bMemoryError\b|std::bad_alloc"
-        r"|Cannot allocate memory|unable to mmap|can't allocate memory|\[metal::malloc\]",
+        r"|(?:cannot|can't) allocate memory|not enough memory|unable to mmap|\[metal::malloc\]",
         cause="the model and its context do not fit into memory",
         hint="use a smaller context (--ctx) or a smaller model, or free memory",
         fault=Fault.MEMORY,
