@@ -13,7 +13,7 @@ from tests.doctor.facts import CPU, GPU, statuses
 from vllama.doctor import engines
 from vllama.engines.base import DiscoveredEngines, Installation, Missing, Mode, Origin, SearchPaths
 from vllama.engines.external import ENGINE as EXTERNAL
-from vllama.environments.layout import Step, complete
+from vllama.environments.layout import Step, mark_complete
 from vllama.hardware.types import Platform
 from vllama.plan.types import Facts
 
@@ -73,7 +73,7 @@ def test_environments_that_are_not_whole(tmp_path: Path) -> None:
     for name in ("gone", "half", "whole"):
         (tmp_path / name / "bin").mkdir(parents=True)
     for name in ("gone", "whole"):
-        complete(tmp_path / name, [Step(requirements=("x",))])
+        mark_complete(tmp_path / name, [Step(requirements=("x",))])
     (tmp_path / "whole/bin/python").symlink_to(sys.executable)
     told = list(engines.environments(SearchPaths(environments=tmp_path), ("gone", "half")))
     assert statuses(told) == ["failed", "warning"]

@@ -14,7 +14,7 @@ from vllama.doctor import machine
 from vllama.doctor.check import Finding, Status, ok, warning
 from vllama.engines.base import DiscoveredEngines, Installation
 from vllama.engines.registry import load_engines
-from vllama.hardware.nvidia import parse_banner, runs, torch_cuda
+from vllama.hardware.nvidia import can_run, find_torch_cuda, parse_banner
 from vllama.hardware.types import Platform
 
 
@@ -71,8 +71,8 @@ TORCH = "__version__ = '2.9.1+cu128'\ncuda: Optional[str] = {}\nhip: Optional[st
 def test_the_cuda_of_a_torch(tmp_path: Path, written: str, version) -> None:
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch/version.py").write_text(TORCH.format(written))
-    assert torch_cuda([tmp_path / "none", tmp_path]) == version
-    assert torch_cuda([]) is None
+    assert find_torch_cuda([tmp_path / "none", tmp_path]) == version
+    assert find_torch_cuda([]) is None
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_the_cuda_of_a_torch(tmp_path: Path, written: str, version) -> None:
     [((12, 8), (12, 4), True), ((12, 8), (13, 0), True), ((13, 0), (12, 8), False)],
 )
 def test_what_a_driver_runs(built, driver, good: bool) -> None:
-    assert runs(built, driver) is good
+    assert can_run(built, driver) is good
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from vllama.engines.recipe import (
 )
 from vllama.engines.registry import load_engines
 from vllama.engines.tinygrad import ENGINE as TINYGRAD
-from vllama.environments.layout import Step, existing
+from vllama.environments.layout import Step, find_existing
 from vllama.errors import DiskFull, EngineMissing, EnvironmentFailed
 from vllama.hardware.probe import how_to_install
 from vllama.hardware.types import Accelerator, Platform, Vendor
@@ -185,7 +185,7 @@ def test_too_little_space_is_told_before_anything_is_fetched(tmp_path: Path) -> 
     large = Recipe(wheels=(replace(wheels("paint"), disk_bytes=2 * free),))
     with pytest.raises(DiskFull, match="are free at"):
         asyncio.run(install(make_offer(Painter(large), CPU, tmp_path / "e"), environ={}))
-    assert existing(tmp_path / "e/painter") is None and not (tmp_path / "e").exists()
+    assert find_existing(tmp_path / "e/painter") is None and not (tmp_path / "e").exists()
 
 
 @pytest.mark.parametrize(

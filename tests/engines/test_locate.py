@@ -9,7 +9,7 @@ import pytest
 
 from vllama.engines.base import Installation, Missing, Origin, SearchPaths
 from vllama.engines.locate import PackageLocation, find_package
-from vllama.environments.layout import Step, complete
+from vllama.environments.layout import Step, mark_complete
 
 HERE = "pytest"
 """A distribution with a program that the environment of the tests certainly has."""
@@ -28,7 +28,7 @@ def environment(folder: Path, version: str, *programs: str, whole: bool = True) 
     for name in programs:
         program(folder / "bin" / name)
     if whole:
-        complete(folder, [Step(requirements=("paint",))])
+        mark_complete(folder, [Step(requirements=("paint",))])
     return folder
 
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllama.environments.failures import cause_of
+from vllama.environments.failures import find_cause
 from vllama.environments.installer_env import (
     DIVERTING,
     PIP_TO_UV,
+    build_installer_env,
     forbids_index,
-    installer_environment,
     read_pip_settings,
 )
 from vllama.environments.installer_output import Progress, Reader
@@ -92,19 +92,19 @@ error: Failed to fetch: `https://index.test/simple/xllamacpp/`
     ],
 )  # fmt: skip
 def test_causes(output: str, cause: str, hint: str | None) -> None:
-    found = cause_of(output.splitlines(), 1)
+    found = find_cause(output.splitlines(), 1)
     assert cause in found.cause
     assert (hint is None and found.hint is None) or (hint and hint in str(found.hint)), found.hint
 
 
 @pytest.mark.parametrize(("code", "cause"), [(-9, "memory is short"), (-15, "signal 15")])
 def test_a_signal_is_a_cause(code: int, cause: str) -> None:
-    assert cause in cause_of(["Collecting x"], code).cause
+    assert cause in find_cause(["Collecting x"], code).cause
 
 
 @given(st.lists(st.text(max_size=80), max_size=20), st.integers(-20, 255))
 def test_every_output_has_a_cause(output: list[str], code: int) -> None:
-    assert cause_of(output, code).cause
+    assert find_cause(output, code).cause
 
 
 MB = 1_000_000
@@ -160,7 +160,7 @@ SETTINGS = st.dictionaries(
 @given(st.dictionaries(NAMES, st.text("xyz/", min_size=1, max_size=5)), SETTINGS)
 def test_variables(environ: dict[str, str], settings: dict[str, str]) -> None:
     extra = {"CMAKE_ARGS": "x", "UV_LINK_MODE": "ours"}
-    env = installer_environment(environ, extra, settings)
+    env = build_installer_env(environ, extra, settings)
     assert not {*DIVERTING, "PYTHONPATH", "SECRET"} & set(env)
     for name in ("PATH", "https_proxy"):
         assert env.get(name) == environ.get(name)
@@ -171,7 +171,7 @@ def test_variables(environ: dict[str, str], settings: dict[str, str]) -> None:
 
 
 def test_several_places_for_pip_are_several_for_uv() -> None:
-    env = installer_environment({"PIP_FIND_LINKS": "/a  /b", "PIP_EXTRA_INDEX_URL": "u v"})
+    env = build_installer_env({"PIP_FIND_LINKS": "/a  /b", "PIP_EXTRA_INDEX_URL": "u v"})
     assert env["UV_FIND_LINKS"] == "/a,/b"
     assert env["UV_INDEX"] == "u v"
 

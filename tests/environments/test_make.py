@@ -13,8 +13,8 @@ import pytest
 from filelock import FileLock
 
 from tests.environments.installer import Fake
-from vllama.environments.layout import Step, complete, existing, python_of
-from vllama.environments.make import drop_half_installed, make_in_steps, remove
+from vllama.environments.layout import Step, find_existing, get_python, mark_complete
+from vllama.environments.make import install_steps, remove, remove_half_installed
 from vllama.errors import EnvironmentFailed
 
 pytestmark = pytest.mark.slow  # processes of their own
@@ -36,13 +36,13 @@ def folder(tmp_path: Path) -> Path:
 
 def whole(folder: Path) -> None:
     """Write an environment as an installation of `A` leaves it."""
-    python_of(folder).parent.mkdir(parents=True)
-    python_of(folder).symlink_to(sys.executable)
-    complete(folder, [A])
+    get_python(folder).parent.mkdir(parents=True)
+    get_python(folder).symlink_to(sys.executable)
+    mark_complete(folder, [A])
 
 
 def made(uv: Fake, folder: Path, *steps: Step, **more) -> Path:
-    return asyncio.run(make_in_steps(folder, steps, environ=uv.environ, **more))
+    return asyncio.run(install_steps(folder, steps, environ=uv.environ, **more))
 
 
 def temporary_files(uv: Fake, folder: Path) -> list[Path]:
@@ -53,15 +53,15 @@ def temporary_files(uv: Fake, folder: Path) -> list[Path]:
 
 
 def test_it_is_made_once(uv: Fake, folder: Path) -> None:
-    assert existing(folder) is None
+    assert find_existing(folder) is None
     lines: list[str] = []
-    assert made(uv, folder, A, B, on_line=lines.append) == python_of(folder)
+    assert made(uv, folder, A, B, on_line=lines.append) == get_python(folder)
     assert "Downloading a (7.0MiB)" in lines and " Downloaded b" in lines
     assert temporary_files(uv, folder) == []
     assert [call["args"] for call in uv.calls] == [
         ["venv", "--allow-existing", "--python", sys.executable, str(folder)],
-        ["pip", "install", "--python", str(python_of(folder)), "--", "a==1"],
-        ["pip", "install", "--python", str(python_of(folder)), "--no-deps", "--", "b==2"],
+        ["pip", "install", "--python", str(get_python(folder)), "--", "a==1"],
+        ["pip", "install", "--python", str(get_python(folder)), "--no-deps", "--", "b==2"],
     ]
     made(uv, folder, A, B)
     assert len(uv.calls) == 3
@@ -82,14 +82,14 @@ def test_only_what_was_made_for_the_same_counts(
     folder: Path, requirements, arguments, is_it: bool
 ) -> None:
     whole(folder)
-    assert (existing(folder, requirements, arguments) is not None) is is_it
+    assert (find_existing(folder, requirements, arguments) is not None) is is_it
 
 
 def test_other_requirements_are_installed_into_the_same_environment(uv: Fake, folder: Path) -> None:
     made(uv, folder, A)
     made(uv, folder, B)
     assert uv.verbs == ["venv", "pip", "pip"]
-    assert existing(folder, ["b==2"])
+    assert find_existing(folder, ["b==2"])
 
 
 def test_a_broken_off_one_is_continued(uv: Fake, folder: Path) -> None:
@@ -97,10 +97,10 @@ def test_a_broken_off_one_is_continued(uv: Fake, folder: Path) -> None:
     with pytest.raises(EnvironmentFailed, match="no space is left") as caught:
         made(uv, folder, A, step)
     assert "goes on where it was" in str(caught.value.hint)
-    assert existing(folder) is None
+    assert find_existing(folder) is None
     made(uv, folder, A, step)
     assert uv.verbs == ["venv", "pip", "pip", "pip", "pip"]
-    assert existing(folder)
+    assert find_existing(folder)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_a_failed_upgrade_keeps_what_is_there(
     made(uv, folder, A)
     with pytest.raises(EnvironmentFailed):
         made(uv, folder, *steps)
-    assert (existing(folder, ["a==1"]) is not None) is kept
+    assert (find_existing(folder, ["a==1"]) is not None) is kept
 
 
 def test_what_fails_names_the_cause_and_the_log(uv: Fake, folder: Path) -> None:
@@ -135,13 +135,13 @@ def test_an_engine_that_does_not_start_does_not_count(
         made(uv, folder, step, trial=(name, "--version"))
     except EnvironmentFailed as error:
         assert f"does not start: {name} 3" in error.message
-    assert (existing(folder) is not None) is starts
+    assert (find_existing(folder) is not None) is starts
 
 
 def test_two_at_once_install_once(uv: Fake, folder: Path) -> None:
     async def both() -> None:
-        one, other = (make_in_steps(folder, [A], environ=uv.environ) for _ in range(2))
-        assert await asyncio.gather(one, other) == [python_of(folder)] * 2
+        one, other = (install_steps(folder, [A], environ=uv.environ) for _ in range(2))
+        assert await asyncio.gather(one, other) == [get_python(folder)] * 2
 
     asyncio.run(both())
     assert uv.verbs == ["venv", "pip"]
@@ -166,7 +166,7 @@ async def hanging(uv: Fake, folder: Path) -> asyncio.Task[Path]:
     started = asyncio.Event()
     steps = [Step(requirements=("hang==1",))]
     task = asyncio.create_task(
-        make_in_steps(folder, steps, environ=uv.environ, on_line=lambda line: started.set())
+        install_steps(folder, steps, environ=uv.environ, on_line=lambda line: started.set())
     )
     async with asyncio.timeout(LIMIT_S):
         await started.wait()
@@ -183,7 +183,7 @@ def test_a_cancelled_installation_leaves_no_process(uv: Fake, folder: Path) -> N
     asyncio.run(cancel())
     assert not psutil.pid_exists(uv.calls[-1]["pid"])
     assert temporary_files(uv, folder) == []
-    assert existing(folder) is None
+    assert find_existing(folder) is None
     made(uv, folder, A)  # and its lock is free
 
 
@@ -191,7 +191,7 @@ def test_a_cancelled_installation_leaves_no_process(uv: Fake, folder: Path) -> N
 def test_a_killed_vllama_leaves_no_installer(uv: Fake, folder: Path, guard_too: bool) -> None:
     code = (
         "import asyncio, pathlib; from vllama.environments.make import *; asyncio.run("
-        f"make_in_steps(pathlib.Path({str(folder)!r}), [Step(requirements=('hang==1',))],"
+        f"install_steps(pathlib.Path({str(folder)!r}), [Step(requirements=('hang==1',))],"
         f" environ={uv.environ!r}, on_line=lambda line: print(line, flush=True)))"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as vllama:
@@ -225,14 +225,14 @@ def test_what_a_kill_left_half_installed_is_forgotten(uv: Fake, folder: Path) ->
     made(uv, folder, A, B)
     site = next(folder.glob("lib/*/site-packages"))
     (site / "a-1.dist-info" / "RECORD").unlink()
-    drop_half_installed(folder)
+    remove_half_installed(folder)
     assert [path.name for path in site.iterdir()] == ["b-2.dist-info"]
 
 
 def test_an_environment_whose_python_has_gone_does_not_count(uv: Fake, folder: Path) -> None:
     made(uv, folder, A)
-    python_of(folder).unlink()
-    assert existing(folder) is None
+    get_python(folder).unlink()
+    assert find_existing(folder) is None
     made(uv, folder, A)
     assert uv.verbs == ["venv", "pip", "venv", "pip"]
 
@@ -241,7 +241,7 @@ def test_an_environment_whose_python_has_gone_does_not_count(uv: Fake, folder: P
 def test_a_damaged_marker_counts_as_none(folder: Path, marker: str) -> None:
     whole(folder)
     (folder / "vllama-environment.json").write_text(marker)
-    assert existing(folder) is None
+    assert find_existing(folder) is None
 
 
 def test_remove(folder: Path) -> None:
@@ -250,7 +250,7 @@ def test_remove(folder: Path) -> None:
     lock = folder.with_name(f".{folder.name}.lock")
     with FileLock(lock), pytest.raises(EnvironmentFailed, match="another vllama is installing"):
         remove(folder)
-    assert existing(folder)
+    assert find_existing(folder)
     remove(folder)
     assert not folder.exists()
 
@@ -285,7 +285,7 @@ def test_the_uv_that_comes_with_us_obeys_settings_of_pip(tmp_path: Path, by_file
 
     def install(*requirements: str) -> Path:
         steps = [Step(requirements=requirements)]
-        return asyncio.run(make_in_steps(folder, steps, environ=environ, trial=("python", "-V")))
+        return asyncio.run(install_steps(folder, steps, environ=environ, trial=("python", "-V")))
 
     with pytest.raises(EnvironmentFailed, match="there is no shapes"):
         install("colours", "shapes")

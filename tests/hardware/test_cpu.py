@@ -9,6 +9,7 @@ import pytest
 from vllama.hardware.cpu import (
     Limits,
     detect_cpu,
+    measure_usable_ram,
     parse_active_file,
     parse_cfs_quota,
     parse_cpu_list,
@@ -20,7 +21,6 @@ from vllama.hardware.cpu import (
     physical_cores,
     read_cgroup,
     usable_cores,
-    usable_ram,
 )
 
 GIB = 1024**3
@@ -163,8 +163,8 @@ def test_the_limit_counts_as_the_memory_there_is(tmp_path: Path) -> None:
 
 
 def test_pages_of_files_that_are_kept_are_not_available():
-    total, available = usable_ram(Limits())
-    _, less = usable_ram(Limits(), kept_bytes=total)
+    total, available = measure_usable_ram(Limits())
+    _, less = measure_usable_ram(Limits(), kept_bytes=total)
     assert available > 0
     assert less == 0
 
@@ -181,7 +181,7 @@ def test_pages_of_files_that_are_kept_are_not_available():
 )
 def test_kept_pages_count_once_in_a_control_group(cached_bytes, kept_bytes, available):
     limits = Limits(memory_bytes=1000, memory_used_bytes=400, memory_cached_bytes=cached_bytes)
-    assert usable_ram(limits, kept_bytes)[1] == available
+    assert measure_usable_ram(limits, kept_bytes)[1] == available
 
 
 def test_active_pages_of_files():

@@ -48,13 +48,13 @@ from vllama.gotemplate.execute import read, render
 from vllama.models.gguf.header import read_header
 from vllama.models.info import read_info
 from vllama.models.modelfile import parse_modelfile
-from vllama.models.ollama.manifest import digests_in, parse_manifest
+from vllama.models.ollama.manifest import find_digests, parse_manifest
 from vllama.models.safetensors import read_folder
 from vllama.models.sources.hub_json import (
     NotTheHub,
-    files_of_tree,
-    listed_in,
-    repository_of,
+    read_listed,
+    read_repository,
+    read_tree,
 )
 from vllama.models.types import Bundle, Format
 from vllama.parsers.thinking import ThinkSplitter
@@ -174,7 +174,7 @@ JSONS = [
 @given(content=varied([json.dumps(MANIFEST).encode()], JSONS))
 def test_fuzz_manifests(content: bytes) -> None:
     with steps(STEPS):
-        for ask in (parse_manifest, digests_in):
+        for ask in (parse_manifest, find_digests):
             try:
                 ask(content)
             except ValueError as error:  # which those who ask word
@@ -189,7 +189,7 @@ def test_fuzz_hub_answers(content: bytes) -> None:
     except ValueError:
         return
     with steps(STEPS):
-        for ask in (repository_of, files_of_tree, listed_in):
+        for ask in (read_repository, read_tree, read_listed):
             try:
                 ask(value)
             except NotTheHub as error:

@@ -14,7 +14,7 @@ import pytest
 from vllama.errors import BadModelFile
 from vllama.models.gguf.header import read_header
 from vllama.models.info import read_info
-from vllama.models.safetensors import read_folder, weight_files
+from vllama.models.safetensors import list_weight_files, read_folder
 from vllama.models.stores.folder import FolderStore
 from vllama.models.types import Bundle, Format
 
@@ -237,6 +237,6 @@ def test_an_index_names_files_of_its_folder_and_hides_no_other_model(
     place = folder(tmp_path, json.dumps(CONFIG).encode(), entry())
     (tmp_path / "secret.safetensors").write_bytes(entry())
     (place / "model.safetensors.index.json").write_bytes(index)
-    assert weight_files(place) == ()
+    assert list_weight_files(place) == ()
     (tmp_path / "fine.gguf").write_bytes(gguf([NAME], WEIGHTS))
     assert [bundle.name for bundle in FolderStore([tmp_path]).list()] == ["fine:latest"]

@@ -12,7 +12,7 @@ import pytest
 
 from tests.server_process import Server
 from tests.tiny import write_tiny_gguf
-from vllama.models.sources.responses import Answer, Answers
+from vllama.models.sources.responses import AnswerCache, KeptAnswer
 from vllama.models.stores.blobs import BlobStore
 from vllama.supervise.logs import open_log, rotate
 
@@ -59,7 +59,7 @@ def test_one_that_was_open_to_others_is_so_no_more(tmp_path: Path) -> None:
 
 
 def test_answers_of_the_hub_and_uploads(tmp_path: Path) -> None:
-    Answers(tmp_path / "data/answers").keep("url", None, Answer(etag="x", body=b"private"))
+    AnswerCache(tmp_path / "data/answers").keep("url", None, KeptAnswer(etag="x", body=b"private"))
     content = b"a model"
     writer = BlobStore(tmp_path / "data/blobs").writer(
         f"sha256:{hashlib.sha256(content).hexdigest()}", len(content)

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vllama.errors import ConfigError
-from vllama.models.aliases import check_aliases, families, hub_alias, tags_of
-from vllama.models.quant import quant_of_tag
+from vllama.models.aliases import check_aliases, find_hub_alias, list_families, list_tags
+from vllama.models.quant import parse_quant_tag
 from vllama.models.ref import Kind, ModelRef
 
 
 def alias(name: str, own: dict[str, str] | None = None) -> str | None:
-    found = hub_alias(ModelRef.parse(name), own or {})
+    found = find_hub_alias(ModelRef.parse(name), own or {})
     return f"{found.hub_id}:{found.tag}" if found else None
 
 
@@ -67,13 +67,13 @@ def test_names(name: str, stands_for: str | None) -> None:
 
 
 def test_every_entry_is_a_repository_or_a_tag() -> None:
-    assert len(families()) >= 60
+    assert len(list_families()) >= 60
     repositories = set()
-    for model in families():
-        assert model == model.lower() and "latest" in tags_of(model)
-        for tag in tags_of(model):
-            assert tag == tag.lower() and quant_of_tag(tag) is None
-            found = hub_alias(ModelRef.parse(f"{model}:{tag}"))
+    for model in list_families():
+        assert model == model.lower() and "latest" in list_tags(model)
+        for tag in list_tags(model):
+            assert tag == tag.lower() and parse_quant_tag(tag) is None
+            found = find_hub_alias(ModelRef.parse(f"{model}:{tag}"))
             assert found is not None and found.kind is Kind.HUB and found.tag == "latest"
             assert re.fullmatch(r"[\w-]+/[\w.-]+", found.hub_id or "")
             repositories.add(found.hub_id)
@@ -81,11 +81,11 @@ def test_every_entry_is_a_repository_or_a_tag() -> None:
     assert len({str(name).lower() for name in repositories}) == len(repositories)
 
 
-@given(st.sampled_from(families()), st.sampled_from(["q8_0", "q4_K_M", "IQ4_XS", "bf16"]))
+@given(st.sampled_from(list_families()), st.sampled_from(["q8_0", "q4_K_M", "IQ4_XS", "bf16"]))
 def test_a_quantisation_never_changes_the_model(model: str, quant: str) -> None:
-    for tag in tags_of(model):
-        plain = hub_alias(ModelRef.parse(f"{model}:{tag}"))
-        with_quant = hub_alias(ModelRef.parse(f"{model}:{tag}-{quant}"))
+    for tag in list_tags(model):
+        plain = find_hub_alias(ModelRef.parse(f"{model}:{tag}"))
+        with_quant = find_hub_alias(ModelRef.parse(f"{model}:{tag}-{quant}"))
         assert plain is not None and with_quant is not None
         assert with_quant.hub_id == plain.hub_id and with_quant.tag == quant.upper()
 

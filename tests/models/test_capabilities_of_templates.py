@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from vllama.models.chat_templates import template_capabilities
+from vllama.models.chat_templates import read_template_capabilities
 from vllama.models.types import Capability
 
 TOOLS, THINKING = Capability.TOOLS, Capability.THINKING
@@ -28,4 +28,4 @@ TOOLS, THINKING = Capability.TOOLS, Capability.THINKING
 def test_what_a_template_tells(
     template: str | None, architecture: str, expected: set[Capability]
 ) -> None:
-    assert template_capabilities(template, architecture) == expected
+    assert read_template_capabilities(template, architecture) == expected

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vllama.models.aliases import sizes_of
+from vllama.models.aliases import list_family_sizes
 from vllama.models.ref import ModelRef
 
 
@@ -18,7 +18,7 @@ from vllama.models.ref import ModelRef
     ],
 )
 def test_the_sizes_of_a_family(name: str, family: str, some: set[tuple[str, float]]) -> None:
-    found = sizes_of(ModelRef.parse(name))
+    found = list_family_sizes(ModelRef.parse(name))
     assert some <= set(found)
     assert all(kin.startswith(f"{family}:") for kin, _ in found)
     assert [size for _, size in found] == sorted((size for _, size in found), reverse=True)
@@ -26,4 +26,4 @@ def test_the_sizes_of_a_family(name: str, family: str, some: set[tuple[str, floa
 
 @pytest.mark.parametrize("name", ["nobody:7b", "org/never-heard-of-it"])
 def test_a_stranger_has_no_family(name: str) -> None:
-    assert sizes_of(ModelRef.parse(name)) == ()
+    assert list_family_sizes(ModelRef.parse(name)) == ()

@@ -12,10 +12,10 @@ from tests.tiny import write_tiny_gguf
 from vllama.errors import BadModelFile
 from vllama.models.gguf.header import GgufHeader, LongArray, Tensor
 from vllama.models.info import (
-    details,
-    info_from_headers,
-    model_info,
-    parameter_size_text,
+    build_details,
+    build_model_info,
+    combine_headers,
+    format_parameter_count,
     read_info,
 )
 from vllama.models.limits import MOST_TEMPLATE_CHARS
@@ -118,7 +118,7 @@ def test_tiny(tiny: Path) -> None:
     ],
 )
 def test_metadata(metadata: dict[str, object], expected: dict[str, Any]) -> None:
-    info = info_from_headers([head(metadata)])
+    info = combine_headers([head(metadata)])
     assert {key: getattr(info, key) for key in expected} == expected
 
 
@@ -149,11 +149,11 @@ def test_capabilities(
     capabilities: set[Capability],
 ) -> None:
     eyes = head(projector) if projector is not None else None
-    assert info_from_headers([head(metadata)], projector=eyes).capabilities == capabilities
+    assert combine_headers([head(metadata)], projector=eyes).capabilities == capabilities
 
 
 def test_shards_are_summed() -> None:
-    info = info_from_headers([head({"a.block_count": 1}), head({}, tensor("u", 4, 5))])
+    info = combine_headers([head({"a.block_count": 1}), head({}, tensor("u", 4, 5))])
     assert info.parameter_count == 30
     assert info.weights_bytes == 60
     assert [name for name, _, _ in info.tensors] == ["t", "u"]
@@ -181,7 +181,7 @@ def test_vocabulary_only_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_parameter_size(count: int | None, text: str) -> None:
-    assert parameter_size_text(count) == text
+    assert format_parameter_count(count) == text
 
 
 def test_details_and_model_info(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_details_and_model_info(tmp_path: Path) -> None:
     )
     bundle = at(path)
     info = read_info(bundle)
-    assert details(bundle, info) == {
+    assert build_details(bundle, info) == {
         "parent_model": "",
         "format": "gguf",
         "family": "llama",
@@ -200,7 +200,7 @@ def test_details_and_model_info(tmp_path: Path) -> None:
         "context_length": 256,
         "embedding_length": 64,
     }
-    short, long = model_info(info), model_info(info, verbose=True)
+    short, long = build_model_info(info), build_model_info(info, verbose=True)
     assert "general.name" not in short and "tokenizer.chat_template" not in short
     assert short["general.parameter_count"] == 119_488
     assert short["llama.layers"] == [] and long["llama.layers"] == list(range(6))
@@ -267,16 +267,16 @@ def test_safetensors_folder(tmp_path: Path) -> None:
         eos_token="</s>",
         capabilities=frozenset({CHAT, Capability.TOOLS}),
     )
-    assert model_info(info)["llama.context_length"] == 2048
-    assert details(bundle, info)["quantization_level"] == "BF16"
+    assert build_model_info(info)["llama.context_length"] == 2048
+    assert build_details(bundle, info)["quantization_level"] == "BF16"
 
 
 def test_a_chat_template_has_a_limit_wherever_it_lies(tmp_path: Path) -> None:
     longest = "x" * MOST_TEMPLATE_CHARS
     key = "tokenizer.chat_template"
-    assert info_from_headers([head({key: longest})]).chat_template == longest
+    assert combine_headers([head({key: longest})]).chat_template == longest
     with pytest.raises(BadModelFile, match="its chat template is longer than"):
-        info_from_headers([head({key: f"{longest}x"})])
+        combine_headers([head({key: f"{longest}x"})])
     folder = safetensors(tmp_path / "m", CONFIG, model={"a": ("F16", [2], 4)})
     for name, text in (
         ("tokenizer_config.json", json.dumps({"chat_template": f"{longest}x"})),

@@ -17,9 +17,9 @@ from tests.models.test_info import CONFIG, at, safetensors
 from tests.tiny import TEMPLATE, write_tiny_gguf
 from vllama.chat.prefill import continued
 from vllama.chat.request import Message
-from vllama.models.chat_templates import KNOWN, recognised
+from vllama.models.chat_templates import KNOWN, find_known_template
 from vllama.models.gguf.header import GgufHeader, parse_header
-from vllama.models.info import info_from_headers, read_info, template_words
+from vllama.models.info import combine_headers, describe_template, read_info
 from vllama.models.types import Capability, ModelInfo
 
 GEMMA = ("<start_of_turn>", "<end_of_turn>")
@@ -72,7 +72,7 @@ INST = ("[INST]", "[/INST]", "</s>")
 )  # fmt: skip
 def test_the_family_of_a_vocabulary(tokens: tuple[str, ...], family: str | None) -> None:
     for sentencepiece in (True, False):
-        row = recognised(tokens, sentencepiece=sentencepiece)
+        row = find_known_template(tokens, sentencepiece=sentencepiece)
         assert (row.family if row else None) == family
 
 
@@ -85,19 +85,19 @@ def test_a_file_without_a_template(tmp_path: Path) -> None:
     assert (info.template_family, info.turn_end) == ("gemma", ("<end_of_turn>", 356))
     assert info.capabilities == {Capability.COMPLETION}
     bundle = at(tmp_path / "m.gguf")
-    assert template_words(bundle, info) == "gemma, recognised by its tokens"
+    assert describe_template(bundle, info) == "gemma, recognised by its tokens"
 
 
 def test_the_files_own_template_wins(tmp_path: Path) -> None:
     info = info_of(tmp_path / "m.gguf", tokens=GEMMA)
     assert (info.chat_template, info.template_family, info.turn_end) == (TEMPLATE, None, None)
-    assert template_words(at(tmp_path / "m.gguf"), info) == ""
+    assert describe_template(at(tmp_path / "m.gguf"), info) == ""
 
 
 def test_none_is_recognised(tmp_path: Path) -> None:
     info = info_of(tmp_path / "m.gguf", template=None)
     assert (info.chat_template, info.template_family) == (None, None)
-    words = template_words(at(tmp_path / "m.gguf"), info)
+    words = describe_template(at(tmp_path / "m.gguf"), info)
     assert words == "none, and none recognised: prompts are sent as bare text"
 
 
@@ -107,7 +107,7 @@ def test_one_that_makes_vectors_has_no_turns(tmp_path: Path) -> None:
 
     info = info_of(tmp_path / "m.gguf", template=None, tokens=GEMMA, extra=pools)
     assert (info.template_family, info.capabilities) == (None, {Capability.EMBEDDING})
-    assert template_words(at(tmp_path / "m.gguf"), info) == ""
+    assert describe_template(at(tmp_path / "m.gguf"), info) == ""
 
 
 def large(kinds: dict[str, int], count: int = 9000) -> GgufHeader:
@@ -139,7 +139,7 @@ def large(kinds: dict[str, int], count: int = 9000) -> GgufHeader:
     ],
 )
 def test_only_control_tokens_count(kinds: dict[str, int], family: str | None) -> None:
-    found = info_from_headers([large(kinds)])
+    found = combine_headers([large(kinds)])
     assert found.template_family == family
     if family:
         assert found.turn_end == ("<end_of_turn>", 4500)

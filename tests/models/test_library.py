@@ -19,7 +19,7 @@ from vllama.errors import (
     Offline,
 )
 from vllama.models.library import Library, open_library
-from vllama.models.resolve.candidates import no_variant, variant_of
+from vllama.models.resolve.candidates import find_variant, make_no_variant_error
 from vllama.models.settings import ModelsSettings
 from vllama.models.sources.base import Repository
 from vllama.models.types import Format, Variant
@@ -250,7 +250,7 @@ BOTH = repository(with_files(Q4, "m-Q4_K_M.gguf"), WHOLE)
     ],
 )
 def test_choice_of_variant(format_: Format, tag: str | None, chosen: Format | None) -> None:
-    found = variant_of(BOTH, format_, tag)
+    found = find_variant(BOTH, format_, tag)
     assert (found.format if found else None) is chosen
 
 
@@ -269,6 +269,6 @@ def test_choice_of_variant(format_: Format, tag: str | None, chosen: Format | No
     ],
 )
 def test_no_variant(repo: Repository, formats: tuple[Format, ...], says: str, hint: str) -> None:
-    error = no_variant(repo, None, formats)
+    error = make_no_variant_error(repo, None, formats)
     assert isinstance(error, NoPlan)
     assert says in error.message and hint in str(error.hint)

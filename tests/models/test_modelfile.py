@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.facts import INFO, bundle
 from vllama.errors import BadRequest
-from vllama.models.modelfile import Modelfile, modelfile_text, parameters_text, parse_modelfile
+from vllama.models.modelfile import Modelfile, format_modelfile, format_parameters, parse_modelfile
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_round_trip_of_a_model():
         messages=({"role": "user", "content": " a\tb "}, {"role": "assistant", "content": "c"}),
         license="MIT\n",
     )
-    text = modelfile_text(own, INFO)
+    text = format_modelfile(own, INFO)
     order = parse_modelfile(text)
     assert order.sources == ("smollm2:135m",)
     assert settings_of(own, order)
@@ -106,7 +106,7 @@ def test_round_trip_of_a_model():
 
 def test_a_model_of_files_names_them():
     own = bundle(projector=Path("/models/mmproj.gguf"))
-    assert parse_modelfile(modelfile_text(own, INFO)).sources == (
+    assert parse_modelfile(format_modelfile(own, INFO)).sources == (
         str(own.path),
         "/models/mmproj.gguf",
     )
@@ -123,11 +123,11 @@ def test_round_trip_of_any_text(system, stop, said):
     own = bundle(
         system=system, parameters={"stop": [stop]}, messages=({"role": "user", "content": said},)
     )
-    assert settings_of(own, parse_modelfile(modelfile_text(own, INFO)))
+    assert settings_of(own, parse_modelfile(format_modelfile(own, INFO)))
 
 
 def test_parameters_as_show_prints_them():
-    text = parameters_text({"temperature": 0.5, "stop": ["a", 'b"']})
+    text = format_parameters({"temperature": 0.5, "stop": ["a", 'b"']})
     assert text.splitlines() == [
         f'{"stop":<30} "a"',
         f'{"stop":<30} "b\\""',

@@ -3,21 +3,21 @@ from __future__ import annotations
 import pytest
 
 from vllama.models.quant import (
-    bit_width,
-    file_type_name,
-    quant_of,
-    quant_of_tag,
-    same_quant,
-    without_quant,
+    find_quant,
+    get_bit_width,
+    get_file_type_name,
+    is_same_quant,
+    parse_quant_tag,
+    strip_quant,
 )
 from vllama.models.variants import (
     choose_group,
     choose_projector,
+    choose_safetensors_files,
+    explain_left_out,
     group_ggufs,
     is_gguf_model,
-    left_out,
-    safetensors_files,
-    shard_paths,
+    list_shard_paths,
 )
 
 
@@ -51,7 +51,7 @@ from vllama.models.variants import (
     ],
 )
 def test_quant_of_file_names(name: str, quant: str | None) -> None:
-    assert quant_of(name) == quant
+    assert find_quant(name) == quant
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_quant_of_file_names(name: str, quant: str | None) -> None:
     [("q4_k_m", "Q4_K_M"), ("I1-Q4_K_M", "Q4_K_M"), ("7b", None), ("x-Q4_K_M", None)],
 )
 def test_quant_of_tag(tag: str, quant: str | None) -> None:
-    assert quant_of_tag(tag) == quant
+    assert parse_quant_tag(tag) == quant
 
 
 def test_file_types_match_llama_cpp() -> None:
@@ -68,14 +68,20 @@ def test_file_types_match_llama_cpp() -> None:
         if member is gguf.LlamaFileType.GUESSED:
             continue
         expected = member.name.removeprefix("ALL_").removeprefix("MOSTLY_").removesuffix("_MOE")
-        assert file_type_name(int(member)) == expected
-        assert file_type_name(int(member) | 1024) == expected
-    assert file_type_name(999) is None
-    assert file_type_name("15") is None
+        assert get_file_type_name(int(member)) == expected
+        assert get_file_type_name(int(member) | 1024) == expected
+    assert get_file_type_name(999) is None
+    assert get_file_type_name("15") is None
 
 
 def test_bit_width() -> None:
-    assert [bit_width(q) for q in ("Q4_K_M", "IQ3_S", "BF16", "F32", None)] == [4, 3, 16, 32, 16]
+    assert [get_bit_width(q) for q in ("Q4_K_M", "IQ3_S", "BF16", "F32", None)] == [
+        4,
+        3,
+        16,
+        32,
+        16,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -123,7 +129,7 @@ def test_groups() -> None:
 
 
 def test_single_file_before_split_at_one_quant() -> None:
-    names = [*shard_paths("a-Q8_0-00001-of-00002.gguf"), "b-Q8_0.gguf"]
+    names = [*list_shard_paths("a-Q8_0-00001-of-00002.gguf"), "b-Q8_0.gguf"]
     groups = group_ggufs(names)
     assert {g.label: g.paths[0] for g in groups} == {
         "a-Q8_0": "a-Q8_0-00001-of-00002.gguf",
@@ -175,12 +181,12 @@ def test_projector_nearest_folder_then_bits() -> None:
 
 
 def test_what_is_left_out_and_why() -> None:
-    assert left_out(REPO) == {
+    assert explain_left_out(REPO) == {
         "m-Q5_K_M.gguf": "1 of 2 parts are missing, such as m-Q5_K_M-00002-of-00002.gguf"
     }
     pieces = ["x.Q8_0.gguf.part1of2", "x.Q8_0.gguf.part2of2", "y.Q6_K.gguf-split-a", "z.gguf"]
-    assert list(left_out(pieces)) == ["x.Q8_0.gguf", "y.Q6_K.gguf"]
-    assert left_out(["d/a-00002-of-00003.gguf", "mmproj-00001-of-00002.gguf"]) == {
+    assert list(explain_left_out(pieces)) == ["x.Q8_0.gguf", "y.Q6_K.gguf"]
+    assert explain_left_out(["d/a-00002-of-00003.gguf", "mmproj-00001-of-00002.gguf"]) == {
         "d/a.gguf": "2 of 3 parts are missing, such as a-00001-of-00003.gguf"
     }
 
@@ -196,12 +202,12 @@ def test_what_is_left_out_and_why() -> None:
     ],
 )
 def test_two_spellings_of_one_quantisation(one: str | None, other: str | None, same: bool) -> None:
-    assert same_quant(one, other) is same
+    assert is_same_quant(one, other) is same
 
 
 def test_names_without_quantisation() -> None:
-    assert without_quant("Model-Q4_K_M-GGUF") == "model--gguf"
-    assert without_quant("gpt-oss-20b-mxfp4") == "gpt-oss-20b-"
+    assert strip_quant("Model-Q4_K_M-GGUF") == "model--gguf"
+    assert strip_quant("gpt-oss-20b-mxfp4") == "gpt-oss-20b-"
 
 
 def test_safetensors_file_set() -> None:
@@ -210,9 +216,9 @@ def test_safetensors_file_set() -> None:
         *("original/consolidated.safetensors", "consolidated.safetensors", "pytorch_model.bin"),
         *("onnx/config.json", "modeling_x.py", "1_Pooling/config.json", "x.gguf"),
     ]
-    assert safetensors_files(names) == (
+    assert choose_safetensors_files(names) == (
         *("1_Pooling/config.json", "chat_template.jinja", "config.json", "model.safetensors"),
         *("modeling_x.py", "tokenizer.json"),
     )
-    assert safetensors_files(["model.safetensors"]) == ()
-    assert safetensors_files(["config.json", "unet/model.safetensors"]) == ()
+    assert choose_safetensors_files(["model.safetensors"]) == ()
+    assert choose_safetensors_files(["config.json", "unet/model.safetensors"]) == ()

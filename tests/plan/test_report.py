@@ -12,7 +12,7 @@ from tests.facts import CPU, GIB, H100, INFO, LLAMA_CPP_GPU, LLAMA_CPP_HERE, bun
 from vllama.engines.base import DiscoveredEngines, Installation
 from vllama.engines.llamacpp.llama_cpp_python import ENGINE as LLAMA_CPP
 from vllama.engines.llamacpp.llama_server import ENGINE as LLAMA_SERVER
-from vllama.models.resolve.memory_fit import amounts
+from vllama.models.resolve.memory_fit import format_amounts
 from vllama.plan.choose import make_plan
 from vllama.plan.report import device_rows, masked, report, short, tell
 from vllama.plan.types import Concessions, Facts, Need, Preferences
@@ -103,10 +103,10 @@ def test_an_engine_that_can_do_less_is_said_to() -> None:
 def test_two_amounts_that_differ_look_different() -> None:
     for less in (GIB // 5, GIB - 1, GIB, 3 * GIB):
         for more in (less + 1, less + 40_000, less + 10**7):
-            one, other = amounts(more, less)
+            one, other = format_amounts(more, less)
             assert one != other
-    assert amounts(GIB, GIB) == ("1.0 GiB", "1.0 GiB")
-    assert amounts(3 * GIB, GIB // 2) == ("3.0 GiB", "512 MiB")
+    assert format_amounts(GIB, GIB) == ("1.0 GiB", "1.0 GiB")
+    assert format_amounts(3 * GIB, GIB // 2) == ("3.0 GiB", "512 MiB")
 
 
 def test_what_does_not_fit_still_names_its_engine_and_the_numbers() -> None:

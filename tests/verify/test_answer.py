@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllama.verify.answer import Span, answer_of, lacks_text, place
+from vllama.verify.answer import Span, lacks_text, locate_tokens, read_answer
 
 
 def spans(text: str, *pieces: str | bytes | None) -> list[tuple[str, int | None]] | None:
     """Place pieces; return the text of each place, and which piece it is."""
     data = [piece.encode() if isinstance(piece, str) else piece for piece in pieces]
-    found = place(text.encode(), data)
+    found = locate_tokens(text.encode(), data)
     if found is None:
         return None
     return [(text.encode()[span.start : span.end].decode(), span.token) for span in found]
@@ -60,7 +60,7 @@ def test_tokens_of_whole_characters_and_of_parts(text, data):
     ends = [*sorted(cut for cut in cuts if cut < len(raw)), len(raw)]
     cut = [raw[start:end] for start, end in zip([0, *ends], ends, strict=False)]
     shown = [piece.decode(errors="ignore").encode() for piece in cut]  # as an engine does
-    found = place(raw, [piece or None for piece in shown])
+    found = locate_tokens(raw, [piece or None for piece in shown])
     assert found is not None
     assert [span.start for span in found] == [0, *(span.end for span in found)][: len(found)]
     assert found[-1].end == len(raw)
@@ -87,7 +87,7 @@ def choice(text, tokens, reason="length", top=None):
 
 def test_an_answer_has_numbers_for_each_token():
     top = [{"a": -0.5, "b": -2.0}, {" é": -7.0, "\ufffd": -1.1, "": -3.0, "c": -4.0}]
-    answer = answer_of(choice("a é", ["a", " é"], top=top))
+    answer = read_answer(choice("a é", ["a", " é"], top=top))
     one, two = answer.tokens
     assert (one.logprob, one.top) == (-0.5, {b"a": -0.5, b"b": -2.0})
     # of two tokens with the same text the chosen one counts; parts of characters have no name
@@ -98,17 +98,17 @@ def test_an_answer_has_numbers_for_each_token():
 def test_a_text_that_lacks_characters_comes_from_elsewhere():
     reply = choice(", a", ["", "", ",", " a"])
     assert lacks_text(reply) and not lacks_text(choice(", a", [",", " a"]))
-    answer = answer_of(reply, {"text": "ラ, a", "finish_reason": "stop"})
+    answer = read_answer(reply, {"text": "ラ, a", "finish_reason": "stop"})
     assert answer.text.decode() == "ラ, a" and not answer.cut
     assert [token.logprob for token in answer.tokens] == [None, -1.5, -2.0]
 
 
 def test_without_logprobs_there_is_the_text():
-    answer = answer_of({"text": "a b", "finish_reason": "stop", "logprobs": None})
+    answer = read_answer({"text": "a b", "finish_reason": "stop", "logprobs": None})
     assert (answer.text, answer.cut, answer.tokens) == (b"a b", False, None)
 
 
 def test_half_a_character_at_the_cut_is_none():
-    answer = answer_of(choice("a\ufffd", ["a", "\ufffd"]))
+    answer = read_answer(choice("a\ufffd", ["a", "\ufffd"]))
     assert answer.text == b"a" and [token.end for token in answer.tokens] == [1]
-    assert place(b"a", [b"a"]) == [Span(0, 1, 0)]
+    assert locate_tokens(b"a", [b"a"]) == [Span(0, 1, 0)]

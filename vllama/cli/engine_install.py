@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 def describe_offer(offer: Offer) -> list[str]:
     """Say what will be fetched and how large it is, before it is."""
-    from vllama.environments.layout import requirements
+    from vllama.environments.layout import list_requirements
     from vllama.units import format_bytes_decimal
 
     wheels, size = offer.wheels, format_bytes_decimal
     home = next(path for path in (offer.folder, *offer.folder.parents) if path.exists())
     free = size(shutil.disk_usage(home).free)
-    first, *rest = requirements(offer.steps)
+    first, *rest = list_requirements(offer.steps)
     more = f" and {len(rest)} more" if rest else ""
     lines = [
         f"{offer.engine.title}: {first}{more}",

@@ -72,9 +72,9 @@ def _projector(info: Mapping[str, object]) -> list[Row]:
 
 
 def _count(value: object) -> str:
-    from vllama.models.info import parameter_size_text
+    from vllama.models.info import format_parameter_count
 
-    return parameter_size_text(value) if isinstance(value, int) else ""
+    return format_parameter_count(value) if isinstance(value, int) else ""
 
 
 def _parameters(text: str) -> list[Row]:

@@ -10,7 +10,7 @@ from vllama import __version__, config
 from vllama.config import Config
 from vllama.doctor import engines, machine, network, storage
 from vllama.doctor.check import Check, Finding, Once, ok, warning
-from vllama.hardware.nvidia import driver_cuda, gpu_processes
+from vllama.hardware.nvidia import find_driver_cuda, list_gpu_processes
 from vllama.plan.types import Facts
 
 SLOW_S = 25.0
@@ -19,7 +19,7 @@ SLOW_S = 25.0
 
 def all_checks(loaded: Config, facts: Once[Facts]) -> list[Check]:
     """Return every check, in the order in which they are told."""
-    cuda = Once(driver_cuda)
+    cuda = Once(find_driver_cuda)
     folders = {"data": loaded.data_dir, "logs": loaded.log_dir, "run files": loaded.run_dir}
     stored = {"the hub's models": loaded.hf_cache_dir, "Ollama's models": loaded.models_dir}
     return [
@@ -34,7 +34,7 @@ def all_checks(loaded: Config, facts: Once[Facts]) -> list[Check]:
         Check(name="memory", ask=lambda: machine.ram(facts().platform), limit_s=SLOW_S),
         Check(
             name="GPU memory",
-            ask=lambda: machine.gpu_memory(facts().platform, gpu_processes),
+            ask=lambda: machine.gpu_memory(facts().platform, list_gpu_processes),
             limit_s=SLOW_S,
         ),
         Check(name="engine", ask=lambda: engines.chosen(facts()), limit_s=SLOW_S),

@@ -13,7 +13,7 @@ from vllama.engines.child_env import build_child_env
 from vllama.engines.install import find_missing_programs
 from vllama.engines.locate import NOT_INSTALLED
 from vllama.engines.recipe import get_recipe
-from vllama.environments.layout import MARKER, existing, python_of
+from vllama.environments.layout import MARKER, find_existing, get_python
 from vllama.errors import NoPlan
 from vllama.hardware.probe import run_command
 from vllama.plan.choose import advice, choose_engine, obtainable, ranked
@@ -99,7 +99,7 @@ def unusable(facts: Facts) -> Iterator[Finding]:
 def environments(places: SearchPaths, names: Collection[str]) -> Iterator[Finding]:
     """Tell environments that are half-made, or whose Python has gone; `names` are the engines'."""
     for folder in sorted(places.environments.glob("*/") if places.environments else ()):
-        if existing(folder) is not None:
+        if find_existing(folder) is not None:
             continue
         again, away = (
             f"vllama engines install {folder.name}",
@@ -115,7 +115,7 @@ def environments(places: SearchPaths, names: Collection[str]) -> Iterator[Findin
         else:
             yield failure(
                 f"the environment of {folder.name} has lost its Python "
-                f"({python_of(folder).resolve()})",
+                f"({get_python(folder).resolve()})",
                 f"make it anew: {away}, then {again}",
             )
 

@@ -10,9 +10,9 @@ import psutil
 from vllama.doctor.check import Finding, ok, skipped, warning
 from vllama.doctor.check import failed as failure
 from vllama.engines.base import DiscoveredEngines
-from vllama.environments.layout import site_packages
+from vllama.environments.layout import list_site_packages
 from vllama.hardware.detect import free_ram_bytes
-from vllama.hardware.nvidia import Version, runs, torch_cuda
+from vllama.hardware.nvidia import Version, can_run, find_torch_cuda
 from vllama.hardware.types import Platform, Vendor
 from vllama.units import format_bytes_binary as size
 
@@ -75,8 +75,8 @@ def cuda_against_wheels(
     for name, installation in found.installations.items():
         if installation.python is None:
             continue
-        sites = site_packages(installation.python.parent.parent)
-        built = torch_cuda(sites)
+        sites = list_site_packages(installation.python.parent.parent)
+        built = find_torch_cuda(sites)
         title = found.engines[name].title
         if built is None:
             if any((site / "torch").is_dir() for site in sites):
@@ -91,7 +91,7 @@ def cuda_against_wheels(
             yield warning(
                 f"{title} is built for CUDA {_text(built)}; what the driver runs is not known"
             )
-        elif runs(built, driver_version):
+        elif can_run(built, driver_version):
             yield ok(
                 f"{title} is built for CUDA {_text(built)}, the driver runs up to "
                 f"{_text(driver_version)}"

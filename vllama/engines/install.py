@@ -11,8 +11,8 @@ from vllama.engines.base import Engine, Installation, SearchPaths
 from vllama.engines.recipe import Wheels, get_recipe
 from vllama.engines.registry import locate_engine
 from vllama.environments.installer import choose_python
-from vllama.environments.layout import Step, arguments, existing, requirements
-from vllama.environments.make import OnLine, check, make_in_steps, remove
+from vllama.environments.layout import Step, find_existing, list_arguments, list_requirements
+from vllama.environments.make import OnLine, install_steps, remove, try_command
 from vllama.errors import DiskFull, EngineMissing, EnvironmentFailed
 from vllama.hardware.probe import how_to_install
 from vllama.hardware.types import Platform
@@ -83,8 +83,8 @@ def make_offer(
         python=python,
         extra_args=tuple(extra_args),
     )
-    wanted = requirements(chosen.steps), arguments(chosen.steps)
-    return replace(chosen, done=existing(chosen.folder, *wanted) is not None)
+    wanted = list_requirements(chosen.steps), list_arguments(chosen.steps)
+    return replace(chosen, done=find_existing(chosen.folder, *wanted) is not None)
 
 
 def find_missing_programs(wheels: Wheels, search: str | None = None) -> list[str]:
@@ -105,7 +105,7 @@ async def install(
     fetched, EnvironmentFailed with the installer's cause, or if the new engine does not start.
     """
     check_disk_space(chosen)
-    await make_in_steps(
+    await install_steps(
         chosen.folder,
         chosen.steps,
         python=chosen.python,
@@ -126,7 +126,7 @@ async def install(
 async def check_installation(chosen: Offer, *, environ: Mapping[str, str] | None = None) -> str:
     """Return why an installed engine does not start, empty if it does."""
     try:
-        await check(chosen.folder, chosen.wheels.check, environ=environ)
+        await try_command(chosen.folder, chosen.wheels.check, environ=environ)
     except EnvironmentFailed as error:
         return error.message
     return ""

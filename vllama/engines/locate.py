@@ -20,7 +20,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from vllama.engines.base import Installation, Missing, Origin, SearchPaths
-from vllama.environments.layout import existing, python_of, site_packages
+from vllama.environments.layout import find_existing, get_python, list_site_packages
 
 NOT_INSTALLED = "it is not installed"
 
@@ -75,9 +75,9 @@ class _Wanted:
 
     def look_in_environment(self, folder: Path, origin: Origin) -> Iterator[PackageLocation]:
         """Yield it if it is in the environment `folder`, or `folder` holds its program."""
-        sites = tuple(site_packages(folder))
+        sites = tuple(list_site_packages(folder))
         version = _read_version(sites, self.distributions)
-        python = python_of(folder)
+        python = get_python(folder)
         search = os.pathsep.join(map(str, (folder / "bin", folder / "Scripts", folder)))
         program = shutil.which(self.executable, path=search) if self.executable else None
         if version or program:
@@ -109,12 +109,12 @@ class _Wanted:
         """Return it for a program; a script of an environment (pipx, uv) has its version there."""
         home = program.resolve().parent.parent
         in_environment = (home / "pyvenv.cfg").exists()
-        sites = tuple(site_packages(home)) if in_environment else ()
+        sites = tuple(list_site_packages(home)) if in_environment else ()
         return PackageLocation(
             engine=self.engine,
             origin=origin,
             version=_read_version(sites, self.distributions),
-            python=python_of(home) if in_environment else None,
+            python=get_python(home) if in_environment else None,
             executable=program,
             sites=sites,
         )
@@ -134,7 +134,9 @@ class _Wanted:
         if (given := search_paths.paths.get(self.engine)) is not None:
             yield from self.look_at(given)
             return
-        if search_paths.environments and existing(own := search_paths.environments / self.engine):
+        if search_paths.environments and find_existing(
+            own := search_paths.environments / self.engine
+        ):
             yield from self.look_in_environment(own, Origin.OWN)
         yield from self.look_here()
         if self.executable and (program := shutil.which(self.executable, path=search_paths.search)):

@@ -103,7 +103,7 @@ PATTERNS = (
 )
 
 
-def cause_of(output: Sequence[str], code: int) -> Cause:
+def find_cause(output: Sequence[str], code: int) -> Cause:
     """Return why an installer with this output ended with `code` (negative: by a signal)."""
     if code == -9:
         return Cause(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import uv
 
-from vllama.environments.layout import python_of
+from vllama.environments.layout import get_python
 from vllama.errors import EnvironmentFailed
 
 Version = tuple[int, int]
@@ -52,5 +52,5 @@ def install_command(
     uv_path: Path, folder: Path, requirements: Sequence[str], extra_args: Sequence[str]
 ) -> list[str]:
     """Return the command that installs `requirements` into an environment."""
-    command = [str(uv_path), "pip", "install", "--python", str(python_of(folder))]
+    command = [str(uv_path), "pip", "install", "--python", str(get_python(folder))]
     return [*command, *extra_args, "--", *requirements]

@@ -82,7 +82,7 @@ OUR_PREFIX = Path(sys.prefix)
 NO = frozenset({"", "0", "f", "false", "n", "no", "off"})
 
 
-def installer_environment(
+def build_installer_env(
     environ: Mapping[str, str],
     extra: Mapping[str, str] | None = None,
     pip_settings: Mapping[str, str] | None = None,

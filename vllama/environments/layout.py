@@ -23,18 +23,18 @@ class Step:
     extra_args: tuple[str, ...] = ()
 
 
-def python_of(folder: Path) -> Path:
+def get_python(folder: Path) -> Path:
     """Return where an environment has its Python."""
     windows = folder / "Scripts" / "python.exe"
     return windows if sys.platform == "win32" else folder / "bin" / "python"
 
 
-def site_packages(folder: Path) -> list[Path]:
+def list_site_packages(folder: Path) -> list[Path]:
     """Return where an environment has its packages; nothing if it is not there."""
     return [*sorted(folder.glob("lib/python3*/site-packages")), *folder.glob("Lib/site-packages")]
 
 
-def existing(
+def find_existing(
     folder: Path,
     requirements: Sequence[str] | None = None,
     arguments: Sequence[str] | None = None,
@@ -52,23 +52,23 @@ def existing(
         return None
     if arguments is not None and made_with != list(arguments):
         return None
-    python = python_of(folder)
+    python = get_python(folder)
     return python if python.exists() else None
 
 
-def complete(folder: Path, steps: Sequence[Step]) -> None:
+def mark_complete(folder: Path, steps: Sequence[Step]) -> None:
     """Mark an environment as complete. Raises OSError."""
-    marker = {"requirements": requirements(steps), "arguments": arguments(steps)}
+    marker = {"requirements": list_requirements(steps), "arguments": list_arguments(steps)}
     new = folder / f"{MARKER}.new"
     new.write_text(json.dumps(marker))
     new.replace(folder / MARKER)
 
 
-def requirements(steps: Sequence[Step]) -> list[str]:
+def list_requirements(steps: Sequence[Step]) -> list[str]:
     """Return what all steps install."""
     return [item for step in steps for item in step.requirements]
 
 
-def arguments(steps: Sequence[Step]) -> list[str]:
+def list_arguments(steps: Sequence[Step]) -> list[str]:
     """Return the further arguments of all steps."""
     return [item for step in steps for item in step.extra_args]

@@ -19,22 +19,22 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from vllama import private
-from vllama.environments.failures import Cause, cause_of
+from vllama.environments.failures import Cause, find_cause
 from vllama.environments.installer import find_uv, install_command, venv_command
 from vllama.environments.installer_env import (
+    build_installer_env,
     forbids_index,
-    installer_environment,
     read_pip_settings,
 )
 from vllama.environments.layout import (
     MARKER,
     Step,
-    arguments,
-    complete,
-    existing,
-    python_of,
-    requirements,
-    site_packages,
+    find_existing,
+    get_python,
+    list_arguments,
+    list_requirements,
+    list_site_packages,
+    mark_complete,
 )
 from vllama.errors import EngineStartFailed, EnvironmentFailed
 from vllama.supervise.aio import finish
@@ -42,7 +42,7 @@ from vllama.supervise.logs import LogRing, Tailer
 from vllama.supervise.process import Child
 from vllama.supervise.spec import Grace
 
-__all__ = ["Step", "check", "existing", "make", "make_in_steps", "remove"]
+__all__ = ["Step", "find_existing", "install_steps", "remove", "try_command"]
 
 LOG = "install.log"
 SCRATCH = "tmp-"
@@ -53,23 +53,7 @@ LOCK_EVERY_S = 0.2
 OnLine = Callable[[str], object]
 
 
-async def make(
-    folder: Path,
-    requirements: Sequence[str],
-    *,
-    extra_args: Sequence[str] = (),
-    on_line: OnLine | None = None,
-) -> Path:
-    """Make an environment with `requirements` in `folder` and return its Python.
-
-    An environment that is complete already stays as it is. `extra_args` go to uv; `on_line` gets
-    each line that it prints (`installer_output.Reader` reads them). Raises EnvironmentFailed.
-    """
-    step = Step(requirements=tuple(requirements), extra_args=tuple(extra_args))
-    return await make_in_steps(folder, [step], on_line=on_line)
-
-
-async def make_in_steps(
+async def install_steps(
     folder: Path,
     steps: Sequence[Step],
     *,
@@ -79,11 +63,11 @@ async def make_in_steps(
     trial: Sequence[str] = (),
     on_line: OnLine | None = None,
 ) -> Path:
-    """Make an environment in several calls of uv, in order; see `make`.
+    """Make an environment in several calls of uv, in order; see `make_environment`.
 
     `python` is the interpreter of the environment (default: our own); `extra_env` is added to what
     uv may see of `environ` (default: ours). `trial` is a command of the environment that has to
-    succeed, see `check`.
+    succeed, see `try_command`.
 
     1. Take the lock: two programs must not install into one environment.
     2. Make the environment, or mend a half-made one.
@@ -91,25 +75,25 @@ async def make_in_steps(
     4. Try what was installed.
     5. Write the marker.
     """
-    wanted = requirements(steps), arguments(steps)
-    if (found := existing(folder, *wanted)) is not None:
+    wanted = list_requirements(steps), list_arguments(steps)
+    if (found := find_existing(folder, *wanted)) is not None:
         return found
     told = on_line or (lambda line: None)
     environ = dict(os.environ) if environ is None else environ
     pip_settings = read_pip_settings(environ)
-    env = installer_environment(environ, extra_env, pip_settings)
+    env = build_installer_env(environ, extra_env, pip_settings)
     no_index = ["--no-index"] if forbids_index(environ, pip_settings) else []
     uv = find_uv(env.get("PATH"))
     try:
         private.make_folder(folder)
         async with _locked(folder, told):  # 1
-            if (found := existing(folder, *wanted)) is not None:
+            if (found := find_existing(folder, *wanted)) is not None:
                 return found
-            drop_temporary(folder)
+            remove_temporary(folder)
             run = _Runner(folder=folder, env=env, on_line=told)
-            if not python_of(folder).exists():
+            if not get_python(folder).exists():
                 await run.call(venv_command(uv, folder, python or sys.executable))  # 2
-            drop_half_installed(folder)
+            remove_half_installed(folder)
             with _incomplete(folder) as changed:
                 for step in steps:
                     extra_args = [*no_index, *step.extra_args]
@@ -117,16 +101,16 @@ async def make_in_steps(
                     changed()
             if trial:
                 told(f"trying {' '.join(trial)}")
-                await check(folder, trial, environ=env)  # 4
-            complete(folder, steps)  # 5
+                await try_command(folder, trial, environ=env)  # 4
+            mark_complete(folder, steps)  # 5
     except OSError as error:
-        raise failed(
+        raise make_error(
             folder, Cause(cause=f"{error.strerror or error} ('{error.filename}')")
         ) from None
-    return python_of(folder)
+    return get_python(folder)
 
 
-async def check(
+async def try_command(
     folder: Path, command: Sequence[str], *, environ: Mapping[str, str] | None = None
 ) -> None:
     """Run a command of an environment (`python` or another of its programs, and arguments).
@@ -135,8 +119,8 @@ async def check(
     """
     if not command:
         return
-    program = python_of(folder).with_name(command[0])
-    env = installer_environment(dict(os.environ) if environ is None else environ)
+    program = get_python(folder).with_name(command[0])
+    env = build_installer_env(dict(os.environ) if environ is None else environ)
     run = _Runner(folder=folder, env=env, on_line=lambda line: None)
     ring, code = await run.run([str(program), *command[1:]])
     if code != 0:
@@ -164,24 +148,24 @@ def remove(folder: Path) -> None:
         raise EnvironmentFailed(f"cannot remove '{folder}': {error.strerror or error}") from None
 
 
-def drop_temporary(folder: Path) -> None:
+def remove_temporary(folder: Path) -> None:
     """Remove the temporary files of an installer that was killed together with its guard."""
     for left in folder.glob(f"{SCRATCH}*"):
         shutil.rmtree(left, ignore_errors=True)
 
 
-def drop_half_installed(folder: Path) -> None:
+def remove_half_installed(folder: Path) -> None:
     """Remove the metadata of packages that a kill left half-installed.
 
     uv writes a package's RECORD last, but takes any metadata folder for an installed package.
     """
-    for site in site_packages(folder):
+    for site in list_site_packages(folder):
         for info in site.glob("*.dist-info"):
             if not (info / "RECORD").exists():
                 shutil.rmtree(info)
 
 
-def failed(folder: Path, cause: Cause) -> EnvironmentFailed:
+def make_error(folder: Path, cause: Cause) -> EnvironmentFailed:
     """Return the error for a cause."""
     return EnvironmentFailed(
         f"cannot install into '{folder}': {cause.cause}",
@@ -217,7 +201,7 @@ class _Runner:
         """Run the installer to its end. Raises EnvironmentFailed with its cause."""
         ring, code = await self.run(argv)
         if code != 0:
-            raise failed(self.folder, cause_of(ring.tail(ring.total), code))
+            raise make_error(self.folder, find_cause(ring.tail(ring.total), code))
 
     async def run(self, argv: Sequence[str]) -> tuple[LogRing, int]:
         """Run a command to its end; return its lines and its code."""
@@ -236,7 +220,7 @@ class _Runner:
             )
         except EngineStartFailed as error:
             shutil.rmtree(scratch, ignore_errors=True)
-            raise failed(self.folder, Cause(cause=error.message)) from None
+            raise make_error(self.folder, Cause(cause=error.message)) from None
         tailer = Tailer(log, ring)
         tailing = asyncio.ensure_future(tailer.run())
         try:
@@ -287,7 +271,7 @@ def _incomplete(folder: Path) -> Iterator[Callable[[], None]]:
     So an engine whose upgrade fails, for want of a network say, goes on being there.
     """
     marker = folder / MARKER
-    old = marker.read_text() if existing(folder) else ""
+    old = marker.read_text() if find_existing(folder) else ""
     marker.unlink(missing_ok=True)
     steps_done: list[None] = []
     try:

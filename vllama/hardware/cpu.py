@@ -43,7 +43,7 @@ class Cpu:
 def detect_cpu(root: Path = Path("/")) -> Cpu:
     """Read what this process may use. Raises OSError if not even psutil knows."""
     limits = read_cgroup(root)
-    total, available = usable_ram(limits)
+    total, available = measure_usable_ram(limits)
     name, features = parse_cpuinfo(_read(root / "proc/cpuinfo") or "")
     allowed = affinity()
     return Cpu(
@@ -56,7 +56,7 @@ def detect_cpu(root: Path = Path("/")) -> Cpu:
     )
 
 
-def usable_ram(limits: Limits, kept_bytes: int = 0) -> tuple[int, int]:
+def measure_usable_ram(limits: Limits, kept_bytes: int = 0) -> tuple[int, int]:
     """Return total and available memory in bytes, within the limits of the control groups.
 
     `kept_bytes` of the page cache are in use (mapped weights) and not to be counted as available.
@@ -248,7 +248,7 @@ class CpuTime:
     own_s: float
 
 
-def cpu_time(pid: int) -> CpuTime | None:
+def read_cpu_time(pid: int) -> CpuTime | None:
     """Read it for the process `pid`, in some 0.1 ms; None if that has ended or cannot be read."""
     try:
         own = psutil.Process(pid).cpu_times()

@@ -51,7 +51,7 @@ def free_ram_bytes(kept_bytes: int = 0) -> int:
 
     `kept_bytes` of the page cache are weights that running engines have mapped.
     """
-    return cpu.usable_ram(cpu.read_cgroup(), kept_bytes)[1]
+    return cpu.measure_usable_ram(cpu.read_cgroup(), kept_bytes)[1]
 
 
 def with_free_memory(machine: Platform) -> Platform:

@@ -175,7 +175,7 @@ def _read_device(nvml: Any, index: int, driver: str, notes: list[str]) -> Accele
     )
 
 
-def gpu_processes() -> dict[int, dict[int, int]]:
+def list_gpu_processes() -> dict[int, dict[int, int]]:
     """Return pid → index of the GPU → bytes that it holds there; never raises.
 
     Empty without a driver, and inside a container that does not see the pids of the host.
@@ -207,7 +207,7 @@ def _smi_processes() -> dict[int, dict[int, int]]:
 
 
 def parse_processes(gpus: str, apps: str) -> dict[int, dict[int, int]]:
-    """Read `uuid, index` and `gpu_uuid, pid, MiB` lines; see `gpu_processes`."""
+    """Read `uuid, index` and `gpu_uuid, pid, MiB` lines; see `list_gpu_processes`."""
     rows = [[cell.strip() for cell in line.split(",")] for line in gpus.splitlines()]
     index = {row[0]: int(row[1]) for row in rows if len(row) == 2 and row[1].isdigit()}
     held: dict[int, dict[int, int]] = {}
@@ -252,7 +252,7 @@ def _text(value: str | bytes) -> str:
 Version = tuple[int, int]
 
 
-def driver_cuda() -> Version | None:
+def find_driver_cuda() -> Version | None:
     """Return the newest CUDA that the installed driver supports; None if it cannot be told."""
     try:
         nvml = importlib.import_module("pynvml")
@@ -271,7 +271,7 @@ def parse_banner(text: str) -> Version | None:
     return (int(match[1]), int(match[2])) if match else None
 
 
-def torch_cuda(sites: list[Path]) -> Version | None:
+def find_torch_cuda(sites: list[Path]) -> Version | None:
     """Return the CUDA that PyTorch in these package folders was built for; nothing is imported.
 
     It stands in `torch/version.py`, as `cuda: Optional[str] = '12.8'`; None in a CPU build.
@@ -286,7 +286,7 @@ def torch_cuda(sites: list[Path]) -> Version | None:
     return None
 
 
-def runs(built_for: Version, driver: Version) -> bool:
+def can_run(built_for: Version, driver: Version) -> bool:
     """Tell whether a driver runs what was built for a CUDA: within a major version any does.
 
     NVIDIA calls it minor version compatibility (CUDA 11 and later).

@@ -14,23 +14,23 @@ from pathlib import Path
 from types import MappingProxyType
 
 from vllama.errors import ConfigError, InvalidModelRef
-from vllama.models.quant import quant_of_tag
+from vllama.models.quant import parse_quant_tag
 from vllama.models.ref import DEFAULT_HOST, DEFAULT_NAMESPACE, DEFAULT_TAG, Kind, ModelRef
-from vllama.models.resolve.matching import no_form_of
+from vllama.models.resolve.matching import explain_name_mismatch
 
 NONE: Mapping[str, str] = MappingProxyType({})
 _TUNED = ("instruct", "chat", "it")  # what most of Ollama's models are anyway
 
 
-def hub_alias(ref: ModelRef, own: Mapping[str, str] = NONE) -> ModelRef | None:
+def find_hub_alias(ref: ModelRef, own: Mapping[str, str] = NONE) -> ModelRef | None:
     """Return the hub reference that a name stands for, or None.
 
     `own` are the user's aliases: a name, with or without a tag, to a hub model or library name.
     The result's tag is the quantisation that the name asks for, or `latest`.
     """
-    mine = own_alias(ref, own)
+    mine = find_own_alias(ref, own)
     if mine is not None:
-        return mine if mine.kind is Kind.HUB else hub_alias(mine)
+        return mine if mine.kind is Kind.HUB else find_hub_alias(mine)
     if ref.kind is not Kind.LIBRARY or not _is_library(ref):
         return None
     tags = _table().get(ref.model.lower())
@@ -52,7 +52,7 @@ def check_aliases(own: Mapping[str, str]) -> None:
             raise ConfigError(
                 f'cannot use the alias "{name}" for "{target}": {error.message}', hint=error.hint
             ) from None
-        known = model.kind is Kind.HUB or hub_alias(model) is not None
+        known = model.kind is Kind.HUB or find_hub_alias(model) is not None
         if ref.kind is Kind.PATH or not known:
             raise ConfigError(
                 f'cannot use the alias "{name}" for "{target}": it must stand for a hub model',
@@ -60,12 +60,12 @@ def check_aliases(own: Mapping[str, str]) -> None:
             )
 
 
-def families() -> tuple[str, ...]:
+def list_families() -> tuple[str, ...]:
     """Return the library names that the table knows, without tags."""
     return tuple(_table())
 
 
-def tags_of(model: str) -> tuple[str, ...]:
+def list_tags(model: str) -> tuple[str, ...]:
     """Return the tags that the table knows of a library name; empty for an unknown one."""
     return tuple(_table().get(model.lower(), ()))
 
@@ -75,7 +75,7 @@ def _is_library(ref: ModelRef) -> bool:
     return host.lower() == DEFAULT_HOST and namespace.lower() == DEFAULT_NAMESPACE
 
 
-def own_alias(ref: ModelRef, own: Mapping[str, str]) -> ModelRef | None:
+def find_own_alias(ref: ModelRef, own: Mapping[str, str]) -> ModelRef | None:
     """Return what a user's alias stands for: a hub model, or a library name; else None."""
     if not own or ref.kind is Kind.PATH:
         return None
@@ -83,7 +83,7 @@ def own_alias(ref: ModelRef, own: Mapping[str, str]) -> ModelRef | None:
     for name in ref.candidates:
         if name in names:
             return names[name]
-    quant = quant_of_tag(ref.tag)
+    quant = parse_quant_tag(ref.tag)
     plain = names.get(ref.with_tag(DEFAULT_TAG).canonical)
     if quant is None or plain is None or plain.kind is not Kind.HUB:
         return None
@@ -96,7 +96,7 @@ def _look_up(tags: Mapping[str, str], tag: str) -> tuple[str, str | None] | None
     size = _resolve(tags, tag)
     if size is None:
         rest, _, last = tag.rpartition("-")
-        quant = quant_of_tag(last)
+        quant = parse_quant_tag(last)
         if quant is not None:
             tag = rest or DEFAULT_TAG
         size = _resolve(tags, tag)
@@ -127,7 +127,7 @@ def _table() -> Mapping[str, Mapping[str, str]]:
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([bm])")
 
 
-def sizes_of(ref: ModelRef) -> tuple[tuple[str, float], ...]:
+def list_family_sizes(ref: ModelRef) -> tuple[tuple[str, float], ...]:
     """Return (library name, billions of parameters) of a model's family, the largest first.
 
     `ref` is a library name, or a hub model that one stands for or that is a form of such a one;
@@ -135,7 +135,7 @@ def sizes_of(ref: ModelRef) -> tuple[tuple[str, float], ...]:
     """
     family = ref.model.lower() if ref.kind is Kind.LIBRARY else _family_of(ref)
     found = []
-    for tag in tags_of(family) if family else ():
+    for tag in list_tags(family) if family else ():
         if match := _SIZE.fullmatch(tag):
             billions = float(match.group(1)) / (1000 if match.group(2) == "m" else 1)
             found.append((f"{family}:{tag}", billions))
@@ -146,11 +146,14 @@ def _family_of(ref: ModelRef) -> str | None:
     wanted = ref.hub_id
     if wanted is None:
         return None
-    for family in families():
-        for tag in tags_of(family):
-            alias = hub_alias(ModelRef.parse(f"{family}:{tag}"))
+    for family in list_families():
+        for tag in list_tags(family):
+            alias = find_hub_alias(ModelRef.parse(f"{family}:{tag}"))
             if alias is None or alias.hub_id is None:
                 continue
-            if alias.hub_id.lower() == wanted.lower() or no_form_of(alias.hub_id, wanted) is None:
+            if (
+                alias.hub_id.lower() == wanted.lower()
+                or explain_name_mismatch(alias.hub_id, wanted) is None
+            ):
                 return family
     return None

@@ -24,7 +24,7 @@ from vllama.models.types import Capability
 _THINKING_FAMILIES = frozenset({"gptoss", "gpt-oss", "gpt_oss"})
 
 
-def bounded_template(template: str | None) -> str | None:
+def check_template_length(template: str | None) -> str | None:
     """Return the chat template of a model's file. Raises BadModelFile if it is no such thing."""
     if template is not None and len(template) > MOST_TEMPLATE_CHARS:
         raise BadModelFile(
@@ -34,7 +34,7 @@ def bounded_template(template: str | None) -> str | None:
     return template
 
 
-def template_capabilities(template: str | None, architecture: str) -> set[Capability]:
+def read_template_capabilities(template: str | None, architecture: str) -> set[Capability]:
     """Read from a chat template whether it takes tools and marks thinking."""
     # not at the top: the stores come here too, and no template is read before the first request
     from vllama.chat.template_style import marks_thinking, takes_tools
@@ -62,7 +62,7 @@ class KnownTemplate:
     sentencepiece: bool | None = None
 
 
-def recognised(tokens: Collection[str], *, sentencepiece: bool) -> KnownTemplate | None:
+def find_known_template(tokens: Collection[str], *, sentencepiece: bool) -> KnownTemplate | None:
     """Return the row of a vocabulary with these control tokens, None if there is none."""
     for row in KNOWN:
         if row.sentencepiece in (None, sentencepiece) and all(

@@ -22,9 +22,9 @@ from vllama.models.convert.quantiser import UNQUANTISED
 from vllama.models.gguf.header import GgufHeader, read_header
 from vllama.models.gguf.lora import check_adapter, is_adapter
 from vllama.models.library import Library
-from vllama.models.quant import quant_of
+from vllama.models.quant import find_quant
 from vllama.models.ref import HUB_HOST, Kind, ModelRef, is_cloud
-from vllama.models.stores.base import real_size
+from vllama.models.stores.base import sum_real_sizes
 from vllama.models.stores.local import LocalStore
 from vllama.models.types import Bundle, Format, ModelInfo
 
@@ -57,9 +57,9 @@ class Recipe:
 def create(library: Library, recipe: Recipe, tell: Tell = lambda status: None) -> Bundle:
     """Create a model, or replace the one of that name. Raises BadRequest, VllamaError.
 
-    A base in another quantisation has to be made before (`quant_to_make`).
+    A base in another quantisation has to be made before (`choose_quant`).
     """
-    name = created_name(recipe.name)
+    name = check_new_name(recipe.name)
     base = recipe.base
     info = _info(library, base)
     for path in recipe.adapters:
@@ -95,27 +95,27 @@ def create(library: Library, recipe: Recipe, tell: Tell = lambda status: None) -
 
 
 def copy(library: Library, bundle: Bundle, name: str) -> Bundle:
-    """Give a model the second name `name` (from `copied_name`). Raises VllamaError."""
+    """Give a model the second name `name` (from `check_copy_name`). Raises VllamaError."""
     if bundle.name.lower() == name.lower():
         return bundle
     copied = replace(bundle, name=name, base=_base_name(library, bundle))
     return library.local.write(copied, digest=bundle.digest)
 
 
-def copied_name(destination: str) -> str:
+def check_copy_name(destination: str) -> str:
     """Return the display form of a name for a copy. Raises BadRequest."""
     try:
-        return created_name(destination)
+        return check_new_name(destination)
     except BadRequest as error:
         raise BadRequest(f'destination "{destination}" is invalid', hint=error.hint) from None
 
 
-def no_source(name: str, error: ModelNotFound) -> ModelNotFound:
+def make_no_source_error(name: str, error: ModelNotFound) -> ModelNotFound:
     """Say in Ollama's words that there is nothing to copy."""
     return ModelNotFound(name, message=f'model "{name}" not found', hint=error.hint)
 
 
-def created_name(text: str) -> str:
+def check_new_name(text: str) -> str:
     """Return the display form of a name for a new model.
 
     Raises BadRequest for what is no name of a local model: paths, the hub's and cloud names.
@@ -133,7 +133,7 @@ def created_name(text: str) -> str:
     return replace(ref, kind=Kind.LIBRARY).display
 
 
-def from_files(files: Iterable[tuple[str, Path]]) -> Bundle:
+def make_bundle(files: Iterable[tuple[str, Path]]) -> Bundle:
     """Return the model that GGUF files are: (name as uploaded, where it lies). Raises BadRequest.
 
     One file is the model; one more may be its projector.
@@ -166,15 +166,15 @@ def from_files(files: Iterable[tuple[str, Path]]) -> Bundle:
         format=Format.GGUF,
         path=path,
         files=everything,
-        size_bytes=real_size(everything),
+        size_bytes=sum_real_sizes(everything),
         digest=path.name.removeprefix("sha256-"),
         modified_s=path.stat().st_mtime,
-        quant=quant_of(name),
+        quant=find_quant(name),
         projector=projector,
     )
 
 
-def with_projector(bundle: Bundle, path: Path) -> Bundle:
+def add_projector(bundle: Bundle, path: Path) -> Bundle:
     """Add a second FROM line to a model: a projector in a file. Raises BadRequest."""
     if not _is_projector(_header(path.name, path)):
         raise BadRequest(f"cannot use '{path}' beside '{bundle.name}': it is no projector")
@@ -182,7 +182,7 @@ def with_projector(bundle: Bundle, path: Path) -> Bundle:
     return replace(bundle, projector=path, files=(*files, path))
 
 
-def quant_to_make(library: Library, base: Bundle, wanted: str | None) -> str | None:
+def choose_quant(library: Library, base: Bundle, wanted: str | None) -> str | None:
     """Return the type that a base has to be brought into first; None if it is fine as it is.
 
     The answers are those of Ollama's server/create.go. Raises BadRequest.

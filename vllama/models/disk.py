@@ -9,7 +9,7 @@ from pathlib import Path
 from vllama import private
 
 
-def free_bytes(path: Path) -> int:
+def get_free_bytes(path: Path) -> int:
     """Return the free space on the file system where `path` is or will be."""
     import shutil
 
@@ -18,7 +18,7 @@ def free_bytes(path: Path) -> int:
     return shutil.disk_usage(path).free
 
 
-def files_below(folder: Path) -> Iterator[Path]:
+def list_files_below(folder: Path) -> Iterator[Path]:
     """Iterate over the files in a folder and the folders below it.
 
     `Path.rglob` raises FileNotFoundError where a folder is removed while it looks. Here that folder

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from vllama.errors import SourceError
-from vllama.models.disk import files_below, write_shared
+from vllama.models.disk import list_files_below, write_shared
 
 _PREFIX = "models--"
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
@@ -143,7 +143,7 @@ class HubRepo:
     def _refs(self) -> list[str]:
         folder = self.root / "refs"
         try:
-            files = list(files_below(folder))
+            files = list(list_files_below(folder))
             files.sort(key=lambda p: (p != folder / "main", str(p)))
             return [p.read_text().strip() for p in files]
         except (OSError, UnicodeDecodeError):
@@ -157,7 +157,7 @@ def _one_name(name: str) -> str:
     return name
 
 
-def repositories(cache_dir: Path) -> Iterator[HubRepo]:
+def iterate_repositories(cache_dir: Path) -> Iterator[HubRepo]:
     """Iterate over the model repositories of a cache."""
     try:
         names = sorted(path.name for path in cache_dir.iterdir())
@@ -168,10 +168,10 @@ def repositories(cache_dir: Path) -> Iterator[HubRepo]:
             yield HubRepo(cache_dir, name[len(_PREFIX) :].replace("--", "/"))
 
 
-def repository(cache_dir: Path, hub_id: str) -> HubRepo | None:
+def find_repository(cache_dir: Path, hub_id: str) -> HubRepo | None:
     """Return a cached repository by its id in any case, or None."""
     exact = HubRepo(cache_dir, hub_id)
     if exact.root.is_dir():
         return exact
     wanted = hub_id.lower()
-    return next((r for r in repositories(cache_dir) if r.hub_id.lower() == wanted), None)
+    return next((r for r in iterate_repositories(cache_dir) if r.hub_id.lower() == wanted), None)

@@ -1,7 +1,7 @@
 """What a model says about itself: GGUF metadata → `ModelInfo`, and Ollama's views of it.
 
-Key names are those of docs/gguf.md; the views follow Ollama's `/api/show` (`details`,
-`model_info`). Reads headers only.
+Key names are those of docs/gguf.md; the views follow Ollama's `/api/show` (`build_details`,
+`build_model_info`). Reads headers only.
 
 See docs/reference/ollama-api.md#show, #capabilities, #details.
 """
@@ -15,10 +15,14 @@ from functools import lru_cache
 from pathlib import Path
 
 from vllama.errors import BadModelFile, BadRequest
-from vllama.models.chat_templates import bounded_template, recognised, template_capabilities
+from vllama.models.chat_templates import (
+    check_template_length,
+    find_known_template,
+    read_template_capabilities,
+)
 from vllama.models.gguf.header import GgufHeader, LongArray, read_header
 from vllama.models.limits import MOST_HEADS, MOST_LAYERS, MOST_NUMBER
-from vllama.models.quant import file_type_name
+from vllama.models.quant import get_file_type_name
 from vllama.models.safetensors import read_folder
 from vllama.models.types import Bundle, Capability, Format, ModelInfo
 
@@ -38,7 +42,7 @@ def read_info(bundle: Bundle) -> ModelInfo:
     others = {bundle.projector, *bundle.adapters}
     headers = [read_header(path) for path in bundle.files if path not in others]
     projector = read_header(bundle.projector) if bundle.projector else None
-    info = info_from_headers(headers, projector=projector, quant=bundle.quant)
+    info = combine_headers(headers, projector=projector, quant=bundle.quant)
     if info.parameter_count == 0:
         raise BadModelFile(
             f"cannot use '{bundle.path}': it holds no weights (a vocabulary only)",
@@ -47,7 +51,7 @@ def read_info(bundle: Bundle) -> ModelInfo:
     return info
 
 
-def info_from_headers(
+def combine_headers(
     headers: Sequence[GgufHeader],
     *,
     projector: GgufHeader | None = None,
@@ -61,10 +65,12 @@ def info_from_headers(
     embedding = _int(meta, f"{arch}.embedding_length")
     head_count = max(heads, default=0) or None
     width = embedding // head_count if embedding and head_count else None
-    template, known = bounded_template(_template(meta)), None
+    template, known = check_template_length(_template(meta)), None
     if template is None and f"{arch}.pooling_type" not in meta:
         turns = headers[0].turn_tokens
-        known = recognised(turns, sentencepiece=meta.get("tokenizer.ggml.model") == "llama")
+        known = find_known_template(
+            turns, sentencepiece=meta.get("tokenizer.ggml.model") == "llama"
+        )
     if known is not None:
         template = known.template
     tensors = [tensor for header in headers for tensor in header.tensors]
@@ -73,7 +79,7 @@ def info_from_headers(
     return ModelInfo(
         architecture=arch,
         parameter_count=sum(tensor.elements for tensor in tensors),
-        quant=file_type_name(meta.get("general.file_type")) or quant or _most_common(headers),
+        quant=get_file_type_name(meta.get("general.file_type")) or quant or _most_common(headers),
         context_length=_int(meta, f"{arch}.context_length"),
         embedding_length=embedding,
         block_count=layers,
@@ -110,7 +116,7 @@ def _capabilities(
 ) -> frozenset[Capability]:
     if f"{arch}.pooling_type" in meta:
         return frozenset({Capability.EMBEDDING})
-    found = {Capability.COMPLETION, *template_capabilities(template, arch)}
+    found = {Capability.COMPLETION, *read_template_capabilities(template, arch)}
     if inserts:
         found.add(Capability.INSERT)
     if projector is not None:
@@ -122,7 +128,7 @@ def _capabilities(
     return frozenset(found)
 
 
-def with_template(info: ModelInfo, bundle: Bundle) -> ModelInfo:
+def apply_template(info: ModelInfo, bundle: Bundle) -> ModelInfo:
     """Return what a model can do by the template of its Modelfile, if it has one."""
     if bundle.template is None or Capability.COMPLETION not in info.capabilities:
         return info
@@ -133,7 +139,7 @@ def with_template(info: ModelInfo, bundle: Bundle) -> ModelInfo:
     except BadRequest:  # said when it is used: a list of models must not fail
         return info
     found = info.capabilities - {Capability.TOOLS, Capability.THINKING}
-    by_family = Capability.THINKING in template_capabilities(None, info.architecture)
+    by_family = Capability.THINKING in read_template_capabilities(None, info.architecture)
     for capability, has in (
         (Capability.TOOLS, template.takes_tools),
         (Capability.INSERT, template.takes_suffix),
@@ -143,7 +149,7 @@ def with_template(info: ModelInfo, bundle: Bundle) -> ModelInfo:
     return replace(info, capabilities=found)
 
 
-def template_words(bundle: Bundle, info: ModelInfo) -> str:
+def describe_template(bundle: Bundle, info: ModelInfo) -> str:
     """Say where the template comes from, if it is in none of the model's files; else nothing."""
     chats = Capability.COMPLETION in info.capabilities and bundle.format is not Format.REMOTE
     if not chats or bundle.template is not None:
@@ -178,7 +184,7 @@ def _hashable(value: object) -> LongArray | tuple[object, ...]:
     return tuple(value) if isinstance(value, list) else ()
 
 
-def parameter_size_text(count: int | None) -> str:
+def format_parameter_count(count: int | None) -> str:
     """Write a parameter count as Ollama does (format.HumanNumber): `134.52M`, `3.2B`, `7B`."""
     if count is None:
         return ""
@@ -190,14 +196,14 @@ def parameter_size_text(count: int | None) -> str:
     return f"{count / 1000:.0f}K" if count >= 1000 else str(count)
 
 
-def details(bundle: Bundle, info: ModelInfo) -> dict[str, object]:
-    """Return the object `details` of `/api/tags`, `/api/ps` and `/api/show`."""
+def build_details(bundle: Bundle, info: ModelInfo) -> dict[str, object]:
+    """Return the object `build_details` of `/api/tags`, `/api/ps` and `/api/show`."""
     view: dict[str, object] = {
         "parent_model": bundle.base or "",
         "format": bundle.format.value,
         "family": info.architecture,
         "families": [info.architecture],
-        "parameter_size": parameter_size_text(info.parameter_count),
+        "parameter_size": format_parameter_count(info.parameter_count),
         "quantization_level": info.quant or bundle.quant or "unknown",
     }
     if info.context_length:
@@ -207,13 +213,13 @@ def details(bundle: Bundle, info: ModelInfo) -> dict[str, object]:
     return view
 
 
-def projector_info(path: Path) -> dict[str, object]:
-    """Return the object `projector_info` of `/api/show`. Raises BadModelFile. Blocking."""
-    return model_info(info_from_headers([read_header(path)]))
+def read_projector_info(path: Path) -> dict[str, object]:
+    """Return the object `read_projector_info` of `/api/show`. Raises BadModelFile. Blocking."""
+    return build_model_info(combine_headers([read_header(path)]))
 
 
-def model_info(info: ModelInfo, verbose: bool = False) -> dict[str, object]:
-    """Return the object `model_info` of `/api/show`.
+def build_model_info(info: ModelInfo, verbose: bool = False) -> dict[str, object]:
+    """Return the object `build_model_info` of `/api/show`.
 
     `verbose` keeps long arrays; those that the reader skipped are read from the file now.
     """

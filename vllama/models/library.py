@@ -21,13 +21,13 @@ from vllama.errors import (
     Offline,
     VllamaError,
 )
-from vllama.models.aliases import check_aliases, hub_alias, own_alias
-from vllama.models.disk import free_bytes
+from vllama.models.aliases import check_aliases, find_hub_alias, find_own_alias
+from vllama.models.disk import get_free_bytes
 from vllama.models.limits import check_registry
-from vllama.models.ollama.layout import Target, target
+from vllama.models.ollama.layout import RegistryTarget, find_target
 from vllama.models.ref import CloudDisabled, Kind, ModelRef, is_cloud
 from vllama.models.remote import Remote
-from vllama.models.resolve.pulled_names import PulledNames, forms_in_cache
+from vllama.models.resolve.pulled_names import PulledNames, find_cached_forms
 from vllama.models.settings import ModelsSettings
 from vllama.models.stores.base import ForeignStore, RemovingStore, SkippingStore, Store
 from vllama.models.stores.folder import FolderStore
@@ -65,7 +65,7 @@ class Library:
         open_source: Callable[[], Hub],
         settings: ModelsSettings,
         *,
-        free_space: Callable[[Path], int] = free_bytes,
+        free_space: Callable[[Path], int] = get_free_bytes,
     ) -> None:
         self._stores, self._settings = tuple(stores), settings
         self._remote = Remote(open_source, settings, free_space)
@@ -137,7 +137,7 @@ class Library:
 
     def alias(self, ref: ModelRef) -> ModelRef | None:
         """Return the hub model that a library name, or a user's alias, stands for; or None."""
-        return hub_alias(ref, self._settings.aliases)
+        return find_hub_alias(ref, self._settings.aliases)
 
     def _advice(self, ref: ModelRef) -> str:
         """Say what can be done about a model that is not here: a near name, or a pull."""
@@ -164,9 +164,9 @@ class Library:
     def info(self, bundle: Bundle) -> ModelInfo:
         """Return a model's own metadata, and what its template makes of it; raise BadModelFile."""
         # not at the top: a server starts, and models are listed, without reading what is in them
-        from vllama.models.info import with_template
+        from vllama.models.info import apply_template
 
-        return with_template(self._read(bundle), bundle)
+        return apply_template(self._read(bundle), bundle)
 
     def _read(self, bundle: Bundle) -> ModelInfo:
         """Read a model's own metadata, once for each state of its files."""
@@ -212,8 +212,8 @@ class Library:
         if here is not None and here.format is Format.GGUF and Format.GGUF not in formats:
             here = None  # what it is to be converted from is wanted
         where = None
-        if self._settings.ollama_dirs and own_alias(ref, self._settings.aliases) is None:
-            where = target(ref, self._settings.ollama_registry, insecure=insecure)
+        if self._settings.ollama_dirs and find_own_alias(ref, self._settings.aliases) is None:
+            where = find_target(ref, self._settings.ollama_registry, insecure=insecure)
         if where is not None and (where.asked or here is None or here.store == OllamaStore.name):
             if is_cloud(ref):
                 raise CloudDisabled
@@ -246,7 +246,7 @@ class Library:
             progress(PullEvent(status=note))
         if found.shortage is not None:
             if to_load or hub is None or not hub.has_tag:
-                raise too_large(ref, found, found.shortage, to_load=to_load)
+                raise make_too_large_error(ref, found, found.shortage, to_load=to_load)
             progress(PullEvent(status=f"warning: {found.shortage.sentence()}"))
         bundle = self._names.note(ref, self._remote.fetch(found, progress, cancel))
         progress(PullEvent(status="success"))
@@ -254,7 +254,7 @@ class Library:
 
     def _from_registry(
         self,
-        where: Target,
+        where: RegistryTarget,
         here: Bundle | None,
         formats: Sequence[Format],
         progress: Progress,
@@ -275,7 +275,7 @@ class Library:
         return Offline(error.message, hint=hint)
 
     def _forms(self, ref: ModelRef, *, known: bool) -> Sequence[ModelRef]:
-        return forms_in_cache(self._settings.hf_cache_dir, ref, known=known)
+        return find_cached_forms(self._settings.hf_cache_dir, ref, known=known)
 
     def look_up(
         self, name: str, *, formats: Sequence[Format] = ALL_FORMATS, fits: Fits | None = None
@@ -358,7 +358,7 @@ def open_library(settings: ModelsSettings) -> Library:
     return Library(stores, open_source, settings)
 
 
-def too_large(
+def make_too_large_error(
     ref: ModelRef, found: Resolution, shortage: NotEnoughMemory, *, to_load: bool
 ) -> NotEnoughMemory:
     """Make the error for a model that is not fetched because it does not fit."""

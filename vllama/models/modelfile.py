@@ -141,14 +141,14 @@ def _wrong(index: int, reason: str) -> BadRequest:
     return BadRequest(f"cannot use the Modelfile: line {index + 1}: {reason}")
 
 
-def parameters_text(parameters: Mapping[str, object]) -> str:
+def format_parameters(parameters: Mapping[str, object]) -> str:
     """Return one line a value, the name padded, strings quoted; lists give several lines."""
     return "\n".join(
         f"{name:<{NAME_WIDTH}} {_shown(value)}" for name, value in _each_value(parameters)
     )
 
 
-def modelfile_text(bundle: Bundle, info: ModelInfo) -> str:
+def format_modelfile(bundle: Bundle, info: ModelInfo) -> str:
     """Return a Modelfile that would make this model again."""
     lines = [
         # Ollama's words: scripts look for them

@@ -65,7 +65,7 @@ _FILE_TYPES: dict[int, str] = {
 _GUESSED = 1024  # LLAMA_FTYPE_GUESSED: a flag on top of the number
 
 
-def quant_of(path: str) -> str | None:
+def find_quant(path: str) -> str | None:
     """Return the quantisation that a file's name (or else its folder's) carries, upper case.
 
     The last token counts: `qwen-q8-distill-Q4_K_M.gguf` is Q4_K_M. A prefix `UD-` (unsloth's
@@ -79,13 +79,13 @@ def quant_of(path: str) -> str | None:
     return None
 
 
-def quant_of_tag(tag: str) -> str | None:
+def parse_quant_tag(tag: str) -> str | None:
     """Return the quantisation that a whole tag names (`q4_k_m` → `Q4_K_M`), or None."""
     match = _IN_NAME.fullmatch(tag.upper())
     return match.group(1) if match else None
 
 
-def without_quant(name: str) -> str:
+def strip_quant(name: str) -> str:
     """Return a name without the quantisations in it: `Model-Q4_K_M-GGUF` → `Model--GGUF`.
 
     A number format that the weights were made in (`gpt-oss-20b-mxfp4`) goes too.
@@ -93,7 +93,7 @@ def without_quant(name: str) -> str:
     return _IN_NAME.sub("", name.upper()).lower()
 
 
-def same_quant(one: str | None, other: str | None) -> bool:
+def is_same_quant(one: str | None, other: str | None) -> bool:
     """Tell whether two quantisations are one: `FP16` is how some write `F16`."""
     return one is not None and other is not None and _plain(one) == _plain(other)
 
@@ -102,12 +102,12 @@ def _plain(quant: str) -> str:
     return quant.upper().replace("FP", "F") if quant.upper() in ("FP16", "FP32") else quant.upper()
 
 
-def file_type_name(number: object) -> str | None:
+def get_file_type_name(number: object) -> str | None:
     """Name a `general.file_type`; None for numbers that are not known."""
     return _FILE_TYPES.get(number & ~_GUESSED) if isinstance(number, int) else None
 
 
-def bit_width(quant: str | None) -> int:
+def get_bit_width(quant: str | None) -> int:
     """Return the bits per weight that a quantisation's name says, 16 where it says none."""
     match = re.search(r"\d+", quant or "")
     return int(match.group()) if match else 16

@@ -26,7 +26,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from vllama.errors import InvalidModelRef, VllamaError
-from vllama.models.quant import quant_of_tag
+from vllama.models.quant import parse_quant_tag
 
 DEFAULT_HOST = "registry.ollama.ai"
 DEFAULT_NAMESPACE = "library"
@@ -210,7 +210,7 @@ class ModelRef:
             case Kind.PATH:
                 return f"{self.model}:{DEFAULT_TAG}"
             case Kind.HUB:
-                tag = self.tag.upper() if quant_of_tag(self.tag) else self.tag
+                tag = self.tag.upper() if parse_quant_tag(self.tag) else self.tag
                 tag = DEFAULT_TAG if not self.has_tag else tag
                 return f"{HUB_HOST}/{self.hub_id}:{tag}"
             case Kind.LIBRARY:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vllama.errors import ModelNotFound
-from vllama.models.aliases import hub_alias
-from vllama.models.ollama.layout import OllamaModels, Target
+from vllama.models.aliases import find_hub_alias
+from vllama.models.ollama.layout import OllamaModels, RegistryTarget
 from vllama.models.ref import Kind, ModelRef
 from vllama.models.settings import ModelsSettings
 from vllama.models.stores.hf_cache import HfCacheStore
@@ -52,14 +52,14 @@ class Remote:
         metadata that need not be read there. Raises as a pull does; ModelNotFound for names that
         the hub has no part in.
         """
-        from vllama.models.resolve.memory_fit import fitting
-        from vllama.models.resolve.search import resolutions
+        from vllama.models.resolve.memory_fit import choose_fitting
+        from vllama.models.resolve.search import iterate_resolutions
 
-        alias = hub_alias(ref, self._settings.aliases)
+        alias = find_hub_alias(ref, self._settings.aliases)
         hub = alias or ref
         if hub.kind is not Kind.HUB:
-            raise no_repository(ref)
-        search = resolutions(self._open_source(), hub, formats, named=alias is None)
+            raise make_no_repository_error(ref)
+        search = iterate_resolutions(self._open_source(), hub, formats, named=alias is None)
         if fits is None:
             return next(search)
 
@@ -67,11 +67,11 @@ class Remote:
             return known(found) or self.look_into(found)
 
         def family() -> Sequence[tuple[str, float]]:
-            from vllama.models.aliases import sizes_of
+            from vllama.models.aliases import list_family_sizes
 
-            return sizes_of(ref)
+            return list_family_sizes(ref)
 
-        return fitting(search, fits, read, family, named=hub.has_tag)
+        return choose_fitting(search, fits, read, family, named=hub.has_tag)
 
     def look_into(self, found: Resolution) -> ModelInfo:
         """Read the metadata of what a pull would fetch, from the hub: a few MB at most.
@@ -94,11 +94,11 @@ class Remote:
         for bundle in HfCacheStore(self._settings.hf_cache_dir).in_repository(repository.hub_id):
             if wanted.means(bundle.name) and bundle.format is variant.format:
                 return bundle
-        raise removed_meanwhile(wanted.display)
+        raise make_removed_error(wanted.display)
 
     def fetch_from(
         self,
-        where: Target,
+        where: RegistryTarget,
         formats: Sequence[Format],
         progress: Progress,
         cancel: threading.Event,
@@ -118,16 +118,16 @@ class Remote:
         )
         bundle = OllamaStore([models.folder]).find(ModelRef.parse(name.display))
         if bundle is None:
-            raise removed_meanwhile(name.display)
+            raise make_removed_error(name.display)
         return bundle
 
 
-def removed_meanwhile(name: str) -> ModelNotFound:
+def make_removed_error(name: str) -> ModelNotFound:
     """Make the error for a model that another process removed while it came."""
     return ModelNotFound(name, hint="it was removed while it was pulled: pull again")
 
 
-def no_repository(ref: ModelRef) -> ModelNotFound:
+def make_no_repository_error(ref: ModelRef) -> ModelNotFound:
     """Make the error for a name that stands for nothing on the hub."""
     return ModelNotFound(
         ref.display,

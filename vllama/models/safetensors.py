@@ -17,7 +17,11 @@ from typing import Annotated
 import msgspec
 
 from vllama.errors import BadModelFile
-from vllama.models.chat_templates import bounded_template, recognised, template_capabilities
+from vllama.models.chat_templates import (
+    check_template_length,
+    find_known_template,
+    read_template_capabilities,
+)
 from vllama.models.limits import (
     MOST_FILE_BYTES,
     MOST_HEADS,
@@ -77,9 +81,9 @@ def read_folder(folder: Path) -> ModelInfo:
     kv = _int(inner, "num_key_value_heads", MOST_HEADS) or heads
     width = _int(inner, "head_dim") or (hidden // heads if hidden and heads else None)
     tokenizer = _json(folder / "tokenizer_config.json", missing_is_fine=True)
-    template = bounded_template(_template(folder, tokenizer))
+    template = check_template_length(_template(folder, tokenizer))
     tokens = _added_tokens(folder) if template is None else {}
-    known = recognised(tokens, sentencepiece=(folder / "tokenizer.model").is_file())
+    known = find_known_template(tokens, sentencepiece=(folder / "tokenizer.model").is_file())
     capabilities = _capabilities(folder, config, first, arch, known.template if known else template)
     if Capability.COMPLETION not in capabilities:
         known = None
@@ -150,7 +154,7 @@ def _is_possible(entry: _Entry) -> bool:
     return begin <= end and math.prod(entry.shape) <= MOST_WEIGHTS
 
 
-def weight_files(folder: Path) -> tuple[Path, ...]:
+def list_weight_files(folder: Path) -> tuple[Path, ...]:
     """Return the weight files of a folder: those of the index, else all `*.safetensors`."""
     index = folder / "model.safetensors.index.json"
     if index.is_file():
@@ -183,7 +187,7 @@ def is_mlx(folder: Path) -> bool:
         quantization = config.get("quantization")
         if isinstance(quantization, dict) and "group_size" in quantization:
             return True
-        first = next(iter(weight_files(folder)), None)
+        first = next(iter(list_weight_files(folder)), None)
         return first is not None and _read_header(first)[1].get("format") == "mlx"
     except (OSError, BadModelFile):
         return False
@@ -192,7 +196,7 @@ def is_mlx(folder: Path) -> bool:
 def _weights(folder: Path, bits: int | None) -> tuple[int, int, Counter[str]]:
     parameters = weights_bytes = 0
     dtypes: Counter[str] = Counter()
-    files = weight_files(folder)
+    files = list_weight_files(folder)
     if not files:
         raise _bad(folder, "there are no *.safetensors files in it")
     for path in files:
@@ -236,7 +240,7 @@ def _capabilities(
     generates = first is None or first.endswith(_GENERATES)
     if (folder / "modules.json").is_file() or not generates:  # sentence-transformers' marker
         return frozenset({Capability.EMBEDDING})
-    found = {Capability.COMPLETION, *template_capabilities(template, arch)}
+    found = {Capability.COMPLETION, *read_template_capabilities(template, arch)}
     if "vision_config" in config:
         found.add(Capability.VISION)
     if "audio_config" in config:

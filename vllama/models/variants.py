@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from vllama.models.quant import PREFERRED, bit_width, quant_of, quant_of_tag, same_quant
+from vllama.models.quant import PREFERRED, find_quant, get_bit_width, is_same_quant, parse_quant_tag
 
 _SHARD = re.compile(r"(?P<stem>.*)-(?P<index>\d{5})-of-(?P<count>00\d{3})(?P<suffix>\.[A-Za-z]+)")
 _NO_MODEL = ("mmproj", "imatrix", "-vocab")
@@ -40,7 +40,7 @@ class GgufGroup:
     projector: str | None = None
 
 
-def shard_of(path: str) -> tuple[str, int, int] | None:
+def parse_shard(path: str) -> tuple[str, int, int] | None:
     """Return (path without the number, index, count) of a shard's name, or None."""
     match = _SHARD.fullmatch(path)
     if match is None:
@@ -49,7 +49,7 @@ def shard_of(path: str) -> tuple[str, int, int] | None:
     return stem, int(match.group("index")), int(match.group("count"))
 
 
-def shard_paths(path: str) -> tuple[str, ...]:
+def list_shard_paths(path: str) -> tuple[str, ...]:
     """Return the names of all shards that belong to `path` (itself where it is no shard)."""
     return tuple(_shards(path))
 
@@ -89,23 +89,23 @@ def group_ggufs(paths: Iterable[str]) -> tuple[GgufGroup, ...]:
     projectors = [path for path in present if is_projector(path)]
     sets: list[tuple[str, ...]] = []
     for path in present:
-        shard = shard_of(path)
+        shard = parse_shard(path)
         if not is_gguf_model(path) or (shard is not None and shard[1] != 1):
             continue
         if all(part in known for part in _shards(path)):  # none is made after one that is missing
-            sets.append(shard_paths(path))
+            sets.append(list_shard_paths(path))
     groups: list[GgufGroup] = []
     labels: set[str | None] = set()
     for files in sorted(sets, key=lambda files: len(files) > 1):
-        quant = quant_of(files[0])
-        label = quant if quant not in labels else stem_of(files[0])
+        quant = find_quant(files[0])
+        label = quant if quant not in labels else get_stem(files[0])
         labels.add(label)
         projector = choose_projector(files[0], projectors)
         groups.append(GgufGroup(label=label, quant=quant, paths=files, projector=projector))
     return tuple(sorted(groups, key=lambda group: group.paths[0]))
 
 
-def left_out(paths: Iterable[str]) -> dict[str, str]:
+def explain_left_out(paths: Iterable[str]) -> dict[str, str]:
     """Return the GGUF files that cannot be served although their names look like it, with why.
 
     One entry for each set of shards that is not complete, and for each file cut in pieces that
@@ -120,11 +120,11 @@ def left_out(paths: Iterable[str]) -> dict[str, str]:
             whole = path[: match.start()] + ".gguf"
             reasons.setdefault(whole, "it is cut into pieces that have to be joined first")
             continue
-        shard = shard_of(path)
+        shard = parse_shard(path)
         if shard is None or not is_gguf_model(path) or shard[0] in seen:
             continue
         seen.add(shard[0])
-        missing = [part for part in shard_paths(path) if part not in known]
+        missing = [part for part in list_shard_paths(path) if part not in known]
         if missing:
             count = f"{len(missing)} of {shard[2]}"
             reasons[shard[0]] = (
@@ -133,10 +133,10 @@ def left_out(paths: Iterable[str]) -> dict[str, str]:
     return reasons
 
 
-def stem_of(path: str) -> str:
+def get_stem(path: str) -> str:
     """Return a file's name without folder, shard number and suffix."""
     name = PurePosixPath(path).name
-    shard = shard_of(name)
+    shard = parse_shard(name)
     return (shard[0] if shard else name)[: -len(".gguf")]
 
 
@@ -156,11 +156,11 @@ def choose_group(groups: Sequence[GgufGroup], tag: str | None) -> GgufGroup | No
                 return found
         return groups[0] if groups else None
     wanted = tag.lower()
-    quant_wanted = quant_of_tag(tag)
+    quant_wanted = parse_quant_tag(tag)
     for group in groups:
-        names = {(group.label or "latest").lower(), stem_of(group.paths[0]).lower()}
+        names = {(group.label or "latest").lower(), get_stem(group.paths[0]).lower()}
         names |= {PurePosixPath(path).name.lower() for path in group.paths}
-        if wanted in names or same_quant(group.label, quant_wanted):
+        if wanted in names or is_same_quant(group.label, quant_wanted):
             return group
     return _by_piece(groups, tag)
 
@@ -177,7 +177,7 @@ def choose_projector(model: str, projectors: Sequence[str]) -> str | None:
     Of several there, that in F16, BF16 or F32 (projectors are small, and lose most by rounding),
     else that of the nearest bit width.
     """
-    bits = bit_width(quant_of(model))
+    bits = get_bit_width(find_quant(model))
 
     def rank(projector: str) -> tuple[int, int, int, str]:
         pairs = zip(
@@ -188,15 +188,15 @@ def choose_projector(model: str, projectors: Sequence[str]) -> str | None:
             if ours != theirs:
                 break
             common += 1
-        quant = quant_of(projector)
-        known = [n for n, q in enumerate(_PROJECTOR_QUANTS) if same_quant(quant, q)]
+        quant = find_quant(projector)
+        known = [n for n, q in enumerate(_PROJECTOR_QUANTS) if is_same_quant(quant, q)]
         order = known[0] if known else len(_PROJECTOR_QUANTS)
-        return -common, order, abs(bit_width(quant) - bits), projector
+        return -common, order, abs(get_bit_width(quant) - bits), projector
 
     return min(projectors, key=rank, default=None)
 
 
-def safetensors_files(paths: Iterable[str]) -> tuple[str, ...]:
+def choose_safetensors_files(paths: Iterable[str]) -> tuple[str, ...]:
     """Return the files to fetch for a safetensors model; empty where there is none.
 
     The root folder's weights and everything small that a server may read.

@@ -10,9 +10,9 @@ from vllama.engines.locate import NOT_INSTALLED
 from vllama.engines.recipe import advise_installation, format_install_command, get_recipe
 from vllama.engines.registry import find_engine
 from vllama.errors import EngineMissing, NoPlan
-from vllama.models.info import template_words
-from vllama.models.resolve.candidates import offer_for
-from vllama.models.resolve.memory_fit import amount
+from vllama.models.info import describe_template
+from vllama.models.resolve.candidates import suggest_conversion_of
+from vllama.models.resolve.memory_fit import format_amount
 from vllama.models.types import Bundle, Format, ModelInfo
 from vllama.plan.estimate import flash_attention, make_estimate
 from vllama.plan.prompt_cache import prompt_cache_bytes
@@ -104,9 +104,10 @@ def size_words(bundle: Bundle, info: ModelInfo, estimate: Estimate) -> str:
             return f"context {info.context_length} tokens, as that server says"
         return "that server does not say how much context the model has"
     memory = estimate.memory
+    where = "GPU memory" if memory.on_gpu else "memory"
     return (
-        f"context {estimate.context_length} tokens; about {amount(memory.total_bytes)} of "
-        f"{'GPU memory' if memory.on_gpu else 'memory'}, {amount(estimate.usable_bytes)} usable"
+        f"context {estimate.context_length} tokens; about {format_amount(memory.total_bytes)} of "
+        f"{where}, {format_amount(estimate.usable_bytes)} usable"
     )
 
 
@@ -231,7 +232,7 @@ def draft(
     try:
         choice = choose_engine(facts, bundle.format, bundle, info, need.mode)
     except NoPlan as error:
-        if reads(facts, Format.GGUF) and (offered := offer_for(bundle)):
+        if reads(facts, Format.GGUF) and (offered := suggest_conversion_of(bundle)):
             error.hint = f"{error.hint}; or {offered}" if error.hint else offered
         raise
     engine = facts.found.engines[choice.engine]
@@ -245,11 +246,13 @@ def draft(
         *estimate.reasons,
         size_words(bundle, info, estimate),
     ]
-    if need.mode is Mode.CHAT and (words := template_words(bundle, info)):
+    if need.mode is Mode.CHAT and (words := describe_template(bundle, info)):
         reasons.insert(-1, f"template: {words}")
     prefs, work = facts.preferences, threads(facts, engine, need, on_gpu=memory.on_gpu)
     if cache_bytes:
-        reasons.append(f"up to {amount(cache_bytes)} more for conversations that lost their slot")
+        reasons.append(
+            f"up to {format_amount(cache_bytes)} more for conversations that lost their slot"
+        )
     if work.reason:
         reasons.append(work.reason)
     plan = Plan(

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 
 from vllama.engines.capabilities import Attachable
 from vllama.errors import BadModelFile, EngineStartFailed, NoPlan, NotEnoughMemory
-from vllama.models.resolve.memory_fit import amounts
+from vllama.models.resolve.memory_fit import format_amounts
 from vllama.models.types import Bundle, ModelInfo
 from vllama.plan.choose import advice, draft, make_plan, ranked
 from vllama.plan.fit import MIN_AUTO_CONTEXT
@@ -79,7 +79,7 @@ def first_plan(
         return make_plan(facts, bundle, info, need)
     except NotEnoughMemory as error:
         plan, _, estimate = draft(facts, bundle, info, need)
-        total, usable = amounts(estimate.memory.total_bytes, estimate.usable_bytes)
+        total, usable = format_amounts(estimate.memory.total_bytes, estimate.usable_bytes)
         cause = f"it takes {total}, and {usable} are usable"
         diagnosis = Diagnosis(cause=cause, fault=Fault.MEMORY)
         refused = Failed(plan=plan, message=error.message, diagnosis=diagnosis)

@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vllama.errors import BadModelFile
-from vllama.models.quant import quant_of, without_quant
+from vllama.models.quant import find_quant, strip_quant
 from vllama.models.types import Bundle, Format, ModelInfo
-from vllama.models.variants import stem_of
+from vllama.models.variants import get_stem
 
 if TYPE_CHECKING:
     from vllama.models.library import Library
@@ -27,7 +27,7 @@ def other_forms(bundle: Bundle, models: Sequence[Bundle]) -> tuple[Bundle, ...]:
     def family(one: Bundle) -> tuple[str, str] | None:
         if one.format is not Format.GGUF or one.adapters or one.path.suffix != ".gguf":
             return None
-        return one.hub_id or str(one.path.parent), without_quant(stem_of(one.path.name))
+        return one.hub_id or str(one.path.parent), strip_quant(get_stem(one.path.name))
 
     wanted = family(bundle)
     found = {
@@ -53,7 +53,7 @@ def forms_here(library: Library, bundle: Bundle) -> list[Form]:
 
 def names_form(bundle: Bundle) -> bool:
     """Tell whether a model's name says which quantisation it is: then that one was asked for."""
-    return quant_of(bundle.name) is not None
+    return find_quant(bundle.name) is not None
 
 
 def in_its_place(bundle: Bundle, form: Form) -> Form:

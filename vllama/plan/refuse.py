@@ -7,7 +7,7 @@ from vllama.engines.base import Engine, Mode
 from vllama.engines.capabilities import Adapting
 from vllama.engines.recipe import advise_installation
 from vllama.errors import BadModelFile, ConfigError, InvalidModelRef, NoPlan, NotEnoughMemory
-from vllama.models.aliases import hub_alias
+from vllama.models.aliases import find_hub_alias
 from vllama.models.ref import ModelRef
 from vllama.models.types import Bundle, Format, ModelInfo
 from vllama.plan.estimate import fitting_context
@@ -59,7 +59,7 @@ def instead(facts: Facts, bundle: Bundle, info: ModelInfo, mode: Mode) -> str:
 def from_the_hub(bundle: Bundle) -> str:
     """Return the hint to take the same model from the hub, by its name there if it is known."""
     try:
-        alias = hub_alias(ModelRef.parse(bundle.base or bundle.name))
+        alias = find_hub_alias(ModelRef.parse(bundle.base or bundle.name))
     except InvalidModelRef:  # a server elsewhere may use any name
         alias = None
     name = f"hf.co/{alias.hub_id}" if alias else "hf.co/org/repo"

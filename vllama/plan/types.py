@@ -9,7 +9,7 @@ import msgspec
 from vllama.engines.base import DiscoveredEngines, Installation, Mode, Settings
 from vllama.engines.capabilities import Tuning
 from vllama.hardware.types import Platform
-from vllama.models.resolve.memory_fit import amount, amounts
+from vllama.models.resolve.memory_fit import format_amount, format_amounts
 from vllama.models.types import Bundle, ModelInfo
 
 
@@ -134,17 +134,17 @@ class Estimate:
     @property
     def usable(self) -> str:
         """What there is, for people."""
-        return amounts(self.memory.total_bytes, self.usable_bytes)[1]
+        return format_amounts(self.memory.total_bytes, self.usable_bytes)[1]
 
     @property
     def numbers(self) -> str:
         """The estimate and its parts, for people."""
         memory = self.memory
-        total, _ = amounts(memory.total_bytes, self.usable_bytes)
+        total, _ = format_amounts(memory.total_bytes, self.usable_bytes)
         return (
-            f"{total}: weights {amount(memory.weights_bytes)}, "
-            f"context of {self.context_length} tokens {amount(memory.kv_bytes)}, "
-            f"buffers {amount(memory.compute_bytes + memory.fixed_bytes)}"
+            f"{total}: weights {format_amount(memory.weights_bytes)}, "
+            f"context of {self.context_length} tokens {format_amount(memory.kv_bytes)}, "
+            f"buffers {format_amount(memory.compute_bytes + memory.fixed_bytes)}"
         )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from vllama.errors import NotEnoughMemory
-from vllama.models.resolve.memory_fit import amounts
+from vllama.models.resolve.memory_fit import format_amounts
 from vllama.scheduler.instance import Instance
 from vllama.scheduler.memory import Measurable, Measured
 from vllama.scheduler.policy import Action, Decision, PendingLoad, Pools, Resident, arrange, relieve
@@ -271,7 +271,7 @@ def too_little(name: str, needs: Pools, most: Pools, *, alone: bool) -> NotEnoug
     """
     pool = min(needs, key=lambda pool: most.get(pool, 0) - needs[pool], default="ram")
     kind = "system memory" if pool == "ram" else f"memory on {pool.upper()}"
-    needed, available = amounts(needs.get(pool, 0), max(0, most.get(pool, 0)))
+    needed, available = format_amounts(needs.get(pool, 0), max(0, most.get(pool, 0)))
     return NotEnoughMemory(
         f"cannot load '{name}': model requires more {kind} ({needed}) than is available "
         f"({available}){'' if alone else ', even with no other model loaded'}",

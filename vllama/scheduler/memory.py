@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from vllama import private
 from vllama.hardware.detect import detect, free_ram_bytes
-from vllama.hardware.nvidia import gpu_processes
+from vllama.hardware.nvidia import list_gpu_processes
 from vllama.hardware.types import Platform, Vendor
 from vllama.plan.types import Plan
 from vllama.scheduler.policy import Pools
@@ -91,7 +91,7 @@ class Meter:
             accelerators = detect().accelerators
             for name, gpu in zip(self._gpus, accelerators, strict=False):
                 free[name] = gpu.free_bytes - self._reserve_bytes
-            held = gpu_processes() if self._names_pids else {}
+            held = list_gpu_processes() if self._names_pids else {}
             for key, item in prints.items():
                 for pid in item.pids & held.keys():
                     for index, size in held[pid].items():

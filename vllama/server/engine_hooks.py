@@ -13,7 +13,7 @@ from vllama.config import Config
 from vllama.engines.base import Engine
 from vllama.engines.capabilities import Attachable, Sleeping
 from vllama.errors import VllamaError
-from vllama.hardware.cpu import cpu_time
+from vllama.hardware.cpu import read_cpu_time
 from vllama.plan.types import Facts, Plan
 from vllama.scheduler.instance import Process, Sleeper
 from vllama.scheduler.lifecycle import EngineSleeper
@@ -60,7 +60,7 @@ class EngineHooks:
             traffic=upstreams.traffic,
             cut=upstreams.cut,
             sleeper=self._sleeper,
-            cpu_time=cpu_time,
+            cpu_time=read_cpu_time,
             over=gc.collect,  # tasks and errors leave cycles, and the collector comes rarely
         )
 

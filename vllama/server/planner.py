@@ -10,7 +10,7 @@ from functools import partial
 
 from vllama.engines.base import Mode
 from vllama.hardware.detect import with_free_memory
-from vllama.models.info import template_words
+from vllama.models.info import describe_template
 from vllama.models.library import Library
 from vllama.models.types import Bundle, ModelInfo
 from vllama.plan.ladder import Failed, first_plan, last_word, next_plan
@@ -62,7 +62,11 @@ class Planner:
             self._reported.add(key)
             for line in short(plan):
                 self._reporter.note(line)
-            if need.mode is Mode.CHAT and not info.chat_template and template_words(bundle, info):
+            if (
+                need.mode is Mode.CHAT
+                and not info.chat_template
+                and describe_template(bundle, info)
+            ):
                 log.warning("%s has no chat template: prompts are sent as bare text", bundle.name)
         self._reporter.loading(f"loading {bundle.name}")
         if need.mode is Mode.CHAT and info.chat_template:

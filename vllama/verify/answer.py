@@ -55,7 +55,7 @@ def lacks_text(choice: Mapping[str, Any]) -> bool:
     return any(_data(piece) is None for piece in _logprobs(choice).get("tokens") or ())
 
 
-def answer_of(choice: Mapping[str, Any], whole: Mapping[str, Any] | None = None) -> Answer:
+def read_answer(choice: Mapping[str, Any], whole: Mapping[str, Any] | None = None) -> Answer:
     """Read a choice of `/v1/completions`; `whole` is the same one asked for without logprobs."""
     source, given = whole or choice, _logprobs(choice)
     cut = source.get("finish_reason") == "length"
@@ -64,7 +64,7 @@ def answer_of(choice: Mapping[str, Any], whole: Mapping[str, Any] | None = None)
         text = text.rstrip(REPLACEMENT)
     data = text.encode(errors="replace")
     pieces = [_data(piece) for piece in given.get("tokens") or ()]
-    spans = place(data, pieces) if pieces else None
+    spans = locate_tokens(data, pieces) if pieces else None
     if spans is None:
         return Answer(text=data, cut=cut)
     logprobs = _padded(given.get("token_logprobs"), len(pieces))
@@ -89,7 +89,7 @@ class Span:
     token: int | None
 
 
-def place(text: bytes, pieces: Sequence[bytes | None]) -> list[Span] | None:
+def locate_tokens(text: bytes, pieces: Sequence[bytes | None]) -> list[Span] | None:
     """Find the place of each token in a text; None if they do not make that text.
 
     A piece that is None has unknown bytes: a part of a character, at least. It has no place where

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from vllama.errors import BadRequest, ConfigError, UpstreamError
-from vllama.verify.answer import Answer, answer_of, lacks_text
+from vllama.verify.answer import Answer, lacks_text, read_answer
 
 PATH = "/v1/completions"
 TOP = 10
@@ -56,7 +56,7 @@ class Asker:
         """Return the answer to one prompt, which is sent as it is. Raises VllamaError."""
         body = self._body | {"prompt": prompt}
         if not self.tells_logprobs:
-            return answer_of(self._choice(body))
+            return read_answer(self._choice(body))
         try:
             choice = self._choice(body | {"logprobs": TOP})
         except BadRequest as refusal:
@@ -64,7 +64,7 @@ class Asker:
                 raise
             self.tells_logprobs = False
             return self.ask(prompt)
-        return answer_of(choice, self._choice(body) if lacks_text(choice) else None)
+        return read_answer(choice, self._choice(body) if lacks_text(choice) else None)
 
     def _choice(self, body: Mapping[str, object]) -> dict[str, Any]:
         choices = self._post(PATH, body).get("choices")

@@ -8,7 +8,14 @@ from filelock import FileLock
 
 from tests.models.convert.conftest import CONFIG, weights
 from vllama.errors import BadModelFile, DiskFull, VllamaError
-from vllama.models.convert.workspace import check_folder, check_room, settle, show, sweep, workplace
+from vllama.models.convert.workspace import (
+    check_folder,
+    check_free_space,
+    link_folder,
+    open_workspace,
+    remove_leftovers,
+    sync_and_hash,
+)
 
 
 @pytest.fixture
@@ -74,7 +81,7 @@ def test_neither_code_nor_pickles_are_shown(folder, tmp_path):
     (folder / "1_Pooling").mkdir()
     (folder / "1_Pooling" / "config.json").write_text("{}")
     change(folder, auto_map={"AutoModel": "modeling_x.X"})
-    shown = show(folder, tmp_path / "shown")
+    shown = link_folder(folder, tmp_path / "shown")
     assert sorted(path.name for path in shown.iterdir()) == [
         "1_Pooling", "config.json", "model.safetensors", "tokenizer.json"
     ]  # fmt: skip
@@ -86,7 +93,7 @@ def test_neither_code_nor_pickles_are_shown(folder, tmp_path):
 def test_code_is_shown_to_those_who_trust_it(folder, tmp_path):
     (folder / "modeling_x.py").write_text("x")
     change(folder, auto_map={"AutoModel": "modeling_x.X"})
-    shown = show(folder, tmp_path / "shown", trusted=True)
+    shown = link_folder(folder, tmp_path / "shown", trusted=True)
     assert (shown / "modeling_x.py").read_text() == "x"
     assert "auto_map" in (shown / "config.json").read_text()
 
@@ -96,17 +103,17 @@ def test_links_of_a_hub_snapshot_keep_their_names(folder, tmp_path):
     snapshot.mkdir()
     for path in folder.iterdir():
         (snapshot / path.name).symlink_to(os.path.relpath(path, snapshot))
-    shown = show(snapshot, tmp_path / "shown")
+    shown = link_folder(snapshot, tmp_path / "shown")
     assert json.loads((shown / "config.json").read_text()) == CONFIG
     assert (shown / "model.safetensors").read_bytes()
 
 
 def test_a_workplace_is_gone_afterwards(tmp_path):
-    with workplace(tmp_path / "new") as place:
+    with open_workspace(tmp_path / "new") as place:
         (place / "half.gguf").write_text("x")
         assert place.parent == tmp_path / "new"
     assert list((tmp_path / "new").iterdir()) == []
-    with pytest.raises(KeyboardInterrupt), workplace(tmp_path / "new") as place:
+    with pytest.raises(KeyboardInterrupt), open_workspace(tmp_path / "new") as place:
         raise KeyboardInterrupt
     assert list((tmp_path / "new").iterdir()) == []
 
@@ -116,27 +123,27 @@ def test_what_a_killed_one_left_is_swept_and_a_working_one_is_not(tmp_path):
         (tmp_path / f".convert-{name}").mkdir()
         (tmp_path / f".convert-{name}" / "half.gguf").write_text("x")
     with FileLock(tmp_path / ".convert-alive" / "lock"):
-        sweep(tmp_path)
+        remove_leftovers(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [".convert-alive"]
-    with workplace(tmp_path):
+    with open_workspace(tmp_path):
         pass
     assert list(tmp_path.iterdir()) == []
 
 
 def test_what_the_disk_refuses_is_told(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(VllamaError, match="cannot write"), workplace(tmp_path / "file" / "x"):
+    with pytest.raises(VllamaError, match="cannot write"), open_workspace(tmp_path / "file" / "x"):
         pass
-    with pytest.raises(DiskFull, match="No space left"), workplace(tmp_path):
+    with pytest.raises(DiskFull, match="No space left"), open_workspace(tmp_path):
         raise OSError(28, "No space left on device", "x")
 
 
 def test_room(tmp_path):
-    check_room(tmp_path, 10, "do it", lambda path: 10**9)
+    check_free_space(tmp_path, 10, "do it", lambda path: 10**9)
     with pytest.raises(DiskFull, match=r"cannot do it: it needs about 2 GB .* 1 GB are free"):
-        check_room(tmp_path / "not" / "there", 2 * 10**9, "do it", lambda path: 10**9)
+        check_free_space(tmp_path / "not" / "there", 2 * 10**9, "do it", lambda path: 10**9)
 
 
 def test_a_settled_file_is_known_by_its_checksum(tmp_path):
     (tmp_path / "x").write_bytes(b"abc")
-    assert settle(tmp_path / "x").startswith("ba7816bf8f01cfea")
+    assert sync_and_hash(tmp_path / "x").startswith("ba7816bf8f01cfea")

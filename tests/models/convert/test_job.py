@@ -13,7 +13,7 @@ import pytest
 from tests.models.convert.conftest import VISION, local, repository
 from tests.models.convert.tools import Tools
 from vllama.errors import BadModelFile, DiskFull, VllamaError
-from vllama.models.convert.job import Wishes, fetched_bytes
+from vllama.models.convert.job import ConversionOptions, count_bytes_to_fetch
 from vllama.models.convert.prepare import prepare
 from vllama.models.types import Format
 
@@ -36,7 +36,7 @@ class Run:
 
     def __call__(self, name, **wishes):
         free = wishes.pop("free_space", None)
-        job = prepare(self.library, name, Wishes(**wishes))
+        job = prepare(self.library, name, ConversionOptions(**wishes))
         more = {"free_space": free} if free else {}
         self.told.clear()
         return asyncio.run(
@@ -65,9 +65,9 @@ def left(data: Path) -> list[str]:
 
 def test_a_model_of_the_hub(hub, library, run, tools, data, tmp_path):
     hub.add_repo("Org/Model", repository(tmp_path / "r"))
-    job = prepare(library, "org/model", Wishes())
+    job = prepare(library, "org/model", ConversionOptions())
     assert (job.quant, job.via, job.result) == ("Q4_K_M", "F16", NAME)
-    assert fetched_bytes(data, job)[0] > 50
+    assert count_bytes_to_fetch(data, job)[0] > 50
     made = run("org/model")
     assert (made.name, made.format, made.quant, made.store) == (
         NAME, Format.GGUF, "Q4_K_M", "created"
@@ -172,7 +172,7 @@ def test_an_unwritable_place(run, tmp_path):
 
 def test_a_cancelled_one_ends_its_tool_and_leaves_nothing(library, tools, data, tmp_path):
     folder = local(tmp_path / "mine", model_type="hangs")
-    job = prepare(library, str(folder), Wishes())
+    job = prepare(library, str(folder), ConversionOptions())
 
     async def main():
         begun = asyncio.Event()

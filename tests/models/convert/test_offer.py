@@ -6,7 +6,7 @@ import pytest
 
 from tests.models.convert.conftest import local, repository
 from vllama.errors import NoPlan
-from vllama.models.resolve.candidates import offer_for
+from vllama.models.resolve.candidates import suggest_conversion_of
 from vllama.models.types import Format
 
 
@@ -20,6 +20,9 @@ def test_a_model_without_a_gguf(hub, library, tmp_path):
 def test_a_model_on_this_disk(library, tmp_path):
     folder = local(tmp_path / "mine")
     bundle = library.find(str(folder))
-    assert offer_for(bundle) == f"make a GGUF of it: vllama convert {folder}"
-    assert offer_for(replace(bundle, hub_id="a/b")) == "make a GGUF of it: vllama convert a/b"
-    assert offer_for(replace(bundle, format=Format.GGUF)) is None
+    assert suggest_conversion_of(bundle) == f"make a GGUF of it: vllama convert {folder}"
+    assert (
+        suggest_conversion_of(replace(bundle, hub_id="a/b"))
+        == "make a GGUF of it: vllama convert a/b"
+    )
+    assert suggest_conversion_of(replace(bundle, format=Format.GGUF)) is None

@@ -6,13 +6,13 @@ import pytest
 
 from tests.models.convert.conftest import local, repository
 from vllama.errors import BadModelFile, BadRequest, ModelNotFound, NoPlan
-from vllama.models.convert.job import Wishes
+from vllama.models.convert.job import ConversionOptions
 from vllama.models.convert.prepare import prepare
 
 
 def test_the_quantisation_may_stand_in_the_name(hub, library, tmp_path):
     hub.add_repo("Org/Model", repository(tmp_path / "r"))
-    job = prepare(library, "hf.co/org/model:q5_k_m", Wishes())
+    job = prepare(library, "hf.co/org/model:q5_k_m", ConversionOptions())
     assert (job.quant, job.result) == ("Q5_K_M", "hf.co/Org/Model:Q5_K_M")
 
 
@@ -29,13 +29,13 @@ def test_the_quantisation_may_stand_in_the_name(hub, library, tmp_path):
     ],
 )
 def test_types(library, tmp_path, wishes, quant, via):
-    job = prepare(library, str(local(tmp_path / "mine")), Wishes(**wishes))
+    job = prepare(library, str(local(tmp_path / "mine")), ConversionOptions(**wishes))
     assert (job.quant, job.via, job.needs_quantiser) == (quant, via, quant != via)
 
 
 def test_a_model_for_vectors_is_not_quantised_unasked(library, tmp_path):
     folder = local(tmp_path / "mine", architectures=["BertModel"])
-    assert prepare(library, str(folder), Wishes()).quant == "F16"
+    assert prepare(library, str(folder), ConversionOptions()).quant == "F16"
 
 
 @pytest.mark.parametrize(
@@ -59,11 +59,11 @@ def test_what_is_refused_before_anything_moves(
     local(tmp_path / "awq", quantization_config={"quant_method": "awq"})
     (tmp_path / "gguf").symlink_to(tiny.parent)
     with pytest.raises(error, match=says):
-        prepare(library, str(tmp_path / name), Wishes(**wishes))
+        prepare(library, str(tmp_path / name), ConversionOptions(**wishes))
 
 
 def test_a_repository_of_ggufs(hub, library, tiny):
     hub.add_repo("Org/Model-GGUF", {"m-Q8_0.gguf": tiny})
     with pytest.raises(NoPlan, match="no safetensors of it") as caught:
-        prepare(library, "org/model-gguf", Wishes())
+        prepare(library, "org/model-gguf", ConversionOptions())
     assert "vllama pull org/model-gguf" in caught.value.hint

@@ -9,12 +9,12 @@ from vllama.models.convert.quantiser import (
     BITS,
     DIRECT,
     check_requantise,
-    intermediate,
-    quant_named,
-    size_of,
+    choose_intermediate,
+    estimate_size,
+    parse_quant,
 )
-from vllama.models.convert.tool_run import cause_of
-from vllama.models.convert.work import converted, quantised
+from vllama.models.convert.tool_run import find_cause
+from vllama.models.convert.work import parse_converter_progress, parse_quantiser_progress
 from vllama.models.quant import _FILE_TYPES
 
 
@@ -29,7 +29,7 @@ from vllama.models.quant import _FILE_TYPES
     ],
 )
 def test_names(text, name):
-    assert quant_named(text) == name
+    assert parse_quant(text) == name
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_names(text, name):
 )
 def test_a_wrong_name_lists_the_valid_ones(text, meant):
     with pytest.raises(BadRequest) as caught:
-        quant_named(text)
+        parse_quant(text)
     assert f'"{text}"' in caught.value.message
     assert all(name in caught.value.hint for name in BITS)
     assert meant in caught.value.hint.partition("known are")[0]
@@ -64,12 +64,12 @@ def test_what_cannot(has):
     ("stored", "via"), [("F16", "F16"), ("BF16", "BF16"), ("F32", "BF16"), ("FP8", "BF16")]
 )
 def test_what_is_written_on_the_way(stored, via):
-    assert intermediate(stored) == via
+    assert choose_intermediate(stored) == via
 
 
 @given(st.integers(1, 10**12), st.sampled_from(sorted(BITS)))
 def test_an_estimate_is_never_too_small_nor_larger_than_16_bits(parameters, quant):
-    size = size_of(parameters, quant)
+    size = estimate_size(parameters, quant)
     assert size >= int(parameters * BITS[quant] / 8)
     assert size <= parameters * max(BITS[quant], 16) / 8
 
@@ -80,7 +80,7 @@ def test_an_estimate_is_never_too_small_nor_larger_than_16_bits(parameters, quan
     [("BF16", 270_885_728), ("Q8_0", 144_811_296), ("Q4_K_M", 105_453_920), ("Q3_K_M", 93_509_984)],
 )
 def test_the_estimate_of_a_small_model_is_near(quant, real):
-    assert real * 0.9 <= size_of(134_515_008, quant) + 2_000_000 <= real * 1.35
+    assert real * 0.9 <= estimate_size(134_515_008, quant) + 2_000_000 <= real * 1.35
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_the_estimate_of_a_small_model_is_near(quant, real):
     ],
 )
 def test_the_converters_bar(line, share):
-    assert converted(line) == share
+    assert parse_converter_progress(line) == share
 
 
 @pytest.mark.parametrize(
@@ -107,12 +107,12 @@ def test_the_converters_bar(line, share):
     ],
 )
 def test_the_quantisers_numbers(line, share):
-    assert quantised(line) == share
+    assert parse_quantiser_progress(line) == share
 
 
 @given(st.text())
 def test_any_line_is_a_share_or_none(line):
-    for read in (converted, quantised):
+    for read in (parse_converter_progress, parse_quantiser_progress):
         share = read(line)
         assert share is None or 0 <= share <= 1
 
@@ -176,11 +176,11 @@ def test_any_line_is_a_share_or_none(line):
     ],
 )  # fmt: skip
 def test_causes(output, code, cause, hint):
-    found, help_ = cause_of(output.splitlines(), code)
+    found, help_ = find_cause(output.splitlines(), code)
     assert cause in found
     assert (help_ is None) if hint is None else (hint in (help_ or ""))
 
 
 @given(st.lists(st.text()), st.integers(-20, 255).filter(bool))
 def test_there_is_always_a_cause(output, code):
-    assert cause_of(output, code)[0]
+    assert find_cause(output, code)[0]

@@ -11,7 +11,7 @@ import sys
 import venv
 from pathlib import Path
 
-from vllama.environments.layout import Step, complete
+from vllama.environments.layout import Step, mark_complete
 from vllama.models.convert.converter import FOLDER, WITH_CPU
 from vllama.models.convert.quantiser import Quantiser
 
@@ -59,7 +59,7 @@ class Tools:
         (self.folder / "convert_hf_to_gguf.py").write_text(CONVERTER)
         (self.folder / "quantise.py").write_text(QUANTISER)
         (self.folder / "tiny.gguf").symlink_to(tiny)
-        complete(folder, [Step(requirements=WITH_CPU[0])])
+        mark_complete(folder, [Step(requirements=WITH_CPU[0])])
         self.env = {"PATH": os.environ["PATH"]}
         self.quantiser = Quantiser(
             title="stand-in",

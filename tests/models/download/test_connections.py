@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from vllama.models.download.connections import BadAddress, Broken, OpenConnections, Wire
+from vllama.models.download.connections import BadAddress, ConnectionBroken, Connections
 
 BODY = bytes(range(256)) * 4096
 
@@ -82,12 +82,12 @@ def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name.upper(), raising=False)
 
 
-def wire() -> Wire:
-    return Wire(connect_s=5.0, silence_s=5.0)
+def wire() -> Connections:
+    return Connections(connect_s=5.0, silence_s=5.0)
 
 
-def body(wire: Wire, url: str, headers: dict[str, str] | None = None) -> bytes:
-    with wire.get(url, headers or {}, OpenConnections()) as answer:
+def body(wire: Connections, url: str, headers: dict[str, str] | None = None) -> bytes:
+    with wire.get(url, headers or {}) as answer:
         assert answer.status == 200
         return b"".join(iter(answer.read, b""))
 
@@ -103,14 +103,14 @@ def test_a_connection_is_kept_until_the_server_ends_it(server: Server) -> None:
 def test_half_read_answers_do_not_spoil_the_next(server: Server) -> None:
     with wire() as connections:
         for _ in range(3):
-            with connections.get(server.url, {}, OpenConnections()) as answer:
+            with connections.get(server.url, {}) as answer:
                 assert BODY.startswith(answer.read())
             assert body(connections, server.url) == BODY
 
 
 def test_lengths(server: Server) -> None:
     with wire() as connections:
-        with connections.get(server.url + "/a", {}, OpenConnections()) as answer:
+        with connections.get(server.url + "/a", {}) as answer:
             assert answer.length == len(BODY)
         assert body(connections, server.url + "/chunked") == b"hello"
         # less than announced is for the caller to see: it knows what it wants
@@ -144,7 +144,7 @@ def test_a_proxy_is_asked(server: Server, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     with wire() as connections:
         assert body(connections, "http://storage.example/a?b=c") == BODY
-        with pytest.raises(Broken, match="403"):
+        with pytest.raises(ConnectionBroken, match="403"):
             body(connections, "https://storage.example:8443/a")
         assert body(connections, server.url + "/here") == BODY
     (_, first, headers), (_, tunnel, _), (_, direct, _) = server.asked
@@ -163,26 +163,25 @@ def test_a_proxy_of_another_kind(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nobody_listens() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        with wire() as connections, pytest.raises(Broken):
+        with wire() as connections, pytest.raises(ConnectionBroken):
             body(connections, f"http://127.0.0.1:{free.getsockname()[1]}/")
 
 
 def test_silence_ends_and_reads_can_be_ended() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
-        quick = Wire(connect_s=5.0, silence_s=0.1)
-        with quick, pytest.raises(Broken, match="fell silent"):
+        quick = Connections(connect_s=5.0, silence_s=0.1)
+        with quick, pytest.raises(ConnectionBroken, match="fell silent"):
             body(quick, url)
-        reading, ended = OpenConnections(), threading.Event()
+        connections, ended = wire(), threading.Event()
 
         def ask() -> None:
-            connections = wire()
-            with connections, pytest.raises(Broken), connections.get(url, {}, reading):
+            with connections, pytest.raises(ConnectionBroken), connections.get(url, {}):
                 pass
             ended.set()
 
         asking = threading.Thread(target=ask, daemon=True)
         asking.start()
         while not ended.wait(0.01):
-            reading.shut_down()
+            connections.end_reads([asking])
         asking.join(60)

@@ -14,9 +14,9 @@ import pytest
 from tests.hub import Fault, StandInHub
 from tests.models.conftest import Events
 from vllama.errors import AuthRequired, ChecksumMismatch, DiskFull, SourceError, VllamaError
-from vllama.models.download.fetch import Fetcher, free_bytes
+from vllama.models.download.fetch import Fetcher, get_free_bytes
 from vllama.models.download.file_download import Cancelled
-from vllama.models.download.partial_file import saved_bytes
+from vllama.models.download.partial_file import count_saved_bytes
 from vllama.models.hub_cache import HubRepo
 from vllama.models.settings import ModelsSettings
 from vllama.models.sources.hf import HuggingFace
@@ -32,7 +32,7 @@ def fetch(
     settings: ModelsSettings,
     events: Events | None = None,
     *,
-    free_space: Callable[[Path], int] = free_bytes,
+    free_space: Callable[[Path], int] = get_free_bytes,
 ) -> Path:
     source = HuggingFace(settings)
     repository = source.resolve("o/r")
@@ -172,7 +172,7 @@ def test_resume_after_cancel(big: StandInHub, settings: ModelsSettings) -> None:
     names = blobs(settings)
     assert [name[64:] for name in names] == [".vllama-partial", ".vllama-partial.json"]
     partial = HubRepo(settings.hf_cache_dir, "o/r").partial(names[0][:64])
-    saved = saved_bytes(partial, len(BIG))
+    saved = count_saved_bytes(partial, len(BIG))
     assert 300_000 <= saved < len(BIG)
     big.fault = None
     before, events = big.sent("cdn"), Events()
@@ -196,7 +196,9 @@ def test_cancel_at_any_moment_keeps_what_came(
     except Cancelled:
         done = max((event.completed_bytes or 0 for event in events.all), default=0)
         sha = big.repos["o/r"].snapshots[big.repos["o/r"].refs["main"]]["m.gguf"].sha256
-        assert saved_bytes(HubRepo(settings.hf_cache_dir, "o/r").partial(sha), len(BIG)) >= done
+        assert (
+            count_saved_bytes(HubRepo(settings.hf_cache_dir, "o/r").partial(sha), len(BIG)) >= done
+        )
         assert content(fetch(settings)) == BIG
     timer.join()
 
@@ -229,7 +231,7 @@ def test_resume_survives_other_part_sizes_and_junk(
     state = next((settings.hf_cache_dir).rglob("*.json"))
     for junk in ("", "[]", '{"size": 5}', json.dumps({"size": len(BIG), "part_bytes": 0})):
         state.write_text(junk)
-        assert saved_bytes(state.with_suffix(""), len(BIG)) == 0
+        assert count_saved_bytes(state.with_suffix(""), len(BIG)) == 0
     assert content(fetch(with_settings(part_bytes=300_000))) == BIG
 
 

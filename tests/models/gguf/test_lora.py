@@ -9,7 +9,7 @@ from tests.models.stores.test_local import home, library, make  # noqa: F401
 from tests.tiny import write_tiny_gguf, write_tiny_lora
 from vllama.errors import BadRequest
 from vllama.models.gguf.header import read_header
-from vllama.models.info import control_tokens, info_from_headers, with_template
+from vllama.models.info import apply_template, combine_headers, control_tokens
 from vllama.models.library import Library
 from vllama.models.types import Capability, ModelInfo
 
@@ -98,7 +98,7 @@ def test_a_template_that_cannot_be_read_is_refused(library: Library) -> None:  #
 def test_one_that_was_kept_all_the_same_hides_nothing(library: Library) -> None:  # noqa: F811
     made = replace(make(library, "mine"), template="{{ broken")
     info = library.info(make(library, "plain"))
-    assert with_template(info, made) is info
+    assert apply_template(info, made) is info
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_tokens_that_mark_a_gap(
 ) -> None:
     more = tuple(f"word{n}" for n in range(5000)) if many else ()  # long lists are not built
     header = read_header(write_tiny_gguf(tmp_path / "m.gguf", tokens=(*more, *tokens)))
-    info = info_from_headers([header])
+    info = combine_headers([header])
     assert info.fim_tokens == fim
     assert (Capability.INSERT in info.capabilities) is (fim is not None)
 
@@ -133,7 +133,7 @@ def test_tokens_that_the_file_names(tmp_path: Path, names: tuple[str, ...]) -> N
 
     header = read_header(write_tiny_gguf(tmp_path / "m.gguf", extra=extra))
     first = header.metadata["tokenizer.ggml.tokens"][300]  # type: ignore[index]
-    fim = info_from_headers([header]).fim_tokens
+    fim = combine_headers([header]).fim_tokens
     assert fim is not None
     assert fim[0] == first
 
@@ -142,7 +142,7 @@ def test_tokens_that_the_file_names(tmp_path: Path, names: tuple[str, ...]) -> N
 def test_the_texts_of_control_tokens(tmp_path: Path, many: bool) -> None:
     more = tuple(f"word{n}" for n in range(5000)) if many else ()
     header = read_header(write_tiny_gguf(tmp_path / "m.gguf", tokens=(*more, "<|end|>")))
-    control = control_tokens(info_from_headers([header]))
+    control = control_tokens(combine_headers([header]))
     assert (control[0], control[1], control[2]) == ("<unk>", "<s>", "</s>")
     assert list(control.values())[-1] == "<|end|>"
     assert len(control) == 3 + len(more) + 1

@@ -39,7 +39,7 @@ from vllama.errors import (
     SourceError,
     VllamaError,
 )
-from vllama.models.download.partial_file import saved_bytes
+from vllama.models.download.partial_file import count_saved_bytes
 from vllama.models.library import Library, open_library
 from vllama.models.settings import ModelsSettings
 from vllama.models.types import Format
@@ -318,12 +318,12 @@ def test_after_a_kill_no_byte_comes_twice(
     deadline = threading.Event()
     timer = threading.Timer(30, deadline.set)
     timer.start()
-    while saved_bytes(partial, len(WEIGHTS)) < arrived:
+    while count_saved_bytes(partial, len(WEIGHTS)) < arrived:
         assert child.poll() is None and not deadline.is_set()
     timer.cancel()
     child.send_signal(signal.SIGKILL)
     child.wait()
-    assert saved_bytes(partial, len(WEIGHTS)) == arrived
+    assert count_saved_bytes(partial, len(WEIGHTS)) == arrived
     assert library.list() == []
     registry.settle()
     registry.fault = None

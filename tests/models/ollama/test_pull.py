@@ -39,7 +39,7 @@ from vllama.errors import (
     VllamaError,
 )
 from vllama.models.download.file_download import Cancelled
-from vllama.models.download.partial_file import saved_bytes
+from vllama.models.download.partial_file import count_saved_bytes
 from vllama.models.library import Library, open_library
 from vllama.models.ref import CloudDisabled
 from vllama.models.settings import ModelsSettings
@@ -156,7 +156,7 @@ def test_a_stopped_pull_from_a_real_registry_goes_on(
     with pytest.raises(Cancelled):
         library.pull(f"{real.host}/team/big", progress=stopped, cancel=stopped.cancel)
     assert library.list() == []
-    saved = saved_bytes(stored(settings).partial(published.layer("model")), 2_000_000)
+    saved = count_saved_bytes(stored(settings).partial(published.layer("model")), 2_000_000)
     assert saved >= 300_000
     events = Events()
     library.pull(f"{real.host}/team/big", progress=events)

@@ -15,8 +15,8 @@ from tests.registry.models import CONFIG, IMAGE
 from tests.tiny import write_tiny_gguf, write_tiny_lora
 from vllama.errors import BadModelFile, BadRequest, ModelNotFound, VllamaError
 from vllama.models.library import Library, open_library
-from vllama.models.ollama.layout import OllamaModels, StoredName, target
-from vllama.models.ollama.manifest import digests_in, parse_manifest
+from vllama.models.ollama.layout import OllamaModels, StoredName, find_target
+from vllama.models.ollama.manifest import find_digests, parse_manifest
 from vllama.models.ref import ModelRef
 from vllama.models.settings import ModelsSettings
 from vllama.models.stores.ollama import OllamaStore
@@ -331,7 +331,7 @@ def test_manifests_name_each_blob_once(contents: list[bytes]) -> None:
     assert {blob.digest for blob in manifest.blobs} == set(made.blobs)
     assert len(manifest.blobs) == len(set(manifest.blobs))
     assert manifest.size_bytes == made.size
-    assert digests_in(made.manifest) == set(made.blobs)
+    assert find_digests(made.manifest) == set(made.blobs)
     assert manifest.config is not None and manifest.config.kind == CONFIG
     assert IMAGE not in manifest.layers[0].kind
 
@@ -367,7 +367,7 @@ MIRROR = "https://mirror.example/x"
 def test_which_registry_a_name_means(
     text: str, registry: str | None, address: str | None, stored: str | None, asked: bool | None
 ) -> None:
-    found = target(ModelRef.parse(text), registry)
+    found = find_target(ModelRef.parse(text), registry)
     if address is None:
         assert found is None
         return

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from vllama.models.resolve.matching import (
     QUANTISERS,
-    gguf_names,
-    no_form_of,
-    packed_names,
-    rank,
-    scheme,
-    wrong_size,
+    explain_name_mismatch,
+    explain_size_mismatch,
+    get_scheme,
+    guess_gguf_names,
+    guess_quantised_names,
+    rank_publisher,
 )
 
 
@@ -37,7 +37,7 @@ from vllama.models.resolve.matching import (
     ],
 )
 def test_forms(base: str, child: str) -> None:
-    assert no_form_of(base, child) is None
+    assert explain_name_mismatch(base, child) is None
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_forms(base: str, child: str) -> None:
     ],
 )
 def test_other_models(base: str, child: str) -> None:
-    assert no_form_of(base, child)
+    assert explain_name_mismatch(base, child)
 
 
 words = st.lists(st.from_regex(r"[a-z]{2,6}[0-9]?", fullmatch=True), min_size=1, max_size=4)
@@ -67,16 +67,16 @@ quants = st.sampled_from(["Q4_K_M", "Q8_0", "IQ3_XXS", "UD-Q4_K_XL", "BF16"])
 @given(words, quants, st.sampled_from(QUANTISERS))
 def test_what_quantisers_make_is_a_form(name: list[str], quant: str, who: str) -> None:
     base = f"maker/{'-'.join(name)}"
-    assert no_form_of(base, f"{who}/{'-'.join(name)}-{quant}-GGUF") is None
-    assert all(no_form_of(base, other) is None for other in gguf_names(base))
-    assert all(no_form_of(base, other) is None for other in packed_names(base))
+    assert explain_name_mismatch(base, f"{who}/{'-'.join(name)}-{quant}-GGUF") is None
+    assert all(explain_name_mismatch(base, other) is None for other in guess_gguf_names(base))
+    assert all(explain_name_mismatch(base, other) is None for other in guess_quantised_names(base))
 
 
 @given(words, st.sampled_from(["abliterated", "uncensored", "distill", "merge", "heretic"]))
 def test_an_extra_word_is_another_model(name: list[str], extra: str) -> None:
     stem = "-".join(name)
     for child in (f"u/{stem}-{extra}-GGUF", f"u/{extra}-{stem}-GGUF", f"u/{stem}-GGUF-{extra}"):
-        assert extra in (no_form_of(f"maker/{stem}", child) or "")
+        assert extra in (explain_name_mismatch(f"maker/{stem}", child) or "")
 
 
 @pytest.mark.parametrize(
@@ -94,12 +94,12 @@ def test_an_extra_word_is_another_model(name: list[str], extra: str) -> None:
     ],
 )
 def test_sizes(base: int | None, child: int | None, pipeline: str | None, fits: bool) -> None:
-    assert (wrong_size(base, child, pipeline, named="o/m") is None) is fits
+    assert (explain_size_mismatch(base, child, pipeline, named="o/m") is None) is fits
 
 
 def test_ranks() -> None:
     ids = ["zzz/m", "TheBloke/m", "bartowski/m", "ggml-org/m", "O/m"]
-    assert sorted(ids, key=lambda child: rank("o/m", child)) == ids[::-1]
+    assert sorted(ids, key=lambda child: rank_publisher("o/m", child)) == ids[::-1]
 
 
 @pytest.mark.parametrize(
@@ -115,4 +115,4 @@ def test_ranks() -> None:
     ],
 )
 def test_schemes(child: str, kind: str | None) -> None:
-    assert scheme(child) == kind
+    assert get_scheme(child) == kind

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.facts import CPU, GIB, H100, INFO, LLAMA_CPP_HERE, VLLM_HERE, facts
 from vllama.errors import BadModelFile, Offline, SourceError
 from vllama.models.resolve.candidates import Candidate
-from vllama.models.resolve.memory_fit import fitting
+from vllama.models.resolve.memory_fit import choose_fitting
 from vllama.models.resolve.search import Resolution
 from vllama.models.sources.base import Repository
 from vllama.models.types import Format, ModelInfo, SourceFile, Variant
@@ -79,7 +79,7 @@ def choose(
     machine = replace(platform, ram_total_bytes=int(usable_gib * GIB))
     here = facts(machine, installed, reserve_bytes=0, **preferences)
     search = iter(found or (resolution(repository("o/Llama-8B-GGUF", SIZES)),))
-    return fitting(search, FitsHere(here), read, lambda: family, named=named)
+    return choose_fitting(search, FitsHere(here), read, lambda: family, named=named)
 
 
 def unread(_: Resolution) -> ModelInfo:
@@ -175,7 +175,7 @@ def test_the_end_of_the_search_is_no_error_of_its_own() -> None:
         raise SourceError("cannot ask the hub")
 
     machine = facts(replace(CPU, ram_total_bytes=4 * GIB), reserve_bytes=0)
-    found = fitting(search(), FitsHere(machine), header, lambda: (), named=False)
+    found = choose_fitting(search(), FitsHere(machine), header, lambda: (), named=False)
     assert found.shortage is not None
 
 

@@ -14,7 +14,7 @@ from tests.models.conftest import Events
 from tests.tiny import write_tiny_gguf
 from vllama.errors import NotEnoughMemory
 from vllama.models.gguf.header import read_header
-from vllama.models.info import info_from_headers
+from vllama.models.info import combine_headers
 from vllama.models.library import Library, open_library
 from vllama.models.settings import ModelsSettings
 from vllama.models.types import Format
@@ -51,7 +51,7 @@ def with_memory(total_bytes: int) -> FitsHere:
 
 
 def needed(path: Path) -> int:
-    info = info_from_headers([read_header(path)])
+    info = combine_headers([read_header(path)])
     fit = with_memory(GIB).judge(info, Format.GGUF)
     assert fit is not None
     return fit.needed_bytes

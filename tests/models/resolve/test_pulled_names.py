@@ -15,7 +15,7 @@ from tests.tiny import write_tiny_gguf
 from vllama.errors import ConfigError, ModelNotFound, Offline, VllamaError
 from vllama.models.library import Library, open_library
 from vllama.models.ref import ModelRef
-from vllama.models.resolve.pulled_names import FILE_NAME, PulledNames, forms_in_cache
+from vllama.models.resolve.pulled_names import FILE_NAME, PulledNames, find_cached_forms
 from vllama.models.settings import ModelsSettings
 from vllama.models.types import Bundle, Format
 
@@ -138,9 +138,9 @@ def test_only_trusted_forms_in_the_cache(tmp_path: Path) -> None:
     for name in ("bartowski--M-GGUF", "o--M-GGUF", "stranger--M-GGUF", "o--M", "unsloth--M-x-GGUF"):
         (tmp_path / f"models--{name}").mkdir()
     ref = ModelRef.parse("hf.co/o/M:Q4_0")
-    forms = [form.text for form in forms_in_cache(tmp_path, ref, known=True)]
+    forms = [form.text for form in find_cached_forms(tmp_path, ref, known=True)]
     assert forms == ["hf.co/o/M-GGUF:Q4_0", "hf.co/bartowski/M-GGUF:Q4_0"]
-    forms = [form.text for form in forms_in_cache(tmp_path, ref, known=False)]
+    forms = [form.text for form in find_cached_forms(tmp_path, ref, known=False)]
     assert forms == ["hf.co/o/M-GGUF:Q4_0"]
 
 

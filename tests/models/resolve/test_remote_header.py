@@ -14,7 +14,7 @@ from tests.hub import Fault, StandInHub
 from tests.tiny import write_tiny_gguf
 from vllama.errors import AuthRequired, BadModelFile, Offline, SourceError
 from vllama.models.gguf.header import LongArray
-from vllama.models.info import info_from_headers, read_header
+from vllama.models.info import combine_headers, read_header
 from vllama.models.resolve.remote_header import STEP, read_remote_info
 from vllama.models.safetensors import read_folder
 from vllama.models.settings import ModelsSettings
@@ -45,7 +45,7 @@ def test_gguf_is_read_as_far_as_its_header(
     size = path.stat().st_size
     assert size > 8 * STEP
     info = remote(hub, settings, {"m-F16.gguf": path}, Format.GGUF)
-    assert comparable(info) == comparable(info_from_headers([read_header(path)]))
+    assert comparable(info) == comparable(combine_headers([read_header(path)]))
     # one step, not the file
     assert hub.sent("cdn") == STEP
     assert [e.status for e in hub.requests("cdn", "GET")] == [206]
@@ -61,7 +61,7 @@ def test_a_long_header_takes_several_steps(
         n_ff=2048,
     )
     info = remote(hub, settings, {"m-F16.gguf": path}, Format.GGUF)
-    assert comparable(info) == comparable(info_from_headers([read_header(path)]))
+    assert comparable(info) == comparable(combine_headers([read_header(path)]))
     assert STEP < hub.sent("cdn") <= 3 * STEP < path.stat().st_size
 
 

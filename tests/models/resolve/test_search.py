@@ -10,8 +10,8 @@ import pytest
 from tests.hub import Fault, StandInHub
 from vllama.errors import AuthRequired, ModelNotFound, NoPlan, Offline, SourceError, VllamaError
 from vllama.models.ref import ModelRef
-from vllama.models.resolve.candidates import smaller
-from vllama.models.resolve.search import Resolution, resolutions, resolve
+from vllama.models.resolve.candidates import find_quantised_safetensors
+from vllama.models.resolve.search import Resolution, iterate_resolutions, resolve_repository
 from vllama.models.settings import ModelsSettings
 from vllama.models.sources.base import Transient
 from vllama.models.sources.hf import HuggingFace
@@ -71,7 +71,7 @@ def add_child(
 
 
 def choose(source: HuggingFace, name: str, *formats: Format, named: bool = True) -> Resolution:
-    return resolve(source, ModelRef.parse(name), formats or (GGUF, ST), named=named)
+    return resolve_repository(source, ModelRef.parse(name), formats or (GGUF, ST), named=named)
 
 
 def taken(found: Resolution) -> tuple[str, str]:
@@ -329,7 +329,7 @@ def test_smaller_safetensors_as_data(hub: StandInHub, source: HuggingFace) -> No
     ]:
         add_child(hub, name, whole, downloads=downloads, total=None)
     add_child(hub, "unsloth/Rocket-3B-Instruct-GGUF")
-    found = smaller(source, source.resolve(BASE))
+    found = find_quantised_safetensors(source, source.resolve(BASE))
     assert [(c.hub_id.partition("/")[0], c.quant, c.size_bytes) for c in found if c.variant] == [
         ("Acme", "GPTQ", 502),
         ("RedHatAI", "FP8", 502),
@@ -343,7 +343,9 @@ def test_smaller_safetensors_as_data(hub: StandInHub, source: HuggingFace) -> No
         if name != BASE:
             del hub.repos[name]
     hub.add_repo(f"{BASE}-FP8", whole)
-    assert [c.hub_id for c in smaller(source, source.resolve(BASE)) if c.variant] == [f"{BASE}-FP8"]
+    assert [
+        c.hub_id for c in find_quantised_safetensors(source, source.resolve(BASE)) if c.variant
+    ] == [f"{BASE}-FP8"]
 
 
 # -- gated, gone, broken ---------------------------------------------------------------------
@@ -569,7 +571,7 @@ def test_what_else_could_be_taken_is_looked_for_when_asked(
     hub.add_repo(f"{BASE}-FP8", SAFE, tags=tags)
     add_child(hub, "bartowski/Rocket-3B-Instruct-GGUF", downloads=5)
     add_child(hub, "unsloth/Rocket-3B-Instruct-GGUF", downloads=1)
-    search = resolutions(source, ModelRef.parse(BASE), (ST, GGUF))
+    search = iterate_resolutions(source, ModelRef.parse(BASE), (ST, GGUF))
     assert next(search).repository.hub_id == BASE
     hub.settle()
     assert len(hub.log) == 1  # nothing but the repository itself
@@ -580,7 +582,9 @@ def test_what_else_could_be_taken_is_looked_for_when_asked(
         "bartowski/Rocket-3B-Instruct-GGUF",
     ]
     # who names a repository of GGUFs means that one
-    named = resolutions(source, ModelRef.parse("bartowski/Rocket-3B-Instruct-GGUF"), (GGUF,))
+    named = iterate_resolutions(
+        source, ModelRef.parse("bartowski/Rocket-3B-Instruct-GGUF"), (GGUF,)
+    )
     assert [found.repository.hub_id for found in named] == ["bartowski/Rocket-3B-Instruct-GGUF"]
 
 

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from vllama.models.sources.base import Listed
 from vllama.models.sources.hub_json import (
     NotTheHub,
-    bases_of,
-    files_of,
-    files_of_tree,
     has_sizes,
-    license_of,
-    listed_in,
-    repository_of,
-    wait_s,
+    parse_wait_s,
+    read_bases,
+    read_files,
+    read_license,
+    read_listed,
+    read_repository,
+    read_tree,
 )
 from vllama.models.types import SourceFile
 
@@ -37,7 +37,7 @@ def test_a_whole_page() -> None:
         "pipeline_tag": "text-generation",
         "safetensors": {"parameters": {"BF16": 40, "I64": 2}, "total": 42},
     }
-    found = repository_of(page)
+    found = read_repository(page)
     assert (found.hub_id, found.commit, found.gated) == ("o/r", "f" * 40, "manual")
     assert found.files == (SourceFile(path="m.gguf", size_bytes=7, etag=SHA, sha256=SHA),)
     assert (found.license, found.bases, found.pipeline) == ("gem", ("o/base",), "text-generation")
@@ -58,7 +58,7 @@ def test_a_whole_page() -> None:
     ],
 )
 def test_parameters(fields: Mapping[str, Any], count: int | None) -> None:
-    assert repository_of({**PAGE, **fields}).parameter_count == count
+    assert read_repository({**PAGE, **fields}).parameter_count == count
 
 
 @pytest.mark.parametrize(
@@ -81,17 +81,17 @@ def test_parameters(fields: Mapping[str, Any], count: int | None) -> None:
 )
 def test_what_is_no_page_of_a_repository(page: object) -> None:
     with pytest.raises(NotTheHub):
-        repository_of(page)
+        read_repository(page)
 
 
 def test_a_list_passes_over_what_names_nothing() -> None:
     rows = [None, {}, {"id": 5}, {"id": "o/a"}, {"id": "o/b", "private": True, "gated": True}]
-    assert listed_in(rows) == [
+    assert read_listed(rows) == [
         Listed(hub_id="o/a"),
         Listed(hub_id="o/b", gated="auto", disabled=True),
     ]
     with pytest.raises(NotTheHub):
-        listed_in({"error": "no"})
+        read_listed({"error": "no"})
 
 
 def test_a_tree() -> None:
@@ -100,11 +100,11 @@ def test_a_tree() -> None:
         {"type": "file", "path": "a/config.json", "size": 3, "oid": "d1"},
         {"type": "file", "path": "m.gguf", "size": 9, "oid": "d2", "lfs": {"oid": SHA, "size": 9}},
     ]
-    small, large = files_of_tree(rows)
+    small, large = read_tree(rows)
     assert small == SourceFile(path="a/config.json", size_bytes=3, etag="d1")
     assert large == SourceFile(path="m.gguf", size_bytes=9, etag=SHA, sha256=SHA)
     with pytest.raises(NotTheHub):
-        files_of_tree({"error": "no"})
+        read_tree({"error": "no"})
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_whether_sizes_are_told(siblings: object, told: bool) -> None:
     ],
 )
 def test_cards(about: Mapping[str, Any], licence: str | None, bases: tuple[str, ...]) -> None:
-    assert (license_of(about), bases_of(about)) == (licence, bases)
+    assert (read_license(about), read_bases(about)) == (licence, bases)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_cards(about: Mapping[str, Any], licence: str | None, bases: tuple[str, 
     ],
 )
 def test_how_long_to_wait(headers: Mapping[str, str], seconds: int) -> None:
-    assert wait_s(headers) == seconds
+    assert parse_wait_s(headers) == seconds
 
 
 JSON = st.recursive(
@@ -172,7 +172,7 @@ FIELDS = (
 def test_no_answer_is_a_surprise(fields: dict[str, Any], rows: object) -> None:
     for page in (fields, {**PAGE, **fields}, rows):
         has_sizes(page)
-        for read in (repository_of, files_of, files_of_tree, listed_in):
+        for read in (read_repository, read_files, read_tree, read_listed):
             try:
                 read(page)
             except NotTheHub:

@@ -19,7 +19,7 @@ from vllama.errors import (
     InvalidModelRef,
     VllamaError,
 )
-from vllama.models.create import Recipe, copy, create, created_name, from_files, quant_to_make
+from vllama.models.create import Recipe, check_new_name, choose_quant, copy, create, make_bundle
 from vllama.models.library import Library, open_library
 from vllama.models.ref import CloudDisabled, ModelRef
 from vllama.models.settings import ModelsSettings
@@ -144,9 +144,9 @@ def test_copies(library: Library):
 def test_names(text: str, display: str | None):
     if display is None:
         with pytest.raises(BadRequest, match="invalid model name"):
-            created_name(text)
+            check_new_name(text)
     else:
-        assert created_name(text) == display
+        assert check_new_name(text) == display
 
 
 def test_a_base_that_has_gone(library: Library, home: Path):
@@ -196,13 +196,13 @@ def test_the_template_of_the_file_is_not_kept_again(library: Library):
     [(None, None), ("", None), ("f16", None), ("q4_k_m", "Q4_K_M"), ("Q8_0", "Q8_0")],
 )
 def test_what_has_to_be_made_of_a_base(library: Library, wanted: str | None, quant: str | None):
-    assert quant_to_make(library, library.find("tiny"), wanted) == quant
+    assert choose_quant(library, library.find("tiny"), wanted) == quant
 
 
 @pytest.mark.parametrize("quant", ["Q2", "Q5_K_M"])
 def test_what_ollama_does_not_quantise_to(library: Library, quant: str):
     with pytest.raises(BadRequest, match=f'unsupported quantization "{quant}"'):
-        quant_to_make(library, library.find("tiny"), quant)
+        choose_quant(library, library.find("tiny"), quant)
 
 
 def test_damaged_files_of_ours_hide_nothing_else(library: Library, home: Path):
@@ -236,7 +236,7 @@ def test_many_at_once(library: Library):
 
 def test_uploads_live_as_long_as_a_model_needs_them(library: Library, home: Path, tiny: Path):
     digest = upload(library, tiny)
-    base = from_files([("t-F16.gguf", library.local.blobs.path(digest))])
+    base = make_bundle([("t-F16.gguf", library.local.blobs.path(digest))])
     made = create(library, Recipe(name="one", base=base))
     record = json.loads(
         (home / "data/models/registry.ollama.ai/library/one/latest.json").read_text()
@@ -254,10 +254,10 @@ def test_uploads_live_as_long_as_a_model_needs_them(library: Library, home: Path
 
 def test_replacing_a_model_frees_its_upload(library: Library, home: Path, tiny: Path):
     first = upload(library, tiny)
-    base = from_files([("t.gguf", library.local.blobs.path(first))])
+    base = make_bundle([("t.gguf", library.local.blobs.path(first))])
     create(library, Recipe(name="one", base=base))
     second = upload(library, write_tiny_gguf(home / "other.gguf", seed=7))
-    base = from_files([("t.gguf", library.local.blobs.path(second))])
+    base = make_bundle([("t.gguf", library.local.blobs.path(second))])
     create(library, Recipe(name="one", base=base))
     assert blobs(home) == [second.replace(":", "-")]
 
@@ -285,9 +285,9 @@ def test_files_that_are_no_model(library: Library, home: Path, tiny: Path):
         ([tiny, tiny], "2 model files"),
     ):
         with pytest.raises(BadRequest) as caught:
-            from_files([(path.name, path) for path in files])
+            make_bundle([(path.name, path) for path in files])
         assert says in caught.value.message
-    both = from_files([(path.name, path) for path in (projector, tiny)])
+    both = make_bundle([(path.name, path) for path in (projector, tiny)])
     assert (both.path, both.projector) == (tiny, projector)
 
 

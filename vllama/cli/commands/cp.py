@@ -22,12 +22,12 @@ def cp(
     from vllama.cli.output import say
     from vllama.config.parse import whole_path
     from vllama.errors import ModelNotFound
-    from vllama.models.create import copied_name, copy, no_source
+    from vllama.models.create import check_copy_name, copy, make_no_source_error
 
-    name, library = copied_name(destination), local_library(load_settings())
+    name, library = check_copy_name(destination), local_library(load_settings())
     try:
         bundle = library.find(whole_path(source))
     except ModelNotFound as error:
-        raise no_source(source, error) from None
+        raise make_no_source_error(source, error) from None
     copy(library, bundle, name)
     say(f"copied '{source}' to '{destination}'")

@@ -52,11 +52,11 @@ def create(
     """Create a model: a base with defaults of its own."""
     from vllama.cli.context import load_settings, local_library
     from vllama.cli.output import say_aside
-    from vllama.models.create import Recipe, created_name, quant_to_make, with_projector
+    from vllama.models.create import Recipe, add_projector, check_new_name, choose_quant
     from vllama.models.create import create as create_model
     from vllama.models.modelfile import parse_modelfile
 
-    created_name(model)  # fail before anything is pulled
+    check_new_name(model)  # fail before anything is pulled
     order = parse_modelfile(_text(file))
     folder = Path.cwd() if file == STDIN else file.absolute().parent
     settings = load_settings()
@@ -66,8 +66,8 @@ def create(
     if base is None:
         return INTERRUPTED
     for extra in more:
-        base = with_projector(base, Path(extra))
-    quant = quant_to_make(library, base, quantize)
+        base = add_projector(base, Path(extra))
+    quant = choose_quant(library, base, quantize)
     if quant is not None:
         from vllama.cli.commands.convert import make_smaller
 

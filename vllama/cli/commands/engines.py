@@ -123,7 +123,7 @@ def show_list(settings: Config, *, as_json: bool) -> None:
 def describe_engine(facts: Facts, engine: Engine) -> dict[str, Any]:
     """Return what is known of one engine; sizes in bytes."""
     from vllama.engines.recipe import get_recipe
-    from vllama.environments.layout import requirements
+    from vllama.environments.layout import list_requirements
     from vllama.plan.choose import advice
 
     found = facts.found.installations.get(engine.name)
@@ -147,7 +147,7 @@ def describe_engine(facts: Facts, engine: Engine) -> dict[str, Any]:
         "reason": reason,
         "missing": missing.reason if missing else None,
         "hint": advice(facts, missing) if missing else None,
-        "requirements": requirements(suiting[0].steps) if suiting else [],
+        "requirements": list_requirements(suiting[0].steps) if suiting else [],
         "download_bytes": suiting[0].download_bytes if suiting else None,
         "by_hand": recipe.by_hand or None,
     }

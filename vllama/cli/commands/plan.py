@@ -55,7 +55,7 @@ def describe_plan(library: Library, settings: Config, model: str) -> dict[str, A
     from vllama import config
     from vllama.errors import ModelNotFound
     from vllama.hardware.detect import describe
-    from vllama.models.library import too_large
+    from vllama.models.library import make_too_large_error
     from vllama.models.ref import ModelRef
     from vllama.plan.choose import preferred_formats
     from vllama.plan.fitting import FitsHere
@@ -80,7 +80,7 @@ def describe_plan(library: Library, settings: Config, model: str) -> dict[str, A
     }
     if found.shortage is None:
         return tell(facts, bundle, library.look_into(found), environ, **more)
-    refusal = too_large(ModelRef.parse(model), found, found.shortage, to_load=True)
+    refusal = make_too_large_error(ModelRef.parse(model), found, found.shortage, to_load=True)
     platform = describe(facts.platform)
     return report(facts, bundle, refusal, platform=platform, environ=environ, **more)
 

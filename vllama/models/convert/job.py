@@ -20,11 +20,16 @@ from vllama.models.convert.converter import (
     find_converter,
     install_converter,
 )
-from vllama.models.convert.quantiser import BITS, Quantiser, size_of
-from vllama.models.convert.work import Made, Order, convert, keep, quantise
-from vllama.models.convert.workspace import check_folder, check_room, settle, workplace
-from vllama.models.disk import free_bytes
-from vllama.models.quant import quant_of_tag
+from vllama.models.convert.quantiser import BITS, Quantiser, estimate_size
+from vllama.models.convert.work import ConversionOrder, ConvertedFiles, convert, keep, quantise
+from vllama.models.convert.workspace import (
+    check_folder,
+    check_free_space,
+    open_workspace,
+    sync_and_hash,
+)
+from vllama.models.disk import get_free_bytes
+from vllama.models.quant import parse_quant_tag
 from vllama.models.ref import Kind, ModelRef
 from vllama.models.types import Bundle, Format, ModelInfo, Progress, PullEvent
 
@@ -34,7 +39,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
+class ConversionOptions:
     """What the user said; None: what suits.
 
     `outtype` is what the converter writes ("auto" as well), `output` a name or a path that ends in
@@ -49,7 +54,7 @@ class Wishes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class ConversionJob:
     """A decided conversion. `found` is what has to be pulled for it, `via` None: it is a GGUF.
 
     `result` is the new model's name, or the file that it is written to.
@@ -62,7 +67,7 @@ class Job:
     quant: str
     via: str | None
     result: str | Path
-    wishes: Wishes
+    wishes: ConversionOptions
 
     @property
     def needs_quantiser(self) -> bool:
@@ -73,7 +78,7 @@ class Job:
     def needed_bytes(self) -> int:
         """How much disk it takes while it is done, without what is pulled."""
         parameters = self.info.parameter_count or self.info.weights_bytes // 2
-        return sum(size_of(parameters, step) for step in {self.quant, self.via} if step)
+        return sum(estimate_size(parameters, step) for step in {self.quant, self.via} if step)
 
     @property
     def pulled_bytes(self) -> int:
@@ -89,7 +94,7 @@ class Job:
         tell: Progress,
         on_line: Callable[[str], object] | None = None,
         update: bool = False,
-        free_space: Callable[[Path], int] = free_bytes,
+        free_space: Callable[[Path], int] = get_free_bytes,
     ) -> Bundle | Path:
         """Do it; return the model as kept, or the file.
 
@@ -99,17 +104,17 @@ class Job:
         store = library.local
         data_dir = store.root
         parent = self.result.parent if isinstance(self.result, Path) else store.blobs.folder
-        check_room(parent, self.needed_bytes, f"convert '{self.name}'", free_space)
+        check_free_space(parent, self.needed_bytes, f"convert '{self.name}'", free_space)
         bundle = self.original.bundle or await self._pulled(library, tell)
         if bundle.format is Format.SAFETENSORS:
             check_folder(bundle.path, self.name)
         converter = None
         if self.via is not None:
             if find_converter(data_dir) is None or update:
-                check_room(data_dir, INSTALLED_BYTES, "install the converter", free_space)
+                check_free_space(data_dir, INSTALLED_BYTES, "install the converter", free_space)
                 tell(PullEvent(status="installing the converter"))
             converter = await install_converter(data_dir, update=update, on_line=on_line)
-        with workplace(parent) as folder:
+        with open_workspace(parent) as folder:
             if converter is None or self.via is None:
                 assert quantiser is not None  # see `needs_quantiser`
                 model = await quantise(
@@ -121,9 +126,9 @@ class Job:
                     folder=folder,
                     tell=tell,
                 )
-                made = Made(model=model, quant=self.quant)
+                made = ConvertedFiles(model=model, quant=self.quant)
             else:
-                order = Order(
+                order = ConversionOrder(
                     folder=bundle.path,
                     name=self.original.plain.model,
                     quant=self.quant,
@@ -167,20 +172,22 @@ class Job:
             await asyncio.wait({pull})
 
 
-def _put(made: Made, target: Path) -> Path:
+def _put(made: ConvertedFiles, target: Path) -> Path:
     """Give a made model the name that the user wants; its projector the same with `mmproj-`."""
     for source, place in (
         (made.projector, target.with_name(f"mmproj-{target.name}")),
         (made.model, target),
     ):
         if source is not None:
-            settle(source)
+            sync_and_hash(source)
             source.chmod(0o644)
             os.replace(source, place)  # noqa: PTH105
     return target
 
 
-def fetched_bytes(data_dir: Path, job: Job, *, update: bool = False) -> tuple[int, int]:
+def count_bytes_to_fetch(
+    data_dir: Path, job: ConversionJob, *, update: bool = False
+) -> tuple[int, int]:
     """Return what a job has to fetch: (the model, the converter), 0 for what is here."""
     installed = find_converter(data_dir) is not None and not update
     return job.pulled_bytes, 0 if job.via is None or installed else FETCHED_BYTES
@@ -220,7 +227,7 @@ def find_original(library: Library, name: str) -> Original:
     if ref.kind is Kind.PATH:
         return Original(plain=_named(ref.model), pull_name=name, bundle=library.find(name))
     hub = library.alias(ref) or (ref if ref.kind is Kind.HUB else None)
-    quant = quant_of_tag((hub or ref).tag)
+    quant = parse_quant_tag((hub or ref).tag)
     if hub is None or hub.hub_id is None:
         bundle = library.find(name)
         return Original(plain=ref, pull_name=name, quant=None, bundle=bundle)
@@ -244,7 +251,7 @@ def find_original(library: Library, name: str) -> Original:
     )
 
 
-def no_safetensors(name: str, error: NoPlan) -> NoPlan:
+def make_no_safetensors_error(name: str, error: NoPlan) -> NoPlan:
     """Say of a hub model without safetensors that it cannot be converted."""
     return NoPlan(
         f"cannot convert '{name}': there are no safetensors of it ({error.message})",

@@ -12,23 +12,23 @@ from typing import TYPE_CHECKING
 from vllama.errors import BadModelFile, BadRequest, NoPlan
 from vllama.models.convert.job import (
     SAFETENSORS,
-    Job,
+    ConversionJob,
+    ConversionOptions,
     Original,
-    Wishes,
     check_format,
     find_original,
-    no_safetensors,
+    make_no_safetensors_error,
 )
 from vllama.models.convert.quantiser import (
     DEFAULT,
     DIRECT,
     UNQUANTISED,
     check_requantise,
-    intermediate,
-    quant_named,
+    choose_intermediate,
+    parse_quant,
 )
 from vllama.models.convert.workspace import UNDONE_BY_NOBODY
-from vllama.models.create import created_name
+from vllama.models.create import check_new_name
 from vllama.models.ref import ModelRef
 from vllama.models.types import Capability, Format, ModelInfo
 
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
     from vllama.models.resolve.search import Resolution
 
 
-def prepare(library: Library, name: str, wishes: Wishes) -> Job:
+def prepare(library: Library, name: str, wishes: ConversionOptions) -> ConversionJob:
     """Decide what would be done with `name`. Blocking; asks the hub if the model is not here.
 
     Raises BadRequest, InvalidModelRef, ModelNotFound, NoPlan, BadModelFile and what the hub raises.
     """
-    quantize = quant_named(wishes.quantize) if wishes.quantize else None
+    quantize = parse_quant(wishes.quantize) if wishes.quantize else None
     outtype = _outtype(wishes.outtype)
     original = find_original(library, name)
     found: Resolution | None = None
@@ -50,7 +50,7 @@ def prepare(library: Library, name: str, wishes: Wishes) -> Job:
         try:
             found = library.look_up(original.pull_name, formats=SAFETENSORS)
         except NoPlan as error:
-            raise no_safetensors(name, error) from error
+            raise make_no_safetensors_error(name, error) from error
         spelled = ModelRef.of_hub(found.repository.hub_id)  # as the hub does
         original = replace(original, plain=spelled, pull_name=spelled.display)
         info = library.look_into(found)
@@ -61,12 +61,12 @@ def prepare(library: Library, name: str, wishes: Wishes) -> Job:
         quant, via = _smaller(name, info, quantize), None
     else:
         _check_scheme(name, info)
-        wanted = quantize or outtype or (quant_named(original.quant) if original.quant else None)
+        wanted = quantize or outtype or (parse_quant(original.quant) if original.quant else None)
         quant = wanted or _usual(info)
         if quant == "AUTO":
-            quant = intermediate(info.quant)
+            quant = choose_intermediate(info.quant)
         via = quant if quant in DIRECT else _via(name, quant, outtype, info)
-    return Job(
+    return ConversionJob(
         name=name,
         original=original,
         found=found,
@@ -81,7 +81,7 @@ def prepare(library: Library, name: str, wishes: Wishes) -> Job:
 def _outtype(text: str | None) -> str | None:
     if text is None or text.lower() == "auto":
         return text.upper() if text else None
-    name = quant_named(text)
+    name = parse_quant(text)
     if name not in DIRECT:
         raise BadRequest(
             f'unsupported type "{text}"',
@@ -93,11 +93,11 @@ def _outtype(text: str | None) -> str | None:
 def _usual(info: ModelInfo) -> str:
     """Return what a model becomes that nobody said anything about."""
     embeds = Capability.EMBEDDING in info.capabilities
-    return intermediate(info.quant) if embeds else DEFAULT
+    return choose_intermediate(info.quant) if embeds else DEFAULT
 
 
 def _via(name: str, quant: str, outtype: str | None, info: ModelInfo) -> str:
-    via = outtype if outtype not in (None, "AUTO") else intermediate(info.quant)
+    via = outtype if outtype not in (None, "AUTO") else choose_intermediate(info.quant)
     if via not in UNQUANTISED:
         check_requantise(name, via, quant)
     assert via is not None
@@ -135,7 +135,7 @@ def _result(output: str | None, original: Original, quant: str) -> str | Path:
     if output is None:
         return original.result(quant)
     if not output.lower().endswith(".gguf"):
-        return created_name(output)
+        return check_new_name(output)
     path = Path(output).expanduser().absolute()
     if path.is_dir():
         raise BadRequest(f"cannot write '{output}': it is a folder")

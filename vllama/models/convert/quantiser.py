@@ -65,7 +65,7 @@ _SPELLINGS = {
 }
 
 
-def quant_named(text: str) -> str:
+def parse_quant(text: str) -> str:
     """Return llama.cpp's spelling of a quantisation. Raises BadRequest, with the valid names."""
     name = text.strip().upper()
     name = _SPELLINGS.get(name, name)
@@ -87,7 +87,7 @@ def check_requantise(name: str, has: str | None, wanted: str) -> None:
         )
 
 
-def intermediate(stored: str | None) -> str:
+def choose_intermediate(stored: str | None) -> str:
     """Return in what the converter should write weights that are quantised afterwards.
 
     Nothing is lost in the type that they are stored in; F32 is halved, as BF16 keeps its range.
@@ -95,7 +95,7 @@ def intermediate(stored: str | None) -> str:
     return "F16" if stored == "F16" else "BF16"
 
 
-def size_of(parameters: int, quant: str) -> int:
+def estimate_size(parameters: int, quant: str) -> int:
     """Return the expected bytes of a model's weights, for the choice of a disk: rather too many."""
     bits = BITS[quant]
     return int(parameters * min(bits * SPARE, max(bits, 16.0)) / 8)

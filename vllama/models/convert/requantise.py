@@ -12,20 +12,31 @@ from pathlib import Path
 
 from vllama.errors import BadModelFile, BadRequest, EngineMissing
 from vllama.models.convert.converter import find_converter
-from vllama.models.convert.quantiser import DIRECT, Quantiser, intermediate, size_of
-from vllama.models.convert.work import Made, Order, convert, quantise, stored
-from vllama.models.convert.workspace import check_folder, check_room, show_files, workplace
-from vllama.models.create import quant_to_make
-from vllama.models.disk import free_bytes
+from vllama.models.convert.quantiser import DIRECT, Quantiser, choose_intermediate, estimate_size
+from vllama.models.convert.work import (
+    ConversionOrder,
+    ConvertedFiles,
+    convert,
+    move_to_store,
+    quantise,
+)
+from vllama.models.convert.workspace import (
+    check_folder,
+    check_free_space,
+    link_files,
+    open_workspace,
+)
+from vllama.models.create import choose_quant
+from vllama.models.disk import get_free_bytes
 from vllama.models.library import Library
 from vllama.models.ref import path_stem
-from vllama.models.stores.folder import safetensors_bundle
+from vllama.models.stores.folder import make_safetensors_bundle
 from vllama.models.types import Bundle, Format, ModelInfo, Progress
 
 FindQuantiser = Callable[[], Quantiser]
 
 
-async def requantised(
+async def requantise(
     library: Library,
     base: Bundle,
     quant: str,
@@ -33,7 +44,7 @@ async def requantised(
     *,
     env: Mapping[str, str],
     tell: Progress,
-    free_space: Callable[[Path], int] = free_bytes,
+    free_space: Callable[[Path], int] = get_free_bytes,
 ) -> Bundle:
     """Return `base` with weights of the type `quant`, its files in our store.
 
@@ -54,17 +65,19 @@ async def requantised(
     quantiser = find_quantiser()
     info = await asyncio.to_thread(library.info, base)
     parent = library.local.blobs.folder
-    check_room(parent, size_of(_parameters(info), quant), f"quantize '{base.name}'", free_space)
-    with workplace(parent) as folder:
+    check_free_space(
+        parent, estimate_size(_parameters(info), quant), f"quantize '{base.name}'", free_space
+    )
+    with open_workspace(parent) as folder:
         has = info.quant or base.quant or "F16"
         model = await quantise(
             base.path, quant, quantiser, name=base.name, has=has, folder=folder, tell=tell
         )
-        made = Made(model=model, quant=quant)
-        return await asyncio.to_thread(stored, library.local, made, base)
+        made = ConvertedFiles(model=model, quant=quant)
+        return await asyncio.to_thread(move_to_store, library.local, made, base)
 
 
-async def from_uploads(
+async def convert_uploads(
     library: Library,
     name: str,
     files: Sequence[tuple[str, Path]],
@@ -76,16 +89,16 @@ async def from_uploads(
 ) -> Bundle:
     """Return the GGUF of uploaded safetensors: (name in their folder, where it lies).
 
-    Without `quant` it is 16 bits wide, as in Ollama. Raises BadRequest and as `requantised`.
+    Without `quant` it is 16 bits wide, as in Ollama. Raises BadRequest and as `requantise`.
     """
     if odd := next((name for name, _ in files if Path(name).name != name), None):
         raise BadRequest(f"invalid file name '{odd}'", hint="name files without their folder")
-    with workplace(library.local.blobs.folder) as folder:
-        shown = await asyncio.to_thread(show_files, files, folder / "upload")
-        base = await asyncio.to_thread(safetensors_bundle, shown)
+    with open_workspace(library.local.blobs.folder) as folder:
+        shown = await asyncio.to_thread(link_files, files, folder / "upload")
+        base = await asyncio.to_thread(make_safetensors_bundle, shown)
         try:
             info = await asyncio.to_thread(library.info, base)
-            wanted = quant_to_make(library, base, quant) or intermediate(info.quant)
+            wanted = choose_quant(library, base, quant) or choose_intermediate(info.quant)
             return await _converted(
                 library,
                 base,
@@ -108,7 +121,7 @@ async def _converted(
     name: str,
     env: Mapping[str, str],
     tell: Progress,
-    free_space: Callable[[Path], int] = free_bytes,
+    free_space: Callable[[Path], int] = get_free_bytes,
 ) -> Bundle:
     converter = find_converter(library.local.root)
     if converter is None:
@@ -118,15 +131,15 @@ async def _converted(
         )
     check_folder(base.path, name)
     info = await asyncio.to_thread(library.info, base)
-    via = quant if quant in DIRECT else intermediate(info.quant)
-    sizes = {step: size_of(_parameters(info), step) for step in (via, quant)}
+    via = quant if quant in DIRECT else choose_intermediate(info.quant)
+    sizes = {step: estimate_size(_parameters(info), step) for step in (via, quant)}
     parent = library.local.blobs.folder
-    check_room(parent, sum(sizes.values()), f"convert '{name}'", free_space)
-    order = Order(folder=base.path, name=name, quant=quant, via=via, via_bytes=sizes[via])
+    check_free_space(parent, sum(sizes.values()), f"convert '{name}'", free_space)
+    order = ConversionOrder(folder=base.path, name=name, quant=quant, via=via, via_bytes=sizes[via])
     quantiser = None if via == quant else find_quantiser()
-    with workplace(parent) as folder:
+    with open_workspace(parent) as folder:
         made = await convert(order, converter, quantiser, env=env, folder=folder, tell=tell)
-        return await asyncio.to_thread(stored, library.local, made, base)
+        return await asyncio.to_thread(move_to_store, library.local, made, base)
 
 
 def _parameters(info: ModelInfo) -> int:

@@ -115,7 +115,7 @@ PATTERNS = (
 )
 
 
-def cause_of(output: Sequence[str], code: int) -> tuple[str, str | None]:
+def find_cause(output: Sequence[str], code: int) -> tuple[str, str | None]:
     """Return (cause, hint) for a tool that ended with `code` (negative: by a signal)."""
     if code == -9:
         return "it was killed, as the system does when memory is short", None
@@ -175,7 +175,7 @@ async def run_tool(
         await asyncio.wait({tailing})
     tailer.finish()
     if code != 0:
-        cause, hint = cause_of(ring.tail(OUTPUT_LINES), code)
+        cause, hint = find_cause(ring.tail(OUTPUT_LINES), code)
         raise BadModelFile(f"cannot {task}: {cause}", hint=hint)
 
 

@@ -18,10 +18,10 @@ from vllama.errors import BadModelFile
 from vllama.models.convert.converter import Converter, converter_environment
 from vllama.models.convert.quantiser import Quantiser
 from vllama.models.convert.tool_run import run_tool
-from vllama.models.convert.workspace import settle, show
+from vllama.models.convert.workspace import link_folder, sync_and_hash
 from vllama.models.gguf.header import read_header
 from vllama.models.safetensors import read_folder
-from vllama.models.stores.base import real_size
+from vllama.models.stores.base import sum_real_sizes
 from vllama.models.stores.local import LocalStore
 from vllama.models.types import Bundle, Capability, Format, Progress, PullEvent
 
@@ -30,7 +30,7 @@ NO_DIGEST = "0000000000000000000"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class ConversionOrder:
     """What is to be made of the safetensors in `folder`.
 
     `name` is what the model calls itself. `via` is the type that the converter writes: `quant`, or
@@ -48,7 +48,7 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
+class ConvertedFiles:
     """Complete files, still in the workplace; `notes` are for the user."""
 
     model: Path
@@ -58,14 +58,14 @@ class Made:
 
 
 async def convert(
-    order: Order,
+    order: ConversionOrder,
     converter: Converter,
     quantiser: Quantiser | None,
     *,
     env: Mapping[str, str],
     folder: Path,
     tell: Progress,
-) -> Made:
+) -> ConvertedFiles:
     """Make a GGUF of safetensors in the workplace `folder`. Raises BadModelFile, VllamaError."""
     sees = sees_images(order.folder)
     if order.projector and not sees:
@@ -73,7 +73,9 @@ async def convert(
             f"cannot make a projector of '{order.name}': it takes text only",
             hint="leave --mmproj out",
         )
-    shown = await asyncio.to_thread(show, order.folder, folder / "model", trusted=order.trusted)
+    shown = await asyncio.to_thread(
+        link_folder, order.folder, folder / "model", trusted=order.trusted
+    )
     allowed = converter_environment(env, folder)
 
     async def run(target: Path, status: str, *, projector: bool = False) -> None:
@@ -84,7 +86,7 @@ async def convert(
             task=f"convert '{order.name}'",
             env=allowed,
             folder=folder,
-            on_line=_share(converted, status, tell, total=order.via_bytes),
+            on_line=_share(parse_converter_progress, status, tell, total=order.via_bytes),
         )
 
     plain = folder / f"{order.via}.gguf"
@@ -105,13 +107,13 @@ async def convert(
                 raise
             notes = (f"without its projector, it takes text only: {error.message}",)
     if order.via == order.quant:
-        return Made(model=plain, quant=order.quant, projector=projector, notes=notes)
+        return ConvertedFiles(model=plain, quant=order.quant, projector=projector, notes=notes)
     assert quantiser is not None  # whoever orders another type has one
     model = await quantise(
         plain, order.quant, quantiser, name=order.name, has=order.via, folder=folder, tell=tell
     )
     plain.unlink()
-    return Made(model=model, quant=order.quant, projector=projector, notes=notes)
+    return ConvertedFiles(model=model, quant=order.quant, projector=projector, notes=notes)
 
 
 async def quantise(
@@ -129,7 +131,7 @@ async def quantise(
     Paths are absolute: the tool runs in the folder.
     """
     target = folder / f"{quant}.gguf"
-    total = real_size([source])
+    total = sum_real_sizes([source])
     status = f"quantizing {has} model to {quant}"
     tell(PullEvent(status=status, digest=NO_DIGEST, total_bytes=total, completed_bytes=0))
     await run_tool(
@@ -137,7 +139,7 @@ async def quantise(
         task=f"quantize '{name}' to {quant}",
         env=quantiser.env,
         folder=folder,
-        on_line=_share(quantised, status, tell, total=total, digest=NO_DIGEST),
+        on_line=_share(parse_quantiser_progress, status, tell, total=total, digest=NO_DIGEST),
     )
     tell(PullEvent(status=status, digest=NO_DIGEST, total_bytes=total, completed_bytes=total))
     tell(PullEvent(status="verifying conversion"))
@@ -153,20 +155,20 @@ def check_result(file: Path, name: str) -> None:
         raise BadModelFile(f"cannot convert '{name}': the result has no weights")
 
 
-async def keep(store: LocalStore, made: Made, name: str, like: Bundle) -> Bundle:
+async def keep(store: LocalStore, made: ConvertedFiles, name: str, like: Bundle) -> Bundle:
     """Make a model of ours, called `name`, of what was made of `like`; return it as kept."""
-    made_of = await asyncio.to_thread(stored, store, made, like)
+    made_of = await asyncio.to_thread(move_to_store, store, made, like)
     return await asyncio.to_thread(store.write, replace(made_of, name=name))
 
 
-def stored(store: LocalStore, made: Made, like: Bundle) -> Bundle:
+def move_to_store(store: LocalStore, made: ConvertedFiles, like: Bundle) -> Bundle:
     """Give what was made of `like` its final place; return it with all else that `like` says.
 
     Raises OSError.
     """
-    model = into_blobs(store, made.model)
+    model = move_to_blobs(store, made.model)
     old = like.projector if like.format is Format.GGUF else None
-    projector = into_blobs(store, made.projector) if made.projector else old
+    projector = move_to_blobs(store, made.projector) if made.projector else old
     files = (model, projector) if projector else (model,)
     return replace(
         like,
@@ -174,7 +176,7 @@ def stored(store: LocalStore, made: Made, like: Bundle) -> Bundle:
         format=Format.GGUF,
         path=model,
         files=(*files, *like.adapters),
-        size_bytes=real_size(files),
+        size_bytes=sum_real_sizes(files),
         digest=model.name.removeprefix("sha256-"),
         modified_s=model.stat().st_mtime,
         quant=made.quant,
@@ -184,9 +186,9 @@ def stored(store: LocalStore, made: Made, like: Bundle) -> Bundle:
     )
 
 
-def into_blobs(store: LocalStore, file: Path) -> Path:
+def move_to_blobs(store: LocalStore, file: Path) -> Path:
     """Move a complete file to where ours lie, by its checksum. Raises OSError."""
-    place = store.blobs.path(f"sha256:{settle(file)}")
+    place = store.blobs.path(f"sha256:{sync_and_hash(file)}")
     file.chmod(private.FILE)
     os.replace(file, place)  # noqa: PTH105
     return place
@@ -227,13 +229,13 @@ _BAR = re.compile(r"^(?:Writing|Shard \(\d+/\d+\)): +(\d+)%")
 _NUMBERED = re.compile(r"^\[ *(\d+)/ *(\d+)\]")
 
 
-def converted(line: str) -> float | None:
+def parse_converter_progress(line: str) -> float | None:
     """Return the share that the converter has written, 0 to 1; None if a line does not say."""
     match = _BAR.match(line)
     return min(int(match[1]), 100) / 100 if match else None
 
 
-def quantised(line: str) -> float | None:
+def parse_quantiser_progress(line: str) -> float | None:
     """Return the share of tensors that the quantiser has begun; None if a line does not say."""
     match = _NUMBERED.match(line)
     if match is None or int(match[2]) == 0:

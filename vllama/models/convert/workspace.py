@@ -24,8 +24,8 @@ from filelock import FileLock, Timeout
 
 from vllama import private
 from vllama.errors import BadModelFile, DiskFull, VllamaError
-from vllama.models.disk import free_bytes
-from vllama.models.safetensors import is_mlx, weight_files
+from vllama.models.disk import get_free_bytes
+from vllama.models.safetensors import is_mlx, list_weight_files
 from vllama.units import format_bytes_decimal
 
 PREFIX = ".convert-"
@@ -35,14 +35,14 @@ RESERVE_BYTES = 256 * 1024 * 1024
 
 
 @contextlib.contextmanager
-def workplace(parent: Path) -> Iterator[Path]:
+def open_workspace(parent: Path) -> Iterator[Path]:
     """Make a folder below `parent` to work in; remove it with all that is still in it.
 
     Raises VllamaError, DiskFull for what the disk refuses, inside the block too.
     """
     try:
         private.make_folder(parent)
-        sweep(parent)
+        remove_leftovers(parent)
         folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
         try:
             with FileLock(folder / _LOCK):
@@ -56,7 +56,7 @@ def workplace(parent: Path) -> Iterator[Path]:
         raise VllamaError(text, hint="check the folder's owner and rights") from error
 
 
-def sweep(parent: Path) -> None:
+def remove_leftovers(parent: Path) -> None:
     """Remove what conversions that were killed have left."""
     for folder in parent.glob(f"{PREFIX}*"):
         try:
@@ -66,8 +66,8 @@ def sweep(parent: Path) -> None:
             continue
 
 
-def check_room(
-    folder: Path, need_bytes: int, what: str, free_space: Callable[[Path], int] = free_bytes
+def check_free_space(
+    folder: Path, need_bytes: int, what: str, free_space: Callable[[Path], int] = get_free_bytes
 ) -> None:
     """Raise DiskFull if `need_bytes` more do not fit where `folder` is or will be."""
     free = free_space(folder)
@@ -79,7 +79,7 @@ def check_room(
         )
 
 
-def settle(file: Path) -> str:
+def sync_and_hash(file: Path) -> str:
     """Bring a file's bytes to the disk; return their SHA-256, 64 hex digits. Raises OSError."""
     digest = hashlib.sha256()
     with file.open("rb") as content:
@@ -103,7 +103,7 @@ _TOKENIZER_PATTERNS = ("*.tiktoken", "tekken.json", "*tokenizer*", "*.vocab", "*
 
 def check_folder(folder: Path, name: str) -> None:
     """Refuse a model that cannot be converted. Raises BadModelFile."""
-    weights = weight_files(folder)
+    weights = list_weight_files(folder)
     if missing := [path.name for path in weights if not path.is_file()]:
         raise BadModelFile(
             f"cannot convert '{name}': {missing[0]} is missing"
@@ -115,7 +115,7 @@ def check_folder(folder: Path, name: str) -> None:
             f"cannot convert '{name}': it was made for Apple's MLX",
             hint="convert the model that it was made from",
         )
-    method = quant_method(folder)
+    method = read_quant_method(folder)
     if method in UNDONE_BY_NOBODY:
         raise BadModelFile(
             f"cannot convert '{name}': its weights are quantised with {method}, which the "
@@ -129,18 +129,18 @@ def check_folder(folder: Path, name: str) -> None:
         )
 
 
-def quant_method(folder: Path) -> str | None:
+def read_quant_method(folder: Path) -> str | None:
     """Return how a model's weights are quantised, in its config's word; None if they are not."""
     scheme = _object(folder / "config.json").get("quantization_config")
     return str(scheme.get("quant_method", "")).lower() or None if isinstance(scheme, dict) else None
 
 
-def show(folder: Path, place: Path, *, trusted: bool = False) -> Path:
+def link_folder(folder: Path, place: Path, *, trusted: bool = False) -> Path:
     """Make the folder of links at `place` and return it. Raises OSError."""
-    return show_files(((path.name, path) for path in sorted(folder.iterdir())), place, trusted)
+    return link_files(((path.name, path) for path in sorted(folder.iterdir())), place, trusted)
 
 
-def show_files(files: Iterable[tuple[str, Path]], place: Path, trusted: bool = False) -> Path:
+def link_files(files: Iterable[tuple[str, Path]], place: Path, trusted: bool = False) -> Path:
     """Make a folder of links to `files`, by the names that they have in it. Raises OSError."""
     place.mkdir()
     for name, path in files:

@@ -1,8 +1,8 @@
-"""Fetches sets of files into a place for blobs, and whole variants into the hub's cache.
+"""Fetches sets of files into a blob storage, and whole variants into the hub's cache.
 
-Free space is checked first. A variant is made visible when all its files are there: the
-snapshot's links, then the branch's ref, so that a snapshot that can be seen is complete.
-Blocking; call it in a thread.
+Free space is checked first. A variant becomes visible only when all its files are there: first the
+snapshot's links, then the branch's ref, so that a visible snapshot is always complete. Blocking;
+call it in a thread.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from functools import partial
 from pathlib import Path
 
 from vllama.errors import DiskFull, VllamaError
-from vllama.models.disk import free_bytes
-from vllama.models.download.connections import Wire
+from vllama.models.disk import get_free_bytes
+from vllama.models.download.connections import Connections
 from vllama.models.download.file_download import (
-    BlobPlace,
+    BlobStorage,
     Cancelled,
     FileDownload,
-    moved,
-    open_wire,
-    part_size,
+    choose_part_size,
+    make_file_event,
+    open_connections,
 )
-from vllama.models.download.partial_file import saved_bytes
+from vllama.models.download.partial_file import count_saved_bytes
 from vllama.models.hub_cache import HubRepo
 from vllama.models.limits import check_size
 from vllama.models.settings import ModelsSettings
@@ -43,7 +43,7 @@ class Fetcher:
         source: Source,
         settings: ModelsSettings,
         *,
-        free_space: Callable[[Path], int] = free_bytes,
+        free_space: Callable[[Path], int] = get_free_bytes,
     ) -> None:
         self._source, self._settings, self._free_space = source, settings, free_space
 
@@ -59,23 +59,23 @@ class Fetcher:
         commit = repository.commit
         here = [f for f in variant.files if repo.has_file(commit, f.path, f.size_bytes)]
         missing = [file for file in variant.files if file not in here]
-        with disk_errors(repo, repo.hub_id):
+        with map_disk_errors(repo, repo.hub_id):
             for file in here:
-                progress(moved(file, file.etag or "", file.size_bytes, file.size_bytes))
+                progress(make_file_event(file, file.etag or "", file.size_bytes, file.size_bytes))
             if missing:
                 check_space(repo, missing, repo.hub_id, self._free_space)
                 repo.prepare()
-            with open_wire(self._settings) as wire:
+            with open_connections(self._settings) as connections:
                 etags = fetch_files(
                     missing,
                     place=repo,
                     locate=partial(self._source.locate, repository),
-                    wire=wire,
+                    connections=connections,
                     settings=self._settings,
                     progress=progress,
                     cancel=cancel,
                 )
-            progress(PullEvent(status="verifying sha256 digest"))  # was done while they came
+            progress(PullEvent(status="verifying sha256 digest"))  # done while they arrived
             progress(PullEvent(status="writing manifest"))
             for file, etag in zip(missing, etags, strict=True):
                 repo.link(commit, file.path, etag)
@@ -84,15 +84,15 @@ class Fetcher:
 
 
 def check_space(
-    place: BlobPlace,
+    place: BlobStorage,
     files: Sequence[SourceFile],
     what: str,
-    free_space: Callable[[Path], int] = free_bytes,
+    free_space: Callable[[Path], int] = get_free_bytes,
 ) -> None:
-    """Raise DiskFull if what is missing of `files` does not fit; `what` is being downloaded."""
+    """Raise DiskFull if the missing bytes of `files` do not fit; `what` names the download."""
     missing = {
         file.etag or file.path: file.size_bytes
-        - (saved_bytes(place.partial(file.etag), file.size_bytes) if file.etag else 0)
+        - (count_saved_bytes(place.partial(file.etag), file.size_bytes) if file.etag else 0)
         for file in files
         if not (file.etag and place.has_blob(file.etag, file.size_bytes))
     }
@@ -100,7 +100,7 @@ def check_space(
     if not need:
         return
     free = free_space(place.folder)
-    # a disk that is full to the last byte hurts everybody: leave 5 % of the download, or 1 GiB
+    # a completely full disk breaks other programs: leave 5 % of the download, at most 1 GiB
     if need + min(1024**3, need // 20) > free:
         raise DiskFull(
             f"cannot download '{what}': it needs {format_bytes_decimal(need)}, "
@@ -112,14 +112,14 @@ def check_space(
 def fetch_files(
     files: Sequence[SourceFile],
     *,
-    place: BlobPlace,
+    place: BlobStorage,
     locate: Callable[[SourceFile], Location],
-    wire: Wire,
+    connections: Connections,
     settings: ModelsSettings,
     progress: Progress,
     cancel: threading.Event,
 ) -> list[str]:
-    """Fetch small files side by side, then large ones each with all connections.
+    """Fetch small files in parallel, then each large one over all connections.
 
     Returns their etags. Raises what `FileDownload.run` raises.
     """
@@ -132,7 +132,7 @@ def fetch_files(
             file,
             place=place,
             locate=partial(locate, file),
-            wire=wire,
+            connections=connections,
             settings=settings,
             progress=progress,
             stops=(cancel, failed),
@@ -146,7 +146,7 @@ def fetch_files(
     small = [
         file
         for file in files
-        if file.size_bytes <= part_size(file.size_bytes, settings)  # one connection each
+        if file.size_bytes <= choose_part_size(file.size_bytes, settings)  # one connection each
     ]
     done = _side_by_side(fetch, small, settings.connections, failed)
     return [done.get(file.path) or fetch(file) for file in files]
@@ -162,18 +162,18 @@ def _side_by_side(
         futures = {file.path: pool.submit(fetch, file) for file in files}
         try:
             errors = [error for future in futures.values() if (error := future.exception())]
-        except BaseException:  # Ctrl-C in this thread: leaving the pool would wait for all
+        except BaseException:  # Ctrl-C in this thread: leaving the pool would wait for all files
             failed.set()
             raise
-    # one failure stops the others: show the failure, not their being stopped
+    # one failure cancels the others: raise the failure, not a cancellation
     for error in sorted(errors, key=lambda error: isinstance(error, Cancelled)):
         raise error
     return {path: future.result() for path, future in futures.items()}
 
 
 @contextmanager
-def disk_errors(place: BlobPlace, what: str) -> Iterator[None]:
-    """Map what the disk refuses; errors of the network are mapped where they arise."""
+def map_disk_errors(place: BlobStorage, what: str) -> Iterator[None]:
+    """Turn errors of the disk into ours; network errors are mapped where they arise."""
     try:
         yield
     except OSError as error:
@@ -188,5 +188,5 @@ def disk_errors(place: BlobPlace, what: str) -> Iterator[None]:
         ) from error
 
 
-def _larger(place: BlobPlace) -> str:
+def _larger(place: BlobStorage) -> str:
     return f"remove models (vllama rm), or set {place.variable} to a folder on a larger disk"

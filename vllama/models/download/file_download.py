@@ -1,15 +1,17 @@
-"""Fetches one file into a place for blobs: ranged, parallel, resumable, verified.
+"""Fetches one file into a blob storage: in parallel ranges, resumable, verified.
 
-Why not huggingface_hub's own download: it cannot resume in a later process, takes a damaged byte
-silently, gives up on a reset, cannot be cancelled (measured).
+Why not huggingface_hub's own download: it cannot resume in a later process, accepts a damaged byte
+silently, gives up on a reset, and cannot be cancelled (measured).
 
-1. Known by its etag and complete in its place: nothing to do.
-2. Ask the source for the address, take the blob's lock (two pulls share one download).
-3. Workers fetch parts by Range. A 5xx, a closed or silent connection: again, from the byte
-   reached. An expired address: a new one. A server without Range: the file in one go.
-4. Verify the checksum, give the blob its name.
+1. A file that is complete in its place, by its etag, is done.
+2. Ask the source for the address, and take the blob's lock, so that two pulls share one download.
+3. Workers fetch parts by Range. After a 5xx, or a closed or silent connection, a part continues
+   from the byte that was reached. An expired address is asked for again. A server without ranges
+   sends the file as a whole, over one connection.
+4. Verify the checksum, and give the blob its name: a blob with its name is always complete.
 
-The calling thread reports progress and hashes while the workers run.
+The calling thread reports progress and hashes what has arrived while the workers run. So the hash
+is nearly ready when the last byte comes, and no second pass over gigabytes is needed.
 
 See docs/reference/hub.md#why-downloads-are-our-own.
 """
@@ -27,9 +29,9 @@ import filelock
 import httpx2
 
 from vllama.errors import Offline, SourceError, VllamaError
-from vllama.models.download.connections import BadAddress, OpenConnections, Wire
-from vllama.models.download.partial_file import Closed, Part, Partial, saved_bytes
-from vllama.models.download.ranges import Again, NoRanges, receive
+from vllama.models.download.connections import BadAddress, Connections
+from vllama.models.download.partial_file import FileClosed, Part, PartialFile, count_saved_bytes
+from vllama.models.download.ranges import RangesUnsupported, RetryNeeded, stream_part
 from vllama.models.limits import check_registry, check_size
 from vllama.models.settings import ModelsSettings
 from vllama.models.sources.base import Location, Transient
@@ -40,20 +42,17 @@ _TICK_S = 0.02
 _HASH_STEP = 16 * 1024 * 1024
 _LEAST_PART = 4 * 1024 * 1024
 _LONGEST_PAUSE_S = 30.0
-_LONGEST_WAIT_S = 120.0  # that a server may ask for
+_LONGEST_WAIT_S = 120.0  # a server that asks for more counts as failed
 
 
 class Cancelled(VllamaError):
-    """The caller cancelled a pull; what was fetched stays for the next one."""
+    """The caller cancelled a pull. The bytes that arrived stay for the next one."""
 
     status = 499
 
 
-class BlobPlace(Protocol):
-    """Where files lie by their etag on this disk: the hub's cache, Ollama's store.
-
-    `variable` is the user's variable that moves `folder`.
-    """
+class BlobStorage(Protocol):
+    """A place on this disk where files lie by their etag: the hub's cache, Ollama's store."""
 
     @property
     def folder(self) -> Path:
@@ -62,15 +61,15 @@ class BlobPlace(Protocol):
 
     @property
     def variable(self) -> str:
-        """Name of the environment variable that says where `folder` is."""
+        """Name of the environment variable with which users move `folder`."""
         ...
 
     def blob(self, etag: str) -> Path:
-        """Return where the content with this etag lies, or would."""
+        """Return the path of the content with this etag, whether it is there or not."""
         ...
 
     def partial(self, etag: str) -> Path:
-        """Return where the bytes of an unfinished download lie: on the same file system."""
+        """Return the path of an unfinished download: on the same file system as the blob."""
         ...
 
     def lock(self, etag: str) -> Path:
@@ -83,7 +82,7 @@ class BlobPlace(Protocol):
 
 
 def open_client(settings: ModelsSettings) -> httpx2.Client:
-    """Make the HTTP client for what is asked beside the bytes; the caller closes it."""
+    """Make the HTTP client for everything except the bytes of files; the caller closes it."""
     timeout = httpx2.Timeout(settings.stall_timeout_s, connect=settings.request_timeout_s)
     limits = httpx2.Limits(max_connections=settings.connections * 2)
 
@@ -98,19 +97,19 @@ def open_client(settings: ModelsSettings) -> httpx2.Client:
     )
 
 
-def open_wire(settings: ModelsSettings) -> Wire:
-    """Make the connections of one pull; the caller closes them."""
-    return Wire(connect_s=settings.request_timeout_s, silence_s=settings.stall_timeout_s)
+def open_connections(settings: ModelsSettings) -> Connections:
+    """Make the connections for the bytes of one pull; the caller closes them."""
+    return Connections(connect_s=settings.request_timeout_s, silence_s=settings.stall_timeout_s)
 
 
-def part_size(size_bytes: int, settings: ModelsSettings) -> int:
-    """Return the size of a file's parts: several a connection, so that none idles at the end."""
+def choose_part_size(size_bytes: int, settings: ModelsSettings) -> int:
+    """Return the size of a file's parts: several per connection, so that none idles at the end."""
     share = -(-size_bytes // (settings.connections * 4))
     return min(max(share, _LEAST_PART), settings.part_bytes)
 
 
-def moved(file: SourceFile, etag: str, total_bytes: int, done_bytes: int) -> PullEvent:
-    """Make the event that tells how much of a file is here."""
+def make_file_event(file: SourceFile, etag: str, total_bytes: int, done_bytes: int) -> PullEvent:
+    """Make the event that says how much of a file has arrived."""
     kind = "sha1" if len(etag) == 40 else "sha256"
     return PullEvent(
         status=f"pulling {etag[:12]}",
@@ -122,28 +121,27 @@ def moved(file: SourceFile, etag: str, total_bytes: int, done_bytes: int) -> Pul
 
 
 class FileDownload:
-    """One file on its way into `place`; any of the events `stops` ends it.
+    """The download of one file into `place`; any of the events `stops` ends it.
 
-    `locate` asks the source for the file's address, again when one has expired.
+    `locate` asks the source for the file's address; it is called again when an address has expired.
     """
 
     def __init__(
         self,
         file: SourceFile,
         *,
-        place: BlobPlace,
+        place: BlobStorage,
         locate: Callable[[], Location],
-        wire: Wire,
+        connections: Connections,
         settings: ModelsSettings,
         progress: Progress,
         stops: Sequence[threading.Event],
     ) -> None:
         self._file, self._place, self._ask = file, place, locate
-        self._wire, self._settings, self._progress = wire, settings, progress
-        self._ended = threading.Event()  # tells this file's own workers
+        self._connections, self._settings, self._progress = connections, settings, progress
+        self._ended = threading.Event()  # for the workers of this file only
         self._stops = tuple(stops)
         self._asking = threading.Lock()
-        self._reading = OpenConnections()
         self._errors: list[Exception] = []
         self._location: Location | None = None
         self._ranges = True
@@ -158,7 +156,7 @@ class FileDownload:
         if etag is None or not self._place.has_blob(etag, size):
             location = self._locate(None)
             etag, size = location.etag, location.size_bytes
-            if 0 < self._file.size_bytes < size:  # there may not be room for that
+            if 0 < self._file.size_bytes < size:  # the free space was checked for the smaller size
                 raise SourceError(
                     f"cannot fetch '{self._file.path}': it has {size} bytes, "
                     f"and {self._file.size_bytes} were announced"
@@ -171,7 +169,7 @@ class FileDownload:
         return etag
 
     def _locate(self, expired: Location | None) -> Location:
-        """Ask for the address, unless another worker has just got a newer one."""
+        """Ask for the address, unless another worker has just replaced the expired one."""
         with self._asking:
             if self._location is not None and self._location is not expired:
                 return self._location
@@ -199,8 +197,8 @@ class FileDownload:
             try:
                 lock.acquire(timeout=0.1)
                 break
-            except filelock.Timeout:  # somebody else fetches it: show how far they are
-                done = saved_bytes(self._place.partial(location.etag), location.size_bytes)
+            except filelock.Timeout:  # another process fetches it: report its progress
+                done = count_saved_bytes(self._place.partial(location.etag), location.size_bytes)
                 self._emit(location.etag, location.size_bytes, done)
         try:
             yield
@@ -208,27 +206,27 @@ class FileDownload:
             lock.release()
 
     def _transfer(self, location: Location) -> None:
-        partial = Partial(
+        partial = PartialFile(
             self._place.partial(location.etag),
             etag=location.etag,
             size_bytes=location.size_bytes,
-            part_bytes=part_size(location.size_bytes, self._settings),
+            part_bytes=choose_part_size(location.size_bytes, self._settings),
         )
         with partial:
             self._emit(location.etag, location.size_bytes, partial.done_bytes, force=True)
             try:
                 self._run_workers(partial, location)
-            except NoRanges:
+            except RangesUnsupported:
                 self._ranges = False
                 partial.restart_whole()
                 self._run_workers(partial, location)
             partial.finish(self._place.blob(location.etag), self._file.path, self._file.sha256)
 
-    def _run_workers(self, partial: Partial, location: Location) -> None:
+    def _run_workers(self, partial: PartialFile, location: Location) -> None:
         self._ended.clear()
         self._errors.clear()
         count = min(self._settings.connections, partial.missing_parts)
-        # daemons: a thread that hangs in a DNS look-up must not keep the program alive
+        # daemon threads: one that hangs in a DNS look-up must not keep the program alive
         workers = [
             threading.Thread(target=self._work, args=(partial,), daemon=True) for _ in range(count)
         ]
@@ -242,10 +240,10 @@ class FileDownload:
             self._ended.clear()
         if self._errors:
             raise self._errors[0]
-        self._check_stops()  # workers may have seen it first, and left their parts unfinished
+        self._check_stops()  # the workers may have seen a stop first, and left their parts
 
     def _attend(
-        self, partial: Partial, location: Location, workers: Sequence[threading.Thread]
+        self, partial: PartialFile, location: Location, workers: Sequence[threading.Thread]
     ) -> None:
         while not self._ended.is_set() and any(worker.is_alive() for worker in workers):
             self._check_stops()
@@ -254,37 +252,42 @@ class FileDownload:
             self._emit(location.etag, location.size_bytes, partial.done_bytes)
 
     def _hang_up(self, workers: Sequence[threading.Thread]) -> None:
-        """End the workers: one that waits for bytes wakes when its connection is shut down."""
+        """End the workers; one that waits for bytes wakes when its socket is shut down.
+
+        Repeated, because a worker may open its next connection between two calls.
+        """
         deadline = time.monotonic() + self._settings.request_timeout_s
         while any(w.is_alive() for w in workers) and time.monotonic() < deadline:
-            self._reading.shut_down()
+            self._connections.end_reads(workers)
             for worker in workers:
                 worker.join(0.05)
 
-    def _work(self, partial: Partial) -> None:
+    def _work(self, partial: PartialFile) -> None:
         try:
             while not self._ended.is_set() and (part := partial.claim()) is not None:
                 self._fetch_part(partial, part)
-        except (Closed, Cancelled):
+        except (FileClosed, Cancelled):
             pass
-        except Exception as error:  # the thread's boundary: `_run_workers` raises it
+        except Exception as error:  # the end of the thread: `_run_workers` raises it
             if not self._ended.is_set():
                 self._errors.append(error)
                 self._ended.set()
 
-    def _fetch_part(self, partial: Partial, part: Part) -> None:
+    def _fetch_part(self, partial: PartialFile, part: Part) -> None:
         tries = 0
         while part.left:
             reached, location = part.done, self._location
-            assert location is not None  # `run` asked for it
+            assert location is not None  # `run` has set it
             if not self._ranges:
                 part.done = 0
             try:
                 self._receive(partial, part, location)
-            except Again as error:
+            except RetryNeeded as error:
+                # only tries in a row without a new byte count, so that a bad line gets through;
+                # a connection that trickles brings new bytes, but never the file
                 tries = 0 if part.done > reached and not error.slow else tries + 1
                 if error.misplaced and tries > 1:
-                    raise NoRanges from error
+                    raise RangesUnsupported from error
                 if tries >= self._settings.attempts or error.wait_s > _LONGEST_WAIT_S:
                     raise SourceError(
                         f"cannot fetch '{self._file.path}': {error}",
@@ -296,13 +299,12 @@ class FileDownload:
             except BadAddress as error:
                 raise SourceError(f"cannot fetch '{self._file.path}': {error}") from error
 
-    def _receive(self, partial: Partial, part: Part, location: Location) -> None:
-        pieces = receive(
-            self._wire,
+    def _receive(self, partial: PartialFile, part: Part, location: Location) -> None:
+        pieces = stream_part(
+            self._connections,
             location,
             part,
             ranged=self._ranges,
-            reading=self._reading,
             slow_after_s=self._settings.stall_timeout_s,
         )
         with closing(pieces):
@@ -312,7 +314,7 @@ class FileDownload:
                 partial.write(part, data)
 
     def _pause(self, tries: int, reason: str, asked_s: float = 0.0) -> None:
-        """Wait before try number `tries` + 1: nothing, then `backoff_s`, doubling; or as asked."""
+        """Wait before the next try: at first not, then `backoff_s`, doubled; or as asked."""
         pause = self._settings.backoff_s * 2 ** (tries - 1) if tries else 0.0
         until = time.monotonic() + max(asked_s, min(pause, _LONGEST_PAUSE_S))
         while True:
@@ -331,4 +333,4 @@ class FileDownload:
         if not force and now - self._emitted_at < _EMIT_EVERY_S:
             return
         self._emitted_at = now
-        self._progress(moved(self._file, etag, total, done))
+        self._progress(make_file_event(self._file, etag, total, done))

@@ -1,9 +1,11 @@
 """A file that is being fetched in parts: its bytes, its state file, its checksum.
 
-The partial file has the full size from the start, with holes; the state beside it (`.json`:
-`{"size", "part_bytes", "done": [bytes of each part]}`) lets a later process go on. The numbers in
-it have a fixed width and are written in place after each piece of data, so that even a kill
-loses nothing that had arrived. Knows no network; safe for many threads.
+The partial file has its full size from the start, with holes. The state file beside it (`.json`:
+`{"size", "part_bytes", "done": [bytes of each part]}`) lets a later process continue. Its numbers
+have a fixed width and are overwritten in place, through a memory map, after each piece of data.
+So a kill loses nothing that had arrived, and recording a piece costs no system call.
+
+Knows no network; safe for many threads.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from pathlib import Path
 
 from vllama.errors import ChecksumMismatch
 
-_READ_BYTES = 256 * 1024  # what stays in a processor's cache
+_READ_BYTES = 256 * 1024  # fits into a processor's cache
 _WIDTH = 16
 
 
@@ -42,11 +44,11 @@ class Part:
         return self.size - self.done
 
 
-class Closed(Exception):
-    """The partial file was closed while a thread still wanted to write."""
+class FileClosed(Exception):
+    """The partial file was closed while a thread still wanted to write to it."""
 
 
-class Partial:
+class PartialFile:
     """The partial file at `path`; use as a context manager under the blob's lock."""
 
     def __init__(self, path: Path, *, etag: str, size_bytes: int, part_bytes: int) -> None:
@@ -61,7 +63,7 @@ class Partial:
         self._part_bytes = part_bytes
         self._hash, self._hashed = _new_hash(etag, size_bytes), 0
 
-    def __enter__(self) -> Partial:
+    def __enter__(self) -> PartialFile:
         saved = _load(self._path, self._size)
         if saved is not None:
             self._part_bytes, done = saved
@@ -97,7 +99,10 @@ class Partial:
         return sum(part.left > 0 for part in self._parts)
 
     def claim(self) -> Part | None:
-        """Give the caller the first part that nobody works at; None when there is none."""
+        """Return the first incomplete part that no worker has claimed; None if there is none.
+
+        The first one: the checksum follows the bytes without a gap.
+        """
         with self._lock:
             for part in self._parts:
                 if part.left and not part.taken:
@@ -106,7 +111,7 @@ class Partial:
         return None
 
     def restart_whole(self) -> None:
-        """Forget all bytes and make the file one part, for servers that cannot send ranges."""
+        """Discard all bytes and make the file one part, for servers that cannot send ranges."""
         with self._lock:
             self._part_bytes = max(self._size, 1)
             self._parts = _split(self._size, self._part_bytes, [])
@@ -114,21 +119,21 @@ class Partial:
             self._write_state()
 
     def write(self, part: Part, data: bytes) -> None:
-        """Append to a part what is not too much; raises OSError, and Closed after the end."""
+        """Append to a part, at most to its end. Raises OSError, and FileClosed after `__exit__`."""
         view = memoryview(data)[: part.left]
         with self._lock:
             if self._fd < 0:
-                raise Closed
+                raise FileClosed
             while view:
                 written = os.pwrite(self._fd, view, part.position)
                 part.done += written
                 view = view[written:]
             at = self._counts_at + part.start // self._part_bytes * (_WIDTH + 1)
-            assert self._counts is not None  # it is there as long as the file is open
+            assert self._counts is not None  # set as long as the file is open
             self._counts[at : at + _WIDTH] = _count(part.done)
 
     def _write_state(self) -> None:
-        """Write the state file and map it: a store to it costs no call; raises OSError."""
+        """Write the state file and map it into memory. Raises OSError."""
         head = f'{{"size": {self._size}, "part_bytes": {self._part_bytes}, "done": ['.encode()
         counts = b",".join(_count(part.done) for part in self._parts)
         temporary = self._state.with_suffix(".tmp")
@@ -141,7 +146,7 @@ class Partial:
             self._counts = mmap.mmap(file.fileno(), 0)
 
     def hash_ahead(self, limit_bytes: int) -> bool:
-        """Checksum what has arrived without a gap, so that little is left to do at the end.
+        """Hash what has arrived without a gap, so that little is left to do at the end.
 
         Reads at most `limit_bytes`; returns whether there was anything to read.
         """
@@ -167,8 +172,8 @@ class Partial:
     def finish(self, blob: Path, name: str, sha256: str | None) -> None:
         """Verify the checksum and make the file `blob`; raises ChecksumMismatch.
 
-        An LFS file's etag is its SHA-256, a git file's the SHA-1 of its git blob. For any other
-        etag `sha256` is compared, where the source told one.
+        An LFS file's etag is its SHA-256, a git file's is the SHA-1 of its git blob. With any other
+        etag the hash is compared with `sha256`, if the source named one.
         """
         self.hash_ahead(self._size)
         found = self._hash.hexdigest()
@@ -190,7 +195,7 @@ class Partial:
         self._state.unlink(missing_ok=True)
 
 
-def saved_bytes(path: Path, size_bytes: int) -> int:
+def count_saved_bytes(path: Path, size_bytes: int) -> int:
     """Return how many bytes of a file an unfinished download has in the partial file `path`."""
     saved = _load(path, size_bytes)
     return sum(saved[1]) if saved else 0

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from vllama.errors import BadModelFile
 from vllama.models.chat_templates import MARKS
-from vllama.models.gguf.parser import AGAIN, Buffer, LongArray, NeedMore, Parser, Tensor, mapped
+from vllama.models.gguf.parser import AGAIN, Buffer, LongArray, NeedMore, Parser, Tensor, map_file
 from vllama.models.gguf.types import STRING, TENSOR_TYPES
 
 _MOST_ALIGNMENT = 2**20
@@ -60,7 +60,7 @@ def read_header(path: Path) -> GgufHeader:
         size = path.stat().st_size
         if size == 0:
             raise BadModelFile(f"cannot read '{path}': the file is empty", hint=AGAIN)
-        with mapped(path) as data:
+        with map_file(path) as data:
             header = parse_header(data, total_bytes=size, source=str(path), path=path)
     except OSError as error:
         raise BadModelFile(f"cannot read '{path}': {error.strerror or error}") from error

@@ -39,14 +39,14 @@ def check_adapter(path: Path, info: ModelInfo) -> None:
             f"cannot use the adapter '{path}': it is for the architecture {made_for}, the model "
             f"has {info.architecture}"
         )
-    if wrong := misfit(header, info):
+    if wrong := explain_misfit(header, info):
         raise BadRequest(
             f"cannot use the adapter '{path}': {wrong}",
             hint="take the model that it was trained on",
         )
 
 
-def misfit(header: GgufHeader, info: ModelInfo) -> str | None:
+def explain_misfit(header: GgufHeader, info: ModelInfo) -> str | None:
     """Return why an adapter's tensors do not fit the model's, None if they do."""
     model = {name: shape for name, _, shape in info.tensors}
     pairs: dict[str, dict[str, tuple[int, ...]]] = {}

@@ -74,7 +74,7 @@ class LongArray:
         """Read the whole array from its file; an empty list if that is gone or remote."""
         if self.path is None or not self.path.is_file():
             return []
-        with mapped(self.path) as data:
+        with map_file(self.path) as data:
             return Parser(data, len(data), str(self.path)).elements(
                 self.element_type, self.count, self.offset
             )[0]
@@ -96,7 +96,7 @@ class Tensor:
         return math.prod(self.shape)
 
 
-def mapped(path: Path) -> mmap.mmap:
+def map_file(path: Path) -> mmap.mmap:
     """Map a file; raises OSError."""
     with path.open("rb") as file:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

@@ -29,7 +29,7 @@ from urllib.parse import urlsplit
 
 from vllama.errors import BadRequest, ConfigError, VllamaError
 from vllama.models.disk import remove_empty, write_shared
-from vllama.models.ollama.manifest import digests_in
+from vllama.models.ollama.manifest import find_digests
 from vllama.models.ref import DEFAULT_HOST, DEFAULT_NAMESPACE, HUB_HOSTS, Kind, ModelRef
 
 LOCK_LIMIT_S = 30.0
@@ -124,7 +124,7 @@ class OllamaModels:
         used: set[str] = set()
         for name in self.names():
             try:
-                used |= digests_in(self.manifest(name).read_bytes())
+                used |= find_digests(self.manifest(name).read_bytes())
             except FileNotFoundError:
                 continue
             except OSError:
@@ -231,7 +231,7 @@ SCHEME = "ollama://"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class RegistryTarget:
     """A model at a registry: its full name, the registry's address without a trailing slash.
 
     `asked`: the name itself said that it is there.
@@ -242,7 +242,9 @@ class Target:
     asked: bool
 
 
-def target(ref: ModelRef, registry: str | None, *, insecure: bool = False) -> Target | None:
+def find_target(
+    ref: ModelRef, registry: str | None, *, insecure: bool = False
+) -> RegistryTarget | None:
     """Return where `ref` would be pulled from by Ollama's protocol, None if it would not be.
 
     `registry` is the one from the settings, for names without a host. Raises BadRequest for plain
@@ -256,11 +258,13 @@ def target(ref: ModelRef, registry: str | None, *, insecure: bool = False) -> Ta
         return None
     name = StoredName.of(ref)
     if registry is not None and name.host.lower() == DEFAULT_HOST:
-        return Target(name=name, address=_configured(registry), asked=asked)
+        return RegistryTarget(name=name, address=_configured(registry), asked=asked)
     if text.startswith("http://") and not (insecure or _is_here(name.host)):
         raise BadRequest("insecure protocol http", hint="allow it: vllama pull --insecure")
     plain = insecure or (_is_here(name.host) and not text.startswith("https://"))
-    return Target(name=name, address=f"{'http' if plain else 'https'}://{name.host}", asked=asked)
+    return RegistryTarget(
+        name=name, address=f"{'http' if plain else 'https'}://{name.host}", asked=asked
+    )
 
 
 def _configured(registry: str) -> str:

@@ -90,12 +90,12 @@ def _layer(blob: _Blob) -> Layer:
     return Layer(kind=kind.removeprefix(_LAYER_TYPE), digest=match[1].lower(), size_bytes=blob.size)
 
 
-def digests_in(content: bytes) -> set[str]:
+def find_digests(content: bytes) -> set[str]:
     """Return all digests that a manifest names, also those of a damaged one."""
     return {match.decode().lower() for match in _ANY_DIGEST.findall(content)}
 
 
-def unservable(manifest: Manifest, config: Mapping[str, Any]) -> str | None:
+def explain_unservable(manifest: Manifest, config: Mapping[str, Any]) -> str | None:
     """Return why no engine can be given this model's blobs; None if one can."""
     if config.get("remote_host") or config.get("remote_model"):
         return "it runs in Ollama's cloud"

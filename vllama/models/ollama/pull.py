@@ -17,11 +17,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from vllama.errors import NoPlan, SourceError
-from vllama.models.disk import free_bytes
-from vllama.models.download.fetch import check_space, disk_errors, fetch_files
-from vllama.models.download.file_download import Cancelled, open_client, open_wire
-from vllama.models.ollama.layout import OllamaModels, StoredName, Target
-from vllama.models.ollama.manifest import Manifest, digests_in, parse_manifest, unservable
+from vllama.models.disk import get_free_bytes
+from vllama.models.download.fetch import check_space, fetch_files, map_disk_errors
+from vllama.models.download.file_download import Cancelled, open_client, open_connections
+from vllama.models.ollama.layout import OllamaModels, RegistryTarget, StoredName
+from vllama.models.ollama.manifest import Manifest, explain_unservable, find_digests, parse_manifest
 from vllama.models.ollama.registry import OllamaRegistry
 from vllama.models.settings import ModelsSettings
 from vllama.models.sources.base import Transient
@@ -31,14 +31,14 @@ TRIES = 3
 
 
 def pull_model(
-    target: Target,
+    target: RegistryTarget,
     models: OllamaModels,
     settings: ModelsSettings,
     *,
     formats: Sequence[Format],
     progress: Progress,
     cancel: threading.Event,
-    free_space: Callable[[Path], int] = free_bytes,
+    free_space: Callable[[Path], int] = get_free_bytes,
 ) -> StoredName:
     """Bring `target` into `models`, or up to date; return its name there.
 
@@ -46,7 +46,11 @@ def pull_model(
     engine reads), AuthRequired, Cancelled, ChecksumMismatch, DiskFull, Offline, SourceError.
     """
     what = target.name.display
-    with open_client(settings) as client, open_wire(settings) as wire, disk_errors(models, what):
+    with (
+        open_client(settings) as client,
+        open_connections(settings) as connections,
+        map_disk_errors(models, what),
+    ):
         registry = OllamaRegistry(client, target)
         content = _manifest(registry, settings, cancel)
         manifest = _checked(content, what, formats)
@@ -67,7 +71,7 @@ def pull_model(
                 files,
                 place=models,
                 locate=registry.locate,
-                wire=wire,
+                connections=connections,
                 settings=settings,
                 progress=progress,
                 cancel=cancel,
@@ -95,9 +99,9 @@ def _manifest(registry: OllamaRegistry, settings: ModelsSettings, cancel: thread
 def _publish(models: OllamaModels, name: StoredName, content: bytes, progress: Progress) -> None:
     progress(PullEvent(status="writing manifest"))
     path = models.manifest(name)
-    before = digests_in(path.read_bytes()) if path.exists() else set()
+    before = find_digests(path.read_bytes()) if path.exists() else set()
     models.write_manifest(name, content)
-    if unused := before - digests_in(content):
+    if unused := before - find_digests(content):
         progress(PullEvent(status="removing unused layers"))
         models.prune(unused)
 
@@ -107,7 +111,7 @@ def _checked(content: bytes, what: str, formats: Sequence[Format]) -> Manifest:
         manifest = parse_manifest(content)
     except ValueError as error:
         raise SourceError(f"cannot pull '{what}': {error}") from None
-    if reason := unservable(manifest, {}):
+    if reason := explain_unservable(manifest, {}):
         raise NoPlan(
             f"cannot pull '{what}': {reason}",
             hint="pull a GGUF of it from the hub: vllama pull hf.co/org/repo",

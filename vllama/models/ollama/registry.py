@@ -19,7 +19,7 @@ import msgspec
 
 from vllama import __version__
 from vllama.errors import AuthRequired, ModelNotFound, Offline, SourceError
-from vllama.models.ollama.layout import Target
+from vllama.models.ollama.layout import RegistryTarget
 from vllama.models.ollama.manifest import MANIFEST_TYPE
 from vllama.models.sources.base import Location, Transient
 from vllama.models.sources.responses import GZIP, read_body
@@ -44,7 +44,7 @@ class _TokenAnswer(msgspec.Struct):
 class OllamaRegistry:
     """One model at its registry. `client` makes the requests; may be used by many threads."""
 
-    def __init__(self, client: httpx2.Client, target: Target) -> None:
+    def __init__(self, client: httpx2.Client, target: RegistryTarget) -> None:
         self._client, self._target = client, target
         name = target.name
         self._base = f"{target.address}/v2/{name.namespace}/{name.model}"

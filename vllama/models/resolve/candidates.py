@@ -6,11 +6,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from vllama.errors import ModelNotFound, NoPlan, Offline, SourceError
-from vllama.models.quant import quant_of_tag
-from vllama.models.resolve.matching import PACKERS, SCHEMES, no_form_of, packed_names, rank, scheme
+from vllama.models.quant import parse_quant_tag
+from vllama.models.resolve.matching import (
+    PACKERS,
+    SCHEMES,
+    explain_name_mismatch,
+    get_scheme,
+    guess_quantised_names,
+    rank_publisher,
+)
 from vllama.models.sources.base import Hub, Listed, Repository, Transient
 from vllama.models.types import Bundle, Format, Variant
-from vllama.models.variants import GgufGroup, choose_group, left_out, safetensors_files
+from vllama.models.variants import (
+    GgufGroup,
+    choose_group,
+    choose_safetensors_files,
+    explain_left_out,
+)
 
 TRIES = 8  # repositories of others that are opened before giving up
 _NAMES_SHOWN = 8
@@ -39,26 +51,26 @@ class Candidate:
         return self.variant.size_bytes if self.variant else None
 
 
-def closed(child: Listed) -> str | None:
+def explain_unavailable(child: Listed) -> str | None:
     """Return why a listed repository cannot be opened by anybody."""
     if child.disabled:
         return "it is private or disabled"
     return None
 
 
-def refusal(hub_id: str, found: str, reason: str) -> Candidate:
+def make_refusal(hub_id: str, found: str, reason: str) -> Candidate:
     """Make the candidate of something that was not taken."""
     return Candidate(hub_id=hub_id, found=found, reason=reason)
 
 
-def no_variant(
+def make_no_variant_error(
     repository: Repository, tag: str | None, formats: Sequence[Format]
 ) -> ModelNotFound | NoPlan:
     """Make the error for a repository that has nothing of `formats` with `tag`."""
     hub_id = repository.hub_id
     found = {variant.format for variant in repository.variants}
     if not found:
-        problems = left_out(file.path for file in repository.files)
+        problems = explain_left_out(file.path for file in repository.files)
         what = "; ".join(f"{path}: {why}" for path, why in list(problems.items())[:2])
         return NoPlan(
             f"cannot serve '{hub_id}': it holds neither GGUF nor safetensors weights"
@@ -69,7 +81,7 @@ def no_variant(
     if tag is not None and labels:
         shown = ", ".join(labels[:_NAMES_SHOWN]) + (" …" if len(labels) > _NAMES_SHOWN else "")
         quants = any(v.format is Format.GGUF for v in repository.variants)
-        problems = left_out(file.path for file in repository.files)
+        problems = explain_left_out(file.path for file in repository.files)
         broken = [
             f": {path}: {why}" for path, why in problems.items() if tag.lower() in path.lower()
         ]
@@ -86,7 +98,7 @@ def no_variant(
             f"name a GGUF repository of the model, or install an engine for {have}: vllama engines"
         )
         if Format.SAFETENSORS in found:
-            hint = f"{offer(hub_id)}; or {hint}"
+            hint = f"{suggest_conversion(hub_id)}; or {hint}"
     else:
         hint = "install an engine that serves it: vllama engines"
         if repository.bases:
@@ -96,7 +108,7 @@ def no_variant(
     )
 
 
-def variant_of(repository: Repository, format: Format, tag: str | None) -> Variant | None:
+def find_variant(repository: Repository, format: Format, tag: str | None) -> Variant | None:
     """Return a repository's own variant of a format, by tag if given; None if it has none."""
     variants = [v for v in repository.variants if v.format is format]
     if format is not Format.GGUF:
@@ -113,15 +125,15 @@ def variant_of(repository: Repository, format: Format, tag: str | None) -> Varia
     return variants[groups.index(chosen)] if chosen else None
 
 
-def lacks(repository: Repository, tag: str | None) -> str:
+def explain_missing_variant(repository: Repository, tag: str | None) -> str:
     """Return why a repository has no GGUF with that tag."""
-    problems = left_out(file.path for file in repository.files)
+    problems = explain_left_out(file.path for file in repository.files)
     if problems:
         return "; ".join(f"{path}: {why}" for path, why in problems.items())
     labels = [v.label for v in repository.variants if v.format is Format.GGUF]
     if not labels:
         return "it holds no GGUF"
-    wanted = quant_of_tag(tag or "") or tag
+    wanted = parse_quant_tag(tag or "") or tag
     return f"it has no {wanted}, only {', '.join(labels[:_NAMES_SHOWN])}"
 
 
@@ -134,7 +146,7 @@ def _kinds(repository: Repository) -> str:
     return f"{shown}{' …' if len(weights or names) > 4 else ''}" if names else "no files"
 
 
-def smaller(hub: Hub, repository: Repository) -> tuple[Candidate, ...]:
+def find_quantised_safetensors(hub: Hub, repository: Repository) -> tuple[Candidate, ...]:
     """Return quantised safetensors of a model, best first, and what was not fit for it.
 
     The maker's own first, then known packers; of each FP8, then INT8, AWQ, GPTQ, NVFP4 …
@@ -145,24 +157,26 @@ def smaller(hub: Hub, repository: Repository) -> tuple[Candidate, ...]:
     refused: list[Candidate] = []
     fit: list[Listed] = []
     for child in listed:
-        if not safetensors_files(child.paths):
+        if not choose_safetensors_files(child.paths):
             continue  # GGUF and others: not meant here
-        reason = no_form_of(base, child.hub_id) or closed(child)
-        if reason is None and scheme(child.hub_id) is None:
+        reason = explain_name_mismatch(base, child.hub_id) or explain_unavailable(child)
+        if reason is None and get_scheme(child.hub_id) is None:
             reason = "its name does not say how it is quantised"
         if reason is None:
             fit.append(child)
         else:
-            refused.append(refusal(child.hub_id, "listed by the hub", reason))
+            refused.append(make_refusal(child.hub_id, "listed by the hub", reason))
 
     def order(hub_id: str) -> tuple[int, int]:
-        return rank(base, hub_id, PACKERS), SCHEMES.index(scheme(hub_id) or SCHEMES[-1])
+        return rank_publisher(base, hub_id, PACKERS), SCHEMES.index(
+            get_scheme(hub_id) or SCHEMES[-1]
+        )
 
     fit.sort(key=lambda child: order(child.hub_id))
     # those that are opened count: each costs a request
     names = [(child.hub_id, "listed by the hub") for child in fit[:TRIES]]
     if not fit:
-        names = [(name, "by its name") for name in packed_names(base)]
+        names = [(name, "by its name") for name in guess_quantised_names(base)]
     usable: list[Candidate] = []
     for name, found in names:
         try:
@@ -171,13 +185,13 @@ def smaller(hub: Hub, repository: Repository) -> tuple[Candidate, ...]:
         except (Offline, Transient):
             raise
         except (ModelNotFound, SourceError) as error:
-            refused.append(refusal(name, found, error.message))
+            refused.append(make_refusal(name, found, error.message))
             continue
         whole = next((v for v in other.variants if v.format is Format.SAFETENSORS), None)
         if whole is None:
-            refused.append(refusal(name, found, "it holds no safetensors"))
+            refused.append(make_refusal(name, found, "it holds no safetensors"))
             continue
-        kind = scheme(other.hub_id)
+        kind = get_scheme(other.hub_id)
         usable.append(
             Candidate(
                 hub_id=other.hub_id,
@@ -191,13 +205,13 @@ def smaller(hub: Hub, repository: Repository) -> tuple[Candidate, ...]:
     return (*usable, *refused)
 
 
-def offer(name: str) -> str:
+def suggest_conversion(name: str) -> str:
     """Return the imperative that makes a GGUF of `name`."""
     return f"make a GGUF of it: vllama convert {name}"
 
 
-def offer_for(bundle: Bundle) -> str | None:
+def suggest_conversion_of(bundle: Bundle) -> str | None:
     """Return what can be done with a model whose safetensors nothing here serves."""
     if bundle.format is not Format.SAFETENSORS:
         return None
-    return offer(bundle.hub_id or str(bundle.path))
+    return suggest_conversion(bundle.hub_id or str(bundle.path))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from vllama.models.quant import without_quant
+from vllama.models.quant import strip_quant
 
 # who is trusted with a quantisation, after the maker of the model; others follow by downloads
 QUANTISERS = (
@@ -32,7 +32,7 @@ _TOWERS = 0.3  # of a model that also sees or hears, the encoder may be missing:
 _SEES = ("image", "video", "audio", "any-to-any")
 
 
-def no_form_of(base: str, child: str) -> str | None:
+def explain_name_mismatch(base: str, child: str) -> str | None:
     """Return why `child` (`org/name`) is not a form of `base`; None if its name says that it is.
 
     The base's words must stand in the child's name in one piece; further words may only name a
@@ -41,7 +41,7 @@ def no_form_of(base: str, child: str) -> str | None:
     base_org, _, base_name = base.rpartition("/")
     child_org, _, child_name = child.rpartition("/")
     org_words = set(_words(base_org)) | set(_words(child_org))
-    ours, theirs = _stem(base_name), _words(without_quant(child_name))
+    ours, theirs = _stem(base_name), _words(strip_quant(child_name))
     at = _find(ours, theirs)
     if at is None and ours[:1] and ours[0] in _words(base_org):  # Meta-Llama-3 → Llama-3
         ours = ours[1:]
@@ -57,7 +57,7 @@ def no_form_of(base: str, child: str) -> str | None:
     return None
 
 
-def wrong_size(
+def explain_size_mismatch(
     base: int | None, child: int | None, pipeline: str | None, *, named: str
 ) -> str | None:
     """Return why a child's number of parameters does not fit its base's; None if it does.
@@ -73,7 +73,7 @@ def wrong_size(
     return f"it has {child / 1e9:.2f} B parameters, {named} has {base / 1e9:.2f} B"
 
 
-def rank(base: str, child: str, order: Iterable[str] = QUANTISERS) -> int:
+def rank_publisher(base: str, child: str, order: Iterable[str] = QUANTISERS) -> int:
     """Return a child's place: 0 for the base's own organisation, then the known quantisers."""
     org = child.rpartition("/")[0].lower()
     if org == base.rpartition("/")[0].lower():
@@ -82,7 +82,7 @@ def rank(base: str, child: str, order: Iterable[str] = QUANTISERS) -> int:
     return 1 + (known.index(org) if org in known else len(known))
 
 
-def gguf_names(base: str) -> tuple[str, ...]:
+def guess_gguf_names(base: str) -> tuple[str, ...]:
     """Return the ids that a GGUF form of `base` usually has, the maker's own first."""
     org, _, name = base.rpartition("/")
     stem = re.sub(r"-hf$", "", name)
@@ -94,7 +94,7 @@ def gguf_names(base: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def packed_names(base: str) -> tuple[str, ...]:
+def guess_quantised_names(base: str) -> tuple[str, ...]:
     """Return the ids that quantised safetensors of `base` usually have, the maker's own first."""
     name = base.rpartition("/")[2]
     own = (f"{base}{suffix}" for suffix in ("-FP8", "-AWQ", "-GPTQ-Int4"))
@@ -102,7 +102,7 @@ def packed_names(base: str) -> tuple[str, ...]:
     return (*own, *others)
 
 
-def scheme(child: str) -> str | None:
+def get_scheme(child: str) -> str | None:
     """Return how a repository of safetensors is quantised, by its name: `FP8`, `AWQ` …"""
     words = _words(child.rpartition("/")[2])
     for name, marks in _SCHEMES:
@@ -125,7 +125,7 @@ SCHEMES = tuple(name for name, _ in _SCHEMES)
 
 
 def _stem(name: str) -> list[str]:
-    words = _words(without_quant(name))
+    words = _words(strip_quant(name))
     while len(words) > 1 and words[-1] in ("gguf", "hf"):
         words.pop()
     return words

@@ -26,19 +26,19 @@ from vllama.errors import (
     Offline,
     SourceError,
 )
-from vllama.models.quant import bit_width, without_quant
+from vllama.models.quant import get_bit_width, strip_quant
 from vllama.models.resolve.search import Resolution
 from vllama.models.types import Format, ModelInfo, Variant
-from vllama.models.variants import is_projector, stem_of
+from vllama.models.variants import get_stem, is_projector
 
-Read = Callable[[Resolution], ModelInfo]
-Family = Callable[[], Sequence[tuple[str, float]]]
+ReadInfo = Callable[[Resolution], ModelInfo]
+ListFamily = Callable[[], Sequence[tuple[str, float]]]
 LEAST_CONTEXT = 512
 _REMOVED = ("Q4_0_4_4", "Q4_0_4_8", "Q4_0_8_8")  # llama.cpp does not load them any more
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedVariant:
     """A form of the model, and how it would fit."""
 
     found: Resolution
@@ -52,19 +52,20 @@ class Judged:
         return self.variant.quant or self.found.repository.hub_id
 
 
-def fitting(
-    search: Iterator[Resolution], fits: Fits, read: Read, family: Family, *, named: bool
+def choose_fitting(
+    search: Iterator[Resolution], fits: Fits, read: ReadInfo, family: ListFamily, *, named: bool
 ) -> Resolution:
-    """Choose among what `search` yields (see `resolutions`); `named`: the first, on request.
+    """Choose among what `search` yields (see `iterate_resolutions`).
 
-    `family` tells the other sizes of the model, as (name, billions of parameters). What does not
-    fit at all comes back with a `shortage`. Raises what the search raises for its first result,
-    and Offline and AuthRequired from `read`.
+    `named`: the user named the quantisation, so the first is taken. `family` returns the other
+    sizes of the model, as (name, billions of parameters). What does not fit at all is returned
+    with a `shortage`. Raises what the search raises for its first result, and Offline and
+    AuthRequired from `read`.
     """
     first = next(search)
     if fits.certainly(_weights(first.variant), first.variant.format):
         return first
-    judged: list[Judged] = []
+    judged: list[JudgedVariant] = []
     shapes: dict[Format, ModelInfo] = {}
     found: Resolution | None = first
     while found is not None:
@@ -82,9 +83,9 @@ def fitting(
     return _short(judged, fits, family, named=named)
 
 
-def _best(choices: Sequence[Judged]) -> Judged | None:
+def _best(choices: Sequence[JudgedVariant]) -> JudgedVariant | None:
     """Return the first with room to work in, else the first that fits; one bit comes last."""
-    some = [one for one in choices if bit_width(one.variant.quant) > 1]
+    some = [one for one in choices if get_bit_width(one.variant.quant) > 1]
     for group in (some, choices):
         fit = next((one for one in group if one.fit.roomy), None)
         fit = fit or next((one for one in group if one.fit.fits), None)
@@ -100,7 +101,7 @@ def _next(search: Iterator[Resolution]) -> Resolution | None:
         return None
 
 
-def _judge(found: Resolution, shape: ModelInfo, fits: Fits) -> Iterator[Judged]:
+def _judge(found: Resolution, shape: ModelInfo, fits: Fits) -> Iterator[JudgedVariant]:
     """Yield the form that was found and the smaller ones beside it, the largest first.
 
     `shape` is what all forms share; see `_shape` for its `weights_bytes`.
@@ -112,7 +113,7 @@ def _judge(found: Resolution, shape: ModelInfo, fits: Fits) -> Iterator[Judged]:
         scaled = replace(shape, weights_bytes=size, quant=variant.quant)
         fit = fits.judge(scaled, variant.format)
         if fit is not None:
-            yield Judged(found, variant, scaled, fit)
+            yield JudgedVariant(found, variant, scaled, fit)
 
 
 def _others(found: Resolution) -> Iterator[Variant]:
@@ -126,11 +127,11 @@ def _others(found: Resolution) -> Iterator[Variant]:
 
 
 def _stem(variant: Variant) -> str:
-    name = without_quant(stem_of(variant.files[0].path))
+    name = strip_quant(get_stem(variant.files[0].path))
     return "".join(letter for letter in name if letter.isalnum())
 
 
-def _shape(found: Resolution, read: Read) -> ModelInfo:
+def _shape(found: Resolution, read: ReadInfo) -> ModelInfo:
     """Return a form's metadata, `weights_bytes` less its files': what a file has besides them."""
     size = _weights(found.variant)
     try:
@@ -146,7 +147,7 @@ def _weights(variant: Variant) -> int:
     return sum(file.size_bytes for file in variant.files if not is_projector(file.path))
 
 
-def _taken(taken: Judged, judged: Sequence[Judged], fits: Fits) -> Resolution:
+def _taken(taken: JudgedVariant, judged: Sequence[JudgedVariant], fits: Fits) -> Resolution:
     usual = judged[0]
     notes = taken.found.notes
     why = None
@@ -159,7 +160,7 @@ def _taken(taken: Judged, judged: Sequence[Judged], fits: Fits) -> Resolution:
     return replace(_marked(taken, judged, why), notes=notes)
 
 
-def _marked(taken: Judged, judged: Sequence[Judged], why: str | None) -> Resolution:
+def _marked(taken: JudgedVariant, judged: Sequence[JudgedVariant], why: str | None) -> Resolution:
     """Return the resolution with this variant, and each candidate's reason by what it needs."""
     verdicts = {(one.found.repository.hub_id, one.variant.label): one for one in judged}
     limit = judged[0].variant.size_bytes
@@ -187,7 +188,9 @@ def _marked(taken: Judged, judged: Sequence[Judged], why: str | None) -> Resolut
     return replace(taken.found, variant=taken.variant, candidates=tuple(candidates))
 
 
-def _short(judged: Sequence[Judged], fits: Fits, family: Family, *, named: bool) -> Resolution:
+def _short(
+    judged: Sequence[JudgedVariant], fits: Fits, family: ListFamily, *, named: bool
+) -> Resolution:
     """Return the usual form with the numbers why neither it nor another fits, and what does."""
     usual = judged[0]
     smallest = min(judged, key=lambda one: one.fit.needed_bytes)
@@ -213,7 +216,7 @@ def _short(judged: Sequence[Judged], fits: Fits, family: Family, *, named: bool)
     return replace(resolution, shortage=shortage)
 
 
-def _context(one: Judged, fits: Fits) -> int | None:
+def _context(one: JudgedVariant, fits: Fits) -> int | None:
     """Return the largest context, by halves, with which a form fits."""
     context = one.fit.context_length // 2
     while context >= LEAST_CONTEXT:
@@ -224,7 +227,7 @@ def _context(one: Judged, fits: Fits) -> int | None:
     return None
 
 
-def _kin(usual: Judged, fits: Fits, family: Family) -> str | None:
+def _kin(usual: JudgedVariant, fits: Fits, family: ListFamily) -> str | None:
     """Return the largest model of the family that fits, as far as its size tells."""
     info = usual.info
     if not info.parameter_count:
@@ -244,17 +247,17 @@ def _kin(usual: Judged, fits: Fits, family: Family) -> str | None:
 MIB, GIB = 1024**2, 1024**3
 
 
-def amount(size_bytes: int) -> str:
+def format_amount(size_bytes: int) -> str:
     """Return an amount of memory for people, fine enough to tell two quantisations apart."""
     if size_bytes < GIB:
         return f"{size_bytes / MIB:.0f} MiB"
     return f"{size_bytes / GIB:.1f} GiB"
 
 
-def amounts(one_bytes: int, other_bytes: int) -> tuple[str, str]:
+def format_amounts(one_bytes: int, other_bytes: int) -> tuple[str, str]:
     """Return two amounts for people to compare, fine enough that different ones look different."""
-    if amount(one_bytes) != amount(other_bytes) or one_bytes == other_bytes:
-        return amount(one_bytes), amount(other_bytes)
+    if format_amount(one_bytes) != format_amount(other_bytes) or one_bytes == other_bytes:
+        return format_amount(one_bytes), format_amount(other_bytes)
     one, other = (f"{size / MIB:.1f} MiB" for size in (one_bytes, other_bytes))
     return (one, other) if one != other else (f"{one_bytes} bytes", f"{other_bytes} bytes")
 
@@ -278,12 +281,12 @@ class Fit:
     @property
     def needed(self) -> str:
         """What it takes, for people."""
-        return amounts(self.needed_bytes, self.usable_bytes)[0]
+        return format_amounts(self.needed_bytes, self.usable_bytes)[0]
 
     @property
     def usable(self) -> str:
         """What there is, for people."""
-        return amounts(self.needed_bytes, self.usable_bytes)[1]
+        return format_amounts(self.needed_bytes, self.usable_bytes)[1]
 
 
 class Fits(Protocol):

@@ -17,9 +17,9 @@ from pathlib import Path
 from vllama import private
 from vllama.errors import VllamaError
 from vllama.models.disk import write_whole
-from vllama.models.hub_cache import repositories
+from vllama.models.hub_cache import iterate_repositories
 from vllama.models.ref import Kind, ModelRef
-from vllama.models.resolve.matching import QUANTISERS, no_form_of, rank
+from vllama.models.resolve.matching import QUANTISERS, explain_name_mismatch, rank_publisher
 from vllama.models.types import Bundle
 
 FILE_NAME = "pulled.json"
@@ -103,7 +103,7 @@ class PulledNames:
         write_whole(self._path, json.dumps(entries, indent=1).encode())
 
 
-def forms_in_cache(cache_dir: Path, ref: ModelRef, *, known: bool) -> list[ModelRef]:
+def find_cached_forms(cache_dir: Path, ref: ModelRef, *, known: bool) -> list[ModelRef]:
     """Return the cached repositories that hold a form of the hub model `ref`, best first.
 
     `known`: the name comes from the table of aliases, so that known quantisers are believed too;
@@ -113,7 +113,13 @@ def forms_in_cache(cache_dir: Path, ref: ModelRef, *, known: bool) -> list[Model
     if base is None:
         return []
     last = len(QUANTISERS) if known else 0
-    ids = [repo.hub_id for repo in repositories(cache_dir) if repo.hub_id.lower() != base.lower()]
-    fit = [i for i in ids if rank(base, i) <= last and no_form_of(base, i) is None]
-    fit.sort(key=lambda hub_id: rank(base, hub_id))
+    ids = [
+        repo.hub_id
+        for repo in iterate_repositories(cache_dir)
+        if repo.hub_id.lower() != base.lower()
+    ]
+    fit = [
+        i for i in ids if rank_publisher(base, i) <= last and explain_name_mismatch(base, i) is None
+    ]
+    fit.sort(key=lambda hub_id: rank_publisher(base, hub_id))
     return [ModelRef.of_hub(hub_id, ref.tag) for hub_id in fit]

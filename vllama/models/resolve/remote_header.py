@@ -18,7 +18,7 @@ import httpx2
 from vllama.errors import BadModelFile, Offline, SourceError
 from vllama.models.download.file_download import open_client
 from vllama.models.gguf.header import GgufHeader, NeedMore, parse_header
-from vllama.models.info import info_from_headers
+from vllama.models.info import combine_headers
 from vllama.models.safetensors import read_folder
 from vllama.models.settings import ModelsSettings
 from vllama.models.sources.base import Location, Repository, Source, Transient
@@ -100,7 +100,7 @@ class _Remote:
 def _gguf(opened: Callable[[SourceFile], _Remote], variant: Variant, threads: int) -> ModelInfo:
     headers = _each(lambda file: _gguf_header(opened(file)), variant.files, threads)
     pairs = list(zip(variant.files, headers, strict=True))
-    info = info_from_headers(
+    info = combine_headers(
         [header for file, header in pairs if not is_projector(file.path)],
         projector=next((header for file, header in pairs if is_projector(file.path)), None),
         quant=variant.quant,

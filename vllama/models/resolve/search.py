@@ -30,17 +30,23 @@ from vllama.models.ref import ModelRef
 from vllama.models.resolve.candidates import (
     TRIES,
     Candidate,
-    closed,
-    lacks,
-    no_variant,
-    refusal,
-    smaller,
-    variant_of,
+    explain_missing_variant,
+    explain_unavailable,
+    find_quantised_safetensors,
+    find_variant,
+    make_no_variant_error,
+    make_refusal,
 )
-from vllama.models.resolve.matching import gguf_names, no_form_of, rank, scheme, wrong_size
+from vllama.models.resolve.matching import (
+    explain_name_mismatch,
+    explain_size_mismatch,
+    get_scheme,
+    guess_gguf_names,
+    rank_publisher,
+)
 from vllama.models.sources.base import Hub, Listed, Repository, Transient
 from vllama.models.types import Format, Variant
-from vllama.models.variants import group_ggufs, left_out
+from vllama.models.variants import explain_left_out, group_ggufs
 
 _SHOWN = 3
 
@@ -59,7 +65,7 @@ class Resolution:
     shortage: NotEnoughMemory | None = None
 
 
-def resolve(
+def resolve_repository(
     hub: Hub, ref: ModelRef, formats: Sequence[Format], *, named: bool = True
 ) -> Resolution:
     """Decide which files of which repository `ref` (a hub name) stands for.
@@ -67,15 +73,15 @@ def resolve(
     `named` False: the repository follows from a library name, so its absence is no error as long
     as others have its files. Raises ModelNotFound, NoPlan, AuthRequired, Offline, SourceError.
     """
-    return next(resolutions(hub, ref, formats, named=named))
+    return next(iterate_resolutions(hub, ref, formats, named=named))
 
 
-def resolutions(
+def iterate_resolutions(
     hub: Hub, ref: ModelRef, formats: Sequence[Format], *, named: bool = True
 ) -> Iterator[Resolution]:
-    """Yield what `resolve` returns, then what else could be taken, looked for only when asked.
+    """Yield what `resolve_repository` returns, then the alternatives, each found when asked for.
 
-    Raises as `resolve`, and what the hub raises on the way to the next.
+    Raises as `resolve_repository`, and what the hub raises on the way to the next.
     """
     return _Search(hub, ref, tuple(formats), named).run()
 
@@ -108,8 +114,8 @@ class _Search:
             # who names a repository of GGUFs means those
             if own is None and (self._closed is not None or not self._has_gguf(base)):
                 yield from self._children(base)
-        elif own is not None and base is not None and scheme(base.hub_id) is None:
-            for candidate in smaller(self._hub, base):
+        elif own is not None and base is not None and get_scheme(base.hub_id) is None:
+            for candidate in find_quantised_safetensors(self._hub, base):
                 self._seen.append(candidate)
                 if candidate.variant is not None:
                     yield candidate
@@ -135,7 +141,7 @@ class _Search:
 
     def _own(self, base: Repository, format: Format) -> Candidate | None:
         """Take the repository's own files of that format, if this user may have them."""
-        variant = variant_of(base, format, self._tag)
+        variant = find_variant(base, format, self._tag)
         if variant is None:
             return None
         try:
@@ -168,14 +174,16 @@ class _Search:
                 continue
             tried += 1
             reason = self._unfit(base, base_id, child)
-            variant = variant_of(child, Format.GGUF, self._tag)
+            variant = find_variant(child, Format.GGUF, self._tag)
             if reason or variant is None:
-                self._refuse(child.hub_id, found, reason or lacks(child, self._tag))
+                self._refuse(
+                    child.hub_id, found, reason or explain_missing_variant(child, self._tag)
+                )
                 continue
             taken = self._take(child, variant, found, f"a GGUF form of {base_id} by {whose}")
             after = self._fit[self._fit.index(hub_id) + 1 if hub_id in self._fit else 0 :]
             why = f"{child.hub_id} comes before it"
-            self._rest = tuple(refusal(other, "listed by the hub", why) for other in after)
+            self._rest = tuple(make_refusal(other, "listed by the hub", why) for other in after)
             yield taken
 
     def _forms(self, base_id: str, base: Repository | None) -> Iterator[tuple[str, str, str]]:
@@ -183,24 +191,24 @@ class _Search:
         listed = self._hub.children(base_id, "gguf")
         fit: list[Listed] = []
         for child in listed:
-            reason = self._unfit(base, base_id, child) or closed(child)
+            reason = self._unfit(base, base_id, child) or explain_unavailable(child)
             if reason is None and child.paths and not group_ggufs(child.paths):
-                reason = "; ".join(left_out(child.paths).values()) or "it holds no GGUF"
+                reason = "; ".join(explain_left_out(child.paths).values()) or "it holds no GGUF"
             if reason is None:
                 fit.append(child)
             else:
                 self._refuse(child.hub_id, "listed by the hub", reason)
-        fit.sort(key=lambda c: (rank(base_id, c.hub_id), "-i1-" in c.hub_id))
+        fit.sort(key=lambda c: (rank_publisher(base_id, c.hub_id), "-i1-" in c.hub_id))
         self._fit = [child.hub_id for child in fit]
         known = {child.hub_id.lower() for child in listed}
-        names = [name for name in gguf_names(base_id) if name.lower() not in known]
+        names = [name for name in guess_gguf_names(base_id) if name.lower() not in known]
         # the maker's own may lack the tag, so that the list does not have it
-        if not (fit and rank(base_id, fit[0].hub_id) == 0) and "/" in base_id:
-            own = [name for name in names if rank(base_id, name) == 0]
+        if not (fit and rank_publisher(base_id, fit[0].hub_id) == 0) and "/" in base_id:
+            own = [name for name in names if rank_publisher(base_id, name) == 0]
             names = [name for name in names if name not in own]
             yield from ((name, "by its name", "its maker") for name in own)
         for child in fit:
-            maker = rank(base_id, child.hub_id) == 0
+            maker = rank_publisher(base_id, child.hub_id) == 0
             whose = "its maker" if maker else child.hub_id.partition("/")[0]
             yield child.hub_id, "listed by the hub", whose
         yield from ((name, "by its name", name.partition("/")[0]) for name in names)
@@ -208,10 +216,12 @@ class _Search:
     def _unfit(
         self, base: Repository | None, base_id: str, child: Listed | Repository
     ) -> str | None:
-        reason = no_form_of(base_id, child.hub_id)
-        if reason or base is None or rank(base_id, child.hub_id) == 0:
+        reason = explain_name_mismatch(base_id, child.hub_id)
+        if reason or base is None or rank_publisher(base_id, child.hub_id) == 0:
             return reason  # the maker's own is believed
-        return wrong_size(base.parameter_count, child.parameter_count, base.pipeline, named=base_id)
+        return explain_size_mismatch(
+            base.parameter_count, child.parameter_count, base.pipeline, named=base_id
+        )
 
     def _take(self, repository: Repository, variant: Variant, found: str, reason: str) -> Candidate:
         why = f"{reason}; {_why_quant(variant, self._tag)}" if variant.quant else reason
@@ -237,12 +247,12 @@ class _Search:
                         repository=repository,
                     )
                 )
-        for path, problem in left_out(file.path for file in repository.files).items():
+        for path, problem in explain_left_out(file.path for file in repository.files).items():
             self._refuse(repository.hub_id, found, f"{path}: {problem}")
         return taken
 
     def _refuse(self, hub_id: str, found: str, reason: str) -> None:
-        self._seen.append(refusal(hub_id, found, reason))
+        self._seen.append(make_refusal(hub_id, found, reason))
 
     def _result(self, base: Repository | None, taken: Candidate) -> Resolution:
         assert taken.repository is not None and taken.variant is not None
@@ -274,7 +284,7 @@ class _Search:
                 hint="name a repository: vllama pull hf.co/org/repo",
             )
         else:
-            error = no_variant(base, self._tag, self._formats)
+            error = make_no_variant_error(base, self._tag, self._formats)
         looked = [f"{c.hub_id}: {c.reason}" for c in self._seen if c.found != "named"]
         if looked:
             more = f" and {len(looked) - _SHOWN} more" if len(looked) > _SHOWN else ""

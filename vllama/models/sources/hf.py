@@ -23,14 +23,14 @@ from vllama.models.limits import MOST_FILE_BYTES, check_registry, decode_json
 from vllama.models.settings import HUB_ADDRESS, ModelsSettings
 from vllama.models.sources.base import Listed, Location, Repository, Transient
 from vllama.models.sources.hub_json import (
-    files_of_tree,
     has_sizes,
     is_plain,
-    listed_in,
-    repository_of,
-    wait_s,
+    parse_wait_s,
+    read_listed,
+    read_repository,
+    read_tree,
 )
-from vllama.models.sources.responses import GZIP, Answer, Answers, read_body
+from vllama.models.sources.responses import GZIP, AnswerCache, KeptAnswer, read_body
 from vllama.models.types import SourceFile
 
 _TRIES = 3
@@ -50,7 +50,7 @@ class HuggingFace:
         self._pauses = [
             settings.backoff_s * 2**n for n in range(min(_TRIES, settings.attempts) - 1)
         ]
-        self._answers = Answers(settings.data_dir / "answers" if settings.data_dir else None)
+        self._answers = AnswerCache(settings.data_dir / "answers" if settings.data_dir else None)
 
     def resolve(self, hub_id: str) -> Repository:
         """Ask for the files of `main`; the id comes back in the hub's own spelling."""
@@ -59,11 +59,11 @@ class HuggingFace:
             (row,) = self._ask(hub, f"/api/models/{hub_id}", [("blobs", "true")])
             if isinstance(row, dict) and row.get("disabled"):
                 raise self._disabled(hub_id)
-            found = repository_of(row)
+            found = read_repository(row)
         if not has_sizes(row):  # a mirror without blobs
             files = self._tree(hub, found.hub_id, found.commit)
             with self._mapped(hub, hub_id):
-                found = repository_of(row, files)
+                found = read_repository(row, files)
         return found
 
     def children(self, hub_id: str, label: str | None = None) -> tuple[Listed, ...]:
@@ -122,13 +122,13 @@ class HuggingFace:
         hub = self._library()
         with self._mapped(hub, about):
             pages = self._ask(hub, "/api/models", query, most)
-            return [listed for page in pages for listed in listed_in(page)][:most]
+            return [listed for page in pages for listed in read_listed(page)][:most]
 
     def _tree(self, hub: ModuleType, hub_id: str, commit: str) -> tuple[SourceFile, ...]:
         path = f"/api/models/{hub_id}/tree/{commit}"
         with self._mapped(hub, hub_id):
             pages = self._ask(hub, path, [("recursive", "true"), ("expand", "false")], None)
-            return tuple(file for page in pages for file in files_of_tree(page))
+            return tuple(file for page in pages for file in read_tree(page))
 
     def _ask(
         self, hub: ModuleType, path: str, query: list[tuple[str, str]], most: int | None = 0
@@ -148,7 +148,7 @@ class HuggingFace:
             if response.status_code != 304 or kept is None:
                 # only the query of the next address: a mirror may name the hub it mirrors
                 link = response.links.get("next", {}).get("url", "")
-                kept = Answer(
+                kept = KeptAnswer(
                     etag=response.headers.get("etag", ""),
                     body=response.content,
                     next=urlsplit(link).query or None,
@@ -176,7 +176,7 @@ class HuggingFace:
                 response = _whole(streamed)
             if response.status_code != 429 and response.status_code < 500:
                 break
-            asked_s = wait_s(response.headers)
+            asked_s = parse_wait_s(response.headers)
             if pause_s is None or asked_s > _LONGEST_WAIT_S:
                 break
             time.sleep(max(pause_s, asked_s))
@@ -311,7 +311,7 @@ class HuggingFace:
                     hub_id, message=f"cannot find '{hub_id}' on {self._host}: not found"
                 )
             case 429:
-                wait = wait_s(response.headers)
+                wait = parse_wait_s(response.headers)
                 return Transient(
                     f"cannot read '{hub_id}': {self._host} limits the rate of requests",
                     hint=f"try again in {wait} s" if wait else f"wait a little; or {_LOG_IN}",

@@ -16,7 +16,7 @@ from typing import Any
 from vllama.models.limits import MOST_FILE_BYTES
 from vllama.models.sources.base import Listed, Repository
 from vllama.models.types import Format, SourceFile, Variant
-from vllama.models.variants import group_ggufs, safetensors_files
+from vllama.models.variants import choose_safetensors_files, group_ggufs
 
 _MOST_FILES = 10_000
 _LONGEST_PATH = 1024
@@ -27,23 +27,23 @@ class NotTheHub(ValueError):
     """JSON, but not what a hub answers."""
 
 
-def repository_of(row: object, files: tuple[SourceFile, ...] | None = None) -> Repository:
+def read_repository(row: object, files: tuple[SourceFile, ...] | None = None) -> Repository:
     """Read a repository's own page; `files` are better known than it tells. Raises NotTheHub."""
     about = _object(row)
     hub_id, commit = _text(about.get("id")), _text(about.get("sha"))
     if hub_id is None or not _is_id(hub_id) or commit is None or not is_plain(commit):
         raise NotTheHub("it names no repository or no commit")
-    files = files_of(row) if files is None else files
+    files = read_files(row) if files is None else files
     dtypes = _dtypes(about)
     total = _count(_object(about.get("safetensors")).get("total"))
     return Repository(
         hub_id=hub_id,
         commit=commit,
         gated=_gated(about),
-        variants=variants_of(files),
+        variants=build_variants(files),
         files=files,
-        license=license_of(about),
-        bases=bases_of(about),
+        license=read_license(about),
+        bases=read_bases(about),
         pipeline=_text(about.get("pipeline_tag")),
         # where several are packed into one number, their count says nothing
         parameter_count=_gguf_total(about) or (None if set(dtypes) & _PACKED else total),
@@ -51,7 +51,7 @@ def repository_of(row: object, files: tuple[SourceFile, ...] | None = None) -> R
     )
 
 
-def listed_in(page: object) -> list[Listed]:
+def read_listed(page: object) -> list[Listed]:
     """Read one page of a list; rows that name no repository are passed over. Raises NotTheHub."""
     if not isinstance(page, list):
         raise NotTheHub("it lists no repositories")
@@ -80,7 +80,7 @@ def has_sizes(row: object) -> bool:
     )
 
 
-def files_of(row: object) -> tuple[SourceFile, ...]:
+def read_files(row: object) -> tuple[SourceFile, ...]:
     """Read the files of a repository's page. Raises NotTheHub."""
     siblings = _list(_object(row).get("siblings"))
     if len(siblings) > _MOST_FILES:
@@ -91,7 +91,7 @@ def files_of(row: object) -> tuple[SourceFile, ...]:
     )
 
 
-def files_of_tree(rows: object) -> tuple[SourceFile, ...]:
+def read_tree(rows: object) -> tuple[SourceFile, ...]:
     """Read one page of a listing of files. Raises NotTheHub."""
     if not isinstance(rows, list) or len(rows) > _MOST_FILES:
         raise NotTheHub("it lists no files, or too many")
@@ -116,7 +116,7 @@ def _file(path: object, row: object, sha256: object, plain: str) -> SourceFile:
     return SourceFile(path=name, size_bytes=size, etag=etag, sha256=sum256)
 
 
-def license_of(about: Mapping[str, Any]) -> str | None:
+def read_license(about: Mapping[str, Any]) -> str | None:
     """Return the licence's name: the card's own for an `other`, else the tag `license:…`."""
     card = _object(about.get("cardData"))
     name = card.get("license_name") or card.get("license")
@@ -124,13 +124,13 @@ def license_of(about: Mapping[str, Any]) -> str | None:
     return named or next(_tagged(about, "license:"), None)
 
 
-def bases_of(about: Mapping[str, Any]) -> tuple[str, ...]:
+def read_bases(about: Mapping[str, Any]) -> tuple[str, ...]:
     """Return what a repository was made from: its tags, else its card."""
     tagged = tuple(_tagged(about, "base_model:quantized:"))
     return tagged or _texts(_object(about.get("cardData")).get("base_model"))
 
 
-def wait_s(headers: Mapping[str, str]) -> int:
+def parse_wait_s(headers: Mapping[str, str]) -> int:
     """Return how long to wait: `Retry-After`, or the t of `RateLimit: "api";r=0;t=55`; or 0."""
     after = re.fullmatch(r"\s*(\d{1,9})(?:\.\d*)?\s*", headers.get("retry-after", ""))
     limit = re.search(r"\bt=(\d{1,9})\b", headers.get("ratelimit", ""))
@@ -138,7 +138,7 @@ def wait_s(headers: Mapping[str, str]) -> int:
     return int(found[1]) if found else 0
 
 
-def variants_of(files: tuple[SourceFile, ...]) -> tuple[Variant, ...]:
+def build_variants(files: tuple[SourceFile, ...]) -> tuple[Variant, ...]:
     """Sort a repository's files into the models that can be served from them."""
     by_path = {file.path: file for file in files}
     variants: list[Variant] = []
@@ -152,7 +152,7 @@ def variants_of(files: tuple[SourceFile, ...]) -> tuple[Variant, ...]:
                 label=group.label or "latest",
             )
         )
-    whole = safetensors_files(by_path)
+    whole = choose_safetensors_files(by_path)
     if whole:
         variants.append(
             Variant(

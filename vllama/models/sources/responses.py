@@ -25,7 +25,7 @@ from vllama.errors import SourceError
 _KEPT = 256
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class KeptAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """A body with its ETag; `next` is the query of the following page, if there is one."""
 
     etag: str
@@ -33,22 +33,22 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     next: str | None = None
 
 
-class Answers:
+class AnswerCache:
     """Answers by address, in `folder`; None keeps nothing."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
 
-    def load(self, url: str, token: str | None) -> Answer | None:
+    def load(self, url: str, token: str | None) -> KeptAnswer | None:
         """Return what is kept for an address; of another token's answers nothing."""
         if self._folder is None:
             return None
         try:
-            return msgspec.msgpack.decode(self._place(url, token).read_bytes(), type=Answer)
+            return msgspec.msgpack.decode(self._place(url, token).read_bytes(), type=KeptAnswer)
         except (OSError, ValueError):  # ValueError: msgspec's own
             return None
 
-    def keep(self, url: str, token: str | None, answer: Answer) -> None:
+    def keep(self, url: str, token: str | None, answer: KeptAnswer) -> None:
         """Keep an answer; a folder that cannot be written keeps none."""
         if self._folder is None:
             return

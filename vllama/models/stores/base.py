@@ -55,7 +55,7 @@ class SkippingStore(Store, Protocol):
         ...
 
 
-def manifest_digest(lines: Iterable[tuple[str, str, int]]) -> str:
+def compute_digest(lines: Iterable[tuple[str, str, int]]) -> str:
     """Return the SHA-256 of a canonical text of (file name, identity, size) lines.
 
     The identity is a checksum where the store knows one, so that equal models have equal
@@ -65,7 +65,7 @@ def manifest_digest(lines: Iterable[tuple[str, str, int]]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def real_size(paths: Iterable[Path]) -> int:
+def sum_real_sizes(paths: Iterable[Path]) -> int:
     """Return the bytes of the files behind `paths`, links followed, each file once."""
     sizes: dict[tuple[int, int], int] = {}
     for path in paths:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from vllama import private
 from vllama.errors import BadRequest, DiskFull, VllamaError
-from vllama.models.disk import free_bytes
+from vllama.models.disk import get_free_bytes
 from vllama.units import format_bytes_decimal
 
 ORPHAN_S = 3600.0
@@ -33,7 +33,7 @@ _DIGEST = re.compile(r"sha256[:-]([0-9a-fA-F]{64})")
 class BlobStore:
     """The uploaded files in `folder`."""
 
-    def __init__(self, folder: Path, *, free_space: Callable[[Path], int] = free_bytes) -> None:
+    def __init__(self, folder: Path, *, free_space: Callable[[Path], int] = get_free_bytes) -> None:
         self.folder = folder
         self._free_space = free_space
 

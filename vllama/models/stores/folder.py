@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from vllama.models.disk import files_below
+from vllama.models.disk import list_files_below
 from vllama.models.ref import Kind, ModelRef, path_stem
-from vllama.models.safetensors import weight_files
-from vllama.models.stores.base import manifest_digest, real_size
+from vllama.models.safetensors import list_weight_files
+from vllama.models.stores.base import compute_digest, sum_real_sizes
 from vllama.models.types import Bundle, Format
 from vllama.models.variants import (
     GgufGroup,
     choose_group,
+    get_stem,
     group_ggufs,
-    shard_of,
-    shard_paths,
-    stem_of,
+    list_shard_paths,
+    parse_shard,
 )
 
 
@@ -61,21 +61,21 @@ class FolderStore:
 def _at_path(path: Path) -> Bundle | None:
     if path.is_file():
         if path.suffix == ".safetensors" and (path.parent / "config.json").is_file():
-            return safetensors_bundle(path.parent)
+            return make_safetensors_bundle(path.parent)
         siblings = [p.name for p in path.parent.iterdir() if p.suffix.lower() == ".gguf"]
-        wanted = shard_paths(path.name)
+        wanted = list_shard_paths(path.name)
         for group in group_ggufs(siblings):
             if group.paths == wanted:
-                return gguf_bundle(path.parent, group)
-        if shard_of(path.name) is not None:
+                return make_gguf_bundle(path.parent, group)
+        if parse_shard(path.name) is not None:
             return None  # a part is missing
-        return gguf_bundle(path.parent, GgufGroup(label=None, quant=None, paths=(path.name,)))
+        return make_gguf_bundle(path.parent, GgufGroup(label=None, quant=None, paths=(path.name,)))
     if not path.is_dir():
         return None
-    if (path / "config.json").is_file() and weight_files(path):
-        return safetensors_bundle(path)
-    chosen = choose_group(gguf_groups(path, deep=False), None)
-    return gguf_bundle(path, chosen) if chosen else None
+    if (path / "config.json").is_file() and list_weight_files(path):
+        return make_safetensors_bundle(path)
+    chosen = choose_group(find_gguf_groups(path, deep=False), None)
+    return make_gguf_bundle(path, chosen) if chosen else None
 
 
 def _models_in(folder: Path) -> list[Bundle]:
@@ -83,34 +83,34 @@ def _models_in(folder: Path) -> list[Bundle]:
         if folder.is_file():
             bundle = _at_path(folder)
             return [bundle] if bundle else []
-        groups = gguf_groups(folder)
-        bundles = [gguf_bundle(folder, group) for group in groups]
+        groups = find_gguf_groups(folder)
+        bundles = [make_gguf_bundle(folder, group) for group in groups]
         for config in sorted({*folder.glob("config.json"), *folder.glob("*/config.json")}):
-            if weight_files(config.parent):
-                bundles.append(safetensors_bundle(config.parent))
+            if list_weight_files(config.parent):
+                bundles.append(make_safetensors_bundle(config.parent))
     except OSError:
         return []
     return bundles
 
 
-def gguf_groups(folder: Path, *, deep: bool = True) -> tuple[GgufGroup, ...]:
+def find_gguf_groups(folder: Path, *, deep: bool = True) -> tuple[GgufGroup, ...]:
     """Return the GGUF models of a folder; raises OSError."""
     # a folder from the settings is searched to its depth; one that a client names is not: "/"
-    found = files_below(folder) if deep else folder.iterdir()
+    found = list_files_below(folder) if deep else folder.iterdir()
     files = (p for p in found if p.suffix.lower() == ".gguf" and p.is_file())
     return group_ggufs(p.relative_to(folder).as_posix() for p in files)
 
 
-def gguf_bundle(folder: Path, group: GgufGroup) -> Bundle:
+def make_gguf_bundle(folder: Path, group: GgufGroup) -> Bundle:
     """Return one of those models; raises OSError."""
     files = tuple(folder / path for path in group.paths)
     projector = folder / group.projector if group.projector else None
     everything = (*files, projector) if projector else files
-    name = path_stem(Path(stem_of(group.paths[0]) if files[0].suffix else group.paths[0]))
+    name = path_stem(Path(get_stem(group.paths[0]) if files[0].suffix else group.paths[0]))
     return _bundle(Format.GGUF, f"{name}:latest", files[0], everything, group.quant, projector)
 
 
-def safetensors_bundle(folder: Path) -> Bundle:
+def make_safetensors_bundle(folder: Path) -> Bundle:
     """Return the model that a folder with a config and weights is; raises OSError."""
     name = path_stem(folder)
     files = tuple(sorted(p for p in folder.iterdir() if p.is_file()))
@@ -132,9 +132,9 @@ def _bundle(
         format=format,
         path=path,
         files=files,
-        size_bytes=real_size(files),
+        size_bytes=sum_real_sizes(files),
         # no checksum is known: the time stands in for the content
-        digest=manifest_digest((f.name, str(s.st_mtime_ns), s.st_size) for f, s in statuses),
+        digest=compute_digest((f.name, str(s.st_mtime_ns), s.st_size) for f, s in statuses),
         modified_s=max(s.st_mtime for _, s in statuses),
         quant=quant,
         projector=projector,

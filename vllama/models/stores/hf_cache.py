@@ -11,18 +11,18 @@ from contextlib import suppress
 from pathlib import Path
 
 from vllama.errors import VllamaError
-from vllama.models.disk import files_below
-from vllama.models.hub_cache import HubRepo, repositories, repository
+from vllama.models.disk import list_files_below
+from vllama.models.hub_cache import HubRepo, find_repository, iterate_repositories
 from vllama.models.ref import Kind, ModelRef
-from vllama.models.safetensors import weight_files
-from vllama.models.stores.base import manifest_digest, real_size
+from vllama.models.safetensors import list_weight_files
+from vllama.models.stores.base import compute_digest, sum_real_sizes
 from vllama.models.types import Bundle, Format, Removed
 from vllama.models.variants import (
     GgufGroup,
     choose_group,
+    choose_safetensors_files,
     group_ggufs,
-    safetensors_files,
-    shard_paths,
+    list_shard_paths,
 )
 
 
@@ -36,7 +36,9 @@ class HfCacheStore:
 
     def list(self) -> list[Bundle]:
         """Return every complete model; of several revisions the one `main` points at."""
-        return [bundle for repo in repositories(self._cache_dir) for bundle in _bundles(repo)]
+        return [
+            bundle for repo in iterate_repositories(self._cache_dir) for bundle in _bundles(repo)
+        ]
 
     def in_repository(self, hub_id: str) -> tuple[Bundle, ...]:
         """Return the complete models of one repository."""
@@ -48,7 +50,7 @@ class HfCacheStore:
             return None
         if ref.hub_id is None:  # an old repository without an organisation: `gpt2`
             return next((b for b in self.list() if ref.means(b.name)), None)
-        repo = repository(self._cache_dir, ref.hub_id)
+        repo = find_repository(self._cache_dir, ref.hub_id)
         if repo is None:
             return None
         tag = ref.tag if ref.has_tag else None
@@ -129,7 +131,7 @@ def _choose(repo: HubRepo, snapshot: Path, tag: str | None) -> Bundle | None:
 
 def _files(snapshot: Path) -> list[str]:
     """List a snapshot's files by relative path; links whose blob is gone do not count."""
-    found = (path for path in files_below(snapshot) if path.is_file())
+    found = (path for path in list_files_below(snapshot) if path.is_file())
     return [path.relative_to(snapshot).as_posix() for path in found]
 
 
@@ -143,10 +145,10 @@ def _gguf(repo: HubRepo, snapshot: Path, group: GgufGroup) -> Bundle:
 
 
 def _safetensors(repo: HubRepo, snapshot: Path, paths: list[str]) -> Bundle | None:
-    wanted = safetensors_files(paths)
+    wanted = choose_safetensors_files(paths)
     if not wanted:
         return None
-    weights = weight_files(snapshot)
+    weights = list_weight_files(snapshot)
     if not weights or not all(path.is_file() for path in weights) or _lacks_shards(weights):
         return None
     files = tuple(snapshot / path for path in wanted)
@@ -155,7 +157,7 @@ def _safetensors(repo: HubRepo, snapshot: Path, paths: list[str]) -> Bundle | No
 
 def _lacks_shards(weights: tuple[Path, ...]) -> bool:
     names = {path.name for path in weights}
-    return any(not names.issuperset(shard_paths(name)) for name in names)
+    return any(not names.issuperset(list_shard_paths(name)) for name in names)
 
 
 def _bundle(
@@ -178,8 +180,8 @@ def _bundle(
         format=format,
         path=path,
         files=files,
-        size_bytes=real_size(files),
-        digest=manifest_digest(lines),
+        size_bytes=sum_real_sizes(files),
+        digest=compute_digest(lines),
         modified_s=max(file.lstat().st_mtime for file in files),
         quant=quant,
         projector=projector,
@@ -195,7 +197,7 @@ def _etag(file: Path) -> str:
 def _real_files(folder: Path) -> dict[Path, int]:
     """Return the files that a repository's folder holds or links to, with their sizes."""
     found: dict[Path, int] = {}
-    for path in files_below(folder):
+    for path in list_files_below(folder):
         with suppress(OSError):  # a link whose blob is gone, or is removed at this moment
             real = path.resolve()
             found[real] = real.stat().st_size

@@ -12,10 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from vllama.errors import InvalidModelRef, VllamaError
-from vllama.models.disk import files_below, remove_empty
+from vllama.models.disk import list_files_below, remove_empty
 from vllama.models.ref import Kind, ModelRef
-from vllama.models.safetensors import is_mlx, weight_files
-from vllama.models.stores.folder import gguf_bundle, gguf_groups, safetensors_bundle
+from vllama.models.safetensors import is_mlx, list_weight_files
+from vllama.models.stores.folder import find_gguf_groups, make_gguf_bundle, make_safetensors_bundle
 from vllama.models.types import Bundle, Removed, Skipped
 from vllama.models.variants import choose_group
 
@@ -60,9 +60,9 @@ class LMStudioStore:
             if _hub_id(folder).lower() != wanted:
                 continue
             try:
-                group = choose_group(gguf_groups(folder), ref.tag if ref.has_tag else None)
+                group = choose_group(find_gguf_groups(folder), ref.tag if ref.has_tag else None)
                 if group is not None:
-                    return self._named(folder, gguf_bundle(folder, group), group.label)
+                    return self._named(folder, make_gguf_bundle(folder, group), group.label)
             except OSError:
                 continue
             for bundle in self._models(folder):
@@ -109,11 +109,15 @@ class LMStudioStore:
     def _models(self, folder: Path) -> tuple[Bundle, ...]:
         try:
             bundles = [
-                self._named(folder, gguf_bundle(folder, group), group.label)
-                for group in gguf_groups(folder)
+                self._named(folder, make_gguf_bundle(folder, group), group.label)
+                for group in find_gguf_groups(folder)
             ]
-            if (folder / "config.json").is_file() and weight_files(folder) and not is_mlx(folder):
-                bundles.append(self._named(folder, safetensors_bundle(folder), None))
+            if (
+                (folder / "config.json").is_file()
+                and list_weight_files(folder)
+                and not is_mlx(folder)
+            ):
+                bundles.append(self._named(folder, make_safetensors_bundle(folder), None))
         except OSError:
             return ()
         return tuple(bundles)
@@ -131,13 +135,13 @@ def _hub_id(folder: Path) -> str:
 def _reason(folder: Path) -> str | None:
     """Return why a repository's folder gives no model; None if it gives one."""
     try:
-        if gguf_groups(folder):
+        if find_gguf_groups(folder):
             return None
-        if any(path.suffix == ".gguf" for path in files_below(folder)):
+        if any(path.suffix == ".gguf" for path in list_files_below(folder)):
             return "its GGUF files make no complete model: a part is missing"
         if not (folder / "config.json").is_file():
             return None
-        weights = weight_files(folder)
+        weights = list_weight_files(folder)
         return MLX if weights and is_mlx(folder) else None
     except OSError as error:
         return f"it cannot be read ({error.strerror or error})"

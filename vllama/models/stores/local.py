@@ -22,9 +22,9 @@ import msgspec
 
 from vllama import private
 from vllama.errors import BadModelFile, BadRequest, InvalidModelRef, VllamaError
-from vllama.models.disk import files_below, free_bytes, remove_empty, write_whole
+from vllama.models.disk import get_free_bytes, list_files_below, remove_empty, write_whole
 from vllama.models.ref import Kind, ModelRef
-from vllama.models.stores.base import Store, real_size
+from vllama.models.stores.base import Store, sum_real_sizes
 from vllama.models.stores.blobs import BlobStore
 from vllama.models.types import Bundle, Format, Removed
 
@@ -41,7 +41,7 @@ class LocalStore:
         data_dir: Path,
         bases: Sequence[Store] = (),
         *,
-        free_space: Callable[[Path], int] = free_bytes,
+        free_space: Callable[[Path], int] = get_free_bytes,
     ) -> None:
         self._root = data_dir
         self._folder = data_dir / "models"
@@ -255,7 +255,7 @@ def check_base(bundle: Bundle) -> None:
 
 
 def _records(folder: Path) -> Iterator[Path]:
-    return (path for path in files_below(folder) if path.suffix == ".json")
+    return (path for path in list_files_below(folder) if path.suffix == ".json")
 
 
 def _paths(bundle: Bundle) -> set[Path]:
@@ -264,7 +264,7 @@ def _paths(bundle: Bundle) -> set[Path]:
 
 def _size(files: Sequence[Path]) -> int:
     try:
-        return real_size(files)
+        return sum_real_sizes(files)
     except OSError:
         return 0
 

@@ -20,9 +20,9 @@ from vllama.models.ollama.layout import OllamaModels, StoredName
 from vllama.models.ollama.manifest import (
     Layer,
     Manifest,
-    digests_in,
+    explain_unservable,
+    find_digests,
     parse_manifest,
-    unservable,
 )
 from vllama.models.ref import Kind, ModelRef
 from vllama.models.types import Bundle, Format, Removed, Skipped
@@ -101,7 +101,7 @@ class OllamaStore:
         models, name, content = self._manifest(bundle)
         try:
             with models.locked():
-                freed = models.delete_manifest(name) + models.prune(digests_in(content))
+                freed = models.delete_manifest(name) + models.prune(find_digests(content))
         except OSError as error:
             raise VllamaError(
                 f"cannot remove '{bundle.name}': {error.strerror or error}",
@@ -137,7 +137,7 @@ def _bundle(models: OllamaModels, name: StoredName) -> Bundle:
     content, modified_s = path.read_bytes(), path.stat().st_mtime
     manifest = parse_manifest(content)
     config = _config(models, manifest)
-    if reason := unservable(manifest, config):
+    if reason := explain_unservable(manifest, config):
         raise ValueError(reason)
     (weights,) = manifest.of("model")
     projector = manifest.first("projector")

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from vllama.models.quant import quant_of
+from vllama.models.quant import find_quant
 from vllama.models.ref import Kind, ModelRef
-from vllama.models.stores.base import manifest_digest
+from vllama.models.stores.base import compute_digest
 from vllama.models.types import Bundle, Format
 
 
@@ -96,9 +96,9 @@ class PackagedStore:
                 path=files[0],
                 files=(files[0],),
                 size_bytes=status.st_size,
-                digest=manifest_digest([(files[0].name, identity, status.st_size)]),
+                digest=compute_digest([(files[0].name, identity, status.st_size)]),
                 modified_s=status.st_mtime,
-                quant=quant_of(files[0].name),
+                quant=find_quant(files[0].name),
                 license=row.license,
             )
         return None

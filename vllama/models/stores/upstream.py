@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from vllama.models.limits import MOST_JSON_BYTES, decode_json
 from vllama.models.ref import ModelRef
-from vllama.models.stores.base import manifest_digest
+from vllama.models.stores.base import compute_digest
 from vllama.models.types import Bundle, Capability, Format, ModelInfo
 
 KEEP_S = 5.0
@@ -95,7 +95,7 @@ def _bundle(row: Mapping[str, Any]) -> Bundle:
         path=Path(f"{SCHEME}{name}"),
         files=(),
         size_bytes=int(meta.get("size") or 0),
-        digest=manifest_digest([(name, "", 0)]),
+        digest=compute_digest([(name, "", 0)]),
         modified_s=float(created) if isinstance(created, int | float) else 0.0,
         hub_id=name,
         info=ModelInfo(

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from vllama.engines.child_env import build_child_env
 from vllama.engines.llamacpp.quantiser import find_quantiser
 from vllama.http.request import Request
-from vllama.models.convert.requantise import from_uploads, requantised
-from vllama.models.create import quant_to_make
+from vllama.models.convert.requantise import convert_uploads, requantise
+from vllama.models.create import choose_quant
 from vllama.models.types import Bundle, Progress, PullEvent
 from vllama.routes.inference import unless_gone
 from vllama.routes.ollama.models import pull_line
@@ -30,12 +30,12 @@ async def of_quant(
 ) -> Bundle:
     """Return the base in the wanted quantisation: quantised here if it has another."""
     library = gateway.catalog.library
-    quant = await asyncio.to_thread(quant_to_make, library, base, wanted)
+    quant = await asyncio.to_thread(choose_quant, library, base, wanted)
     if quant is None:
         return base
 
     def work(tell: Progress) -> Awaitable[Bundle]:
-        return requantised(
+        return requantise(
             library,
             base,
             quant,
@@ -59,7 +59,7 @@ async def converted(
     library = gateway.catalog.library
 
     def work(tell: Progress) -> Awaitable[Bundle]:
-        return from_uploads(
+        return convert_uploads(
             library,
             name,
             files,

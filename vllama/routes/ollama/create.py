@@ -18,7 +18,13 @@ from vllama.dialects.ollama.options import resolve_options
 from vllama.dialects.ollama.read import parse_model_field
 from vllama.errors import BadRequest, InvalidModelRef, ModelNotFound, VllamaError
 from vllama.http.request import BodyTooLarge, Request
-from vllama.models.create import Recipe, copied_name, created_name, from_files, no_source
+from vllama.models.create import (
+    Recipe,
+    check_copy_name,
+    check_new_name,
+    make_bundle,
+    make_no_source_error,
+)
 from vllama.models.create import copy as copy_model
 from vllama.models.create import create as create_model
 from vllama.models.modelfile import KNOWN, LISTS
@@ -67,7 +73,7 @@ async def create(gateway: Gateway, request: Request) -> None:
     """Serve `POST /api/create`: make a model from another one, from files, or from safetensors."""
     body = parse_model_field(await request.body())
     fields = Fields(body, "CreateRequest")
-    name = created_name(named(body))
+    name = check_new_name(named(body))
     settings = await asyncio.to_thread(recipe_settings, gateway, fields)
     source, files = fields.text("from"), fields.mapping("files", "map[string]string")
     if fields.text("remote_host"):
@@ -177,7 +183,7 @@ def is_folder(files: Mapping[str, object]) -> bool:
 
 def uploaded(gateway: Gateway, files: Mapping[str, object]) -> Bundle:
     """Return the model that uploaded files are. Raises BadRequest. Blocking."""
-    return from_files(blobs_of(gateway, files))
+    return make_bundle(blobs_of(gateway, files))
 
 
 def blobs_of(gateway: Gateway, files: Mapping[str, object]) -> list[tuple[str, Path]]:
@@ -199,12 +205,12 @@ async def copy(gateway: Gateway, request: Request) -> None:
     source, destination = str(body.get("source", "")), str(body.get("destination", ""))
     try:
         ModelRef.parse(source)
-        name = copied_name(destination)
+        name = check_copy_name(destination)
         bundle = await gateway.catalog.bundle(source)
     except InvalidModelRef:
         raise BadRequest(f'source "{source}" is invalid') from None
     except ModelNotFound as error:
-        raise no_source(source, error) from None
+        raise make_no_source_error(source, error) from None
     await asyncio.to_thread(copy_model, gateway.catalog.library, bundle, name)
     gateway.catalog.forget()
     request.respond(200, b"")

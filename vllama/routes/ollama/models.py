@@ -17,8 +17,13 @@ import msgspec
 from vllama.dialects.ollama.read import parse_model_field
 from vllama.errors import BadRequest, Forbidden, InvalidModelRef, ModelNotFound, VllamaError
 from vllama.http.request import Request
-from vllama.models.info import details, model_info, projector_info, template_words
-from vllama.models.modelfile import modelfile_text, parameters_text
+from vllama.models.info import (
+    build_details,
+    build_model_info,
+    describe_template,
+    read_projector_info,
+)
+from vllama.models.modelfile import format_modelfile, format_parameters
 from vllama.models.ref import CloudDisabled, Kind, ModelRef
 from vllama.models.types import Bundle, Capability, Format, ModelInfo, PullEvent
 from vllama.plan.report import tell
@@ -43,7 +48,7 @@ def described(bundle: Bundle, info: ModelInfo | None) -> dict[str, object]:
         "model": bundle.name,
         "size": bundle.size_bytes,
         "digest": bundle.digest,
-        "details": details(bundle, info or ModelInfo(architecture="unknown")),
+        "details": build_details(bundle, info or ModelInfo(architecture="unknown")),
     }
 
 
@@ -144,14 +149,14 @@ async def show(gateway: Gateway, request: Request) -> None:
         raise CloudDisabled("remote model details are unavailable") from error
     bundle, info = shown_as(entry.bundle, body), entry.info
     # the long arrays are read from the file again
-    metadata = await asyncio.to_thread(model_info, info, verbose=body.get("verbose") is True)
+    metadata = await asyncio.to_thread(build_model_info, info, verbose=body.get("verbose") is True)
     if request.header(b"user-agent").startswith("GitHubCopilotChat/"):
         metadata["general.basename"] = name  # the value that Copilot shows
     reply: dict[str, object] = {
-        "modelfile": modelfile_text(bundle, info),
-        "parameters": parameters_text(bundle.parameters),
+        "modelfile": format_modelfile(bundle, info),
+        "parameters": format_parameters(bundle.parameters),
         "template": bundle.template or info.chat_template or "",
-        "details": details(bundle, info),
+        "details": build_details(bundle, info),
         "model_info": metadata,
         "capabilities": capability_list(info),
         "modified_at": rfc3339_local(bundle.modified_s),
@@ -163,7 +168,7 @@ async def show(gateway: Gateway, request: Request) -> None:
     if text := bundle.license or info.license:
         reply["license"] = text
     if bundle.projector:
-        reply["projector_info"] = await asyncio.to_thread(projector_info, bundle.projector)
+        reply["projector_info"] = await asyncio.to_thread(read_projector_info, bundle.projector)
     if body.get("verbose") is True:
         reply["tensors"] = [
             {"name": tensor, "type": kind, "shape": list(shape)}
@@ -180,7 +185,7 @@ def planned(gateway: Gateway, bundle: Bundle, info: ModelInfo) -> dict[str, obje
     same = (bundle.key, bundle.name)
     running = next((v.plan for v in views if v.bundle.key in same or v.name in same), None)
     told = tell(gateway.facts, bundle, info, gateway.environ, running=running)
-    words = template_words(bundle, info)
+    words = describe_template(bundle, info)
     return told | {"loaded": running is not None} | ({"template": words} if words else {})
 
 
