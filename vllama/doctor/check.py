@@ -1,4 +1,4 @@
-"""A check, what it finds, and how all of them are run side by side."""
+"""A check, its findings, and how all checks run in parallel."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Status(StrEnum):
-    """How bad it is; only `FAILED` keeps something from working."""
+    """How bad a finding is; only `FAILED` keeps something from working."""
 
     OK = "ok"
     SKIPPED = "skipped"

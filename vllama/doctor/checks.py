@@ -14,11 +14,11 @@ from vllama.hardware.nvidia import find_driver_cuda, list_gpu_processes
 from vllama.plan.types import Facts
 
 SLOW_S = 25.0
-"""Whatever wants the facts of the machine: a sleeping driver needs seconds per GPU."""
+"""For checks that need the facts of the machine: a sleeping driver takes seconds per GPU."""
 
 
 def all_checks(loaded: Config, facts: Once[Facts]) -> list[Check]:
-    """Return every check, in the order in which they are told."""
+    """Return every check, in the order of the report."""
     cuda = Once(find_driver_cuda)
     folders = {"data": loaded.data_dir, "logs": loaded.log_dir, "run files": loaded.run_dir}
     stored = {"the hub's models": loaded.hf_cache_dir, "Ollama's models": loaded.models_dir}

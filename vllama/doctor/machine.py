@@ -1,4 +1,4 @@
-"""Hardware: the GPU and its driver, CUDA against what was installed, memory and who holds it."""
+"""Checks of the hardware: GPUs and drivers, CUDA versions, memory and the processes that use it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hub: whether it can be reached, and whether it takes the token."""
+"""Checks of the hub: whether it can be reached, and whether it accepts the token."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LIMIT_S = 6.0
 
 
 def hub(endpoint: str | None, token: str | None, *, offline: bool) -> Iterator[Finding]:
-    """Ask the hub who we are, with a token, or else for anything at all."""
+    """Ask the hub for the token's owner, or without a token for any model."""
     if offline:
         yield skipped("the hub is never asked (HF_HUB_OFFLINE)")
         return

@@ -1,4 +1,4 @@
-"""All tools that can be launched, and where their programs are."""
+"""The tools that can be launched, and where their programs are."""
 
 from __future__ import annotations
 

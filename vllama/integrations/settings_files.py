@@ -1,4 +1,4 @@
-"""Writes other tools' settings, and puts back what was there before the first time.
+"""Writes settings files of other tools, and restores what was there before the first write.
 
 Layout below the folder of a tool::
 
@@ -56,7 +56,7 @@ class _Record(msgspec.Struct):
 
 
 def plan(edits: Iterable[Edit]) -> list[Change]:
-    """Work out what the edits come to. Nothing is written. Raises VllamaError."""
+    """Compute what the edits change, without writing. Raises VllamaError."""
     return [_planned(edit) for edit in edits]
 
 
@@ -77,14 +77,14 @@ def _planned(edit: Edit) -> Change:
 
 
 class Keeper:
-    """Writes one tool's files and remembers how they were, below `folder`."""
+    """Writes one tool's files and keeps the originals below `folder`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     @property
     def folder(self) -> Path:
-        """Where the copies lie."""
+        """The folder of the originals."""
         return self._folder
 
     def state(self) -> str:
@@ -94,7 +94,7 @@ class Keeper:
         return ("written" if same else "changed since") if files else ""
 
     def write(self, changes: Sequence[Change]) -> None:
-        """Write the files. Raises VllamaError; those that were written before it stay."""
+        """Write the files. Raises VllamaError; files that were written before the error stay."""
         for change in changes:
             assert change.after is not None  # an edit gives text
             record = self._record()
@@ -108,16 +108,16 @@ class Keeper:
             _write(change.path, change.after)
 
     def undo(self) -> list[Change]:
-        """Work out what `restore` would do. Nothing is written."""
+        """Compute what `restore` would change, without writing."""
         return [
             Change(path=Path(file.path), before=_read(Path(file.path)), after=self._original(file))
             for file in self._record().files
         ]
 
     def restore(self) -> list[Path]:
-        """Put every file back as it was before the first `write`, then forget the copies.
+        """Restore every file as it was before the first `write`, then delete the originals.
 
-        Returns the copies of files that had been changed by somebody else: those are kept.
+        Returns copies of the files that somebody else has changed since: those are kept.
         """
         record, kept = self._record(), []
         for file in list(record.files):
@@ -192,9 +192,9 @@ def _read(path: Path) -> bytes | None:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Replace a file in one step, its rights kept; a new one is for this user only.
+    """Replace a file atomically and keep its permissions; a new file is for this user only.
 
-    A link is followed: many people keep their settings in another place.
+    Links are followed: many people keep their settings in a repository of their own.
     """
     try:
         real = path.resolve()

@@ -1,4 +1,4 @@
-"""Change values in TOML text, its comments and layout kept. Pure."""
+"""Changes values in TOML text and keeps its comments and layout. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The words: a target to be used, the places of a user, edits of files, the start of a tool."""
+"""Types of the integrations: the target, a user's places, edits of files, the start of a tool."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pathlib import Path
 NAME = "vllama"
 """What our entry is called in other tools' settings."""
 TOKEN = "vllama"
-"""For tools that insist on a key, where the server has none."""
+"""The key for tools that require one when the server does not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """The server and the model that a tool shall use.
+    """The server and the model that a tool is to use.
 
-    `url` is the server's root without a slash at its end. `context` is in tokens, None if it is
-    not known; `capabilities` are those of `/api/show`; `key` is one that the server takes.
+    `url` is the server's root without a trailing slash. `context` is in tokens, None if unknown;
+    `capabilities` are those of `/api/show`; `key` is one that the server accepts.
     """
 
     url: str
@@ -70,11 +70,11 @@ class Start:
 class Integration:
     """One tool.
 
-    `commands` are the programs to look for, the best first, `folders` where else than on the path
-    (below the home). `start` gets the user's own arguments too. `edits` are what it takes to write
-    the settings down; None for a tool that has no such file. `overrides` says that they change what
-    the tool does when it is started by itself, so that starting it does not write them: `start`
-    hands them over for the session. `after` tells the user what to do with written settings.
+    `commands` are the programs to look for, the best first; `folders` are further places for them,
+    below the home. `start` also gets the user's own arguments. `edits` write the settings down;
+    None for a tool without a settings file. `overrides`: the settings would also change what the
+    tool does when the user starts it alone, so launching it does not write them; `start` passes
+    them for the session instead. `after` tells the user what to do once settings are written.
     """
 
     name: str

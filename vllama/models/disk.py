@@ -1,4 +1,4 @@
-"""Room on the disk, files found and written whole, folders left empty."""
+"""The disk: free space, finding files, atomic writes, removing empty folders."""
 
 from __future__ import annotations
 
@@ -21,21 +21,24 @@ def get_free_bytes(path: Path) -> int:
 def list_files_below(folder: Path) -> Iterator[Path]:
     """Iterate over the files in a folder and the folders below it.
 
-    `Path.rglob` raises FileNotFoundError where a folder is removed while it looks. Here that folder
-    has no files, nor has one that may not be read.
+    `Path.rglob` raises FileNotFoundError if a folder is removed meanwhile. Here such a folder has
+    no files, and neither has one that may not be read.
     """
     for below, _, names in os.walk(folder):
         yield from (Path(below, name) for name in names)
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file of our own whole or not at all; raises OSError."""
+    """Write a file of vllama's own atomically. Raises OSError."""
     private.make_folder(path.parent)
     _write(path, content, path.parent, private.FILE)
 
 
 def write_shared(path: Path, content: bytes, *, by: Path) -> None:
-    """Write a file where other programs look too, by way of the folder `by`; raises OSError."""
+    """Write a file that other programs read too, atomically, through the folder `by`.
+
+    Raises OSError.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     _write(path, content, by, 0o644)
 
@@ -55,7 +58,7 @@ def _write(path: Path, content: bytes, by: Path, mode: int) -> None:
 
 
 def remove_empty(folder: Path, top: Path) -> None:
-    """Remove a folder below `top` and those above it, as far as they are empty."""
+    """Remove a folder below `top` and its parents, as far as they are empty."""
     while folder != top and folder.is_relative_to(top):
         try:
             folder.rmdir()

@@ -1,7 +1,7 @@
-"""All models of this machine under one roof: list, find, read, pull, remove.
+"""The library of this machine's models: list, find, read, pull, remove.
 
-Knows stores and one source through their protocols. Blocking: call `pull`, `remove` and the
-first `info` of a model in a thread; all methods may be called from many threads.
+It knows stores and a source through their protocols. Blocking: call `pull`, `remove` and the first
+`info` of a model in a thread. All methods may be called from many threads.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Library:
         self._lock = threading.Lock()
 
     def list(self) -> list[Bundle]:
-        """Return all models, the newest first; of one name the first store's."""
+        """Return all models, the newest first. Of equal names the first store's model counts."""
         bundles: dict[str, Bundle] = {}
         for store in self._stores:
             for bundle in store.list():
@@ -140,7 +140,7 @@ class Library:
         return find_hub_alias(ref, self._settings.aliases)
 
     def _advice(self, ref: ModelRef) -> str:
-        """Say what can be done about a model that is not here: a near name, or a pull."""
+        """Return the hint for a model that is not here: a similar name, or a pull."""
         for item in self.skipped():
             if ref.means(item.name):
                 return f"it lies in '{item.path}', but is left out: {item.reason}"
@@ -149,7 +149,7 @@ class Library:
         keys: dict[str, str] = {}
         for bundle in self.list():
             here = ModelRef.parse(bundle.name)
-            # without the tag and the organisation too: which of them is wrong is not known
+            # also without the tag and the organisation: any of them may be misspelt
             for key in (f"{here.plain}:{here.tag}", here.plain, here.model):
                 keys.setdefault(key.lower(), bundle.name)
         wanted = f"{ref.plain}:{ref.tag}" if ref.has_tag else ref.plain
@@ -162,14 +162,14 @@ class Library:
         return f"did you mean {' or '.join(near)}? Otherwise {pull}" if near else pull
 
     def info(self, bundle: Bundle) -> ModelInfo:
-        """Return a model's own metadata, and what its template makes of it; raise BadModelFile."""
-        # not at the top: a server starts, and models are listed, without reading what is in them
+        """Return a model's metadata, with the capabilities of its template. Raises BadModelFile."""
+        # not at the top: starting a server and listing models read no model
         from vllama.models.info import apply_template
 
         return apply_template(self._read(bundle), bundle)
 
     def _read(self, bundle: Bundle) -> ModelInfo:
-        """Read a model's own metadata, once for each state of its files."""
+        """Read a model's metadata, once for each state of its files."""
         if bundle.info is not None:
             return bundle.info
         check_base(bundle)
@@ -198,7 +198,7 @@ class Library:
         fits: Fits | None = None,
         to_load: bool = False,
     ) -> Bundle:
-        """Bring a model here, or up to date; return it.
+        """Fetch a model, or update it; return it.
 
         `insecure` allows plain http to a registry of Ollama's kind. `formats` are those that can
         be served, the best first. With `fits` the quantisation is chosen by memory, and a model
@@ -210,14 +210,14 @@ class Library:
         ref, cancel = ModelRef.parse(name), cancel or threading.Event()
         here = self._find(ref)
         if here is not None and here.format is Format.GGUF and Format.GGUF not in formats:
-            here = None  # what it is to be converted from is wanted
+            here = None  # the caller wants the original, to convert it
         where = None
         if self._settings.ollama_dirs and find_own_alias(ref, self._settings.aliases) is None:
             where = find_target(ref, self._settings.ollama_registry, insecure=insecure)
         if where is not None and (where.asked or here is None or here.store == OllamaStore.name):
             if is_cloud(ref):
                 raise CloudDisabled
-            # before anything is told: to a client this is a status
+            # before any progress, so that a client gets the error as a status code
             check_registry(self._settings.allowed_registries, where.address)
             progress(PullEvent(status="pulling manifest"))
             bundle = self._from_registry(where, here, formats, progress, cancel)
@@ -240,7 +240,7 @@ class Library:
         except Offline as error:
             if here is None or hub is None:
                 raise self._cut_off(error, hub or ref) from error
-            progress(PullEvent(status="success"))  # what is here is complete, if maybe not newest
+            progress(PullEvent(status="success"))  # complete, though perhaps not the newest
             return here
         for note in found.notes:
             progress(PullEvent(status=note))
@@ -265,10 +265,10 @@ class Library:
         except Offline:
             if here is None or here.store != OllamaStore.name:
                 raise
-            return here  # complete, if maybe not newest
+            return here  # complete, though perhaps not the newest
 
     def _cut_off(self, error: Offline, hub: ModelRef) -> Offline:
-        """Say which forms of a model are here, where the hub cannot be asked for the wanted one."""
+        """Add the forms of a model that are here to the error that the hub cannot be reached."""
         ids = {hub.hub_id, *(form.hub_id for form in self._forms(hub, known=True))}
         here = [b.name for b in self.list() if b.hub_id in ids][:_NAMES_SHOWN]
         hint = f"use what is here: {', '.join(here)}; or {error.hint}" if here else error.hint
@@ -280,15 +280,15 @@ class Library:
     def look_up(
         self, name: str, *, formats: Sequence[Format] = ALL_FORMATS, fits: Fits | None = None
     ) -> Resolution:
-        """Decide what a pull from the hub would fetch, and why; nothing is fetched.
+        """Decide what a pull from the hub would fetch, and why, without fetching it.
 
-        Raises as `pull` does, but for NotEnoughMemory, which is the resolution's `shortage`;
-        ModelNotFound for names that the hub has no part in.
+        Raises what `pull` raises, except NotEnoughMemory, which is the resolution's `shortage`; and
+        ModelNotFound for names that have nothing to do with the hub.
         """
         return self._remote.look_up(ModelRef.parse(name), formats, fits, self._known)
 
     def _known(self, found: Resolution) -> ModelInfo | None:
-        """Return the metadata of a form that is here, so that the hub need not be asked."""
+        """Return the metadata of a form that is on this disk, to save a request to the hub."""
         ref = ModelRef.of_hub(found.repository.hub_id, found.variant.label)
         bundle = self._in_stores(ref)
         if bundle is None or bundle.format is not found.variant.format:
@@ -308,8 +308,8 @@ class Library:
     def remove(self, name: str, *, force: bool = False) -> Removed:
         """Delete a model that vllama or another user of the hub's cache fetched.
 
-        `force`: also one that another tool fetched into a store that vllama writes to. Raises
-        ModelNotFound, and BadRequest for models that belong to somebody else.
+        `force`: also one that another tool put into a store that vllama writes to. Raises
+        ModelNotFound, and BadRequest for models that belong to another program.
         """
         bundle, store = self._removable(name, force=force)
         noted = self._names.meant_by(ModelRef.parse(name))
@@ -334,7 +334,7 @@ class Library:
 
 
 def open_library(settings: ModelsSettings) -> Library:
-    """Build the library of this machine: others' stores, folders, the hub's cache, packages."""
+    """Build the library of this machine: stores, folders, the hub's cache and packages."""
     check_aliases(settings.aliases)
     stores: tuple[Store, ...] = (
         OllamaStore(settings.ollama_dirs),

@@ -1,6 +1,6 @@
-"""What can be had from elsewhere: the hub's part, and registries of Ollama's kind.
+"""Models elsewhere: on the hub, and in registries that speak Ollama's protocol.
 
-Decides what a name stands for there, looks into it, and fetches it. Blocking.
+Decides what a name stands for there, reads its metadata, and fetches it. Blocking.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class Remote:
     """The source that `open_source` makes, and the registries that names may mention.
 
-    What only a pull needs (the HTTP client, the hub's library) is imported by it.
+    Modules that only a pull needs (the HTTP client, the hub's library) are imported by the pull.
     """
 
     def __init__(

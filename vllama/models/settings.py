@@ -14,7 +14,7 @@ HUB_ADDRESS = "https://huggingface.co"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelsSettings:
-    """Where models are looked for and how the hub is asked.
+    """Where models lie, and how the hub and registries are asked.
 
     `data_dir` is where vllama's own models and uploaded files lie; None: it keeps none.
     `hf_endpoint` None means https://huggingface.co. `hf_token` None lets huggingface_hub use the

@@ -61,7 +61,7 @@ class Variant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInfo:
-    """What a model's own metadata says (GGUF header or `config.json`).
+    """A model's own metadata (from its GGUF header or `config.json`).
 
     `metadata` holds the raw key/values under their GGUF names (arrays as lists), for `/api/show`.
     `key_length`/`value_length` are per attention head, in elements.
@@ -148,7 +148,7 @@ class Bundle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skipped:
-    """A model that lies in a store but is not served: `reason` completes "it is left out: …"."""
+    """A model in a store that is not served: `reason` completes "it is left out: …"."""
 
     name: str
     store: str
@@ -176,7 +176,7 @@ Progress = Callable[[PullEvent], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removed:
-    """What `rm` did: the names that are gone and the bytes that came free."""
+    """The result of `rm`: the removed names and the freed bytes."""
 
     names: tuple[str, ...]
     freed_bytes: int

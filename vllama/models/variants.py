@@ -1,7 +1,7 @@
-"""Which files of a folder or repository make up one servable model.
+"""Groups the files of a folder or repository into servable models.
 
 Pure: lists of relative paths in, groups out. Used for hub listings, the hub's cache and plain
-folders alike. The rules follow llama.cpp's `-hf` (common/download.cpp) for least surprise.
+folders alike. The rules are those of llama.cpp's `-hf` (common/download.cpp), which users know.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from vllama.models.quant import PREFERRED, find_quant, get_bit_width, is_same_qu
 
 _SHARD = re.compile(r"(?P<stem>.*)-(?P<index>\d{5})-of-(?P<count>00\d{3})(?P<suffix>\.[A-Za-z]+)")
 _NO_MODEL = ("mmproj", "imatrix", "-vocab")
-_DRAFTS = ("mtp-", "eagle3-", "dflash-", "dspark-")  # speculative decoding's helpers
+_DRAFTS = ("mtp-", "eagle3-", "dflash-", "dspark-")  # draft models for speculative decoding
 _PROJECTOR_QUANTS = ("F16", "BF16", "F32")
 _PIECE = re.compile(r"\.gguf[.-](?:part[-_]?\d|split-[a-z])", re.IGNORECASE)
 _LORA = re.compile(r"(?:^|[-_.])lora(?:[-_.]|$)")

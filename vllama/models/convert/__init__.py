@@ -1,5 +1,5 @@
-"""Safetensors → GGUF, and a GGUF → a smaller one: the last resort where nobody has made one.
+"""Safetensors → GGUF, and a GGUF → a smaller one, for models that nobody has published so.
 
-The work is done by official programs in processes of their own: llama.cpp's converter, in an
-environment made for it, and llama.cpp's quantiser, which comes with the engine.
+Official programs do the work in processes of their own: llama.cpp's converter, in an environment
+made for it, and llama.cpp's quantiser, which comes with the engine.
 """

@@ -1,6 +1,6 @@
-"""What would be done with a name: decided before anything moves, so that the user can be asked.
+"""Decides how to convert a model before anything is fetched, so that the user can be asked.
 
-Nothing is written here; of a model that is not on this disk the hub is asked.
+Nothing is written here. The hub is asked about a model that is not on this disk.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _outtype(text: str | None) -> str | None:
 
 
 def _usual(info: ModelInfo) -> str:
-    """Return what a model becomes that nobody said anything about."""
+    """Return the default type for a model."""
     embeds = Capability.EMBEDDING in info.capabilities
     return choose_intermediate(info.quant) if embeds else DEFAULT
 
@@ -121,7 +121,7 @@ def _smaller(name: str, info: ModelInfo, quantize: str | None) -> str:
 
 
 def _check_scheme(name: str, info: ModelInfo) -> None:
-    """Refuse before a download what the folder's check would refuse after it."""
+    """Refuse, before the download, a model that `check_folder` would refuse after it."""
     if (info.quant or "").lower() in UNDONE_BY_NOBODY:
         raise BadModelFile(
             f"cannot convert '{name}': its weights are quantised with {info.quant}, which the "

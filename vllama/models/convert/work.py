@@ -1,7 +1,7 @@
-"""The work itself: run the tools in a workplace, and give what they made its final place.
+"""Runs the conversion tools in a workspace, and moves their results to the final place.
 
-Nothing has its final name before it is whole. All of it is asynchronous and ends cleanly when it is
-cancelled: the tools' processes are gone, and so is what they had written.
+No file gets its final name before it is complete. Everything is asynchronous, and a cancelled
+conversion ends cleanly: it leaves neither processes nor files.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from vllama.models.stores.local import LocalStore
 from vllama.models.types import Bundle, Capability, Format, Progress, PullEvent
 
 NO_DIGEST = "0000000000000000000"
-"""What Ollama says in the place of a digest while it quantises (server/quantization.go)."""
+"""What Ollama sends as the digest while it quantises (server/quantization.go)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversionOrder:
-    """What is to be made of the safetensors in `folder`.
+    """What to make of the safetensors in `folder`.
 
     `name` is what the model calls itself. `via` is the type that the converter writes: `quant`, or
     what is quantised then; `via_bytes` is how much that will be, about. `projector` None: if the
@@ -49,7 +49,7 @@ class ConversionOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvertedFiles:
-    """Complete files, still in the workplace; `notes` are for the user."""
+    """Complete files, still in the workspace; `notes` are for the user."""
 
     model: Path
     quant: str
@@ -66,7 +66,7 @@ async def convert(
     folder: Path,
     tell: Progress,
 ) -> ConvertedFiles:
-    """Make a GGUF of safetensors in the workplace `folder`. Raises BadModelFile, VllamaError."""
+    """Make a GGUF of safetensors in the workspace `folder`. Raises BadModelFile, VllamaError."""
     sees = sees_images(order.folder)
     if order.projector and not sees:
         raise BadModelFile(
@@ -148,7 +148,7 @@ async def quantise(
 
 
 def check_result(file: Path, name: str) -> None:
-    """Look whether a tool has left a whole model. Raises BadModelFile."""
+    """Check that a tool has left a complete model. Raises BadModelFile."""
     if not file.is_file():
         raise BadModelFile(f"cannot convert '{name}': its tool ended without a result")
     if not read_header(file).tensors:
@@ -156,13 +156,13 @@ def check_result(file: Path, name: str) -> None:
 
 
 async def keep(store: LocalStore, made: ConvertedFiles, name: str, like: Bundle) -> Bundle:
-    """Make a model of ours, called `name`, of what was made of `like`; return it as kept."""
+    """Store the files that were made of `like` as a model called `name`, and return that model."""
     made_of = await asyncio.to_thread(move_to_store, store, made, like)
     return await asyncio.to_thread(store.write, replace(made_of, name=name))
 
 
 def move_to_store(store: LocalStore, made: ConvertedFiles, like: Bundle) -> Bundle:
-    """Give what was made of `like` its final place; return it with all else that `like` says.
+    """Move the files that were made of `like` to their final place; keep all else of `like`.
 
     Raises OSError.
     """
@@ -187,7 +187,7 @@ def move_to_store(store: LocalStore, made: ConvertedFiles, like: Bundle) -> Bund
 
 
 def move_to_blobs(store: LocalStore, file: Path) -> Path:
-    """Move a complete file to where ours lie, by its checksum. Raises OSError."""
+    """Move a complete file to our blobs, named by its checksum. Raises OSError."""
     place = store.blobs.path(f"sha256:{sync_and_hash(file)}")
     file.chmod(private.FILE)
     os.replace(file, place)  # noqa: PTH105
@@ -207,7 +207,7 @@ def _projector_in(folder: Path) -> Path | None:
 def _share(
     share: Share, status: str, tell: Progress, *, total: int, digest: str | None = None
 ) -> Callable[[str], None]:
-    """Return what makes progress events of a tool's lines."""
+    """Return a function that turns a tool's lines into progress events."""
 
     def on_line(line: str) -> None:
         done = share(line)

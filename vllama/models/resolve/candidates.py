@@ -24,16 +24,16 @@ from vllama.models.variants import (
     explain_left_out,
 )
 
-TRIES = 8  # repositories of others that are opened before giving up
+TRIES = 8  # other people's repositories to open before giving up
 _NAMES_SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One thing that was looked at: a variant of a repository, or a repository as a whole.
+    """Something that was considered: a variant of a repository, or a repository as a whole.
 
-    `found` says how it came up ("named", "listed by the hub", "by its name"); `reason` why it
-    was taken or not, in words that follow "because". `variant` and `repository` are set where it
+    `found` says where it came from ("named", "listed by the hub", "by its name"); `reason` says why
+    it was taken or not, in words that follow "because". `variant` and `repository` are set if it
     could be served, so that another part may take it instead.
     """
 
@@ -52,14 +52,14 @@ class Candidate:
 
 
 def explain_unavailable(child: Listed) -> str | None:
-    """Return why a listed repository cannot be opened by anybody."""
+    """Return why nobody can open a listed repository; None if it can be opened."""
     if child.disabled:
         return "it is private or disabled"
     return None
 
 
 def make_refusal(hub_id: str, found: str, reason: str) -> Candidate:
-    """Make the candidate of something that was not taken."""
+    """Make a candidate that was not taken."""
     return Candidate(hub_id=hub_id, found=found, reason=reason)
 
 
@@ -138,7 +138,7 @@ def explain_missing_variant(repository: Repository, tag: str | None) -> str:
 
 
 def _kinds(repository: Repository) -> str:
-    """Name the files that weights may be in, else say that there are none."""
+    """List the files that may hold weights, or say that there are none."""
     names = [file.path for file in repository.files]
     weights = [n for n in names if n.endswith((".bin", ".pt", ".pth", ".onnx", ".h5", ".npz"))]
     weights = weights or [n for n in names if n.endswith((".gguf", ".safetensors"))]

@@ -1,7 +1,7 @@
-"""Whether a repository holds another form of a model, judged by its name; and in which order.
+"""Decides by name whether a repository holds another form of a model, and ranks such repositories.
 
-Pure text. The hub's tag `base_model:quantized:X` is set by uploaders: some fine-tunes and merges
-carry it too, so a name must be the base's own plus words that only speak of the form.
+Pure text. Uploaders set the hub's tag `base_model:quantized:X` themselves, and some fine-tunes and
+merges carry it too. So a name must be the base's own plus words that only describe the form.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from collections.abc import Iterable
 
 from vllama.models.quant import strip_quant
 
-# who is trusted with a quantisation, after the maker of the model; others follow by downloads
+# trusted quantisers, after the maker of the model; others follow by downloads
 QUANTISERS = (
     *("ggml-org", "unsloth", "bartowski", "lmstudio-community", "MaziyarPanahi"),
     *("QuantFactory", "mradermacher", "TheBloke"),
 )
-# those who publish quantised safetensors
+# publishers of quantised safetensors
 PACKERS = ("RedHatAI", "nvidia", "unsloth", "cpatonn", "QuantTrio")
 
 _WORD = re.compile(r"[^a-z0-9]+")
-# words that speak of the form, not of the model
+# words that describe the form, not the model
 _FORM = frozenset({
     "gguf", "ggml", "safetensors", "hf", "llamacpp", "marlin", "autoround", "unsloth",
     "quant", "quants", "quantized", "i1", "imat", "imatrix", "ud", "dynamic", "qat", "block",
@@ -28,15 +28,15 @@ _FORM = frozenset({
     "w4a16", "w8a8", "w8a16", "compressed", "tensors", "g32", "g128",
 })  # fmt: skip
 _TOLERANCE = 0.05
-_TOWERS = 0.3  # of a model that also sees or hears, the encoder may be missing: it is another file
+_TOWERS = 0.3  # a GGUF may lack the encoder for images or sound, which is a file of its own
 _SEES = ("image", "video", "audio", "any-to-any")
 
 
 def explain_name_mismatch(base: str, child: str) -> str | None:
     """Return why `child` (`org/name`) is not a form of `base`; None if its name says that it is.
 
-    The base's words must stand in the child's name in one piece; further words may only name a
-    format, a quantisation or one of the two organisations.
+    The child's name must contain the base's words in one piece; other words may only name a format,
+    a quantisation or one of the two organisations.
     """
     base_org, _, base_name = base.rpartition("/")
     child_org, _, child_name = child.rpartition("/")
@@ -49,7 +49,7 @@ def explain_name_mismatch(base: str, child: str) -> str | None:
     if at is None:
         return f"its name is not that of {base_name}"
     others = theirs[:at] + theirs[at + len(ours) :]
-    # next to the name an organisation's word may be part of another: only before it is it one
+    # after the name, an organisation's word may be part of another model's name
     allowed = [w for w in theirs[:at] if w in org_words]
     extra = [w for w in others if w not in _FORM and w not in allowed]
     if extra:
@@ -60,9 +60,9 @@ def explain_name_mismatch(base: str, child: str) -> str | None:
 def explain_size_mismatch(
     base: int | None, child: int | None, pipeline: str | None, *, named: str
 ) -> str | None:
-    """Return why a child's number of parameters does not fit its base's; None if it does.
+    """Return why a child's number of parameters does not match its base's; None if it does.
 
-    A count that is not known fits. `pipeline` is the base's task on the hub.
+    An unknown count matches. `pipeline` is the base's task on the hub.
     """
     if not base or not child:
         return None
@@ -74,7 +74,7 @@ def explain_size_mismatch(
 
 
 def rank_publisher(base: str, child: str, order: Iterable[str] = QUANTISERS) -> int:
-    """Return a child's place: 0 for the base's own organisation, then the known quantisers."""
+    """Return a child's rank: 0 for the base's own organisation, then the known quantisers."""
     org = child.rpartition("/")[0].lower()
     if org == base.rpartition("/")[0].lower():
         return 0
@@ -111,7 +111,7 @@ def get_scheme(child: str) -> str | None:
     return None
 
 
-# best first: what costs least quality; FP8 halves the size, the others take a quarter
+# best quality first; FP8 halves the size, most others quarter it
 _SCHEMES = (
     ("FP8", ("fp8",)),
     ("INT8", ("w8a8", "int8", "w8a16")),

@@ -39,7 +39,7 @@ _REMOVED = ("Q4_0_4_4", "Q4_0_4_8", "Q4_0_8_8")  # llama.cpp does not load them 
 
 @dataclass(frozen=True, slots=True)
 class JudgedVariant:
-    """A form of the model, and how it would fit."""
+    """A form of the model, and how it would fit into memory."""
 
     found: Resolution
     variant: Variant
@@ -48,7 +48,7 @@ class JudgedVariant:
 
     @property
     def label(self) -> str:
-        """What tells this form from the others."""
+        """The name of this form among the others."""
         return self.variant.quant or self.found.repository.hub_id
 
 
@@ -74,7 +74,7 @@ def choose_fitting(
             shapes[format_] = _shape(found, read)
         here = list(_judge(found, shapes[format_], fits))
         if not here and found is first:
-            return first  # not memory's question
+            return first  # memory does not decide
         judged += here
         choices = here[:1] if named else here
         if (taken := _best(choices)) is not None:
@@ -84,7 +84,10 @@ def choose_fitting(
 
 
 def _best(choices: Sequence[JudgedVariant]) -> JudgedVariant | None:
-    """Return the first with room to work in, else the first that fits; one bit comes last."""
+    """Return the first that fits with a useful context, else the first that fits at all.
+
+    Forms with one bit per weight come last.
+    """
     some = [one for one in choices if get_bit_width(one.variant.quant) > 1]
     for group in (some, choices):
         fit = next((one for one in group if one.fit.roomy), None)
@@ -97,12 +100,12 @@ def _best(choices: Sequence[JudgedVariant]) -> JudgedVariant | None:
 def _next(search: Iterator[Resolution]) -> Resolution | None:
     try:
         return next(search, None)
-    except (SourceError, ModelNotFound):  # what is known so far is told
+    except (SourceError, ModelNotFound):  # what was found so far is enough for an answer
         return None
 
 
 def _judge(found: Resolution, shape: ModelInfo, fits: Fits) -> Iterator[JudgedVariant]:
-    """Yield the form that was found and the smaller ones beside it, the largest first.
+    """Yield the form that was found and the smaller ones in its repository, the largest first.
 
     `shape` is what all forms share; see `_shape` for its `weights_bytes`.
     """
@@ -132,13 +135,13 @@ def _stem(variant: Variant) -> str:
 
 
 def _shape(found: Resolution, read: ReadInfo) -> ModelInfo:
-    """Return a form's metadata, `weights_bytes` less its files': what a file has besides them."""
+    """Return a form's metadata; its `weights_bytes` is the difference to the size of its files."""
     size = _weights(found.variant)
     try:
         info = read(found)
     except (Offline, AuthRequired):
         raise
-    except (BadModelFile, SourceError):  # the download will tell; its size is known all the same
+    except (BadModelFile, SourceError):  # the download will report it; the size is known anyway
         info = ModelInfo(architecture="unknown", weights_bytes=size)
     return replace(info, weights_bytes=info.weights_bytes - size)
 
@@ -153,7 +156,7 @@ def _taken(taken: JudgedVariant, judged: Sequence[JudgedVariant], fits: Fits) ->
     why = None
     if taken is not usual:
         fit = usual.fit
-        if fit.fits:  # but not with a context that one can work with
+        if fit.fits:  # but not with a useful context
             fit = fits.judge(usual.info, usual.variant.format, taken.fit.context_length) or fit
         why = f"{usual.label} needs {fit.needed}, {fit.usable} usable"
         notes = (*notes, f"chose {taken.label}: {why}")
@@ -161,7 +164,7 @@ def _taken(taken: JudgedVariant, judged: Sequence[JudgedVariant], fits: Fits) ->
 
 
 def _marked(taken: JudgedVariant, judged: Sequence[JudgedVariant], why: str | None) -> Resolution:
-    """Return the resolution with this variant, and each candidate's reason by what it needs."""
+    """Return the resolution with this variant, and with each candidate's reason in memory terms."""
     verdicts = {(one.found.repository.hub_id, one.variant.label): one for one in judged}
     limit = judged[0].variant.size_bytes
     candidates = []
@@ -191,7 +194,7 @@ def _marked(taken: JudgedVariant, judged: Sequence[JudgedVariant], why: str | No
 def _short(
     judged: Sequence[JudgedVariant], fits: Fits, family: ListFamily, *, named: bool
 ) -> Resolution:
-    """Return the usual form with the numbers why neither it nor another fits, and what does."""
+    """Return the usual form, with a shortage that says why nothing fits, and what would."""
     usual = judged[0]
     smallest = min(judged, key=lambda one: one.fit.needed_bytes)
     text = f"{usual.label} needs {usual.fit.numbers}"
@@ -217,7 +220,7 @@ def _short(
 
 
 def _context(one: JudgedVariant, fits: Fits) -> int | None:
-    """Return the largest context, by halves, with which a form fits."""
+    """Return the largest context, found by halving, with which a form fits."""
     context = one.fit.context_length // 2
     while context >= LEAST_CONTEXT:
         fit = fits.judge(one.info, one.variant.format, context)
@@ -228,7 +231,7 @@ def _context(one: JudgedVariant, fits: Fits) -> int | None:
 
 
 def _kin(usual: JudgedVariant, fits: Fits, family: ListFamily) -> str | None:
-    """Return the largest model of the family that fits, as far as its size tells."""
+    """Return the largest model of the family that fits, judged by its size."""
     info = usual.info
     if not info.parameter_count:
         return None
@@ -236,7 +239,7 @@ def _kin(usual: JudgedVariant, fits: Fits, family: ListFamily) -> str | None:
         share = billions * 1e9 / info.parameter_count
         if share > 0.9:  # it is this one
             continue
-        # with this one's cache, which is the larger one
+        # with the cache of the larger model, as that of the smaller one is not known
         other = replace(info, weights_bytes=int(info.weights_bytes * share))
         fit = fits.judge(other, usual.variant.format)
         if fit is not None and fit.fits:

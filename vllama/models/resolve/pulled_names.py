@@ -1,9 +1,9 @@
-"""The names under which models of the hub were pulled: `llama3.2:3b` → what it became.
+"""The names under which models of the hub were pulled: `llama3.2:3b` → the bundle it resolved to.
 
-A library name, or a repository without files of the right kind, is resolved when it is pulled;
-what it became is noted here, so that the name finds it again without the hub and lists show it.
-One JSON file, `pulled.json`: canonical name → [name to show, name of the bundle]. Names whose
-bundle is gone do no harm: nobody finds it.
+A library name, or a repository without files of the right kind, is resolved when it is pulled. The
+result is recorded here, so that the name finds the bundle again without the hub, and lists show
+that name. One JSON file, `pulled.json`: canonical name → [name to show, name of the bundle]. Names
+whose bundle is gone do no harm: they find nothing.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class PulledNames:
         self._memory: Mapping[str, tuple[str, str]] = {}
 
     def note(self, ref: ModelRef, bundle: Bundle) -> Bundle:
-        """Note what a name became; return the bundle under the name to show."""
+        """Record the bundle of a name; return the bundle under the name to show."""
         shown = ref.display if ref.kind is Kind.LIBRARY else bundle.name
         with self._locked():
             self._write({**self._read(), ref.canonical: (shown, bundle.name)})
         return replace(bundle, name=shown)
 
     def meant_by(self, ref: ModelRef) -> tuple[str, str] | None:
-        """Return (name to show, name of the bundle) that `ref` was noted for, or None."""
+        """Return (name to show, name of the bundle) recorded for `ref`, or None."""
         known = self._read()
         return next((known[name] for name in ref.candidates if name in known), None)
 
@@ -69,7 +69,7 @@ class PulledNames:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Keep other pulls and removals from noting; raises VllamaError."""
+        """Hold the lock of the file against other pulls and removals. Raises VllamaError."""
         if self._path is None:
             yield
             return
@@ -106,8 +106,8 @@ class PulledNames:
 def find_cached_forms(cache_dir: Path, ref: ModelRef, *, known: bool) -> list[ModelRef]:
     """Return the cached repositories that hold a form of the hub model `ref`, best first.
 
-    `known`: the name comes from the table of aliases, so that known quantisers are believed too;
-    else only the repository's own organisation is.
+    `known`: the name comes from the table of aliases, so known quantisers are trusted as well;
+    otherwise only the repository's own organisation is.
     """
     base = ref.hub_id
     if base is None:

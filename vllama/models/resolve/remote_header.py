@@ -1,7 +1,8 @@
-"""What a model at a source says about itself, before its gigabytes move.
+"""Reads the metadata of a model at a source, before its gigabytes are fetched.
 
-A GGUF's header is read by Range in steps of 1 MiB until it parses; of safetensors the small JSON
-files and each file's header. Memory can then be planned exactly (`plan.fit`). Blocking.
+A GGUF's header is read by Range in steps of 1 MiB until it parses; of safetensors models, the small
+JSON files and the header of each weights file are read. With that, memory can be planned exactly
+(`plan.fit`). Blocking.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from vllama.models.variants import is_projector
 
 T = TypeVar("T")
 STEP = 1024 * 1024
-_LONGEST = 64 * STEP  # no header is longer; a file that pretends so is not read to its end
+_LONGEST = 64 * STEP  # no real header is longer
 _SMALL = 32 * STEP
 _ABOUT = frozenset({"config.json", "tokenizer_config.json", "chat_template.jinja", "modules.json"})
 
@@ -117,7 +118,7 @@ def _gguf_header(remote: _Remote) -> GgufHeader:
         try:
             return parse_header(data, total_bytes=remote.size_bytes, source=remote.path)
         except NeedMore as error:
-            # at least one step: the parser knows the next piece only, not the header's end
+            # at least one step: the parser knows only its next piece, not the header's end
             wanted = max(error.at_least, len(data) + 1)
             if wanted > _LONGEST:
                 raise BadModelFile(f"cannot use '{remote.path}': its header has no end") from error
@@ -126,7 +127,7 @@ def _gguf_header(remote: _Remote) -> GgufHeader:
 def _safetensors(
     opened: Callable[[SourceFile], _Remote], variant: Variant, threads: int
 ) -> ModelInfo:
-    """Rebuild the folder with everything but the tensors' data, and read that."""
+    """Rebuild the folder without the tensors' data, and read it like a local one."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
 
@@ -138,7 +139,7 @@ def _safetensors(
             start = remote.grow(8)
             length = struct.unpack("<Q", start[:8])[0] if len(start) >= 8 else 0
             content = remote.grow(min(8 + length, _LONGEST))
-            with place.open("wb") as skeleton:  # sparse: the data takes no room
+            with place.open("wb") as skeleton:  # sparse: the missing data takes no space
                 skeleton.write(content[: 8 + length])
                 skeleton.truncate(remote.size_bytes)
 

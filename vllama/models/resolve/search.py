@@ -1,14 +1,14 @@
-"""One name of a hub model → the repository and the files to fetch, with all that was looked at.
+"""Searches the hub for a model: from a name to the repository and the files to fetch.
 
-1. Formats in the order of the engines' liking. A repository's own files come first.
-2. GGUF: then what others quantised from it. The hub's list of children, filtered by name and
-   size (`matching`), the maker's own first, then known quantisers; names are probed where
-   the list lacks them. A quantisation that was asked for must be there.
-3. Gated repositories are taken only if this user may fetch them.
-4. Nothing: the error says what there is and what would help.
+1. Formats are tried in the engines' order of preference. A repository's own files come first.
+2. For GGUF, quantisations by others come next: the hub's list of children, filtered by name and
+   size (`matching`), the maker's own first, then those of known quantisers. Usual names that the
+   list lacks are tried as well. A quantisation that the user named must be there.
+3. A gated repository is taken only if this user may fetch it.
+4. If nothing suits, the error says what there is and what would help.
 
-Each repository looked at leaves a `Candidate` with the reason why it was taken or not. Blocking;
-all requests go through a `Hub`.
+Each repository that was considered leaves a `Candidate` with the reason for taking it or not.
+Blocking; all requests go through a `Hub`.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolution:
-    """What a name stands for. `notes` are for the user: whose files these are, whose licence.
+    """The result of a search. `notes` tell the user whose files these are, and under which licence.
 
-    `shortage` is set where the variant does not fit into this machine's memory.
+    `shortage` is set if the variant does not fit into this machine's memory.
     """
 
     repository: Repository
@@ -93,7 +93,7 @@ class _Search:
         self._tag = ref.tag if ref.has_tag else None
         self._seen: list[Candidate] = []
         self._fit: list[str] = []  # listed children worth opening, in order
-        self._rest: tuple[Candidate, ...] = ()  # what is not opened as long as it goes well
+        self._rest: tuple[Candidate, ...] = ()  # not opened, as an earlier one was taken
         self._closed: AuthRequired | None = None
 
     def run(self) -> Iterator[Resolution]:
@@ -111,7 +111,7 @@ class _Search:
         if own is not None:
             yield own
         if format is Format.GGUF:
-            # who names a repository of GGUFs means those
+            # the name of a repository with GGUFs means those GGUFs
             if own is None and (self._closed is not None or not self._has_gguf(base)):
                 yield from self._children(base)
         elif own is not None and base is not None and get_scheme(base.hub_id) is None:
@@ -130,7 +130,7 @@ class _Search:
             return None
         except (Offline, Transient):
             raise
-        except SourceError as error:  # disabled, private: others may have its files
+        except SourceError as error:  # disabled or private: others may have its files
             if self._named:
                 raise
             self._refuse(self._id, "named", error.message)
@@ -140,7 +140,7 @@ class _Search:
         return base is not None and any(v.format is Format.GGUF for v in base.variants)
 
     def _own(self, base: Repository, format: Format) -> Candidate | None:
-        """Take the repository's own files of that format, if this user may have them."""
+        """Take the repository's own files of that format, if this user may fetch them."""
         variant = find_variant(base, format, self._tag)
         if variant is None:
             return None
@@ -153,7 +153,7 @@ class _Search:
         return self._take(base, variant, "named", "the repository's own files")
 
     def _children(self, base: Repository | None) -> Iterator[Candidate]:
-        """Yield the forms of the model by others that can be served."""
+        """Yield the servable forms of the model that others made."""
         base_id = base.hub_id if base else self._id
         tried = 0
         for hub_id, found, whose in self._forms(base_id, base):
@@ -187,7 +187,7 @@ class _Search:
             yield taken
 
     def _forms(self, base_id: str, base: Repository | None) -> Iterator[tuple[str, str, str]]:
-        """Yield (id, how found, whose) in the order to try; note what is refused by its listing."""
+        """Yield (id, how found, publisher) in the order to try; note what its listing rules out."""
         listed = self._hub.children(base_id, "gguf")
         fit: list[Listed] = []
         for child in listed:
@@ -202,7 +202,7 @@ class _Search:
         self._fit = [child.hub_id for child in fit]
         known = {child.hub_id.lower() for child in listed}
         names = [name for name in guess_gguf_names(base_id) if name.lower() not in known]
-        # the maker's own may lack the tag, so that the list does not have it
+        # the maker's own repository may lack the tag by which the hub lists children
         if not (fit and rank_publisher(base_id, fit[0].hub_id) == 0) and "/" in base_id:
             own = [name for name in names if rank_publisher(base_id, name) == 0]
             names = [name for name in names if name not in own]
@@ -218,7 +218,7 @@ class _Search:
     ) -> str | None:
         reason = explain_name_mismatch(base_id, child.hub_id)
         if reason or base is None or rank_publisher(base_id, child.hub_id) == 0:
-            return reason  # the maker's own is believed
+            return reason  # the maker's own repository is trusted
         return explain_size_mismatch(
             base.parameter_count, child.parameter_count, base.pipeline, named=base_id
         )
@@ -297,14 +297,14 @@ def _why_quant(variant: Variant, tag: str | None) -> str:
 
 
 def _with_near_names(hub: Hub, hub_id: str, error: ModelNotFound) -> ModelNotFound:
-    """Add names like the one that was not found, if the hub knows some."""
+    """Suggest similar names, if the hub knows some."""
     org, _, name = hub_id.rpartition("/")
     words = [word for word in (name, name.split("-")[0], org) if word]
     found: list[str] = []
     for word in dict.fromkeys(words):
         try:
             found += hub.search(word, 20)
-        except VllamaError:  # the first error is the one to show
+        except VllamaError:  # the first error is the one to report
             break
         if found:
             break

@@ -1,4 +1,4 @@
-"""What a source of models must offer: a repository's variants, and where a file's bytes are."""
+"""The protocol of a source of models: a repository's variants, and the addresses of its files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from vllama.models.types import SourceFile, Variant
 
 
 class Transient(SourceError):
-    """The source is overloaded or restarting: asking again soon may go well."""
+    """The source is overloaded or restarting: another try soon may succeed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class Repository:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """A repository as a list tells it: no sizes, no commit. `paths` are its files' names."""
+    """A repository in a list: without sizes and commit. `paths` are its files' names."""
 
     hub_id: str
     gated: str | None = None
@@ -50,7 +50,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Location:
-    """Where a file's bytes are right now; the address may be signed and expire.
+    """The current address of a file's bytes; it may be signed and expire.
 
     `headers` are for that address only (credentials never go to another origin).
     """

@@ -1,4 +1,4 @@
-"""The hub's JSON → our values. Pure, and believes nothing: a mirror may leave fields out.
+"""The hub's JSON → our values. Pure, and trusts nothing: a mirror may leave fields out.
 
 Fields as the hub's `/api/models` routes give them. What is missing or of another type than it
 should be counts as not told; only what nothing works without is insisted on.

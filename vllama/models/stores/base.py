@@ -1,4 +1,4 @@
-"""What every store of models can do, and how stores make a model's digest."""
+"""The protocols of model stores, and the digest that stores give a model."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class RemovingStore(Store, Protocol):
 
 @runtime_checkable
 class ForeignStore(Store, Protocol):
-    """A store that belongs to somebody else, with the reason why vllama does not delete there."""
+    """A store of another program, which says why vllama does not delete from it."""
 
     def keeps(self, bundle: Bundle) -> tuple[str, str] | None:
         """Return (why it is not ours to delete, what the user can do instead), None if it is."""
@@ -48,7 +48,7 @@ class ForeignStore(Store, Protocol):
 
 @runtime_checkable
 class SkippingStore(Store, Protocol):
-    """A store that has models in it which it leaves out."""
+    """A store that may hold models it leaves out."""
 
     def skipped(self) -> tuple[Skipped, ...]:
         """Return them with the reasons."""

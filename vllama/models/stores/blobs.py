@@ -23,7 +23,7 @@ from vllama.models.disk import get_free_bytes
 from vllama.units import format_bytes_decimal
 
 ORPHAN_S = 3600.0
-"""A blob that nothing refers to is kept that long: its model may be about to be created."""
+"""How long an unreferenced blob is kept: its model may be about to be created."""
 ABANDONED_S = 24 * 3600.0
 RESERVE_BYTES = 256 * 1024 * 1024
 _LOOK_EVERY_BYTES = 64 * 1024 * 1024
@@ -45,7 +45,7 @@ class BlobStore:
         return self.folder / f"sha256-{match[1].lower()}"
 
     def has(self, digest: str) -> bool:
-        """Tell whether the blob is here; it counts as new again. Raises BadRequest."""
+        """Tell whether the blob is here, and count it as new again. Raises BadRequest."""
         try:
             os.utime(self.path(digest))
         except OSError:
@@ -87,7 +87,7 @@ class BlobStore:
             )
 
     def _sweep(self) -> None:
-        """Delete what a server that was killed has left of its uploads."""
+        """Delete the unfinished uploads of a server that was killed."""
         for path in self.folder.glob(".upload-*"):
             with contextlib.suppress(OSError):
                 if time.time() - path.stat().st_mtime > ABANDONED_S:
