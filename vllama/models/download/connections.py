@@ -1,7 +1,7 @@
 """HTTP for the bytes of large files: urllib3, read in large pieces; another thread can end a read.
 
 Why not httpx2, which asks the hub: it hands out pieces of 64 KiB and copies each of them three
-times, which costs half the throughput of a fast line (docs/decisions/0025). Proxies and
+times, which costs half the throughput of a fast line (docs/decisions/0027). Proxies and
 certificates come from the environment as with httpx2 (`HTTPS_PROXY`, `NO_PROXY`, `SSL_CERT_FILE`).
 """
 
