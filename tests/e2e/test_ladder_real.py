@@ -26,7 +26,7 @@ def command_line() -> list[str]:
     at = engine_at()
     if at.is_file():
         return [str(at)]
-    child = Path(__file__).parents[2] / "vllama" / "engines" / "xllamacpp_child.py"
+    child = Path(__file__).parents[2] / "vllama/engines/llamacpp/xllamacpp_child.py"
     return [str(at / "bin" / "python"), "-I", str(child)]
 
 
