@@ -7,7 +7,8 @@ import pytest
 
 from vllama.chat.engine.request import chat_call, completion_call, rendered_call, renders_better
 from vllama.chat.engine.traits import SchemaStyle, Traits
-from vllama.chat.grammar_schema import closed
+from vllama.chat.gbnf import json_grammar
+from vllama.chat.grammar_schema import closed, safe_schema
 from vllama.chat.request import Sampling
 from vllama.chat.template_style import Style
 from vllama.dialects.openai.read import adapt_completion
@@ -16,6 +17,10 @@ SCHEMA = {"type": "object", "properties": {"age": {"type": "integer"}}}
 REFERRED = {"$ref": "#/$defs/a"}
 CLOSED = SCHEMA | {"additionalProperties": False}
 OPENAI = {"type": "json_schema", "json_schema": {"name": "response", "schema": SCHEMA}}
+PATTERN = {"type": "string", "pattern": "^[^a]$"}
+GRAMMAR = Traits(
+    context_length=512, completion_grammar="grammar", schema_style=SchemaStyle.JSON_OBJECT
+)
 # one space at most between two values: a model may not go on with white space
 SPACED = {
     "x-guidance": {
@@ -31,6 +36,14 @@ ROWS = [
     (BARE, SCHEMA, {"json_schema": SPACED | CLOSED}),
     (BARE, "json", {"json_schema": SPACED | {"type": "object"}}),
     (BARE, None, {}),
+    (GRAMMAR, SCHEMA, {"grammar": json_grammar(SCHEMA)}),
+    (GRAMMAR, PATTERN, {"grammar": json_grammar(safe_schema(PATTERN))}),
+    (
+        replace(GRAMMAR, schema_style=SchemaStyle.OPENAI),
+        PATTERN,
+        {"grammar": json_grammar(safe_schema(PATTERN))},
+    ),
+    (GRAMMAR, "json", {"grammar": json_grammar({"type": "object"})}),
     (
         Traits(context_length=512, schema_style=SchemaStyle.JSON_OBJECT),
         SCHEMA,
@@ -41,7 +54,7 @@ ROWS = [
 
 def forms(body):
     """Return what a body says of the answer's form."""
-    fields = ("response_format", "json_schema")
+    fields = ("response_format", "json_schema", "grammar")
     return {name: body[name] for name in fields if name in body}
 
 
@@ -64,10 +77,11 @@ def test_an_openai_clients_completion(given, expected):
     assert forms(json.loads(body)) == expected
 
 
-def test_a_chat_that_the_front_renders_keeps_its_form():
-    chat = chat_call((), Sampling(), BARE, model="m", format=SCHEMA)
-    direct = completion_call("a", Sampling(), BARE, model="m", format=SCHEMA)
-    call = rendered_call(chat.body, "a", BARE)
+@pytest.mark.parametrize("traits", [BARE, GRAMMAR])
+def test_a_chat_that_the_front_renders_keeps_its_form(traits):
+    chat = chat_call((), Sampling(), traits, model="m", format=SCHEMA)
+    direct = completion_call("a", Sampling(), traits, model="m", format=SCHEMA)
+    call = rendered_call(chat.body, "a", traits)
     assert call.path == direct.path
     assert forms(json.loads(call.body)) == forms(json.loads(direct.body)) != {}
 

@@ -27,7 +27,7 @@ from vllama.parsers.tool_calls import CallScanner
 
 # these read a client's request or a model's template; no other may be added without a thought
 OF_REQUESTS = {
-    "chat.go_json", "chat.grammar_schema", "chat.schema", "chat.template_style",
+    "chat.gbnf", "chat.go_json", "chat.grammar_schema", "chat.schema", "chat.template_style",
     "dialects.ollama.read", "dialects.openai.messages", "gotemplate.functions", "gotemplate.lex",
 }  # fmt: skip
 ROOMS = ("chat.", "parsers.", "dialects.", "gotemplate.")

@@ -132,10 +132,11 @@ class Tally:
                 self._template.last_ns = now_ns
                 self._template.tokens += 1
 
-    def take(self, chunk: Chunk, now_ns: int) -> None:
+    def take(self, chunk: Chunk, now_ns: int, *, cut: bool = False) -> None:
         """Take note of the engine's numbers, and of the end of choices.
 
-        Raises EngineCrashed when the engine says that it gave up.
+        `cut`: an end is ours, and the engine has not counted yet. Raises EngineCrashed when the
+        engine says that it gave up.
         """
         if chunk.usage is not None:
             self._usage = chunk.usage
@@ -149,7 +150,9 @@ class Tally:
                 self.finish_reason = choice.finish_reason
                 self._template.last_ns = now_ns
                 self.ended = not self._unfinished
-                if self.counts is not None and (counted := self.counts()) is not None:
+                if self.counts is None or cut:
+                    continue
+                if (counted := self.counts()) is not None:
                     self._usage = msgspec.to_builtins(counted)
 
     def check_complete(self) -> None:
@@ -258,7 +261,7 @@ class Reply:
         except VllamaError as error:
             plain = False
             template.forget()
-            if self._stops is None or not self._stops.is_over:  # else nobody wants to know it
+            if not self._is_over:  # else nobody wants to know it
                 if not out:
                     raise
                 self._failure = error
@@ -267,7 +270,7 @@ class Reply:
             template.forget()
         elif plain and text is not None:
             template.learn(chunk, text, written)
-        if self._stops is not None and self._stops.is_over and not self.has_enough:
+        if self._is_over and not self.has_enough:
             self.has_enough = True
             self.on_enough()
         return written
@@ -291,17 +294,22 @@ class Reply:
         """Return how the dialect reports `error` inside an answer that has begun."""
         return self.writer.fail(error)
 
+    @property
+    def _is_over(self) -> bool:
+        """Whether a stop sequence has ended the answer, and the engine goes on."""
+        return self._stops is not None and self._stops.is_over
+
     def _take(self, payload: bytes, now_ns: int, out: list[bytes]) -> Event | None:
         """Take one event; None for the end of the stream."""
         if payload == DONE:
             self.tally.ended = True
             return None
         event = decode_event(payload)
-        if self._stops is None or not self._stops.is_over:
+        if not self._is_over:
             self.tally.count(event.chunk, now_ns)
         if self._stops is not None:
             self._stops.take(event)
-        self.tally.take(event.chunk, now_ns)
+        self.tally.take(event.chunk, now_ns, cut=self._is_over)
         for step in self._filters:
             step.take(event)
         if not event.silent and (data := self.writer.write(event, self.tally, now_ns)):

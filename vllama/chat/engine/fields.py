@@ -15,6 +15,7 @@ from typing import Any
 
 from vllama.chat.context import answer_limit
 from vllama.chat.engine.traits import SchemaStyle, Traits, once_for_traits
+from vllama.chat.gbnf import json_grammar
 from vllama.chat.grammar_schema import closed, safe_schema
 from vllama.chat.request import Format, Sampling, Think
 from vllama.chat.schema import check_schema
@@ -171,7 +172,10 @@ def put_completion_format(
     inner = wanted.get("json_schema")
     schema = inner.get("schema") if isinstance(inner, Mapping) else wanted.get("schema")
     schema = schema if isinstance(schema, Mapping) and schema else {"type": "object"}
-    if traits.completion_schema is not None:
+    if traits.completion_grammar is not None:
+        is_safe = traits.schema_style is SchemaStyle.JSON_OBJECT  # made so by `response_format`
+        body[traits.completion_grammar] = json_grammar(schema if is_safe else safe_schema(schema))
+    elif traits.completion_schema is not None:
         body[traits.completion_schema] = {"x-guidance": _SPACING} | closed(schema)
     else:
         body["response_format"] = wanted

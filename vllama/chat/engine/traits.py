@@ -109,6 +109,7 @@ class Traits:
     schema_style: SchemaStyle = SchemaStyle.OPENAI
     formats_completions: bool = True  # completions take a format too, not only chats
     # the field of a completion that takes a bare schema in place of `response_format`
+    completion_grammar: str | None = None  # the field that takes a grammar
     completion_schema: str | None = None
 
     # -- routes --

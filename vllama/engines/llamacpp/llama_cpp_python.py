@@ -206,7 +206,7 @@ TRAITS = Traits(
     ),
     seed_bits=32,
     completes_chats=True,
-    formats_completions=False,
+    completion_grammar="grammar",
     logged_usage=read_logged_usage,
 )  # fmt: skip
 
