@@ -1,3 +1,24 @@
-"""vllama: Ollama's API in front of the official vLLM and llama.cpp servers."""
+"""vllama: Ollama's API in front of the official vLLM and llama.cpp servers.
+
+For Python programs: `Server` and `serve` run a server; `resolve`, `plan` and `pull` are in
+`vllama.api`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vllama.api.server import Server, serve
 
 __version__ = "0.1.0"
+__all__ = ["Server", "__version__", "serve"]
+
+
+def __getattr__(name: str) -> Any:
+    # imported when asked for: every command imports this package, and needs none of it
+    if name in ("Server", "serve"):
+        from vllama.api import server
+
+        return getattr(server, name)
+    raise AttributeError(f"module 'vllama' has no attribute {name!r}")

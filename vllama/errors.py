@@ -231,6 +231,12 @@ class ShuttingDown(Busy):
     """The server is stopping."""
 
 
+class ServeFailed(VllamaError):
+    """A server that a Python program wanted ended before it was ready."""
+
+    exit_code = 3
+
+
 class VerifyFailed(VllamaError):
     """An engine cannot be started or asked, so that there is nothing to compare."""
 

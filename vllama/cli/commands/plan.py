@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from vllama.config import Config
     from vllama.models.library import Library
     from vllama.models.resolve.search import Resolution
-    from vllama.models.types import Bundle
 
 EXAMPLES = """\
 \b
@@ -53,26 +52,19 @@ def plan(
 def describe_plan(library: Library, settings: Config, model: str) -> dict[str, Any]:
     """Plan for a model on this disk, or for what a pull would get. Raises what a pull raises."""
     from vllama import config
-    from vllama.errors import ModelNotFound
+    from vllama.api.models import resolve_model
     from vllama.hardware.detect import describe
     from vllama.models.library import make_too_large_error
     from vllama.models.ref import ModelRef
-    from vllama.plan.choose import preferred_formats
-    from vllama.plan.fitting import FitsHere
     from vllama.plan.quant_fallback import forms_here
     from vllama.plan.report import report, tell
     from vllama.server.preflight import gather_facts
 
     facts, environ = gather_facts(settings), config.environ()
-    try:
-        bundle = library.find(model)
+    resolved = resolve_model(library, settings, facts, model)
+    bundle, found = resolved.bundle, resolved.resolution
+    if found is None:
         return tell(facts, bundle, library.info(bundle), environ, forms=forms_here(library, bundle))
-    except ModelNotFound as missing:
-        try:
-            found = library.look_up(model, formats=preferred_formats(facts), fits=FitsHere(facts))
-        except ModelNotFound:
-            raise missing from None
-    bundle = to_come(settings, found)
     more: dict[str, Any] = {
         "files": list_files(found),
         "candidates": list_candidates(found),
@@ -83,31 +75,6 @@ def describe_plan(library: Library, settings: Config, model: str) -> dict[str, A
     refusal = make_too_large_error(ModelRef.parse(model), found, found.shortage, to_load=True)
     platform = describe(facts.platform)
     return report(facts, bundle, refusal, platform=platform, environ=environ, **more)
-
-
-def to_come(settings: Config, found: Resolution) -> Bundle:
-    """Return the bundle that a pull would make, as if it were on this disk."""
-    from vllama import config
-    from vllama.models.hub_cache import HubRepo
-    from vllama.models.ref import ModelRef
-    from vllama.models.types import Bundle, Format
-
-    repository, variant = found.repository, found.variant
-    repo = HubRepo(config.models_settings(settings).hf_cache_dir, repository.hub_id)
-    folder = repo.snapshot(repository.commit)
-    files = tuple(folder / file.path for file in variant.files)
-    return Bundle(
-        name=ModelRef.of_hub(repository.hub_id, variant.label).display,
-        store="hub",
-        format=variant.format,
-        path=files[0] if variant.format is Format.GGUF else folder,
-        files=files,
-        size_bytes=variant.size_bytes,
-        digest="",
-        modified_s=0.0,
-        quant=variant.quant,
-        hub_id=repository.hub_id,
-    )
 
 
 def list_files(found: Resolution) -> list[dict[str, Any]]:

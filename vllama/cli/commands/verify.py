@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -188,24 +189,29 @@ def ask_side(
 ) -> list[Answer]:
     """Start an engine, have it answer all prompts, end it. Raises VllamaError."""
     from vllama import config
+    from vllama.api.server import Server
     from vllama.cli.client import Client
     from vllama.cli.reporter import TerminalReporter
     from vllama.config.parse import whole_path
-    from vllama.errors import VerifyFailed, VllamaError
+    from vllama.errors import ServeFailed, VerifyFailed, VllamaError
     from vllama.verify.ask import Asker
-    from vllama.verify.server import PrivateServer
 
     reporter = TerminalReporter()
 
     def hear(line: str) -> None:
         reporter.loading(f"{side.engine}: {line}")
 
-    server = PrivateServer(
-        side.engine,
+    server = Server(
         whole_path(side.model),
-        context=context,
-        environ=config.environ(),
+        engine=side.engine,
         on_line=hear,
+        context_length=context,
+        # what was named, or nothing: another quantisation would answer another question
+        strict=True,
+        # one request after another, by one process, that stays until the last
+        num_parallel=1,
+        replicas=1,
+        keep_alive=math.inf,
     )
     answers: list[Answer] = []
     try:
@@ -218,6 +224,9 @@ def ask_side(
                 answers.append(asker.ask(prompt))
         more = "" if any(answer.tokens for answer in answers) else ", without log probabilities"
         reporter.note(f"{side.engine}: {len(prompts)} prompts answered{more}")
+    except ServeFailed as error:
+        cause = error.message.partition(": ")[2]
+        raise VerifyFailed(f"cannot verify with {side.engine}: {cause}", hint=error.hint) from error
     except VerifyFailed:
         raise
     except VllamaError as error:
