@@ -6,7 +6,7 @@ from datetime import datetime
 import pytest
 
 from tests.jinja import rendered
-from vllama.chat.context import newest, starts
+from vllama.chat.engine.context import newest, starts
 from vllama.chat.request import Message, ToolCall
 from vllama.errors import BadRequest
 from vllama.parsers.thinking import ends_open

@@ -13,7 +13,7 @@ from tests.cli.conftest import Vllama
 from tests.cli.stub import StubServer, answer
 from tests.cli.terminal import Terminal
 from tests.tiny import write_tiny_gguf
-from vllama.cli.commands.list import COLUMNS
+from vllama.cli.model_view import COLUMNS
 
 # real processes, one after another: not for every save
 pytestmark = pytest.mark.slow

@@ -17,7 +17,7 @@ from tests.cli.stub import StubServer
 from tests.cli.terminal import Terminal
 from tests.hub import Fault, StandInHub
 from tests.tiny import write_tiny_gguf
-from vllama.cli.commands.list import COLUMNS
+from vllama.cli.model_view import COLUMNS
 
 HUB_NAME = "org/tiny-GGUF"
 NAME = "hf.co/org/tiny-GGUF:Q4_K_M"

@@ -5,10 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from vllama.chat.engine.request import chat_call, completion_call, rendered_call, renders_better
+from vllama.chat.engine.request import chat_call, completion_call, rendered_call
 from vllama.chat.engine.traits import SchemaStyle, Traits
 from vllama.chat.gbnf import json_grammar
 from vllama.chat.grammar_schema import closed, safe_schema
+from vllama.chat.prefill import renders_better
 from vllama.chat.request import Sampling
 from vllama.chat.template_style import Style
 from vllama.dialects.openai.read import adapt_completion

@@ -33,7 +33,8 @@ from vllama.models.ref import MAX_NAME, ModelRef
 from vllama.routes import app as app_module
 from vllama.routes import guards as guards_module
 from vllama.routes import tokenizer
-from vllama.routes.app import App, Gateway
+from vllama.routes.app import App
+from vllama.routes.context import Gateway
 from vllama.routes.guards import Guards
 from vllama.routes.prompt import Prompt
 

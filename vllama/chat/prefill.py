@@ -14,8 +14,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from vllama.chat.engine.fields import is_plain_answer
 from vllama.chat.engine.traits import Traits
-from vllama.chat.request import Message
+from vllama.chat.request import Message, Think
+from vllama.chat.template_style import Style
 from vllama.errors import BadRequest
 from vllama.parsers.thinking import ends_open, thinking_opening
 
@@ -47,11 +49,11 @@ def joined(messages: Sequence[Message]) -> Sequence[Message]:
 def joined_bodies(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return OpenAI's messages with the answers at their end in one, as `joined` does."""
     out = list(messages)
-    while len(out) > 1 and _is_plain(out[-1]):
+    while len(out) > 1 and is_plain_answer(out[-1]):
         before, last = out[-2:]
         if not any(value for name, value in last.items() if name != "role"):
             out.pop()
-        elif _is_plain(before):
+        elif is_plain_answer(before):
             texts = (before.get("content"), last.get("content"))
             out[-2:] = [before | last | {"content": "\n\n".join(filter(None, texts))}]
         else:
@@ -97,28 +99,27 @@ def ends_in_answer(messages: object) -> bool:
     return isinstance(last, dict) and last.get("role") == "assistant" and not last.get("tool_calls")
 
 
-def put_continuation(body: dict[str, Any], traits: Traits) -> None:
-    """Ask the engine to continue the last message, if it is an answer and the engine knows how.
-
-    What the client said about it wins.
-    """
-    own = "continue_final_message" in body or "add_generation_prompt" in body
-    if not traits.takes_continue_final_message or own:
-        return
-    messages = body["messages"]
-    if _is_plain(messages[-1]) and messages[-1].get("content"):
-        body["continue_final_message"] = True
-        body["add_generation_prompt"] = False
-
-
 def _is_answer(message: Message) -> bool:
     return message.role == "assistant" and not message.tool_calls
 
 
-def _is_plain(message: dict[str, Any]) -> bool:
-    content = message.get("content")
-    return (
-        message.get("role") == "assistant"
-        and not message.get("tool_calls")
-        and (content is None or isinstance(content, str))
-    )
+def renders_better(
+    messages: Sequence[Message],
+    think: Think,
+    traits: Traits,
+    style: Style,
+    *,
+    plain: bool = False,
+) -> bool:
+    """Tell whether the front should render a chat: the engine would do it wrongly, or slower.
+
+    `plain`: its answer is nothing but text, without thinking or calls.
+    """
+    if plain and traits.chats_by_completion:
+        return True
+    if is_continued(messages) and traits.completes and not traits.takes_continue_final_message:
+        return True
+    if not traits.completes_chats:
+        return False
+    switched = think is not None and bool(style.switches)
+    return switched or any(message.tool_calls for message in messages)

@@ -18,11 +18,10 @@ import msgspec
 
 from vllama.chat.go_template_prompt import go_template
 from vllama.errors import BadModelFile, BadRequest, ModelNotFound, VllamaError
-from vllama.models.convert.quantiser import UNQUANTISED
 from vllama.models.gguf.header import GgufHeader, read_header
 from vllama.models.gguf.lora import check_adapter, is_adapter
 from vllama.models.library import Library
-from vllama.models.quant import find_quant
+from vllama.models.quant import UNQUANTISED, find_quant
 from vllama.models.ref import HUB_HOST, Kind, ModelRef, is_cloud
 from vllama.models.stores.base import sum_real_sizes
 from vllama.models.stores.local import LocalStore

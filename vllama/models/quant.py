@@ -11,6 +11,9 @@ from __future__ import annotations
 import re
 from pathlib import PurePosixPath
 
+UNQUANTISED = frozenset({"F32", "F16", "BF16"})
+
+
 _TOKEN = (
     r"(?:IQ[1-4]_(?:XXS|XS|S|M|NL)|TQ[12]_0|Q1_0"
     r"|Q[2-8]_(?:K(?:_(?:XXL|XL|XS|S|M|L))?|[01](?:_[48]_[48])?)"

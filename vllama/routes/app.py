@@ -6,90 +6,26 @@ passes nothing but `send()` (see docs/decisions).
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from vllama.dialects.errors import anthropic_error, ollama_error, openai_error
 from vllama.errors import Busy, Forbidden, Unauthorized, VllamaError
 from vllama.http.request import ClientGone, Request, now_ns
 from vllama.log_context import Trace, model, trace
-from vllama.metrics import Metrics
-from vllama.routes.anthropic.messages import seed_of
-from vllama.routes.guards import Guards, cors_headers
+from vllama.routes.context import Gateway
+from vllama.routes.guards import cors_headers
+from vllama.routes.openai.common import seed_of
 from vllama.routes.route_table import ROUTES, WHILE_STARTING, WRITES, Handler, methods_of
 
 if TYPE_CHECKING:
-    from vllama.plan.types import Facts
-    from vllama.rendering.renderer import Renderer
-    from vllama.routes.catalog import Catalog
-    from vllama.routes.health import Preload
-    from vllama.scheduler.scheduler import Scheduler
-    from vllama.supervise.external import Watch
-    from vllama.upstream.pool import Upstreams
+    pass
 
 log = logging.getLogger(__name__)
 
 MAX_LOGGED = 1000  # characters of a path, and of an error's text, that stand in the log
-
-
-class Gateway:
-    """What the handlers work with; `environ` is what an engine would be started with.
-
-    It begins with guards and metrics alone: all requests but those for `WHILE_STARTING` wait until
-    it is complete.
-    """
-
-    catalog: Catalog
-    scheduler: Scheduler
-    upstreams: Upstreams
-    renderer: Renderer
-    facts: Facts
-    environ: Mapping[str, str]
-    watch: Watch
-    preload: Preload
-
-    def __init__(self, guards: Guards, metrics: Metrics) -> None:
-        """To be made in the running loop."""
-        self.guards = guards
-        self.metrics = metrics
-        self._complete: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def complete(
-        self,
-        *,
-        catalog: Catalog,
-        scheduler: Scheduler,
-        upstreams: Upstreams,
-        renderer: Renderer,
-        facts: Facts,
-        environ: Mapping[str, str],
-        watch: Watch,
-        preload: Preload,
-    ) -> None:
-        """Take what was still missing, and let the waiting requests go on."""
-        self.catalog, self.scheduler, self.upstreams = catalog, scheduler, upstreams
-        self.renderer, self.facts, self.environ = renderer, facts, environ
-        self.watch, self.preload = watch, preload
-        self._complete.set_result(None)
-
-    def fail(self, error: VllamaError) -> None:
-        """Fail all waiting requests, and those that still come, with `error`."""
-        self._complete.set_exception(error)
-        self._complete.exception()  # else asyncio warns if no request waits for it
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether everything is there."""
-        return self._complete.done() and not self._complete.exception()
-
-    async def completed(self) -> None:
-        """Wait for `complete`. Raises the error of `fail`."""
-        if not self.is_complete:
-            await asyncio.shield(self._complete)  # one cancelled request must not cancel it for all
 
 
 class App:

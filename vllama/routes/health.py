@@ -6,7 +6,6 @@ Apart from the rest, because whoever starts a server asks here first: this impor
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,8 +16,7 @@ from vllama.supervise.external import NOT_YET
 
 if TYPE_CHECKING:
     from vllama.http.request import Request
-    from vllama.models.types import Bundle
-    from vllama.routes.app import Gateway
+    from vllama.routes.context import Gateway
 
 
 # what clients compare: as new as the contract that is implemented here
@@ -46,17 +44,6 @@ async def metrics(gateway: Gateway, request: Request) -> None:
     loaded = sum(view.replicas > 0 for view in views)
     text = gateway.metrics.text(loaded=loaded, queued=sum(view.queued for view in views))
     request.respond(200, text, CONTENT_TYPE.encode())
-
-
-@dataclass(slots=True)
-class Preload:
-    """The model that the server was started with, and what its name stood for once it had loaded.
-
-    Without a name there is none.
-    """
-
-    name: str | None
-    bundle: Bundle | None = None
 
 
 class Obstacle(msgspec.Struct, frozen=True):

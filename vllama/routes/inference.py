@@ -12,9 +12,13 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from vllama import log_context
-from vllama.chat.context import bounded
-from vllama.chat.request import Call
-from vllama.errors import UpstreamError
+from vllama.chat.engine.context import LEAST, bounded
+from vllama.chat.request import (
+    Call,
+    LoadOptions,
+)
+from vllama.engines.base import Mode
+from vllama.errors import CapabilityMissing, UpstreamError
 from vllama.http.request import ClientGone, Request
 from vllama.models.types import Bundle
 from vllama.plan.types import Need
@@ -27,7 +31,15 @@ from vllama.upstream.connection import ConnectionLost
 from vllama.upstream.pool import Upstream
 
 if TYPE_CHECKING:
-    from vllama.routes.app import Gateway
+    from vllama.routes.context import Gateway
+
+
+if TYPE_CHECKING:
+    from vllama.routes.context import Gateway
+
+
+if TYPE_CHECKING:
+    from vllama.routes.context import Gateway
 
 log = logging.getLogger(__name__)
 
@@ -125,3 +137,20 @@ async def relayed(
             usage.completion_tokens,
             estimated=usage.estimated,
         )
+
+
+def need_of(load: LoadOptions, mode: Mode, *, logprobs: bool = False) -> Need:
+    """Return what the load-time options ask of an instance."""
+    return Need(
+        mode=mode,
+        context_length=None if load.num_ctx is None else max(LEAST, load.num_ctx),
+        gpu_layers=load.num_gpu if load.num_gpu is not None and load.num_gpu >= 0 else None,
+        threads=load.num_thread or None,
+        logprobs=logprobs,
+    )
+
+
+class NotSupported(CapabilityMissing):
+    """No engine here can do it."""
+
+    status = 501

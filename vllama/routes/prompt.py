@@ -14,12 +14,11 @@ from dataclasses import replace
 
 import msgspec
 
-from vllama.chat.context import IMAGE_TOKENS, answer_limit, cut_middle, newest, starts
-from vllama.chat.engine.request import renders_better
+from vllama.chat.engine.context import IMAGE_TOKENS, answer_limit, cut_middle, newest, starts
 from vllama.chat.engine.traits import Traits
 from vllama.chat.go_json import encode_json
 from vllama.chat.go_template_prompt import GoTemplate
-from vllama.chat.prefill import continued, is_continued
+from vllama.chat.prefill import continued, is_continued, renders_better
 from vllama.chat.request import Fitting, Message, Think
 from vllama.chat.template_style import marks_thinking, style_of, template_switches
 from vllama.chat.template_variables import template_variables

@@ -17,7 +17,7 @@ from vllama.plan.fitting import FitsHere
 from vllama.routes.inference import unless_gone
 
 if TYPE_CHECKING:
-    from vllama.routes.app import Gateway
+    from vllama.routes.context import Gateway
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from vllama.routes.openai import chat as openai_chat
 
 if TYPE_CHECKING:
     from vllama.http.request import Request
-    from vllama.routes.app import Gateway
+    from vllama.routes.context import Gateway
 
 Handler: TypeAlias = "Callable[[Gateway, Request], Awaitable[None]]"
 Methods: TypeAlias = "Mapping[str, Handler]"

@@ -10,38 +10,30 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from vllama.chat.engine.traits import Traits
 from vllama.chat.go_json import Fields, decode_object, encode_json
 from vllama.chat.request import Call
-from vllama.dialects.errors import clean_engine_error
 from vllama.dialects.ollama.read import parse_model_field
 from vllama.dialects.openai.extras import take_extras
 from vllama.dialects.openai.read import parse_openai
-from vllama.engines.base import Mode, Settings
-from vllama.errors import BadRequest, CapabilityMissing
+from vllama.engines.base import Mode
+from vllama.errors import BadRequest
 from vllama.http.request import Request
-from vllama.models.types import Bundle, Capability, Format
-from vllama.plan.types import Need
+from vllama.models.types import Format
 from vllama.routes import tokenizer
 from vllama.routes.catalog import Entry
-from vllama.routes.inference import leased, unless_gone
-from vllama.routes.ollama.common import found, need_of
+from vllama.routes.engine_routes import fetched, need, possible
+from vllama.routes.inference import NotSupported, leased, need_of, unless_gone
+from vllama.routes.ollama.common import found
 from vllama.routes.ollama.models import named
-from vllama.routes.openai.chat import model_of
+from vllama.routes.openai.common import model_of
 from vllama.scheduler.instance import Lease
 from vllama.units import parse_keep_alive
 from vllama.upstream.pool import Upstream
 
 if TYPE_CHECKING:
-    from vllama.routes.app import Gateway
+    from vllama.routes.context import Gateway
 
 TEXT_FIELDS = ("text", "content", "prompt")
-
-
-class NotSupported(CapabilityMissing):
-    """No engine here can do it."""
-
-    status = 501
 
 
 async def tokenize(gateway: Gateway, request: Request) -> None:
@@ -113,17 +105,6 @@ async def rerank(gateway: Gateway, request: Request) -> None:
     await leased(gateway, request, entry.bundle, need_of(load, mode), extras.keep_alive, use)
 
 
-def possible(gateway: Gateway, bundle: Bundle, mode: Mode) -> list[Traits]:
-    """Return what the engines here would offer of a model: no model is loaded to say no."""
-    found = gateway.facts.found
-    settings = Settings(mode=mode, alias=bundle.name, context_length=1)
-    return [
-        found.engines[name].traits(bundle, settings)
-        for name in found.installations
-        if bundle.format in found.engines[name].formats
-    ]
-
-
 def check_documents(body: dict[str, Any]) -> None:
     """Refuse what no engine can rank. Raises BadRequest."""
     if not isinstance(body.get("query"), str):
@@ -138,31 +119,11 @@ def check_documents(body: dict[str, Any]) -> None:
         raise BadRequest("Invalid value for 'top_n': expected an integer >= 0.")
 
 
-async def fetched(upstream: Upstream, call: Call, what: str) -> bytes:
-    """Return an engine's answer to a route that it may lack. Raises NotSupported for "cannot what".
-
-    A server elsewhere shows what it has only when it is asked.
-    """
-    answer = await upstream.fetch(call)
-    if answer.status in (404, 405, 501):
-        raise NotSupported(f"cannot {what}: its engine has no such route, or not for this model")
-    if answer.status != 200:
-        raise clean_engine_error(answer.status, answer.body)
-    return answer.body
-
-
 async def asked(gateway: Gateway, request: Request) -> tuple[str, Fields, Entry]:
     """Return the name, the fields and the model of a request."""
     body: dict[str, Any] = parse_model_field(await request.body())
     name = named(body)
     return name, Fields(body, "TokenizeRequest"), await found(gateway, name)
-
-
-def need(entry: Entry) -> Need:
-    """Return what the model is loaded for: vectors if it makes nothing else."""
-    _, load = entry.options({})
-    chats = Capability.COMPLETION in entry.info.capabilities
-    return need_of(load, Mode.CHAT if chats else Mode.EMBED)
 
 
 def keep_alive(fields: Fields) -> float | None:

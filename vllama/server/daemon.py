@@ -37,9 +37,8 @@ from vllama.plan.choose import choose_engine, loadable_formats
 from vllama.plan.fitting import FitsHere
 from vllama.plan.types import Facts, Need
 from vllama.rendering.renderer import Renderer
-from vllama.routes.app import Gateway
 from vllama.routes.catalog import Catalog
-from vllama.routes.health import Preload
+from vllama.routes.context import Gateway, Preload
 from vllama.scheduler.scheduler import Scheduler
 from vllama.scheduler.state import Limits
 from vllama.server.engine_hooks import EngineHooks

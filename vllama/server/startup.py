@@ -24,7 +24,8 @@ from vllama.http.server import Server, bind
 from vllama.http.watchdog import watched
 from vllama.metrics import Metrics
 from vllama.models.library import open_library
-from vllama.routes.app import App, Gateway
+from vllama.routes.app import App
+from vllama.routes.context import Gateway
 from vllama.server.daemon import Daemon
 from vllama.server.preflight import (
     check_engine,

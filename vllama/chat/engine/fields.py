@@ -13,7 +13,7 @@ import binascii
 from collections.abc import Mapping
 from typing import Any
 
-from vllama.chat.context import answer_limit
+from vllama.chat.engine.context import answer_limit
 from vllama.chat.engine.traits import SchemaStyle, Traits, once_for_traits
 from vllama.chat.gbnf import json_grammar
 from vllama.chat.grammar_schema import closed, safe_schema
@@ -298,3 +298,27 @@ def _media_type(data: str) -> str | None:
     if head[:4] == b"RIFF":
         return {b"WEBP": "image/webp", b"WAVE": "audio/wav"}.get(head[8:12])
     return next((kind for prefix, kind in _SIGNATURES if head.startswith(prefix)), None)
+
+
+def put_continuation(body: dict[str, Any], traits: Traits) -> None:
+    """Ask the engine to continue the last message, if it is an answer and the engine knows how.
+
+    What the client said about it wins.
+    """
+    own = "continue_final_message" in body or "add_generation_prompt" in body
+    if not traits.takes_continue_final_message or own:
+        return
+    messages = body["messages"]
+    if is_plain_answer(messages[-1]) and messages[-1].get("content"):
+        body["continue_final_message"] = True
+        body["add_generation_prompt"] = False
+
+
+def is_plain_answer(message: dict[str, Any]) -> bool:
+    """Tell whether a message of OpenAI's form is an answer of text alone."""
+    content = message.get("content")
+    return (
+        message.get("role") == "assistant"
+        and not message.get("tool_calls")
+        and (content is None or isinstance(content, str))
+    )

@@ -20,6 +20,7 @@ from vllama.chat.engine.fields import (
     need_logprobs,
     need_tools,
     put_completion_format,
+    put_continuation,
     put_max_tokens,
     put_model,
     put_sampling,
@@ -28,9 +29,7 @@ from vllama.chat.engine.fields import (
 )
 from vllama.chat.engine.traits import Traits, VectorStyle
 from vllama.chat.go_json import encode_json
-from vllama.chat.prefill import is_continued, put_continuation
 from vllama.chat.request import Call, Format, Message, Sampling, Think, ToolCall
-from vllama.chat.template_style import Style
 
 CHAT_PATH = "/v1/chat/completions"
 COMPLETION_PATH = "/v1/completions"
@@ -185,28 +184,6 @@ _OF_CHATS = (
     "messages", "tools", "tool_choice", "parallel_tool_calls", "chat_template_kwargs",
     "reasoning_effort", "response_format", "logprobs", "top_logprobs",
 )  # fmt: skip
-
-
-def renders_better(
-    messages: Sequence[Message],
-    think: Think,
-    traits: Traits,
-    style: Style,
-    *,
-    plain: bool = False,
-) -> bool:
-    """Tell whether the front should render a chat: the engine would do it wrongly, or slower.
-
-    `plain`: its answer is nothing but text, without thinking or calls.
-    """
-    if plain and traits.chats_by_completion:
-        return True
-    if is_continued(messages) and traits.completes and not traits.takes_continue_final_message:
-        return True
-    if not traits.completes_chats:
-        return False
-    switched = think is not None and bool(style.switches)
-    return switched or any(message.tool_calls for message in messages)
 
 
 def rendered_call(body: bytes, prompt: str | Sequence[int], traits: Traits) -> Call:

@@ -9,9 +9,8 @@ from typing import Protocol
 
 from vllama.cli.chat.images import names_image
 from vllama.cli.chat.session import Session
-from vllama.cli.commands.list import COLUMNS as LIST_COLUMNS
-from vllama.cli.commands.list import make_rows
-from vllama.cli.model_view import format_sections, make_sections
+from vllama.cli.model_view import COLUMNS as LIST_COLUMNS
+from vllama.cli.model_view import format_sections, make_rows, make_sections
 from vllama.cli.output import say, show_error, show_table
 from vllama.errors import ModelNotFound
 from vllama.models.modelfile import parse_parameter

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
+from vllama.cli.model_view import COLUMNS, make_rows
 from vllama.cli.options import AsJson, argument
 
 if TYPE_CHECKING:
     from vllama.models.library import Library
     from vllama.models.types import Bundle, Skipped
 
-COLUMNS = ("NAME", "ID", "SIZE", "MODIFIED", "FORMAT", "QUANT", "STORE")
-"""Ollama's four first: scripts count on them."""
 
 EXAMPLES = """\
 \b
@@ -42,42 +39,6 @@ def list_models(
     show_table(COLUMNS, make_rows(entries))
     for one in skipped:
         say_aside(f"left out: {one.name} ({one.store}, {one.path}): {one.reason}")
-
-
-def make_rows(models: Sequence[Mapping[str, object]], start: str = "") -> list[tuple[str, ...]]:
-    """Return table rows of entries as in `/api/tags` whose names begin with `start`."""
-    from vllama.units import format_bytes_decimal
-
-    now_s = time.time()
-    return [
-        (
-            name,
-            str(model.get("digest", ""))[:12],
-            format_bytes_decimal(int(str(model.get("size") or 0))),
-            _ago(str(model.get("modified_at", "")), now_s),
-            _word(model, "format"),
-            _word(model, "quantization_level"),
-            str(model.get("store") or "-"),
-        )
-        for model in models
-        if (name := str(model.get("name", ""))).lower().startswith(start)
-    ]
-
-
-def _word(model: Mapping[str, object], key: str) -> str:
-    """Return one of the details; `-` for none, so that no column is empty."""
-    details = model.get("details")
-    value = details.get(key) if isinstance(details, Mapping) else None
-    return str(value or "-")
-
-
-def _ago(stamp: str, now_s: float) -> str:
-    from vllama.units import format_ago, parse_rfc3339
-
-    try:
-        return format_ago(max(0.0, now_s - parse_rfc3339(stamp)))
-    except ValueError:  # other servers may leave it out
-        return ""
 
 
 def _entry(library: Library, bundle: Bundle) -> dict[str, object]:

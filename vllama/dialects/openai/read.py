@@ -24,6 +24,7 @@ from vllama.chat.engine.fields import (
     need_logprobs,
     parse_effort,
     put_completion_format,
+    put_continuation,
     put_max_tokens,
     put_model,
     put_sampling,
@@ -31,7 +32,7 @@ from vllama.chat.engine.fields import (
 )
 from vllama.chat.engine.traits import Traits, once_for_traits
 from vllama.chat.go_json import check_messages, decode_object, kind
-from vllama.chat.prefill import joined_bodies, put_continuation
+from vllama.chat.prefill import joined_bodies
 from vllama.chat.reply import ReplyOptions
 from vllama.chat.request import Sampling
 from vllama.chat.schema import check_schema

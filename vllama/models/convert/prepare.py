@@ -22,13 +22,13 @@ from vllama.models.convert.job import (
 from vllama.models.convert.quantiser import (
     DEFAULT,
     DIRECT,
-    UNQUANTISED,
     check_requantise,
     choose_intermediate,
     parse_quant,
 )
 from vllama.models.convert.workspace import UNDONE_BY_NOBODY
 from vllama.models.create import check_new_name
+from vllama.models.quant import UNQUANTISED
 from vllama.models.ref import ModelRef
 from vllama.models.types import Capability, Format, ModelInfo
 

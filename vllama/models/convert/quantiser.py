@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vllama.errors import BadRequest
+from vllama.models.quant import UNQUANTISED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +52,6 @@ BITS: Mapping[str, float] = {
 Those that llama.cpp makes only with an importance matrix are left out.
 """
 DEFAULT = "Q4_K_M"
-UNQUANTISED = frozenset({"F32", "F16", "BF16"})
 DIRECT = frozenset({"F32", "F16", "BF16", "Q8_0"})
 """What the converter writes by itself (its `--outtype`)."""
 SPARE = 1.3

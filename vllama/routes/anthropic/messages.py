@@ -8,39 +8,28 @@ See docs/reference/ollama-api.md#messages.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from vllama.chat.filters import StopFilter
-from vllama.chat.reply import ReplyOptions
 from vllama.chat.request import Fitting, Sampling
 from vllama.dialects.anthropic.read import parse_messages
 from vllama.dialects.anthropic.write import MessagesWriter, estimate_tokens, too_long
-from vllama.dialects.blocks import BlockWriter
-from vllama.dialects.openai.extras import Extras
 from vllama.dialects.openai.values import conversation
 from vllama.engines.base import Mode
-from vllama.errors import CapabilityMissing, ContextOverflow
+from vllama.errors import ContextOverflow
 from vllama.http.request import Request
-from vllama.models.types import Capability
-from vllama.relay.relay import COUNT_HEADER, ESTIMATE, Relay
-from vllama.routes.affinity import of_messages
-from vllama.routes.catalog import Entry
-from vllama.routes.chat_pipeline import turn_of, with_own
-from vllama.routes.inference import leased, relayed
-from vllama.routes.ollama.common import need_of
-from vllama.routes.openai.chat import fitting_of, ignored_header, model_of
-from vllama.routes.prompt import dropped_header
+from vllama.relay.relay import COUNT_HEADER, ESTIMATE
+from vllama.routes.chat_pipeline import turn_of
+from vllama.routes.inference import leased, need_of
+from vllama.routes.openai.common import chat_model, prepared, relay_blocks, seed_of
 from vllama.scheduler.instance import Lease
 from vllama.upstream.pool import Upstream
 
 if TYPE_CHECKING:
-    from vllama.routes.app import Gateway
+    from vllama.routes.context import Gateway
 
 
 async def messages(gateway: Gateway, request: Request) -> None:
@@ -114,69 +103,6 @@ async def count_tokens(gateway: Gateway, request: Request) -> None:
 
 
 # -- for every dialect of this kind -----------------------------------------------------------
-
-
-async def chat_model(gateway: Gateway, name: str) -> Entry:
-    """Return the model, which must be one that chats. Raises ModelNotFound, CapabilityMissing."""
-    entry = await model_of(gateway, name)
-    if Capability.COMPLETION not in entry.info.capabilities:
-        raise CapabilityMissing(f'"{name}" does not support chat')
-    return entry
-
-
-def prepared(entry: Entry, chat: dict[str, Any], extras: Extras) -> dict[str, Any]:
-    """Complete a chat request with what belongs to the model: its own turns, its sampling.
-
-    What the model cannot do about thinking is left out in silence.
-    """
-    defaults, _ = entry.options(extras.options)
-    out = {"temperature": defaults.temperature, "top_p": defaults.top_p, **chat}
-    out = with_own(out, entry.bundle)
-    if Capability.THINKING not in entry.info.capabilities:
-        out.pop("reasoning_effort", None)
-    return out
-
-
-async def relay_blocks(
-    gateway: Gateway,
-    request: Request,
-    entry: Entry,
-    chat: dict[str, Any],
-    make: Callable[[ReplyOptions], BlockWriter],
-    *,
-    extras: Extras,
-    truncate: bool = False,
-    ignored: Sequence[str] = (),
-) -> None:
-    """Serve a chat request in OpenAI's form with the writer that `make` builds.
-
-    `truncate`: what is too long may be cut, unless the request says otherwise.
-    """
-    defaults, load = entry.options(extras.options)
-    fitting = fitting_of(request, extras, defaults, truncate=truncate)
-
-    async def use(lease: Lease, upstream: Upstream) -> None:
-        traits = lease.traits
-        body, sampling, stops = chat, defaults, None
-        if (stop := chat.get("stop")) and not traits.names_stop:  # it must be known which it was
-            body = {name: value for name, value in chat.items() if name != "stop"}
-            sampling = msgspec.structs.replace(defaults, stop=())
-            stops = StopFilter(stop, cuts=True)
-        turn = await turn_of(
-            entry, body, gateway.renderer, upstream, traits, defaults=sampling, fitting=fitting
-        )
-        headers = ignored_header(ignored) | dropped_header(turn.prompt)
-        reply = turn.reply(make(turn.options), stops=stops)
-        relay = Relay(request, reply, whole=not turn.options.stream, headers=headers)
-        await relayed(gateway, request, entry.bundle, relay, upstream, turn.call)
-
-    need, prefix = need_of(load, Mode.CHAT), of_messages(chat.get("messages"))
-    await leased(gateway, request, entry.bundle, need, extras.keep_alive, use, prefix)
-
-
-def seed_of(request: Request) -> str:
-    """Return 24 hexadecimal digits that are this request's own."""
-    return hashlib.blake2b(request.number.encode(), digest_size=12).hexdigest()
 
 
 def _identify(request: Request) -> str:

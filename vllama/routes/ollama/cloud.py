@@ -14,7 +14,7 @@ from vllama.models.ref import CloudDisabled, ModelRef
 from vllama.routes.ollama.models import named, send_error, send_line
 
 if TYPE_CHECKING:
-    from vllama.routes.app import Gateway
+    from vllama.routes.context import Gateway
 
 SIGN_IN = "https://ollama.com/connect"
 

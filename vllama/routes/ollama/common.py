@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from vllama.chat.context import LEAST
 from vllama.chat.engine.request import chat_call, completion_call
 from vllama.chat.engine.traits import Traits
 from vllama.chat.reply import Reply
@@ -19,14 +18,12 @@ from vllama.chat.request import (
     ChatRequest,
     Fitting,
     GenerateRequest,
-    LoadOptions,
     Message,
     Sampling,
     Think,
 )
 from vllama.dialects.ollama.objects import load_reply
 from vllama.dialects.ollama.write import JSON
-from vllama.engines.base import Mode
 from vllama.errors import BadRequest, CapabilityMissing, ModelNotFound
 from vllama.http.request import Request, now_ns
 from vllama.models.types import Capability
@@ -39,7 +36,7 @@ from vllama.units import rfc3339_utc
 from vllama.upstream.pool import Upstream
 
 if TYPE_CHECKING:
-    from vllama.routes.app import Gateway
+    from vllama.routes.context import Gateway
 
 # an engine's stream that ends before its first token
 NOTHING = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"length"}]}\n\n'
@@ -51,17 +48,6 @@ async def found(gateway: Gateway, name: str, text: str = "model '{}' not found")
         return await gateway.catalog.find(name)
     except ModelNotFound as error:
         raise ModelNotFound(name, message=text.format(name)) from error
-
-
-def need_of(load: LoadOptions, mode: Mode, *, logprobs: bool = False) -> Need:
-    """Return what the load-time options ask of an instance."""
-    return Need(
-        mode=mode,
-        context_length=None if load.num_ctx is None else max(LEAST, load.num_ctx),
-        gpu_layers=load.num_gpu if load.num_gpu is not None and load.num_gpu >= 0 else None,
-        threads=load.num_thread or None,
-        logprobs=logprobs,
-    )
 
 
 def fitting_of(asked: ChatRequest | GenerateRequest, sampling: Sampling) -> Fitting:

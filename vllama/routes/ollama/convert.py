@@ -20,7 +20,7 @@ from vllama.routes.inference import unless_gone
 from vllama.routes.ollama.models import pull_line
 
 if TYPE_CHECKING:
-    from vllama.routes.app import Gateway
+    from vllama.routes.context import Gateway
 
 Send = Callable[[object], Awaitable[None]]
 

@@ -36,7 +36,7 @@ from vllama.routes.pull_stream import pulled
 from vllama.units import format_bytes_decimal
 
 if TYPE_CHECKING:
-    from vllama.routes.app import Gateway
+    from vllama.routes.context import Gateway
 
 BLOBS = "/api/blobs/"
 PIECE_BYTES = 1024 * 1024

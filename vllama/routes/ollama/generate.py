@@ -23,7 +23,7 @@ from vllama.models.types import Capability
 from vllama.relay.relay import Relay
 from vllama.routes.affinity import of_text
 from vllama.routes.catalog import Entry
-from vllama.routes.inference import leased, relayed
+from vllama.routes.inference import leased, need_of, relayed
 from vllama.routes.ollama.common import (
     answer_nothing,
     answer_rendered,
@@ -34,7 +34,6 @@ from vllama.routes.ollama.common import (
     fitting_of,
     found,
     loaded_only,
-    need_of,
     template_think,
     text_call,
     unloaded,
@@ -47,7 +46,7 @@ from vllama.scheduler.instance import Lease
 from vllama.upstream.pool import Upstream
 
 if TYPE_CHECKING:
-    from vllama.routes.app import Gateway
+    from vllama.routes.context import Gateway
 
 
 async def generate(gateway: Gateway, request: Request) -> None:

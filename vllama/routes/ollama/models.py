@@ -32,7 +32,7 @@ from vllama.units import rfc3339_local
 
 if TYPE_CHECKING:
     from vllama.plan.types import Plan
-    from vllama.routes.app import Gateway
+    from vllama.routes.context import Gateway
     from vllama.scheduler.views import FailureView
 
 # "for ever" in Ollama: now plus the largest duration that Go can hold

@@ -24,14 +24,14 @@ from vllama.http.request import JSON, Request
 from vllama.relay.relay import Relay
 from vllama.routes.catalog import Entry
 from vllama.routes.chat_pipeline import turn_of
-from vllama.routes.inference import leased, relayed, unless_gone
-from vllama.routes.openai.chat import model_of
-from vllama.routes.tokens import NotSupported, fetched, need, possible
+from vllama.routes.engine_routes import fetched, need, possible
+from vllama.routes.inference import NotSupported, leased, relayed, unless_gone
+from vllama.routes.openai.common import model_of
 from vllama.scheduler.instance import Lease
 from vllama.upstream.pool import Upstream
 
 if TYPE_CHECKING:
-    from vllama.routes.app import Gateway
+    from vllama.routes.context import Gateway
 
 MAX_FORM_BYTES = 25 * 1024 * 1024 + 64 * 1024
 """Ollama's and OpenAI's limit for the file, and room for the fields."""

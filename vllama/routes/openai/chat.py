@@ -9,14 +9,11 @@ See docs/reference/ollama-api.md#openai-chat-completions, #openai-completions.
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from vllama.chat.engine.fields import effort_of, parse_effort
-from vllama.chat.request import Fitting, Sampling
 from vllama.dialects.ollama.embeddings import (
     base64s,
     embeddings_reply,
@@ -25,43 +22,26 @@ from vllama.dialects.ollama.embeddings import (
     parse_embeddings,
 )
 from vllama.dialects.openai.choices import Part, parse_n, reseeded
-from vllama.dialects.openai.extras import Extras, take_extras, with_effort
+from vllama.dialects.openai.extras import take_extras, with_effort
 from vllama.dialects.openai.read import parse_openai
 from vllama.dialects.openai.whole import WholeWriter
 from vllama.dialects.openai.write import StreamWriter
 from vllama.engines.base import Mode
-from vllama.errors import BadRequest, CapabilityMissing, ModelNotFound
+from vllama.errors import CapabilityMissing
 from vllama.http.request import Request
 from vllama.models.types import Bundle, Capability
 from vllama.routes.affinity import of_messages
-from vllama.routes.catalog import Entry
 from vllama.routes.chat_pipeline import turn_of, with_own
-from vllama.routes.inference import leased, unless_gone
-from vllama.routes.ollama.common import need_of
-from vllama.routes.ollama.embed import check_inputs, embed_all
+from vllama.routes.embedding import check_inputs, embed_all
+from vllama.routes.inference import leased, need_of, unless_gone
+from vllama.routes.openai.common import fitting_of, may_truncate, model_of
 from vllama.routes.openai.multi_choice import Choice, relay_choices
 from vllama.routes.prompt import dropped_header
 from vllama.scheduler.instance import Lease
 from vllama.upstream.pool import Upstream
 
 if TYPE_CHECKING:
-    from vllama.routes.app import Gateway
-
-IGNORED_HEADER = "x-vllama-ignored"
-TRUNCATE_HEADER = b"x-vllama-truncate"
-MAX_NAMED = 10
-
-_UNSAFE = re.compile(r"[^A-Za-z0-9_.\[\]-]")
-
-
-async def model_of(gateway: Gateway, name: object) -> Entry:
-    """Return the model that a body names. Raises BadRequest, ModelNotFound."""
-    if not isinstance(name, str) or not name:
-        raise BadRequest("you must provide a model parameter")
-    try:
-        return await gateway.catalog.find(name)
-    except ModelNotFound as error:
-        raise ModelNotFound(name, message=f"model '{name}' not found") from error
+    from vllama.routes.context import Gateway
 
 
 def row(bundle: Bundle) -> dict[str, object]:
@@ -141,38 +121,6 @@ async def chat(gateway: Gateway, request: Request) -> None:
 
     prefix = of_messages(body.get("messages"))
     await leased(gateway, request, entry.bundle, need, extras.keep_alive, use, prefix)
-
-
-def fitting_of(
-    request: Request, extras: Extras, sampling: Sampling, *, truncate: bool = True
-) -> Fitting:
-    """Return what may be done so that a request fits its context; `truncate` is the default."""
-    return Fitting(
-        truncate=may_truncate(request, extras, default=truncate),
-        shift=extras.shift,
-        num_keep=sampling.num_keep,
-    )
-
-
-def may_truncate(request: Request, extras: Extras, *, default: bool) -> bool:
-    """Tell whether what is too long may be cut: the body's word, else the header's, else `default`.
-
-    The header is for clients that cannot add a field. Raises BadRequest.
-    """
-    if extras.truncate is not None:
-        return extras.truncate
-    if TRUNCATE_HEADER not in request.headers:
-        return default
-    said = request.header(TRUNCATE_HEADER).strip().lower()
-    if said not in ("", "true", "false"):
-        raise BadRequest(f"cannot read header 'x-vllama-truncate: {said[:80]}': not true or false")
-    return said == "true" if said else default
-
-
-def ignored_header(names: Sequence[str]) -> dict[str, str]:
-    """Return the header that names what had no effect: a few, with nothing that ends a line."""
-    shown = ", ".join(_UNSAFE.sub("_", name) for name in names[:MAX_NAMED])
-    return {IGNORED_HEADER: shown} if names else {}
 
 
 async def embeddings(gateway: Gateway, request: Request) -> None:

@@ -29,9 +29,8 @@ from vllama.rendering.renderer import Renderer
 from vllama.routes.affinity import of_text
 from vllama.routes.catalog import Entry
 from vllama.routes.chat_pipeline import Turn, turn_of, with_own
-from vllama.routes.inference import leased
-from vllama.routes.ollama.common import need_of
-from vllama.routes.openai.chat import fitting_of, ignored_header, model_of
+from vllama.routes.inference import leased, need_of
+from vllama.routes.openai.common import fitting_of, ignored_header, model_of
 from vllama.routes.openai.multi_choice import Choice, relay_choices
 from vllama.routes.prompt import Prompt, dropped_header
 from vllama.routes.prompt_templates import insertion
@@ -39,7 +38,7 @@ from vllama.scheduler.instance import Lease
 from vllama.upstream.pool import Upstream
 
 if TYPE_CHECKING:
-    from vllama.routes.app import Gateway
+    from vllama.routes.context import Gateway
 
 
 async def completions(gateway: Gateway, request: Request) -> None:

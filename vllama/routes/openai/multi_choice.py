@@ -20,7 +20,7 @@ from vllama.routes.inference import relayed
 from vllama.upstream.pool import Upstream
 
 if TYPE_CHECKING:
-    from vllama.routes.app import Gateway
+    from vllama.routes.context import Gateway
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):

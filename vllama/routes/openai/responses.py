@@ -16,10 +16,10 @@ from vllama.dialects.responses.read import parse_responses
 from vllama.dialects.responses.write import ResponsesWriter
 from vllama.errors import BadRequest
 from vllama.http.request import MAX_BODY_BYTES, BodyTooLarge, Request
-from vllama.routes.anthropic.messages import chat_model, prepared, relay_blocks, seed_of
+from vllama.routes.openai.common import chat_model, prepared, relay_blocks, seed_of
 
 if TYPE_CHECKING:
-    from vllama.routes.app import Gateway
+    from vllama.routes.context import Gateway
 
 MAX_FRAMES = 1000
 """Of zstd, or members of gzip, in one body; programs that compress in parallel make some."""

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from vllama.chat.context import answer_limit, bounded, cut_middle
+from vllama.chat.engine.context import answer_limit, bounded, cut_middle
 from vllama.chat.engine.traits import Traits
 
 PLAIN = Traits(context_length=4096)

@@ -1,0 +1,88 @@
+"""What all handlers are given: the parts of the running server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from vllama.errors import VllamaError
+from vllama.metrics import Metrics
+from vllama.routes.guards import Guards
+
+if TYPE_CHECKING:
+    from vllama.models.types import Bundle
+    from vllama.plan.types import Facts
+    from vllama.rendering.renderer import Renderer
+    from vllama.routes.catalog import Catalog
+    from vllama.scheduler.scheduler import Scheduler
+    from vllama.supervise.external import Watch
+    from vllama.upstream.pool import Upstreams
+
+
+@dataclass(slots=True)
+class Preload:
+    """The model that the server was started with, and what its name stood for once it had loaded.
+
+    Without a name there is none.
+    """
+
+    name: str | None
+    bundle: Bundle | None = None
+
+
+class Gateway:
+    """What the handlers work with; `environ` is what an engine would be started with.
+
+    It begins with guards and metrics alone: all requests but those for `WHILE_STARTING` wait until
+    it is complete.
+    """
+
+    catalog: Catalog
+    scheduler: Scheduler
+    upstreams: Upstreams
+    renderer: Renderer
+    facts: Facts
+    environ: Mapping[str, str]
+    watch: Watch
+    preload: Preload
+
+    def __init__(self, guards: Guards, metrics: Metrics) -> None:
+        """To be made in the running loop."""
+        self.guards = guards
+        self.metrics = metrics
+        self._complete: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def complete(
+        self,
+        *,
+        catalog: Catalog,
+        scheduler: Scheduler,
+        upstreams: Upstreams,
+        renderer: Renderer,
+        facts: Facts,
+        environ: Mapping[str, str],
+        watch: Watch,
+        preload: Preload,
+    ) -> None:
+        """Take what was still missing, and let the waiting requests go on."""
+        self.catalog, self.scheduler, self.upstreams = catalog, scheduler, upstreams
+        self.renderer, self.facts, self.environ = renderer, facts, environ
+        self.watch, self.preload = watch, preload
+        self._complete.set_result(None)
+
+    def fail(self, error: VllamaError) -> None:
+        """Fail all waiting requests, and those that still come, with `error`."""
+        self._complete.set_exception(error)
+        self._complete.exception()  # else asyncio warns if no request waits for it
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether everything is there."""
+        return self._complete.done() and not self._complete.exception()
+
+    async def completed(self) -> None:
+        """Wait for `complete`. Raises the error of `fail`."""
+        if not self.is_complete:
+            await asyncio.shield(self._complete)  # one cancelled request must not cancel it for all
