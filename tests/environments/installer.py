@@ -3,7 +3,7 @@
 `Fake` writes it into a folder for PATH. A requirement `name==version` becomes an installed
 distribution with a program of that name. Some names behave badly:
 `hang` waits for ever, `broken-once` fails like a full disk the first time, `nowhere` cannot be
-found, `mute` gets a program that fails.
+found, nor can `torch` where its build is to be chosen, `mute` gets a program that fails.
 """
 
 from __future__ import annotations
@@ -42,6 +42,9 @@ for requirement in args[args.index("--python") + 2 :]:
         sys.exit("error: No solution found when resolving dependencies\\n  cause: Because nowhere "
                  "was not found in the package registry and you require nowhere, we can conclude "
                  "that your requirements are unsatisfiable.")
+    if name == "torch" and "UV_TORCH_BACKEND" in os.environ:
+        sys.exit("error: Request failed after 3 retries\\n  cause: dns error\\n"
+                 "  cause: failed to lookup address information: Name or service not known")
     tried = home / "tried"
     if name == "broken-once" and not tried.exists():
         tried.touch()

@@ -295,3 +295,14 @@ def test_the_uv_that_comes_with_us_obeys_settings_of_pip(tmp_path: Path, by_file
     assert said.stdout == "red\n"
     marker = json.loads((folder / "vllama-environment.json").read_text())
     assert marker == {"requirements": ["colours==1.0"], "arguments": []}
+
+
+def test_pytorch_without_an_index_of_its_own(uv: Fake, folder: Path) -> None:
+    lines: list[str] = []
+    torch = Step(requirements=("torch==2",))
+    made(uv, folder, torch, extra_env={"UV_TORCH_BACKEND": "auto"}, on_line=lines.append)
+    _, chosen, usual = uv.calls
+    assert chosen["args"] == usual["args"]
+    assert chosen["env"]["UV_TORCH_BACKEND"] == "auto" and "UV_TORCH_BACKEND" not in usual["env"]
+    assert "PyTorch's own index cannot be reached: taking its usual build" in lines
+    assert find_existing(folder, ["torch==2"])

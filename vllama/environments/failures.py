@@ -28,6 +28,8 @@ COMPILER = (
     "install a C++ compiler (Debian: apt install build-essential; macOS: xcode-select --install)"
 )
 
+UNREACHABLE = "the package index cannot be reached"
+
 # In order: what makes others follow comes first. An unreachable index ends in "no such version".
 PATTERNS = (
     _Pattern(
@@ -47,7 +49,7 @@ PATTERNS = (
         r"|no route to host|NewConnectionError|ConnectTimeout|ReadTimeout|connect timeout"
         r"|Cannot connect to proxy|error sending request|failed to fetch|operation timed out"
         r"|connection reset|IncompleteRead|ProtocolError",
-        "the package index cannot be reached",
+        UNREACHABLE,
         "check the network (HTTPS_PROXY, PIP_INDEX_URL), and run the command again: "
         "it goes on where it was",
     ),

@@ -13,13 +13,13 @@ import shutil
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from vllama import private
-from vllama.environments.failures import Cause, find_cause
+from vllama.environments.failures import UNREACHABLE, Cause, find_cause
 from vllama.environments.installer import find_uv, install_command, venv_command
 from vllama.environments.installer_env import (
     build_installer_env,
@@ -48,6 +48,7 @@ LOG = "install.log"
 SCRATCH = "tmp-"
 """How the folders in an environment begin that hold temporary files while a command runs."""
 GRACE = Grace(term_s=2.0, second_term_s=1.0, kill_s=5.0)
+TORCH_BACKEND = "UV_TORCH_BACKEND"
 LOCK_EVERY_S = 0.2
 
 OnLine = Callable[[str], object]
@@ -94,10 +95,10 @@ async def install_steps(
             if not get_python(folder).exists():
                 await run.call(venv_command(uv, folder, python or sys.executable))  # 2
             remove_half_installed(folder)
-            with _incomplete(folder) as changed:
+            with _incomplete(folder) as changed:  # 3
                 for step in steps:
                     extra_args = [*no_index, *step.extra_args]
-                    await run.call(install_command(uv, folder, step.requirements, extra_args))  # 3
+                    await run.install(install_command(uv, folder, step.requirements, extra_args))
                     changed()
             if trial:
                 told(f"trying {' '.join(trial)}")
@@ -202,6 +203,22 @@ class _Runner:
         ring, code = await self.run(argv)
         if code != 0:
             raise make_error(self.folder, find_cause(ring.tail(ring.total), code))
+
+    async def install(self, argv: Sequence[str]) -> None:
+        """Run an installation to its end. Raises EnvironmentFailed with its cause.
+
+        uv looks for PyTorch at an index of PyTorch's own, if it is told to choose the build. Many
+        networks have a mirror of the package index and nothing else: there the index's own build
+        is taken, which does as well, but may be larger.
+        """
+        ring, code = await self.run(argv)
+        cause = find_cause(ring.tail(ring.total), code)
+        if code != 0 and TORCH_BACKEND in self.env and cause.cause == UNREACHABLE:
+            self.on_line("PyTorch's own index cannot be reached: taking its usual build")
+            env = {name: value for name, value in self.env.items() if name != TORCH_BACKEND}
+            await replace(self, env=env).call(argv)
+        elif code != 0:
+            raise make_error(self.folder, cause)
 
     async def run(self, argv: Sequence[str]) -> tuple[LogRing, int]:
         """Run a command to its end; return its lines and its code."""
