@@ -9,7 +9,10 @@ import pytest
 
 from vllama import errors
 from vllama.cli.app import INTERRUPTED
-from vllama.relay.relay import TRANSITIONS, RelayState
+from vllama.relay import relay
+from vllama.relay.relay import RelayState
+from vllama.scheduler import instance
+from vllama.scheduler.instance import InstanceState
 from vllama.scheduler.views import Phase
 from vllama.supervise.spec import State
 
@@ -102,15 +105,15 @@ def state_diagrams() -> list[set[str]]:
 
 
 def test_the_diagrams_have_all_states():
-    assert state_diagrams() == [set(Phase), {state.value for state in RelayState}, set(State)]
+    assert state_diagrams() == [set(Phase), set(InstanceState), set(RelayState), set(State)]
 
 
-def test_the_diagram_of_an_answer_has_its_transitions():
+@pytest.mark.parametrize(("number", "table"), [(1, instance.TRANSITIONS), (2, relay.TRANSITIONS)])
+def test_a_diagram_has_the_transitions_of_its_table(number, table):
     page = (ROOT / "docs" / "architecture.md").read_text()
-    arrows = set(re.findall(r"^ *(\w+) --> (\w+)", page, re.MULTILINE))
-    for state, following in TRANSITIONS.items():
-        drawn = {after for before, after in arrows if before == state.value}
-        assert drawn == {after.value for after in following}, state
+    block = re.findall(r"stateDiagram-v2\n(.*?)```", page, re.DOTALL)[number]
+    arrows = set(re.findall(r"^ *(\w+) --> (\w+)", block, re.MULTILINE))
+    assert arrows == {(state, after) for state, following in table.items() for after in following}
 
 
 def test_the_rooms_of_the_architecture_are_those_of_the_package():

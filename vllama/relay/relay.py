@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from enum import Enum
+from enum import StrEnum
 
 from vllama.chat.reply import Reply
 from vllama.chat.request import Call
@@ -29,7 +29,7 @@ ESTIMATE = "estimate"
 MAX_ERROR_BYTES = 64 * 1024
 
 
-class RelayState(Enum):
+class RelayState(StrEnum):
     """Where an answer stands."""
 
     CONNECTING = "connecting"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from vllama.errors import NotEnoughMemory
 from vllama.models.resolve.memory_fit import format_amounts
-from vllama.scheduler.instance import Instance
+from vllama.scheduler.instance import Instance, InstanceState
 from vllama.scheduler.memory import Measurable, Measured
 from vllama.scheduler.policy import Action, Decision, PendingLoad, Pools, Resident, arrange, relieve
 from vllama.scheduler.state import Hooks, Table
@@ -192,7 +192,7 @@ class Admission:
             place.refused_s = None
         if decision.action is Action.LOAD:
             log.debug("%s gets room: it needs %s, %s is free", name, dict(place.needs), dict(free))
-            instance.admitted, instance.waking = True, instance.sleeping
+            instance.enter(InstanceState.WAKING if instance.sleeping else InstanceState.LOADING)
             for pool, size in place.needs.items():  # of what comes back this one takes its part
                 if pool in self._back:
                     self._back[pool] -= size
@@ -247,7 +247,7 @@ def _model(item: Instance, turn_s: float) -> Resident:
     if item.sleeper and item.loaded and not item.sleeping:
         gpu = sum(size for pool, size in item.holds.items() if pool != "ram")
         asleep = {"ram": item.holds.get("ram", 0) + gpu}
-    sleeping = item.sleeping and not item.waking
+    sleeping = item.state is InstanceState.SLEEPING
     claims = holds if sleeping else (item.peak if item.measured else item.needs)
     return Resident(
         key=str(item.key),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import NamedTuple, Protocol
 
 from vllama.chat.engine.traits import Traits
@@ -171,12 +172,38 @@ class Lease:
     released: bool = False
 
 
+class InstanceState(StrEnum):
+    """How far a model's life is; whether it takes new requests is another question (`retiring`)."""
+
+    QUEUED = "queued"  # for its plan, for the instance it replaces, or for room
+    LOADING = "loading"  # it has its room, and its process does not serve yet
+    SERVING = "serving"
+    SLEEPING = "sleeping"  # or falling asleep: whoever comes waits until it is awake
+    WAKING = "waking"  # it has its room again
+    STOPPED = "stopped"
+
+
+_STATE = InstanceState
+TRANSITIONS: Mapping[InstanceState, frozenset[InstanceState]] = {
+    _STATE.QUEUED: frozenset({_STATE.LOADING, _STATE.STOPPED}),
+    # back to the queue: with another plan, since this one did not start
+    _STATE.LOADING: frozenset({_STATE.SERVING, _STATE.QUEUED, _STATE.STOPPED}),
+    _STATE.SERVING: frozenset({_STATE.SLEEPING, _STATE.STOPPED}),
+    # loading: the process ended in its sleep, and is to be started over
+    _STATE.SLEEPING: frozenset({_STATE.WAKING, _STATE.SERVING, _STATE.LOADING, _STATE.STOPPED}),
+    _STATE.WAKING: frozenset({_STATE.SERVING, _STATE.SLEEPING, _STATE.STOPPED}),
+    _STATE.STOPPED: frozenset(),
+}
+"""What may follow each state; docs/architecture.md has it as a diagram."""
+_LOADED = frozenset({_STATE.SERVING, _STATE.SLEEPING, _STATE.WAKING})
+
+
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Instance:
     """A model that is loading, serving or on its way out; changed by the scheduler only.
 
     `retiring`: takes no new requests, ends when the last one has gone. `replaces`: the instance
-    of the same model that has to be gone before this one may load. `admitted`: it has its room.
+    of the same model that has to be gone before this one may load.
     `failed` are the plans that did not start before the present one, `another` the one that comes
     after it; `stands_in`: it runs another quantisation than was asked for. `needs` is the estimate
     in bytes by pool, `holds` what was measured last, `peak` the most of that, `measured` whether
@@ -199,20 +226,17 @@ class Instance:
     stands_in: bool = False
     process: Process | None = None
     sleeper: Sleeper | None = None
-    loaded: bool = False
+    state: InstanceState = InstanceState.QUEUED
     traits: Traits | None = None
     task: asyncio.Task[None] | None = None
     replaces: Instance | None = None
     retiring: bool = False
-    admitted: bool = False
     waits_for: str = ""
     needs: Pools = field(default_factory=dict)
     holds: Pools = field(default_factory=dict)
     peak: dict[str, int] = field(default_factory=dict)
     measured: bool = False
     sleep_wanted: bool = False
-    sleeping: bool = False
-    waking: bool = False
     sleep_ends_s: float = math.inf
     awake_holds: Pools = field(default_factory=dict)
     load_s: float = 0.0
@@ -229,12 +253,31 @@ class Instance:
     idle: asyncio.Event = field(default_factory=asyncio.Event)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
 
+    def enter(self, state: InstanceState) -> None:
+        """Go on to another state."""
+        assert state in TRANSITIONS[self.state], f"{self.key}: {self.state} -> {state}"
+        self.state = state
+
+    @property
+    def admitted(self) -> bool:
+        """Whether it has its room."""
+        return self.state not in (InstanceState.QUEUED, InstanceState.STOPPED)
+
+    @property
+    def loaded(self) -> bool:
+        """Whether its process has served, and may sleep now."""
+        return self.state in _LOADED
+
+    @property
+    def sleeping(self) -> bool:
+        """Whether its process sleeps, or is being woken."""
+        return self.state in (InstanceState.SLEEPING, InstanceState.WAKING)
+
     @property
     def ready(self) -> bool:
         """True if a request could be sent to it now."""
         return (
-            self.loaded
-            and not self.sleeping
+            self.state is InstanceState.SERVING
             and self.process is not None
             and self.process.state is State.READY
         )

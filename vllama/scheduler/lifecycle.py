@@ -18,7 +18,7 @@ from vllama.errors import (
 from vllama.plan.ladder import Failed
 from vllama.plan.types import Plan
 from vllama.scheduler.admission import Admission
-from vllama.scheduler.instance import Instance
+from vllama.scheduler.instance import Instance, InstanceState
 from vllama.scheduler.state import Hooks, Table
 from vllama.supervise.aio import finish
 from vllama.supervise.probe import http_status
@@ -76,7 +76,9 @@ class Lifecycle:
     async def _serve(self, plan: Plan) -> None:
         """Wait for room, start the process and serve by it until it has ended (2 and 3)."""
         instance, hooks = self._instance, self._hooks
-        instance.plan, instance.process, instance.admitted = plan, None, False
+        instance.plan, instance.process = plan, None
+        if instance.state is not InstanceState.QUEUED:
+            instance.enter(InstanceState.QUEUED)
         instance.needs, instance.peak, instance.measured = hooks.needs(plan), {}, False
         instance.stands_in = plan.bundle.key != instance.key.model
         await self._admission.enter(instance, instance.needs)
@@ -184,7 +186,7 @@ class Lifecycle:
             if instance.sleeping and not await self._wake():
                 if self._ended_asleep():
                     return
-                instance.sleeping = False
+                instance.enter(InstanceState.SERVING)
                 process.parts[0].condemn(endpoint, "it did not wake up")
                 await process.ensure_ready()
         except EngineStartFailed as error:
@@ -196,7 +198,7 @@ class Lifecycle:
         if not instance.loaded and instance.plan:
             now_s = self._table.clock.monotonic()
             instance.load_s, instance.ready_s = now_s - begun_s, now_s
-            instance.loaded = True
+            instance.enter(InstanceState.SERVING)
             instance.last_used_s = now_s
             self._table.room_changed.set()
             self._hooks.told(instance.plan, None)
@@ -230,14 +232,15 @@ class Lifecycle:
         if instance.busy or instance.sleeping or endpoint is None or instance.sleeper is None:
             instance.sleep_wanted = False
             return
-        instance.sleeping = True  # who comes from now on waits until it is awake again
+        instance.enter(InstanceState.SLEEPING)
         await self._admission.measure()
         instance.awake_holds = dict(instance.holds)
         if await instance.sleeper.sleep(endpoint):
             log.info("%s sleeps", instance.bundle.name)
             instance.sleep_ends_s = table.clock.monotonic() + table.limits.sleep_s
         elif not self._ended_asleep():
-            instance.sleeping, instance.sleeper = False, None
+            instance.enter(InstanceState.SERVING)
+            instance.sleeper = None
             table.retire(instance, "it did not fall asleep")
         instance.sleep_wanted = False
         await self._admission.measure()
@@ -256,8 +259,7 @@ class Lifecycle:
         awake = False
         if sleeper and endpoint:
             awake = await sleeper.wake(endpoint)
-        instance.waking = False
-        instance.sleeping = not awake
+        instance.enter(InstanceState.SERVING if awake else InstanceState.SLEEPING)
         log.info("%s %s", instance.bundle.name, "is awake" if awake else "did not wake up")
         return awake
 
@@ -272,7 +274,7 @@ class Lifecycle:
         That one waits for room as any load does.
         """
         instance = self._instance
-        instance.loaded = instance.sleeping = instance.waking = False
+        instance.enter(InstanceState.LOADING)
         if instance.queue:
             instance.another = instance.plan
         else:

@@ -18,7 +18,7 @@ from vllama.hardware.cpu import CpuTime
 from vllama.models.types import Bundle
 from vllama.plan.ladder import Failed
 from vllama.plan.types import Need, Plan
-from vllama.scheduler.instance import Instance, Key, Lease, Prefix, Process, Sleeper
+from vllama.scheduler.instance import Instance, InstanceState, Key, Lease, Prefix, Process, Sleeper
 from vllama.scheduler.memory import Measurable, Measured
 from vllama.scheduler.policy import Pools
 from vllama.supervise.spec import Endpoint
@@ -229,6 +229,7 @@ class Table:
 
     def ended(self, instance: Instance) -> None:
         """Forget it: its process is gone."""
+        instance.enter(InstanceState.STOPPED)
         self.leaving.discard(instance)
         instance.ended.set()
         self.changed.set()
