@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from vllama.chat.engine.traits import Traits
-from vllama.chat.filters import StopFilter, compose, stop_filter
+from vllama.chat.filters import StopFilter, compose_filters, make_stop_filter
 from vllama.chat.reply import Reply, ReplyOptions, Writer
 from vllama.dialects.ollama.write import ChatWriter, GenerateWriter, OllamaWriter
 from vllama.dialects.openai.choices import Part
@@ -27,11 +27,13 @@ def ollama(
     **options: Any,
 ) -> Reply:
     """`think`: None the model cannot, True its thinking is shown, False it is hidden."""
-    filters = compose(traits, tools=tools, thinks=think is not None, think_opened=think_opened)
+    filters = compose_filters(
+        traits, tools=tools, thinks=think is not None, think_opened=think_opened
+    )
     return Reply(
         writer(hide_thinking=think is False, **options),
         filters,
-        stops=stop_filter(stop, traits),
+        stops=make_stop_filter(stop, traits),
         prompt_tokens=prompt_tokens,
         max_tokens=max_tokens,
     )
@@ -59,7 +61,7 @@ def openai_reply(
     stops: StopFilter | None = None,
 ) -> Reply:
     """A reply of any dialect that becomes a chat request in OpenAI's form."""
-    filters = compose(
+    filters = compose_filters(
         traits,
         tools=options.tools,
         thinks=think,
@@ -69,7 +71,7 @@ def openai_reply(
     return Reply(
         writer,
         filters,
-        stops=stops or stop_filter(options.stop, traits),
+        stops=stops or make_stop_filter(options.stop, traits),
         prompt_tokens=prompt_tokens,
         max_tokens=options.max_tokens,
     )

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from vllama.chat.engine.context import answer_limit, bounded, cut_middle
+from vllama.chat.engine.context import bound_traits, compute_answer_limit, cut_middle
 from vllama.chat.engine.traits import Traits
 
 PLAIN = Traits(context_length=4096)
@@ -14,21 +14,21 @@ SHIFTS = Traits(context_length=4096, shifts_context=True)
     [(128, 128), (4095, 4095), (4096, 4096), (10**9, 4096), (4, 4), (3, 4), (0, 4), (-5, 4)],
 )
 def test_what_a_request_may_use(asked: int, window: int) -> None:
-    traits = bounded(PLAIN, asked)
+    traits = bound_traits(PLAIN, asked)
     assert (traits.window, traits.context_length) == (window, 4096)
     assert (traits is PLAIN) == (window == 4096)
-    assert bounded(PLAIN, asked) is traits  # what is worked out for traits is kept by identity
-    assert bounded(traits, asked) is traits
+    assert bound_traits(PLAIN, asked) is traits  # what is worked out for traits is kept by identity
+    assert bound_traits(traits, asked) is traits
 
 
 def test_images_need_a_larger_context() -> None:
     sees = Traits(context_length=4096, takes_images=True)
-    assert [bounded(sees, asked).window for asked in (4, 2048, 3000)] == [2048, 2048, 3000]
-    assert bounded(Traits(context_length=512, takes_images=True), 4).window == 512
+    assert [bound_traits(sees, asked).window for asked in (4, 2048, 3000)] == [2048, 2048, 3000]
+    assert bound_traits(Traits(context_length=512, takes_images=True), 4).window == 512
 
 
 def test_many_different_contexts_are_not_all_kept() -> None:
-    assert [bounded(PLAIN, size).window for size in range(100, 400)] == list(range(100, 400))
+    assert [bound_traits(PLAIN, size).window for size in range(100, 400)] == list(range(100, 400))
 
 
 @pytest.mark.parametrize(
@@ -72,8 +72,8 @@ def test_how_long_an_answer_may_be(
     shift: bool,
     limit: int | None,
 ) -> None:
-    traits = traits if num_ctx is None else bounded(traits, num_ctx)
-    assert answer_limit(asked, traits, prompt, shift=shift) == limit
+    traits = traits if num_ctx is None else bound_traits(traits, num_ctx)
+    assert compute_answer_limit(asked, traits, prompt, shift=shift) == limit
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from vllama.chat.engine.request import chat_call, completion_call, embed_call
+from vllama.chat.engine.request import make_chat_call, make_completion_call, make_embed_call
 from vllama.chat.engine.traits import SchemaStyle, Traits, VectorStyle
 from vllama.chat.request import Message, Sampling, ToolCall
 from vllama.engines.request_body import add_fields
@@ -50,7 +50,7 @@ SCHEMA: dict[str, object] = {"type": "object", "properties": {"a": {"type": "str
 def chat(
     traits: Traits, messages: Any = USER, sampling: Sampling | None = None, **more: Any
 ) -> Any:
-    call = chat_call(messages, sampling or Sampling(), traits, model="m", **more)
+    call = make_chat_call(messages, sampling or Sampling(), traits, model="m", **more)
     assert call.path == "/v1/chat/completions"
     return json.loads(call.body)
 
@@ -240,7 +240,9 @@ def test_other_files() -> None:
 
 
 def test_completion() -> None:
-    call = completion_call("p", Sampling(max_tokens=7), VLLM, model="m", suffix="s", logprobs=2)
+    call = make_completion_call(
+        "p", Sampling(max_tokens=7), VLLM, model="m", suffix="s", logprobs=2
+    )
     body = json.loads(call.body)
     assert call.path == "/v1/completions"
     assert (body["prompt"], body["suffix"], body["max_tokens"]) == ("p", "s", 7)
@@ -250,17 +252,21 @@ def test_completion() -> None:
 
 def test_completion_always_sends_a_limit() -> None:
     unlimited = Sampling()
-    assert json.loads(completion_call("p", unlimited, LCP, model="m").body)["max_tokens"] == 2048
-    assert json.loads(completion_call("p", unlimited, VLLM, model="m").body)["max_tokens"] is None
+    assert (
+        json.loads(make_completion_call("p", unlimited, LCP, model="m").body)["max_tokens"] == 2048
+    )
+    assert (
+        json.loads(make_completion_call("p", unlimited, VLLM, model="m").body)["max_tokens"] is None
+    )
 
 
 def test_embed() -> None:
-    call = embed_call(["a", ""], VLLM, model="m")
+    call = make_embed_call(["a", ""], VLLM, model="m")
     assert call.path == "/v1/embeddings"
     assert json.loads(call.body) == {
         "model": "engine",
         "input": ["a", ""],
         "encoding_format": "float",
     }
-    assert json.loads(embed_call("a", LCP, model="m").body)["input"] == "a"
-    assert json.loads(embed_call(["a", ""], LCP, model="m").body)["input"] == ["a", " "]
+    assert json.loads(make_embed_call("a", LCP, model="m").body)["input"] == "a"
+    assert json.loads(make_embed_call(["a", ""], LCP, model="m").body)["input"] == ["a", " "]

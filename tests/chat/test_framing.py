@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.chat.cuts import ways
-from vllama.chat.framing import SseReader, sse
+from vllama.chat.framing import SseReader, frame_event
 from vllama.errors import UpstreamError
 
 CASES = [
@@ -75,4 +75,4 @@ def test_any_bytes_any_cut(pieces: list[bytes], data: st.DataObject) -> None:
 
 @given(st.lists(st.from_regex(rb"[^\r\n]{1,30}", fullmatch=True), max_size=6))
 def test_round_trip(payloads: list[bytes]) -> None:
-    assert SseReader().feed(b"".join(map(sse, payloads))) == payloads
+    assert SseReader().feed(b"".join(map(frame_event, payloads))) == payloads

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.chat.gbnf_match import Grammar
-from vllama.chat.gbnf import json_grammar
-from vllama.chat.grammar_schema import safe_schema
+from vllama.chat.gbnf import make_grammar
+from vllama.chat.grammar_schema import make_safe_schema
 
 AGE = {
     "type": "object",
@@ -68,7 +68,7 @@ ROWS = [
 
 @pytest.mark.parametrize(("schema", "fine", "wrong"), ROWS)
 def test_rows(schema: dict[str, object], fine: list[str], wrong: list[str]) -> None:
-    grammar = Grammar(json_grammar(safe_schema(schema)))
+    grammar = Grammar(make_grammar(make_safe_schema(schema)))
     assert [text for text in fine if not grammar.matches(text)] == []
     assert [text for text in wrong if grammar.matches(text)] == []
 
@@ -141,9 +141,12 @@ def test_what_a_schema_takes_its_grammar_takes(
     text = json.dumps(
         value, indent=indent, ensure_ascii=ascii_only and "\\" not in json.dumps(schema)
     )
-    assert Grammar(json_grammar(safe_schema(schema))).matches(text)
+    assert Grammar(make_grammar(make_safe_schema(schema))).matches(text)
 
 
 def test_a_large_schema_stays_small() -> None:
     one = {"type": "object", "properties": {f"p{n}": {"type": "string"} for n in range(300)}}
-    assert len(json_grammar(safe_schema({"type": "array", "items": one, "maxItems": 200}))) < 60_000
+    assert (
+        len(make_grammar(make_safe_schema({"type": "array", "items": one, "maxItems": 200})))
+        < 60_000
+    )

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllama.chat.go_template_prompt import GoTemplate, go_template
+from vllama.chat.go_template_prompt import GoTemplate, parse_go_template
 from vllama.chat.request import Message, ToolCall
 from vllama.errors import BadRequest
 
@@ -193,9 +193,9 @@ def test_a_gap_to_fill() -> None:
 
 def test_what_is_no_template() -> None:
     with pytest.raises(BadRequest, match="Jinja"):
-        go_template("{% for m in messages %}{{ m }}{% endfor %}")
+        parse_go_template("{% for m in messages %}{{ m }}{% endfor %}")
     with pytest.raises(BadRequest, match='line 2: function "messages" not defined'):
-        go_template("a\n{{ messages }}")
+        parse_go_template("a\n{{ messages }}")
 
 
 @given(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vllama.chat.logprobs import completion_logprobs
+from vllama.chat.logprobs import convert_completion_logprobs
 
 
 def test_of_two_alternatives_with_one_text_the_likelier_stays() -> None:
@@ -13,6 +13,6 @@ def test_of_two_alternatives_with_one_text_the_likelier_stays() -> None:
         {"token": "�", "logprob": -6.1, "bytes": [209]},
     ]
     entry = {"token": "о", "logprob": -0.64, "bytes": [208, 190], "top_logprobs": alternatives}
-    found = completion_logprobs({"content": [entry]}, 0, 3)
+    found = convert_completion_logprobs({"content": [entry]}, 0, 3)
     assert found is not None
     assert found["top_logprobs"] == [{"о": -0.64, "�": -1.0}]

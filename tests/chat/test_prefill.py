@@ -10,10 +10,10 @@ import pytest
 from msgspec.structs import replace
 
 from tests.jinja import rendered
-from vllama.chat.engine.request import chat_call
+from vllama.chat.engine.request import make_chat_call
 from vllama.chat.engine.traits import Traits
 from vllama.chat.go_template_prompt import GoTemplate
-from vllama.chat.prefill import continued, is_continued, joined, joined_bodies
+from vllama.chat.prefill import is_continued, join_answer_bodies, join_answers, render_continued
 from vllama.chat.request import Message, Sampling, ToolCall
 from vllama.dialects.openai.read import adapt_chat
 from vllama.errors import BadRequest
@@ -65,7 +65,7 @@ def by_jinja(source: str, turns: Sequence[Message]) -> str:
     async def render(some: Sequence[Message], opens: bool) -> str:
         return rendered(source, some, add_generation_prompt=opens)
 
-    return asyncio.run(continued(turns, render))
+    return asyncio.run(render_continued(turns, render))
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_a_go_template_too(source: str, end: str) -> None:
     async def render(some: Sequence[Message], opens: bool) -> str:
         return template.chat(some, now=0.0)
 
-    assert asyncio.run(continued([ASKED, said(" a ")], render)) == end
+    assert asyncio.run(render_continued([ASKED, said(" a ")], render)) == end
 
 
 def test_a_template_that_refuses_it_all_says_why() -> None:
@@ -153,10 +153,10 @@ def test_a_template_that_refuses_it_all_says_why() -> None:
     ],
 )  # fmt: skip
 def test_answers_at_the_end_are_one(turns: list[Message], expected: list[Message]) -> None:
-    assert list(joined(turns)) == expected
+    assert list(join_answers(turns)) == expected
     plain = [turn for turn in turns if not turn.thinking]
     if plain == turns:  # the same for OpenAI's messages
-        assert joined_bodies([body_of(turn) for turn in turns]) == [
+        assert join_answer_bodies([body_of(turn) for turn in turns]) == [
             body_of(turn) for turn in expected
         ]
 
@@ -203,7 +203,7 @@ KNOWS = Traits(context_length=100, takes_continue_final_message=True)
 def test_an_engine_that_knows_how_is_asked(
     traits: Traits, turns: list[Message], asks: bool
 ) -> None:
-    body = json.loads(chat_call(turns, Sampling(), traits, model="m").body)
+    body = json.loads(make_chat_call(turns, Sampling(), traits, model="m").body)
     fields = (body.get("continue_final_message"), body.get("add_generation_prompt"))
     assert fields == ((True, False) if asks else (None, None))
     given = {"messages": [{"role": turn.role, "content": turn.content} for turn in turns]}
@@ -220,4 +220,6 @@ def test_what_the_client_says_of_it_wins() -> None:
 
 def test_an_image_is_not_lost_by_joining() -> None:
     one, other = said("a", images=("x",)), said("b", images=("y",))
-    assert joined([ASKED, one, other])[-1] == replace(other, content="a\n\nb", images=("x", "y"))
+    assert join_answers([ASKED, one, other])[-1] == replace(
+        other, content="a\n\nb", images=("x", "y")
+    )

@@ -6,7 +6,7 @@ from datetime import datetime
 import pytest
 
 from tests.jinja import rendered
-from vllama.chat.engine.context import newest, starts
+from vllama.chat.engine.context import find_starts, take_newest
 from vllama.chat.request import Message, ToolCall
 from vllama.errors import BadRequest
 from vllama.parsers.thinking import ends_open
@@ -129,8 +129,8 @@ def test_where_a_conversation_may_begin(
     conversation: str, begins: list[int], at_users: list[int]
 ) -> None:
     messages = turns(conversation)
-    assert starts(messages) == begins
-    assert starts(messages, "user") == at_users
+    assert find_starts(messages) == begins
+    assert find_starts(messages, "user") == at_users
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_where_a_conversation_may_begin(
     [("suaua", 2, "0 2 3 4"), ("uauau", 4, "4"), ("usuau", 3, "1 3 4"), ("su", 1, "0 1")],
 )
 def test_system_messages_stay(conversation: str, start: int, kept: str) -> None:
-    assert " ".join(m.content[1:] for m in newest(turns(conversation), start)) == kept
+    assert " ".join(m.content[1:] for m in take_newest(turns(conversation), start)) == kept
 
 
 def test_real_world_template() -> None:

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from vllama.chat.engine.request import chat_call, completion_call
+from vllama.chat.engine.request import make_chat_call, make_completion_call
 from vllama.chat.engine.traits import SchemaStyle, Traits
-from vllama.chat.grammar_schema import safe_schema
+from vllama.chat.grammar_schema import make_safe_schema
 from vllama.chat.request import Sampling
 from vllama.chat.schema import MOST_DEPTH, References, check_schema
 from vllama.dialects.openai.read import adapt_chat, adapt_completion
@@ -63,8 +63,8 @@ ENGINES = (
 def test_what_is_valid_is_not_refused(schema: dict[str, object]) -> None:
     check_schema(schema)
     for traits in ENGINES:
-        chat_call((), Sampling(), traits, model="m", format=schema)
-        completion_call("a", Sampling(), traits, model="m", format=schema)
+        make_chat_call((), Sampling(), traits, model="m", format=schema)
+        make_completion_call("a", Sampling(), traits, model="m", format=schema)
 
 
 BAD = [
@@ -143,9 +143,9 @@ def test_what_cannot_be_used_is_refused_for_every_engine(
     body = {"messages": [{"role": "user", "content": "a"}], "response_format": wanted}
     for traits in ENGINES:
         with pytest.raises(BadRequest, match="cannot use the JSON schema"):
-            chat_call((), Sampling(), traits, model="m", format=schema)
+            make_chat_call((), Sampling(), traits, model="m", format=schema)
         with pytest.raises(BadRequest, match="cannot use the JSON schema"):
-            completion_call("a", Sampling(), traits, model="m", format=schema)
+            make_completion_call("a", Sampling(), traits, model="m", format=schema)
         with pytest.raises(BadRequest, match="cannot use the JSON schema"):
             adapt_chat(body, traits, model="m")
     own = {"prompt": "a", "json_schema": schema}  # the engine's own word, which passes through
@@ -178,8 +178,10 @@ def test_references() -> None:
 
 def test_a_tool_whose_bounds_contradict_each_other() -> None:
     """Its schema is not checked, but no engine may build the grammar of it for ever."""
-    assert safe_schema({"type": "string", "minLength": 5, "maxLength": 2}) == {"type": "string"}
+    assert make_safe_schema({"type": "string", "minLength": 5, "maxLength": 2}) == {
+        "type": "string"
+    }
     items = {"type": "array", "items": {"type": "null"}}
-    assert safe_schema(items | {"minItems": 3, "maxItems": 1}) == items
-    assert safe_schema(items | {"minItems": 3}) == items | {"minItems": 3}
-    assert json.dumps(safe_schema({"$ref": "#/x"}))  # means anything
+    assert make_safe_schema(items | {"minItems": 3, "maxItems": 1}) == items
+    assert make_safe_schema(items | {"minItems": 3}) == items | {"minItems": 3}
+    assert json.dumps(make_safe_schema({"$ref": "#/x"}))  # means anything

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.chat.cuts import run, ways
 from tests.chat.replies import chat_reply, collected, generate_reply, streamed
 from vllama.chat.engine.traits import Stops, Traits
-from vllama.chat.filters import StopFilter, stop_filter
+from vllama.chat.filters import StopFilter, make_stop_filter
 from vllama.chat.reply import Reply, ReplyOptions
 
 KEPT = Traits(context_length=64, stops=Stops.KEPT)
@@ -47,9 +47,9 @@ def ollama(traits: Traits, *stop: str, whole: bool = True, generate: bool = Fals
 
 
 def test_an_engine_that_leaves_them_out_is_not_watched() -> None:
-    assert stop_filter(("7",), Traits(context_length=64)) is None
-    assert stop_filter((), KEPT) is None
-    assert isinstance(stop_filter(("7",), KEPT), StopFilter)
+    assert make_stop_filter(("7",), Traits(context_length=64)) is None
+    assert make_stop_filter((), KEPT) is None
+    assert isinstance(make_stop_filter(("7",), KEPT), StopFilter)
 
 
 @pytest.mark.parametrize("traits", [KEPT, UNKNOWN])

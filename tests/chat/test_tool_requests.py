@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tests.chat.replies import collected
 from tests.chat.test_engine_request import LCP, VLLM
 from vllama.chat.reply import ReplyOptions
-from vllama.chat.template_style import Style, asked_think, style_of, template_switches
-from vllama.chat.tool_requests import call_schema
+from vllama.chat.template_style import Style, choose_think, read_style, template_switches
+from vllama.chat.tool_requests import make_call_schema
 from vllama.dialects.openai.read import adapt_chat
 from vllama.errors import BadRequest
 from vllama.parsers.call_values import Form
@@ -62,7 +62,7 @@ def test_an_engine_that_parses_but_keeps_to_no_schema_is_given_one(choice: objec
     assert {tool["function"]["name"] for tool in body["tools"]} == names
     assert body["tool_choice"] == "none"
     schema = body["response_format"]["json_schema"]["schema"]
-    assert schema == call_schema(body["tools"])
+    assert schema == make_call_schema(body["tools"])
     tools = tools_of(passage)
     assert (tools.forced, set(tools.schemas)) == (True, names)
     whole = collected(passage, careless)
@@ -174,7 +174,7 @@ def test_a_model_without_tools_is_told_them() -> None:
 
 
 def test_a_template_without_system_messages_gets_them_with_the_question() -> None:
-    style = style_of("{{ raise_exception('System role not supported') }}")
+    style = read_style("{{ raise_exception('System role not supported') }}")
     body, _ = chat(LCP, style)
     (user,) = body["messages"]
     assert user["role"] == "user"
@@ -212,7 +212,7 @@ def test_history_stays_where_the_template_knows_tools() -> None:
 
 
 def test_ids_of_nine_characters_for_templates_that_insist() -> None:
-    style = style_of("{% if call.id|length != 9 %}{{ raise_exception('no') }}{% endif %} tools")
+    style = read_style("{% if call.id|length != 9 %}{{ raise_exception('no') }}{% endif %} tools")
     messages = chat(LCP, style, messages=HISTORY)[0]["messages"]
     ids = [call["id"] for call in messages[1]["tool_calls"]]
     assert all(len(one) == 9 and one.isalnum() for one in ids)
@@ -223,7 +223,7 @@ def test_ids_of_nine_characters_for_templates_that_insist() -> None:
 
 
 def one(parameters: object) -> Any:
-    schema: Any = call_schema([{"function": {"name": "f", "parameters": parameters}}])
+    schema: Any = make_call_schema([{"function": {"name": "f", "parameters": parameters}}])
     assert schema["required"] == ["name", "arguments"]
     return schema["properties"]["arguments"]
 
@@ -355,7 +355,7 @@ def test_a_grammar_that_holds_from_the_start_switches_thinking_off(asked: dict[s
     ],
 )
 def test_switches_of_a_template(template: str, switches: set[str]) -> None:
-    assert style_of(template).switches == switches
+    assert read_style(template).switches == switches
 
 
 def test_levels_reach_every_family() -> None:
@@ -369,14 +369,14 @@ def test_levels_reach_every_family() -> None:
 
 
 def test_thinking_is_on_unless_asked_otherwise() -> None:
-    off_by_itself = style_of("{% if thinking %}<think>{% endif %}")
-    assert asked_think(None, off_by_itself) is True
-    assert asked_think(False, off_by_itself) is False
-    assert asked_think(None, style_of("{% if enable_thinking %}")) is None
-    assert asked_think(None, None) is None
+    off_by_itself = read_style("{% if thinking %}<think>{% endif %}")
+    assert choose_think(None, off_by_itself) is True
+    assert choose_think(False, off_by_itself) is False
+    assert choose_think(None, read_style("{% if enable_thinking %}")) is None
+    assert choose_think(None, None) is None
 
 
 def test_a_hostile_template_is_read_in_one_pass() -> None:
-    assert style_of("Action:" * 400_000).form is Form.TAGGED  # looked on from each: an hour
-    assert style_of("Action:" * 3 + "tool_name").form is Form.ACTION
-    assert style_of("tool_name Action:").form is Form.TAGGED
+    assert read_style("Action:" * 400_000).form is Form.TAGGED  # looked on from each: an hour
+    assert read_style("Action:" * 3 + "tool_name").form is Form.ACTION
+    assert read_style("tool_name Action:").form is Form.TAGGED

@@ -10,7 +10,7 @@ from vllama.chat.request import ToolCall
 from vllama.dialects.anthropic.read import MessagesRequest, parse_messages
 from vllama.dialects.anthropic.write import estimate_tokens
 from vllama.dialects.openai.read import adapt_chat
-from vllama.dialects.openai.values import conversation
+from vllama.dialects.openai.values import read_conversation
 from vllama.errors import BadRequest, CapabilityMissing
 
 HI = [{"role": "user", "content": "Hi"}]
@@ -114,7 +114,7 @@ def test_history_of_tools() -> None:
     assert [message["content"] for message in got[2:5]] == ["rain", "wind", ""]
     assert [part["type"] for part in got[5]["content"]] == ["text", "image_url"]
     sent = adapt_chat({"model": "m", "messages": got}, VLLM, model="m")[0]
-    seen = conversation(sent)[0]
+    seen = read_conversation(sent)[0]
     assert seen[1].tool_calls == (
         ToolCall(id="toolu_1", name="weather", arguments={"city": "Paris"}),
     )

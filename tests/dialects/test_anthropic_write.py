@@ -15,7 +15,7 @@ from vllama.chat.engine.traits import Traits
 from vllama.chat.filters import StopFilter
 from vllama.chat.reply import Reply, ReplyOptions
 from vllama.chat.request import Usage
-from vllama.dialects.anthropic.write import MessagesWriter, too_long
+from vllama.dialects.anthropic.write import MessagesWriter, make_too_long_error
 from vllama.errors import ContextOverflow, EngineCrashed, UpstreamError
 
 if TYPE_CHECKING:
@@ -285,9 +285,9 @@ def test_a_stop_sequence_found_by_the_front() -> None:
 
 def test_a_prompt_that_is_too_long() -> None:
     error = ContextOverflow("it is long", hint="shorten it")
-    assert too_long(error).sentence() == "prompt is too long: it is long; shorten it"
+    assert make_too_long_error(error).sentence() == "prompt is too long: it is long; shorten it"
     error.tokens, error.limit = 900, 800
-    assert too_long(error).message == "prompt is too long: 900 tokens > 800 maximum"
+    assert make_too_long_error(error).message == "prompt is too long: 900 tokens > 800 maximum"
 
 
 def test_calls_whose_pieces_are_mixed() -> None:

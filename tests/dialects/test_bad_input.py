@@ -18,11 +18,11 @@ from vllama.dialects.anthropic.read import parse_messages
 from vllama.dialects.anthropic.write import estimate_tokens
 from vllama.dialects.ollama.embeddings import parse_embeddings
 from vllama.dialects.ollama.options import resolve_options
-from vllama.dialects.openai.choices import parse_n, reseeded
+from vllama.dialects.openai.choices import parse_n, reseed
 from vllama.dialects.openai.completions import parse_completion
-from vllama.dialects.openai.extras import take_extras, with_effort
+from vllama.dialects.openai.extras import add_effort, take_extras
 from vllama.dialects.openai.read import adapt_chat, adapt_completion, parse_openai
-from vllama.dialects.openai.values import conversation
+from vllama.dialects.openai.values import read_conversation
 from vllama.dialects.responses.read import parse_responses
 from vllama.errors import VllamaError
 
@@ -32,9 +32,9 @@ def chat(body: bytes, traits: Traits) -> None:
     defaults, _ = resolve_options({}, extras.options)
     parse_n(data.get("n"))
     parse_effort(data.get("reasoning_effort"))
-    given_body = with_effort(data, extras.think)
+    given_body = add_effort(data, extras.think)
     sent, _ = adapt_chat(given_body, traits, model="m", defaults=defaults)
-    conversation(reseeded(Call(path="/", body=sent), traits, 1).body)
+    read_conversation(reseed(Call(path="/", body=sent), traits, 1).body)
 
 
 def completion(body: bytes, traits: Traits) -> None:
@@ -44,7 +44,7 @@ def completion(body: bytes, traits: Traits) -> None:
     for prompt in asked.prompts:
         adapt_chat(asked.chat(prompt), traits, model="m", defaults=defaults)
         sent, _ = adapt_completion(asked.completion(prompt), traits, model="m", defaults=defaults)
-        reseeded(Call(path="/", body=sent), traits, 1)
+        reseed(Call(path="/", body=sent), traits, 1)
 
 
 def embeddings(body: bytes, traits: Traits) -> None:
@@ -56,7 +56,7 @@ def embeddings(body: bytes, traits: Traits) -> None:
 def responses(body: bytes, traits: Traits) -> None:
     asked = parse_responses(body)
     resolve_options({}, asked.extras.options)
-    conversation(adapt_chat(asked.chat, traits, model="m")[0])
+    read_conversation(adapt_chat(asked.chat, traits, model="m")[0])
     json.dumps(asked.echo)
 
 
@@ -64,7 +64,7 @@ def messages(body: bytes, traits: Traits) -> None:
     asked = parse_messages(body)
     resolve_options({}, asked.extras.options)
     estimate_tokens(asked.chat)
-    conversation(adapt_chat(asked.chat, traits, model="m")[0])
+    read_conversation(adapt_chat(asked.chat, traits, model="m")[0])
 
 
 Route = Callable[[bytes, Traits], None]

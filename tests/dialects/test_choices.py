@@ -12,7 +12,7 @@ from tests.chat.replies import collected, streamed
 from tests.chat.test_engine_request import LCP, VLLM
 from tests.dialects.test_anthropic_write import passage
 from vllama.chat.request import Call, Usage
-from vllama.dialects.openai.choices import Part, Totals, merged, parse_n, reseeded
+from vllama.dialects.openai.choices import Part, Totals, merge_choices, parse_n, reseed
 from vllama.errors import BadRequest, UpstreamError
 
 
@@ -84,7 +84,7 @@ def test_whole_answers_are_one() -> None:
         (Usage(prompt_tokens=5, completion_tokens=6), True),
         (Usage(prompt_tokens=5, completion_tokens=6), False),
     ]
-    value = json.loads(merged(bodies, usages))
+    value = json.loads(merge_choices(bodies, usages))
     assert [choice["index"] for choice in value["choices"]] == [0, 1]
     assert value["usage"] == {"prompt_tokens": 5, "completion_tokens": 12, "total_tokens": 17}
     assert value["id"] == "chatcmpl-1"
@@ -92,7 +92,7 @@ def test_whole_answers_are_one() -> None:
 
 def test_a_fixed_seed_differs_between_choices() -> None:
     call = Call(path="/x", body=b'{"seed":4294967295,"a":1}')
-    assert reseeded(call, LCP, 0) is call
-    assert json.loads(reseeded(call, LCP, 2).body) == {"seed": 1, "a": 1}  # 32 bits wide
+    assert reseed(call, LCP, 0) is call
+    assert json.loads(reseed(call, LCP, 2).body) == {"seed": 1, "a": 1}  # 32 bits wide
     none = Call(path="/x", body=b'{"a":1}')
-    assert reseeded(none, LCP, 2) is none
+    assert reseed(none, LCP, 2) is none

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from vllama.chat.engine.request import chat_call, completion_call, rendered_call
+from vllama.chat.engine.request import make_chat_call, make_completion_call, make_rendered_call
 from vllama.chat.engine.traits import SchemaStyle, Traits
-from vllama.chat.gbnf import json_grammar
-from vllama.chat.grammar_schema import closed, safe_schema
-from vllama.chat.prefill import renders_better
+from vllama.chat.gbnf import make_grammar
+from vllama.chat.grammar_schema import close_schema, make_safe_schema
+from vllama.chat.prefill import should_render
 from vllama.chat.request import Sampling
 from vllama.chat.template_style import Style
 from vllama.dialects.openai.read import adapt_completion
@@ -37,14 +37,14 @@ ROWS = [
     (BARE, SCHEMA, {"json_schema": SPACED | CLOSED}),
     (BARE, "json", {"json_schema": SPACED | {"type": "object"}}),
     (BARE, None, {}),
-    (GRAMMAR, SCHEMA, {"grammar": json_grammar(SCHEMA)}),
-    (GRAMMAR, PATTERN, {"grammar": json_grammar(safe_schema(PATTERN))}),
+    (GRAMMAR, SCHEMA, {"grammar": make_grammar(SCHEMA)}),
+    (GRAMMAR, PATTERN, {"grammar": make_grammar(make_safe_schema(PATTERN))}),
     (
         replace(GRAMMAR, schema_style=SchemaStyle.OPENAI),
         PATTERN,
-        {"grammar": json_grammar(safe_schema(PATTERN))},
+        {"grammar": make_grammar(make_safe_schema(PATTERN))},
     ),
-    (GRAMMAR, "json", {"grammar": json_grammar({"type": "object"})}),
+    (GRAMMAR, "json", {"grammar": make_grammar({"type": "object"})}),
     (
         Traits(context_length=512, schema_style=SchemaStyle.JSON_OBJECT),
         SCHEMA,
@@ -61,7 +61,7 @@ def forms(body):
 
 @pytest.mark.parametrize(("traits", "format_", "expected"), ROWS)
 def test_a_finished_prompt(traits, format_, expected):
-    call = completion_call("a", Sampling(), traits, model="m", format=format_)
+    call = make_completion_call("a", Sampling(), traits, model="m", format=format_)
     assert forms(json.loads(call.body)) == expected
 
 
@@ -80,18 +80,18 @@ def test_an_openai_clients_completion(given, expected):
 
 @pytest.mark.parametrize("traits", [BARE, GRAMMAR])
 def test_a_chat_that_the_front_renders_keeps_its_form(traits):
-    chat = chat_call((), Sampling(), traits, model="m", format=SCHEMA)
-    direct = completion_call("a", Sampling(), traits, model="m", format=SCHEMA)
-    call = rendered_call(chat.body, "a", traits)
+    chat = make_chat_call((), Sampling(), traits, model="m", format=SCHEMA)
+    direct = make_completion_call("a", Sampling(), traits, model="m", format=SCHEMA)
+    call = make_rendered_call(chat.body, "a", traits)
     assert call.path == direct.path
     assert forms(json.loads(call.body)) == forms(json.loads(direct.body)) != {}
 
 
 def test_who_renders_a_chat_that_keeps_to_a_form():
     own = replace(BARE, chats_by_completion=True)
-    assert renders_better((), None, own, Style(), plain=True)
-    assert not renders_better((), None, own, Style())
-    assert not renders_better((), None, BARE, Style(), plain=True)
+    assert should_render((), None, own, Style(), plain=True)
+    assert not should_render((), None, own, Style())
+    assert not should_render((), None, BARE, Style(), plain=True)
 
 
 @pytest.mark.parametrize(
@@ -136,4 +136,4 @@ def test_who_renders_a_chat_that_keeps_to_a_form():
     ],
 )
 def test_objects_have_the_members_that_are_listed(schema, expected):
-    assert closed(schema) == expected
+    assert close_schema(schema) == expected

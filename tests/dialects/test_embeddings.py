@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from tests.chat.test_engine_request import LCP, VLLM
 from vllama.dialects.ollama.embeddings import (
-    base64s,
     decode_embeddings,
-    embeddings_reply,
-    finished,
+    finish_vector,
     normalize,
     parse_embeddings,
     pool,
     truncate_dimensions,
+    write_base64,
+    write_embeddings,
 )
 from vllama.errors import BadRequest, UpstreamError
 
@@ -84,14 +84,14 @@ def test_normalized_has_length_one(vector: list[float]) -> None:
 
 
 def test_reply() -> None:
-    assert json.loads(embeddings_reply("m", [finished([3.0, 4.0])], 3)) == {
+    assert json.loads(write_embeddings("m", [finish_vector([3.0, 4.0])], 3)) == {
         "object": "list",
         "data": [{"object": "embedding", "embedding": pytest.approx([0.6, 0.8]), "index": 0}],
         "model": "m",
         "usage": {"prompt_tokens": 3, "total_tokens": 3},
     }
-    vector = finished([3.0, 4.0, 5.0], dimensions=2, form=base64s)
-    encoded = json.loads(embeddings_reply("m", [vector], 3))["data"][0]["embedding"]
+    vector = finish_vector([3.0, 4.0, 5.0], dimensions=2, form=write_base64)
+    encoded = json.loads(write_embeddings("m", [vector], 3))["data"][0]["embedding"]
     assert base64.b64decode(encoded) == struct.pack("<2f", 0.6, 0.8)
 
 

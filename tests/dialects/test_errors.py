@@ -7,7 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllama.dialects.errors import anthropic_error, clean_engine_error, ollama_error, openai_error
+from vllama.dialects.errors import (
+    clean_engine_error,
+    write_anthropic_error,
+    write_ollama_error,
+    write_openai_error,
+)
 from vllama.errors import (
     BadRequest,
     CapabilityMissing,
@@ -78,7 +83,7 @@ OURS = [
 
 @pytest.mark.parametrize(("error", "status", "text"), OURS)
 def test_ollama(error: VllamaError, status: int, text: str) -> None:
-    assert ollama_error(error) == (
+    assert write_ollama_error(error) == (
         status,
         json.dumps({"error": text}, separators=(",", ":")).encode(),
     )
@@ -95,7 +100,7 @@ def test_ollama(error: VllamaError, status: int, text: str) -> None:
     ],
 )
 def test_openai(error: VllamaError, status: int, kind: str, code: str | None) -> None:
-    got, body = openai_error(error)
+    got, body = write_openai_error(error)
     assert got == status
     assert json.loads(body) == {
         "error": {"message": "x", "type": kind, "param": None, "code": code}
@@ -112,10 +117,10 @@ def test_openai(error: VllamaError, status: int, kind: str, code: str | None) ->
     ],
 )
 def test_anthropic(error: VllamaError, kind: str) -> None:
-    status, body = anthropic_error(error)
+    status, body = write_anthropic_error(error)
     answer = json.loads(body)
     assert status == error.status
     assert answer["type"] == "error"
     assert answer["error"] == {"type": kind, "message": error.message}
     assert answer["request_id"].startswith("req_") and len(answer["request_id"]) == 28
-    assert json.loads(anthropic_error(error, request_id="req_1")[1])["request_id"] == "req_1"
+    assert json.loads(write_anthropic_error(error, request_id="req_1")[1])["request_id"] == "req_1"

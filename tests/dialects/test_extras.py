@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllama.dialects.openai.extras import Extras, take_extras, with_effort
+from vllama.dialects.openai.extras import Extras, add_effort, take_extras
 from vllama.errors import BadRequest
 
 ANY = st.recursive(
@@ -81,7 +81,7 @@ def test_refused(body: dict[str, Any], text: str) -> None:
     ],
 )
 def test_effort(body: dict[str, Any], think: Any, effort: str | None) -> None:
-    assert with_effort(body, think).get("reasoning_effort") == effort
+    assert add_effort(body, think).get("reasoning_effort") == effort
 
 
 @given(st.fixed_dictionaries({}, optional=dict.fromkeys(FIELDS, ANY)))

@@ -12,8 +12,8 @@ from tests.chat.replies import chat_reply, generate_reply
 from tests.chat.test_engine_request import LCP, VLLM
 from vllama.chat.reply import Reply
 from vllama.chat.request import Usage
-from vllama.dialects.ollama.embeddings import finished
-from vllama.dialects.ollama.objects import embed_reply, legacy_embed_reply, load_reply
+from vllama.dialects.ollama.embeddings import finish_vector
+from vllama.dialects.ollama.objects import write_embed, write_legacy_embed, write_load
 from vllama.errors import BadRequest, EngineCrashed, UpstreamError
 
 NOW = 1_795_264_126_000_000_000
@@ -363,25 +363,25 @@ def test_names_are_escaped() -> None:
 
 
 def test_load() -> None:
-    assert json.loads(load_reply("m", NOW, "chat", "load")) == {
+    assert json.loads(write_load("m", NOW, "chat", "load")) == {
         "model": "m",
         "created_at": "2026-11-21T12:28:46.000000000Z",
         "message": {"role": "assistant", "content": ""},
         "done": True,
         "done_reason": "load",
     }
-    unload = json.loads(load_reply("m", NOW, "generate", "unload"))
+    unload = json.loads(write_load("m", NOW, "generate", "unload"))
     assert (unload["response"], unload["done_reason"]) == ("", "unload")
 
 
 def test_embed() -> None:
-    vector = finished([0.5])
-    assert json.loads(embed_reply("m", [vector], total_ns=5, load_ns=0, prompt_tokens=3)) == {
+    vector = finish_vector([0.5])
+    assert json.loads(write_embed("m", [vector], total_ns=5, load_ns=0, prompt_tokens=3)) == {
         "model": "m",
         "embeddings": [[1]],
         "total_duration": 5,
         "load_duration": 1,
         "prompt_eval_count": 3,
     }
-    assert legacy_embed_reply([vector]) == b'{"embedding":[1]}'
-    assert legacy_embed_reply([]) == b'{"embedding":[]}'
+    assert write_legacy_embed([vector]) == b'{"embedding":[1]}'
+    assert write_legacy_embed([]) == b'{"embedding":[]}'

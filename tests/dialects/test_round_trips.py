@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.jinja import rendered
 from vllama.chat.request import Message, ToolCall
-from vllama.chat.template_style import style_of
+from vllama.chat.template_style import read_style
 from vllama.parsers.call_values import Form
 from vllama.parsers.thinking import ThinkSplitter
 from vllama.parsers.tool_calls import CallScanner, Toolset
@@ -63,7 +63,7 @@ def test_rendered_calls_are_read_back(
         for n, (name, arguments) in enumerate(calls)
     )
     text = rendered(TEMPLATES[family], [Message(role="assistant", tool_calls=made)])
-    tools = Toolset(schemas=dict.fromkeys(NAMES, SCHEMA), form=style_of(TEMPLATES[family]).form)
+    tools = Toolset(schemas=dict.fromkeys(NAMES, SCHEMA), form=read_style(TEMPLATES[family]).form)
     splitter, scanner = ThinkSplitter(), CallScanner(tools)
     thinking = content = ""
     for start in range(0, len(text), cut):
@@ -79,7 +79,7 @@ def test_rendered_calls_are_read_back(
 
 
 def test_forms_are_told_by_the_template() -> None:
-    forms = {family: style_of(source).form for family, source in TEMPLATES.items()}
+    forms = {family: read_style(source).form for family, source in TEMPLATES.items()}
     assert forms.pop("mistral") is forms.pop("mistral names") is Form.NAMED
     assert forms.pop("functionary") is Form.RECIPIENT
     assert set(forms.values()) == {Form.TAGGED}

@@ -10,23 +10,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllama.dialects.ollama.embeddings import float32s, float64s
+from vllama.dialects.ollama.embeddings import write_float32s, write_float64s
 from vllama.errors import UpstreamError
 
 
 def test_a_vector_is_an_array() -> None:
-    assert float32s([]) == float64s([]) == "[]"
-    assert float32s([0.25, -1, 0.1]) == "[0.25,-1,0.100000001]"
+    assert write_float32s([]) == write_float64s([]) == "[]"
+    assert write_float32s([0.25, -1, 0.1]) == "[0.25,-1,0.100000001]"
 
 
 @pytest.mark.parametrize("number", [math.inf, -math.inf, math.nan, 1e39])
 def test_what_json_cannot_say(number: float) -> None:
-    for form in (float32s, float64s):
+    for form in (write_float32s, write_float64s):
         with pytest.raises(UpstreamError):
             form([0.5, number])
 
 
 @given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), max_size=50))
 def test_they_come_back(numbers: list[float]) -> None:
-    assert array("f", json.loads(float32s(numbers))) == array("f", numbers)
-    assert json.loads(float64s(numbers)) == numbers
+    assert array("f", json.loads(write_float32s(numbers))) == array("f", numbers)
+    assert json.loads(write_float64s(numbers)) == numbers

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.facts import INFO, bundle
-from vllama.chat.engine.fields import engine_role
+from vllama.chat.engine.fields import map_role
 from vllama.engines.base import Installation, Mode, Settings
 from vllama.engines.capabilities import Attachable
 from vllama.engines.child_env import build_child_env
@@ -117,10 +117,10 @@ def test_users_arguments_come_last_and_win(engine):
 
 def test_only_roles_that_the_engine_takes():
     traits = LLAMA_CPP.traits(bundle(), Settings(mode=Mode.CHAT, alias="m", context_length=512))
-    assert engine_role("developer", traits) == "system"
+    assert map_role("developer", traits) == "system"
     for role in ("wizard", ""):
         with pytest.raises(BadRequest, match="use system, user, assistant or tool"):
-            engine_role(role, traits)
+            map_role(role, traits)
 
 
 def test_launch_is_pure():

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.engines.others import MAX, MLX, SGLANG, TINYGRAD, TRANSFORMERS, traits
-from vllama.chat.engine.request import chat_call, completion_call
+from vllama.chat.engine.request import make_chat_call, make_completion_call
 from vllama.chat.request import Message, Sampling
 from vllama.dialects.openai.read import adapt_chat, adapt_completion
 from vllama.engines.max_serve import FIELDS as MAX_FIELDS
@@ -23,7 +23,7 @@ SAMPLING = Sampling(
 
 
 def sent(engine, sampling=SAMPLING, **more):
-    return json.loads(chat_call(HI, sampling, traits(engine), model="m", **more).body)
+    return json.loads(make_chat_call(HI, sampling, traits(engine), model="m", **more).body)
 
 
 def test_transformers_gets_sampling_where_it_reads_it():
@@ -112,7 +112,7 @@ def test_tinygrad_shows_no_tools_and_completes_no_prompts():
     with pytest.raises(CapabilityMissing, match="tools"):
         adapt_chat(STRANGE | {"tools": [TOOL]}, traits(TINYGRAD), model="m")
     with pytest.raises(CapabilityMissing, match="chats only"):
-        completion_call("a", SAMPLING, traits(TINYGRAD), model="m")
+        make_completion_call("a", SAMPLING, traits(TINYGRAD), model="m")
     with pytest.raises(CapabilityMissing, match="chats only"):
         adapt_completion({"prompt": "a"}, traits(TINYGRAD), model="m")
 

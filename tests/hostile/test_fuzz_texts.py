@@ -40,7 +40,7 @@ from tests.hostile.test_model_files import (
     text,
 )
 from tests.parsers.test_families import FAMILIES, TOOLS
-from vllama.chat.grammar_schema import closed, safe_schema
+from vllama.chat.grammar_schema import close_schema, make_safe_schema
 from vllama.chat.reply import Reply
 from vllama.chat.schema import check_schema
 from vllama.errors import BadRequest, VllamaError
@@ -348,7 +348,7 @@ def test_fuzz_schemas(content: bytes) -> None:
     if not isinstance(schema, dict):
         return
     with steps(STEPS):
-        for ask in (check_schema, safe_schema, closed):
+        for ask in (check_schema, make_safe_schema, close_schema):
             try:
                 ask(schema)
             except VllamaError as error:

@@ -15,11 +15,11 @@ from tests.hostile.counting import TooMany, steps
 from tests.hostile.test_model_files import MB, memory
 from vllama.chat.engine.traits import Tokenizer, Traits
 from vllama.chat.go_json import MAX_MESSAGES, MAX_VALUES, decode_json
-from vllama.chat.go_template_prompt import MAX_KEPT_LENGTH, _kept, go_template
-from vllama.chat.grammar_schema import closed, safe_schema
+from vllama.chat.go_template_prompt import MAX_KEPT_LENGTH, _kept, parse_go_template
+from vllama.chat.grammar_schema import close_schema, make_safe_schema
 from vllama.chat.request import Message
 from vllama.chat.schema import MOST_BYTES, check_schema
-from vllama.chat.tool_requests import call_schema
+from vllama.chat.tool_requests import make_call_schema
 from vllama.dialects.anthropic.read import parse_messages
 from vllama.dialects.ollama.read import parse_chat
 from vllama.dialects.openai.read import parse_openai
@@ -124,7 +124,7 @@ def chained(count: int, reference: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("reference", ["#{}", "#/$defs/{}"])
-@pytest.mark.parametrize("use", [check_schema, closed, safe_schema])
+@pytest.mark.parametrize("use", [check_schema, close_schema, make_safe_schema])
 def test_references_are_followed_once(use: Callable[[object], object], reference: str) -> None:
     schema = chained(1000, reference)
     with steps(STEPS):
@@ -151,7 +151,7 @@ def test_a_schema_that_is_too_large(schema: Callable[[], dict[str, object]]) -> 
         check_schema(made)
     tools = [{"type": "function", "function": {"name": "f", "parameters": made}}]
     with pytest.raises(BadRequest, match="larger than"), steps(1000):
-        call_schema(tools)
+        make_call_schema(tools)
 
 
 # -- templates -----------------------------------------------------------------------------------
@@ -173,21 +173,21 @@ TEMPLATES = {
 def test_a_template_is_refused_before_it_is_read(piece: str) -> None:
     source = piece * (MAX_LENGTH // len(piece) + 1)
     with pytest.raises(BadRequest, match=f"longer than {MAX_LENGTH}"), steps(1000):
-        go_template(source)
+        parse_go_template(source)
 
 
 @pytest.mark.parametrize("piece", TEMPLATES.values(), ids=TEMPLATES)
 def test_the_longest_template_takes_a_bounded_number_of_steps(piece: str) -> None:
     with steps(40 * MAX_LENGTH):
         try:
-            go_template(piece * (MAX_LENGTH // len(piece)))
+            parse_go_template(piece * (MAX_LENGTH // len(piece)))
         except BadRequest as error:
             assert len(str(error)) < 1000
 
 
 def test_long_templates_are_not_kept() -> None:
     _kept.cache_clear()
-    go_template("x" * (MAX_KEPT_LENGTH + 1))
+    parse_go_template("x" * (MAX_KEPT_LENGTH + 1))
     assert _kept.cache_info().currsize == 0
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllama.http.chunked import FRAME, FRAME_WITHIN, whole_chunks
+from vllama.http.chunked import FRAME, FRAME_WITHIN, split_whole_chunks
 from vllama.supervise.spec import Endpoint
 from vllama.upstream.connection import Connection, ConnectionLost
 from vllama.upstream.pool import Upstream
@@ -60,7 +60,7 @@ def test_whole_ones_are_taken_and_the_rest_is_left(bodies, last, data) -> None:
     framed = chunk(last) if last else b"0\r\n\r\n"
     cut = data.draw(st.integers(0, len(framed) - 1))
     read = b"".join(map(chunk, bodies)) + framed[:cut]
-    found, rest = whole_chunks(read)
+    found, rest = split_whole_chunks(read)
     assert found == bodies and rest == framed[:cut]
 
 
@@ -77,7 +77,7 @@ def test_what_is_unusual_is_left() -> None:
         b"0\r\n\r\n",
         b"0\r\n\r\n0\r\n\r\n",
     ):
-        assert whole_chunks(odd) == ([], odd)
+        assert split_whole_chunks(odd) == ([], odd)
 
 
 @pytest.mark.parametrize("head", HEADS)
@@ -111,7 +111,7 @@ def test_answers_of_one_connection_come_whole_however_they_are_cut(head, answers
     ],
 )
 def test_what_else_is_a_chunk(read, bodies, rest) -> None:
-    assert whole_chunks(read) == (bodies, rest)
+    assert split_whole_chunks(read) == (bodies, rest)
 
 
 def test_the_frame_of_a_whole_chunk_is_known_by_its_length() -> None:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from vllama.http import connection as client_module
 from vllama.http import server as serve_module
-from vllama.http.head_cache import MAX_HEADERS, target_of
+from vllama.http.head_cache import MAX_HEADERS, read_target
 from vllama.http.request import HELD_BYTES, ClientGone, Request
 from vllama.http.server import Server
 from vllama.routes.inference import unless_gone
@@ -437,7 +437,7 @@ async def turns(count: int) -> None:
 
 def test_too_many_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     """A new one is worth more than one that asks for nothing, and less than one that does."""
-    monkeypatch.setattr(serve_module, "most_clients", lambda: 2)
+    monkeypatch.setattr(serve_module, "count_most_clients", lambda: 2)
 
     async def run() -> None:
         go = asyncio.Event()
@@ -732,4 +732,4 @@ def test_a_server_that_must_stop_does() -> None:
     (b"/%ff", "/\ufffd"), (b"http://host:1/x?y", "/x"), (b"http://host", "/"), (b"*", "*"),
 ])  # fmt: skip
 def test_paths(target: bytes, path: str) -> None:
-    assert target_of(target)[0] == path
+    assert read_target(target)[0] == path

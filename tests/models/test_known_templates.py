@@ -15,7 +15,7 @@ from tests.jinja import rendered
 from tests.models.gguf.test_header import header, strings, text
 from tests.models.test_info import CONFIG, at, safetensors
 from tests.tiny import TEMPLATE, write_tiny_gguf
-from vllama.chat.prefill import continued
+from vllama.chat.prefill import render_continued
 from vllama.chat.request import Message
 from vllama.models.chat_templates import KNOWN, find_known_template
 from vllama.models.gguf.header import GgufHeader, parse_header
@@ -266,7 +266,7 @@ def test_in_every_familys_format(row: object) -> None:
 
     # an answer that was begun goes on
     begun = Message(role="assistant", content=" begun ")
-    assert asyncio.run(continued([*TURNS, begun], render)).endswith(" begun ")
+    assert asyncio.run(render_continued([*TURNS, begun], render)).endswith(" begun ")
     # nothing that was said is lost, also where only the system has spoken
     words = [Message(role=turn.role, content=f"-{turn.content}-") for turn in TURNS]
     for turns in (words[:1], words[1:2], words[:2], words):

@@ -27,8 +27,8 @@ from vllama.engines.transformers_serve import ENGINE as TRANSFORMERS
 from vllama.engines.vllm.adapter import ENGINE as VLLM
 from vllama.errors import BadModelFile, ConfigError, EngineMissing, NoPlan, NotEnoughMemory
 from vllama.models.types import Format, ModelInfo
-from vllama.plan.choose import choose_engine, make_plan, preferred_formats
-from vllama.plan.report import short, tell
+from vllama.plan.choose import choose_engine, list_preferred_formats, make_plan
+from vllama.plan.report import report_plan, shorten
 from vllama.plan.types import Facts, Need, Preferences
 
 BOTH = (LLAMA_CPP_GPU, VLLM_HERE)
@@ -120,7 +120,9 @@ def test_what_the_first_engine_refuses_the_next_one_serves():
     plan = make_plan(known, FOLDER, PACKED, Need())
     assert plan.engine == "mlx-lm"
     assert "vLLM cannot: its weights are packed for Apple's MLX" in plan.reasons[0]
-    rows = {row["engine"]: row["reason"] for row in tell(known, FOLDER, PACKED, {})["engines"]}
+    rows = {
+        row["engine"]: row["reason"] for row in report_plan(known, FOLDER, PACKED, {})["engines"]
+    }
     assert rows["vllm"].startswith("it cannot serve this model: its weights are packed")
 
 
@@ -190,7 +192,7 @@ def test_who_is_refused_a_tokenizer_hears_of_an_engine_that_reads_it():
     ],
 )
 def test_downloads_prefer_what_the_engine_reads(platform, installed, first):
-    formats = preferred_formats(facts(platform, installed))
+    formats = list_preferred_formats(facts(platform, installed))
     assert formats[0] is first
 
 
@@ -283,7 +285,7 @@ def test_of_a_server_elsewhere_nothing_is_said_that_only_it_knows():
         )
         assert plan.reasons == ("external server at http://127.0.0.1:9: given as an upstream", said)
         assert not plan.memory.on_gpu
-        assert short(plan) == ["m:latest: on another server", *plan.reasons]
+        assert shorten(plan) == ["m:latest: on another server", *plan.reasons]
 
 
 def test_an_automatic_context_shrinks_until_it_fits():

@@ -8,11 +8,11 @@ from tests.facts import GIB, INFO, MIB
 from vllama.engines.base import Overhead
 from vllama.models.types import ModelInfo
 from vllama.plan.fit import (
+    choose_default_context,
     compute_bytes,
-    default_context,
-    estimate,
+    estimate_model_memory,
+    find_largest_context,
     kv_bytes,
-    largest_context,
     windowed_layers,
 )
 
@@ -95,7 +95,7 @@ def test_a_header_without_heads_gives_nothing_rather_than_an_error():
 
 
 def test_logits_of_every_position_are_kept():
-    every = estimate(INFO, 8192, Overhead(), every_row=True, on_gpu=False)
+    every = estimate_model_memory(INFO, 8192, Overhead(), every_row=True, on_gpu=False)
     assert every.compute_bytes == pytest.approx(8192 * 49152 * 4, rel=0.04)
 
 
@@ -103,8 +103,8 @@ def test_logits_of_every_position_are_kept():
     ("gpu_gib", "context"), [(0, 4096), (16, 4096), (24, 32768), (46, 32768), (48, 262_144)]
 )
 def test_ollamas_tiers(gpu_gib, context):
-    assert default_context(gpu_gib * GIB) == context
+    assert choose_default_context(gpu_gib * GIB) == context
 
 
 def test_nothing_fits_into_too_little():
-    assert largest_context(INFO, 8192, 10 * MIB, Overhead(), on_gpu=False) is None
+    assert find_largest_context(INFO, 8192, 10 * MIB, Overhead(), on_gpu=False) is None

@@ -16,8 +16,16 @@ from vllama.engines.transformers_serve import ENGINE as TRANSFORMERS
 from vllama.errors import NotEnoughMemory
 from vllama.models.types import Format
 from vllama.plan.choose import make_plan
-from vllama.plan.ladder import MOST, Failed, command, fallbacks, first_plan, last_word, next_plan
-from vllama.plan.quant_fallback import names_form, other_forms
+from vllama.plan.ladder import (
+    MOST,
+    Failed,
+    command,
+    last_word,
+    list_fallbacks,
+    make_first_plan,
+    make_next_plan,
+)
+from vllama.plan.quant_fallback import list_other_forms, names_form
 from vllama.plan.types import Need
 from vllama.supervise.spec import Diagnosis, Fault
 
@@ -53,7 +61,7 @@ def climb(known, fault, *, need=None, what=None, forms=()):
     """Return the plans that are tried while each fails in the same way; the first included."""
     need = need or Need()
     failed = [fallen(make_plan(known, what or bundle(), INFO, need), fault)]
-    while (plan := next_plan(known, need, failed, forms)) is not None:
+    while (plan := make_next_plan(known, need, failed, forms)) is not None:
         failed.append(fallen(plan, fault))
         assert len(failed) <= MOST + 1
     return failed
@@ -192,8 +200,8 @@ def test_a_quantisation_in_the_name_stays(name, asked):
 def test_the_last_word_has_the_first_cause_and_what_was_tried():
     known = here(CPU, LLAMA_SERVER_HERE)
     first = fallen(make_plan(known, bundle(), INFO, Need()), Fault.MEMORY, "cause A")
-    second = fallen(next_plan(known, Need(), [first]), Fault.ARCHITECTURE, "cause B")
-    third = next_plan(known, Need(), [first, second])
+    second = fallen(make_next_plan(known, Need(), [first]), Fault.ARCHITECTURE, "cause B")
+    third = make_next_plan(known, Need(), [first, second])
     assert "the second failed: cause B" in third.instead
     error = last_word(known, [first, second, fallen(third, None, "cause C")])
     assert error.message == (
@@ -233,16 +241,16 @@ def test_an_engine_that_could_be_installed_is_offered():
 def test_forms_of_one_model(path, hub_id, other, other_hub, one_model):
     large = bundle("l", path=Path(path), hub_id=hub_id, quant="Q8_0", size_bytes=9)
     small = bundle("s", path=Path(other), hub_id=other_hub, quant="Q2_K", size_bytes=3)
-    assert other_forms(large, [large, small]) == ((small,) if one_model else ())
+    assert list_other_forms(large, [large, small]) == ((small,) if one_model else ())
 
 
 def test_what_the_plan_says_of_failures():
     known = here(CPU, LLAMA_SERVER_HERE)
-    told = fallbacks(known, Need(), make_plan(known, bundle(), INFO, Need()))
+    told = list_fallbacks(known, Need(), make_plan(known, bundle(), INFO, Need()))
     other = (f"llama.cpp (llama_cpp.server) instead of {LLAMA_SERVER.title}",)
     assert told[Fault.ARCHITECTURE] == told[Fault.MISMATCH] == told[Fault.QUANTISATION] == other
     assert told[Fault.MEMORY][0] == "a context of 2048 tokens instead of 4096"
-    assert not fallbacks(here(strict=True), Need(), make_plan(here(), bundle(), INFO, Need()))
+    assert not list_fallbacks(here(strict=True), Need(), make_plan(here(), bundle(), INFO, Need()))
 
 
 @given(
@@ -259,7 +267,7 @@ def test_it_ends_never_repeats_itself_and_keeps_what_was_asked_for(
     first = make_plan(known, bundle(name), INFO, Need())
     failed = [fallen(first, faults[0])]
     for fault in faults[1:]:
-        plan = next_plan(known, Need(), failed, FORMS)
+        plan = make_next_plan(known, Need(), failed, FORMS)
         if plan is None:
             break
         failed.append(fallen(plan, fault))
@@ -297,12 +305,12 @@ SOME = [(MIDDLE, MIDDLE_INFO), (SMALL, INFO)]
 
 def refusing(known, what=BIG, forms=SOME, need=None):
     with pytest.raises(NotEnoughMemory) as caught:
-        first_plan(known, what, BIG_INFO, need or Need(), lambda: forms)
+        make_first_plan(known, what, BIG_INFO, need or Need(), lambda: forms)
     return caught.value
 
 
 def test_what_does_not_fit_is_loaded_in_a_smaller_form_that_is_here():
-    plan = first_plan(here(), BIG, BIG_INFO, Need(), lambda: SOME)
+    plan = make_first_plan(here(), BIG, BIG_INFO, Need(), lambda: SOME)
     assert (plan.bundle.path.name, plan.bundle.name) == ("s.gguf", "m:latest")
     assert plan.instead.startswith("second plan: the form in Q2_K, which is here, because the")
     assert plan.instead.endswith("first failed: it takes 40.3 GiB, and 15.5 GiB are usable")
@@ -311,7 +319,7 @@ def test_what_does_not_fit_is_loaded_in_a_smaller_form_that_is_here():
 
 
 def test_the_forms_are_looked_for_only_if_it_does_not_fit():
-    plan = first_plan(here(), bundle(), INFO, Need(), lambda: pytest.fail("not needed"))
+    plan = make_first_plan(here(), bundle(), INFO, Need(), lambda: pytest.fail("not needed"))
     assert plan == make_plan(here(), bundle(), INFO, Need())
 
 
@@ -320,7 +328,7 @@ def test_another_engine_may_take_less_memory():
     known = here(CPU, TRANSFORMERS_HERE, installed=(replace(VLLM_HERE, offloads=False),))
     with pytest.raises(NotEnoughMemory):
         make_plan(known, bundle(**FOLDER), info, Need())
-    plan = first_plan(known, bundle(**FOLDER), info, Need())
+    plan = make_first_plan(known, bundle(**FOLDER), info, Need())
     assert plan.engine == "transformers"
     assert plan.instead.startswith(f"second plan: {TRANSFORMERS.title} instead of vLLM, because")
 
@@ -332,13 +340,13 @@ def test_what_was_asked_for_stays_before_a_start_too():
     alone = refusing(here(CPU, LLAMA_SERVER_HERE, engine="llama.cpp"), forms=[])
     assert alone.message.startswith("cannot load 'm:latest': model requires more system memory")
     assert "smaller quantisation" in str(alone.hint)
-    long = first_plan(here(context_length=2048), BIG, BIG_INFO, Need(), lambda: SOME)
+    long = make_first_plan(here(context_length=2048), BIG, BIG_INFO, Need(), lambda: SOME)
     assert long.settings.context_length == 2048
 
 
 def test_a_fault_after_that_goes_on_from_there():
     known = here(CPU, LLAMA_SERVER_HERE)
-    plan = first_plan(known, BIG, BIG_INFO, Need(), lambda: SOME)
-    then = next_plan(known, Need(), [fallen(plan, Fault.MEMORY)], SOME)
+    plan = make_first_plan(known, BIG, BIG_INFO, Need(), lambda: SOME)
+    then = make_next_plan(known, Need(), [fallen(plan, Fault.MEMORY)], SOME)
     assert then is not None and then.bundle.path == plan.bundle.path
     assert then.settings.context_length == 2048

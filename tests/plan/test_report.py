@@ -14,7 +14,7 @@ from vllama.engines.llamacpp.llama_cpp_python import ENGINE as LLAMA_CPP
 from vllama.engines.llamacpp.llama_server import ENGINE as LLAMA_SERVER
 from vllama.models.resolve.memory_fit import format_amounts
 from vllama.plan.choose import make_plan
-from vllama.plan.report import device_rows, masked, report, short, tell
+from vllama.plan.report import make_device_rows, make_report, mask, report_plan, shorten
 from vllama.plan.types import Concessions, Facts, Need, Preferences
 
 
@@ -31,32 +31,34 @@ from vllama.plan.types import Concessions, Facts, Need, Preferences
     ],
 )
 def test_secrets_are_masked(argv: list[str], shown: list[str]) -> None:
-    assert masked(argv) == shown
+    assert mask(argv) == shown
 
 
 def test_each_device_has_its_share() -> None:
     here = facts(CPU)
     plan = make_plan(here, bundle(), INFO, Need())
-    (ram,) = device_rows(here, plan)
+    (ram,) = make_device_rows(here, plan)
     assert (ram["device"], ram["total_bytes"]) == ("RAM", 16 * GIB)
     assert ram["takes_bytes"] == plan.memory.total_bytes <= ram["usable_bytes"] < 16 * GIB
     first = H100.accelerators[0]
     second = replace(first, index=1, total_bytes=40 * GIB)
     both = facts(replace(H100, accelerators=(first, second)), (LLAMA_CPP_GPU,))
-    rows = device_rows(both, make_plan(both, bundle(), INFO, Need()))
+    rows = make_device_rows(both, make_plan(both, bundle(), INFO, Need()))
     assert [row["device"][:5] for row in rows] == ["GPU 0", "GPU 1"]
     assert rows[0]["takes_bytes"] == pytest.approx(2 * rows[1]["takes_bytes"], abs=2)
 
 
 def test_the_short_form_has_the_file_and_the_reasons() -> None:
     plan = make_plan(facts(CPU), bundle("m:latest"), INFO, Need())
-    first, *reasons = short(plan)
+    first, *reasons = shorten(plan)
     assert first == "m:latest: m.gguf, gguf Q4_1, 98 MB"
     assert reasons == list(plan.reasons)
 
 
 def test_everything_is_plain() -> None:
-    told = tell(facts(CPU, extra_args=("--api-key", "mine")), bundle(), INFO, {"PATH": "/bin"})
+    told = report_plan(
+        facts(CPU, extra_args=("--api-key", "mine")), bundle(), INFO, {"PATH": "/bin"}
+    )
     assert json.loads(json.dumps(told)) == told
     assert told["engine"] == LLAMA_CPP_HERE.engine and told["reasons"]
     assert "mine" not in told["command"] and told["command"][-2:] == ["--api-key", "***"]
@@ -81,7 +83,7 @@ def test_it_is_said_which_engine_is_taken_instead_and_why(preferences, relief, s
     )
     here = Facts(platform=CPU, found=found, preferences=Preferences(**preferences), relief=relief)
     plan = make_plan(here, bundle(), INFO, Need())
-    told = report(here, bundle(), plan, platform="", environ={}, files=())
+    told = make_report(here, bundle(), plan, platform="", environ={}, files=())
     (row,) = [row for row in told["engines"] if not row["taken"]]
     assert row["reason"] == said
     (taken,) = [row for row in told["engines"] if row["taken"]]
@@ -95,7 +97,7 @@ def test_an_engine_that_can_do_less_is_said_to() -> None:
         installations={LLAMA_CPP.name: LLAMA_CPP_HERE, LLAMA_SERVER.name: other},
     )
     here = Facts(platform=CPU, found=found, preferences=Preferences(parallel=4))
-    told = tell(here, bundle(), INFO, {})
+    told = report_plan(here, bundle(), INFO, {})
     reasons = {row["engine"]: row["reason"] for row in told["engines"] if not row["taken"]}
     assert reasons == {LLAMA_CPP.name: "it answers one request at a time"}
 
@@ -111,7 +113,7 @@ def test_two_amounts_that_differ_look_different() -> None:
 
 def test_what_does_not_fit_still_names_its_engine_and_the_numbers() -> None:
     small = facts(replace(CPU, ram_total_bytes=GIB // 2))
-    told = tell(small, bundle(), replace(INFO, weights_bytes=GIB), {})
+    told = report_plan(small, bundle(), replace(INFO, weights_bytes=GIB), {})
     assert "weights 1.0 GiB" in told["error"] and told["hint"]
     (taken,) = [row for row in told["engines"] if row["taken"]]
     assert taken["engine"] == LLAMA_CPP_HERE.engine and "command" not in told

@@ -15,7 +15,7 @@ import pytest
 
 from tests.supervise.conftest import Lab, eventually
 from vllama.supervise import tree
-from vllama.supervise.leftovers import RunFile, look, scratch_folder, sweep
+from vllama.supervise.leftovers import RunFile, look, make_scratch_folder, sweep
 
 Process = subprocess.Popen[bytes]
 
@@ -78,7 +78,7 @@ def test_descendants_are_ended_though_the_engine_is_dead(lab: Lab, sleeper: Proc
 def test_who_came_after_the_file_was_written_is_known_by_its_folder(tmp_path: Path) -> None:
     """A child that the engine started while it served, in a session of its own, say."""
     code = "import os, time; os.fork() or os.setsid(); print(1, flush=True); time.sleep(600)"
-    scratch = scratch_folder()
+    scratch = make_scratch_folder()
 
     def child(folder: Path) -> Process:
         argv = [sys.executable, "-I", "-S", "-c", code]

@@ -16,7 +16,7 @@ import pytest
 from tests.supervise.conftest import ENV, LIMIT_S, SHORT, Lab, eventually
 from vllama.supervise import shim
 from vllama.supervise.guard import Command, Guard
-from vllama.supervise.leftovers import remove_scratch, scratch_folder, sweep
+from vllama.supervise.leftovers import make_scratch_folder, remove_scratch, sweep
 from vllama.supervise.process import Child
 
 SHARED = Path("/dev/shm")
@@ -53,7 +53,7 @@ def shared() -> Iterator[Path]:
 
 @pytest.fixture
 def scratch() -> Iterator[Path]:
-    folder = scratch_folder()
+    folder = make_scratch_folder()
     yield folder
     remove_scratch(folder)
 
@@ -73,7 +73,7 @@ def test_a_folder_for_a_socket_is_private_and_has_a_short_path(
     long = tmp_path / ("x" * 80)
     long.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(long))
-    made = scratch_folder()
+    made = make_scratch_folder()
     assert made.stat().st_mode & 0o077 == 0
     assert len(str(made / str(uuid.uuid4()))) < 108  # the limit of a socket's path
     remove_scratch(made)

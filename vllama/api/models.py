@@ -15,10 +15,10 @@ from vllama.models.library import Library, make_too_large_error, open_library
 from vllama.models.ref import ModelRef
 from vllama.models.resolve.search import Resolution
 from vllama.models.types import Bundle, Format, Progress
-from vllama.plan.choose import preferred_formats
+from vllama.plan.choose import list_preferred_formats
 from vllama.plan.fitting import FitsHere
-from vllama.plan.ladder import first_plan
-from vllama.plan.quant_fallback import forms_here
+from vllama.plan.ladder import make_first_plan
+from vllama.plan.quant_fallback import list_forms_here
 from vllama.plan.types import Facts, Need, Plan
 from vllama.server.preflight import gather_facts
 
@@ -62,8 +62,8 @@ def plan(model: str, **settings: Any) -> Plan:
     found = resolve_model(library, settings_, facts, model)
     if found.resolution is None:
         info = library.info(found.bundle)
-        return first_plan(
-            facts, found.bundle, info, Need(), lambda: forms_here(library, found.bundle)
+        return make_first_plan(
+            facts, found.bundle, info, Need(), lambda: list_forms_here(library, found.bundle)
         )
     if found.resolution.shortage is not None:
         raise make_too_large_error(
@@ -72,7 +72,7 @@ def plan(model: str, **settings: Any) -> Plan:
             found.resolution.shortage,
             to_load=True,
         )
-    return first_plan(facts, found.bundle, library.look_into(found.resolution), Need())
+    return make_first_plan(facts, found.bundle, library.look_into(found.resolution), Need())
 
 
 def pull(
@@ -91,7 +91,7 @@ def pull(
     facts = gather_facts(settings_)
     return _library(settings_).pull(
         whole_path(model),
-        formats=preferred_formats(facts),
+        formats=list_preferred_formats(facts),
         fits=FitsHere(facts),
         progress=progress,
         cancel=cancel,
@@ -105,7 +105,7 @@ def resolve_model(library: Library, settings: Config, facts: Facts, model: str) 
         return Resolved(bundle=library.find(name))
     except ModelNotFound as missing:
         try:
-            formats, fits = preferred_formats(facts), FitsHere(facts)
+            formats, fits = list_preferred_formats(facts), FitsHere(facts)
             found = library.look_up(name, formats=formats, fits=fits)
         except ModelNotFound:
             raise missing from None

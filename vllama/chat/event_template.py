@@ -140,13 +140,13 @@ class EventTemplate:
         if not self._tries:
             return False
         self._tries -= 1
-        around = surroundings(read[: read.find(b"\n\n") + 2], text)
+        around = find_surroundings(read[: read.find(b"\n\n") + 2], text)
         ours = None
         if not self._is_fixed:
-            ours = surroundings(written[: written.find(b"\n\n") + 2], text)
+            ours = find_surroundings(written[: written.find(b"\n\n") + 2], text)
         if around is None or (ours is None and not self._is_fixed):
             return False
-        self.head, self.tail = around[0], shared(around[1])
+        self.head, self.tail = around[0], share(around[1])
         self._seam = self.tail + self.head
         if ours is not None:
             self._graft(ours)
@@ -159,13 +159,13 @@ class EventTemplate:
         """
         before, after = around
         # a byte of it at least is written by us: `skip` is 0 where nothing is taken from the read
-        kept = min(common_end(before, self.head), len(self.head) - 1)
+        kept = min(count_common_end(before, self.head), len(self.head) - 1)
         self.skip = len(self.head) - kept
         if after == self.tail and self.skip < MAX_SKIP:
-            self.first = shared(before[: len(before) - kept])
+            self.first = share(before[: len(before) - kept])
             self.before = self.after = b""
         else:
-            self.skip, self.first, self.before, self.after = 0, b"", before, shared(after)
+            self.skip, self.first, self.before, self.after = 0, b"", before, share(after)
 
     def renew(self) -> None:
         """Note that what was learnt was of use: it may be learnt again as often as before."""
@@ -179,14 +179,14 @@ class EventTemplate:
 _shared: dict[bytes, bytes] = {}
 
 
-def shared(text: bytes) -> bytes:
+def share(text: bytes) -> bytes:
     """Return an equal text, the same one for all streams."""
     if len(_shared) >= MAX_SHARED:
         _shared.clear()
     return _shared.setdefault(text, text)
 
 
-def common_end(one: bytes, other: bytes) -> int:
+def count_common_end(one: bytes, other: bytes) -> int:
     """Return how many bytes at their ends are alike."""
     size = min(len(one), len(other))
     for count in range(size):
@@ -195,7 +195,7 @@ def common_end(one: bytes, other: bytes) -> int:
     return size
 
 
-def surroundings(event: bytes, text: str) -> tuple[bytes, bytes] | None:
+def find_surroundings(event: bytes, text: str) -> tuple[bytes, bytes] | None:
     """Return what stands before and after `text` in a plain event; None if that is not certain."""
     value = text.encode(errors="surrogatepass")
     if not value or b"\n\n" not in event:

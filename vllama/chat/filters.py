@@ -1,7 +1,7 @@
 """Filters of an answer: each changes the events of an engine, one after the other.
 
-`compose` puts together those that an answer needs, in their order; nothing else does. A filter sees
-decoded events, never bytes. Each choice of an answer has a state of its own.
+`compose_filters` puts together those that an answer needs, in their order; nothing else does. A
+filter sees decoded events, never bytes. Each choice of an answer has a state of its own.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 
 from vllama.chat.engine.events import Choice, Delta, Event, FunctionDelta, ToolDelta
 from vllama.chat.engine.traits import Stops, Traits
-from vllama.chat.logprobs import ollama_logprobs
+from vllama.chat.logprobs import convert_logprobs
 from vllama.chat.request import ToolCall
 from vllama.chat.stop_finder import StopFinder
 from vllama.parsers.thinking import ThinkSplitter, Trim
@@ -33,7 +33,7 @@ class Filter(Protocol):
         ...
 
 
-def compose(
+def compose_filters(
     traits: Traits,
     *,
     tools: Toolset | bool = False,
@@ -55,7 +55,7 @@ def compose(
     return [*filters, ThinkingTrim(), CallNames()]
 
 
-def stop_filter(stops: Sequence[str], traits: Traits) -> StopFilter | None:
+def make_stop_filter(stops: Sequence[str], traits: Traits) -> StopFilter | None:
     """Return what ends an answer where the engine does not end it as OpenAI's API says."""
     if not stops or traits.stops is Stops.LEFT_OUT:
         return None
@@ -130,7 +130,7 @@ class CompletionAsChat:
                 choice.text = None
                 if not self.is_idle:  # the first delta of a chat names the role
                     choice.delta.role = "assistant"
-                logprobs = ollama_logprobs(choice.logprobs)
+                logprobs = convert_logprobs(choice.logprobs)
                 choice.logprobs = {"content": logprobs} if logprobs else None
         self.is_idle = self.is_idle or bool(chunk.choices)
         if chunk.id is not None:  # llama-server's completions have the ids of chats

@@ -113,6 +113,6 @@ class SseReader:
             out.append(b" ".join(lines))
 
 
-def sse(payload: bytes) -> bytes:
+def frame_event(payload: bytes) -> bytes:
     """Frame one event of a single line."""
     return b"data: %b\n\n" % payload

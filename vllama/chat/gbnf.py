@@ -1,9 +1,9 @@
 r"""A JSON schema as a grammar, for engines whose completions take no schema.
 
 GBNF is llama.cpp's form (its `grammars/README.md`): rules of literals, character classes, names and
-repetitions. What comes in is what `safe_schema` leaves of a schema, so nothing here needs a case
-for what it does not know, and no rule is named that is not written: llama.cpp's Python server dies
-of a grammar with a fault. White space is where writers of JSON put it, one line feed with its
+repetitions. What comes in is what `make_safe_schema` leaves of a schema, so nothing here needs a
+case for what it does not know, and no rule is named that is not written: llama.cpp's Python server
+dies of a grammar with a fault. White space is where writers of JSON put it, one line feed with its
 indentation at most, and never behind the value: an answer ends with its last bracket.
 """
 
@@ -44,8 +44,8 @@ _ALWAYS = {
 _PART = re.compile(r"\[(?:\\.|[^\]\\])*\](?:[+*?]|\{[0-9,]+\})?")
 
 
-def json_grammar(schema: Mapping[str, Any]) -> str:
-    """Return the grammar of `schema`, which `safe_schema` made."""
+def make_grammar(schema: Mapping[str, Any]) -> str:
+    """Return the grammar of `schema`, which `make_safe_schema` made."""
     writer = _Writer()
     root = writer.name(schema)
     rules = {"root": root, **_ALWAYS, **writer.rules}

@@ -17,7 +17,7 @@ from vllama.chat.request import Message, Think, ToolCall
 from vllama.gotemplate.values import JsonList, JsonMap, Struct, TypeNames
 
 
-def collated(messages: Iterable[Message]) -> tuple[str, list[Message]]:
+def collate(messages: Iterable[Message]) -> tuple[str, list[Message]]:
     """Return all system messages in one text, and the messages with neighbours of one role joined.
 
     Tools' results stay apart: each belongs to a call of its own.

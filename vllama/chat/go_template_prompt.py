@@ -14,7 +14,7 @@ from datetime import datetime
 from functools import cached_property, lru_cache
 
 from vllama.chat.go_template_data import (
-    collated,
+    collate,
     message_value,
     thinking_values,
     tool_values,
@@ -90,7 +90,7 @@ class GoTemplate:
     ) -> str:
         """Return the prompt of a conversation; `now` in Unix seconds. Raises BadRequest."""
         moment, switches = datetime.fromtimestamp(now), thinking_values(think)
-        system, turns = collated(messages)
+        system, turns = collate(messages)
         if "messages" in self.variables:
             data = {
                 "System": system,
@@ -109,7 +109,7 @@ class GoTemplate:
         return render(self._tree, data | thinking_values(think), datetime.fromtimestamp(now))
 
 
-def go_template(source: str) -> GoTemplate:
+def parse_go_template(source: str) -> GoTemplate:
     """Read a template, an ordinary one only once. Raises BadRequest."""
     return _kept(source) if len(source) <= MAX_KEPT_LENGTH else GoTemplate(source)
 

@@ -35,7 +35,7 @@ _NOT_IN_STRINGS = r'"\\\x00-\x1f'
 _CLASSES = {r"\d": "0-9", r"\w": "A-Za-z0-9_"}
 
 
-def safe_schema(schema: object) -> dict[str, object]:
+def make_safe_schema(schema: object) -> dict[str, object]:
     """Return what of `schema` every engine can keep to. Raises BadRequest if it is too large.
 
     References are put in place; a schema within itself means any value there.
@@ -43,7 +43,7 @@ def safe_schema(schema: object) -> dict[str, object]:
     return _Cleaner(schema).clean(schema)
 
 
-def closed(schema: Mapping[str, Any]) -> dict[str, Any]:
+def close_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return `schema` with objects that have the members it lists and no others, unless it says so.
 
     llama.cpp's own converter would let others come, and a small model goes on with them to the end.
@@ -56,7 +56,7 @@ def closed(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Closer:
-    """Copies one schema for `closed`; what is referred to is collected in `definitions`."""
+    """Copies one schema for `close_schema`; what is referred to is collected in `definitions`."""
 
     def __init__(self, root: object) -> None:
         self._references = References(root)

@@ -28,7 +28,7 @@ def tidy(source: Mapping[str, Any] | None, top: int) -> bool:
     return changed
 
 
-def ollama_logprobs(
+def convert_logprobs(
     source: Mapping[str, Any] | None, top: int | None = None
 ) -> list[dict[str, Any]]:
     """Convert one choice's `logprobs`, of a chat or of a completion; [] for none.
@@ -87,14 +87,14 @@ def _padded(values: object, size: int) -> list[Any]:
     return given + [None] * (size - len(given))
 
 
-def completion_logprobs(
+def convert_completion_logprobs(
     source: Mapping[str, Any] | None, offset: int, top: int
 ) -> dict[str, list[Any]] | None:
     """Convert one chunk's `logprobs`, of a chat or of a completion, to a completion's; None: none.
 
     `offset`: characters of text before it. `top`: how many alternatives were asked for.
     """
-    entries = ollama_logprobs(source)
+    entries = convert_logprobs(source)
     if not entries:
         return None
     out: dict[str, list[Any]] = {

@@ -25,7 +25,7 @@ MARK = "vllama0continues0here"
 """Stands for the text of an answer to continue: nothing in it that a template would change."""
 
 
-def joined(messages: Sequence[Message]) -> Sequence[Message]:
+def join_answers(messages: Sequence[Message]) -> Sequence[Message]:
     """Return the messages with the answers at their end in one; an empty one is left out."""
     out = list(messages)
     while len(out) > 1 and _is_answer(out[-1]):
@@ -46,8 +46,8 @@ def joined(messages: Sequence[Message]) -> Sequence[Message]:
     return out if len(out) < len(messages) else messages
 
 
-def joined_bodies(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return OpenAI's messages with the answers at their end in one, as `joined` does."""
+def join_answer_bodies(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return OpenAI's messages with the answers at their end in one, as `join_answers` does."""
     out = list(messages)
     while len(out) > 1 and is_plain_answer(out[-1]):
         before, last = out[-2:]
@@ -68,7 +68,7 @@ def is_continued(messages: Sequence[Message]) -> bool:
     return bool(messages[-1].content or messages[-1].thinking)
 
 
-async def continued(
+async def render_continued(
     messages: Sequence[Message], render: Callable[[Sequence[Message], bool], Awaitable[str]]
 ) -> str:
     """Return the prompt that ends within the last message, an answer, for the model to go on.
@@ -103,7 +103,7 @@ def _is_answer(message: Message) -> bool:
     return message.role == "assistant" and not message.tool_calls
 
 
-def renders_better(
+def should_render(
     messages: Sequence[Message],
     think: Think,
     traits: Traits,

@@ -51,7 +51,7 @@ class Style:
 
 
 @lru_cache(maxsize=64)
-def style_of(template: str | None) -> Style:
+def read_style(template: str | None) -> Style:
     """Read a template; a model that has none takes no tools."""
     source = template or ""
     return Style(
@@ -73,7 +73,7 @@ def marks_thinking(template: str) -> bool:
     return _THINKING.search(template) is not None
 
 
-def asked_think(think: Think, style: Style | None) -> Think:
+def choose_think(think: Think, style: Style | None) -> Think:
     """Return what the template is asked for: thinking is on unless it is switched off.
 
     Only where a template leaves it off by itself must it be said (DeepSeek V3.1, Granite).

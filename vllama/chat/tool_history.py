@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from vllama.chat.request import Message
 from vllama.chat.template_style import Style
-from vllama.chat.tool_prompt import called_text, result_text
+from vllama.chat.tool_prompt import write_call, write_result
 from vllama.parsers.tool_calls import short_id
 
 
@@ -35,13 +35,13 @@ def _as_text(messages: Sequence[Message]) -> tuple[Message, ...]:
     for message in messages:
         if message.tool_calls:
             names |= {call.id: call.name for call in message.tool_calls}
-            written = (called_text(call.name, call.arguments) for call in message.tool_calls)
+            written = (write_call(call.name, call.arguments) for call in message.tool_calls)
             text = "\n".join(filter(None, (message.content, *written)))
             message = replace(message, content=text, tool_calls=())
         is_result = message.role == "tool"
         if is_result:
             name = message.tool_name or names.get(message.tool_call_id or "", "")
-            message = Message(role="user", content=result_text(name, message.content))
+            message = Message(role="user", content=write_result(name, message.content))
         if after_result and message.role == "user":  # templates refuse two turns of one role
             message = replace(message, content=f"{out.pop().content}\n{message.content}")
         out.append(message)

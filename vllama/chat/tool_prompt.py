@@ -29,7 +29,7 @@ _MUST = "You must call a function now."
 _MANY = "Write one such block for each call.\n"
 
 
-def guide(tools: Sequence[Mapping[str, Any]], *, must: bool, most: int | None) -> str:
+def write_guide(tools: Sequence[Mapping[str, Any]], *, must: bool, most: int | None) -> str:
     """Return the words that tell a model its tools. `must`: a call is wanted now."""
     lines = []
     for tool in tools:
@@ -43,7 +43,7 @@ def guide(tools: Sequence[Mapping[str, Any]], *, must: bool, most: int | None) -
     )
 
 
-def with_guide(messages: Sequence[dict[str, Any]], text: str, style: Style) -> list[dict[str, Any]]:
+def add_guide(messages: Sequence[dict[str, Any]], text: str, style: Style) -> list[dict[str, Any]]:
     """Put `text` into the system message, or before the user's words if the model takes none."""
     out = list(messages)
     role = "system" if style.takes_system else "user"
@@ -57,12 +57,12 @@ def with_guide(messages: Sequence[dict[str, Any]], text: str, style: Style) -> l
     return out
 
 
-def tools_as_text(
+def write_tools_as_text(
     messages: Sequence[dict[str, Any]], *, tagged: bool = False
 ) -> list[dict[str, Any]]:
     """Rewrite calls and results in a history of OpenAI's form as text.
 
-    `tagged`: calls as `guide` asks for them; else in words, since models repeat the tags they see.
+    `tagged`: calls as `write_guide` asks for them; else in words: models repeat tags they see.
     Results that follow one another, and what the user says after them, become one turn: many
     templates refuse two turns of one role.
     """
@@ -81,7 +81,7 @@ def tools_as_text(
         is_result = message.get("role") in ("tool", "function")
         if is_result:
             name = message.get("name") or names.get(str(message.get("tool_call_id")), "")
-            message = {"role": "user", "content": result_text(str(name), _text(message))}
+            message = {"role": "user", "content": write_result(str(name), _text(message))}
         if after_result and message.get("role") == "user":
             earlier = out.pop()
             message = _with_text(message, f"{_text(earlier)}\n{_text(message)}")
@@ -106,16 +106,16 @@ def _written(call: Mapping[str, Any], *, tagged: bool) -> str:
         "arguments": function.get("arguments") if arguments is None else arguments,
     }
     if not tagged:
-        return called_text(str(value["name"]), value["arguments"])
+        return write_call(str(value["name"]), value["arguments"])
     return f"<tool_call>\n{msgspec.json.encode(value).decode()}\n</tool_call>"
 
 
-def called_text(name: str, arguments: object) -> str:
+def write_call(name: str, arguments: object) -> str:
     """Say in words that a function was called."""
     return f"(Called {name} with {msgspec.json.encode(arguments).decode()})"
 
 
-def result_text(name: str, text: str) -> str:
+def write_result(name: str, text: str) -> str:
     """Say what a function returned."""
     return f"Result of {name}: {text}" if name else f"Result: {text}"
 

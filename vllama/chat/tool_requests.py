@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vllama.chat.engine.fields import need_tools, response_format
+from vllama.chat.engine.fields import make_response_format, need_tools
 from vllama.chat.engine.traits import SchemaStyle, Traits
 from vllama.chat.go_json import kind
-from vllama.chat.grammar_schema import is_safe, safe_schema
+from vllama.chat.grammar_schema import is_safe, make_safe_schema
 from vllama.chat.schema import check_size
 from vllama.chat.template_style import Style
-from vllama.chat.tool_prompt import guide, has_tools, tools_as_text, with_guide
+from vllama.chat.tool_prompt import add_guide, has_tools, write_guide, write_tools_as_text
 from vllama.errors import BadRequest
 from vllama.parsers.tool_calls import Toolset
 
 
-def call_schema(tools: Sequence[Mapping[str, Any]]) -> dict[str, object]:
+def make_call_schema(tools: Sequence[Mapping[str, Any]]) -> dict[str, object]:
     """Return the schema of `{"name": …, "arguments": {…}}`. Raises BadRequest if it is too large.
 
     `tools` in OpenAI's form, each with `function.name` and `function.parameters`.
@@ -25,7 +25,7 @@ def call_schema(tools: Sequence[Mapping[str, Any]]) -> dict[str, object]:
     calls = []
     for tool in tools:
         function = tool["function"]
-        parameters = safe_schema(function["parameters"])
+        parameters = make_safe_schema(function["parameters"])
         if parameters.get("type") != "object":
             parameters = {"type": "object"}
         name = function["name"]
@@ -65,7 +65,7 @@ def place_tools(out: dict[str, Any], traits: Traits, style: Style | None) -> Too
         return None
     need_tools(traits)
     if traits.parses_tools and (mode != "required" or traits.keeps_call_schema):
-        return toolset(tools, style)
+        return make_toolset(tools, style)
     tools = [_checked(number, tool) for number, tool in enumerate(tools)]
     known = {tool["function"]["name"] for tool in tools}
     unknown = next((name for name in names if name not in known), None)
@@ -81,14 +81,16 @@ def place_tools(out: dict[str, Any], traits: Traits, style: Style | None) -> Too
     out["tools"] = tools
     if forced:
         # a schema for the whole answer: what a client's own format says cannot hold as well
-        out["response_format"] = response_format(call_schema(tools), traits)
+        out["response_format"] = make_response_format(make_call_schema(tools), traits)
     if style is not None and not style.takes_tools:
         out.pop("tools")
         _history(out, tagged=True)
-        out["messages"] = with_guide(out["messages"], guide(tools, must=forced, most=most), style)
+        out["messages"] = add_guide(
+            out["messages"], write_guide(tools, must=forced, most=most), style
+        )
     elif traits.silent_tool_choice is not None:
         out["tool_choice"] = traits.silent_tool_choice
-    return toolset(tools, style, most=most, forced=forced)
+    return make_toolset(tools, style, most=most, forced=forced)
 
 
 def leaves_choice(body: Mapping[str, Any]) -> bool:
@@ -96,7 +98,7 @@ def leaves_choice(body: Mapping[str, Any]) -> bool:
     return bool(_list(body)) and _choice(body.get("tool_choice"))[0] == "auto"
 
 
-def toolset(
+def make_toolset(
     tools: Sequence[Mapping[str, Any]],
     style: Style | None,
     *,
@@ -168,4 +170,4 @@ def _checked(number: int, tool: Mapping[str, Any]) -> dict[str, Any]:
 def _history(out: dict[str, Any], *, tagged: bool) -> None:
     """Write calls and results as text."""
     if has_tools(out["messages"]):
-        out["messages"] = tools_as_text(out["messages"], tagged=tagged)
+        out["messages"] = write_tools_as_text(out["messages"], tagged=tagged)

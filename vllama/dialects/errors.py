@@ -63,18 +63,18 @@ _ANTHROPIC_TYPES = {
 }
 
 
-def ollama_error(error: VllamaError) -> tuple[int, bytes]:
+def write_ollama_error(error: VllamaError) -> tuple[int, bytes]:
     """Return status and body `{"error": text}`."""
     return error.status, msgspec.json.encode({"error": _text(error)})
 
 
-def openai_error(error: VllamaError) -> tuple[int, bytes]:
+def write_openai_error(error: VllamaError) -> tuple[int, bytes]:
     """Return status and body in OpenAI's shape."""
-    return error.status, msgspec.json.encode(openai_error_object(error))
+    return error.status, msgspec.json.encode(make_openai_error(error))
 
 
-def openai_error_object(error: VllamaError) -> dict[str, Any]:
-    """Return the object of `openai_error`, also used inside streams."""
+def make_openai_error(error: VllamaError) -> dict[str, Any]:
+    """Return the object of `write_openai_error`, also used inside streams."""
     code = next((name for kind, name in _OPENAI_CODES.items() if isinstance(error, kind)), None)
     return {
         "error": {
@@ -86,7 +86,7 @@ def openai_error_object(error: VllamaError) -> dict[str, Any]:
     }
 
 
-def anthropic_error(error: VllamaError, *, request_id: str = "") -> tuple[int, bytes]:
+def write_anthropic_error(error: VllamaError, *, request_id: str = "") -> tuple[int, bytes]:
     """Return status and body in Anthropic's shape; an id is made from the text if none is given."""
     text = _text(error)
     made = hashlib.blake2b(text.encode(errors="replace"), digest_size=12).hexdigest()

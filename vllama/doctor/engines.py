@@ -16,8 +16,8 @@ from vllama.engines.recipe import get_recipe
 from vllama.environments.layout import MARKER, find_existing, get_python
 from vllama.errors import NoPlan
 from vllama.hardware.probe import run_command
-from vllama.plan.choose import advice, choose_engine, obtainable, ranked
-from vllama.plan.choose import lacking as falls_short
+from vllama.plan.choose import choose_engine, list_obtainable, rank_engines, write_advice
+from vllama.plan.choose import list_lacking as falls_short
 from vllama.plan.types import Choice, Facts
 from vllama.supervise.probe import trouble
 
@@ -36,14 +36,14 @@ def chosen(facts: Facts) -> Iterator[Finding]:
     engine, installation = found.engines[choice.engine], choice.installation
     where = "" if isinstance(engine, Attachable) else f", from {installation.origin}"
     yield ok(f"{engine.title} {installation.version}{where}")
-    for better, _, reason in ranked(facts):
+    for better, _, reason in rank_engines(facts):
         if better.name == choice.engine or facts.preferences.engine:
             break
         absent = found.missing.get(better.name)
-        if absent and obtainable(facts, absent) and not falls_short(better, facts, None, None):
+        if absent and list_obtainable(facts, absent) and not falls_short(better, facts, None, None):
             yield warning(
                 f"{better.title} would be the choice here ({reason}), but {absent.reason}",
-                advice(facts, absent),
+                write_advice(facts, absent),
             )
     if facts.platform.accelerators and not installation.offloads:
         yield warning(

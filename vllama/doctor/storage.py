@@ -43,9 +43,9 @@ def port(host: str, number: int) -> Iterator[Finding]:
             "correct OLLAMA_HOST or VLLAMA_HOST: it has to be an address of this machine to serve",
         )
         return
-    from vllama.http.server import owner_of  # which imports the whole front
+    from vllama.http.server import find_port_owner  # which imports the whole front
 
-    who, pid = owner_of(host, number, OWNER_LIMIT_S), _listener(number)
+    who, pid = find_port_owner(host, number, OWNER_LIMIT_S), _listener(number)
     shown = f" (pid {pid}, {_name(pid)})" if pid else ""
     if who == "another vllama":
         yield ok(f"a vllama server{shown} answers on port {number}")

@@ -41,7 +41,7 @@ Written as all engines do: in small letters, without zeros before or an extensio
 """
 
 
-def whole_chunks(data: bytes) -> tuple[list[bytes], bytes]:
+def split_whole_chunks(data: bytes) -> tuple[list[bytes], bytes]:
     """Return the bodies of the whole chunks that `data` begins with, and what follows them.
 
     An extension, the last chunk (which is empty) and whatever else is unusual is left to follow.

@@ -22,8 +22,8 @@ from vllama.http.head_cache import (
     Head,
     Refusal,
     cut,
-    refusal,
-    target_of,
+    read_target,
+    write_refusal,
 )
 from vllama.http.request import Request
 
@@ -275,7 +275,7 @@ class Client(asyncio.Protocol):
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header; those after a body are of no interest, nor too many (see `refusal`)."""
+        """Take a header; those after a body are of no interest, nor too many of them."""
         if self._in_head and len(self._headers) <= MAX_HEADERS:
             name = name.lower()
             self._twice |= name in SINGLE and name in self._headers
@@ -293,11 +293,11 @@ class Client(asyncio.Protocol):
         if self._parser.should_upgrade():
             self._body_follows = not _FRAMING.isdisjoint(self._headers)
         version = self._parser.get_http_version()
-        refused = refusal(version, self._headers, twice=self._twice)
+        refused = write_refusal(version, self._headers, twice=self._twice)
         if refused is not None:
             self._refuse(refused)
             return
-        path, authority = target_of(self._url)
+        path, authority = read_target(self._url)
         if authority:
             self._headers[b"host"] = authority
         self._head = Head(

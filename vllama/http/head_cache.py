@@ -58,7 +58,7 @@ SINGLE = frozenset((b"host", b"origin", b"transfer-encoding"))
 """Headers that say who asks, and where a body ends: of two, a proxy may have read the other."""
 
 
-def refusal(version: str, headers: dict[bytes, bytes], *, twice: bool) -> Refusal | None:
+def write_refusal(version: str, headers: dict[bytes, bytes], *, twice: bool) -> Refusal | None:
     """Return what is wrong with a head that the parser takes (RFC 9110 and 9112); None: nothing.
 
     `twice`: it has one of `SINGLE` more than once.
@@ -76,7 +76,7 @@ def refusal(version: str, headers: dict[bytes, bytes], *, twice: bool) -> Refusa
     return TOO_LARGE if len(headers) > MAX_HEADERS else None
 
 
-def target_of(target: bytes) -> tuple[str, bytes]:
+def read_target(target: bytes) -> tuple[str, bytes]:
     """Return the decoded path of a request's target (RFC 3986 §2.1), and its authority if any.
 
     `*` stays. The form for proxies, `http://authority/path`, is the one with an authority, which

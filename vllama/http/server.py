@@ -64,7 +64,7 @@ def bind(host: str, port: int) -> socket.socket:
         listener.close()
         if error.errno == errno.EADDRINUSE:
             raise PortTaken(
-                f"cannot listen on {host}:{port}: {owner_of(host, port)} uses it",
+                f"cannot listen on {host}:{port}: {find_port_owner(host, port)} uses it",
                 hint="stop that one, or choose another port with --port or OLLAMA_HOST",
             ) from error
         if error.errno in (errno.EACCES, errno.EPERM):
@@ -80,7 +80,7 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def owner_of(host: str, port: int, limit_s: float = PROBE_LIMIT_S) -> str:
+def find_port_owner(host: str, port: int, limit_s: float = PROBE_LIMIT_S) -> str:
     """Return a name for the program that listens there already: it may be an Ollama."""
     where = "127.0.0.1" if host in ("", "0.0.0.0") else "::1" if host == "::" else host
     answer = b""
@@ -96,7 +96,7 @@ def owner_of(host: str, port: int, limit_s: float = PROBE_LIMIT_S) -> str:
     return "an Ollama server" if b'"version"' in answer else "another program"
 
 
-def most_clients() -> int:
+def count_most_clients() -> int:
     """Return how many connections there may be: engines, logs and downloads need files too."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return MAX_CLIENTS if files == resource.RLIM_INFINITY else min(MAX_CLIENTS, files * 3 // 4)
@@ -123,7 +123,7 @@ class Server:
         self._date = b""
         self.stopping = False  # no further request is taken
         self.clients: dict[Client, None] = {}  # the oldest first
-        self._most_clients = most_clients()
+        self._most_clients = count_most_clients()
         self._full_until_s = 0.0
         self.heads = Heads()
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from vllama.chat.go_template_prompt import go_template
+from vllama.chat.go_template_prompt import parse_go_template
 from vllama.errors import BadModelFile, BadRequest, ModelNotFound, VllamaError
 from vllama.models.gguf.header import GgufHeader, read_header
 from vllama.models.gguf.lora import check_adapter, is_adapter
@@ -68,7 +68,7 @@ def create(library: Library, recipe: Recipe, tell: Tell = lambda status: None) -
     if template == info.chat_template:
         template = None  # what `show --modelfile` gave: the model's own
     if template and template != base.template:
-        go_template(template)
+        parse_go_template(template)
     bundle = replace(
         base,
         name=name,

@@ -132,10 +132,10 @@ def apply_template(info: ModelInfo, bundle: Bundle) -> ModelInfo:
     """Return what a model can do by the template of its Modelfile, if it has one."""
     if bundle.template is None or Capability.COMPLETION not in info.capabilities:
         return info
-    from vllama.chat.go_template_prompt import go_template
+    from vllama.chat.go_template_prompt import parse_go_template
 
     try:
-        template = go_template(bundle.template)
+        template = parse_go_template(bundle.template)
     except BadRequest:  # said when it is used: a list of models must not fail
         return info
     found = info.capabilities - {Capability.TOOLS, Capability.THINKING}

@@ -32,10 +32,10 @@ __all__ = [
     "CallScanner",
     "Toolset",
     "call_id",
-    "ollama_calls",
-    "openai_calls",
     "parse_calls",
     "short_id",
+    "write_ollama_calls",
+    "write_openai_calls",
 ]
 
 _ANY = Toolset()
@@ -174,7 +174,7 @@ def parse_calls(text: str, tools: Toolset = _ANY) -> list[ToolCall]:
     return [make_call(named, n) for n, named in enumerate(read_calls(text, tools)[0])]
 
 
-def ollama_calls(calls: Sequence[ToolCall]) -> list[dict[str, object]]:
+def write_ollama_calls(calls: Sequence[ToolCall]) -> list[dict[str, object]]:
     """Write calls in Ollama's form: arguments are an object, the index is always there."""
     return [
         {
@@ -185,7 +185,7 @@ def ollama_calls(calls: Sequence[ToolCall]) -> list[dict[str, object]]:
     ]
 
 
-def openai_calls(calls: Sequence[ToolCall]) -> list[dict[str, object]]:
+def write_openai_calls(calls: Sequence[ToolCall]) -> list[dict[str, object]]:
     """Write calls in OpenAI's form: arguments are JSON in a string."""
     return [
         {

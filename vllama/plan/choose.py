@@ -15,9 +15,9 @@ from vllama.models.resolve.candidates import suggest_conversion_of
 from vllama.models.resolve.memory_fit import format_amount
 from vllama.models.types import Bundle, Format, ModelInfo
 from vllama.plan.estimate import flash_attention, make_estimate
-from vllama.plan.prompt_cache import prompt_cache_bytes
-from vllama.plan.refuse import refusal, refuse_by_engine, refuse_if_too_large
-from vllama.plan.threads import threads
+from vllama.plan.prompt_cache import size_prompt_cache
+from vllama.plan.refuse import find_refusal, refuse_by_engine, refuse_if_too_large
+from vllama.plan.threads import choose_threads
 from vllama.plan.types import Choice, Estimate, Facts, Need, Plan
 from vllama.units import format_bytes_decimal
 
@@ -26,7 +26,7 @@ OFFERED = 2
 """How many engines are offered where none is installed."""
 
 
-def ranked(facts: Facts) -> list[tuple[Engine, int, str]]:
+def rank_engines(facts: Facts) -> list[tuple[Engine, int, str]]:
     """Return the engines that suit the platform, best first, with their reason."""
     rows = [(engine, *engine.preference(facts.platform)) for engine in facts.found.engines.values()]
     return sorted((row for row in rows if row[1] > 0), key=lambda row: -row[1])
@@ -54,7 +54,7 @@ def choose_engine(
     if wanted:
         engine = find_engine(found.engines.values(), wanted, found.broken)
         if absent := found.missing.get(engine.name):
-            raise missing(facts, absent)
+            raise list_missing(facts, absent)
         if format_ and format_ not in engine.formats:
             raise NoPlan(
                 f"cannot serve a {format_} model with {engine.title}: it reads "
@@ -66,18 +66,18 @@ def choose_engine(
     better: list[str] = []  # missing engines that would be taken
     passed: list[tuple[Engine, str, str]] = []  # installed ones that lack something
     unable: list[tuple[Engine, str, str]] = []  # installed ones that cannot serve it at all
-    for engine, _, reason in ranked(facts):
+    for engine, _, reason in rank_engines(facts):
         if engine.name in facts.relief.without or (format_ and format_ not in engine.formats):
             continue
-        lack = lacking(engine, facts, bundle, info)
+        lack = list_lacking(engine, facts, bundle, info)
         absent = found.missing.get(engine.name)
-        if why := refusal(engine, facts, info, mode):
+        if why := find_refusal(engine, facts, info, mode):
             if not absent:
                 unable.append((engine, reason, f"cannot: {why}"))
-        elif absent and not lack and obtainable(facts, absent):
+        elif absent and not lack and list_obtainable(facts, absent):
             better.append(
                 f"{engine.title} would be the choice here ({reason}), but {absent.reason}: "
-                f"{advice(facts, absent)}"
+                f"{write_advice(facts, absent)}"
             )
         elif lack and not absent:
             passed.append((engine, reason, lack))
@@ -94,10 +94,10 @@ def choose_engine(
             installation=found.installations[engine.name],
             reason="; ".join([reason, f"it {lack}", *better]),
         )
-    raise nothing_found(facts, format_)
+    raise make_nothing_found_error(facts, format_)
 
 
-def size_words(bundle: Bundle, info: ModelInfo, estimate: Estimate) -> str:
+def describe_size(bundle: Bundle, info: ModelInfo, estimate: Estimate) -> str:
     """Return context and memory of a plan in a sentence."""
     if bundle.format is Format.REMOTE:
         if info.context_length:
@@ -111,7 +111,7 @@ def size_words(bundle: Bundle, info: ModelInfo, estimate: Estimate) -> str:
     )
 
 
-def lacking(
+def list_lacking(
     engine: Engine, facts: Facts, bundle: Bundle | None, info: ModelInfo | None
 ) -> str | None:
     """Return what an engine cannot do that the machine, the model or the user want of it."""
@@ -124,21 +124,23 @@ def lacking(
     return engine.lacks(bundle, info, facts.preferences.parallel)
 
 
-def missing(facts: Facts, absent: Missing) -> EngineMissing:
+def list_missing(facts: Facts, absent: Missing) -> EngineMissing:
     """Return the error for an engine that is not here."""
     title = facts.found.engines[absent.engine].title
     return EngineMissing(
-        f"cannot use {title}: {absent.reason}", hint=advice(facts, absent), engines=[absent.engine]
+        f"cannot use {title}: {absent.reason}",
+        hint=write_advice(facts, absent),
+        engines=[absent.engine],
     )
 
 
-def advice(facts: Facts, absent: Missing) -> str:
+def write_advice(facts: Facts, absent: Missing) -> str:
     """Return how to get an engine that is not here, on this machine."""
     engine = facts.found.engines[absent.engine]
     return advise_installation(engine, engine.name, facts.platform, absent.hint)
 
 
-def obtainable(facts: Facts, absent: Missing) -> bool:
+def list_obtainable(facts: Facts, absent: Missing) -> bool:
     """Tell whether an engine that is not here can be installed on this machine.
 
     Of an engine without a recipe nobody knows; its adapter says how to get it.
@@ -147,22 +149,22 @@ def obtainable(facts: Facts, absent: Missing) -> bool:
     return absent.installable and (not recipe.wheels or bool(recipe.wheels_for(facts.platform)))
 
 
-def nothing_found(facts: Facts, format_: Format | None) -> NoPlan:
+def make_nothing_found_error(facts: Facts, format_: Format | None) -> NoPlan:
     """Return the error that says why no engine can be used, and which ones to install."""
     engines = facts.found.engines
     absent = [
         facts.found.missing[engine.name]
-        for engine, _, _ in ranked(facts)
+        for engine, _, _ in rank_engines(facts)
         if engine.name in facts.found.missing and (not format_ or format_ in engine.formats)
     ]
     # what lacks nothing that was asked for comes first
     offered = sorted(
-        (item for item in absent if obtainable(facts, item)),
-        key=lambda item: lacking(engines[item.engine], facts, None, None) is not None,
+        (item for item in absent if list_obtainable(facts, item)),
+        key=lambda item: list_lacking(engines[item.engine], facts, None, None) is not None,
     )[:OFFERED]
     if len(offered) < 2:
         if absent:
-            return missing(facts, (*offered, *absent)[0])
+            return list_missing(facts, (*offered, *absent)[0])
         return NoPlan(
             f"cannot serve a {format_} model on this machine: no engine for it runs here",
             hint="choose a GGUF of the model (hf.co/org/repo-GGUF)",
@@ -175,12 +177,12 @@ def nothing_found(facts: Facts, format_: Format | None) -> NoPlan:
     ]
     return EngineMissing(
         "; ".join([f"cannot serve {what} is installed", *reasons]),
-        hint="run: " + ", or: ".join(offer_words(facts, item) for item in offered),
+        hint="run: " + ", or: ".join(describe_offer(facts, item) for item in offered),
         engines=[item.engine for item in offered],
     )
 
 
-def offer_words(facts: Facts, absent: Missing) -> str:
+def describe_offer(facts: Facts, absent: Missing) -> str:
     """Return how to get an engine that is not here, what speaks for it, and what it takes."""
     engine = facts.found.engines[absent.engine]
     _, reason = engine.preference(facts.platform)
@@ -191,7 +193,7 @@ def offer_words(facts: Facts, absent: Missing) -> str:
     return f"{format_install_command(engine.name)} ({reason}; {', '.join(filter(None, takes))})"
 
 
-def preferred_formats(facts: Facts) -> tuple[Format, ...]:
+def list_preferred_formats(facts: Facts) -> tuple[Format, ...]:
     """Return the formats to download, best first; GGUF if no engine is there at all."""
     try:
         choice = choose_engine(facts)
@@ -201,9 +203,9 @@ def preferred_formats(facts: Facts) -> tuple[Format, ...]:
     return (*first, *(item for item in FETCHED if item not in first))
 
 
-def loadable_formats(facts: Facts) -> tuple[Format, ...]:
-    """Return those of `preferred_formats` that an installed engine reads; all if none is."""
-    formats = preferred_formats(facts)
+def list_loadable_formats(facts: Facts) -> tuple[Format, ...]:
+    """Return those of `list_preferred_formats` that an installed engine reads; all if none is."""
+    formats = list_preferred_formats(facts)
     return tuple(item for item in formats if reads(facts, item)) or formats
 
 
@@ -220,12 +222,12 @@ def make_plan(facts: Facts, bundle: Bundle, info: ModelInfo, need: Need) -> Plan
     Ollama's tier, clamped to what the model was trained for; 4. memory: an automatic context
     shrinks until it fits, what still does not fit is refused with the numbers (NotEnoughMemory).
     """
-    plan, choice, estimate = draft(facts, bundle, info, need)
+    plan, choice, estimate = draft_plan(facts, bundle, info, need)
     refuse_if_too_large(bundle, estimate, facts, choice, info, need)
     return plan
 
 
-def draft(
+def draft_plan(
     facts: Facts, bundle: Bundle, info: ModelInfo, need: Need
 ) -> tuple[Plan, Choice, Estimate]:
     """Decide as `make_plan` does, also on what does not fit into memory."""
@@ -239,16 +241,16 @@ def draft(
     refuse_by_engine(facts, bundle, engine, info, need)
     estimate = make_estimate(facts, choice, bundle.format, info, need)
     memory, context = estimate.memory, estimate.context_length
-    cache_bytes = prompt_cache_bytes(facts, engine, need, memory, estimate.parallel)
+    cache_bytes = size_prompt_cache(facts, engine, need, memory, estimate.parallel)
     memory = replace(memory, prompt_cache_bytes=cache_bytes)
     reasons = [
         f"{engine.title} {choice.installation.version}: {choice.reason}",
         *estimate.reasons,
-        size_words(bundle, info, estimate),
+        describe_size(bundle, info, estimate),
     ]
     if need.mode is Mode.CHAT and (words := describe_template(bundle, info)):
         reasons.insert(-1, f"template: {words}")
-    prefs, work = facts.preferences, threads(facts, engine, need, on_gpu=memory.on_gpu)
+    prefs, work = facts.preferences, choose_threads(facts, engine, need, on_gpu=memory.on_gpu)
     if cache_bytes:
         reasons.append(
             f"up to {format_amount(cache_bytes)} more for conversations that lost their slot"

@@ -10,7 +10,12 @@ from vllama.engines.base import Engine, Mode
 from vllama.engines.capabilities import Slotted, Splitting, Tunable, TuningRequest
 from vllama.hardware.types import Platform, Vendor
 from vllama.models.types import Format, ModelInfo
-from vllama.plan.fit import default_context, estimate, largest_context, round_up
+from vllama.plan.fit import (
+    choose_default_context,
+    estimate_model_memory,
+    find_largest_context,
+    round_up,
+)
 from vllama.plan.types import Choice, Estimate, Facts, Memory, Need
 
 UNKNOWN_CONTEXT = 131_072
@@ -78,7 +83,7 @@ def make_estimate(
             tuning=tuning,
             context_asked=asked,
         )
-    most = most_slots(facts, engine, info, need, context, on_gpu=on_gpu)
+    most = count_most_slots(facts, engine, info, need, context, on_gpu=on_gpu)
     parallel, slots = at_once(facts), 1
     if most is not None:
         parallel = slots = most if starts_with_all(facts, need) else 1
@@ -87,7 +92,7 @@ def make_estimate(
         elif most > 1:
             reasons.append(f"one request at a time; loaded again for {most} if several come")
     if not asked:
-        fitting = largest_context(
+        fitting = find_largest_context(
             info,
             context,
             usable,
@@ -100,7 +105,7 @@ def make_estimate(
         if fitting is not None and fitting < context:
             reasons.append(f"context lowered from {context} to {fitting} tokens to fit into memory")
             context = fitting
-    memory = memory_of(facts, engine, info, need, context, on_gpu=on_gpu, slots=slots)
+    memory = estimate_memory(facts, engine, info, need, context, on_gpu=on_gpu, slots=slots)
     return Estimate(
         gpu_layers=gpu_layers,
         context_length=context,
@@ -118,7 +123,7 @@ def at_once(facts: Facts) -> int | None:
     return facts.preferences.parallel or facts.relief.parallel
 
 
-def memory_of(
+def estimate_memory(
     facts: Facts,
     engine: Engine,
     info: ModelInfo,
@@ -130,7 +135,7 @@ def memory_of(
 ) -> Memory:
     """Estimate what one process of an engine takes."""
     every_row = need.mode is Mode.EMBED  # it evaluates its whole context in one batch
-    return estimate(
+    return estimate_model_memory(
         info,
         context,
         engine.overhead,
@@ -142,7 +147,7 @@ def memory_of(
     )
 
 
-def most_slots(
+def count_most_slots(
     facts: Facts, engine: Engine, info: ModelInfo, need: Need, context: int, *, on_gpu: bool
 ) -> int | None:
     """Return how many requests may be answered at once, each with a cache of its own.
@@ -155,7 +160,7 @@ def most_slots(
     slots = engine.slots(at_once(facts))
     usable = share_bytes(facts, on_gpu=on_gpu)
     while not facts.preferences.parallel and slots > 1:
-        memory = memory_of(facts, engine, info, need, context, on_gpu=on_gpu, slots=slots)
+        memory = estimate_memory(facts, engine, info, need, context, on_gpu=on_gpu, slots=slots)
         if memory.total_bytes <= usable:
             break
         slots //= 2
@@ -172,7 +177,7 @@ def starts_with_all(facts: Facts, need: Need) -> bool:
     return need.concurrent or prefs.parallel is not None or prefs.replicas > 1
 
 
-def fitting_context(
+def find_fitting_context(
     facts: Facts, choice: Choice, format_: Format, info: ModelInfo, need: Need, failed: Estimate
 ) -> int | None:
     """Return the largest context, by halves of the one that failed, with which a model fits."""
@@ -229,11 +234,11 @@ def wanted_context(facts: Facts, need: Need) -> tuple[int, bool]:
     A request can only raise it: one that wants less is served by more, and a model loaded with
     a tiny context would be loaded again for everybody else.
     """
-    automatic = default_context(gpu_bytes(facts.platform))
+    automatic = choose_default_context(gpu_bytes(facts.platform))
     own = facts.preferences.context_length
     if not need.context_length:
         return own or automatic, bool(own)
-    floor = own or min(automatic, default_context(0))
+    floor = own or min(automatic, choose_default_context(0))
     return max(need.context_length, floor), bool(own) or need.context_length >= floor
 
 

@@ -56,7 +56,7 @@ COMPUTE_SHARE = 1.024
 NO_FLASH_BYTES = 6 * MIB
 
 
-def default_context(gpu_bytes: int) -> int:
+def choose_default_context(gpu_bytes: int) -> int:
     """Return the context in tokens that nobody asked for, by total GPU memory."""
     return next(context for floor, context in CONTEXT_TIERS if gpu_bytes >= floor)
 
@@ -128,7 +128,7 @@ def compute_bytes(
     return max(logits, scores)
 
 
-def estimate(
+def estimate_model_memory(
     info: ModelInfo,
     context_length: int,
     overhead: Overhead,
@@ -154,7 +154,7 @@ def estimate(
     )
 
 
-def largest_context(
+def find_largest_context(
     info: ModelInfo,
     wanted: int,
     available_bytes: int,
@@ -171,7 +171,7 @@ def largest_context(
     """
     context = wanted
     while True:
-        memory = estimate(
+        memory = estimate_model_memory(
             info,
             context,
             overhead,

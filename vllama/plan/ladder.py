@@ -26,9 +26,9 @@ from vllama.engines.capabilities import Attachable
 from vllama.errors import BadModelFile, EngineStartFailed, NoPlan, NotEnoughMemory
 from vllama.models.resolve.memory_fit import format_amounts
 from vllama.models.types import Bundle, ModelInfo
-from vllama.plan.choose import advice, draft, make_plan, ranked
+from vllama.plan.choose import draft_plan, make_plan, rank_engines, write_advice
 from vllama.plan.fit import MIN_AUTO_CONTEXT
-from vllama.plan.quant_fallback import Form, in_its_place, names_form, smaller_offer
+from vllama.plan.quant_fallback import Form, make_substitute, names_form, smaller_offer
 from vllama.plan.types import Concessions, Facts, Need, Plan
 from vllama.supervise.spec import Diagnosis, Endpoint, Fault
 
@@ -64,7 +64,7 @@ class Step:
     form: Form
 
 
-def first_plan(
+def make_first_plan(
     facts: Facts,
     bundle: Bundle,
     info: ModelInfo,
@@ -78,20 +78,20 @@ def first_plan(
     try:
         return make_plan(facts, bundle, info, need)
     except NotEnoughMemory as error:
-        plan, _, estimate = draft(facts, bundle, info, need)
+        plan, _, estimate = draft_plan(facts, bundle, info, need)
         total, usable = format_amounts(estimate.memory.total_bytes, estimate.usable_bytes)
         cause = f"it takes {total}, and {usable} are usable"
         diagnosis = Diagnosis(cause=cause, fault=Fault.MEMORY)
         refused = Failed(plan=plan, message=error.message, diagnosis=diagnosis)
         others = forms()
-        if then := next_plan(facts, need, [refused], others):
+        if then := make_next_plan(facts, need, [refused], others):
             return then
         if offer := smaller_offer(bundle, [other for other, _ in others]):
             error.hint = f"{error.hint}; {offer}"
         raise
 
 
-def next_plan(
+def make_next_plan(
     facts: Facts, need: Need, failed: Sequence[Failed], forms: Sequence[Form] = ()
 ) -> Plan | None:
     """Return what to try after the plans that failed, None if there is nothing.
@@ -153,7 +153,7 @@ def steps(facts: Facts, last: Failed, forms: Sequence[Form]) -> Iterator[Step]:
         for other in forms:
             if not memory or other[0].size_bytes < plan.bundle.size_bytes:
                 words = f"the form in {other[0].quant}, which is here"
-                yield step(words, form=in_its_place(plan.bundle, other))
+                yield step(words, form=make_substitute(plan.bundle, other))
     if may_shorten:
         yield shorten
     if fault in WORDS and not facts.preferences.engine:
@@ -173,7 +173,7 @@ def command(facts: Facts, plan: Plan) -> tuple[str, ...]:
     return engine.launch(plan.bundle, plan.settings, plan.installation, endpoint, {}).argv
 
 
-def fallbacks(
+def list_fallbacks(
     facts: Facts, need: Need, plan: Plan, forms: Sequence[Form] = ()
 ) -> dict[Fault, tuple[str, ...]]:
     """Return what would be tried after `plan`, by the kind of failure; kinds without are left out.
@@ -183,7 +183,7 @@ def fallbacks(
     told: dict[Fault, tuple[str, ...]] = {}
     for fault, words in WORDS.items():
         failed = [failure(plan, fault, words)]
-        while (then := next_plan(facts, need, failed, forms)) is not None:
+        while (then := make_next_plan(facts, need, failed, forms)) is not None:
             failed.append(failure(then, fault, words))
         if rest := failed[1:]:
             told[fault] = tuple(doing(one.plan) for one in rest)
@@ -250,9 +250,9 @@ def offers(facts: Facts, failed: Sequence[Failed], forms: Sequence[Form]) -> lis
     if Fault.MEMORY in faults:
         offered.append(smaller_offer(first.bundle, [bundle for bundle, _ in forms]) or "")
     if faults & (WORDS.keys() - {Fault.MEMORY}) and not facts.preferences.engine:
-        for engine, _, _ in ranked(facts):
+        for engine, _, _ in rank_engines(facts):
             absent = found.missing.get(engine.name)
             if absent and absent.installable and first.bundle.format in engine.formats:
-                offered.append(f"try {engine.title}: {advice(facts, absent)}")
+                offered.append(f"try {engine.title}: {write_advice(facts, absent)}")
                 break
     return offered

@@ -19,7 +19,7 @@ SHARE = 2
 LEAST_BYTES, MOST_BYTES = 64 * MIB, 8192 * MIB
 
 
-def prompt_cache_bytes(
+def size_prompt_cache(
     facts: Facts, engine: Engine, need: Need, memory: Memory, slots: int | None
 ) -> int:
     """Return the size of the cache, a power of two MiB; 0: none.

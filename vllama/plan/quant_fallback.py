@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Form = tuple[Bundle, ModelInfo]
 
 
-def other_forms(bundle: Bundle, models: Sequence[Bundle]) -> tuple[Bundle, ...]:
+def list_other_forms(bundle: Bundle, models: Sequence[Bundle]) -> tuple[Bundle, ...]:
     """Return the other quantisations of a GGUF model among `models`, the largest first.
 
     Those of the same repository, or folder, whose files have the same name but for it.
@@ -42,10 +42,10 @@ def other_forms(bundle: Bundle, models: Sequence[Bundle]) -> tuple[Bundle, ...]:
     return tuple(sorted(found.values(), key=lambda one: -one.size_bytes))
 
 
-def forms_here(library: Library, bundle: Bundle) -> list[Form]:
+def list_forms_here(library: Library, bundle: Bundle) -> list[Form]:
     """Return the other quantisations of a model that are on this disk and can be read."""
     forms: list[Form] = []
-    for other in other_forms(bundle, library.list()):
+    for other in list_other_forms(bundle, library.list()):
         with contextlib.suppress(BadModelFile):
             forms.append((other, library.info(other)))
     return forms
@@ -56,7 +56,7 @@ def names_form(bundle: Bundle) -> bool:
     return find_quant(bundle.name) is not None
 
 
-def in_its_place(bundle: Bundle, form: Form) -> Form:
+def make_substitute(bundle: Bundle, form: Form) -> Form:
     """Return another form under the name of `bundle`, with all that the user set for that."""
     other, info = form
     taken = replace(

@@ -10,11 +10,11 @@ from vllama.errors import BadModelFile, ConfigError, InvalidModelRef, NoPlan, No
 from vllama.models.aliases import find_hub_alias
 from vllama.models.ref import ModelRef
 from vllama.models.types import Bundle, Format, ModelInfo
-from vllama.plan.estimate import fitting_context
+from vllama.plan.estimate import find_fitting_context
 from vllama.plan.types import Choice, Estimate, Facts, Need
 
 
-def refusal(engine: Engine, facts: Facts, info: ModelInfo | None, mode: Mode) -> str | None:
+def find_refusal(engine: Engine, facts: Facts, info: ModelInfo | None, mode: Mode) -> str | None:
     """Return why an engine cannot serve a model at all, None if it may or nobody knows."""
     if mode not in engine.modes:
         return "it makes no embeddings" if mode is Mode.EMBED else "it makes embeddings only"
@@ -25,7 +25,7 @@ def refuse_by_engine(
     facts: Facts, bundle: Bundle, engine: Engine, info: ModelInfo, need: Need
 ) -> None:
     """Raise BadModelFile or NoPlan if the engine cannot serve the model."""
-    if reason := refusal(engine, facts, info, need.mode):
+    if reason := find_refusal(engine, facts, info, need.mode):
         said = f"cannot serve '{bundle.name}' with {engine.title}: {reason}"
         if need.mode not in engine.modes:
             raise NoPlan(said, hint="use another engine (docs/guide/engines.md says which can)")
@@ -42,7 +42,7 @@ def instead(facts: Facts, bundle: Bundle, info: ModelInfo, mode: Mode) -> str:
         for engine in found.engines.values()
         if bundle.format in engine.formats
         and engine.preference(platform)[0] > 0
-        and refusal(engine, facts, info, mode) is None
+        and find_refusal(engine, facts, info, mode) is None
     ]
     here = [engine for engine in able if engine.name in found.installations]
     best = max(here or able, key=lambda engine: engine.preference(platform)[0], default=None)
@@ -93,7 +93,7 @@ def refuse_if_too_large(
     """Raise NotEnoughMemory, with the numbers and what would fit, if it does not."""
     if estimate.fits:
         return
-    context = fitting_context(facts, choice, bundle.format, info, need, estimate)
+    context = find_fitting_context(facts, choice, bundle.format, info, need, estimate)
     smaller = f"a smaller context (--ctx {context} fits)" if context else "a smaller model"
     kind = "GPU memory" if estimate.memory.on_gpu else "system memory"
     raise NotEnoughMemory(

@@ -14,11 +14,11 @@ from vllama.engines.base import Engine, Mode
 from vllama.errors import NoPlan, VllamaError
 from vllama.hardware.detect import describe
 from vllama.models.types import Bundle, Format, ModelInfo
-from vllama.plan.choose import advice, choose_engine, lacking, ranked
+from vllama.plan.choose import choose_engine, list_lacking, rank_engines, write_advice
 from vllama.plan.estimate import available_bytes
-from vllama.plan.ladder import WORDS, fallbacks, first_plan
+from vllama.plan.ladder import WORDS, list_fallbacks, make_first_plan
 from vllama.plan.quant_fallback import Form
-from vllama.plan.refuse import refusal
+from vllama.plan.refuse import find_refusal
 from vllama.plan.types import Facts, Need, Plan
 from vllama.supervise.spec import Endpoint
 from vllama.units import format_bytes_decimal
@@ -30,7 +30,7 @@ _SECRETS = frozenset({"key", "apikey", "token", "secret", "password", "credentia
 _WORDS = re.compile(r"[-_.]+")
 
 
-def engine_rows(
+def make_engine_rows(
     facts: Facts,
     bundle: Bundle,
     chosen: str | None,
@@ -42,7 +42,7 @@ def engine_rows(
     `given_up` are those with which an earlier plan of the model failed.
     """
     asked = facts.preferences.engine
-    suited = {engine.name: reason for engine, _, reason in ranked(facts)}
+    suited = {engine.name: reason for engine, _, reason in rank_engines(facts)}
     order = list(suited)
     rows = []
     for engine in sorted(
@@ -56,12 +56,12 @@ def engine_rows(
         elif engine.name not in suited:
             reason = engine.preference(facts.platform)[1] or "not for this machine"
         elif absent := facts.found.missing.get(engine.name):
-            reason = "; ".join(filter(None, (absent.reason, advice(facts, absent))))
-        elif why := refusal(engine, facts, info, Mode.CHAT):
+            reason = "; ".join(filter(None, (absent.reason, write_advice(facts, absent))))
+        elif why := find_refusal(engine, facts, info, Mode.CHAT):
             reason = f"it cannot serve this model: {why}"
         elif engine.name in given_up:
             reason = "an earlier plan with it failed"
-        elif lack := lacking(engine, facts, bundle, info):
+        elif lack := list_lacking(engine, facts, bundle, info):
             reason = f"it {lack}"
         elif asked or chosen is None:
             reason = f"'{asked}' was asked for by name" if asked else "no engine could be chosen"
@@ -81,17 +81,17 @@ def engine_rows(
     return rows
 
 
-def command(plan: Plan, engine: Engine, environ: Mapping[str, str]) -> list[str]:
+def make_command(plan: Plan, engine: Engine, environ: Mapping[str, str]) -> list[str]:
     """Return the engine's command line; the port stands as PORT, a secret as ***."""
     spec = engine.launch(plan.bundle, plan.settings, plan.installation, Endpoint(port=0), environ)
-    words = masked(spec.argv)
+    words = mask(spec.argv)
     return [
         PORT if word == "0" and before.lstrip("-") == "port" else word
         for before, word in zip(["", *words], words, strict=False)
     ]
 
 
-def masked(argv: Sequence[str]) -> list[str]:
+def mask(argv: Sequence[str]) -> list[str]:
     """Return a command line without the values of flags such as `--api-key`."""
     shown: list[str] = []
     hides_next = False
@@ -108,7 +108,7 @@ def masked(argv: Sequence[str]) -> list[str]:
     return shown
 
 
-def device_rows(facts: Facts, plan: Plan) -> list[dict[str, Any]]:
+def make_device_rows(facts: Facts, plan: Plan) -> list[dict[str, Any]]:
     """Return each device's memory in bytes: all of it, what is usable, and what the model takes.
 
     Several GPUs share a model as their sizes are; what there is of the reserve they share too.
@@ -131,7 +131,7 @@ def device_rows(facts: Facts, plan: Plan) -> list[dict[str, Any]]:
     ]
 
 
-def short(plan: Plan) -> list[str]:
+def shorten(plan: Plan) -> list[str]:
     """Return the plan in a few lines: the model's file and form, then the reasons."""
     bundle = plan.bundle
     if bundle.format is Format.REMOTE:
@@ -142,7 +142,7 @@ def short(plan: Plan) -> list[str]:
     return [f"{bundle.name}: {bundle.path.name}{more}, {form}, {size}", *plan.reasons]
 
 
-def report(
+def make_report(
     facts: Facts,
     bundle: Bundle,
     outcome: Plan | VllamaError,
@@ -164,7 +164,7 @@ def report(
     told: dict[str, Any] = {
         "model": bundle.name,
         "platform": platform,
-        "engines": engine_rows(
+        "engines": make_engine_rows(
             facts,
             bundle,
             plan.engine if plan else _wanted(facts, bundle),
@@ -195,16 +195,16 @@ def report(
             "total_bytes": memory.total_bytes,
             "device": "gpu" if memory.on_gpu else "ram",
         },
-        "devices": device_rows(facts, plan),
+        "devices": make_device_rows(facts, plan),
         "reasons": list(plan.reasons),
         "strict": facts.preferences.strict,
         "if_it_fails": {
             str(fault): {"when": WORDS[fault], "then": list(steps)}
-            for fault, steps in fallbacks(facts, Need(), plan, forms).items()
+            for fault, steps in list_fallbacks(facts, Need(), plan, forms).items()
         },
         "command": []
         if _runs_already(plan, facts)
-        else command(plan, _engine(plan, facts), environ),
+        else make_command(plan, _engine(plan, facts), environ),
     }
 
 
@@ -227,7 +227,7 @@ def _runs_already(plan: Plan, facts: Facts) -> bool:
     return not hasattr(_engine(plan, facts), "launch") or not plan.bundle.files
 
 
-def tell(
+def report_plan(
     facts: Facts,
     bundle: Bundle,
     info: ModelInfo,
@@ -243,17 +243,19 @@ def tell(
     """
     outcome: Plan | VllamaError
     try:
-        outcome = running or first_plan(facts, bundle, info, Need(), lambda: more.get("forms", ()))
+        outcome = running or make_first_plan(
+            facts, bundle, info, Need(), lambda: more.get("forms", ())
+        )
     except VllamaError as error:
         outcome = error
     if isinstance(outcome, Plan):
         bundle = outcome.bundle  # another quantisation of it, where its own does not fit
-    more.setdefault("files", files_here(bundle))
+    more.setdefault("files", list_files_here(bundle))
     platform = describe(facts.platform)
-    return report(facts, bundle, outcome, platform=platform, environ=environ, **more)
+    return make_report(facts, bundle, outcome, platform=platform, environ=environ, **more)
 
 
-def files_here(bundle: Bundle) -> list[dict[str, Any]]:
+def list_files_here(bundle: Bundle) -> list[dict[str, Any]]:
     """Return name and size of each file of a model that is here."""
     return [
         {"name": str(file), "size_bytes": file.stat().st_size, "here": True}

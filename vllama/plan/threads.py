@@ -33,7 +33,7 @@ class Threads:
     reason: str = ""
 
 
-def threads(facts: Facts, engine: Engine, need: Need, *, on_gpu: bool) -> Threads:
+def choose_threads(facts: Facts, engine: Engine, need: Need, *, on_gpu: bool) -> Threads:
     """Decide for one process of `engine`."""
     platform, prefs = facts.platform, facts.preferences
     if asked := need.threads or prefs.threads:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from vllama.chat.event_template import BACKSLASH, QUOTE, shared
+from vllama.chat.event_template import BACKSLASH, QUOTE, share
 from vllama.http.chunked import FRAME, FRAME_WITHIN
 from vllama.http.request import EPOCH_NS
 from vllama.upstream.connection import FastPath
@@ -37,7 +37,7 @@ Rows = dict[int, tuple[bytes, int, bytes]]
 _rows: dict[tuple[bytes, int], Rows] = {}
 
 
-def fast_path_for(
+def make_fast_path(
     connection: Connection, template: EventTemplate, write: Callable[[bytes], None]
 ) -> RewritePath:
     """Return the fast path for such events."""
@@ -77,8 +77,8 @@ class RewritePath(FastPath):
         template = self._template
         self._head, self._kept, self._timestamp = template.head, template.kept, template.timestamp
         # as they stand at the end of an HTTP chunk
-        self._end = shared(template.tail and template.tail + b"\r\n")
-        self._before, self._after = template.before, shared(template.after + b"\r\n")
+        self._end = share(template.tail and template.tail + b"\r\n")
+        self._before, self._after = template.before, share(template.after + b"\r\n")
         self._set_table()
 
     def _set_table(self) -> None:
@@ -172,7 +172,7 @@ class RewritePath(FastPath):
             if bool(self._template.skip) is isinstance(self, ForwardPath):
                 self._refresh()
             else:
-                connection.divert(fast_path_for(connection, self._template, self._write))
+                connection.divert(make_fast_path(connection, self._template, self._write))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the connection."""

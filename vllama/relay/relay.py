@@ -20,7 +20,7 @@ from vllama.chat.request import Call
 from vllama.dialects.errors import clean_engine_error
 from vllama.errors import VllamaError
 from vllama.http.request import ClientGone, Request, now_ns
-from vllama.relay.fast_path import fast_path_for
+from vllama.relay.fast_path import make_fast_path
 from vllama.upstream.connection import Connection, ConnectionLost
 from vllama.upstream.pool import Upstream
 
@@ -230,7 +230,7 @@ class Relay:
         """Let plain tokens take the short way, if the answer goes out in chunks."""
         client, connection = self._request.in_chunks(), self._connection
         if client is not None and connection is not None and connection.fast_path is None:
-            path = fast_path_for(connection, self.reply.template, client.write)
+            path = make_fast_path(connection, self.reply.template, client.write)
             connection.divert(path)
 
     def _leave_fast_path(self) -> None:

@@ -13,7 +13,7 @@ PREFIX_CHARS = 1024
 Prefix = Callable[[], Hashable]
 
 
-def of_messages(messages: object) -> Prefix:
+def hash_messages(messages: object) -> Prefix:
     """Return a function that tells how a conversation begins; it costs nothing until called."""
 
     def prefix() -> Hashable:
@@ -28,7 +28,7 @@ def of_messages(messages: object) -> Prefix:
     return prefix
 
 
-def of_text(*texts: object) -> Prefix:
+def hash_text(*texts: object) -> Prefix:
     """Return a function that tells how a prompt begins."""
     return lambda: hash(tuple(str(text)[:PREFIX_CHARS] for text in texts))
 

@@ -11,14 +11,14 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from vllama.dialects.errors import anthropic_error, ollama_error, openai_error
+from vllama.dialects.errors import write_anthropic_error, write_ollama_error, write_openai_error
 from vllama.errors import Busy, Forbidden, Unauthorized, VllamaError
 from vllama.http.request import ClientGone, Request, now_ns
 from vllama.log_context import Trace, model, trace
 from vllama.routes.context import Gateway
 from vllama.routes.guards import cors_headers
-from vllama.routes.openai.common import seed_of
-from vllama.routes.route_table import ROUTES, WHILE_STARTING, WRITES, Handler, methods_of
+from vllama.routes.openai.common import make_seed
+from vllama.routes.route_table import ROUTES, WHILE_STARTING, WRITES, Handler, find_methods
 
 if TYPE_CHECKING:
     pass
@@ -121,7 +121,7 @@ class App:
     async def _route(self, request: Request) -> Handler | None:
         """Return the handler, or answer 301/307, 404 or 405 and return None."""
         path = request.path
-        methods = methods_of(path)
+        methods = find_methods(path)
         if methods is None and path.endswith("/") and path.rstrip("/") in ROUTES:
             status = 301 if request.method == "GET" else 307
             request.respond(status, b"", headers={"location": path.rstrip("/")})
@@ -156,12 +156,12 @@ class App:
                 request.fail()
             return
         if request.path.startswith("/v1/messages"):
-            id_ = f"req_{seed_of(request)}"
-            status, body = anthropic_error(error, request_id=id_)
+            id_ = f"req_{make_seed(request)}"
+            status, body = write_anthropic_error(error, request_id=id_)
         elif request.path.startswith("/v1/"):
-            status, body = openai_error(error)
+            status, body = write_openai_error(error)
         else:
-            status, body = ollama_error(error)
+            status, body = write_ollama_error(error)
         headers = {}
         if isinstance(error, Busy):
             headers["retry-after"] = str(max(1, round(error.retry_after_s)))

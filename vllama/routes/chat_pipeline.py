@@ -12,23 +12,23 @@ from typing import Any
 
 import msgspec
 
-from vllama.chat.engine.request import CHAT_PATH, rendered_call
+from vllama.chat.engine.request import CHAT_PATH, make_rendered_call
 from vllama.chat.engine.traits import Traits
-from vllama.chat.filters import StopFilter, compose, stop_filter
+from vllama.chat.filters import StopFilter, compose_filters, make_stop_filter
 from vllama.chat.go_template_prompt import GoTemplate
 from vllama.chat.prefill import ends_in_answer
 from vllama.chat.reply import Reply, ReplyOptions, Writer
 from vllama.chat.request import Call, Fitting, Sampling
-from vllama.chat.template_style import Style, style_of
+from vllama.chat.template_style import Style, read_style
 from vllama.chat.tool_requests import leaves_choice
 from vllama.dialects.openai.read import adapt_chat
-from vllama.dialects.openai.values import conversation, keep_messages
+from vllama.dialects.openai.values import keep_messages, read_conversation
 from vllama.errors import CapabilityMissing
 from vllama.models.types import Bundle, Capability, Format
 from vllama.rendering.renderer import Renderer
 from vllama.routes.catalog import Entry
 from vllama.routes.prompt import FITTING, Prompt
-from vllama.routes.prompt_templates import template_for
+from vllama.routes.prompt_templates import find_template
 from vllama.upstream.pool import Upstream
 
 
@@ -44,7 +44,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
         """Return the reply that `writer` writes; `stops` instead of those that were asked for."""
         prompt, options = self.prompt, self.options
         traits = prompt.traits
-        filters = compose(
+        filters = compose_filters(
             traits,
             tools=options.tools,
             thinks=self.thinks,
@@ -54,13 +54,13 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
         return Reply(
             writer,
             filters,
-            stops=stops or stop_filter(options.stop, traits),
+            stops=stops or make_stop_filter(options.stop, traits),
             prompt_tokens=prompt.tokens,
             max_tokens=options.max_tokens,
         )
 
 
-async def turn_of(
+async def prepare_turn(
     entry: Entry,
     body: Mapping[str, Any],
     renderer: Renderer,
@@ -78,8 +78,8 @@ async def turn_of(
     `fitting` tells what may be done about a conversation that is too long.
     """
     info, model = entry.info, str(body["model"])
-    template = template_for(entry)
-    style = style_for(entry, template)
+    template = find_template(entry)
+    style = find_style(entry, template)
     if style is not None and not style.takes_tools and leaves_choice(body):
         raise CapabilityMissing(f"{entry.full_name} does not support tools")
     data, options = adapt_chat(body, traits, model=model, defaults=defaults, style=style)
@@ -91,7 +91,7 @@ async def turn_of(
     goes_on = ends_in_answer(body.get("messages"))
     may_be_long = len(data) >= traits.window  # a token is one byte at least
     if prompt.matters or goes_on or may_be_long:
-        turns, tools = conversation(data)
+        turns, tools = read_conversation(data)
         kept = await prompt.fit(
             turns,
             tools,
@@ -109,7 +109,7 @@ async def turn_of(
             data = keep_messages(data, turns, kept)
     call = Call(path=CHAT_PATH, body=data)
     if prompt.finished:
-        call = rendered_call(data, prompt.sent, traits)
+        call = make_rendered_call(data, prompt.sent, traits)
     return Turn(
         call=call,
         options=options,
@@ -118,16 +118,16 @@ async def turn_of(
     )
 
 
-def style_for(entry: Entry, template: GoTemplate | None) -> Style | None:
+def find_style(entry: Entry, template: GoTemplate | None) -> Style | None:
     """Return what the template in force tells, None if another server keeps it to itself."""
     if template is not None:
         return Style(takes_tools=template.takes_tools)
     if entry.bundle.format is Format.REMOTE and not entry.info.chat_template:
         return None
-    return style_of(entry.info.chat_template)
+    return read_style(entry.info.chat_template)
 
 
-def with_own(body: dict[str, Any], bundle: Bundle) -> dict[str, Any]:
+def add_own_messages(body: dict[str, Any], bundle: Bundle) -> dict[str, Any]:
     """Put the model's own SYSTEM and MESSAGEs before the conversation, as on Ollama's routes."""
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages or not (bundle.system or bundle.messages):

@@ -12,7 +12,7 @@ from vllama.upstream.connection import AGAIN
 from vllama.upstream.pool import Explain, Upstream
 
 
-def explained_by(lease: Lease, upstream: Upstream) -> Explain | None:
+def make_explainer(lease: Lease, upstream: Upstream) -> Explain | None:
     """Return what turns an error of a lease's engine into that of its crash, if it is one.
 
     All its other answers end for the same reason then. None for an engine of which no such words

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from vllama.chat.engine.request import embed_call
+from vllama.chat.engine.request import make_embed_call
 from vllama.chat.engine.traits import Traits
 from vllama.dialects.errors import clean_engine_error
 from vllama.dialects.ollama.embeddings import Input, decode_embeddings
@@ -61,11 +61,11 @@ async def embed_all(
     """
     made = Made()
     for given in inputs:
-        text = given if isinstance(given, str) else await text_of(upstream, traits, given)
+        text = given if isinstance(given, str) else await detokenize_input(upstream, traits, given)
         fitted, over = await fit_input(upstream, traits, text, truncate=truncate, limit=limit)
         made.cut += over > 0
         made.cut_tokens += over
-        answer = await upstream.fetch(embed_call(fitted or " ", traits, model=model))
+        answer = await upstream.fetch(make_embed_call(fitted or " ", traits, model=model))
         if answer.status != 200:
             raise clean_engine_error(answer.status, answer.body)
         if len(answer.body) < MUCH:
@@ -110,7 +110,7 @@ def check_inputs(inputs: Sequence[Input], model: str, vocab_size: int | None) ->
                 raise BadRequest(f"cannot use 'input': '{model}' has no token {token}")
 
 
-async def text_of(upstream: Upstream, traits: Traits, tokens: list[int]) -> str:
+async def detokenize_input(upstream: Upstream, traits: Traits, tokens: list[int]) -> str:
     """Return the text of an input's tokens: engines want text. Raises BadRequest."""
     if traits.tokenizer is None:
         raise BadRequest(

@@ -11,14 +11,14 @@ from vllama.engines.base import Mode, Settings
 from vllama.models.types import Bundle, Capability
 from vllama.plan.types import Need
 from vllama.routes.catalog import Entry
-from vllama.routes.inference import NotSupported, need_of
+from vllama.routes.inference import NotSupported, make_need
 from vllama.upstream.pool import Upstream
 
 if TYPE_CHECKING:
     from vllama.routes.context import Gateway
 
 
-def possible(gateway: Gateway, bundle: Bundle, mode: Mode) -> list[Traits]:
+def list_traits(gateway: Gateway, bundle: Bundle, mode: Mode) -> list[Traits]:
     """Return what the engines here would offer of a model: no model is loaded to say no."""
     found = gateway.facts.found
     settings = Settings(mode=mode, alias=bundle.name, context_length=1)
@@ -29,7 +29,7 @@ def possible(gateway: Gateway, bundle: Bundle, mode: Mode) -> list[Traits]:
     ]
 
 
-async def fetched(upstream: Upstream, call: Call, what: str) -> bytes:
+async def fetch_or_refuse(upstream: Upstream, call: Call, what: str) -> bytes:
     """Return an engine's answer to a route that it may lack. Raises NotSupported for "cannot what".
 
     A server elsewhere shows what it has only when it is asked.
@@ -42,8 +42,8 @@ async def fetched(upstream: Upstream, call: Call, what: str) -> bytes:
     return answer.body
 
 
-def need(entry: Entry) -> Need:
+def make_need_of_entry(entry: Entry) -> Need:
     """Return what the model is loaded for: vectors if it makes nothing else."""
     _, load = entry.options({})
     chats = Capability.COMPLETION in entry.info.capabilities
-    return need_of(load, Mode.CHAT if chats else Mode.EMBED)
+    return make_need(load, Mode.CHAT if chats else Mode.EMBED)

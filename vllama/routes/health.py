@@ -23,22 +23,22 @@ if TYPE_CHECKING:
 OLLAMA_VERSION = "0.34.0"
 
 
-async def root(gateway: Gateway, request: Request) -> None:
+async def get_root(gateway: Gateway, request: Request) -> None:
     """Answer the health probe of many clients."""
     request.text(200, "Ollama is running")
 
 
-async def version(gateway: Gateway, request: Request) -> None:
+async def get_version(gateway: Gateway, request: Request) -> None:
     """Report the version of the Ollama API that is spoken, and our own beside it."""
     request.json(200, {"version": OLLAMA_VERSION, "vllama": __version__})
 
 
-async def live(gateway: Gateway, request: Request) -> None:
+async def get_live(gateway: Gateway, request: Request) -> None:
     """Say that the process answers, and need not be restarted."""
     request.json(200, {"status": "ok"})
 
 
-async def metrics(gateway: Gateway, request: Request) -> None:
+async def get_metrics(gateway: Gateway, request: Request) -> None:
     """Export the metrics for Prometheus."""
     views = gateway.scheduler.views()
     loaded = sum(view.replicas > 0 for view in views)
@@ -54,7 +54,7 @@ class Obstacle(msgspec.Struct, frozen=True):
     passing: bool = False
 
 
-def obstacles(gateway: Gateway) -> list[Obstacle]:
+def list_obstacles(gateway: Gateway) -> list[Obstacle]:
     """Return what keeps a complete gateway from serving, as far as it is known."""
     found = []
     if gateway.scheduler.closing:
@@ -72,17 +72,19 @@ def obstacles(gateway: Gateway) -> list[Obstacle]:
     return found
 
 
-async def health(gateway: Gateway, request: Request) -> None:
+async def get_health(gateway: Gateway, request: Request) -> None:
     """Say whether all is well; loading counts as well."""
-    tell(gateway, request, [one for one in obstacles(gateway) if not one.passing], "ok", "error")
+    tell(
+        gateway, request, [one for one in list_obstacles(gateway) if not one.passing], "ok", "error"
+    )
 
 
-async def ready(gateway: Gateway, request: Request) -> None:
+async def get_ready(gateway: Gateway, request: Request) -> None:
     """Say whether a request would be served now."""
     if not gateway.is_complete:
         found = [Obstacle("server", "it is starting", passing=True)]
     else:
-        found = obstacles(gateway)
+        found = list_obstacles(gateway)
         preload = gateway.preload
         if not found and preload.bundle and not gateway.scheduler.has(preload.bundle):
             files = preload.bundle.files

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from vllama import log_context
-from vllama.chat.engine.context import LEAST, bounded
+from vllama.chat.engine.context import LEAST, bound_traits
 from vllama.chat.request import (
     Call,
     LoadOptions,
@@ -24,8 +24,8 @@ from vllama.models.types import Bundle
 from vllama.plan.types import Need
 from vllama.relay.relay import Relay
 from vllama.routes.affinity import Prefix
-from vllama.routes.crashes import explained_by
-from vllama.routes.log_counts import logged_counts
+from vllama.routes.crashes import make_explainer
+from vllama.routes.log_counts import find_logged_counts
 from vllama.scheduler.instance import Lease
 from vllama.upstream.connection import ConnectionLost
 from vllama.upstream.pool import Upstream
@@ -67,7 +67,7 @@ async def unless_gone(request: Request, work: Awaitable[T]) -> T:
                 working.exception()  # there is nobody to hear it
 
 
-async def leased(
+async def with_lease(
     gateway: Gateway,
     request: Request,
     bundle: Bundle,
@@ -94,12 +94,12 @@ async def leased(
                 if need.context_length is not None:
                     if need.context_length > lease.traits.context_length:
                         request.tell(CONTEXT_HEADER, str(lease.traits.context_length))
-                    lease.traits = bounded(lease.traits, need.context_length)
+                    lease.traits = bound_traits(lease.traits, need.context_length)
                 upstream = gateway.upstreams.to(lease.endpoint)
                 upstream.request_id_header = lease.traits.request_id_header
-                upstream.explain = upstream.explain or explained_by(lease, upstream)
+                upstream.explain = upstream.explain or make_explainer(lease, upstream)
                 if not lease.traits.usage_in_stream:
-                    upstream.counts = upstream.counts or logged_counts(lease)
+                    upstream.counts = upstream.counts or find_logged_counts(lease)
                     upstream.tells_counts &= upstream.counts is not None
                 await use(lease, upstream)
                 return
@@ -117,7 +117,7 @@ async def leased(
         scheduler.release(lease)
 
 
-async def relayed(
+async def run_relay(
     gateway: Gateway,
     request: Request,
     bundle: Bundle,
@@ -139,7 +139,7 @@ async def relayed(
         )
 
 
-def need_of(load: LoadOptions, mode: Mode, *, logprobs: bool = False) -> Need:
+def make_need(load: LoadOptions, mode: Mode, *, logprobs: bool = False) -> Need:
     """Return what the load-time options ask of an instance."""
     return Need(
         mode=mode,

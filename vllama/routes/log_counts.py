@@ -17,7 +17,7 @@ from vllama.supervise.logs import LogRing
 log = logging.getLogger(__name__)
 
 
-def logged_counts(lease: Lease) -> LoggedCounts | None:
+def find_logged_counts(lease: Lease) -> LoggedCounts | None:
     """Return the counts in the log of a lease's engine, None if it has none there."""
     read = lease.traits.logged_usage
     part = lease.instance.part_at(lease.endpoint) if read is not None else None

@@ -14,19 +14,25 @@ from dataclasses import replace
 
 import msgspec
 
-from vllama.chat.engine.context import IMAGE_TOKENS, answer_limit, cut_middle, newest, starts
+from vllama.chat.engine.context import (
+    IMAGE_TOKENS,
+    compute_answer_limit,
+    cut_middle,
+    find_starts,
+    take_newest,
+)
 from vllama.chat.engine.traits import Traits
 from vllama.chat.go_json import encode_json
 from vllama.chat.go_template_prompt import GoTemplate
-from vllama.chat.prefill import continued, is_continued, renders_better
+from vllama.chat.prefill import is_continued, render_continued, should_render
 from vllama.chat.request import Fitting, Message, Think
-from vllama.chat.template_style import marks_thinking, style_of, template_switches
+from vllama.chat.template_style import marks_thinking, read_style, template_switches
 from vllama.chat.template_variables import template_variables
 from vllama.errors import BadRequest, ContextOverflow, TemplateTooCostly
 from vllama.models.types import ModelInfo
 from vllama.parsers.thinking import ends_open, is_unfinished
 from vllama.rendering.renderer import Renderer
-from vllama.routes.tokenizer import check_length, text_of, tokenize
+from vllama.routes.tokenizer import check_length, decode_tokens, tokenize
 from vllama.upstream.pool import Upstream
 
 log = logging.getLogger(__name__)
@@ -36,7 +42,7 @@ DROPPED_TOKENS_HEADER = "x-vllama-truncated-tokens"
 FITTING = Fitting()
 
 
-def dropped_header(*prompts: Prompt) -> dict[str, str]:
+def make_dropped_header(*prompts: Prompt) -> dict[str, str]:
     """Return headers that say how many messages and tokens were cut; Ollama does so in silence."""
     dropped = sum([prompt.dropped for prompt in prompts])
     if not dropped:
@@ -45,7 +51,7 @@ def dropped_header(*prompts: Prompt) -> dict[str, str]:
     return {DROPPED_HEADER: str(dropped), DROPPED_TOKENS_HEADER: str(tokens)}
 
 
-def without_bos(text: str, info: ModelInfo) -> str:
+def strip_bos(text: str, info: ModelInfo) -> str:
     """Take BOS off a finished prompt if the engine's tokenizer puts it there."""
     return text.removeprefix(info.bos_token) if info.adds_bos and info.bos_token else text
 
@@ -127,9 +133,9 @@ class Prompt:
         if self._is_foreign and not images:
             self.finished = self._traits.completes
         elif not (self.finished or images or chat_only) and self._info.chat_template:
-            style = style_of(self._info.chat_template)
+            style = read_style(self._info.chat_template)
             plain = not tools and not marks_thinking(self._info.chat_template)
-            self.finished = renders_better(messages, think, self._traits, style, plain=plain)
+            self.finished = should_render(messages, think, self._traits, style, plain=plain)
         counts = always or not self._traits.usage_in_stream or self._may_be_long(messages, tools)
         wanted = counts or text_wanted or self._splits
         if not self.finished and not (self._info.chat_template and wanted):
@@ -174,7 +180,7 @@ class Prompt:
         fitting = self._fitting
         if not (fitting.truncate and fitting.shift and self._may_cut):
             raise self._overflow()
-        text = without_bos(self.text or "", self._info)
+        text = strip_bos(self.text or "", self._info)
         tokens = await tokenize(self._upstream, self._traits, text, special=True) or []
         keep = fitting.num_keep
         if keep >= 0 and self._info.adds_bos:
@@ -184,8 +190,8 @@ class Prompt:
         if self._traits.takes_prompt_lists:
             self._cut = kept
         else:
-            made = await text_of(self._info, self._upstream, self._traits, kept)
-            self._cut = without_bos(made, self._info)
+            made = await decode_tokens(self._info, self._upstream, self._traits, kept)
+            self._cut = strip_bos(made, self._info)
             counted = await tokenize(self._upstream, self._traits, self._cut, special=True)
             self.tokens = len(counted or kept)
         self.finished = True
@@ -194,7 +200,7 @@ class Prompt:
 
     def limit(self, asked: int | None) -> int | None:
         """Return the most tokens of the answer; None: the end of the engine's context ends it."""
-        return answer_limit(asked, self._traits, self.tokens, shift=self._fitting.shift)
+        return compute_answer_limit(asked, self._traits, self.tokens, shift=self._fitting.shift)
 
     @property
     def traits(self) -> Traits:
@@ -245,9 +251,9 @@ class Prompt:
         """Return the newest messages that the context holds; take their prompt."""
         everything = self.tokens or 0
         try:
-            kept = await self._first_held(messages, starts(messages), render)
+            kept = await self._first_held(messages, find_starts(messages), render)
         except BadRequest:  # a template may refuse an answer without its question
-            kept = await self._first_held(messages, starts(messages, "user"), render)
+            kept = await self._first_held(messages, find_starts(messages, "user"), render)
         self.dropped = len(messages) - len(kept)
         self.dropped_tokens = everything - (self.tokens or 0)
         return kept
@@ -262,13 +268,13 @@ class Prompt:
         low, high = 0, len(begins) - 1
         while low < high:  # dropping more never makes it longer
             middle = (low + high) // 2
-            kept = newest(messages, begins[middle])
+            kept = take_newest(messages, begins[middle])
             await self.take(await render(kept))
             if self._holds(kept):
                 high = middle
             else:
                 low = middle + 1
-        kept = newest(messages, begins[low])
+        kept = take_newest(messages, begins[low])
         await self.take(await render(kept))
         return kept
 
@@ -297,8 +303,8 @@ class Prompt:
             return await self._renderer.render(source, variables, now)
 
         going_on = is_continued(plain)
-        text = await (continued(plain, render) if going_on else render(plain, True))
-        return without_bos(text, self._info) if self.finished else text
+        text = await (render_continued(plain, render) if going_on else render(plain, True))
+        return strip_bos(text, self._info) if self.finished else text
 
     def _overflow(self) -> ContextOverflow:
         error = ContextOverflow(

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import time
 
-from vllama.chat.go_template_prompt import GoTemplate, go_template
+from vllama.chat.go_template_prompt import GoTemplate, parse_go_template
 from vllama.chat.request import Think
 from vllama.errors import CapabilityMissing
 from vllama.models.types import Format
 from vllama.routes.catalog import Entry
-from vllama.routes.prompt import without_bos
+from vllama.routes.prompt import strip_bos
 
 # Ollama's for a model that has none: what the user said, and nothing else
 PLAIN = "{{ .Prompt }}"
 
 
-def template_for(entry: Entry, given: str | None = None) -> GoTemplate | None:
+def find_template(entry: Entry, given: str | None = None) -> GoTemplate | None:
     """Return the Go template of a request, else the model's; None: the engine uses the file's.
 
     Raises BadRequest naming the line.
@@ -29,10 +29,10 @@ def template_for(entry: Entry, given: str | None = None) -> GoTemplate | None:
     if source is None and not entry.info.chat_template:
         # a server elsewhere keeps its template to itself
         source = None if entry.bundle.format is Format.REMOTE else PLAIN
-    return go_template(source) if source else None
+    return parse_go_template(source) if source else None
 
 
-def insertion(
+def render_insertion(
     entry: Entry,
     prompt: str,
     suffix: str,
@@ -45,10 +45,10 @@ def insertion(
     1. By the template, if it has a place for a suffix. 2. By the tokens that the model's vocabulary
     has for it. Raises CapabilityMissing if it has neither.
     """
-    template = template or template_for(entry)
+    template = template or find_template(entry)
     if template is not None and template.takes_suffix:
         text = template.insert(prompt, suffix, now=time.time(), think=think)
-        return without_bos(text, entry.info)
+        return strip_bos(text, entry.info)
     if entry.info.fim_tokens is None:
         raise CapabilityMissing(f"{entry.full_name} does not support insert")
     before, after, middle = entry.info.fim_tokens

@@ -19,12 +19,12 @@ Handler: TypeAlias = "Callable[[Gateway, Request], Awaitable[None]]"
 Methods: TypeAlias = "Mapping[str, Handler]"
 
 ROUTES: Mapping[str, Methods] = {
-    "/": {"GET": health.root, "HEAD": health.root},
-    "/metrics": {"GET": health.metrics},
-    "/health": {"GET": health.health, "HEAD": health.health},
-    "/livez": {"GET": health.live, "HEAD": health.live},
-    "/readyz": {"GET": health.ready, "HEAD": health.ready},
-    "/api/version": {"GET": health.version, "HEAD": health.version},
+    "/": {"GET": health.get_root, "HEAD": health.get_root},
+    "/metrics": {"GET": health.get_metrics},
+    "/health": {"GET": health.get_health, "HEAD": health.get_health},
+    "/livez": {"GET": health.get_live, "HEAD": health.get_live},
+    "/readyz": {"GET": health.get_ready, "HEAD": health.get_ready},
+    "/api/version": {"GET": health.get_version, "HEAD": health.get_version},
     "/api/tags": {"GET": models.tags, "HEAD": models.tags},
     "/api/ps": {"GET": models.ps},
     "/api/show": {"POST": models.show},
@@ -56,7 +56,7 @@ ROUTES: Mapping[str, Methods] = {
     "/v1/audio/transcriptions": {"POST": audio.transcriptions},
     "/v1/audio/translations": {"POST": audio.translations},
 }
-WHILE_STARTING = frozenset({health.root, health.version, health.live, health.ready})
+WHILE_STARTING = frozenset({health.get_root, health.get_version, health.get_live, health.get_ready})
 """The handlers that need only a server that runs, or that say what it still lacks.
 
 `/health` is not one of them: a load balancer asks it whether it may send requests that need more.
@@ -74,12 +74,12 @@ WRITES = frozenset(
 """The handlers that change what models there are, here or at a registry."""
 PREFIXES: tuple[tuple[str, Methods], ...] = (
     ("/v1/models/", {"GET": openai_chat.model}),
-    ("/api/blobs/", {"HEAD": create.blob_exists, "POST": create.upload_blob}),
+    ("/api/blobs/", {"HEAD": create.head_blob, "POST": create.upload_blob}),
     ("/api/user/keys/", {"DELETE": cloud.sign_out}),
 )
 
 
-def methods_of(path: str) -> Methods | None:
+def find_methods(path: str) -> Methods | None:
     """Return what can be done with a path; None if there is no such path."""
     methods = ROUTES.get(path)
     if methods is None:

@@ -82,7 +82,7 @@ async def detokenize(upstream: Upstream, traits: Traits, tokens: Sequence[int]) 
     return text if isinstance(text, str) else ""
 
 
-async def text_of(
+async def decode_tokens(
     info: ModelInfo, upstream: Upstream, traits: Traits, tokens: Sequence[int]
 ) -> str:
     """Return the text that `tokens` are, their marks of turns included. Raises BadRequest."""

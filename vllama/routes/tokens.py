@@ -21,11 +21,11 @@ from vllama.http.request import Request
 from vllama.models.types import Format
 from vllama.routes import tokenizer
 from vllama.routes.catalog import Entry
-from vllama.routes.engine_routes import fetched, need, possible
-from vllama.routes.inference import NotSupported, leased, need_of, unless_gone
-from vllama.routes.ollama.common import found
-from vllama.routes.ollama.models import named
-from vllama.routes.openai.common import model_of
+from vllama.routes.engine_routes import fetch_or_refuse, list_traits, make_need_of_entry
+from vllama.routes.inference import NotSupported, make_need, unless_gone, with_lease
+from vllama.routes.ollama.common import find_model
+from vllama.routes.ollama.models import read_name
+from vllama.routes.openai.common import find_v1_model
 from vllama.scheduler.instance import Lease
 from vllama.units import parse_keep_alive
 from vllama.upstream.pool import Upstream
@@ -38,7 +38,7 @@ TEXT_FIELDS = ("text", "content", "prompt")
 
 async def tokenize(gateway: Gateway, request: Request) -> None:
     """Serve `POST /api/tokenize`: turn text into tokens of a model."""
-    name, fields, entry = await asked(gateway, request)
+    name, fields, entry = await read_request(gateway, request)
     given = [field for field in TEXT_FIELDS if fields.raw(field) is not None]
     if not given:
         raise BadRequest("text is required")
@@ -50,12 +50,14 @@ async def tokenize(gateway: Gateway, request: Request) -> None:
             raise NotSupported(f"cannot tokenize for '{name}': its engine has no tokenizer route")
         request.json(200, {"model": name, "tokens": tokens, "count": len(tokens)})
 
-    await leased(gateway, request, entry.bundle, need(entry), keep_alive(fields), use)
+    await with_lease(
+        gateway, request, entry.bundle, make_need_of_entry(entry), read_keep_alive(fields), use
+    )
 
 
 async def detokenize(gateway: Gateway, request: Request) -> None:
     """Serve `POST /api/detokenize`: turn tokens of a model into text."""
-    name, fields, entry = await asked(gateway, request)
+    name, fields, entry = await read_request(gateway, request)
     if fields.raw("tokens") is None:
         raise BadRequest("tokens are required")
     limit = entry.info.vocab_size
@@ -73,13 +75,15 @@ async def detokenize(gateway: Gateway, request: Request) -> None:
         text = await tokenizer.detokenize(upstream, lease.traits, tokens) if tokens else ""
         request.json(200, {"model": name, "text": text})
 
-    await leased(gateway, request, entry.bundle, need(entry), keep_alive(fields), use)
+    await with_lease(
+        gateway, request, entry.bundle, make_need_of_entry(entry), read_keep_alive(fields), use
+    )
 
 
 async def rerank(gateway: Gateway, request: Request) -> None:
     """Serve `POST /v1/rerank`: order documents, with an engine that can."""
     body, extras = take_extras(parse_openai(await request.body()))
-    entry = await model_of(gateway, body.get("model"))
+    entry = await find_v1_model(gateway, body.get("model"))
     name = str(body["model"])
     check_documents(body)
     mode = Mode.CHAT if entry.bundle.format is Format.REMOTE else Mode.EMBED
@@ -87,7 +91,7 @@ async def rerank(gateway: Gateway, request: Request) -> None:
         f"cannot rerank with '{name}': no engine here can",
         hint="compare vectors of /v1/embeddings instead",
     )
-    if not any(traits.rerank_path for traits in possible(gateway, entry.bundle, mode)):
+    if not any(traits.rerank_path for traits in list_traits(gateway, entry.bundle, mode)):
         raise refusal
 
     async def use(lease: Lease, upstream: Upstream) -> None:
@@ -97,12 +101,12 @@ async def rerank(gateway: Gateway, request: Request) -> None:
         sent = {key: value for key, value in body.items() if value is not None}
         sent["model"] = lease.traits.model_name or name
         call = Call(path=path, body=encode_json(sent))
-        data = await unless_gone(request, fetched(upstream, call, f"rerank with '{name}'"))
+        data = await unless_gone(request, fetch_or_refuse(upstream, call, f"rerank with '{name}'"))
         reply = decode_object(data, "RerankResponse")
         request.json(200, reply | {"model": name})
 
     _, load = entry.options(extras.options)
-    await leased(gateway, request, entry.bundle, need_of(load, mode), extras.keep_alive, use)
+    await with_lease(gateway, request, entry.bundle, make_need(load, mode), extras.keep_alive, use)
 
 
 def check_documents(body: dict[str, Any]) -> None:
@@ -119,14 +123,14 @@ def check_documents(body: dict[str, Any]) -> None:
         raise BadRequest("Invalid value for 'top_n': expected an integer >= 0.")
 
 
-async def asked(gateway: Gateway, request: Request) -> tuple[str, Fields, Entry]:
+async def read_request(gateway: Gateway, request: Request) -> tuple[str, Fields, Entry]:
     """Return the name, the fields and the model of a request."""
     body: dict[str, Any] = parse_model_field(await request.body())
-    name = named(body)
-    return name, Fields(body, "TokenizeRequest"), await found(gateway, name)
+    name = read_name(body)
+    return name, Fields(body, "TokenizeRequest"), await find_model(gateway, name)
 
 
-def keep_alive(fields: Fields) -> float | None:
+def read_keep_alive(fields: Fields) -> float | None:
     """Return how long the model stays. Raises BadRequest."""
     try:
         return parse_keep_alive(fields.raw("keep_alive"))

@@ -203,7 +203,9 @@ class Admission:
             if not self._certain(instance, place):
                 instance.waits_for = "not enough free memory: engines may be giving some back"
                 return
-            place.admitted.set_exception(too_little(name, place.needs, decision.most, alone=alone))
+            place.admitted.set_exception(
+                make_too_little_error(name, place.needs, decision.most, alone=alone)
+            )
             return
         self._make_room(decision, f"room for {name}: {decision.reason}")
         for other in list(table.instances.values()):
@@ -264,7 +266,7 @@ def _model(item: Instance, turn_s: float) -> Resident:
     )
 
 
-def too_little(name: str, needs: Pools, most: Pools, *, alone: bool) -> NotEnoughMemory:
+def make_too_little_error(name: str, needs: Pools, most: Pools, *, alone: bool) -> NotEnoughMemory:
     """Return the error of a load that will never fit, with the numbers of the tightest pool.
 
     `most` is what would be free without other models; `alone`: there are none.

@@ -1,4 +1,4 @@
-"""Which models are loaded and who may use them: `acquire`, `release`, `unload`, `views`.
+"""Which models are loaded and who may use them: `acquire`, `release`, `unload`, `list_views`.
 
 Rules (see README.md beside this file): no `await` between reading and writing state; no lock is
 held while a process or socket is awaited; a load belongs to the scheduler, not to the request
@@ -25,7 +25,7 @@ from vllama.scheduler.hang_detection import Health
 from vllama.scheduler.instance import Instance, Key, Lease, Prefix, Waiter
 from vllama.scheduler.lifecycle import Lifecycle
 from vllama.scheduler.state import Hooks, Limits, Table
-from vllama.scheduler.views import FailureView, View, failures, obstacle, views
+from vllama.scheduler.views import FailureView, View, find_obstacle, list_failures, list_views
 
 log = logging.getLogger(__name__)
 
@@ -213,18 +213,18 @@ class Scheduler:
 
     def obstacle(self, bundle: Bundle) -> tuple[str, bool]:
         """Return what keeps a model from serving, and whether that passes; ("", True): nothing."""
-        return obstacle(self._table, bundle)
+        return find_obstacle(self._table, bundle)
 
     def views(self) -> list[View]:
         """Return what is loaded or loading, latest expiry first."""
-        return views(self._table)
+        return list_views(self._table)
 
     def failures(self) -> list[FailureView]:
         """Return the models that failed and were not asked for again since."""
-        return failures(self._table)
+        return list_failures(self._table)
 
     async def measure(self, *, max_age_s: float = 0.0) -> None:
-        """Measure memory for `views`, unless that was done within `max_age_s`."""
+        """Measure memory for `list_views`, unless that was done within `max_age_s`."""
         if self._table.all() and self._admission.age_s >= max_age_s:
             await self._admission.measure()
 
@@ -258,7 +258,7 @@ class Scheduler:
             # the two spaces are Ollama's: clients match the text
             raise QueueFull(
                 "server busy, please try again.  maximum pending requests exceeded",
-                retry_after_s=patience_s(instance),
+                retry_after_s=compute_patience_s(instance),
             )
         begun_s = self._clock.monotonic()
         log.debug("%s: a request waits at place %d", instance.bundle.name, position)
@@ -358,7 +358,7 @@ class Scheduler:
         return instance
 
 
-def patience_s(instance: Instance) -> float:
+def compute_patience_s(instance: Instance) -> float:
     """Return for how long one who finds the queue full had better wait: until it has moved up."""
     until_served_s = instance.service_s * len(instance.queue) / max(1, instance.limit)
     return min(max(until_served_s, LEAST_RETRY_S), MOST_RETRY_S)

@@ -51,7 +51,7 @@ class Limits:
     hang_s: float = 30.0
 
 
-async def no_other(bundle: Bundle, need: Need, failed: Sequence[Failed]) -> Plan:
+async def make_no_other_error(bundle: Bundle, need: Need, failed: Sequence[Failed]) -> Plan:
     """Have no other plan: raise the error of the first."""
     raise EngineStartFailed(failed[0].message, hint=failed[0].diagnosis.hint)
 
@@ -76,7 +76,7 @@ class Hooks:
     needs: Callable[[Plan], Pools]
     measure: Callable[[Mapping[Hashable, Measurable], bool], Awaitable[Measured]]
     remember: Callable[[Plan, Pools], Awaitable[None]]
-    another: Callable[[Bundle, Need, Sequence[Failed]], Awaitable[Plan]] = no_other
+    another: Callable[[Bundle, Need, Sequence[Failed]], Awaitable[Plan]] = make_no_other_error
     told: Callable[[Plan, VllamaError | None], None] = lambda plan, error: None
     traffic: Callable[[Endpoint], Mapping[int, Progress]] = lambda endpoint: {}
     cut: Callable[[Endpoint, str], None] = lambda endpoint, cause: None
@@ -248,7 +248,7 @@ class Table:
                 instance.sleep_wanted = True
                 instance.wake.set()
             else:
-                self.retire(instance, instance.unwanted or out_of_time(instance))
+                self.retire(instance, instance.unwanted or explain_expiry(instance))
 
     def next_deadline_s(self) -> float:
         """Return the monotonic time to look at the deadlines again, infinite for never.
@@ -292,7 +292,7 @@ class Table:
             del self.failures[key]
 
 
-def out_of_time(instance: Instance) -> str:
+def explain_expiry(instance: Instance) -> str:
     """Return why an instance goes whose deadline has passed."""
     if instance.sleeping:
         return "it has slept for as long as it may"

@@ -67,13 +67,13 @@ class FailureView:
     retry_s: float
 
 
-def views(table: Table) -> list[View]:
+def list_views(table: Table) -> list[View]:
     """Return what is loaded or loading, latest expiry first."""
-    rows = [view(table, item, item.plan) for item in table.all() if item.plan]
+    rows = [make_view(table, item, item.plan) for item in table.all() if item.plan]
     return sorted(rows, key=lambda row: -row.expires_s)
 
 
-def view(table: Table, item: Instance, plan: Plan) -> View:
+def make_view(table: Table, item: Instance, plan: Plan) -> View:
     """Return one row."""
     now_s, wall_s = table.clock.monotonic(), table.clock.time()
     left_s = item.keep_alive_s
@@ -83,13 +83,13 @@ def view(table: Table, item: Instance, plan: Plan) -> View:
     vram_bytes = sum(size for pool, size in item.holds.items() if pool != "ram")
     if plan.memory.on_gpu and not item.sleeping:
         vram_bytes = vram_bytes or item.memory_bytes
-    phase = phase_of(item)
+    phase = find_phase(item)
     return View(
         name=plan.bundle.name,
         bundle=plan.bundle,
         plan=plan,
         state=phase,
-        cause=item.waits_for or why_down(process, phase) or plan.instead,
+        cause=item.waits_for or explain_down(process, phase) or plan.instead,
         memory_bytes=item.memory_bytes,
         vram_bytes=min(vram_bytes, item.memory_bytes),
         expires_s=wall_s if item.retiring else wall_s + left_s,
@@ -102,7 +102,7 @@ def view(table: Table, item: Instance, plan: Plan) -> View:
     )
 
 
-def why_down(process: Process | None, phase: Phase) -> str:
+def explain_down(process: Process | None, phase: Phase) -> str:
     """Return why a process, or one of its replicas, is down; empty if none is, or it is unknown."""
     diagnosis = process.last_diagnosis if process else None
     if process is None or diagnosis is None:
@@ -115,7 +115,7 @@ def why_down(process: Process | None, phase: Phase) -> str:
     return ""
 
 
-def phase_of(item: Instance) -> Phase:
+def find_phase(item: Instance) -> Phase:
     """Return the state of an instance in one word."""
     if item.retiring:
         return Phase.STOPPING
@@ -124,7 +124,7 @@ def phase_of(item: Instance) -> Phase:
     return PHASES.get(item.process.state, Phase.LOADING) if item.process else Phase.LOADING
 
 
-def failures(table: Table) -> list[FailureView]:
+def list_failures(table: Table) -> list[FailureView]:
     """Return the models that failed and were not asked for again since, newest first."""
     now_s = table.clock.monotonic()
     rows = [
@@ -141,16 +141,16 @@ def failures(table: Table) -> list[FailureView]:
     return sorted(rows, key=lambda row: -row.since_s)
 
 
-def obstacle(table: Table, bundle: Bundle) -> tuple[str, bool]:
+def find_obstacle(table: Table, bundle: Bundle) -> tuple[str, bool]:
     """Return what keeps a model from serving, and whether that passes; ("", True): nothing.
 
     Nothing does so for one that is not loaded: it can be, unless that has failed within the last
     `cool_down_s`. After that nobody knows, and only a request will tell.
     """
     for item in table.of(bundle):
-        phase = phase_of(item)
+        phase = find_phase(item)
         if phase in (Phase.BACKOFF, Phase.FAILED):
-            return why_down(item.process, phase) or str(phase), phase is Phase.BACKOFF
+            return explain_down(item.process, phase) or str(phase), phase is Phase.BACKOFF
     now_s = table.clock.time()
     for key, failure in table.failures.items():
         recent = now_s - failure.since_s < table.limits.cool_down_s

@@ -33,7 +33,7 @@ from vllama.hardware.detect import describe
 from vllama.http.server import Server
 from vllama.models.library import Library, open_library
 from vllama.models.types import Bundle
-from vllama.plan.choose import choose_engine, loadable_formats
+from vllama.plan.choose import choose_engine, list_loadable_formats
 from vllama.plan.fitting import FitsHere
 from vllama.plan.types import Facts, Need
 from vllama.rendering.renderer import Renderer
@@ -237,7 +237,7 @@ class Daemon:
             return await asyncio.to_thread(
                 self._library.pull,
                 name,
-                formats=loadable_formats(self._facts),
+                formats=list_loadable_formats(self._facts),
                 fits=FitsHere(self._facts),
                 to_load=True,
                 progress=self._reporter.pull,

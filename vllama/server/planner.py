@@ -13,9 +13,9 @@ from vllama.hardware.detect import with_free_memory
 from vllama.models.info import describe_template
 from vllama.models.library import Library
 from vllama.models.types import Bundle, ModelInfo
-from vllama.plan.ladder import Failed, first_plan, last_word, next_plan
-from vllama.plan.quant_fallback import forms_here
-from vllama.plan.report import short
+from vllama.plan.ladder import Failed, last_word, make_first_plan, make_next_plan
+from vllama.plan.quant_fallback import list_forms_here
+from vllama.plan.report import shorten
 from vllama.plan.types import Facts, Need, Plan
 from vllama.rendering.renderer import Renderer
 from vllama.server.reporter import Reporter
@@ -60,7 +60,7 @@ class Planner:
             plan = await self._first(facts, bundle, info, need)
         if key not in self._reported:
             self._reported.add(key)
-            for line in short(plan):
+            for line in shorten(plan):
                 self._reporter.note(line)
             if (
                 need.mode is Mode.CHAT
@@ -79,8 +79,8 @@ class Planner:
         An engine that cannot serve the model is not tried for it again while this server runs. One
         that ran out of memory is, since memory comes and goes.
         """
-        forms = await asyncio.to_thread(forms_here, self._library, bundle)
-        plan, key = next_plan(await self._now(), need, failed, forms), (bundle.key, need.mode)
+        forms = await asyncio.to_thread(list_forms_here, self._library, bundle)
+        plan, key = make_next_plan(await self._now(), need, failed, forms), (bundle.key, need.mode)
         if plan is None:
             self._instead.pop(key, None)
             raise last_word(self._facts, failed, forms)
@@ -91,8 +91,8 @@ class Planner:
 
     async def _first(self, facts: Facts, bundle: Bundle, info: ModelInfo, need: Need) -> Plan:
         """Return the first plan that fits; in a thread, because it looks for files."""
-        forms = partial(forms_here, self._library, bundle)
-        return await asyncio.to_thread(first_plan, facts, bundle, info, need, forms)
+        forms = partial(list_forms_here, self._library, bundle)
+        return await asyncio.to_thread(make_first_plan, facts, bundle, info, need, forms)
 
     async def _now(self) -> Facts:
         """Return the facts with the memory that is free now, of which some engines take a share."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from vllama.clock import Clock
 from vllama.supervise.aio import finish, in_thread
-from vllama.supervise.leftovers import RunFile, remove_scratch, scratch_folder
+from vllama.supervise.leftovers import RunFile, make_scratch_folder, remove_scratch
 from vllama.supervise.logs import LogRing, Tailer
 from vllama.supervise.probe import Readiness, wait_ready
 from vllama.supervise.process import Child
@@ -56,7 +56,7 @@ class Trial:
         on_progress: Callable[[str], object] | None,
     ) -> Trial:
         """Spawn the process; raises `EngineStartFailed` if it cannot be executed."""
-        scratch = scratch_folder()
+        scratch = make_scratch_folder()
         env = {**spec.env, **dict.fromkeys(spec.scratch_variables, str(scratch))}
         try:
             child = await Child.spawn(

@@ -163,7 +163,7 @@ def look(run_dir: Path) -> list[tuple[str, list[int]]]:
 def _end(record: Record, term_s: float) -> bool:
     """TERM, then KILL all that is left of them; return whether there was anybody."""
     roots = record.find()
-    procs = set(roots).union(*(tree.below(root) for root in roots)) if roots else set()
+    procs = set(roots).union(*(tree.list_below(root) for root in roots)) if roots else set()
     # Only a group whose leader is the engine itself is known to be ours.
     group = next((item.pid for item in record.leader if item.find() is not None), None)
     shared = shim.shared_memory(proc.pid for proc in procs)
@@ -172,7 +172,7 @@ def _end(record: Record, term_s: float) -> bool:
         if not left:
             break
         if group is not None and _leads(group):
-            procs.update(tree.session(group))
+            procs.update(tree.list_session(group))
         for proc in procs:
             try:
                 proc.send_signal(number)
@@ -190,7 +190,7 @@ def _leads(pid: int) -> bool:
         return False
 
 
-def scratch_folder() -> Path:
+def make_scratch_folder() -> Path:
     """Make a folder that only this user can enter, with a short path; raises OSError."""
     usual = tempfile.gettempdir()
     fits = len(os.fsencode(usual)) <= LONGEST or os.name == "nt"

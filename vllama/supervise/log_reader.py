@@ -11,7 +11,14 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from vllama.supervise.logs import LINE_LIMIT_BYTES, NAME_FILE, LineSplitter, aside, attempts, slug
+from vllama.supervise.logs import (
+    LINE_LIMIT_BYTES,
+    NAME_FILE,
+    LineSplitter,
+    aside,
+    list_attempts,
+    slug,
+)
 
 READ_BYTES = 256 * 1024
 _REPLICA = re.compile(r"-\d+$")
@@ -48,7 +55,7 @@ class Logbook:
 
     def attempts(self, name: str) -> list[Path]:
         """Return the logs of all attempts to run a model that are kept, the oldest first."""
-        return attempts(self._log_dir / slug(name))
+        return list_attempts(self._log_dir / slug(name))
 
 
 class Reader:

@@ -49,7 +49,7 @@ def open_log(log_dir: Path, name: str, *, now_s: float, keep: int = 5) -> Path:
     private.make_folder(folder)
     with private.create(folder / NAME_FILE) as file:
         file.write(name.encode())
-    before = attempts(folder)
+    before = list_attempts(folder)
     number = number_of(before[-1]) + 1 if before else 1
     started = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now_s))
     path = folder / f"{started}-{number:04d}.log"
@@ -60,7 +60,7 @@ def open_log(log_dir: Path, name: str, *, now_s: float, keep: int = 5) -> Path:
     return path
 
 
-def attempts(folder: Path) -> list[Path]:
+def list_attempts(folder: Path) -> list[Path]:
     """Return the logs of all attempts that are kept in a folder, the oldest first."""
     return sorted(folder.glob("*-*.log"), key=lambda path: (number_of(path), path.name))
 

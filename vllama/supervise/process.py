@@ -118,7 +118,7 @@ class Child:
 
     def footprint(self) -> tree.Footprint:
         """Measure engine and descendants; blocks for milliseconds."""
-        return tree.footprint(self.remember(), self.pid)
+        return tree.measure_footprint(self.remember(), self.pid)
 
     def activity(self) -> tree.Activity:
         """Return what engine and descendants have done so far; blocks for milliseconds."""
@@ -179,7 +179,7 @@ class Child:
 
     def _below(self) -> list[psutil.Process]:
         guard = None if self._guard_ended.is_set() else tree.process(self.guard_pid)
-        return tree.below(guard) if guard is not None else []
+        return tree.list_below(guard) if guard is not None else []
 
     def _terminate(self) -> None:
         if not self.exited.done():
@@ -200,7 +200,7 @@ class Child:
             if late:
                 break
         while True:
-            members = {*self.remember(), *tree.session(self.pid)}
+            members = {*self.remember(), *tree.list_session(self.pid)}
             left = [proc for proc in members if tree.alive(proc)]  # 4
             if not left or time.monotonic() > deadline + 1.0:
                 shim.remove_shared_memory(self._shared)

@@ -25,7 +25,7 @@ def process(pid: int) -> psutil.Process | None:
     return found if alive(found) else None
 
 
-def below(root: psutil.Process) -> list[psutil.Process]:
+def list_below(root: psutil.Process) -> list[psutil.Process]:
     """Return the descendants of `root`, without itself."""
     try:
         return root.children(recursive=True)
@@ -33,7 +33,7 @@ def below(root: psutil.Process) -> list[psutil.Process]:
         return []
 
 
-def session(leader: int) -> list[psutil.Process]:
+def list_session(leader: int) -> list[psutil.Process]:
     """Return the living members of the session that `leader` made."""
     members = []
     for pid in psutil.pids():
@@ -99,7 +99,7 @@ class Footprint:
     whole: bool = True
 
 
-def footprint(procs: Iterable[psutil.Process], top: int | None = None) -> Footprint:
+def measure_footprint(procs: Iterable[psutil.Process], top: int | None = None) -> Footprint:
     """Measure `procs`: shared pages count in parts (Linux), elsewhere once per process.
 
     `top` is the pid of the process without which the tree is not whole.

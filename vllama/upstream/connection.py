@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 import httptools
 
 from vllama.errors import EngineCrashed
-from vllama.http.chunked import whole_chunks
+from vllama.http.chunked import split_whole_chunks
 
 if TYPE_CHECKING:
     from vllama.upstream.pool import Upstream
@@ -201,7 +201,7 @@ class Connection(asyncio.Protocol):
         sink = self._sink
         self._reads += 1
         if self._between_chunks and sink is not None:
-            bodies, rest = whole_chunks(data)
+            bodies, rest = split_whole_chunks(data)
             if not rest:
                 sink.on_data(bodies[0] if len(bodies) == 1 else b"".join(bodies))
                 return
@@ -243,7 +243,7 @@ class Connection(asyncio.Protocol):
         if start < 4 or data.find(CHUNKED, 0, start) < 0:
             return data
         parser.feed_data(data[:start])
-        self._parts, rest = whole_chunks(data[start:])
+        self._parts, rest = split_whole_chunks(data[start:])
         self._between_chunks = True
         return rest
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from vllama.chat.engine.traits import MAX_KEPT, Traits, once_for_traits
+from vllama.chat.engine.traits import MAX_KEPT, Traits, remember_for_traits
 from vllama.chat.request import Message
 
 OPEN_ENDED = 10
@@ -25,7 +25,7 @@ IMAGE_TOKENS = 768
 """What an image counts for when old messages are dropped; how many it takes nobody knows before."""
 
 
-def bounded(traits: Traits, num_ctx: int) -> Traits:
+def bound_traits(traits: Traits, num_ctx: int) -> Traits:
     """Return `traits` for a request whose context is `num_ctx` tokens, if the engine has more."""
     num_ctx = max(num_ctx, LEAST_WITH_IMAGES if traits.takes_images else LEAST)
     if num_ctx >= traits.window:
@@ -38,13 +38,13 @@ def bounded(traits: Traits, num_ctx: int) -> Traits:
     return kept[num_ctx]
 
 
-@once_for_traits
+@remember_for_traits
 def _bounded(traits: Traits) -> dict[int, Traits]:
     """Return where the bounded traits of an engine are kept: much else is kept for each of them."""
     return {}
 
 
-def answer_limit(
+def compute_answer_limit(
     asked: int | None, traits: Traits, prompt_tokens: int | None = None, *, shift: bool = True
 ) -> int | None:
     """Return the most tokens of an answer; None if only the end of the engine's context ends it.
@@ -75,13 +75,13 @@ def cut_middle(tokens: Sequence[int], num_ctx: int, num_keep: int) -> list[int]:
     return [*tokens[:keep], *tokens[len(tokens) - (limit - keep) :]]
 
 
-def newest(messages: Sequence[Message], start: int) -> tuple[Message, ...]:
+def take_newest(messages: Sequence[Message], start: int) -> tuple[Message, ...]:
     """Return the messages from `start` on, and the system messages that came before."""
     system = (message for message in messages[:start] if message.role in ("system", "developer"))
     return (*system, *messages[start:])
 
 
-def starts(messages: Sequence[Message], role: str | None = None) -> list[int]:
+def find_starts(messages: Sequence[Message], role: str | None = None) -> list[int]:
     """Return where a conversation may begin when its oldest messages go; the last one always stays.
 
     Never with a tool's result, whose call would be gone; with `role` only at messages of that.

@@ -13,10 +13,10 @@ import binascii
 from collections.abc import Mapping
 from typing import Any
 
-from vllama.chat.engine.context import answer_limit
-from vllama.chat.engine.traits import SchemaStyle, Traits, once_for_traits
-from vllama.chat.gbnf import json_grammar
-from vllama.chat.grammar_schema import closed, safe_schema
+from vllama.chat.engine.context import compute_answer_limit
+from vllama.chat.engine.traits import SchemaStyle, Traits, remember_for_traits
+from vllama.chat.gbnf import make_grammar
+from vllama.chat.grammar_schema import close_schema, make_safe_schema
 from vllama.chat.request import Format, Sampling, Think
 from vllama.chat.schema import check_schema
 from vllama.chat.template_style import template_switches
@@ -58,7 +58,7 @@ _LEVELS = {
 }  # fmt: skip
 
 
-def engine_role(role: str, traits: Traits) -> str:
+def map_role(role: str, traits: Traits) -> str:
     """Return a message's role as the engine takes it. Raises BadRequest for one that it refuses."""
     known = "system" if role == "developer" and not traits.takes_developer_role else role
     if traits.roles is not None and known not in traits.roles:
@@ -92,7 +92,7 @@ def put_sampling(body: dict[str, Any], sampling: Sampling, traits: Traits) -> No
     body.update(found)
 
 
-@once_for_traits
+@remember_for_traits
 def _put(traits: Traits) -> dict[Sampling, dict[str, Any]]:
     """Return where is kept what `put_sampling` has worked out for an engine."""
     return {}
@@ -116,7 +116,7 @@ def put_max_tokens(
 ) -> None:
     """Send a limit; with `default_is_small` (completions: 16) also when there is none."""
     name = traits.parameters.get("max_tokens", "max_tokens")
-    limit = answer_limit(limit, traits)
+    limit = compute_answer_limit(limit, traits)
     if limit is not None:
         body[name] = max(1, limit)
     elif default_is_small:
@@ -138,7 +138,7 @@ def mask_seed(seed: int, traits: Traits) -> int | None:
     return None if seed == -1 else seed & ((1 << min(traits.seed_bits, 63)) - 1)
 
 
-def response_format(wanted: Format, traits: Traits) -> dict[str, object] | None:
+def make_response_format(wanted: Format, traits: Traits) -> dict[str, object] | None:
     """Return the `response_format` of a format, None for free text.
 
     Raises CapabilityMissing if the engine cannot keep to one: answering anyhow would look like it;
@@ -154,7 +154,7 @@ def response_format(wanted: Format, traits: Traits) -> dict[str, object] | None:
         return {"type": "json_object"}
     check_schema(wanted)
     if traits.schema_style is SchemaStyle.JSON_OBJECT:
-        return {"type": "json_object", "schema": safe_schema(wanted)}
+        return {"type": "json_object", "schema": make_safe_schema(wanted)}
     return {"type": "json_schema", "json_schema": {"name": "response", "schema": wanted}}
 
 
@@ -174,9 +174,11 @@ def put_completion_format(
     schema = schema if isinstance(schema, Mapping) and schema else {"type": "object"}
     if traits.completion_grammar is not None:
         is_safe = traits.schema_style is SchemaStyle.JSON_OBJECT  # made so by `response_format`
-        body[traits.completion_grammar] = json_grammar(schema if is_safe else safe_schema(schema))
+        body[traits.completion_grammar] = make_grammar(
+            schema if is_safe else make_safe_schema(schema)
+        )
     elif traits.completion_schema is not None:
-        body[traits.completion_schema] = {"x-guidance": _SPACING} | closed(schema)
+        body[traits.completion_schema] = {"x-guidance": _SPACING} | close_schema(schema)
     else:
         body["response_format"] = wanted
 
@@ -205,7 +207,7 @@ def adapt_response_format(value: object, traits: Traits) -> dict[str, object] | 
                 f"Invalid value: {str(other)[:80]!r}. Supported values are: "
                 "'json_object', 'json_schema', and 'text'."
             )
-    return response_format(schema if isinstance(schema, dict) else "json", traits)
+    return make_response_format(schema if isinstance(schema, dict) else "json", traits)
 
 
 def put_think(body: dict[str, Any], think: Think, traits: Traits) -> None:
@@ -245,7 +247,7 @@ def need_tools(traits: Traits) -> None:
         raise CapabilityMissing("the engine of this model does not support tools")
 
 
-def effort_of(body: Mapping[str, Any]) -> object:
+def read_effort(body: Mapping[str, Any]) -> object:
     """Return the effort that a body asks for; `reasoning` wins over `reasoning_effort`."""
     reasoning = body.get("reasoning")
     effort = reasoning.get("effort") if isinstance(reasoning, dict) else None
@@ -267,14 +269,14 @@ def parse_effort(value: object) -> Think:
     return level
 
 
-def media_part(data: str, traits: Traits, model: str) -> dict[str, object]:
+def make_media_part(data: str, traits: Traits, model: str) -> dict[str, object]:
     """Return the content part of one base64 image or wav.
 
     Raises CapabilityMissing when the model takes none, BadRequest for an unknown kind of file.
     """
     kind = _media_type(data)
     if kind == "audio/wav":
-        return audio_part(data, "wav", traits, model)
+        return make_audio_part(data, "wav", traits, model)
     if not traits.takes_images:
         raise CapabilityMissing(f'"{model}" does not support vision')
     if kind is None:
@@ -282,7 +284,7 @@ def media_part(data: str, traits: Traits, model: str) -> dict[str, object]:
     return {"type": "image_url", "image_url": {"url": f"data:{kind};base64,{data}"}}
 
 
-def audio_part(data: str, kind: str, traits: Traits, model: str) -> dict[str, object]:
+def make_audio_part(data: str, kind: str, traits: Traits, model: str) -> dict[str, object]:
     """Return the content part of base64 audio. Raises CapabilityMissing."""
     if not traits.takes_audio:
         raise CapabilityMissing(f'"{model}" does not support audio')

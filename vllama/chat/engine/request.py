@@ -1,8 +1,8 @@
 """Requests to an engine, in OpenAI's dialect as this engine speaks it.
 
-`chat_call`, `completion_call` and `embed_call` are built from our own values (Ollama's routes);
-`rendered_call` of a chat's body that is to be sent as a completion. The engine is always asked to
-stream, so that it stops when its client leaves.
+`make_chat_call`, `make_completion_call` and `make_embed_call` take our own values (Ollama's
+routes), `make_rendered_call` the body of a chat that is to be sent as a completion. The engine is
+always asked to stream, so that it stops when its client leaves.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import msgspec
 
 from vllama.chat.engine.allowed import engine_body
 from vllama.chat.engine.fields import (
-    engine_role,
-    media_part,
+    make_media_part,
+    make_response_format,
+    map_role,
     need_completions,
     need_logprobs,
     need_tools,
@@ -25,7 +26,6 @@ from vllama.chat.engine.fields import (
     put_model,
     put_sampling,
     put_think,
-    response_format,
 )
 from vllama.chat.engine.traits import Traits, VectorStyle
 from vllama.chat.go_json import encode_json
@@ -36,7 +36,7 @@ COMPLETION_PATH = "/v1/completions"
 EMBEDDING_PATH = "/v1/embeddings"
 
 
-def chat_call(
+def make_chat_call(
     messages: Sequence[Message],
     sampling: Sampling,
     traits: Traits,
@@ -53,7 +53,7 @@ def chat_call(
     put_model(body, traits, model)
     put_sampling(body, sampling, traits)
     put_max_tokens(body, sampling.max_tokens, traits, default_is_small=False)
-    wanted = response_format(format, traits)
+    wanted = make_response_format(format, traits)
     if wanted is not None:
         body["response_format"] = wanted
     if tools:
@@ -72,7 +72,7 @@ def chat_call(
     return Call(path=CHAT_PATH, body=engine_body(body, traits))
 
 
-def completion_call(
+def make_completion_call(
     prompt: str | Sequence[int],
     sampling: Sampling,
     traits: Traits,
@@ -93,14 +93,14 @@ def completion_call(
     put_max_tokens(body, sampling.max_tokens, traits, default_is_small=True)
     if suffix:
         body["suffix"] = suffix
-    put_completion_format(body, response_format(format, traits), traits)
+    put_completion_format(body, make_response_format(format, traits), traits)
     if logprobs:
         need_logprobs(traits, model)
         body["logprobs"] = logprobs
     return Call(path=COMPLETION_PATH, body=engine_body(body, traits))
 
 
-def embed_call(texts: str | Sequence[str], traits: Traits, *, model: str) -> Call:
+def make_embed_call(texts: str | Sequence[str], traits: Traits, *, model: str) -> Call:
     """Build an embeddings request for one text or several."""
     given: str | list[str] = texts if isinstance(texts, str) else list(texts)
     if (
@@ -123,13 +123,13 @@ def _messages(messages: Sequence[Message], traits: Traits, model: str) -> list[d
     pending: list[tuple[str, str]] = []  # (id, name) of calls that wait for their result
     out = []
     for number, message in enumerate(messages):
-        role = engine_role(message.role, traits)
+        role = map_role(message.role, traits)
         item: dict[str, Any] = {"role": role, "content": message.content}
         if message.images:
             parts: list[dict[str, object]] = []
             if message.content:
                 parts.append({"type": "text", "text": message.content})
-            parts.extend(media_part(image, traits, model) for image in message.images)
+            parts.extend(make_media_part(image, traits, model) for image in message.images)
             item["content"] = parts
         if message.thinking and traits.reasoning_field and message.role == "assistant":
             item[traits.reasoning_field] = message.thinking
@@ -186,7 +186,7 @@ _OF_CHATS = (
 )  # fmt: skip
 
 
-def rendered_call(body: bytes, prompt: str | Sequence[int], traits: Traits) -> Call:
+def make_rendered_call(body: bytes, prompt: str | Sequence[int], traits: Traits) -> Call:
     """Return the completion of a finished prompt, with the settings of a chat's `body`.
 
     Raises CapabilityMissing if the engine has no completions.

@@ -141,7 +141,7 @@ class Traits:
         return self.context_length if self.num_ctx is None else self.num_ctx
 
 
-def once_for_traits(work: Callable[[Traits], T]) -> Callable[[Traits], T]:
+def remember_for_traits(work: Callable[[Traits], T]) -> Callable[[Traits], T]:
     """Return `work` with a memory: by identity, for traits cannot be hashed."""
     kept: dict[int, tuple[Traits, T]] = {}  # with the traits, so that their id stays theirs
 

@@ -124,7 +124,7 @@ def describe_engine(facts: Facts, engine: Engine) -> dict[str, Any]:
     """Return what is known of one engine; sizes in bytes."""
     from vllama.engines.recipe import get_recipe
     from vllama.environments.layout import list_requirements
-    from vllama.plan.choose import advice
+    from vllama.plan.choose import write_advice
 
     found = facts.found.installations.get(engine.name)
     missing = facts.found.missing.get(engine.name)
@@ -146,7 +146,7 @@ def describe_engine(facts: Facts, engine: Engine) -> dict[str, Any]:
         "suits": score > 0,
         "reason": reason,
         "missing": missing.reason if missing else None,
-        "hint": advice(facts, missing) if missing else None,
+        "hint": write_advice(facts, missing) if missing else None,
         "requirements": list_requirements(suiting[0].steps) if suiting else [],
         "download_bytes": suiting[0].download_bytes if suiting else None,
         "by_hand": recipe.by_hand or None,

@@ -56,25 +56,27 @@ def describe_plan(library: Library, settings: Config, model: str) -> dict[str, A
     from vllama.hardware.detect import describe
     from vllama.models.library import make_too_large_error
     from vllama.models.ref import ModelRef
-    from vllama.plan.quant_fallback import forms_here
-    from vllama.plan.report import report, tell
+    from vllama.plan.quant_fallback import list_forms_here
+    from vllama.plan.report import make_report, report_plan
     from vllama.server.preflight import gather_facts
 
     facts, environ = gather_facts(settings), config.environ()
     resolved = resolve_model(library, settings, facts, model)
     bundle, found = resolved.bundle, resolved.resolution
     if found is None:
-        return tell(facts, bundle, library.info(bundle), environ, forms=forms_here(library, bundle))
+        return report_plan(
+            facts, bundle, library.info(bundle), environ, forms=list_forms_here(library, bundle)
+        )
     more: dict[str, Any] = {
         "files": list_files(found),
         "candidates": list_candidates(found),
         "notes": found.notes,
     }
     if found.shortage is None:
-        return tell(facts, bundle, library.look_into(found), environ, **more)
+        return report_plan(facts, bundle, library.look_into(found), environ, **more)
     refusal = make_too_large_error(ModelRef.parse(model), found, found.shortage, to_load=True)
     platform = describe(facts.platform)
-    return report(facts, bundle, refusal, platform=platform, environ=environ, **more)
+    return make_report(facts, bundle, refusal, platform=platform, environ=environ, **more)
 
 
 def list_files(found: Resolution) -> list[dict[str, Any]]:

@@ -34,7 +34,7 @@ def system_messages(value: object) -> list[dict[str, Any]]:
         texts = [value]
     else:
         blocks = _blocks("system", value)
-        texts = [text_of(where, block) for where, block in blocks if block.get("type") == "text"]
+        texts = [read_text(where, block) for where, block in blocks if block.get("type") == "text"]
     text = "\n\n".join(text for text in texts if not text.startswith(_BILLING))
     return [{"role": "system", "content": text}] if text else []
 
@@ -78,7 +78,7 @@ def _blocks(where: str, value: object) -> list[tuple[str, Mapping[str, Any]]]:
     return [(f"{where}.{number}", block) for number, block in enumerate(value)]
 
 
-def text_of(where: str, block: Mapping[str, Any], name: str = "text") -> str:
+def read_text(where: str, block: Mapping[str, Any], name: str = "text") -> str:
     """Return a string field that must be there. Raises BadRequest."""
     text = block.get(name)
     return text if isinstance(text, str) else refuse(f"{where}.{name}", "Field required")
@@ -91,16 +91,16 @@ def _assistant(blocks: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Any
     for where, block in blocks:
         match block["type"]:
             case "text":
-                texts.append(text_of(where, block))
+                texts.append(read_text(where, block))
             case "thinking":
-                thoughts.append(text_of(where, block, "thinking"))
+                thoughts.append(read_text(where, block, "thinking"))
             case "tool_use":
                 given = block.get("input")
                 function = {
-                    "name": text_of(where, block, "name"),
+                    "name": read_text(where, block, "name"),
                     "arguments": encode_json({} if given is None else given).decode(),
                 }
-                identity = text_of(where, block, "id")
+                identity = read_text(where, block, "id")
                 calls.append({"id": identity, "type": "function", "function": function})
             case other:
                 _pass_over(where, other)
@@ -125,17 +125,17 @@ def _user(role: str, blocks: Iterable[tuple[str, Mapping[str, Any]]]) -> list[di
         inner: list[dict[str, Any]] = []
         for place, item in _blocks(f"{where}.content", "" if content is None else content):
             inner.extend(_part(place, item))
-        identity = text_of(where, block, "tool_use_id")
+        identity = read_text(where, block, "tool_use_id")
         texts = [part["text"] for part in inner if part["type"] == "text"]
         results.append({"role": "tool", "tool_call_id": identity, "content": "\n".join(texts)})
         # engines take pictures from the user only
         parts.extend(part for part in inner if part["type"] != "text")
     if parts or not results:
-        results.append({"role": role, "content": joined(parts)})
+        results.append({"role": role, "content": join_blocks(parts)})
     return results
 
 
-def joined(parts: list[dict[str, Any]]) -> str | list[dict[str, Any]]:
+def join_blocks(parts: list[dict[str, Any]]) -> str | list[dict[str, Any]]:
     """Return OpenAI's parts, as one string if all of them are text."""
     if all(part["type"] == "text" for part in parts):
         return "\n".join(part["text"] for part in parts)
@@ -145,7 +145,7 @@ def joined(parts: list[dict[str, Any]]) -> str | list[dict[str, Any]]:
 def _part(where: str, block: Mapping[str, Any]) -> list[dict[str, Any]]:
     match block["type"]:
         case "text":
-            return [{"type": "text", "text": text_of(where, block)}]
+            return [{"type": "text", "text": read_text(where, block)}]
         case "image":
             return [_image(where, block.get("source"))]
         case "document":

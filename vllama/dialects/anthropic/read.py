@@ -15,11 +15,11 @@ from typing import Any
 
 from vllama.dialects.anthropic.messages import (
     chat_messages,
+    read_text,
     refuse,
     system_messages,
-    text_of,
 )
-from vllama.dialects.openai.extras import Extras, take_extras, with_effort
+from vllama.dialects.openai.extras import Extras, add_effort, take_extras
 from vllama.dialects.openai.read import parse_openai
 
 _EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "max"}
@@ -71,7 +71,7 @@ def parse_messages(body: bytes, *, count_only: bool = False) -> MessagesRequest:
     hide = _thinking(data, chat)
     return MessagesRequest(
         model=model,
-        chat=with_effort(chat, extras.think),
+        chat=add_effort(chat, extras.think),
         stream=bool(stream),
         stop=stop,
         hide_thinking=hide,
@@ -125,7 +125,7 @@ def _tools(data: Mapping[str, Any], chat: dict[str, Any]) -> tuple[str, ...]:
         schema = tool.get("input_schema")
         if not isinstance(schema, Mapping):
             refuse(f"{where}.input_schema", "Field required")
-        function: dict[str, Any] = {"name": text_of(where, tool, "name"), "parameters": schema}
+        function: dict[str, Any] = {"name": read_text(where, tool, "name"), "parameters": schema}
         if isinstance(tool.get("description"), str):
             function["description"] = tool["description"]
         tools.append({"type": "function", "function": function})
@@ -167,7 +167,7 @@ def _choice(value: object) -> tuple[str, str, bool | None]:
         case "any":
             return "required", "", parallel
         case "tool" if isinstance(value, Mapping):
-            return "named", text_of("tool_choice", value, "name"), parallel
+            return "named", read_text("tool_choice", value, "name"), parallel
         case "none":
             return "none", "", parallel
     return refuse("tool_choice.type", "Input should be 'auto', 'any', 'tool' or 'none'")

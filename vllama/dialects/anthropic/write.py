@@ -20,7 +20,7 @@ from vllama.chat.engine.events import FunctionDelta, ToolDelta
 from vllama.chat.go_json import encode_json
 from vllama.chat.reply import ReplyOptions, Tally
 from vllama.dialects.blocks import Block, BlockKind, BlockWriter
-from vllama.dialects.errors import anthropic_error
+from vllama.dialects.errors import write_anthropic_error
 from vllama.errors import ContextOverflow, VllamaError
 from vllama.parsers.tool_calls import CallCollector
 
@@ -46,7 +46,7 @@ def estimate_tokens(chat: Mapping[str, Any]) -> int:
     return max(1, size // CHARS_PER_TOKEN)
 
 
-def too_long(error: ContextOverflow) -> ContextOverflow:
+def make_too_long_error(error: ContextOverflow) -> ContextOverflow:
     """Word an overflow as Anthropic does: at these words Claude Code makes its context smaller."""
     if error.tokens is None or error.limit is None:
         return ContextOverflow(f"prompt is too long: {error.message}", hint=error.hint)
@@ -75,7 +75,7 @@ class MessagesWriter(BlockWriter):
 
     def fail(self, error: VllamaError) -> bytes:
         """Return an `error` event, or an error's body."""
-        body = anthropic_error(error, request_id=self._request_id)[1]
+        body = write_anthropic_error(error, request_id=self._request_id)[1]
         return b"event: error\ndata: %b\n\n" % body if self.streams else body
 
     def _begin(self, tally: Tally) -> bytes:

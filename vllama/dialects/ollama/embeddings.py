@@ -152,7 +152,7 @@ def truncate_dimensions(vector: Sequence[float], dimensions: int) -> Vector:
     return normalize(vector[:dimensions])
 
 
-def float32s(vector: Sequence[float]) -> str:
+def write_float32s(vector: Sequence[float]) -> str:
     """Return a JSON array of float32 numbers; nine digits always give the same ones again.
 
     Ollama's `/api/embed` and `/v1/embeddings` have numbers of that size. Raises UpstreamError if
@@ -161,10 +161,10 @@ def float32s(vector: Sequence[float]) -> str:
     return f"[{','.join([f'{number:.9g}' for number in _single(vector)])}]"
 
 
-def float64s(vector: Sequence[float]) -> str:
+def write_float64s(vector: Sequence[float]) -> str:
     """Return the same numbers with the digits of a double, as the older `/api/embeddings` has them.
 
-    Raises what `float32s` raises.
+    Raises what `write_float32s` raises.
     """
     return msgspec.json.encode(_single(vector)).decode()
 
@@ -176,21 +176,21 @@ def _single(vector: Sequence[float]) -> list[float]:
     return numbers
 
 
-def finished(
+def finish_vector(
     vector: Sequence[float],
     *,
     dimensions: int = 0,
-    form: Callable[[Sequence[float]], str] = float32s,
+    form: Callable[[Sequence[float]], str] = write_float32s,
 ) -> msgspec.Raw:
     """Return an engine's vector as the JSON that a client gets: normalised, cut to `dimensions`.
 
-    `form` writes it: `float32s`, `float64s` or `base64s`. Raises UpstreamError.
+    `form` writes it: `write_float32s`, `write_float64s` or `write_base64`. Raises UpstreamError.
     """
     return msgspec.Raw(form(truncate_dimensions(normalize(vector), dimensions)).encode())
 
 
-def embeddings_reply(model: str, vectors: Sequence[msgspec.Raw], prompt_tokens: int) -> bytes:
-    """Build the answer of `POST /v1/embeddings` of `finished` vectors."""
+def write_embeddings(model: str, vectors: Sequence[msgspec.Raw], prompt_tokens: int) -> bytes:
+    """Build the answer of `POST /v1/embeddings` of finished vectors."""
     return msgspec.json.encode(
         {
             "object": "list",
@@ -220,7 +220,7 @@ def _vector(raw: bytes, traits: Traits) -> Vector:
     return _decode_flat(raw)
 
 
-def base64s(vector: Sequence[float]) -> str:
+def write_base64(vector: Sequence[float]) -> str:
     """Return a JSON string: the numbers as float32, little-endian, in base64."""
     numbers = array("f", vector)
     if sys.byteorder == "big":

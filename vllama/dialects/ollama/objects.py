@@ -15,7 +15,7 @@ from vllama.units import rfc3339_utc
 _encode = msgspec.json.Encoder().encode
 
 
-def load_reply(
+def write_load(
     model: str,
     now_ns: int,
     kind: Literal["chat", "generate"],
@@ -36,7 +36,7 @@ def load_reply(
     )
 
 
-def embed_reply(
+def write_embed(
     model: str,
     vectors: Sequence[msgspec.Raw],
     *,
@@ -44,7 +44,7 @@ def embed_reply(
     load_ns: int,
     prompt_tokens: int,
 ) -> bytes:
-    """Build the answer of `POST /api/embed`, of `finished` vectors."""
+    """Build the answer of `POST /api/embed`, of finished vectors."""
     return _encode(
         {
             "model": model,
@@ -56,6 +56,6 @@ def embed_reply(
     )
 
 
-def legacy_embed_reply(vectors: Sequence[msgspec.Raw]) -> bytes:
+def write_legacy_embed(vectors: Sequence[msgspec.Raw]) -> bytes:
     """Build the answer of `POST /api/embeddings`: one vector, none for no prompt."""
     return _encode({"embedding": vectors[0] if vectors else ()})

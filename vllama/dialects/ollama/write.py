@@ -15,12 +15,12 @@ import msgspec
 
 from vllama.chat.engine.events import Event
 from vllama.chat.event_template import EventTemplate, TimestampCache
-from vllama.chat.logprobs import ollama_logprobs
+from vllama.chat.logprobs import convert_logprobs
 from vllama.chat.reply import Tally
 from vllama.chat.request import ToolCall
-from vllama.dialects.errors import ollama_error
+from vllama.dialects.errors import write_ollama_error
 from vllama.errors import VllamaError
-from vllama.parsers.tool_calls import CallCollector, ollama_calls
+from vllama.parsers.tool_calls import CallCollector, write_ollama_calls
 from vllama.units import rfc3339_utc
 
 NDJSON = "application/x-ndjson"
@@ -119,7 +119,7 @@ class OllamaWriter(ABC):
             if delta.tool_calls:
                 self._collector.add(delta.tool_calls)
         if text or thinking or event.changed:  # else it is the token that ends the answer
-            self._logprobs.extend(ollama_logprobs(choice.logprobs, self._top_logprobs))
+            self._logprobs.extend(convert_logprobs(choice.logprobs, self._top_logprobs))
         return self._say(text, thinking, now_ns)
 
     def finish(self, tally: Tally, now_ns: int) -> bytes:
@@ -136,7 +136,7 @@ class OllamaWriter(ABC):
 
     def fail(self, error: VllamaError) -> bytes:
         """Return the line that ends a stream with an error."""
-        return ollama_error(error)[1] + b"\n"
+        return write_ollama_error(error)[1] + b"\n"
 
     def _say(self, text: str, thinking: str, now_ns: int) -> bytes:
         if self._hide_thinking:
@@ -215,7 +215,7 @@ class ChatWriter(OllamaWriter):
         if thinking:
             message["thinking"] = thinking
         if calls:
-            message["tool_calls"] = ollama_calls(calls)
+            message["tool_calls"] = write_ollama_calls(calls)
         return {"message": message}
 
 
@@ -239,7 +239,7 @@ class GenerateWriter(OllamaWriter):
         if thinking:
             body["thinking"] = thinking
         if calls:
-            body["tool_calls"] = ollama_calls(calls)
+            body["tool_calls"] = write_ollama_calls(calls)
         return body
 
     def _extra(self) -> dict[str, Any]:

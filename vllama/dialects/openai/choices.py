@@ -37,7 +37,7 @@ def parse_n(value: object) -> int:
     return value
 
 
-def reseeded(call: Call, traits: Traits, number: int) -> Call:
+def reseed(call: Call, traits: Traits, number: int) -> Call:
     """Return the call for choice `number`: a fixed seed must not make all the same."""
     name = traits.parameters.get("seed")
     value = msgspec.json.decode(call.body) if number else {}
@@ -101,7 +101,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
         return self.totals.add(usage, prompt=self.new_prompt)
 
 
-def merged(bodies: Sequence[bytes], usages: Sequence[tuple[Usage, bool]]) -> bytes:
+def merge_choices(bodies: Sequence[bytes], usages: Sequence[tuple[Usage, bool]]) -> bytes:
     """Join whole answers of one choice each; `usages` say whose prompt counts."""
     totals = Totals()
     objects = [msgspec.json.decode(body) for body in bodies]

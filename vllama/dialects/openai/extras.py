@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from vllama.chat.engine.fields import effort_of
+from vllama.chat.engine.fields import read_effort
 from vllama.chat.go_json import kind
 from vllama.chat.request import Think
 from vllama.errors import BadRequest
@@ -77,9 +77,9 @@ def take_extras(body: Mapping[str, Any]) -> tuple[dict[str, Any], Extras]:
     )
 
 
-def with_effort(body: dict[str, Any], think: Think) -> dict[str, Any]:
+def add_effort(body: dict[str, Any], think: Think) -> dict[str, Any]:
     """Say `think` as OpenAI's effort, unless the body has one; `true` is every model's default."""
-    if think is None or think is True or effort_of(body) is not None:
+    if think is None or think is True or read_effort(body) is not None:
         return body
     return body | {"reasoning_effort": think or "none"}
 

@@ -13,8 +13,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from vllama.chat.engine.fields import audio_part, engine_role
-from vllama.chat.engine.traits import Traits, once_for_traits
+from vllama.chat.engine.fields import make_audio_part, map_role
+from vllama.chat.engine.traits import Traits, remember_for_traits
 from vllama.chat.go_json import encode_json, kind
 from vllama.chat.template_style import Style
 from vllama.errors import BadRequest, CapabilityMissing
@@ -47,7 +47,7 @@ def adapt_messages(
     return messages
 
 
-@once_for_traits
+@remember_for_traits
 def _plain_roles(traits: Traits) -> tuple[str, ...]:
     """Return the roles of messages that pass as they are if they have a text and nothing else."""
     roles = ("user", "assistant", "system", "tool")
@@ -70,7 +70,7 @@ def _message(number: int, item: object, traits: Traits, model: str) -> dict[str,
     role = message.get("role")
     if not isinstance(role, str) or not role:
         raise BadRequest(f"Missing required parameter: '{where}.role'.")
-    message["role"] = engine_role(role.lower(), traits)
+    message["role"] = map_role(role.lower(), traits)
     if "tool_calls" in message:
         calls = message.pop("tool_calls")
         if calls:
@@ -167,4 +167,4 @@ def _image(here: str, value: object, traits: Traits, model: str) -> dict[str, ob
 def _audio(here: str, value: object, traits: Traits, model: str) -> dict[str, object]:
     if not isinstance(value, Mapping) or not isinstance(value.get("data"), str):
         raise BadRequest(f"Missing required parameter: '{here}.input_audio.data'.")
-    return audio_part(value["data"], str(value.get("format") or "wav"), traits, model)
+    return make_audio_part(value["data"], str(value.get("format") or "wav"), traits, model)

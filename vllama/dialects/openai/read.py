@@ -18,7 +18,6 @@ from vllama.chat.engine.allowed import engine_body
 from vllama.chat.engine.fields import (
     adapt_response_format,
     clamp,
-    effort_of,
     mask_seed,
     need_completions,
     need_logprobs,
@@ -29,15 +28,16 @@ from vllama.chat.engine.fields import (
     put_model,
     put_sampling,
     put_think,
+    read_effort,
 )
-from vllama.chat.engine.traits import Traits, once_for_traits
+from vllama.chat.engine.traits import Traits, remember_for_traits
 from vllama.chat.go_json import check_messages, decode_object, kind
-from vllama.chat.prefill import joined_bodies
+from vllama.chat.prefill import join_answer_bodies
 from vllama.chat.reply import ReplyOptions
 from vllama.chat.request import Sampling
 from vllama.chat.schema import check_schema
-from vllama.chat.template_style import Style, asked_think
-from vllama.chat.tool_prompt import has_tools, tools_as_text
+from vllama.chat.template_style import Style, choose_think
+from vllama.chat.tool_prompt import has_tools, write_tools_as_text
 from vllama.chat.tool_requests import place_tools
 from vllama.dialects.openai.messages import adapt_messages
 from vllama.errors import BadRequest
@@ -75,7 +75,7 @@ def adapt_chat(
     Raises BadRequest, CapabilityMissing.
     """
     out = _without_nulls(body, traits)
-    out["messages"] = joined_bodies(adapt_messages(out.get("messages"), traits, model, style))
+    out["messages"] = join_answer_bodies(adapt_messages(out.get("messages"), traits, model, style))
     include_usage = _include_usage(out)
     effort = _effort(out)
     limit = _max_tokens(out, defaults)
@@ -85,12 +85,12 @@ def adapt_chat(
     # engines that tell thinking apart let the grammar begin after it; the others from the start
     constrained = "response_format" in out and not traits.splits_reasoning
     if constrained and traits.completes_chats and has_tools(out["messages"]):
-        out["messages"] = tools_as_text(out["messages"])
+        out["messages"] = write_tools_as_text(out["messages"])
     stop = _parameters(out, traits, defaults)
     top_logprobs = _logprobs(out, traits, model)
     put_model(out, traits, model)
     put_max_tokens(out, limit, traits, default_is_small=False)
-    think = False if constrained else asked_think(parse_effort(effort), style)
+    think = False if constrained else choose_think(parse_effort(effort), style)
     put_think(out, think, traits)
     put_continuation(out, traits)
     options = ReplyOptions(
@@ -172,7 +172,7 @@ def _effort(out: dict[str, Any]) -> object:
     """Take the effort out of the body."""
     if "reasoning_effort" not in out and "reasoning" not in out:
         return None
-    effort = effort_of(out)
+    effort = read_effort(out)
     out.pop("reasoning_effort", None)
     out.pop("reasoning", None)
     return effort
@@ -246,7 +246,7 @@ def _parameters(out: dict[str, Any], traits: Traits, defaults: Sampling | None) 
     return tuple(stop) if stop is not None else (defaults or Sampling()).stop
 
 
-@once_for_traits
+@remember_for_traits
 def _spellings(traits: Traits) -> tuple[tuple[str, str], ...]:
     """Return (a name that a client may use, ours): it may know the engine's own as well."""
     names = []

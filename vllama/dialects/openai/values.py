@@ -10,7 +10,7 @@ import msgspec
 from vllama.chat.request import Message, ToolCall
 
 
-def conversation(body: bytes) -> tuple[tuple[Message, ...], tuple[dict[str, object], ...]]:
+def read_conversation(body: bytes) -> tuple[tuple[Message, ...], tuple[dict[str, object], ...]]:
     """Return messages and tools of a body that `adapt_chat` has made.
 
     `images` are not themselves there, only the kinds of the parts that are no text.

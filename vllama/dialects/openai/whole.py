@@ -11,7 +11,7 @@ from vllama.chat.engine.events import Choice, Chunk, Event
 from vllama.chat.event_template import EventTemplate
 from vllama.chat.logprobs import tidy
 from vllama.chat.reply import JSON, ReplyOptions, Tally
-from vllama.dialects.errors import openai_error
+from vllama.dialects.errors import write_openai_error
 from vllama.errors import VllamaError
 from vllama.parsers.tool_calls import CallCollector
 
@@ -60,7 +60,7 @@ class WholeWriter:
 
     def fail(self, error: VllamaError) -> bytes:
         """Return the error's body."""
-        return openai_error(error)[1]
+        return write_openai_error(error)[1]
 
 
 class ChoiceParts:

@@ -13,10 +13,10 @@ import msgspec
 
 from vllama.chat.engine.events import Choice, Chunk, Event
 from vllama.chat.event_template import EventTemplate
-from vllama.chat.framing import DONE, sse
+from vllama.chat.framing import DONE, frame_event
 from vllama.chat.logprobs import tidy
 from vllama.chat.reply import EVENT_STREAM, ReplyOptions, Tally
-from vllama.dialects.errors import openai_error_object
+from vllama.dialects.errors import make_openai_error
 from vllama.dialects.openai.choices import Part
 from vllama.dialects.openai.whole import FINGERPRINT
 from vllama.errors import VllamaError
@@ -77,12 +77,12 @@ class StreamWriter:
                 "choices": [],
                 "usage": usage,
             }
-            out = sse(_encode(closing))
-        return out + sse(DONE)
+            out = frame_event(_encode(closing))
+        return out + frame_event(DONE)
 
     def fail(self, error: VllamaError) -> bytes:
         """Return an error event and the end; Ollama's own cut without a word helps nobody."""
-        return sse(_encode(openai_error_object(error))) + sse(DONE)
+        return frame_event(_encode(make_openai_error(error))) + frame_event(DONE)
 
     def _changed(self, event: Event) -> bytes:
         """Write what filters have changed into the event that the engine sent."""

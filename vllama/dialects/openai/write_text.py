@@ -8,10 +8,10 @@ import msgspec
 
 from vllama.chat.engine.events import Choice, Chunk, Event
 from vllama.chat.event_template import EventTemplate
-from vllama.chat.framing import DONE, sse
-from vllama.chat.logprobs import completion_logprobs
+from vllama.chat.framing import DONE, frame_event
+from vllama.chat.logprobs import convert_completion_logprobs
 from vllama.chat.reply import EVENT_STREAM, JSON, ReplyOptions, Tally
-from vllama.dialects.errors import openai_error, openai_error_object
+from vllama.dialects.errors import make_openai_error, write_openai_error
 from vllama.dialects.openai.choices import Part
 from vllama.dialects.openai.completions import CompletionRequest
 from vllama.dialects.openai.whole import FINGERPRINT
@@ -50,7 +50,7 @@ class TextWriter:
         """Return the end of the stream, or the whole object."""
         usage, part = tally.usage_object, self._part
         if not self.streams:
-            choice = choice_of("".join(self._texts), self._finish_reason, self._logprobs or None)
+            choice = make_choice("".join(self._texts), self._finish_reason, self._logprobs or None)
             return _encode({**self._head, "choices": [choice], "usage": usage})
         if part is not None:
             usage = part.add(tally.usage)
@@ -58,14 +58,14 @@ class TextWriter:
                 return b""
         out = b""
         if self._options.include_usage:
-            out = sse(_encode({**self._head, "choices": [], "usage": usage}))
-        return out + sse(DONE)
+            out = frame_event(_encode({**self._head, "choices": [], "usage": usage}))
+        return out + frame_event(DONE)
 
     def fail(self, error: VllamaError) -> bytes:
         """Return an error event and the end, or an error's body."""
         if not self.streams:
-            return openai_error(error)[1]
-        return sse(_encode(openai_error_object(error))) + sse(DONE)
+            return write_openai_error(error)[1]
+        return frame_event(_encode(make_openai_error(error))) + frame_event(DONE)
 
     def _choice(self, choice: Choice, chunk: Chunk, now_ns: int) -> bytes:
         text = (choice.text if choice.delta is None else choice.delta.content) or ""
@@ -73,9 +73,9 @@ class TextWriter:
         if not self._head:
             if self._part is not None:
                 self._part.identify(chunk)
-            self._head = head_of(self._options.model, now_ns, chunk.id or "", chunk.created)
+            self._head = make_head(self._options.model, now_ns, chunk.id or "", chunk.created)
             before = self._echo
-        logprobs = completion_logprobs(choice.logprobs, self._size + len(before), self._top)
+        logprobs = convert_completion_logprobs(choice.logprobs, self._size + len(before), self._top)
         text = before + text
         self._size += len(text)
         self._finish_reason = choice.finish_reason or self._finish_reason
@@ -87,11 +87,13 @@ class TextWriter:
         if not (text or logprobs or choice.finish_reason is not None):
             return b""
         index = 0 if self._part is None else self._part.index
-        said = choice_of(text, choice.finish_reason, logprobs) | {"index": index}
-        return sse(_encode({**self._head, "choices": [said]}))
+        said = make_choice(text, choice.finish_reason, logprobs) | {"index": index}
+        return frame_event(_encode({**self._head, "choices": [said]}))
 
 
-def head_of(model: str, now_ns: int, identity: str, created_s: int | None = None) -> dict[str, Any]:
+def make_head(
+    model: str, now_ns: int, identity: str, created_s: int | None = None
+) -> dict[str, Any]:
     """Return the fields that every object of one completion begins with."""
     made = identity.removeprefix("chatcmpl-").removeprefix("cmpl-") or f"{now_ns:x}"
     return {
@@ -103,7 +105,7 @@ def head_of(model: str, now_ns: int, identity: str, created_s: int | None = None
     }
 
 
-def choice_of(text: str, reason: str | None, logprobs: object = None) -> dict[str, Any]:
+def make_choice(text: str, reason: str | None, logprobs: object = None) -> dict[str, Any]:
     """Return one choice; chunks of the middle have no reason."""
     return {"text": text, "index": 0, "logprobs": logprobs, "finish_reason": reason}
 
@@ -112,10 +114,10 @@ def answer_without_engine(
     asked: CompletionRequest, model: str, now_ns: int, identity: str
 ) -> bytes:
     """Answer what needs no token: an empty prompt (it loads), or a limit of none."""
-    head = head_of(model, now_ns, identity)
+    head = make_head(model, now_ns, identity)
     usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
     choices = [
-        choice_of(prompt if asked.echo else "", "load" if asked.loads else "length")
+        make_choice(prompt if asked.echo else "", "load" if asked.loads else "length")
         | {"index": number}
         for number, prompt in enumerate(p for p in asked.prompts for _ in range(asked.n))
     ]
@@ -124,4 +126,4 @@ def answer_without_engine(
     events = [{**head, "choices": [choice]} for choice in choices]
     if asked.include_usage:
         events.append({**head, "choices": [], "usage": usage})
-    return b"".join(sse(_encode(event)) for event in events) + sse(DONE)
+    return b"".join(frame_event(_encode(event)) for event in events) + frame_event(DONE)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from vllama.chat.go_json import check_messages, decode_json, encode_json, kind
-from vllama.dialects.anthropic.messages import joined
+from vllama.dialects.anthropic.messages import join_blocks
 from vllama.errors import BadRequest
 
 _PASSED_OVER = (
@@ -81,7 +81,7 @@ class _Items:
         role = role.lower()
         parts = _parts(f"{where}.content", content)
         if role != "assistant":
-            self.messages.append({"role": role, "content": joined(parts)})
+            self.messages.append({"role": role, "content": join_blocks(parts)})
             return
         text = "".join(part.get("text", "") for part in parts)
         self._assistant({"role": role, "content": text})

@@ -15,7 +15,7 @@ from typing import Any
 
 from vllama.chat.go_json import encode_json, kind
 from vllama.dialects.anthropic.read import put_tools
-from vllama.dialects.openai.extras import Extras, take_extras, with_effort
+from vllama.dialects.openai.extras import Extras, add_effort, take_extras
 from vllama.dialects.openai.read import parse_openai
 from vllama.dialects.responses.items import input_messages, refuse_type
 from vllama.errors import BadRequest
@@ -103,7 +103,7 @@ def parse_responses(body: bytes) -> ResponsesRequest:
     encode_json(echo)  # refuses what the answer could not repeat, as numbers beyond 64 bits
     return ResponsesRequest(
         model=model,
-        chat=with_effort(chat, extras.think),
+        chat=add_effort(chat, extras.think),
         echo=echo,
         stream=stream,
         truncate=echo["truncation"] == "auto",

@@ -17,7 +17,7 @@ import msgspec
 
 from vllama.chat.reply import ReplyOptions, Tally
 from vllama.dialects.blocks import Block, BlockKind, BlockWriter
-from vllama.dialects.errors import openai_error, openai_error_object
+from vllama.dialects.errors import make_openai_error, write_openai_error
 from vllama.errors import ContextOverflow, VllamaError
 
 _PREFIXES = {BlockKind.TEXT: "msg", BlockKind.THINKING: "rs", BlockKind.CALL: "fc"}
@@ -54,9 +54,9 @@ class ResponsesWriter(BlockWriter):
     def fail(self, error: VllamaError) -> bytes:
         """Return `response.failed`, or an error's body."""
         if not self.streams:
-            return openai_error(error)[1]
+            return write_openai_error(error)[1]
         code = "invalid_prompt" if isinstance(error, ContextOverflow) else "server_error"
-        said = {"code": code, "message": openai_error_object(error)["error"]["message"]}
+        said = {"code": code, "message": make_openai_error(error)["error"]["message"]}
         response = self._response("failed", self._items("incomplete"), None, {"error": said})
         return self._event("response.failed", {"response": response})
 

@@ -16,15 +16,15 @@ import msgspec
 
 from vllama.chat.request import Fitting, Sampling
 from vllama.dialects.anthropic.read import parse_messages
-from vllama.dialects.anthropic.write import MessagesWriter, estimate_tokens, too_long
-from vllama.dialects.openai.values import conversation
+from vllama.dialects.anthropic.write import MessagesWriter, estimate_tokens, make_too_long_error
+from vllama.dialects.openai.values import read_conversation
 from vllama.engines.base import Mode
 from vllama.errors import ContextOverflow
 from vllama.http.request import Request
 from vllama.relay.relay import COUNT_HEADER, ESTIMATE
-from vllama.routes.chat_pipeline import turn_of
-from vllama.routes.inference import leased, need_of
-from vllama.routes.openai.common import chat_model, prepared, relay_blocks, seed_of
+from vllama.routes.chat_pipeline import prepare_turn
+from vllama.routes.inference import make_need, with_lease
+from vllama.routes.openai.common import complete_chat, find_chat_model, make_seed, relay_blocks
 from vllama.scheduler.instance import Lease
 from vllama.upstream.pool import Upstream
 
@@ -36,11 +36,11 @@ async def messages(gateway: Gateway, request: Request) -> None:
     """Serve `POST /v1/messages`: continue a conversation."""
     identity = _identify(request)
     asked = parse_messages(await request.body())
-    entry = await chat_model(gateway, asked.model)
-    chat = prepared(entry, asked.chat, asked.extras)
+    entry = await find_chat_model(gateway, asked.model)
+    chat = complete_chat(entry, asked.chat, asked.extras)
     make = partial(
         MessagesWriter,
-        seed=seed_of(request),
+        seed=make_seed(request),
         request_id=identity,
         estimate=estimate_tokens(chat),
         stop=asked.stop,
@@ -58,7 +58,7 @@ async def messages(gateway: Gateway, request: Request) -> None:
             ignored=asked.ignored,
         )
     except ContextOverflow as error:
-        raise too_long(error) from error
+        raise make_too_long_error(error) from error
 
 
 async def count_tokens(gateway: Gateway, request: Request) -> None:
@@ -68,8 +68,8 @@ async def count_tokens(gateway: Gateway, request: Request) -> None:
     """
     _identify(request)
     asked = parse_messages(await request.body(), count_only=True)
-    entry = await chat_model(gateway, asked.model)
-    chat = prepared(entry, asked.chat, asked.extras)
+    entry = await find_chat_model(gateway, asked.model)
+    chat = complete_chat(entry, asked.chat, asked.extras)
     _, load = entry.options(asked.extras.options)
 
     async def use(lease: Lease, upstream: Upstream) -> None:
@@ -77,7 +77,7 @@ async def count_tokens(gateway: Gateway, request: Request) -> None:
         traits = replace(lease.traits, usage_in_stream=False)
         sampling = Sampling()
         try:
-            turn = await turn_of(
+            turn = await prepare_turn(
                 entry,
                 chat,
                 gateway.renderer,
@@ -88,7 +88,7 @@ async def count_tokens(gateway: Gateway, request: Request) -> None:
             )
             tokens = turn.prompt.tokens
             if tokens is None and not turn.prompt.finished:  # no template: the text is most of it
-                texts = (item.content for item in conversation(turn.call.body)[0])
+                texts = (item.content for item in read_conversation(turn.call.body)[0])
                 await turn.prompt.take("\n".join(texts))
                 tokens = turn.prompt.tokens
         except ContextOverflow as error:
@@ -98,8 +98,8 @@ async def count_tokens(gateway: Gateway, request: Request) -> None:
         body = msgspec.json.encode({"input_tokens": count})
         request.respond(200, body, headers=headers)
 
-    need = need_of(load, Mode.CHAT)
-    await leased(gateway, request, entry.bundle, need, asked.extras.keep_alive, use)
+    need = make_need(load, Mode.CHAT)
+    await with_lease(gateway, request, entry.bundle, need, asked.extras.keep_alive, use)
 
 
 # -- for every dialect of this kind -----------------------------------------------------------
@@ -107,6 +107,6 @@ async def count_tokens(gateway: Gateway, request: Request) -> None:
 
 def _identify(request: Request) -> str:
     """Make every answer carry `request-id`, which the clients show; return it."""
-    identity = f"req_{seed_of(request)}"
+    identity = f"req_{make_seed(request)}"
     request.tell("request-id", identity)
     return identity

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from vllama.chat.filters import compose, stop_filter
-from vllama.chat.prefill import joined
+from vllama.chat.filters import compose_filters, make_stop_filter
+from vllama.chat.prefill import join_answers
 from vllama.chat.reply import Reply
 from vllama.chat.request import Call, ChatRequest, Message, Sampling
-from vllama.chat.template_style import style_of
+from vllama.chat.template_style import read_style
 from vllama.chat.tool_history import fit_history
-from vllama.chat.tool_requests import toolset
+from vllama.chat.tool_requests import make_toolset
 from vllama.dialects.ollama.read import parse_chat
 from vllama.dialects.ollama.write import ChatWriter
 from vllama.engines.base import Mode
@@ -24,25 +24,25 @@ from vllama.errors import BadRequest, CapabilityMissing
 from vllama.http.request import Request, now_ns
 from vllama.models.types import Capability
 from vllama.relay.relay import Relay
-from vllama.routes.affinity import of_messages
+from vllama.routes.affinity import hash_messages
 from vllama.routes.catalog import Entry
-from vllama.routes.inference import leased, need_of, relayed
+from vllama.routes.inference import make_need, run_relay, with_lease
 from vllama.routes.ollama.common import (
+    add_system,
+    answer_loaded,
     answer_nothing,
     answer_rendered,
+    answer_unloaded,
     begins_thinking,
-    call_of,
-    chat_only,
     check,
-    fitting_of,
-    found,
-    loaded_only,
-    template_think,
-    unloaded,
-    with_system,
+    choose_template_think,
+    find_model,
+    make_call,
+    make_fitting,
+    needs_chat_route,
 )
-from vllama.routes.prompt import Prompt, dropped_header
-from vllama.routes.prompt_templates import template_for
+from vllama.routes.prompt import Prompt, make_dropped_header
+from vllama.routes.prompt_templates import find_template
 from vllama.scheduler.instance import Lease
 from vllama.upstream.pool import Upstream
 
@@ -55,34 +55,34 @@ async def chat(gateway: Gateway, request: Request) -> None:
     asked = parse_chat(await request.body())
     if not asked.model:
         raise BadRequest("model is required")
-    entry = await found(gateway, asked.model)
+    entry = await find_model(gateway, asked.model)
     if not asked.messages and asked.keep_alive == 0:
-        await unloaded(gateway, request, entry, asked.model, "chat")
+        await answer_unloaded(gateway, request, entry, asked.model, "chat")
         return
     shown = check(entry, asked.model, "chat", asked.think)
     if asked.tools and Capability.TOOLS not in entry.info.capabilities:
         raise CapabilityMissing(f"{entry.full_name} does not support tools")
     sampling, load = entry.options(asked.options)
-    need = need_of(load, Mode.CHAT, logprobs=asked.logprobs or asked.top_logprobs > 0)
+    need = make_need(load, Mode.CHAT, logprobs=asked.logprobs or asked.top_logprobs > 0)
     if not asked.messages:
-        await loaded_only(gateway, request, entry, asked.model, "chat", need, asked.keep_alive)
+        await answer_loaded(gateway, request, entry, asked.model, "chat", need, asked.keep_alive)
         return
-    messages = with_system(asked.messages, entry.bundle.system, entry.bundle.messages)
-    template = template_for(entry)
+    messages = add_system(asked.messages, entry.bundle.system, entry.bundle.messages)
+    template = find_template(entry)
     if template is None and entry.info.chat_template:
-        messages = fit_history(messages, style_of(entry.info.chat_template))
-    messages = joined(messages)
+        messages = fit_history(messages, read_style(entry.info.chat_template))
+    messages = join_answers(messages)
 
     async def use(lease: Lease, upstream: Upstream) -> None:
-        own = None if chat_only(asked, lease.traits) else template
-        fitting = fitting_of(asked, sampling)
+        own = None if needs_chat_route(asked, lease.traits) else template
+        fitting = make_fitting(asked, sampling)
         prompt = Prompt(entry.info, gateway.renderer, upstream, lease.traits, own, fitting)
         await relay_chat(
             gateway, request, entry, asked, messages, sampling, shown, prompt, upstream
         )
 
-    prefix = of_messages(messages)
-    await leased(gateway, request, entry.bundle, need, asked.keep_alive, use, prefix)
+    prefix = hash_messages(messages)
+    await with_lease(gateway, request, entry.bundle, need, asked.keep_alive, use, prefix)
 
 
 async def relay_chat(
@@ -101,9 +101,9 @@ async def relay_chat(
     kept = await prompt.fit(
         messages,
         asked.tools,
-        think=template_think(asked, shown, prompt.traits),
+        think=choose_template_think(asked, shown, prompt.traits),
         always=asked.debug_render_only or sampling.max_tokens == 0,
-        chat_only=chat_only(asked, prompt.traits),
+        chat_only=needs_chat_route(asked, prompt.traits),
     )
     if asked.debug_render_only:
         images = sum(len(message.images) for message in kept)
@@ -115,7 +115,7 @@ async def relay_chat(
         sampling = replace(sampling, max_tokens=limit)
     call: Call | None = None
     if sampling.max_tokens != 0:
-        call = call_of(prompt, kept, asked, sampling, asked.think if shown is not None else None)
+        call = make_call(prompt, kept, asked, sampling, asked.think if shown is not None else None)
     writer = ChatWriter(
         model=asked.model,
         stream=asked.stream,
@@ -125,22 +125,24 @@ async def relay_chat(
         hide_thinking=shown is False,
         top_logprobs=asked.top_logprobs,
     )
-    filters = compose(
+    filters = compose_filters(
         prompt.traits,
-        tools=toolset(asked.tools, style_of(entry.info.chat_template)) if asked.tools else False,
+        tools=make_toolset(asked.tools, read_style(entry.info.chat_template))
+        if asked.tools
+        else False,
         thinks=shown is not None,
         think_opened=begins_thinking(prompt, asked),
     )
     reply = Reply(
         writer,
         filters,
-        stops=stop_filter(sampling.stop, prompt.traits),
+        stops=make_stop_filter(sampling.stop, prompt.traits),
         prompt_tokens=prompt.tokens,
         max_tokens=limit,
     )
-    headers = dropped_header(prompt)
+    headers = make_dropped_header(prompt)
     if call is None:
         await answer_nothing(request, reply, headers)
         return
     relay = Relay(request, reply, whole=not asked.stream, headers=headers)
-    await relayed(gateway, request, entry.bundle, relay, upstream, call)
+    await run_relay(gateway, request, entry.bundle, relay, upstream, call)

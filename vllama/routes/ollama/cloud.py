@@ -11,7 +11,7 @@ from vllama.dialects.ollama.read import parse_model_field
 from vllama.errors import ModelNotFound, VllamaError
 from vllama.http.request import Request
 from vllama.models.ref import CloudDisabled, ModelRef
-from vllama.routes.ollama.models import named, send_error, send_line
+from vllama.routes.ollama.models import read_name, send_error, send_line
 
 if TYPE_CHECKING:
     from vllama.routes.context import Gateway
@@ -58,7 +58,7 @@ async def recommendations(gateway: Gateway, request: Request) -> None:
 async def push(gateway: Gateway, request: Request) -> None:
     """Serve `POST /api/push`: refuse it, since there is no registry to push to."""
     body = parse_model_field(await request.body())
-    name = named(body)
+    name = read_name(body)
     ModelRef.parse(name)
     try:
         await gateway.catalog.bundle(name)

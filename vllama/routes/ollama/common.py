@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from vllama.chat.engine.request import chat_call, completion_call
+from vllama.chat.engine.request import make_chat_call, make_completion_call
 from vllama.chat.engine.traits import Traits
 from vllama.chat.reply import Reply
 from vllama.chat.request import (
@@ -22,14 +22,14 @@ from vllama.chat.request import (
     Sampling,
     Think,
 )
-from vllama.dialects.ollama.objects import load_reply
+from vllama.dialects.ollama.objects import write_load
 from vllama.dialects.ollama.write import JSON
 from vllama.errors import BadRequest, CapabilityMissing, ModelNotFound
 from vllama.http.request import Request, now_ns
 from vllama.models.types import Capability
 from vllama.plan.types import Need
 from vllama.routes.catalog import Entry
-from vllama.routes.inference import leased
+from vllama.routes.inference import with_lease
 from vllama.routes.prompt import Prompt
 from vllama.scheduler.instance import Lease
 from vllama.units import rfc3339_utc
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 NOTHING = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"length"}]}\n\n'
 
 
-async def found(gateway: Gateway, name: str, text: str = "model '{}' not found") -> Entry:
+async def find_model(gateway: Gateway, name: str, text: str = "model '{}' not found") -> Entry:
     """Return the model, or raise ModelNotFound in the words of the route."""
     try:
         return await gateway.catalog.find(name)
@@ -50,7 +50,7 @@ async def found(gateway: Gateway, name: str, text: str = "model '{}' not found")
         raise ModelNotFound(name, message=text.format(name)) from error
 
 
-def fitting_of(asked: ChatRequest | GenerateRequest, sampling: Sampling) -> Fitting:
+def make_fitting(asked: ChatRequest | GenerateRequest, sampling: Sampling) -> Fitting:
     """Return what may be done so that the request fits its context."""
     return Fitting(truncate=asked.truncate, shift=asked.shift, num_keep=sampling.num_keep)
 
@@ -66,7 +66,7 @@ def check(entry: Entry, model: str, what: str, think: Think) -> bool | None:
     return (think is not False) if thinks else None
 
 
-def call_of(
+def make_call(
     prompt: Prompt,
     messages: Sequence[Message],
     asked: ChatRequest | GenerateRequest,
@@ -75,8 +75,8 @@ def call_of(
 ) -> Call:
     """Return the engine's call: a finished prompt as it is, else the messages."""
     if prompt.finished:
-        return text_call(prompt, asked, sampling)
-    return chat_call(
+        return make_text_call(prompt, asked, sampling)
+    return make_chat_call(
         messages,
         sampling,
         prompt.traits,
@@ -95,7 +95,7 @@ def begins_thinking(prompt: Prompt, asked: ChatRequest | GenerateRequest) -> boo
     return prompt.opens_thinking and not constrained
 
 
-def template_think(
+def choose_template_think(
     asked: ChatRequest | GenerateRequest, shown: bool | None, traits: Traits
 ) -> Think:
     """Return what a template is asked for: a grammar from the first token leaves no thinking."""
@@ -104,12 +104,14 @@ def template_think(
     return asked.think if isinstance(asked.think, str) else shown
 
 
-def chat_only(asked: ChatRequest | GenerateRequest, traits: Traits) -> bool:
+def needs_chat_route(asked: ChatRequest | GenerateRequest, traits: Traits) -> bool:
     """Tell whether only the engine's chat route can do it, by the template of the model's file."""
     return asked.format is not None and not traits.formats_completions
 
 
-def text_call(prompt: Prompt, asked: ChatRequest | GenerateRequest, sampling: Sampling) -> Call:
+def make_text_call(
+    prompt: Prompt, asked: ChatRequest | GenerateRequest, sampling: Sampling
+) -> Call:
     """Return the engine's call for a finished prompt. Raises BadRequest."""
     if asked.format is not None and not prompt.traits.formats_completions:
         raise BadRequest(
@@ -117,7 +119,7 @@ def text_call(prompt: Prompt, asked: ChatRequest | GenerateRequest, sampling: Sa
             "request): this engine keeps to a format in chats only",
             hint="leave one of them out",
         )
-    return completion_call(
+    return make_completion_call(
         prompt.sent,
         sampling,
         prompt.traits,
@@ -149,7 +151,7 @@ async def answer_rendered(
     request.respond(200, msgspec.json.encode(value), JSON.encode())
 
 
-async def loaded_only(
+async def answer_loaded(
     gateway: Gateway,
     request: Request,
     entry: Entry,
@@ -167,19 +169,21 @@ async def loaded_only(
         pass
 
     if not gateway.scheduler.touch(entry.bundle, need, keep):
-        await leased(gateway, request, entry.bundle, need, keep, nothing)
-    reply = load_reply(model, now_ns(), "chat" if kind == "chat" else "generate", "load")
+        await with_lease(gateway, request, entry.bundle, need, keep, nothing)
+    reply = write_load(model, now_ns(), "chat" if kind == "chat" else "generate", "load")
     request.respond(200, reply)
 
 
-async def unloaded(gateway: Gateway, request: Request, entry: Entry, model: str, kind: str) -> None:
+async def answer_unloaded(
+    gateway: Gateway, request: Request, entry: Entry, model: str, kind: str
+) -> None:
     """Answer an empty prompt with keep_alive 0: unload, at once, also if it was not loaded."""
     gateway.scheduler.unload(entry.bundle)
-    reply = load_reply(model, now_ns(), "chat" if kind == "chat" else "generate", "unload")
+    reply = write_load(model, now_ns(), "chat" if kind == "chat" else "generate", "unload")
     request.respond(200, reply)
 
 
-def with_system(
+def add_system(
     messages: Sequence[Message],
     system: str | None,
     own: Sequence[Mapping[str, object]] = (),
@@ -188,13 +192,13 @@ def with_system(
 
     The system prompt is left out if the conversation itself begins with one.
     """
-    turns = (*(own_message(item) for item in own), *messages)
+    turns = (*(make_own_message(item) for item in own), *messages)
     if not system or (messages and messages[0].role == "system"):
         return turns
     return (Message(role="system", content=system), *turns)
 
 
-def own_message(item: Mapping[str, object]) -> Message:
+def make_own_message(item: Mapping[str, object]) -> Message:
     """Return a message that a model brings."""
     images = item.get("images")
     return Message(

@@ -17,7 +17,7 @@ from vllama.models.convert.requantise import convert_uploads, requantise
 from vllama.models.create import choose_quant
 from vllama.models.types import Bundle, Progress, PullEvent
 from vllama.routes.inference import unless_gone
-from vllama.routes.ollama.models import pull_line
+from vllama.routes.ollama.models import write_pull_line
 
 if TYPE_CHECKING:
     from vllama.routes.context import Gateway
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Send = Callable[[object], Awaitable[None]]
 
 
-async def of_quant(
+async def check_quant(
     gateway: Gateway, request: Request, base: Bundle, wanted: str | None, send: Send
 ) -> Bundle:
     """Return the base in the wanted quantisation: quantised here if it has another."""
@@ -47,7 +47,7 @@ async def of_quant(
     return await told(request, send, work)
 
 
-async def converted(
+async def convert_weights(
     gateway: Gateway,
     request: Request,
     name: str,
@@ -81,7 +81,7 @@ async def told(
     async def send_all() -> None:
         while (event := await events.get()) is not None:
             if event.digest or not event.total_bytes:  # else a bar, which Ollama has not
-                await send(pull_line(event))
+                await send(write_pull_line(event))
 
     async def both() -> Bundle:
         sending = asyncio.ensure_future(send_all())

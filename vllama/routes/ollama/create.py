@@ -30,9 +30,9 @@ from vllama.models.create import create as create_model
 from vllama.models.modelfile import KNOWN, LISTS
 from vllama.models.ref import CloudDisabled, Kind, ModelRef
 from vllama.models.types import Bundle, PullEvent
-from vllama.routes.ollama.convert import converted, of_quant
-from vllama.routes.ollama.models import named, pull_line, send_error, send_line
-from vllama.routes.pull_stream import pulled
+from vllama.routes.ollama.convert import check_quant, convert_weights
+from vllama.routes.ollama.models import read_name, send_error, send_line, write_pull_line
+from vllama.routes.pull_stream import stream_pull
 from vllama.units import format_bytes_decimal
 
 if TYPE_CHECKING:
@@ -73,8 +73,8 @@ async def create(gateway: Gateway, request: Request) -> None:
     """Serve `POST /api/create`: make a model from another one, from files, or from safetensors."""
     body = parse_model_field(await request.body())
     fields = Fields(body, "CreateRequest")
-    name = check_new_name(named(body))
-    settings = await asyncio.to_thread(recipe_settings, gateway, fields)
+    name = check_new_name(read_name(body))
+    settings = await asyncio.to_thread(read_recipe_settings, gateway, fields)
     source, files = fields.text("from"), fields.mapping("files", "map[string]string")
     if fields.text("remote_host"):
         raise CloudDisabled
@@ -84,13 +84,13 @@ async def create(gateway: Gateway, request: Request) -> None:
     lines = Lines(request, stream=body.get("stream") is not False)
     try:
         if source:
-            base = await base_of(gateway, request, source, lines)
+            base = await find_base(gateway, request, source, lines)
         elif is_folder(files):
-            uploads = blobs_of(gateway, files)
-            base = await converted(gateway, request, name, uploads, quantize, lines.send)
+            uploads = get_blobs(gateway, files)
+            base = await convert_weights(gateway, request, name, uploads, quantize, lines.send)
         else:
-            base = await asyncio.to_thread(uploaded, gateway, files)
-        made = await of_quant(gateway, request, base, quantize, lines.send)
+            base = await asyncio.to_thread(find_uploads, gateway, files)
+        made = await check_quant(gateway, request, base, quantize, lines.send)
         new = made is not base or is_folder(files)
         recipe = Recipe(name=name, base=made, new_base=new, **settings)
         told: list[str] = []
@@ -105,7 +105,7 @@ async def create(gateway: Gateway, request: Request) -> None:
         gateway.catalog.forget()
 
 
-def recipe_settings(gateway: Gateway, fields: Fields) -> dict[str, Any]:
+def read_recipe_settings(gateway: Gateway, fields: Fields) -> dict[str, Any]:
     """Return what a body says beside name and base, as the fields of `Recipe`."""
     parameters, unknown = known_parameters(fields.mapping("parameters", "map[string]interface {}"))
     unused = [name for name in UNUSED if fields.raw(name)]
@@ -117,10 +117,10 @@ def recipe_settings(gateway: Gateway, fields: Fields) -> dict[str, Any]:
         "parameters": parameters,
         "system": fields.text("system") or None,
         "template": fields.text("template") or None,
-        "messages": tuple(message_of(fields, item) for item in messages) or None,
-        "license": license_of(fields),
+        "messages": tuple(read_message(fields, item) for item in messages) or None,
+        "license": read_license(fields),
         "adapters": tuple(
-            path for _, path in blobs_of(gateway, fields.mapping("adapters", "map[string]string"))
+            path for _, path in get_blobs(gateway, fields.mapping("adapters", "map[string]string"))
         ),
         "notes": tuple(notes),
     }
@@ -140,7 +140,7 @@ def known_parameters(given: Mapping[str, object]) -> tuple[dict[str, object], li
     return known, sorted(unknown)
 
 
-def message_of(fields: Fields, item: object) -> dict[str, object]:
+def read_message(fields: Fields, item: object) -> dict[str, object]:
     """Return a message's role, text and images. Raises BadRequest."""
     if not isinstance(item, dict):
         fields.refuse("messages", item, "api.Message")
@@ -152,7 +152,7 @@ def message_of(fields: Fields, item: object) -> dict[str, object]:
     return {"role": role, "content": content} | ({"images": images} if images else {})
 
 
-def license_of(fields: Fields) -> str | None:
+def read_license(fields: Fields) -> str | None:
     """Return one text; a list has several."""
     value = fields.raw("license")
     texts = value if isinstance(value, list) else [value]
@@ -161,7 +161,7 @@ def license_of(fields: Fields) -> str | None:
     return "\n\n".join(str(text) for text in texts if text) or None
 
 
-async def base_of(gateway: Gateway, request: Request, name: str, lines: Lines) -> Bundle:
+async def find_base(gateway: Gateway, request: Request, name: str, lines: Lines) -> Bundle:
     """Return the model to build on; pull it if it is not here."""
     try:
         return await gateway.catalog.bundle(name)
@@ -171,9 +171,9 @@ async def base_of(gateway: Gateway, request: Request, name: str, lines: Lines) -
 
     async def tell(event: PullEvent) -> None:
         if event.status != SUCCESS:  # the end of the pull is not that of the whole
-            await lines.send(pull_line(event))
+            await lines.send(write_pull_line(event))
 
-    return await pulled(gateway, request, name, tell)
+    return await stream_pull(gateway, request, name, tell)
 
 
 def is_folder(files: Mapping[str, object]) -> bool:
@@ -181,12 +181,12 @@ def is_folder(files: Mapping[str, object]) -> bool:
     return any(name.lower().endswith(".safetensors") for name in files)
 
 
-def uploaded(gateway: Gateway, files: Mapping[str, object]) -> Bundle:
+def find_uploads(gateway: Gateway, files: Mapping[str, object]) -> Bundle:
     """Return the model that uploaded files are. Raises BadRequest. Blocking."""
-    return make_bundle(blobs_of(gateway, files))
+    return make_bundle(get_blobs(gateway, files))
 
 
-def blobs_of(gateway: Gateway, files: Mapping[str, object]) -> list[tuple[str, Path]]:
+def get_blobs(gateway: Gateway, files: Mapping[str, object]) -> list[tuple[str, Path]]:
     """Return where uploaded files lie, beside the names they had. Raises BadRequest."""
     blobs = gateway.catalog.library.local.blobs
     found = []
@@ -216,7 +216,7 @@ async def copy(gateway: Gateway, request: Request) -> None:
     request.respond(200, b"")
 
 
-async def blob_exists(gateway: Gateway, request: Request) -> None:
+async def head_blob(gateway: Gateway, request: Request) -> None:
     """Serve `HEAD /api/blobs/sha256:…`: tell whether a blob is here."""
     blobs = gateway.catalog.library.local.blobs
     here = await asyncio.to_thread(blobs.has, request.path.removeprefix(BLOBS))

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from vllama.chat.request import (
     EmbedRequest,
 )
-from vllama.dialects.ollama.embeddings import finished, float32s, float64s
+from vllama.dialects.ollama.embeddings import finish_vector, write_float32s, write_float64s
 from vllama.dialects.ollama.objects import (
-    embed_reply,
-    legacy_embed_reply,
+    write_embed,
+    write_legacy_embed,
 )
 from vllama.dialects.ollama.read import (
     parse_embed,
@@ -26,8 +26,8 @@ from vllama.errors import BadRequest, ContextOverflow, ModelNotFound
 from vllama.http.request import Request, now_ns
 from vllama.routes.catalog import Entry
 from vllama.routes.embedding import embed_all
-from vllama.routes.inference import leased, need_of, unless_gone
-from vllama.routes.ollama.common import found
+from vllama.routes.inference import make_need, unless_gone, with_lease
+from vllama.routes.ollama.common import find_model
 from vllama.scheduler.instance import Lease
 from vllama.upstream.pool import Upstream
 
@@ -40,8 +40,8 @@ async def embed(gateway: Gateway, request: Request) -> None:
     asked = parse_embed(await request.body())
     if not asked.model:
         raise ModelNotFound("", message="model '' not found")
-    entry = await found(gateway, asked.model, 'model "{}" not found, try pulling it first')
-    await embedded(gateway, request, entry, asked)
+    entry = await find_model(gateway, asked.model, 'model "{}" not found, try pulling it first')
+    await answer_embed(gateway, request, entry, asked)
 
 
 async def legacy_embed(gateway: Gateway, request: Request) -> None:
@@ -49,14 +49,16 @@ async def legacy_embed(gateway: Gateway, request: Request) -> None:
     asked = parse_legacy_embed(await request.body())
     if not asked.model:
         raise BadRequest("model is required")
-    entry = await found(gateway, asked.model, 'model "{}" not found, try pulling it first')
-    await embedded(gateway, request, entry, asked)
+    entry = await find_model(gateway, asked.model, 'model "{}" not found, try pulling it first')
+    await answer_embed(gateway, request, entry, asked)
 
 
-async def embedded(gateway: Gateway, request: Request, entry: Entry, asked: EmbedRequest) -> None:
+async def answer_embed(
+    gateway: Gateway, request: Request, entry: Entry, asked: EmbedRequest
+) -> None:
     """Load the model for embeddings and answer."""
     _, load = entry.options(asked.options)
-    need = need_of(load, Mode.EMBED)
+    need = make_need(load, Mode.EMBED)
     # Ollama's newer route counts with what was asked for, the older one with the engine's context
     num_ctx = need.context_length if asked.legacy else load.num_ctx
 
@@ -68,9 +70,9 @@ async def embedded(gateway: Gateway, request: Request, entry: Entry, asked: Embe
             asked.inputs,
             model=asked.model,
             finish=partial(
-                finished,
+                finish_vector,
                 dimensions=asked.dimensions,
-                form=float64s if asked.legacy else float32s,
+                form=write_float64s if asked.legacy else write_float32s,
             ),
             truncate=asked.truncate,
             limit=min(
@@ -86,9 +88,9 @@ async def embedded(gateway: Gateway, request: Request, entry: Entry, asked: Embe
                 error.status = 500
             raise
         if asked.legacy:
-            request.respond(200, legacy_embed_reply(made.vectors), headers=made.headers)
+            request.respond(200, write_legacy_embed(made.vectors), headers=made.headers)
             return
-        body = embed_reply(
+        body = write_embed(
             asked.model,
             made.vectors,
             total_ns=now_ns() - request.started_ns,
@@ -97,4 +99,4 @@ async def embedded(gateway: Gateway, request: Request, entry: Entry, asked: Embe
         )
         request.respond(200, body, headers=made.headers)
 
-    await leased(gateway, request, entry.bundle, need, asked.keep_alive, use)
+    await with_lease(gateway, request, entry.bundle, need, asked.keep_alive, use)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from vllama.chat.filters import compose, stop_filter
+from vllama.chat.filters import compose_filters, make_stop_filter
 from vllama.chat.go_template_prompt import GoTemplate
 from vllama.chat.reply import Reply
 from vllama.chat.request import Call, GenerateRequest, Message, Sampling
@@ -21,27 +21,27 @@ from vllama.errors import BadRequest, CapabilityMissing, ModelNotFound
 from vllama.http.request import Request, now_ns
 from vllama.models.types import Capability
 from vllama.relay.relay import Relay
-from vllama.routes.affinity import of_text
+from vllama.routes.affinity import hash_text
 from vllama.routes.catalog import Entry
-from vllama.routes.inference import leased, need_of, relayed
+from vllama.routes.inference import make_need, run_relay, with_lease
 from vllama.routes.ollama.common import (
+    add_system,
+    answer_loaded,
     answer_nothing,
     answer_rendered,
+    answer_unloaded,
     begins_thinking,
-    call_of,
-    chat_only,
     check,
-    fitting_of,
-    found,
-    loaded_only,
-    template_think,
-    text_call,
-    unloaded,
-    with_system,
+    choose_template_think,
+    find_model,
+    make_call,
+    make_fitting,
+    make_text_call,
+    needs_chat_route,
 )
-from vllama.routes.prompt import Prompt, dropped_header, without_bos
-from vllama.routes.prompt_templates import insertion, template_for
-from vllama.routes.tokenizer import text_of
+from vllama.routes.prompt import Prompt, make_dropped_header, strip_bos
+from vllama.routes.prompt_templates import find_template, render_insertion
+from vllama.routes.tokenizer import decode_tokens
 from vllama.scheduler.instance import Lease
 from vllama.upstream.pool import Upstream
 
@@ -54,34 +54,36 @@ async def generate(gateway: Gateway, request: Request) -> None:
     asked = parse_generate(await request.body())
     if not asked.model:
         raise ModelNotFound("", message="model '' not found")
-    entry = await found(gateway, asked.model)
+    entry = await find_model(gateway, asked.model)
     if not asked.prompt and asked.keep_alive == 0:
-        await unloaded(gateway, request, entry, asked.model, "generate")
+        await answer_unloaded(gateway, request, entry, asked.model, "generate")
         return
     check_raw(asked)
-    template = None if asked.raw else template_for(entry, asked.template)
+    template = None if asked.raw else find_template(entry, asked.template)
     inserts = Capability.INSERT in entry.info.capabilities or (template and template.takes_suffix)
     if asked.suffix and not inserts:
         raise CapabilityMissing(f"{entry.full_name} does not support insert")
     shown = check(entry, asked.model, "generate", asked.think)
     sampling, load = entry.options(asked.options)
-    need = need_of(load, Mode.CHAT, logprobs=asked.logprobs or asked.top_logprobs > 0)
+    need = make_need(load, Mode.CHAT, logprobs=asked.logprobs or asked.top_logprobs > 0)
     if not asked.prompt and not asked.images:
-        await loaded_only(gateway, request, entry, asked.model, "generate", need, asked.keep_alive)
+        await answer_loaded(
+            gateway, request, entry, asked.model, "generate", need, asked.keep_alive
+        )
         return
 
     async def use(lease: Lease, upstream: Upstream) -> None:
         # a template that was asked for is not given up for a format in silence
-        by_engine = chat_only(asked, lease.traits) and not asked.template
+        by_engine = needs_chat_route(asked, lease.traits) and not asked.template
         own = None if by_engine else template
-        fitting = fitting_of(asked, sampling)
+        fitting = make_fitting(asked, sampling)
         prompt = Prompt(entry.info, gateway.renderer, upstream, lease.traits, own, fitting)
         await relay_generate(
             gateway, request, entry, asked, sampling, shown, template, prompt, lease, upstream
         )
 
-    prefix = of_text(asked.system, asked.prompt)
-    await leased(gateway, request, entry.bundle, need, asked.keep_alive, use, prefix)
+    prefix = hash_text(asked.system, asked.prompt)
+    await with_lease(gateway, request, entry.bundle, need, asked.keep_alive, use, prefix)
 
 
 async def relay_generate(
@@ -110,9 +112,9 @@ async def relay_generate(
     if sampling.max_tokens != 0:
         think = asked.think if shown is not None else None
         if messages is None:
-            call = text_call(prompt, asked, sampling)
+            call = make_text_call(prompt, asked, sampling)
         else:
-            call = call_of(prompt, messages, asked, sampling, think)
+            call = make_call(prompt, messages, asked, sampling, think)
     verbatim = asked.raw or bool(asked.suffix)
     writer = GenerateWriter(
         raw=asked.raw,
@@ -124,7 +126,7 @@ async def relay_generate(
         hide_thinking=shown is False and not verbatim,
         top_logprobs=asked.top_logprobs,
     )
-    filters = compose(
+    filters = compose_filters(
         prompt.traits,
         thinks=shown is not None and not verbatim,
         think_opened=begins_thinking(prompt, asked),
@@ -132,7 +134,7 @@ async def relay_generate(
     reply = Reply(
         writer,
         filters,
-        stops=stop_filter(sampling.stop, prompt.traits),
+        stops=make_stop_filter(sampling.stop, prompt.traits),
         prompt_tokens=prompt.tokens,
         max_tokens=limit,
     )
@@ -141,13 +143,13 @@ async def relay_generate(
         if not asked.raw:
             writer.context = await prompt.context(writer.text)
 
-    headers = dropped_header(prompt)
+    headers = make_dropped_header(prompt)
     if call is None:
         await context()
         await answer_nothing(request, reply, headers)
         return
     relay = Relay(request, reply, whole=not asked.stream, headers=headers)
-    await relayed(
+    await run_relay(
         gateway, request, entry.bundle, relay, upstream, call, None if asked.raw else context
     )
 
@@ -172,18 +174,18 @@ async def prepare(
 
     A text as it is: raw, with a gap to fill, or one that continues an earlier answer's tokens.
     """
-    think = template_think(asked, shown, lease.traits)
+    think = choose_template_think(asked, shown, lease.traits)
     if asked.raw:
         await prompt.take(asked.prompt)
         return None
     if asked.suffix:
         await prompt.take(
-            insertion(entry, asked.prompt, asked.suffix, template=template, think=think)
+            render_insertion(entry, asked.prompt, asked.suffix, template=template, think=think)
         )
         return None
     system = asked.system if asked.system is not None else entry.bundle.system
     turn = (Message(role="user", content=asked.prompt, images=asked.images),)
-    messages = with_system(turn, system, () if asked.context else entry.bundle.messages)
+    messages = add_system(turn, system, () if asked.context else entry.bundle.messages)
     if not asked.context:
         # engines that count by themselves are not asked twice, unless there is no answer to tell it
         always = asked.debug_render_only or sampling.max_tokens == 0
@@ -192,12 +194,12 @@ async def prepare(
             (),
             think=think,
             always=always,
-            chat_only=chat_only(asked, lease.traits) and not asked.template,
+            chat_only=needs_chat_route(asked, lease.traits) and not asked.template,
             text_wanted=True,  # for `context`
         )
     check_tokens(asked.context, entry.info.vocab_size)
-    before = await text_of(entry.info, upstream, lease.traits, asked.context)
+    before = await decode_tokens(entry.info, upstream, lease.traits, asked.context)
     await prompt.fit(messages, (), think=think, always=True)
     text = before + (prompt.text or asked.prompt)
-    await prompt.take(without_bos(text, entry.info))
+    await prompt.take(strip_bos(text, entry.info))
     return None

@@ -26,8 +26,8 @@ from vllama.models.info import (
 from vllama.models.modelfile import format_modelfile, format_parameters
 from vllama.models.ref import CloudDisabled, Kind, ModelRef
 from vllama.models.types import Bundle, Capability, Format, ModelInfo, PullEvent
-from vllama.plan.report import tell
-from vllama.routes.pull_stream import pulled
+from vllama.plan.report import report_plan
+from vllama.routes.pull_stream import stream_pull
 from vllama.units import rfc3339_local
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ MEASURED_S = 2.0  # memory that was measured so lately is shown as it is
 NDJSON = b"application/x-ndjson"
 
 
-def described(bundle: Bundle, info: ModelInfo | None) -> dict[str, object]:
+def describe(bundle: Bundle, info: ModelInfo | None) -> dict[str, object]:
     """Return the part that tags and ps share."""
     return {
         "name": bundle.name,
@@ -52,7 +52,7 @@ def described(bundle: Bundle, info: ModelInfo | None) -> dict[str, object]:
     }
 
 
-def capability_list(info: ModelInfo | None) -> list[str]:
+def list_capabilities(info: ModelInfo | None) -> list[str]:
     """Return capabilities in the order of Ollama's own list."""
     if info is None:
         return []
@@ -62,10 +62,10 @@ def capability_list(info: ModelInfo | None) -> list[str]:
 async def tags(gateway: Gateway, request: Request) -> None:
     """List local models, newest first."""
     rows = [
-        described(bundle, info)
+        describe(bundle, info)
         | {
             "modified_at": rfc3339_local(bundle.modified_s),
-            "capabilities": capability_list(info),
+            "capabilities": list_capabilities(info),
             "store": bundle.store,
         }
         for bundle, info in await gateway.catalog.all()
@@ -88,7 +88,7 @@ async def ps(gateway: Gateway, request: Request) -> None:
             for name, count in more.items():
                 old[name] = int(str(old[name])) + count
             continue
-        rows[view.name] = described(view.bundle, view.plan.info) | {
+        rows[view.name] = describe(view.bundle, view.plan.info) | {
             "size": size,
             "expires_at": rfc3339_local(expires_s),
             "size_vram": view.vram_bytes,
@@ -106,7 +106,7 @@ async def ps(gateway: Gateway, request: Request) -> None:
             rows[view.name]["cause"] = view.cause
     reply: dict[str, object] = {"models": list(rows.values())}
     if failures := gateway.scheduler.failures():
-        reply["failed"] = [failed_row(failure) for failure in failures]
+        reply["failed"] = [make_failed_row(failure) for failure in failures]
     request.json(200, reply)
 
 
@@ -117,7 +117,7 @@ def known_context(plan: Plan) -> int:
     return plan.settings.context_length
 
 
-def failed_row(failure: FailureView) -> dict[str, object]:
+def make_failed_row(failure: FailureView) -> dict[str, object]:
     """Describe a model that failed; those that are loaded stand elsewhere."""
     return {
         "name": failure.name,
@@ -129,7 +129,7 @@ def failed_row(failure: FailureView) -> dict[str, object]:
     }
 
 
-def named(body: Mapping[str, object]) -> str:
+def read_name(body: Mapping[str, object]) -> str:
     """Return the model's name of a request. Raises BadRequest."""
     name = body.get("model") or body.get("name") or ""
     if not isinstance(name, str) or not name:
@@ -140,7 +140,7 @@ def named(body: Mapping[str, object]) -> str:
 async def show(gateway: Gateway, request: Request) -> None:
     """Describe one model."""
     body = parse_model_field(await request.body())
-    name = named(body)
+    name = read_name(body)
     try:
         entry = await gateway.catalog.find(name)
     except ModelNotFound as error:
@@ -158,7 +158,7 @@ async def show(gateway: Gateway, request: Request) -> None:
         "template": bundle.template or info.chat_template or "",
         "details": build_details(bundle, info),
         "model_info": metadata,
-        "capabilities": capability_list(info),
+        "capabilities": list_capabilities(info),
         "modified_at": rfc3339_local(bundle.modified_s),
     }
     if bundle.system:
@@ -174,17 +174,17 @@ async def show(gateway: Gateway, request: Request) -> None:
             {"name": tensor, "type": kind, "shape": list(shape)}
             for tensor, kind, shape in info.tensors
         ]
-    reply["vllama"] = await asyncio.to_thread(planned, gateway, entry.bundle, info)
+    reply["vllama"] = await asyncio.to_thread(describe_plan, gateway, entry.bundle, info)
     request.json(200, reply)
 
 
-def planned(gateway: Gateway, bundle: Bundle, info: ModelInfo) -> dict[str, object]:
+def describe_plan(gateway: Gateway, bundle: Bundle, info: ModelInfo) -> dict[str, object]:
     """Return the plan that a model is loaded by, or would be, as `vllama plan` tells it."""
     views = gateway.scheduler.views()
     # by name too: it may be loaded in another quantisation (`plan.forms`)
     same = (bundle.key, bundle.name)
     running = next((v.plan for v in views if v.bundle.key in same or v.name in same), None)
-    told = tell(gateway.facts, bundle, info, gateway.environ, running=running)
+    told = report_plan(gateway.facts, bundle, info, gateway.environ, running=running)
     words = describe_template(bundle, info)
     return told | {"loaded": running is not None} | ({"template": words} if words else {})
 
@@ -203,7 +203,7 @@ def shown_as(bundle: Bundle, body: Mapping[str, object]) -> Bundle:
 async def delete(gateway: Gateway, request: Request) -> None:
     """Unload and remove a model."""
     body = parse_model_field(await request.body())
-    name, force = named(body), body.get("force") is True
+    name, force = read_name(body), body.get("force") is True
     try:
         bundle = await gateway.catalog.bundle(name)
     except ModelNotFound as error:
@@ -218,7 +218,7 @@ async def delete(gateway: Gateway, request: Request) -> None:
     request.respond(200, b"")
 
 
-def pull_line(event: PullEvent) -> dict[str, object]:
+def write_pull_line(event: PullEvent) -> dict[str, object]:
     """Return Ollama's progress object; `completed` is left out while it is 0."""
     line: dict[str, object] = {"status": event.status}
     if event.digest:
@@ -232,7 +232,7 @@ def pull_line(event: PullEvent) -> dict[str, object]:
 async def pull(gateway: Gateway, request: Request) -> None:
     """Download a model, with progress as NDJSON; a client that leaves stops it."""
     body = parse_model_field(await request.body())
-    name = named(body)
+    name = read_name(body)
     # a bad name is a status, not a line of the stream
     if ModelRef.parse(name).kind is Kind.PATH:
         raise InvalidModelRef("invalid model name", hint="a path cannot be pulled")
@@ -240,10 +240,10 @@ async def pull(gateway: Gateway, request: Request) -> None:
 
     async def tell(event: PullEvent) -> None:
         if stream:
-            await send_line(request, pull_line(event))
+            await send_line(request, write_pull_line(event))
 
     try:
-        await pulled(gateway, request, name, tell, insecure=body.get("insecure") is True)
+        await stream_pull(gateway, request, name, tell, insecure=body.get("insecure") is True)
     except VllamaError as error:
         if isinstance(error, Forbidden) and not request.status:
             raise

@@ -23,10 +23,10 @@ from vllama.errors import BadRequest
 from vllama.http.request import JSON, Request
 from vllama.relay.relay import Relay
 from vllama.routes.catalog import Entry
-from vllama.routes.chat_pipeline import turn_of
-from vllama.routes.engine_routes import fetched, need, possible
-from vllama.routes.inference import NotSupported, leased, relayed, unless_gone
-from vllama.routes.openai.common import model_of
+from vllama.routes.chat_pipeline import prepare_turn
+from vllama.routes.engine_routes import fetch_or_refuse, list_traits, make_need_of_entry
+from vllama.routes.inference import NotSupported, run_relay, unless_gone, with_lease
+from vllama.routes.openai.common import find_v1_model
 from vllama.scheduler.instance import Lease
 from vllama.upstream.pool import Upstream
 
@@ -49,15 +49,15 @@ _TASKS = {
 
 async def transcriptions(gateway: Gateway, request: Request) -> None:
     """Serve `POST /v1/audio/transcriptions`: turn speech into text."""
-    await heard(gateway, request, "transcribe")
+    await transcribe(gateway, request, "transcribe")
 
 
 async def translations(gateway: Gateway, request: Request) -> None:
     """Serve `POST /v1/audio/translations`: turn speech into English text."""
-    await heard(gateway, request, "translate")
+    await transcribe(gateway, request, "translate")
 
 
-async def heard(gateway: Gateway, request: Request, task: str) -> None:
+async def transcribe(gateway: Gateway, request: Request, task: str) -> None:
     """Find the model, then the way in which its engine hears."""
     form = FormReader(request.header(b"content-type"))
     async for piece in request.pieces(MAX_FORM_BYTES):
@@ -71,26 +71,28 @@ async def heard(gateway: Gateway, request: Request, task: str) -> None:
     if not fields["file"].data:
         raise BadRequest("audio file is empty")
     name = fields["model"].text
-    entry = await model_of(gateway, name)
+    entry = await find_v1_model(gateway, name)
 
     shape = fields["response_format"].text if "response_format" in fields else "json"
-    wanted = need(entry)
+    wanted = make_need_of_entry(entry)
     refusal = NotSupported(
         f"cannot {task} with '{name}': its engine takes no audio",
         hint="choose a model that hears, on an engine that can",
     )
-    offers = possible(gateway, entry.bundle, wanted.mode)
-    if not any(path_of(traits, task) or traits.takes_audio for traits in offers):
+    offers = list_traits(gateway, entry.bundle, wanted.mode)
+    if not any(find_path(traits, task) or traits.takes_audio for traits in offers):
         raise refusal
 
     async def use(lease: Lease, upstream: Upstream) -> None:
-        path = path_of(lease.traits, task)
+        path = find_path(lease.traits, task)
         if path is not None:
             served = Part(name="model", data=(lease.traits.model_name or name).encode())
             others = [part for part in parts if part.name != "model"]
             form, form_type = build_form([served, *others], seed=request.number)
             call = Call(path=path, body=form, content_type=form_type)
-            answer = await unless_gone(request, fetched(upstream, call, f"{task} with '{name}'"))
+            answer = await unless_gone(
+                request, fetch_or_refuse(upstream, call, f"{task} with '{name}'")
+            )
             flows = "stream" in fields and fields["stream"].text.lower() == "true"
             kind = EVENT_STREAM.encode() if flows else _TYPES.get(shape, JSON)
             request.respond(200, answer, kind)
@@ -99,21 +101,21 @@ async def heard(gateway: Gateway, request: Request, task: str) -> None:
             raise refusal
         if shape not in ("json", "text"):
             raise BadRequest(f"Invalid value for 'response_format': '{shape[:80]}'.")
-        text = await by_chat(gateway, request, entry, lease, upstream, fields, task)
+        text = await transcribe_by_chat(gateway, request, entry, lease, upstream, fields, task)
         if shape == "text":
             request.text(200, text)
         else:
             request.json(200, {"text": text})
 
-    await leased(gateway, request, entry.bundle, wanted, None, use)
+    await with_lease(gateway, request, entry.bundle, wanted, None, use)
 
 
-def path_of(traits: Traits, task: str) -> str | None:
+def find_path(traits: Traits, task: str) -> str | None:
     """Return the engine's own route for a task."""
     return traits.transcription_path if task == "transcribe" else traits.translation_path
 
 
-async def by_chat(
+async def transcribe_by_chat(
     gateway: Gateway,
     request: Request,
     entry: Entry,
@@ -129,7 +131,7 @@ async def by_chat(
     if "prompt" in fields:
         system += f" What it is about: {fields['prompt'].text}"
     file = fields["file"]
-    sound = {"data": base64.b64encode(file.data).decode(), "format": format_of(file)}
+    sound = {"data": base64.b64encode(file.data).decode(), "format": guess_format(file)}
     body = {
         "model": fields["model"].text,
         "temperature": 0,
@@ -139,18 +141,18 @@ async def by_chat(
         ],
     }
     whole = Fitting(truncate=False)
-    turn = await turn_of(
+    turn = await prepare_turn(
         entry, body, gateway.renderer, upstream, lease.traits, defaults=Sampling(), fitting=whole
     )
     kept: list[bytes] = []
     reply = turn.reply(WholeWriter(turn.options))
     relay = Relay(request, reply, whole=True, headers={}, deliver=kept.append)
-    await relayed(gateway, request, entry.bundle, relay, upstream, turn.call)
+    await run_relay(gateway, request, entry.bundle, relay, upstream, turn.call)
     answer = msgspec.json.decode(kept[0])
     text: str = answer["choices"][0]["message"]["content"]
     return text.strip()
 
 
-def format_of(file: Part) -> str:
+def guess_format(file: Part) -> str:
     """Return the format of a recording as OpenAI names it, by its file's name."""
     return "mp3" if (file.filename or "").lower().endswith(".mp3") else "wav"

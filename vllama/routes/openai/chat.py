@@ -13,16 +13,16 @@ from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from vllama.chat.engine.fields import effort_of, parse_effort
+from vllama.chat.engine.fields import parse_effort, read_effort
 from vllama.dialects.ollama.embeddings import (
-    base64s,
-    embeddings_reply,
-    finished,
-    float32s,
+    finish_vector,
     parse_embeddings,
+    write_base64,
+    write_embeddings,
+    write_float32s,
 )
-from vllama.dialects.openai.choices import Part, parse_n, reseeded
-from vllama.dialects.openai.extras import take_extras, with_effort
+from vllama.dialects.openai.choices import Part, parse_n, reseed
+from vllama.dialects.openai.extras import add_effort, take_extras
 from vllama.dialects.openai.read import parse_openai
 from vllama.dialects.openai.whole import WholeWriter
 from vllama.dialects.openai.write import StreamWriter
@@ -30,13 +30,13 @@ from vllama.engines.base import Mode
 from vllama.errors import CapabilityMissing
 from vllama.http.request import Request
 from vllama.models.types import Bundle, Capability
-from vllama.routes.affinity import of_messages
-from vllama.routes.chat_pipeline import turn_of, with_own
+from vllama.routes.affinity import hash_messages
+from vllama.routes.chat_pipeline import add_own_messages, prepare_turn
 from vllama.routes.embedding import check_inputs, embed_all
-from vllama.routes.inference import leased, need_of, unless_gone
-from vllama.routes.openai.common import fitting_of, may_truncate, model_of
+from vllama.routes.inference import make_need, unless_gone, with_lease
+from vllama.routes.openai.common import find_v1_model, make_fitting, read_truncate
 from vllama.routes.openai.multi_choice import Choice, relay_choices
-from vllama.routes.prompt import dropped_header
+from vllama.routes.prompt import make_dropped_header
 from vllama.scheduler.instance import Lease
 from vllama.upstream.pool import Upstream
 
@@ -44,17 +44,17 @@ if TYPE_CHECKING:
     from vllama.routes.context import Gateway
 
 
-def row(bundle: Bundle) -> dict[str, object]:
+def make_row(bundle: Bundle) -> dict[str, object]:
     """Return a model as OpenAI lists it."""
     return {
         "id": bundle.name,
         "object": "model",
         "created": int(bundle.modified_s),
-        "owned_by": owner_of(bundle.name),
+        "owned_by": get_owner(bundle.name),
     }
 
 
-def owner_of(name: str) -> str:
+def get_owner(name: str) -> str:
     """Return the namespace of a name: the part before the last one, `library` if there is none."""
     parts = name.split("/")
     return parts[-2] if len(parts) > 1 else "library"
@@ -62,45 +62,45 @@ def owner_of(name: str) -> str:
 
 async def models(gateway: Gateway, request: Request) -> None:
     """Serve `GET /v1/models`: list local models."""
-    rows = [row(bundle) for bundle, _ in await gateway.catalog.all()]
+    rows = [make_row(bundle) for bundle, _ in await gateway.catalog.all()]
     request.json(200, {"object": "list", "data": rows})
 
 
 async def model(gateway: Gateway, request: Request) -> None:
     """Serve `GET /v1/models/{id}`: describe one model; an id may contain slashes."""
     name = unquote(request.path.removeprefix("/v1/models/"))
-    entry = await model_of(gateway, name)
-    request.json(200, row(entry.bundle) | {"id": name})
+    entry = await find_v1_model(gateway, name)
+    request.json(200, make_row(entry.bundle) | {"id": name})
 
 
 async def chat(gateway: Gateway, request: Request) -> None:
     """Serve `POST /v1/chat/completions`: continue a conversation."""
     body, extras = take_extras(parse_openai(await request.body()))
-    entry = await model_of(gateway, body.get("model"))
+    entry = await find_v1_model(gateway, body.get("model"))
     model = str(body["model"])
     if Capability.COMPLETION not in entry.info.capabilities:
         raise CapabilityMissing(f'"{model}" does not support chat')
     thinks = Capability.THINKING in entry.info.capabilities
-    if not thinks and (extras.think or parse_effort(effort_of(body))):
+    if not thinks and (extras.think or parse_effort(read_effort(body))):
         raise CapabilityMissing(f'"{model}" does not support thinking')
     n = parse_n(body.get("n"))
-    body = with_own(with_effort(body, extras.think), entry.bundle)
+    body = add_own_messages(add_effort(body, extras.think), entry.bundle)
     defaults, load = entry.options(extras.options)
-    need = need_of(load, Mode.CHAT, logprobs=bool(body.get("logprobs")))
-    fitting = fitting_of(request, extras, defaults)
+    need = make_need(load, Mode.CHAT, logprobs=bool(body.get("logprobs")))
+    fitting = make_fitting(request, extras, defaults)
 
     async def use(lease: Lease, upstream: Upstream) -> None:
         traits = lease.traits
         # without sampling they are alike, and engines refuse to make several of them
         together = traits.takes_n and body.get("temperature") != 0
         given = body | {"n": n if together and n > 1 else None}
-        turn = await turn_of(
+        turn = await prepare_turn(
             entry, given, gateway.renderer, upstream, traits, defaults=defaults, fitting=fitting
         )
         options = turn.options
         choices = [
             Choice(
-                call=reseeded(turn.call, traits, number),
+                call=reseed(turn.call, traits, number),
                 reply=turn.reply(
                     StreamWriter(options, part) if options.stream else WholeWriter(options)
                 ),
@@ -108,7 +108,7 @@ async def chat(gateway: Gateway, request: Request) -> None:
             )
             for number, part in enumerate(Part.several([1 if together else n]))
         ]
-        headers = dropped_header(turn.prompt)
+        headers = make_dropped_header(turn.prompt)
         await relay_choices(
             gateway,
             request,
@@ -119,19 +119,19 @@ async def chat(gateway: Gateway, request: Request) -> None:
             headers=headers,
         )
 
-    prefix = of_messages(body.get("messages"))
-    await leased(gateway, request, entry.bundle, need, extras.keep_alive, use, prefix)
+    prefix = hash_messages(body.get("messages"))
+    await with_lease(gateway, request, entry.bundle, need, extras.keep_alive, use, prefix)
 
 
 async def embeddings(gateway: Gateway, request: Request) -> None:
     """Serve `POST /v1/embeddings`: make embeddings, normalised, in base64 if requested."""
     body, extras = take_extras(parse_openai(await request.body()))
     asked = parse_embeddings(body)
-    entry = await model_of(gateway, asked.model)
+    entry = await find_v1_model(gateway, asked.model)
     name = str(asked.model)
     check_inputs(asked.inputs, name, entry.info.vocab_size)
     _, load = entry.options(extras.options)
-    truncate = may_truncate(request, extras, default=True)
+    truncate = read_truncate(request, extras, default=True)
 
     async def use(lease: Lease, upstream: Upstream) -> None:
         work = embed_all(
@@ -140,9 +140,9 @@ async def embeddings(gateway: Gateway, request: Request) -> None:
             asked.inputs,
             model=name,
             finish=partial(
-                finished,
+                finish_vector,
                 dimensions=asked.dimensions,
-                form=base64s if asked.encoding == "base64" else float32s,
+                form=write_base64 if asked.encoding == "base64" else write_float32s,
             ),
             truncate=truncate,
             limit=min(
@@ -152,8 +152,8 @@ async def embeddings(gateway: Gateway, request: Request) -> None:
             ),
         )
         made = await unless_gone(request, work)
-        reply = embeddings_reply(name, made.vectors, made.tokens)
+        reply = write_embeddings(name, made.vectors, made.tokens)
         request.respond(200, reply, headers=made.headers)
 
-    need = need_of(load, Mode.EMBED)
-    await leased(gateway, request, entry.bundle, need, extras.keep_alive, use)
+    need = make_need(load, Mode.EMBED)
+    await with_lease(gateway, request, entry.bundle, need, extras.keep_alive, use)

@@ -19,11 +19,11 @@ from vllama.errors import BadRequest, CapabilityMissing, ModelNotFound
 from vllama.http.request import Request
 from vllama.models.types import Capability
 from vllama.relay.relay import Relay
-from vllama.routes.affinity import of_messages
+from vllama.routes.affinity import hash_messages
 from vllama.routes.catalog import Entry
-from vllama.routes.chat_pipeline import turn_of, with_own
-from vllama.routes.inference import leased, need_of, relayed
-from vllama.routes.prompt import dropped_header
+from vllama.routes.chat_pipeline import add_own_messages, prepare_turn
+from vllama.routes.inference import make_need, run_relay, with_lease
+from vllama.routes.prompt import make_dropped_header
 from vllama.scheduler.instance import Lease
 from vllama.upstream.pool import Upstream
 
@@ -37,22 +37,22 @@ MAX_NAMED = 10
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.\[\]-]")
 
 
-async def chat_model(gateway: Gateway, name: str) -> Entry:
+async def find_chat_model(gateway: Gateway, name: str) -> Entry:
     """Return the model, which must be one that chats. Raises ModelNotFound, CapabilityMissing."""
-    entry = await model_of(gateway, name)
+    entry = await find_v1_model(gateway, name)
     if Capability.COMPLETION not in entry.info.capabilities:
         raise CapabilityMissing(f'"{name}" does not support chat')
     return entry
 
 
-def prepared(entry: Entry, chat: dict[str, Any], extras: Extras) -> dict[str, Any]:
+def complete_chat(entry: Entry, chat: dict[str, Any], extras: Extras) -> dict[str, Any]:
     """Complete a chat request with what belongs to the model: its own turns, its sampling.
 
     What the model cannot do about thinking is left out in silence.
     """
     defaults, _ = entry.options(extras.options)
     out = {"temperature": defaults.temperature, "top_p": defaults.top_p, **chat}
-    out = with_own(out, entry.bundle)
+    out = add_own_messages(out, entry.bundle)
     if Capability.THINKING not in entry.info.capabilities:
         out.pop("reasoning_effort", None)
     return out
@@ -74,7 +74,7 @@ async def relay_blocks(
     `truncate`: what is too long may be cut, unless the request says otherwise.
     """
     defaults, load = entry.options(extras.options)
-    fitting = fitting_of(request, extras, defaults, truncate=truncate)
+    fitting = make_fitting(request, extras, defaults, truncate=truncate)
 
     async def use(lease: Lease, upstream: Upstream) -> None:
         traits = lease.traits
@@ -83,24 +83,24 @@ async def relay_blocks(
             body = {name: value for name, value in chat.items() if name != "stop"}
             sampling = msgspec.structs.replace(defaults, stop=())
             stops = StopFilter(stop, cuts=True)
-        turn = await turn_of(
+        turn = await prepare_turn(
             entry, body, gateway.renderer, upstream, traits, defaults=sampling, fitting=fitting
         )
-        headers = ignored_header(ignored) | dropped_header(turn.prompt)
+        headers = make_ignored_header(ignored) | make_dropped_header(turn.prompt)
         reply = turn.reply(make(turn.options), stops=stops)
         relay = Relay(request, reply, whole=not turn.options.stream, headers=headers)
-        await relayed(gateway, request, entry.bundle, relay, upstream, turn.call)
+        await run_relay(gateway, request, entry.bundle, relay, upstream, turn.call)
 
-    need, prefix = need_of(load, Mode.CHAT), of_messages(chat.get("messages"))
-    await leased(gateway, request, entry.bundle, need, extras.keep_alive, use, prefix)
+    need, prefix = make_need(load, Mode.CHAT), hash_messages(chat.get("messages"))
+    await with_lease(gateway, request, entry.bundle, need, extras.keep_alive, use, prefix)
 
 
-def seed_of(request: Request) -> str:
+def make_seed(request: Request) -> str:
     """Return 24 hexadecimal digits that are this request's own."""
     return hashlib.blake2b(request.number.encode(), digest_size=12).hexdigest()
 
 
-async def model_of(gateway: Gateway, name: object) -> Entry:
+async def find_v1_model(gateway: Gateway, name: object) -> Entry:
     """Return the model that a body names. Raises BadRequest, ModelNotFound."""
     if not isinstance(name, str) or not name:
         raise BadRequest("you must provide a model parameter")
@@ -110,18 +110,18 @@ async def model_of(gateway: Gateway, name: object) -> Entry:
         raise ModelNotFound(name, message=f"model '{name}' not found") from error
 
 
-def fitting_of(
+def make_fitting(
     request: Request, extras: Extras, sampling: Sampling, *, truncate: bool = True
 ) -> Fitting:
     """Return what may be done so that a request fits its context; `truncate` is the default."""
     return Fitting(
-        truncate=may_truncate(request, extras, default=truncate),
+        truncate=read_truncate(request, extras, default=truncate),
         shift=extras.shift,
         num_keep=sampling.num_keep,
     )
 
 
-def may_truncate(request: Request, extras: Extras, *, default: bool) -> bool:
+def read_truncate(request: Request, extras: Extras, *, default: bool) -> bool:
     """Tell whether what is too long may be cut: the body's word, else the header's, else `default`.
 
     The header is for clients that cannot add a field. Raises BadRequest.
@@ -136,7 +136,7 @@ def may_truncate(request: Request, extras: Extras, *, default: bool) -> bool:
     return said == "true" if said else default
 
 
-def ignored_header(names: Sequence[str]) -> dict[str, str]:
+def make_ignored_header(names: Sequence[str]) -> dict[str, str]:
     """Return the header that names what had no effect: a few, with nothing that ends a line."""
     shown = ", ".join(_UNSAFE.sub("_", name) for name in names[:MAX_NAMED])
     return {IGNORED_HEADER: shown} if names else {}

@@ -13,12 +13,12 @@ from vllama.chat.engine.request import COMPLETION_PATH
 from vllama.chat.engine.traits import Traits
 from vllama.chat.reply import EVENT_STREAM
 from vllama.chat.request import Call, Fitting, Sampling
-from vllama.dialects.openai.choices import Part, reseeded
+from vllama.dialects.openai.choices import Part, reseed
 from vllama.dialects.openai.completions import (
     CompletionRequest,
     parse_completion,
 )
-from vllama.dialects.openai.extras import take_extras, with_effort
+from vllama.dialects.openai.extras import add_effort, take_extras
 from vllama.dialects.openai.read import adapt_completion, parse_openai
 from vllama.dialects.openai.write_text import TextWriter, answer_without_engine
 from vllama.engines.base import Mode
@@ -26,14 +26,14 @@ from vllama.errors import CapabilityMissing
 from vllama.http.request import JSON, Request, now_ns
 from vllama.models.types import Capability
 from vllama.rendering.renderer import Renderer
-from vllama.routes.affinity import of_text
+from vllama.routes.affinity import hash_text
 from vllama.routes.catalog import Entry
-from vllama.routes.chat_pipeline import Turn, turn_of, with_own
-from vllama.routes.inference import leased, need_of
-from vllama.routes.openai.common import fitting_of, ignored_header, model_of
+from vllama.routes.chat_pipeline import Turn, add_own_messages, prepare_turn
+from vllama.routes.inference import make_need, with_lease
+from vllama.routes.openai.common import find_v1_model, make_fitting, make_ignored_header
 from vllama.routes.openai.multi_choice import Choice, relay_choices
-from vllama.routes.prompt import Prompt, dropped_header
-from vllama.routes.prompt_templates import insertion
+from vllama.routes.prompt import Prompt, make_dropped_header
+from vllama.routes.prompt_templates import render_insertion
 from vllama.scheduler.instance import Lease
 from vllama.upstream.pool import Upstream
 
@@ -44,18 +44,18 @@ if TYPE_CHECKING:
 async def completions(gateway: Gateway, request: Request) -> None:
     """Serve `POST /v1/completions`: continue prompts."""
     body, extras = take_extras(parse_openai(await request.body()))
-    asked = parse_completion(with_effort(body, extras.think))
-    entry = await model_of(gateway, asked.model)
+    asked = parse_completion(add_effort(body, extras.think))
+    entry = await find_v1_model(gateway, asked.model)
     name = str(asked.model)
     if asked.suffix:
-        insertion(entry, "", asked.suffix)  # raises where there is no way to ask for it
+        render_insertion(entry, "", asked.suffix)  # raises where there is no way to ask for it
     if Capability.COMPLETION not in entry.info.capabilities:
         raise CapabilityMissing(f'"{name}" does not support generate')
     defaults, load = entry.options(extras.options)
     if asked.max_tokens is None:
         asked = replace(asked, max_tokens=defaults.max_tokens)
-    need = need_of(load, Mode.CHAT, logprobs=asked.logprobs is not None)
-    fitting = fitting_of(request, extras, defaults)
+    need = make_need(load, Mode.CHAT, logprobs=asked.logprobs is not None)
+    fitting = make_fitting(request, extras, defaults)
 
     async def use(lease: Lease, upstream: Upstream) -> None:
         if asked.loads or asked.max_tokens == 0:
@@ -67,7 +67,7 @@ async def completions(gateway: Gateway, request: Request) -> None:
         prompts: list[Prompt] = []
         parts = iter(Part.several([asked.n] * len(asked.prompts)))
         for text in asked.prompts:
-            turn = await text_turn(
+            turn = await prepare_text_turn(
                 entry, asked, text, gateway.renderer, upstream, lease.traits, defaults, fitting
             )
             prompts.append(turn.prompt)
@@ -78,19 +78,19 @@ async def completions(gateway: Gateway, request: Request) -> None:
                     top=asked.logprobs or 0,
                     part=next(parts),
                 )
-                call = reseeded(turn.call, lease.traits, number)
+                call = reseed(turn.call, lease.traits, number)
                 choices.append(Choice(call=call, reply=turn.reply(writer), new_prompt=number == 0))
-        headers = ignored_header(asked.ignored) | dropped_header(*prompts)
+        headers = make_ignored_header(asked.ignored) | make_dropped_header(*prompts)
         whole = not asked.stream
         await relay_choices(
             gateway, request, entry.bundle, upstream, choices, whole=whole, headers=headers
         )
 
-    prefix = of_text(*asked.prompts[:1])
-    await leased(gateway, request, entry.bundle, need, extras.keep_alive, use, prefix)
+    prefix = hash_text(*asked.prompts[:1])
+    await with_lease(gateway, request, entry.bundle, need, extras.keep_alive, use, prefix)
 
 
-async def text_turn(
+async def prepare_text_turn(
     entry: Entry,
     asked: CompletionRequest,
     text: str,
@@ -105,13 +105,13 @@ async def text_turn(
     Finished is what is asked for as `raw`, and a text with a gap.
     """
     if not asked.raw and not asked.suffix:
-        body = with_own(asked.chat(text), entry.bundle)
-        turn = await turn_of(
+        body = add_own_messages(asked.chat(text), entry.bundle)
+        turn = await prepare_turn(
             entry, body, renderer, upstream, traits, defaults=defaults, fitting=fitting
         )
         options = replace(turn.options, kind="completion", include_usage=asked.include_usage)
         return replace(turn, options=options)
-    finished = insertion(entry, text, asked.suffix) if asked.suffix else text
+    finished = render_insertion(entry, text, asked.suffix) if asked.suffix else text
     prompt = Prompt(entry.info, renderer, upstream, traits, fitting=fitting)
     await prompt.take(finished)
     await prompt.shorten()

@@ -12,11 +12,11 @@ import msgspec
 
 from vllama.chat.reply import Reply
 from vllama.chat.request import Call
-from vllama.dialects.openai.choices import merged
+from vllama.dialects.openai.choices import merge_choices
 from vllama.http.request import Request
 from vllama.models.types import Bundle
 from vllama.relay.relay import Relay
-from vllama.routes.inference import relayed
+from vllama.routes.inference import run_relay
 from vllama.upstream.pool import Upstream
 
 if TYPE_CHECKING:
@@ -50,10 +50,10 @@ async def relay_choices(
         elif number < len(choices) - 1:
             deliver = request.write  # the answer goes on
         relay = Relay(request, choice.reply, whole=whole, headers=headers, deliver=deliver)
-        await relayed(gateway, request, bundle, relay, upstream, choice.call)
+        await run_relay(gateway, request, bundle, relay, upstream, choice.call)
         if request.failure is not None and deliver is not None:
             request.end()
             return
     if bodies:
         usages = [(choice.reply.tally.usage, choice.new_prompt) for choice in choices]
-        request.respond(200, merged(bodies, usages), headers=headers)
+        request.respond(200, merge_choices(bodies, usages), headers=headers)

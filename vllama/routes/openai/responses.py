@@ -16,7 +16,7 @@ from vllama.dialects.responses.read import parse_responses
 from vllama.dialects.responses.write import ResponsesWriter
 from vllama.errors import BadRequest
 from vllama.http.request import MAX_BODY_BYTES, BodyTooLarge, Request
-from vllama.routes.openai.common import chat_model, prepared, relay_blocks, seed_of
+from vllama.routes.openai.common import complete_chat, find_chat_model, make_seed, relay_blocks
 
 if TYPE_CHECKING:
     from vllama.routes.context import Gateway
@@ -39,11 +39,11 @@ async def responses(gateway: Gateway, request: Request) -> None:
     if encoding:
         body = await asyncio.to_thread(decompress, body, encoding)
     asked = parse_responses(body)
-    entry = await chat_model(gateway, asked.model)
-    chat = prepared(entry, asked.chat, asked.extras)
+    entry = await find_chat_model(gateway, asked.model)
+    chat = complete_chat(entry, asked.chat, asked.extras)
     make = partial(
         ResponsesWriter,
-        seed=seed_of(request),
+        seed=make_seed(request),
         created_ns=request.started_ns,
         echo=asked.echo,
         names=asked.names,
