@@ -33,6 +33,7 @@ HEAD_LIMIT_S = 75.0  # from the first byte of a request to the end of its head
 BODY_STALL_S = 75.0  # between two bytes of a body: a slow upload goes on as long as it moves
 MAX_CLIENTS = 10_000  # or three of four files that the process may have open, if that is less
 SWEEP_S = 5.0
+LAST_READ_S = 0.05
 LAST_WORDS_S = 1.0  # for requests to tell why they end, when there is no more time
 
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
@@ -137,6 +138,9 @@ class Server:
         sweeper = asyncio.create_task(self._sweep(), name="sweeper")
         try:
             await self._stop.wait()
+            # what clients have sent by now is accepted and read first: a socket that is closed with
+            # something unread resets its client, who would hear nothing of an orderly end
+            await asyncio.sleep(LAST_READ_S)
         finally:
             sweeper.cancel()
             listening.close()
