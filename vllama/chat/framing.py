@@ -10,7 +10,7 @@ from vllama.errors import UpstreamError
 
 MAX_EVENT_BYTES = 64 * 1024 * 1024
 DONE = b"[DONE]"
-FEED, RETURN = b"\n\r"  # numbers: see usual.py
+FEED, RETURN = b"\n\r"  # numbers: see event_template.py
 
 
 class SseReader:

@@ -16,6 +16,7 @@ from typing import Any
 from vllama.chat.engine.context import compute_answer_limit
 from vllama.chat.engine.traits import SchemaStyle, Traits, remember_for_traits
 from vllama.chat.gbnf import make_grammar
+from vllama.chat.go_json import encode_json
 from vllama.chat.grammar_schema import close_schema, make_safe_schema
 from vllama.chat.request import Format, Sampling, Think
 from vllama.chat.schema import check_schema
@@ -324,3 +325,8 @@ def is_plain_answer(message: dict[str, Any]) -> bool:
         and not message.get("tool_calls")
         and (content is None or isinstance(content, str))
     )
+
+
+def engine_body(body: Mapping[str, Any], traits: Traits) -> bytes:
+    """Encode a body as the engine's adapter finishes it."""
+    return encode_json(traits.finish_body(dict(body)) if traits.finish_body else body)

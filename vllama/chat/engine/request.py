@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from vllama.chat.engine.allowed import engine_body
 from vllama.chat.engine.fields import (
+    engine_body,
     make_media_part,
     make_response_format,
     map_role,

@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from vllama.chat.engine.allowed import engine_body
 from vllama.chat.engine.fields import (
     adapt_response_format,
     clamp,
+    engine_body,
     mask_seed,
     need_completions,
     need_logprobs,
