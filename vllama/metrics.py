@@ -28,6 +28,7 @@ class Metrics:
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._errors: Counter[tuple[str, int, str]] = Counter()
         self._tokens: Counter[tuple[str, str]] = Counter()
+        self._cached: Counter[str] = Counter()
         self._estimated: Counter[str] = Counter()
         self._slow_callbacks = 0
         self._slowest_callback_s = 0.0
@@ -45,13 +46,18 @@ class Metrics:
         """
         self._errors[route, status, reason] += 1
 
-    def tokens(self, model: str, prompt: int, completion: int, *, estimated: bool) -> None:
+    def tokens(
+        self, model: str, prompt: int, completion: int, *, cached: int = 0, estimated: bool
+    ) -> None:
         """Count the tokens of one answer; `model` is the display name of a local model.
 
-        `estimated`: the engine did not say how many it generated.
+        `cached` of the prompt's came from the engine's cache. `estimated`: the engine did not say
+        how many it generated.
         """
         self._tokens[model, "prompt"] += prompt
         self._tokens[model, "completion"] += completion
+        if cached:
+            self._cached[model] += cached
         if estimated:
             self._estimated[model] += completion
 
@@ -108,6 +114,14 @@ class Metrics:
         for (model, kind), count in self._tokens.items():
             tokens.add_metric((model, kind), count)
         yield tokens
+        cached = CounterMetricFamily(
+            "vllama_tokens_cached",
+            "Prompt tokens that the engine took from its cache; the prompt tokens include them.",
+            labels=("model",),
+        )
+        for model, count in self._cached.items():
+            cached.add_metric((model,), count)
+        yield cached
         estimated = CounterMetricFamily(
             "vllama_tokens_estimated",
             "Completion tokens that are an estimate: the client left, or the engine does not tell.",

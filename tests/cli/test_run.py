@@ -99,6 +99,21 @@ def test_verbose(stub: StubServer, vllama: Vllama) -> None:
     ]
 
 
+def test_verbose_leaves_cached_tokens_out_of_the_rate(stub: StubServer, vllama: Vllama) -> None:
+    numbers = {
+        "prompt_eval_count": 26,
+        "prompt_eval_cached_count": 16,
+        "prompt_eval_duration": 100_000_000,
+    }
+    stub.on(GENERATE, *answer("x", **numbers))
+    assert vllama("run", "m", "--verbose", "q").stderr.splitlines() == [
+        "prompt eval count:    26 token(s)",
+        "prompt eval cached:   16 token(s)",
+        "prompt eval duration: 100ms",
+        "prompt eval rate:     100.00 tokens/s",
+    ]
+
+
 def test_long_lines_are_left_alone_when_piped(stub: StubServer, vllama: Vllama) -> None:
     stub.on(GENERATE, *answer("word " * 100))
     assert vllama("run", "m", "q").stdout == "word " * 100 + "\n"

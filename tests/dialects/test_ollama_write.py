@@ -45,11 +45,14 @@ def said(content: str = "", **more: Any) -> dict[str, Any]:
     return {"message": {"role": "assistant", "content": content, **more}, "done": False}
 
 
-def last(reason: str = "stop", prompt: int = 0, count: int = 0) -> dict[str, Any]:
+def last(
+    reason: str = "stop", prompt: int = 0, count: int = 0, cached: int | None = None
+) -> dict[str, Any]:
     return said() | {
         "done": True,
         "done_reason": reason,
         "prompt_eval_count": prompt,
+        **({} if cached is None else {"prompt_eval_cached_count": cached}),
         "eval_count": count,
     }
 
@@ -101,12 +104,12 @@ CHAT_CASES: list[tuple[bytes, dict[str, Any], list[dict[str, Any]]]] = [
     (
         streams.NATIVE,
         {"traits": VLLM, "think": True},
-        [said(thinking="why"), said("yes"), last("stop", 10, 9)],
+        [said(thinking="why"), said("yes"), last("stop", 10, 9, 4)],
     ),
     (  # the white space that an engine leaves around the thinking
         streams.NATIVE.replace(b'"why"', rb'"\nwhy\n"').replace(b'"yes"', rb'"\n\nyes"'),
         {"traits": VLLM, "think": True},
-        [said(thinking="why"), said("yes"), last("stop", 10, 9)],
+        [said(thinking="why"), said("yes"), last("stop", 10, 9, 4)],
     ),
     (streams.TRANSFORMERS, {"traits": VLLM}, [said("Hi"), last("stop", 5, 1)]),
 ]

@@ -72,9 +72,28 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_tokens_are_what_was_generated_and_the_prompt_is_counted_whole(case):
     lines, prompt, completion = CASES[case]
-    assert read_logged_usage(lines) == EngineUsage(
-        prompt_tokens=prompt, completion_tokens=completion
-    )
+    usage = read_logged_usage(lines)
+    assert (usage.prompt_tokens, usage.completion_tokens) == (prompt, completion)
+
+
+@pytest.mark.parametrize(
+    ("case", "cached"),
+    [
+        ("8 tokens, nothing cached", 0),
+        ("8 tokens, a part of the prompt cached", 24),
+        ("1 token, all but the last of the prompt cached", 4),
+        ("after another answer", 0),
+        ("after an answer whose client left", 8),
+    ],
+)
+def test_the_cached_part_of_a_prompt_is_told(case, cached):
+    details = read_logged_usage(CASES[case][0]).prompt_tokens_details
+    assert details == {"cached_tokens": cached}
+
+
+def test_a_prompt_of_unknown_length_has_an_unknown_cached_part():
+    lines = CASES["1 token, after 1 token of the same prompt"][0]
+    assert read_logged_usage(lines) == EngineUsage(completion_tokens=1)
 
 
 def test_lines_of_older_versions_are_read_too():
@@ -82,7 +101,8 @@ def test_lines_of_older_versions_are_read_too():
         "llama_print_timings: prompt eval time =     115.80 ms /     5 tokens",
         "llama_print_timings:        eval time =      56.31 ms /     7 runs",
     ]
-    assert read_logged_usage(lines) == EngineUsage(prompt_tokens=5, completion_tokens=8)
+    usage = read_logged_usage(lines)
+    assert (usage.prompt_tokens, usage.completion_tokens) == (5, 8)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ PYTHON = ("/env/bin/python", "-P")
 LISTEN = ("--host", "127.0.0.1", "--port", "4321")
 SGL = (
     "--model-path", "/models/m", "--served-model-name", "m:latest", *LISTEN,
-    "--context-length", "4096",
+    "--context-length", "4096", "--enable-cache-report",
 )  # fmt: skip
 ON_CPU = (
     "--device", "cpu", "--attention-backend", "native", "--disable-jax-precompile",

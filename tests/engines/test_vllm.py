@@ -38,6 +38,7 @@ COMMON = (
     "--served-model-name", "m:latest", "--host", "127.0.0.1", "--port", "4321",
     "--shutdown-timeout", "5",
     "--disable-access-log-for-endpoints", "/health,/metrics,/v1/models",
+    "--enable-prompt-tokens-details",
 )  # fmt: skip
 
 
@@ -62,6 +63,7 @@ def test_an_older_version_is_not_given_flags_that_it_may_lack(version, passed):
     argv = launch(replace(PROGRAM, version=version)).argv
     assert ("--shutdown-timeout" in argv) is passed
     assert ("--disable-access-log-for-endpoints" in argv) is passed
+    assert ("--enable-prompt-tokens-details" in argv) is passed
 
 
 def test_what_was_tuned_comes_before_what_the_user_says():

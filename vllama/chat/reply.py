@@ -12,7 +12,7 @@ the same is not decoded at all; the relay then takes it from socket to socket (`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -105,6 +105,7 @@ class Tally:
         return Usage(
             prompt_tokens=prompt or 0,
             completion_tokens=self._template.tokens if completion is None else completion,
+            cached_tokens=_count(find_cached_tokens(self._usage), timings.cache_n),
             estimated=completion is None,
         )
 
@@ -112,12 +113,17 @@ class Tally:
     def usage_object(self) -> dict[str, Any]:
         """OpenAI's usage object, with whatever else the engine says in it."""
         usage = self.usage
-        return {
-            **self._usage,
+        known = self._usage
+        value = {
+            **known,
             "prompt_tokens": usage.prompt_tokens,
             "completion_tokens": usage.completion_tokens,
             "total_tokens": usage.prompt_tokens + usage.completion_tokens,
         }
+        if usage.cached_tokens is not None and find_cached_tokens(known) is None:
+            details = known.get("prompt_tokens_details") or {}
+            value["prompt_tokens_details"] = {**details, "cached_tokens": usage.cached_tokens}
+        return value
 
     def count(self, chunk: Chunk, now_ns: int) -> None:
         """Count the tokens of an event as the engine sent it, whatever filters make of it."""
@@ -159,6 +165,13 @@ class Tally:
         """Raise EngineCrashed if the answer is not whole."""
         if self.finish_reason is None or self._unfinished:
             raise EngineCrashed(CUT_SHORT)
+
+
+def find_cached_tokens(usage: Mapping[str, Any]) -> int | None:
+    """Return the cached tokens of OpenAI's usage object, None if it does not tell."""
+    details = usage.get("prompt_tokens_details")
+    cached = details.get("cached_tokens") if isinstance(details, Mapping) else None
+    return cached if isinstance(cached, int) else None
 
 
 def _count(*numbers: object) -> int | None:

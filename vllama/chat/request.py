@@ -143,12 +143,14 @@ class Fitting(msgspec.Struct, frozen=True, kw_only=True):
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens that an answer took.
 
-    `estimated`: nobody told how many were generated, so the pieces of text that came were counted;
-    a piece may stand for several tokens.
+    `cached_tokens` are those of the prompt that the engine took from its cache; None: it does not
+    tell. `estimated`: nobody told how many were generated, so the pieces of text that came were
+    counted; a piece may stand for several tokens.
     """
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    cached_tokens: int | None = None
     estimated: bool = False
 
 

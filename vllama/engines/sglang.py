@@ -122,6 +122,7 @@ class Sglang(PackageServer):
             "-m", self.module, "--model-path", bundle.path,
             "--served-model-name", settings.alias, "--host", endpoint.host,
             "--port", endpoint.port, "--context-length", settings.context_length,
+            "--enable-cache-report",
         ]  # fmt: skip
         if settings.parallel:
             own += ["--max-running-requests", settings.parallel]

@@ -135,6 +135,7 @@ async def run_relay(
             bundle.name,
             usage.prompt_tokens,
             usage.completion_tokens,
+            cached=usage.cached_tokens or 0,
             estimated=usage.estimated,
         )
 

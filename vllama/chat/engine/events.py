@@ -58,10 +58,11 @@ class Choice(msgspec.Struct, gc=False):
 
 
 class EngineUsage(msgspec.Struct, gc=False):
-    """OpenAI's usage object."""
+    """OpenAI's usage object; `prompt_tokens_details` has `cached_tokens`."""
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
+    prompt_tokens_details: dict[str, int] | None = None
 
 
 class Timings(msgspec.Struct, gc=False):

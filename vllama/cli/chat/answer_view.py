@@ -106,6 +106,9 @@ def show_numbers(last: Mapping[str, object]) -> None:
         count, duration_ns = number(f"{key}_count"), number(f"{key}_duration")
         if count:
             row(f"{kind} count", f"{count} token(s)")
+        if cached := number(f"{key}_cached_count"):
+            row(f"{kind} cached", f"{cached} token(s)")
+            count -= cached  # those took no time
         if duration_ns:
             row(f"{kind} duration", format_go_duration(duration_ns))
             row(f"{kind} rate", f"{count / duration_ns * 1e9:.2f} tokens/s")

@@ -19,6 +19,7 @@ import msgspec
 from vllama.chat.engine.events import FunctionDelta, ToolDelta
 from vllama.chat.go_json import encode_json
 from vllama.chat.reply import ReplyOptions, Tally
+from vllama.chat.request import Usage
 from vllama.dialects.blocks import Block, BlockKind, BlockWriter
 from vllama.dialects.errors import write_anthropic_error
 from vllama.errors import ContextOverflow, VllamaError
@@ -80,7 +81,7 @@ class MessagesWriter(BlockWriter):
 
     def _begin(self, tally: Tally) -> bytes:
         known = tally.usage.prompt_tokens or self._estimate
-        message = self._message([], None, None, _usage(known, 0))
+        message = self._message([], None, None, _write_usage(Usage(prompt_tokens=known)))
         return _event({"type": "message_start", "message": message}) + _event({"type": "ping"})
 
     def _opened_block(self, block: Block) -> bytes:
@@ -111,22 +112,25 @@ class MessagesWriter(BlockWriter):
 
     def _end(self, tally: Tally, now_ns: int) -> bytes:
         reason, sequence = self._reason(tally)
-        usage = tally.usage
         delta = {
             "type": "message_delta",
             "delta": {"stop_reason": reason, "stop_sequence": sequence},
-            "usage": _usage(usage.prompt_tokens or self._estimate, usage.completion_tokens),
+            "usage": self._count(tally),
         }
         return _event(delta) + _event({"type": "message_stop"})
 
     def _whole(self, tally: Tally, now_ns: int) -> bytes:
         reason, sequence = self._reason(tally)
-        usage = tally.usage
         content = [_content(block) for block in self._blocks]
         if reason == "tool_use" and not any(part["type"] == "tool_use" for part in content):
             reason = "end_turn"
-        counted = _usage(usage.prompt_tokens or self._estimate, usage.completion_tokens)
-        return _encode(self._message(content, reason, sequence, counted))
+        return _encode(self._message(content, reason, sequence, self._count(tally)))
+
+    def _count(self, tally: Tally) -> dict[str, int]:
+        usage = tally.usage
+        if not usage.prompt_tokens:
+            usage = msgspec.structs.replace(usage, prompt_tokens=self._estimate)
+        return _write_usage(usage)
 
     def _reason(self, tally: Tally) -> tuple[str, str | None]:
         """Return `stop_reason` and `stop_sequence`; a whole call wins."""
@@ -163,12 +167,14 @@ def _event(value: Mapping[str, Any]) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (value["type"].encode(), _encode(value))
 
 
-def _usage(prompt: int, completion: int) -> dict[str, int]:
+def _write_usage(usage: Usage) -> dict[str, int]:
+    """Return Anthropic's counts, where the prompt is the sum of the three kinds of input."""
+    cached = min(usage.cached_tokens or 0, usage.prompt_tokens)
     return {
-        "input_tokens": prompt,
+        "input_tokens": usage.prompt_tokens - cached,
         "cache_creation_input_tokens": 0,
-        "cache_read_input_tokens": 0,
-        "output_tokens": completion,
+        "cache_read_input_tokens": cached,
+        "output_tokens": usage.completion_tokens,
     }
 
 

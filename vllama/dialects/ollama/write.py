@@ -185,12 +185,14 @@ class OllamaWriter(ABC):
         if timings.prompt_ms is not None and timings.predicted_ms is not None:
             prompt_ns = int(timings.prompt_ms * 1e6)
             eval_ns = int(timings.predicted_ms * 1e6)
+        cached = usage.cached_tokens
         return {
             "done_reason": "length" if tally.finish_reason == "length" else "stop",
             **self._extra(),
             "total_duration": max(1, now_ns - self._started_ns),
             "load_duration": max(1, self._loaded_ns - self._started_ns),
             "prompt_eval_count": usage.prompt_tokens,
+            **({} if cached is None else {"prompt_eval_cached_count": cached}),
             "prompt_eval_duration": max(1, prompt_ns),
             # an answer that ends at once has made the token that ends it
             "eval_count": usage.completion_tokens or int(tally.finish_reason == "stop"),

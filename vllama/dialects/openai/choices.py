@@ -54,16 +54,22 @@ class Totals:
         self.identity: tuple[str | None, int | None] | None = None
         self.prompt_tokens = 0
         self.completion_tokens = 0
+        self.cached_tokens: int | None = None
 
-    def add(self, usage: Usage, *, prompt: bool) -> dict[str, int]:
+    def add(self, usage: Usage, *, prompt: bool) -> dict[str, Any]:
         """Add a part's tokens, those of its `prompt` only once; return OpenAI's usage object."""
         self.prompt_tokens += usage.prompt_tokens if prompt else 0
         self.completion_tokens += usage.completion_tokens
-        return {
+        if prompt and usage.cached_tokens is not None:
+            self.cached_tokens = (self.cached_tokens or 0) + usage.cached_tokens
+        total: dict[str, Any] = {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
             "total_tokens": self.prompt_tokens + self.completion_tokens,
         }
+        if self.cached_tokens is not None:
+            total["prompt_tokens_details"] = {"cached_tokens": self.cached_tokens}
+        return total
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,7 +102,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
             self.totals.identity = (chunk.id, chunk.created)
         chunk.id, chunk.created = self.totals.identity
 
-    def add(self, usage: Usage) -> dict[str, int]:
+    def add(self, usage: Usage) -> dict[str, Any]:
         """Add its tokens; return the usage of all parts so far."""
         return self.totals.add(usage, prompt=self.new_prompt)
 

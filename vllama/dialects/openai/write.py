@@ -15,7 +15,7 @@ from vllama.chat.engine.events import Choice, Chunk, Event
 from vllama.chat.event_template import EventTemplate
 from vllama.chat.framing import DONE, frame_event
 from vllama.chat.logprobs import tidy
-from vllama.chat.reply import EVENT_STREAM, ReplyOptions, Tally
+from vllama.chat.reply import EVENT_STREAM, ReplyOptions, Tally, find_cached_tokens
 from vllama.dialects.errors import make_openai_error
 from vllama.dialects.openai.choices import Part
 from vllama.dialects.openai.whole import FINGERPRINT
@@ -46,6 +46,9 @@ class StreamWriter:
             if not self._options.include_usage or part is not None:
                 return b""
             self._usage_sent = True
+            if find_cached_tokens(chunk.usage) is None and tally.usage.cached_tokens is not None:
+                # older versions of llama-server tell it in their timings only
+                chunk.usage, event.changed = tally.usage_object, True
         self._last = chunk
         if part is not None:
             part.identify(chunk)
@@ -90,6 +93,8 @@ class StreamWriter:
         value = msgspec.json.decode(event.payload)
         known = {"id": chunk.id, "object": chunk.object, "created": chunk.created}
         value |= {name: given for name, given in known.items() if given is not None}
+        if chunk.usage is not None:
+            value["usage"] = chunk.usage
         if chunk.choices is not None:
             sent = {choice.get("index") or 0: choice for choice in value["choices"]}
             value["choices"] = [_put(choice, sent[choice.index]) for choice in chunk.choices]

@@ -203,7 +203,7 @@ def _detail(usage: Mapping[str, Any], group: str, name: str) -> int:
 
 def _usage(tally: Tally) -> dict[str, Any]:
     given = tally.usage_object
-    cached = _detail(given, "prompt_tokens_details", "cached_tokens")
+    cached = tally.usage.cached_tokens or 0
     thought = _detail(given, "completion_tokens_details", "reasoning_tokens")
     return {
         "input_tokens": given["prompt_tokens"],

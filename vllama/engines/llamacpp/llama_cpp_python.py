@@ -166,9 +166,11 @@ def read_logged_usage(lines: Sequence[str]) -> EngineUsage | None:
     evaluated = together or 1
     if cached is not None and int(cached[2]) != evaluated:
         return None  # the line is of another generation, or this one drafts tokens
+    from_cache = int(cached[1]) if cached else 0
     return EngineUsage(
-        prompt_tokens=evaluated + (int(cached[1]) if cached else 0),
+        prompt_tokens=evaluated + from_cache,
         completion_tokens=alone + 1 if together else alone,
+        prompt_tokens_details={"cached_tokens": from_cache},
     )
 
 

@@ -145,6 +145,7 @@ class Vllm:
             # how long running answers may take after the first TERM; vllama has waited before
             argv += ["--shutdown-timeout", str(DRAIN_S)]
             argv += ["--disable-access-log-for-endpoints", "/health,/metrics,/v1/models"]
+            argv += ["--enable-prompt-tokens-details"]  # how many of them were cached
         if not has_flag(given, "--max-model-len"):
             argv += ["--max-model-len", str(settings.context_length)]
         if settings.parallel and not has_flag(given, SEQUENCES):
