@@ -164,17 +164,24 @@ class Server:
     # -- engines ------------------------------------------------------------------------------
 
     def model(
-        self, name: str, *switches: str, once: bool = False, template: str | None = None
+        self,
+        name: str,
+        *switches: str,
+        once: bool = False,
+        template: str | None = None,
+        ranks: bool = False,
     ) -> str:
         """Make a model that the fake engine serves with `switches`; return its name.
 
-        `once`: only the first start has them. `template` None: the usual one.
+        `once`: only the first start has them. `template` None: the usual one. `ranks`: its file
+        says that it scores documents.
         """
         from tests.tiny import TEMPLATE, write_tiny_gguf
 
         path = self.models / f"{name}.gguf"
         if not path.exists():
-            write_tiny_gguf(path, n_ctx=4096, template=template or TEMPLATE)
+            more = (lambda writer: writer.add_uint32("llama.pooling_type", 4)) if ranks else None
+            write_tiny_gguf(path, n_ctx=4096, template=template or TEMPLATE, extra=more)
         path.with_suffix(".once" if once else ".args").write_text("\n".join(switches))
         return name
 

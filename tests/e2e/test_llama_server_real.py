@@ -415,3 +415,53 @@ def test_valid_schemas_that_llama_cpp_does_not_know_are_rewritten(native, schema
     body = {"model": MODEL, "messages": HI, "stream": False, "options": {"num_predict": 2}}
     status, reply = native.post("/api/chat", body | {"format": schema})
     assert status == 200, reply
+
+
+def test_cached_tokens_are_told(native, client):
+    text = "Count the seconds from one to a hundred, slowly."  # no other test begins so
+    messages = [{"role": "user", "content": text}]
+    body = {"model": MODEL, "messages": messages, "stream": False, "options": {"num_predict": 1}}
+    ask(native, body, "/api/chat")
+    again = ask(native, body, "/api/chat")
+    prompt, cached = again["prompt_eval_count"], again["prompt_eval_cached_count"]
+    assert 0 < cached < prompt
+    asked = {"model": MODEL, "messages": messages, "max_tokens": 1}
+    whole = client.chat.completions.create(**asked)
+    assert whole.usage.prompt_tokens_details.cached_tokens == cached
+    *_, last = client.chat.completions.create(
+        **asked, stream=True, stream_options={"include_usage": True}
+    )
+    assert (last.usage.prompt_tokens, last.usage.prompt_tokens_details.cached_tokens) == (
+        prompt, cached,
+    )  # fmt: skip
+    status, message = native.post("/v1/messages", asked)
+    assert (status, message["usage"]["cache_read_input_tokens"]) == (200, cached)
+    assert message["usage"]["input_tokens"] == prompt - cached
+    _, _, metrics = native.request("GET", "/metrics")
+    counted = re.search(rb'vllama_tokens_cached_total\{model="smollm2:135m"\} (\d+)', metrics)
+    assert int(counted[1]) >= 4 * cached
+
+
+def test_documents_are_ranked(serve, tmp_path):
+    """A model with random weights: its scores mean nothing, but they are the same every time."""
+    with serve(tmp_path) as server:
+        write_tiny_gguf(
+            server.models / "ranker.gguf",
+            n_ctx=512,
+            extra=lambda writer: writer.add_uint32("llama.pooling_type", 4),
+        )
+        documents = ["one", "the second document", "three words here"]
+        body = {"model": "ranker", "query": "which?", "documents": documents}
+        status, reply = server.post("/v1/rerank", body)
+        assert status == 200, reply
+        scores = [row["relevance_score"] for row in reply["results"]]
+        assert scores == sorted(scores, reverse=True) and len(set(scores)) == 3
+        for row in reply["results"]:
+            assert row["document"] == {"text": documents[row["index"]]}
+        assert reply["usage"]["total_tokens"] > 3
+        by_index = {row["index"]: row["relevance_score"] for row in reply["results"]}
+        pairs = {"model": "ranker", "text_1": "which?", "text_2": documents}
+        status, reply = server.post("/v1/score", pairs)
+        assert status == 200, reply
+        for number, row in enumerate(reply["data"]):
+            assert row["score"] == pytest.approx(by_index[number], abs=1e-3)

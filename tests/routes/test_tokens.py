@@ -1,4 +1,4 @@
-"""tokenize, detokenize, rerank."""
+"""tokenize, detokenize; rerank without a model for it."""
 
 import pytest
 
@@ -53,3 +53,6 @@ def test_rerank_says_that_it_cannot(server):
     assert reply["error"]["message"].startswith("cannot rerank with 'plain': no engine here can")
     assert server.post("/v1/rerank", {**body, "model": "nope"})[0] == 404
     assert server.post("/v1/rerank", {"query": "a"})[0] == 400
+    status, reply = server.post("/v1/score", {"model": "plain", "text_1": "a", "text_2": "b"})
+    assert status == 501
+    assert reply["error"]["message"].startswith("cannot score with 'plain': no engine here can")

@@ -25,7 +25,7 @@ def client(server):
 @pytest.fixture(scope="session")
 def more(server):
     """The models of this page."""
-    server.model("ranks")
+    server.model("ranks", ranks=True)
     server.model("hears")
     server.model("writes")
     return server
@@ -252,13 +252,36 @@ def test_long_inputs_are_cut_and_counted(server):
 # -- rerank -----------------------------------------------------------------------------------
 
 
-def test_rerank(more):
-    body = {"model": "ranks", "query": "a c", "documents": ["b", "a c", "c"], "top_n": 2}
-    status, reply = more.post("/v1/rerank", body)
+@pytest.mark.parametrize(
+    "path", ["/v1/rerank", "/v1/reranking", "/v2/rerank", "/rerank", "/reranking"]
+)
+def test_rerank(more, path):
+    body = {"model": "ranks", "query": "a c", "documents": ["b", "a c", {"text": "c"}], "top_n": 2}
+    status, reply = more.post(path, body)
     assert (status, reply["model"]) == (200, "ranks")
-    assert [(row["index"], row["relevance_score"]) for row in reply["results"]] == [
-        (1, 1.0), (2, 0.5),
-    ]  # fmt: skip
+    assert reply["results"] == [
+        {"index": 1, "relevance_score": 1.0, "document": {"text": "a c"}},
+        {"index": 2, "relevance_score": 0.5, "document": {"text": "c"}},
+    ]
+    status, reply = more.post(path, body | {"query": None})
+    assert status == 400 and "'query'" in reply["error"]["message"]
+
+
+def test_rerank_for_clients_of_text_embeddings_inference(more):
+    body = {"model": "ranks", "query": "a c", "texts": ["b", "a c"]}
+    assert more.post("/rerank", body) == (
+        200, [{"index": 1, "score": 1.0}, {"index": 0, "score": 0.0}],
+    )  # fmt: skip
+
+
+def test_score(more):
+    body = {"model": "ranks", "text_1": "a c", "text_2": ["b", "a c", "c"]}
+    status, reply = more.post("/v1/score", body)
+    assert (status, [row["score"] for row in reply["data"]]) == (200, [0.0, 1.0, 0.5])
+    status, reply = more.post("/score", body | {"text_1": ["a", "b", "c"]})
+    assert (status, [row["score"] for row in reply["data"]]) == (200, [0.0, 0.0, 1.0])
+    status, reply = more.post("/v1/score", body | {"text_1": ["a", "b"]})
+    assert status == 400 and "'text_1'" in reply["error"]["message"]
 
 
 @pytest.mark.parametrize(

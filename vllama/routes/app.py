@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+OPENAI_PATHS = ("/v1/", "/v2/", "/rerank", "/score")
+"""Beginnings of the paths whose errors have OpenAI's form."""
 MAX_LOGGED = 1000  # characters of a path, and of an error's text, that stand in the log
 
 
@@ -158,7 +160,7 @@ class App:
         if request.path.startswith("/v1/messages"):
             id_ = f"req_{make_seed(request)}"
             status, body = write_anthropic_error(error, request_id=id_)
-        elif request.path.startswith("/v1/"):
+        elif request.path.startswith(OPENAI_PATHS):
             status, body = write_openai_error(error)
         else:
             status, body = write_ollama_error(error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
-from vllama.routes import health, tokens
+from vllama.routes import health, rerank, tokens
 from vllama.routes.anthropic import messages
 from vllama.routes.ollama import chat, cloud, create, embed, generate, models
 from vllama.routes.openai import audio, completions, responses
@@ -52,7 +52,13 @@ ROUTES: Mapping[str, Methods] = {
     "/v1/responses": {"POST": responses.responses},
     "/v1/messages": {"POST": messages.messages},
     "/v1/messages/count_tokens": {"POST": messages.count_tokens},
-    "/v1/rerank": {"POST": tokens.rerank},
+    "/v1/rerank": {"POST": rerank.rerank},
+    "/v1/reranking": {"POST": rerank.rerank},
+    "/v2/rerank": {"POST": rerank.rerank},
+    "/rerank": {"POST": rerank.rerank},
+    "/reranking": {"POST": rerank.rerank},
+    "/v1/score": {"POST": rerank.score},
+    "/score": {"POST": rerank.score},
     "/v1/audio/transcriptions": {"POST": audio.transcriptions},
     "/v1/audio/translations": {"POST": audio.translations},
 }

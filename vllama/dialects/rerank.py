@@ -1,0 +1,198 @@
+"""Requests and answers of the routes that score texts: rerank, and score.
+
+Several forms share each route. Rerank: Jina's, Cohere's and vLLM's (`documents`, `results`), and
+that of text-embeddings-inference (`texts`, a bare array). Score is vLLM's: one text or several on
+the left, several on the right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from vllama.errors import BadRequest, UpstreamError
+
+_RERANK_FIELDS = (
+    "model", "query", "documents", "texts", "top_n", "top_k", "return_documents", "return_text",
+    "raw_scores", "rank_fields", "stream",
+)  # fmt: skip
+_SCORE_FIELDS = ("model", "text_1", "text_2", "queries", "documents", "items", "data_1", "data_2")
+_PAIRS = (
+    ("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2"),
+)  # fmt: skip
+
+
+class _Row(msgspec.Struct):
+    index: int
+    relevance_score: float
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int = 0
+    total_tokens: int = 0
+
+
+class _Answer(msgspec.Struct):
+    results: list[_Row]
+    usage: _Usage | None = None
+
+
+_decode = msgspec.json.Decoder(_Answer).decode
+
+
+class Rerank(msgspec.Struct, frozen=True, kw_only=True):
+    """A request to order documents. `top_n` None: all of them.
+
+    `bare`: the answer is the array that clients of text-embeddings-inference expect. `fields` is
+    the rest of the body, for the engine.
+    """
+
+    query: str
+    documents: tuple[Any, ...]
+    top_n: int | None = None
+    with_documents: bool = True
+    bare: bool = False
+    fields: Mapping[str, Any] = {}
+
+    def write(
+        self, scores: Sequence[float], *, model: str, identity: str, tokens: int
+    ) -> dict[str, Any] | list[dict[str, Any]]:
+        """Return the answer: the documents by falling score; equal ones keep their order."""
+        order = sorted(range(len(scores)), key=lambda number: -scores[number])[: self.top_n]
+        if self.bare:
+            return [
+                {"index": number, "score": scores[number], **self._text(number)} for number in order
+            ]
+        rows = [
+            {"index": number, "relevance_score": scores[number], **self._document(number)}
+            for number in order
+        ]
+        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+        return {
+            "id": identity, "object": "list", "model": model, "usage": usage, "results": rows,
+        }  # fmt: skip
+
+    def _text(self, number: int) -> dict[str, Any]:
+        return {"text": self.documents[number]} if self.with_documents else {}
+
+    def _document(self, number: int) -> dict[str, Any]:
+        document = self.documents[number]
+        value = {"text": document} if isinstance(document, str) else document
+        return {"document": value} if self.with_documents else {}
+
+
+class Score(msgspec.Struct, frozen=True, kw_only=True):
+    """A request for the scores of pairs of texts; `fields` as in `Rerank`.
+
+    One text on the left is compared with each on the right, else the two sides are of one length.
+    """
+
+    left: tuple[str, ...]
+    right: tuple[str, ...]
+    fields: Mapping[str, Any] = {}
+
+    def comparisons(self) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """Yield each query with the documents to score for it."""
+        if len(self.left) == 1:
+            yield self.left[0], self.right
+        else:
+            yield from ((one, (other,)) for one, other in zip(self.left, self.right, strict=True))
+
+    @staticmethod
+    def write(
+        scores: Sequence[float], *, model: str, identity: str, created_s: int, tokens: int
+    ) -> dict[str, Any]:
+        """Return the answer: the scores in the order of the pairs."""
+        return {
+            "id": identity,
+            "object": "list",
+            "created": created_s,
+            "model": model,
+            "data": [
+                {"index": number, "object": "score", "score": score}
+                for number, score in enumerate(scores)
+            ],
+            "usage": {"prompt_tokens": tokens, "total_tokens": tokens, "completion_tokens": 0},
+        }
+
+
+def parse_rerank(body: Mapping[str, Any]) -> Rerank:
+    """Parse a decoded body in any of the forms. Raises BadRequest."""
+    data = {name: value for name, value in body.items() if value is not None}
+    if not isinstance(data.get("query"), str):
+        raise BadRequest("Invalid type for 'query': expected a string.")
+    bare = "texts" in data and "documents" not in data
+    name = "texts" if bare else "documents"
+    documents = data.get(name)
+    if not isinstance(documents, list) or not documents:
+        raise BadRequest(f"Invalid type for '{name}': expected an array that is not empty.")
+    if not all(isinstance(item, str if bare else str | dict) for item in documents):
+        wanted = "strings" if bare else "strings or objects"
+        raise BadRequest(f"Invalid type for '{name}': expected {wanted}.")
+    top_n = data.get("top_n", data.get("top_k", 0))
+    if isinstance(top_n, bool) or not isinstance(top_n, int) or top_n < 0:
+        raise BadRequest("Invalid value for 'top_n': expected an integer >= 0.")
+    flag = "return_text" if bare else "return_documents"
+    with_documents = data.get(flag, not bare)
+    if not isinstance(with_documents, bool):
+        raise BadRequest(f"Invalid type for '{flag}': expected a boolean.")
+    return Rerank(
+        query=data["query"],
+        documents=tuple(documents),
+        top_n=top_n or None,
+        with_documents=with_documents,
+        bare=bare,
+        fields={name: value for name, value in data.items() if name not in _RERANK_FIELDS},
+    )
+
+
+def parse_score(body: Mapping[str, Any]) -> Score:
+    """Parse a decoded body. Raises BadRequest."""
+    data = {name: value for name, value in body.items() if value is not None}
+    names = next((pair for pair in _PAIRS if pair[0] in data and pair[1] in data), None)
+    if names is None:
+        raise BadRequest("Missing required parameter: 'text_1' and 'text_2'.")
+    left, right = (_texts(name, data[name]) for name in names)
+    if len(left) not in (1, len(right)):
+        raise BadRequest(
+            f"Invalid '{names[0]}': expected one text or as many as in '{names[1]}' "
+            f"({len(right)}), but got {len(left)}."
+        )
+    rest = {name: value for name, value in data.items() if name not in _SCORE_FIELDS}
+    return Score(left=left, right=right, fields=rest)
+
+
+def write_rerank_body(
+    query: str, documents: Sequence[Any], fields: Mapping[str, Any], model: str
+) -> dict[str, Any]:
+    """Return the body for an engine; it is asked for all scores, as texts where there is one."""
+    texts = [
+        item["text"] if isinstance(item, dict) and isinstance(item.get("text"), str) else item
+        for item in documents
+    ]
+    return {**fields, "model": model, "query": query, "documents": texts}
+
+
+def read_scores(body: bytes, count: int) -> tuple[list[float], int]:
+    """Return an engine's scores in the order of the documents, and the tokens that it read.
+
+    Raises UpstreamError if a document has no score.
+    """
+    try:
+        answer = _decode(body)
+    except (ValueError, RecursionError):
+        raise UpstreamError("the engine's scores are not what was expected") from None
+    scores = {row.index: row.relevance_score for row in answer.results}
+    if set(scores) != set(range(count)):
+        raise UpstreamError("the engine has not scored every document")
+    usage = answer.usage or _Usage()
+    return [scores[number] for number in range(count)], usage.total_tokens or usage.prompt_tokens
+
+
+def _texts(name: str, value: object) -> tuple[str, ...]:
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list) or not texts or not all(isinstance(one, str) for one in texts):
+        raise BadRequest(f"Invalid type for '{name}': expected a string or an array of strings.")
+    return tuple(texts)
