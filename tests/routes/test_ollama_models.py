@@ -140,16 +140,31 @@ def test_openai_models(server):
     reply = server.get("/v1/models")
     assert reply["object"] == "list"
     row = next(item for item in reply["data"] if item["id"] == "plain:latest")
-    assert row == {
-        "id": "plain:latest",
-        "object": "model",
-        "created": row["created"],
-        "owned_by": "library",
-    }
+    assert row == row | {"object": "model", "owned_by": "library", "context_length": 4096}
+    assert row["capabilities"] == ["completion"]
     assert server.get("/v1/models/plain")["id"] == "plain"
     status, reply = server.post("/v1/chat/completions", {"model": "nope", "messages": []})
     assert status == 404
     assert reply["error"]["type"] == "not_found_error"
+
+
+def test_openai_models_tell_their_state(server):
+    name = server.model("fleeting")
+    row = server.get(f"/v1/models/{name}")
+    assert (row["state"], row["context_length"], row["max_model_len"]) == ("not-loaded", 4096, 4096)
+    assert "loaded_context_length" not in row
+    status, _ = server.post("/api/generate", {"model": name, "options": {"num_ctx": 512}})
+    assert status == 200
+    row = server.get(f"/v1/models/{name}")
+    held = next(
+        each["context_length"]
+        for each in server.get("/api/ps")["models"]
+        if each["name"] == "fleeting:latest"
+    )
+    assert (row["state"], row["loaded_context_length"], row["max_model_len"]) == (
+        "loaded", held, held,
+    )  # fmt: skip
+    assert server.post("/api/generate", {"model": name, "keep_alive": 0})[0] == 200
 
 
 @pytest.mark.parametrize(

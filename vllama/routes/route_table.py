@@ -10,6 +10,7 @@ from vllama.routes.anthropic import messages
 from vllama.routes.ollama import chat, cloud, create, embed, generate, models
 from vllama.routes.openai import audio, completions, responses
 from vllama.routes.openai import chat as openai_chat
+from vllama.routes.openai import models as openai_models
 
 if TYPE_CHECKING:
     from vllama.http.request import Request
@@ -45,7 +46,7 @@ ROUTES: Mapping[str, Methods] = {
     "/api/generate": {"POST": generate.generate},
     "/api/embed": {"POST": embed.embed},
     "/api/embeddings": {"POST": embed.legacy_embed},
-    "/v1/models": {"GET": openai_chat.models},
+    "/v1/models": {"GET": openai_models.models},
     "/v1/chat/completions": {"POST": openai_chat.chat},
     "/v1/completions": {"POST": completions.completions},
     "/v1/embeddings": {"POST": openai_chat.embeddings},
@@ -79,7 +80,7 @@ WRITES = frozenset(
 )
 """The handlers that change what models there are, here or at a registry."""
 PREFIXES: tuple[tuple[str, Methods], ...] = (
-    ("/v1/models/", {"GET": openai_chat.model}),
+    ("/v1/models/", {"GET": openai_models.model}),
     ("/api/blobs/", {"HEAD": create.head_blob, "POST": create.upload_blob}),
     ("/api/user/keys/", {"DELETE": cloud.sign_out}),
 )

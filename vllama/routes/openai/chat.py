@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from functools import partial
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
 
 from vllama.chat.engine.fields import parse_effort, read_effort
 from vllama.dialects.ollama.embeddings import (
@@ -29,7 +28,7 @@ from vllama.dialects.openai.write import StreamWriter
 from vllama.engines.base import Mode
 from vllama.errors import CapabilityMissing
 from vllama.http.request import Request
-from vllama.models.types import Bundle, Capability
+from vllama.models.types import Capability
 from vllama.routes.affinity import hash_messages
 from vllama.routes.chat_pipeline import add_own_messages, prepare_turn
 from vllama.routes.embedding import check_inputs, embed_all
@@ -42,35 +41,6 @@ from vllama.upstream.pool import Upstream
 
 if TYPE_CHECKING:
     from vllama.routes.context import Gateway
-
-
-def make_row(bundle: Bundle) -> dict[str, object]:
-    """Return a model as OpenAI lists it."""
-    return {
-        "id": bundle.name,
-        "object": "model",
-        "created": int(bundle.modified_s),
-        "owned_by": get_owner(bundle.name),
-    }
-
-
-def get_owner(name: str) -> str:
-    """Return the namespace of a name: the part before the last one, `library` if there is none."""
-    parts = name.split("/")
-    return parts[-2] if len(parts) > 1 else "library"
-
-
-async def models(gateway: Gateway, request: Request) -> None:
-    """Serve `GET /v1/models`: list local models."""
-    rows = [make_row(bundle) for bundle, _ in await gateway.catalog.all()]
-    request.json(200, {"object": "list", "data": rows})
-
-
-async def model(gateway: Gateway, request: Request) -> None:
-    """Serve `GET /v1/models/{id}`: describe one model; an id may contain slashes."""
-    name = unquote(request.path.removeprefix("/v1/models/"))
-    entry = await find_v1_model(gateway, name)
-    request.json(200, make_row(entry.bundle) | {"id": name})
 
 
 async def chat(gateway: Gateway, request: Request) -> None:

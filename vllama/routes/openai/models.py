@@ -1,0 +1,77 @@
+"""OpenAI's list of models, with what clients of other servers look for in it.
+
+Beside OpenAI's four fields: `context_length` (OpenRouter's name) is what the model was made for,
+`max_model_len` (vLLM's) what a request may use now, `state` and `loaded_context_length` are those
+of LM Studio.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from vllama.engines.base import Mode
+from vllama.http.request import Request
+from vllama.models.types import Bundle, ModelInfo
+from vllama.routes.ollama.models import known_context, list_capabilities
+from vllama.routes.openai.common import find_v1_model
+from vllama.scheduler.views import Phase, View
+
+if TYPE_CHECKING:
+    from vllama.routes.context import Gateway
+
+LOADED, NOT_LOADED = "loaded", "not-loaded"
+
+
+def make_row(bundle: Bundle, info: ModelInfo | None, view: View | None) -> dict[str, object]:
+    """Return a model as it is listed; `view` is that of its instance, None if there is none."""
+    made_for = info.context_length if info is not None else None
+    row: dict[str, object] = {
+        "id": bundle.name,
+        "object": "model",
+        "created": int(bundle.modified_s),
+        "owned_by": get_owner(bundle.name),
+        "state": NOT_LOADED if view is None else describe_phase(view.state),
+        "capabilities": list_capabilities(info),
+    }
+    loaded = known_context(view.plan) if view is not None else 0
+    if made_for:
+        row["context_length"] = made_for
+    if loaded:
+        row["loaded_context_length"] = loaded
+    if loaded or made_for:
+        row["max_model_len"] = loaded or made_for
+    return row
+
+
+def describe_phase(phase: Phase) -> str:
+    """Return the state of a model that has an instance."""
+    return LOADED if phase is Phase.READY else str(phase)
+
+
+def get_owner(name: str) -> str:
+    """Return the namespace of a name: the part before the last one, `library` if there is none."""
+    parts = name.split("/")
+    return parts[-2] if len(parts) > 1 else "library"
+
+
+def find_views(gateway: Gateway) -> dict[str, View]:
+    """Return the instance of each model that has one; that for chats, where it has two."""
+    views = gateway.scheduler.views()
+    views.sort(key=lambda view: view.plan.settings.mode is Mode.CHAT)
+    return {view.name: view for view in views}
+
+
+async def models(gateway: Gateway, request: Request) -> None:
+    """Serve `GET /v1/models`: list local models."""
+    found, views = await gateway.catalog.all(), find_views(gateway)
+    rows = [make_row(bundle, info, views.get(bundle.name)) for bundle, info in found]
+    request.json(200, {"object": "list", "data": rows})
+
+
+async def model(gateway: Gateway, request: Request) -> None:
+    """Serve `GET /v1/models/{id}`: describe one model; an id may contain slashes."""
+    name = unquote(request.path.removeprefix("/v1/models/"))
+    entry = await find_v1_model(gateway, name)
+    view = find_views(gateway).get(entry.bundle.name)
+    request.json(200, make_row(entry.bundle, entry.info, view) | {"id": name})
