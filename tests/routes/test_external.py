@@ -123,3 +123,70 @@ def test_a_wrong_address_is_refused_at_once(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 2
     assert "not an http address" in done.stderr
+
+
+CALL = '{"name": "weather", "arguments": {"city": "Oslo"}}'
+SAID = f"<think>Where?</think>I look.<tool_call>{CALL}</tool_call>"
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+    },
+}
+
+
+def test_calls_and_thinking_that_it_leaves_in_the_text_are_found(tmp_path):
+    elsewhere = Elsewhere("--say", json.dumps(SAID))
+    asked = {"model": "org/big", **user(), "tools": [TOOL], "stream": False}
+    try:
+        with Server(tmp_path, "--upstream", elsewhere.url, fake=False) as server:
+            message = server.post("/api/chat", asked)[1]["message"]
+            assert (message["thinking"], message["content"]) == ("Where?", "I look.")
+            (call,) = message["tool_calls"]
+            assert call["function"]["name"] == "weather"
+            assert call["function"]["arguments"] == {"city": "Oslo"}
+            (choice,) = server.post("/v1/chat/completions", asked)[1]["choices"]
+            assert choice["finish_reason"] == "tool_calls"
+            assert choice["message"]["content"] == "I look."
+            # the server parses calls itself, for all that is known: it gets the tools as they are
+            assert elsewhere.stats()["bodies"][-1]["tools"] == [TOOL]
+            plain = server.post("/api/chat", asked | {"tools": []})[1]["message"]
+            assert plain["content"] == SAID.partition("</think>")[2]
+    finally:
+        elsewhere.stop()
+
+
+def test_what_the_settings_say_of_it_holds(tmp_path):
+    elsewhere = Elsewhere("--say", json.dumps(SAID))
+    (tmp_path / "config.toml").write_text(
+        f'[upstream_traits."{elsewhere.url}"]\n'
+        'tool_calls = "none"\nthinking = "parsed"\ncontext = "2k"\n'
+    )
+    try:
+        options = ("--upstream", elsewhere.url, "--config", str(tmp_path / "config.toml"))
+        with Server(tmp_path, *options, fake=False) as server:
+            shown = server.post("/api/show", {"model": "org/big"})[1]
+            assert shown["model_info"]["fake.context_length"] == 2048
+            assert "tools" not in shown["capabilities"]
+            asked = {"model": "org/big", **user(), "stream": False}
+            assert server.post("/api/chat", asked | {"tools": [TOOL]})[0] == 400
+            assert server.post("/api/chat", asked)[1]["message"]["content"] == SAID
+    finally:
+        elsewhere.stop()
+
+
+def test_each_server_is_asked_for_its_own_models(tmp_path):
+    servers = {name: Elsewhere("--model", name) for name in ("left", "right")}
+    options = [part for each in servers.values() for part in ("--upstream", each.url)]
+    try:
+        with Server(tmp_path, *options, fake=False) as server:
+            for _ in range(3):
+                for name in servers:
+                    asked = {"model": name, **user(), "stream": False}
+                    assert server.post("/api/chat", asked)[0] == 200
+            for name, each in servers.items():
+                assert {body["model"] for body in each.stats()["bodies"]} == {name}
+    finally:
+        for each in servers.values():
+            each.stop()

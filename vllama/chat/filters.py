@@ -47,8 +47,8 @@ def compose_filters(
     its prompt ended inside the thinking. `from_completion`: a chat was sent as a completion.
     """
     by_schema = isinstance(tools, Toolset) and tools.forced
-    scan = tools if by_schema or not traits.parses_tools else False
-    split = thinks and not traits.splits_reasoning
+    scan = tools if by_schema or not traits.parses_tools or traits.may_leave_calls else False
+    split = thinks and (not traits.splits_reasoning or traits.may_leave_thinking)
     filters: list[Filter] = [CompletionAsChat()] if from_completion else []
     if split or scan:
         filters.append(TextClassifier(split=split, opened=think_opened, scan=scan))
@@ -142,22 +142,29 @@ class CompletionAsChat:
 class TextClassifier:
     """Tells thinking, text and tool calls apart where the engine leaves all in one text."""
 
-    is_idle = False
-
     def __init__(self, *, split: bool, opened: bool, scan: Toolset | bool) -> None:
         """`split`: look for thinking, which the prompt has `opened` or not; `scan`: for calls."""
         self._split, self._opened, self._scan = split, opened, scan
         self._choices: dict[int, _ChoiceText] = {}
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether all choices are past their thinking, and no calls are looked for."""
+        return bool(self._choices) and all(text.is_plain for text in self._choices.values())
+
     def take(self, event: Event) -> None:
         """Move what is thinking or a call out of the text; hold back what may become either."""
         choices = event.chunk.choices
-        if not choices:
+        if not choices or self._is_plain(choices):
             return
         event.changed = event.silent = True
         for choice in choices:
             if not self._is_silent(choice):
                 event.silent = False
+
+    def _is_plain(self, choices: Sequence[Choice]) -> bool:
+        known = (self._choices.get(choice.index) for choice in choices)
+        return all(text is not None and text.is_plain for text in known)
 
     def _is_silent(self, choice: Choice) -> bool:
         """Change one choice; return whether it has nothing to say for now."""
@@ -194,6 +201,11 @@ class _ChoiceText:
     def __init__(self, *, split: bool, opened: bool, scan: Toolset | bool) -> None:
         self._splitter = ThinkSplitter(opened=opened, calls=bool(scan)) if split else None
         self._scanner = CallScanner(scan) if scan else None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all that still comes is text."""
+        return self._scanner is None and (self._splitter is None or self._splitter.is_over)
 
     def feed(self, text: str) -> tuple[str, str]:
         """Return (thinking, text) that are certain by now."""

@@ -63,6 +63,7 @@ def models_settings(config: Config) -> ModelsSettings:
         data_dir=config.data_dir,
         upstreams=config.upstreams,
         upstream_key=config.upstream_key,
+        upstream_traits=dict(config.upstream_traits),
         hf_endpoint=config.hf_endpoint,
         hf_token=config.hf_token,
         offline=config.hf_offline,

@@ -20,7 +20,9 @@ KV_CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", 
 
 
 def write_value(value: object) -> str:
-    """Write a value as a user would."""
+    """Write a value as a user would; a table within a table as `name=value name=value`."""
+    if isinstance(value, Mapping):
+        return " ".join(f"{name}={write_value(item)}" for name, item in value.items())
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -140,5 +142,30 @@ TIMEOUT = Kind(
     schema={"type": ["string", "number"]},
     write=write_duration,
     none="0",
+)
+UPSTREAM_TRAITS = Kind(
+    parse=parse.pairs("url=trait=value trait=value", parse.upstream_traits),
+    metavar="URL=TRAITS",
+    schema={
+        "anyOf": [
+            {
+                "type": "object",
+                "additionalProperties": {
+                    "type": "object",
+                    "additionalProperties": False,
+                    "properties": {
+                        "tool_calls": {"enum": ["parsed", "text", "none"]},
+                        "thinking": {"enum": ["parsed", "tags", "none"]},
+                        "context": CONTEXT.schema,
+                        "embeddings": SWITCH.schema,
+                        "images": SWITCH.schema,
+                    },
+                },
+            },
+            {"type": "string"},
+        ]
+    },
+    none="none",
+    is_table=True,
 )
 SIZE = Kind(parse=parse_bytes, metavar="SIZE", schema={"type": ["string", "integer"]})

@@ -6,11 +6,12 @@ import math
 import os
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from vllama.config import address
+from vllama.models.settings import UpstreamTraits
 from vllama.units import parse_keep_alive
 
 T = TypeVar("T")
@@ -158,6 +159,20 @@ def pairs(shape: str, value: Parser[T]) -> Callable[[str | Sequence[str]], objec
     return parse
 
 
+def upstream_traits(text: str) -> UpstreamTraits:
+    """Accept `name=value name=value`, with the fields of `UpstreamTraits`."""
+    found: dict[str, Any] = {}
+    for item in text.split():
+        name, equals, value = item.partition("=")
+        if name not in _UPSTREAM_TRAITS or not equals:
+            raise ValueError(f"'{item}' is not one of " + ", ".join(_UPSTREAM_TRAITS))
+        try:
+            found[name] = _UPSTREAM_TRAITS[name](value)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+    return UpstreamTraits(**found)
+
+
 def by_comma(text: str) -> list[str]:
     """Split `a, b`; empty items are dropped."""
     return [item.strip() for item in text.split(",") if item.strip()]
@@ -184,3 +199,12 @@ def host(text: str) -> address.Address:
     if parts.bad_port is not None:
         raise ValueError(f'no such port: "{parts.bad_port}"')
     return parts
+
+
+_UPSTREAM_TRAITS: Mapping[str, Parser[Any]] = {
+    "tool_calls": choice("parsed", "text", "none"),
+    "thinking": choice("parsed", "tags", "none"),
+    "context": context,
+    "embeddings": boolean,
+    "images": boolean,
+}

@@ -13,6 +13,7 @@ from pathlib import Path
 from vllama.config import address, kinds, parse
 from vllama.config.folders import default_data_dir, default_hf_home, default_models_dir
 from vllama.config.setting import Setting, setting
+from vllama.models.settings import UpstreamTraits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,6 +237,14 @@ class Config:
         example="sk-…",
         flag="--upstream-key",
         secret=True,
+        needs_restart=True,
+    )
+    upstream_traits: tuple[tuple[str, UpstreamTraits], ...] = setting(
+        (),
+        kinds.UPSTREAM_TRAITS,
+        "what an upstream, or one of its models, is like where it does not tell: tool_calls "
+        "(parsed, text, none), thinking (parsed, tags, none), context, embeddings, images",
+        example="http://127.0.0.1:8000=tool_calls=text thinking=tags",
         needs_restart=True,
     )
     flash_attention: bool | None = setting(

@@ -173,6 +173,9 @@ class Adapting(Protocol):
 class Attachable(Protocol):
     """An engine whose servers run already: vllama watches them but never starts or stops them."""
 
-    def attach(self) -> tuple[tuple[Endpoint, ...], str]:
-        """Return their endpoints, and the path that tells whether one of them answers."""
+    def attach(self, bundle: Bundle | None = None, /) -> tuple[tuple[Endpoint, ...], str]:
+        """Return the endpoints that have `bundle` (None: all), and the path that is polled.
+
+        An endpoint that answers there with any status below 500 lives.
+        """
         ...

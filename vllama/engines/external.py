@@ -23,11 +23,38 @@ from vllama.engines.base import (
 from vllama.engines.package_server import PARAMETERS
 from vllama.errors import ConfigError
 from vllama.hardware.types import Platform
-from vllama.models.types import Bundle, Format, ModelInfo
+from vllama.models.types import Bundle, Capability, Format, ModelInfo, UpstreamModel
 from vllama.supervise.spec import Endpoint, LaunchSpec
 
-# llama.cpp's server has this parameter under our name; all ignore names that they do not know
-LLAMA_SERVER = PARAMETERS | {"repeat_penalty": "repeat_penalty"}
+AT_ONCE = 4096  # requests; a server elsewhere has a queue of its own
+# a complete OpenAI server; what its parsers were told to find is not known
+UNKNOWN = Traits(
+    context_length=0,
+    max_concurrency=AT_ONCE,
+    parameters=PARAMETERS,
+    takes_prompt_lists=True,
+    takes_template_kwargs=True,
+    # a server without these routes answers 404, which the client is told
+    rerank_path="/v1/rerank",
+    transcription_path="/v1/audio/transcriptions",
+    translation_path="/v1/audio/translations",
+)
+# by the `owned_by` of a server's models; docs/reference/engines.md#upstreams
+KNOWN: Mapping[str, Traits] = {
+    "vllm": replace(
+        UNKNOWN,
+        keeps_call_schema=False,
+        silent_tool_choice="none",
+        takes_n=True,
+        takes_continue_final_message=True,
+        names_stop=True,
+        seed_bits=63,
+        request_id_header="x-request-id",
+    ),
+    "sglang": replace(UNKNOWN, takes_n=True, takes_continue_final_message=True),
+    # it has this parameter under our name; all servers ignore names that they do not know
+    "llamacpp": replace(UNKNOWN, parameters=PARAMETERS | {"repeat_penalty": "repeat_penalty"}),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,9 +97,12 @@ class External:
         """Refuse nothing: a server can serve what it lists."""
         return None
 
-    def attach(self) -> tuple[tuple[Endpoint, ...], str]:
-        """Return the endpoints, and the path that tells whether one of them answers."""
-        return self.endpoints, "/v1/models"
+    def attach(self, bundle: Bundle | None = None) -> tuple[tuple[Endpoint, ...], str]:
+        """Return the endpoints that have a model, and the path that tells whether one answers."""
+        model = bundle.upstream if bundle is not None else None
+        urls = {parse_upstream(url, None).url for url in model.urls} if model else set()
+        having = tuple(endpoint for endpoint in self.endpoints if endpoint.url in urls)
+        return having or self.endpoints, "/v1/models"
 
     def launch(
         self,
@@ -86,21 +116,20 @@ class External:
         raise ConfigError("cannot start an external server: it is only attached to")
 
     def traits(self, bundle: Bundle, settings: Settings) -> Traits:
-        """Declare a complete OpenAI server, whatever it really is."""
-        info = bundle.info
-        llama = info is not None and info.architecture == "llamacpp"
-        return Traits(
+        """Declare what is known of the server, and for the rest a complete OpenAI server."""
+        model = bundle.upstream or UpstreamModel()
+        capabilities = bundle.info.capabilities if bundle.info is not None else frozenset()
+        return replace(
+            KNOWN.get(model.owner, UNKNOWN),
             context_length=settings.context_length,
-            max_concurrency=settings.parallel or 4096,
+            max_concurrency=settings.parallel or AT_ONCE,
             model_name=bundle.hub_id,
-            parameters=LLAMA_SERVER if llama else PARAMETERS,
-            takes_images=True,
-            takes_prompt_lists=True,
-            takes_template_kwargs=True,
-            # a server without these routes answers 404, which the client is told
-            rerank_path="/v1/rerank",
-            transcription_path="/v1/audio/transcriptions",
-            translation_path="/v1/audio/translations",
+            takes_images=Capability.VISION in capabilities,
+            takes_audio=Capability.AUDIO in capabilities,
+            parses_tools=not model.tool_calls_in_text,
+            splits_reasoning=not model.thinking_in_text,
+            may_leave_calls=model.tool_calls_in_text is None,
+            may_leave_thinking=model.thinking_in_text is None,
         )
 
 

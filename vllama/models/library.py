@@ -346,7 +346,10 @@ def open_library(settings: ModelsSettings) -> Library:
     if settings.upstreams:
         from vllama.models.stores.upstream import UpstreamStore
 
-        stores = (UpstreamStore(settings.upstreams, settings.upstream_key), *stores)
+        upstreams = UpstreamStore(
+            settings.upstreams, settings.upstream_key, settings.upstream_traits
+        )
+        stores = (upstreams, *stores)
     if settings.data_dir is not None:
         stores = (LocalStore(settings.data_dir, stores), *stores)
 

@@ -6,10 +6,31 @@ Filled by `config`; nothing here reads the environment.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 HUB_ADDRESS = "https://huggingface.co"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpstreamTraits:
+    """What the user says of an upstream or of one of its models; None is "find out".
+
+    `tool_calls`: `parsed` by the server, left in the `text`, or `none`. `thinking`: the same with
+    `tags` for the text. `context` is in tokens. `embeddings`: it makes vectors and nothing else.
+    """
+
+    tool_calls: str | None = None
+    thinking: str | None = None
+    context: int | None = None
+    embeddings: bool | None = None
+    images: bool | None = None
+
+    def __str__(self) -> str:
+        values = ((each.name, getattr(self, each.name)) for each in fields(self))
+        return " ".join(
+            f"{name}={str(value).lower()}" for name, value in values if value is not None
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +39,8 @@ class ModelsSettings:
 
     `data_dir` is where vllama's own models and uploaded files lie; None: it keeps none.
     `hf_endpoint` None means https://huggingface.co. `hf_token` None lets huggingface_hub use the
-    login that `hf auth login` stored. `aliases` are the user's own names of hub models.
+    login that `hf auth login` stored. `upstream_traits` are by a server's URL or by a model's id on
+    it. `aliases` are the user's own names of hub models.
     `package_dirs` are the folders searched for models in Python packages; None means `sys.path`.
     `ollama_dirs` are stores of Ollama's: all are read, the first one is pulled into;
     `ollama_registry` is asked for library names, None: the hub is. `lmstudio_dirs` are LM
@@ -33,6 +55,7 @@ class ModelsSettings:
     data_dir: Path | None = None
     upstreams: tuple[str, ...] = ()
     upstream_key: str | None = None
+    upstream_traits: Mapping[str, UpstreamTraits] = field(default_factory=dict)
     hf_endpoint: str | None = None
     hf_token: str | None = None
     offline: bool = False

@@ -104,6 +104,21 @@ class ModelInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UpstreamModel:
+    """What is known of a model that another server runs: its settings say it, or the server does.
+
+    `urls` are the servers that have it, without `/v1`. `owner` is the word by which the server
+    names itself in its list of models (`vllm`, `llamacpp` …). `tool_calls_in_text` and
+    `thinking_in_text` tell whether the server leaves them there; None: unknown.
+    """
+
+    urls: tuple[str, ...] = ()
+    owner: str = ""
+    tool_calls_in_text: bool | None = None
+    thinking_in_text: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle:
     """A variant complete on disk: paths + what its store knows without reading the weights.
 
@@ -114,7 +129,8 @@ class Bundle:
     `info` is set by stores that know it without files.
     `messages` (role, content) and `system` come before a conversation; `template` (Go's, as in a
     Modelfile) makes the prompts in the place of the one in the model's file.
-    `base` is the name of the model that a created one was made from.
+    `base` is the name of the model that a created one was made from. `upstream` is set for the
+    models of servers that run already.
     `key` tells whether two names are one model: equal keys share one engine process.
     """
 
@@ -137,6 +153,7 @@ class Bundle:
     messages: tuple[Mapping[str, object], ...] = ()
     adapters: tuple[Path, ...] = ()
     info: ModelInfo | None = None
+    upstream: UpstreamModel | None = None
 
     @property
     def key(self) -> str:

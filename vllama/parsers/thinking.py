@@ -57,6 +57,11 @@ class ThinkSplitter:
         self._closings: tuple[str, ...] = _CLOSINGS
         self._harmony: HarmonySplitter | None = None
 
+    @property
+    def is_over(self) -> bool:
+        """Whether all that still comes is content."""
+        return self._state is _State.CONTENT
+
     def feed(self, text: str) -> tuple[str, str]:
         """Return (thinking, content) that are certain by now."""
         if self._harmony is not None:

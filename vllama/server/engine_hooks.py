@@ -81,7 +81,7 @@ class EngineHooks:
     def _start(self, plan: Plan) -> Process:
         engine = self._engine(plan)
         if isinstance(engine, Attachable):
-            return AttachedProcess(plan.bundle.name, *engine.attach())
+            return AttachedProcess(plan.bundle.name, *engine.attach(plan.bundle))
 
         def launch(endpoint: Endpoint) -> LaunchSpec:
             return engine.launch(

@@ -129,6 +129,9 @@ class Traits:
     # none; they must be there before the event with the `finish_reason`. None: they do not tell.
     logged_usage: Callable[[Sequence[str]], EngineUsage | None] | None = None
     splits_reasoning: bool = True  # thinking is in a field of its own; else vllama splits it off
+    # whether it was told to do these is not known, so vllama looks into the text as well
+    may_leave_calls: bool = False
+    may_leave_thinking: bool = False
     stops: Stops = Stops.LEFT_OUT
     names_stop: bool = False  # the stream names the stop sequence that ended it
     vector_style: VectorStyle = VectorStyle.POOLED

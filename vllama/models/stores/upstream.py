@@ -1,40 +1,59 @@
 """Models of servers that already run elsewhere (`--upstream`): listed from their `/v1/models`.
 
-Nothing of them lies on this disk, so a bundle of this store has no files and carries what the
-server told about the model. Blocking; an answer is kept for a few seconds.
+Nothing of them lies on this disk, so a bundle of this store has no files and carries what is
+known of the model: what the user's settings say, else what the server tells, else a guess that
+refuses nothing. Blocking; answers are kept for a while.
 """
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import closing
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
-from urllib.parse import urlsplit
 
-from vllama.models.limits import MOST_JSON_BYTES, decode_json
+from vllama.models.chat_templates import read_template_capabilities
 from vllama.models.ref import ModelRef
+from vllama.models.settings import UpstreamTraits
 from vllama.models.stores.base import compute_digest
-from vllama.models.types import Bundle, Capability, Format, ModelInfo
+from vllama.models.stores.upstream_server import ServerFacts, UpstreamServer
+from vllama.models.types import Bundle, Capability, Format, ModelInfo, UpstreamModel
 
 KEEP_S = 5.0
-TIMEOUT_S = 3.0
+FACTS_KEEP_S = 60.0
 SCHEME = "upstream:"
+# what a server may be able to do that does not tell: nothing is refused here
+ANYTHING = frozenset(
+    {Capability.COMPLETION, Capability.TOOLS, Capability.THINKING, Capability.VISION}
+)
+_EMBEDS = re.compile(r"(?i)embed|(?:^|[/_-])(?:bge|gte|e5)[_-]|minilm")
 
 
 class UpstreamStore:
-    """The models that the given servers list; `urls` without a trailing `/v1`."""
+    """The models that the given servers list.
+
+    `traits` are what the user says, by the URL of a server or the id of a model; a model's come
+    before its server's.
+    """
 
     name = "upstream"
 
-    def __init__(self, urls: Sequence[str], key: str | None) -> None:
-        self._urls = tuple(_root(url) for url in urls)
-        self._headers = {"authorization": f"Bearer {key}"} if key else {}
+    def __init__(
+        self,
+        urls: Sequence[str],
+        key: str | None,
+        traits: Mapping[str, UpstreamTraits] | None = None,
+    ) -> None:
+        self._servers = tuple(UpstreamServer(find_root(url), key) for url in urls)
+        self._traits = {_key(name): value for name, value in (traits or {}).items()}
         self._lock = threading.Lock()
         self._kept: tuple[float, list[Bundle]] = (0.0, [])
+        self._rows: dict[str, Sequence[Mapping[str, Any]]] = {}
+        self._facts: dict[str, tuple[float, ServerFacts]] = {}
+        self._shown: dict[tuple[str, str], tuple[float, Mapping[str, Any]]] = {}
 
     def list(self) -> list[Bundle]:
         """Return the models of all servers that answer; one model on several is one."""
@@ -43,12 +62,15 @@ class UpstreamStore:
             if time.monotonic() < until_s:
                 return list(bundles)
             found: dict[str, Bundle] = {}
-            for url in self._urls:
-                for row in self._models(url):
-                    bundle = _bundle(row)
-                    found.setdefault(bundle.name, bundle)
+            for server in self._servers:
+                rows = server.list_models()
+                if rows is not None:
+                    self._rows[server.url] = rows
+                for row in rows or ():
+                    if row["id"] not in found:
+                        found[row["id"]] = self._describe(server, row)
             # a server that is away for a moment does not take its models along
-            bundles = list(found.values()) or bundles
+            bundles = [self._place(bundle) for bundle in found.values()] or bundles
             self._kept = (time.monotonic() + KEEP_S, bundles)
             return list(bundles)
 
@@ -65,28 +87,61 @@ class UpstreamStore:
         """Return why a model elsewhere is not deleted."""
         return "it lies on another server", "remove it there"
 
-    def _models(self, url: str) -> Sequence[Mapping[str, Any]]:
-        # the standard library's client: it is asked while streams run, and this one is cheap
-        where = urlsplit(url)
-        kind = HTTPSConnection if where.scheme == "https" else HTTPConnection
-        try:
-            with closing(kind(where.netloc, timeout=TIMEOUT_S)) as connection:
-                connection.request("GET", f"{where.path}/v1/models", headers=self._headers)
-                answer = connection.getresponse()
-                if answer.status != 200:
-                    return ()
-                rows = decode_json(answer.read(MOST_JSON_BYTES))["data"] or ()
-        except (OSError, HTTPException, ValueError, KeyError, TypeError):
-            return ()
-        return [row for row in rows if isinstance(row, dict) and isinstance(row.get("id"), str)]
+    def _place(self, bundle: Bundle) -> Bundle:
+        """Note which servers have a model: all but those that have listed theirs without it."""
+        assert bundle.upstream is not None
+        urls = tuple(
+            server.url
+            for server in self._servers
+            if server.url not in self._rows
+            or any(row["id"] == bundle.hub_id for row in self._rows[server.url])
+        )
+        return replace(bundle, upstream=replace(bundle.upstream, urls=urls))
+
+    def _describe(self, server: UpstreamServer, row: Mapping[str, Any]) -> Bundle:
+        name: str = row["id"]
+        now_s = time.monotonic()
+        until_s, facts = self._facts.get(server.url, (0.0, ServerFacts()))
+        if now_s >= until_s:
+            facts = server.describe()
+            self._facts[server.url] = (now_s + FACTS_KEEP_S, facts)
+        shown: Mapping[str, Any] = {}
+        if facts.shows:
+            until_s, shown = self._shown.get((server.url, name), (0.0, {}))
+            if now_s >= until_s:
+                shown = server.show(name)
+                self._shown[server.url, name] = (now_s + FACTS_KEEP_S, shown)
+        said = self._traits.get(_key(server.url)) or UpstreamTraits()
+        if own := self._traits.get(_key(name)):
+            said = _overlay(said, own)
+        return _bundle(row, facts, shown, said)
 
 
-def _bundle(row: Mapping[str, Any]) -> Bundle:
-    """Return a row of `/v1/models` as a bundle; vLLM and llama-server tell more than the name."""
+def _bundle(
+    row: Mapping[str, Any], facts: ServerFacts, shown: Mapping[str, Any], said: UpstreamTraits
+) -> Bundle:
     name: str = row["id"]
-    meta = row.get("meta") if isinstance(row.get("meta"), dict) else {}
-    assert isinstance(meta, dict)
-    context = row.get("max_model_len") or meta.get("n_ctx")
+    meta = _table(row.get("meta"))
+    owner = str(row.get("owned_by") or "")
+    info = _read_shown(shown) if shown else ModelInfo(architecture=owner or "unknown")
+    context = (
+        said.context
+        or _number(row.get("max_model_len"))
+        or _number(_table(facts.props.get("default_generation_settings")).get("n_ctx"))
+        or _number(meta.get("n_ctx"))
+        or _number(facts.info.get("context_length"))
+        or info.context_length
+    )
+    embedding_length = info.embedding_length or _number(meta.get("n_embd"))
+    capabilities = _capabilities(name, facts, info.capabilities if shown else None, said)
+    arch = info.architecture
+    numbers = {"context_length": context, "embedding_length": embedding_length}
+    metadata = {
+        "general.architecture": arch,
+        "general.basename": name,
+        **info.metadata,
+        **{f"{arch}.{key}": value for key, value in numbers.items() if value},
+    }
     created = row.get("created")
     return Bundle(
         name=name if ":" in PurePosixPath(name).name else f"{name}:latest",
@@ -94,27 +149,106 @@ def _bundle(row: Mapping[str, Any]) -> Bundle:
         format=Format.REMOTE,
         path=Path(f"{SCHEME}{name}"),
         files=(),
-        size_bytes=int(meta.get("size") or 0),
+        size_bytes=_number(meta.get("size")) or 0,
         digest=compute_digest([(name, "", 0)]),
         modified_s=float(created) if isinstance(created, int | float) else 0.0,
         hub_id=name,
-        info=ModelInfo(
-            architecture=str(row.get("owned_by") or "unknown"),
-            parameter_count=meta.get("n_params"),
-            context_length=context if isinstance(context, int) else None,
-            # the list does not tell: nothing is refused here that the server may be able to do
-            capabilities=frozenset(
-                {
-                    Capability.COMPLETION,
-                    Capability.TOOLS,
-                    Capability.THINKING,
-                    Capability.VISION,
-                }
-            ),
+        info=replace(
+            info,
+            parameter_count=info.parameter_count or _number(meta.get("n_params")),
+            context_length=context,
+            embedding_length=embedding_length,
+            capabilities=capabilities,
+            metadata=metadata,
+        ),
+        upstream=UpstreamModel(
+            owner=owner,
+            tool_calls_in_text=_in_text(said.tool_calls, facts.info, "tool_call_parser"),
+            thinking_in_text=_in_text(said.thinking, facts.info, "reasoning_parser"),
         ),
     )
 
 
-def _root(url: str) -> str:
+def _capabilities(
+    name: str,
+    facts: ServerFacts,
+    shown: frozenset[Capability] | None,
+    said: UpstreamTraits,
+) -> frozenset[Capability]:
+    """Return what a model can do: as the user says, the server, or, in the end, its name."""
+    embeds = said.embeddings
+    if embeds is None and shown is None:
+        embeds = facts.only_embeds or _EMBEDS.search(name) is not None
+    if embeds:
+        return frozenset({Capability.EMBEDDING})
+    found = set(shown or ANYTHING)
+    if embeds is False and Capability.EMBEDDING in found:
+        found = set(ANYTHING)
+    if facts.props:
+        template = facts.props.get("chat_template")
+        modalities = _table(facts.props.get("modalities"))
+        found -= {Capability.THINKING, Capability.VISION}
+        found |= read_template_capabilities(str(template or ""), "") & {Capability.THINKING}
+        found |= {Capability.VISION} if modalities.get("vision") else set()
+        found |= {Capability.AUDIO} if modalities.get("audio") else set()
+    for capability, wanted in (
+        (Capability.TOOLS, None if said.tool_calls is None else said.tool_calls != "none"),
+        (Capability.THINKING, None if said.thinking is None else said.thinking != "none"),
+        (Capability.VISION, said.images),
+    ):
+        if wanted is not None:
+            found = found | {capability} if wanted else found - {capability}
+    return frozenset(found)
+
+
+def _in_text(said: str | None, info: Mapping[str, Any], parser: str) -> bool | None:
+    """Tell whether calls, or thinking, stay in the text; SGLang names its `parser` for them."""
+    if said is not None:
+        return said in ("text", "tags")
+    return not info[parser] if parser in info else None
+
+
+def _read_shown(shown: Mapping[str, Any]) -> ModelInfo:
+    """Read an answer of Ollama's `/api/show`."""
+    details, metadata = _table(shown.get("details")), dict(_table(shown.get("model_info")))
+    arch = str(metadata.get("general.architecture") or details.get("family") or "unknown")
+    words = shown.get("capabilities")
+    named = {str(word) for word in words} if isinstance(words, list) else set()
+    known = frozenset(each for each in Capability if each.value in named)
+    level = details.get("quantization_level")
+    return ModelInfo(
+        architecture=arch,
+        parameter_count=_number(metadata.get("general.parameter_count")),
+        quant=level if isinstance(level, str) and level else None,
+        context_length=_number(metadata.get(f"{arch}.context_length")),
+        embedding_length=_number(metadata.get(f"{arch}.embedding_length")),
+        capabilities=known or ANYTHING,
+        metadata=metadata,
+    )
+
+
+def _overlay(below: UpstreamTraits, above: UpstreamTraits) -> UpstreamTraits:
+    """Return traits of which those of `above` win where it has them."""
+    values = {name: getattr(above, name) for name in UpstreamTraits.__slots__}
+    return replace(below, **{name: value for name, value in values.items() if value is not None})
+
+
+def _table(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _number(value: object) -> int | None:
+    """Return a whole number above zero that a server told, None if it is not one."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 2**63:
+        return None
+    return value
+
+
+def _key(name: str) -> str:
+    """Return the key of a setting: of a URL its root, of a model's id the id."""
+    return find_root(name).lower() if "://" in name else name.lower()
+
+
+def find_root(url: str) -> str:
     """Return the address that `/v1/models` is put after."""
     return (url if "://" in url else f"http://{url}").rstrip("/").removesuffix("/v1")

@@ -1,0 +1,232 @@
+"""What is known of the models of servers that run already. Answers recorded where that is said."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from vllama.config.parse import upstream_traits
+from vllama.models.info import build_model_info
+from vllama.models.ref import ModelRef
+from vllama.models.stores.upstream import ANYTHING, UpstreamStore
+from vllama.models.types import Capability
+
+EMBEDS = frozenset({Capability.EMBEDDING})
+# llama-server (xllamacpp 0.2.7), cut to what is read
+LLAMA_ROW = {
+    "id": "smollm2",
+    "object": "model",
+    "created": 1795383939,
+    "owned_by": "llamacpp",
+    "meta": {"n_ctx": 1024, "n_ctx_train": 8192, "n_embd": 576, "n_params": 134515008,
+             "size": 96576768},
+}  # fmt: skip
+PROPS = {
+    "default_generation_settings": {"n_ctx": 1024},
+    "total_slots": 2,
+    "modalities": {"vision": False, "video": False, "audio": False},
+    "chat_template": "{% for message in messages %}{{ message['content'] }}{% endfor %}",
+}
+NO_EMBEDDINGS = (501, {"error": {"code": 501, "message": "Start it with `--embeddings`"}})
+BAD_POOLING = (
+    400,
+    {"error": {"code": 400, "message": "Pooling type 'none' is not OAI compatible"}},
+)
+# the fields that vLLM 0.32 has in its list
+VLLM_ROW = {"id": "org/big", "owned_by": "vllm", "root": "/models/big", "max_model_len": 32768}
+
+Answer = tuple[int, Any]
+
+
+@contextmanager
+def serving(*rows: Mapping[str, Any], **routes: Answer) -> Iterator[str]:
+    """Serve `/v1/models` with `rows`, and routes by `METHOD_path` with "__" for "/"."""
+    answers = {"GET /v1/models": (200, {"object": "list", "data": list(rows)})}
+    answers |= {name.replace("_", " ", 1).replace("__", "/"): a for name, a in routes.items()}
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.rfile.read(int(self.headers.get("content-length") or 0))
+            status, value = answers.get(f"{self.command} {self.path}", (404, {"error": "none"}))
+            data = json.dumps(value).encode()
+            self.send_response(status)
+            self.send_header("content-length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def do_POST(self) -> None:
+            self.do_GET()
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def only(url: str, **traits: str) -> Any:
+    """Return the only model of a server, with traits by the server's URL."""
+    said = {url: upstream_traits(" ".join(f"{k}={v}" for k, v in traits.items()))}
+    (bundle,) = UpstreamStore([url], None, said if traits else None).list()
+    return bundle
+
+
+def test_a_server_that_tells_nothing_is_refused_nothing() -> None:
+    with serving({"id": "big", "owned_by": "me"}) as url:
+        bundle = only(url)
+    assert bundle.info.capabilities == ANYTHING
+    assert bundle.upstream.urls == (url,)
+    assert bundle.upstream.tool_calls_in_text is None
+    assert bundle.upstream.thinking_in_text is None
+    assert build_model_info(bundle.info) == {
+        "general.architecture": "me",
+        "general.basename": "big",
+    }
+
+
+def test_the_context_is_in_the_model_info_under_the_architecture() -> None:
+    with serving(VLLM_ROW) as url:
+        shown = build_model_info(only(url).info)
+    assert shown["general.architecture"] == "vllm"
+    assert shown["vllm.context_length"] == 32768
+
+
+def test_llama_server_tells_its_slots_context_and_template() -> None:
+    with serving(LLAMA_ROW, GET___props=(200, PROPS), POST___v1__embeddings=NO_EMBEDDINGS) as url:
+        info = only(url).info
+    assert info.capabilities == {Capability.COMPLETION, Capability.TOOLS}
+    assert (info.context_length, info.embedding_length) == (1024, 576)
+    thinking = PROPS | {
+        "chat_template": "{{ '<think>' }}{{ '</think>' }}",
+        "modalities": {"vision": True, "audio": True},
+    }
+    with serving(
+        LLAMA_ROW, GET___props=(200, thinking), POST___v1__embeddings=NO_EMBEDDINGS
+    ) as url:
+        found = only(url).info.capabilities
+    assert {Capability.THINKING, Capability.VISION, Capability.AUDIO} <= found
+
+
+def test_a_llama_server_started_for_embeddings_has_an_embedding_model() -> None:
+    with serving(LLAMA_ROW, GET___props=(200, PROPS), POST___v1__embeddings=BAD_POOLING) as url:
+        assert only(url).info.capabilities == EMBEDS
+
+
+def test_a_server_without_a_chat_route_has_embedding_models() -> None:
+    refused = (405, {"detail": "Method Not Allowed"})
+    with serving(VLLM_ROW, GET___v1__embeddings=refused) as url:
+        assert only(url).info.capabilities == EMBEDS
+    with serving(
+        VLLM_ROW, GET___v1__embeddings=refused, GET___v1__chat__completions=refused
+    ) as url:
+        assert only(url).info.capabilities == ANYTHING
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["text-embedding-3-small", "nomic-embed-text", "Qwen/Qwen3-Embedding-0.6B", "BAAI/bge-m3",
+     "intfloat/e5-large", "thenlper/gte-base", "all-minilm", "embeddinggemma"],
+)  # fmt: skip
+def test_an_embedding_model_is_known_by_its_name(name: str) -> None:
+    with serving({"id": name, "owned_by": "organization_owner"}) as url:
+        assert only(url).info.capabilities == EMBEDS
+
+
+@pytest.mark.parametrize("name", ["qwen3", "phage5-chat", "Imbed", "the-bigger-one"])
+def test_other_names_are_of_chat_models(name: str) -> None:
+    with serving({"id": name, "owned_by": "organization_owner"}) as url:
+        assert only(url).info.capabilities == ANYTHING
+
+
+def test_sglang_names_its_parsers() -> None:
+    told = {"model_path": "q", "context_length": 4096, "tool_call_parser": "qwen25"}
+    row = {"id": "q", "owned_by": "sglang"}
+    with serving(row, GET___server_info=(200, told | {"reasoning_parser": None})) as url:
+        bundle = only(url)
+    assert bundle.info.context_length == 4096
+    assert bundle.upstream.tool_calls_in_text is False
+    assert bundle.upstream.thinking_in_text is True
+    with serving(row, GET___get_server_info=(200, told | {"is_embedding": True})) as url:
+        assert only(url).info.capabilities == EMBEDS
+
+
+def test_ollama_describes_each_model() -> None:
+    shown = {
+        "details": {"family": "qwen3", "quantization_level": "Q4_K_M"},
+        "model_info": {"general.architecture": "qwen3", "qwen3.context_length": 40960},
+        "capabilities": ["completion", "tools", "thinking", "something new"],
+    }
+    with serving(
+        {"id": "qwen3:8b", "owned_by": "library"},
+        GET___api__version=(200, {"version": "0.40.0"}),
+        POST___api__show=(200, shown),
+    ) as url:
+        info = only(url).info
+    assert (info.architecture, info.quant, info.context_length) == ("qwen3", "Q4_K_M", 40960)
+    assert info.capabilities == {Capability.COMPLETION, Capability.TOOLS, Capability.THINKING}
+    assert build_model_info(info)["qwen3.context_length"] == 40960
+
+
+def test_what_the_user_says_comes_first() -> None:
+    with serving(VLLM_ROW) as url:
+        bundle = only(url, tool_calls="text", thinking="none", context="8k", images="false")
+        assert only(url, embeddings="true").info.capabilities == EMBEDS
+    assert bundle.info.context_length == 8192
+    assert bundle.info.capabilities == {Capability.COMPLETION, Capability.TOOLS}
+    assert bundle.upstream.tool_calls_in_text is True
+    assert bundle.upstream.thinking_in_text is False
+    with serving({"id": "my-embedder", "owned_by": "me"}) as url:
+        assert only(url, embeddings="false").info.capabilities == ANYTHING
+
+
+def test_what_is_said_of_a_model_comes_before_what_is_said_of_its_server() -> None:
+    with serving(VLLM_ROW, {"id": "small", "owned_by": "vllm"}) as url:
+        traits = {
+            f"{url}/v1/": upstream_traits("context=1000 tool_calls=text"),
+            "SMALL": upstream_traits("context=2000"),
+        }
+        big, small = UpstreamStore([url], None, traits).list()
+    assert (big.info.context_length, small.info.context_length) == (1000, 2000)
+    assert big.upstream.tool_calls_in_text and small.upstream.tool_calls_in_text
+
+
+def test_a_model_is_only_on_the_servers_that_list_it() -> None:
+    with serving({"id": "a"}, {"id": "both"}) as one, serving({"id": "b"}, {"id": "both"}) as two:
+        away = "http://127.0.0.1:9"  # may have any of them, when it comes back
+        store = UpstreamStore([one, two, away], None)
+        found = {bundle.hub_id: bundle.upstream for bundle in store.list()}
+    urls = {name: model.urls for name, model in found.items() if model is not None}
+    assert urls == {"a": (one, away), "both": (one, two, away), "b": (two, away)}
+
+
+def test_an_answer_of_the_wrong_kind_is_as_good_as_none() -> None:
+    page = (200, ["a", "page"])
+    with serving(
+        {"id": "odd", "owned_by": 7, "max_model_len": True, "meta": "x", "created": "now"},
+        GET___props=page,
+        GET___server_info=page,
+        GET___api__version=(200, {"version": 3}),
+    ) as url:
+        info = only(url).info
+    assert (info.context_length, info.capabilities) == (None, ANYTHING)
+
+
+def test_names_are_found_in_any_case() -> None:
+    with serving(VLLM_ROW) as url:
+        store = UpstreamStore([url], None)
+        for name in ("org/big", "ORG/Big", "org/big:latest"):
+            found = store.find(ModelRef.parse(name))
+            assert found is not None and found.hub_id == "org/big"
