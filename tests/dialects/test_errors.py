@@ -44,7 +44,7 @@ ENGINE = [
     (500, b'{"error":{"message":"could not broadcast input array","type":"internal_server_error"}}', UpstreamError, 502, "could not broadcast input array"),
     (501, b'{"error":{"code":501,"message":"This server does not support embeddings","type":"not_supported_error"}}', CapabilityMissing, 400, "This server does not support embeddings"),
     (503, b'{"error":{"code":503,"message":"Loading model","type":"unavailable_error"}}', UpstreamError, 503, "Loading model"),
-    (429, b"slow down", UpstreamError, 503, "slow down"),
+    (429, b"slow down", UpstreamError, 429, "slow down"),
     (401, b'{"detail":"Invalid API key"}', UpstreamError, 502, "Invalid API key"),
     (401, b'{"error":"Unauthorized"}', UpstreamError, 502, "Unauthorized"),
 ]  # fmt: skip

@@ -118,7 +118,7 @@ def clean_engine_error(status: int, body: bytes) -> VllamaError:
         return CapabilityMissing(text or "the engine does not support this request")
     if not text or text.lower() == "internal server error":
         text = f"the engine failed with status {status} and gave no reason"
-    return UpstreamError(text, status=503 if status in (429, 503) else 502)
+    return UpstreamError(text, status=status if status in (429, 503) else 502)
 
 
 def _text(error: VllamaError) -> str:
