@@ -47,7 +47,7 @@ def test_two_servers_of_llama_cpp(tmp_path):
     arguments = (MODEL, "--engines", "llama.cpp,llama-server", "--max-tokens", "12")
     status, told = verify(tmp_path, *arguments, paths=f"llama-server={engine_at()}")
     check_numbers(told)
-    assert status == (0 if told["agreement"] >= told["min_agreement"] else 1)
+    assert status == 0, told["reason"]  # the weights are the same, whatever the texts are
     assert [one["engine"] for one in told["engines"]] == ["llama.cpp", "llama-server"]
 
 
@@ -69,5 +69,5 @@ def test_vllm_and_llama_cpp(environment, tmp_path):  # noqa: F811
     engines = f"vllm={folder},llama.cpp={MODEL}"
     status, told = verify(tmp_path, "--engines", engines, paths=f"vllm={environment}")
     check_numbers(told)
-    assert status == (0 if told["agreement"] >= told["min_agreement"] else 1)
+    assert status == 0, told["reason"]  # the weights are the same, whatever the texts are
     assert [one["format"] for one in told["engines"]] == ["safetensors", "gguf"]

@@ -1,11 +1,12 @@
 """The verdict over all prompts, and its table."""
 
 import json
+import math
 
 import pytest
 
 from vllama.verify.answer import Answer, Token
-from vllama.verify.report import COLUMNS, percent, report, shorten, table
+from vllama.verify.report import COLUMNS, judge, percent, report, shorten, table
 
 
 def answer(*pieces, logprobs=None, top=None):
@@ -51,3 +52,55 @@ def test_percent(share, text):
 def test_shorten():
     assert shorten("a\n b") == "a b"
     assert len(shorten("word " * 30)) == 32
+
+
+def verdict(a, b, *, min_agreement=None, max_kl=0.02):
+    told = report(["p"], [a], [b])
+    return judge(told, min_agreement=min_agreement, max_kl=max_kl)
+
+
+def distribution(**odds):
+    """Return log probabilities of pieces, the likeliest first."""
+    return {piece.encode(): math.log(share) for piece, share in odds.items()}
+
+
+def chosen(piece, top):
+    """Return an answer of one token, which was chosen from `top`."""
+    return answer(piece, logprobs=[top[piece.encode()]], top=top)
+
+
+def test_equal_weights_agree_though_a_close_call_parts_the_texts():
+    a = chosen("x", distribution(x=0.41, y=0.40, z=0.1))
+    b = chosen("y", distribution(y=0.41, x=0.40, z=0.1))
+    agrees, reason = verdict(a, b)
+    assert agrees and "nats" in reason and "text" not in reason
+    assert not verdict(a, b, min_agreement=0.5)[0]  # who asks for the text, gets it
+    assert not verdict(a, b, max_kl=0.0001)[0]
+
+
+def test_other_probabilities_do_not_agree_though_the_texts_are_the_same():
+    a = chosen("x", distribution(x=0.9, y=0.05))
+    b = chosen("x", distribution(x=0.4, y=0.35))
+    assert not verdict(a, b)[0]
+
+
+def test_one_wide_gap_among_many_tokens_does_not_agree():
+    sure = distribution(x=0.5, y=0.49)
+    equal = [answer(*"abcdefgh", logprobs=[-0.1] * 8, top=sure)] * 20
+    a, b = chosen("x", distribution(x=0.8, y=0.1)), chosen("y", distribution(y=0.8, x=0.1))
+    told = report(["p"] * 21, [*equal, a], [*equal, b])
+    assert told["wide_gaps"] == 1
+    agrees, reason = judge(told, min_agreement=None, max_kl=1.0)
+    assert not agrees and "1 of the first differences" in reason
+
+
+def test_choices_of_which_the_other_engine_did_not_think_do_not_agree():
+    a, b = chosen("x", distribution(x=0.5, v=0.5)), chosen("y", distribution(y=0.5, w=0.5))
+    assert not verdict(a, b)[0]
+
+
+def test_without_log_probabilities_the_text_counts():
+    same, other = Answer(text=b"abcd", cut=False), Answer(text=b"abxx", cut=False)
+    assert verdict(same, same)[0] and verdict(same, other)[0]
+    assert not verdict(same, other, min_agreement=0.6)[0]
+    assert not verdict(same, Answer(text=b"xxxx", cut=False))[0]

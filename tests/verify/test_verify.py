@@ -40,7 +40,10 @@ def test_the_same_answers(home):
     home.env["VLLAMA_API_KEY"] = "secret"  # its own server wants it too
     done = verify(home, name, "--engines", "fake,fake", "--max-tokens", "5")
     assert done.returncode == 0, done.stderr
-    assert "They agree: 100 %" in done.stdout and "2 of 2 the same" in done.stdout
+    assert (
+        "They agree: 100 % of the text is the same" in done.stdout
+        and "2 of 2 the same" in done.stdout
+    )
     assert "prompts answered" in done.stderr
 
 

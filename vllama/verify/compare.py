@@ -27,7 +27,7 @@ class Difference:
     its characters. `a` and `b` are what each engine chose ("" where it ended). `gap_a` is by how
     much, in log probability, the first engine preferred its own choice to the other's, `gap_b` the
     reverse; None: that is not among the likeliest it told. Small gaps: a close call, that rounding
-    decides.
+    decides. `is_unforeseen`: neither choice was among the likeliest tokens of the other engine.
     """
 
     token: int | None
@@ -36,6 +36,7 @@ class Difference:
     b: str
     gap_a: float | None = None
     gap_b: float | None = None
+    is_unforeseen: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,13 +141,15 @@ def _difference(a: Answer, b: Answer, common: int) -> Difference:
     one, other = _token_at(a, common), _token_at(b, common)
     if one and other and one.start == other.start:
         piece_a, piece_b = a.piece(one), b.piece(other)
+        gap_a, gap_b = _gap(a, one, piece_b), _gap(b, other, piece_a)
         return Difference(
             token=before,
             character=_characters(a.text[: one.start]),
             a=_shown(piece_a),
             b=_shown(piece_b),
-            gap_a=_gap(a, one, piece_b),
-            gap_b=_gap(b, other, piece_a),
+            gap_a=gap_a,
+            gap_b=gap_b,
+            is_unforeseen=gap_a is gap_b is None and bool(one.top and other.top),
         )
     start = common
     while start and a.text[start - 1] >= 0x80:  # not in the middle of a character

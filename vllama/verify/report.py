@@ -8,18 +8,46 @@ from statistics import fmean
 from typing import Any
 
 from vllama.verify.answer import Answer
-from vllama.verify.compare import Comparison, compare
+from vllama.verify.compare import Comparison, Difference, compare
 
 COLUMNS = ("PROMPT", "AGREED", "FIRST DIFFERENCE", "|ΔLOGPROB|", "MAX", "KL")
 NOTHING = "-"
+DEFAULT_AGREEMENT = 0.5
 SHOWN = 32
+WIDE_GAP = 1.0
+"""Nats: a first difference at which an engine preferred its choice by more is no close call. Equal
+weights in two engines differ by up to 0.6 there (docs/guide/verify.md)."""
+
+
+def judge(
+    told: Mapping[str, Any], *, min_agreement: float | None, max_kl: float
+) -> tuple[bool, str]:
+    """Return whether two engines agree, and why, as the end of a sentence.
+
+    Distributions are compared where both engines tell log probabilities: a close call may go
+    either way, and then greedy texts part though the weights are equal. Where one does not, there
+    is only the text. A `min_agreement` that was asked for holds as well.
+    """
+    share, kl, wide = told["agreement"], told["kl_mean"], told["wide_gaps"]
+    least = DEFAULT_AGREEMENT if min_agreement is None and kl is None else min_agreement
+    agrees, reasons = True, []
+    if kl is not None:
+        agrees = kl <= max_kl and not wide
+        reasons.append(f"their probabilities differ by {kl:.4f} nats (at most {max_kl:g})")
+        if wide:
+            reasons.append(f"{wide} of the first differences are no close call")
+    if least is not None:
+        agrees = agrees and share >= least
+        reasons.append(f"{percent(share)} of the text is the same (at least {percent(least)})")
+    return agrees, ", ".join(reasons)
 
 
 def report(prompts: Sequence[str], a: Sequence[Answer], b: Sequence[Answer]) -> dict[str, Any]:
     """Compare the answers to each prompt; return plain values.
 
     Shares are from 0 to 1, log probabilities natural, divergences in nats; what an engine does
-    not tell is None. `agreement` is the mean over the prompts.
+    not tell is None. `agreement` is the mean over the prompts; `wide_gaps` counts those whose first
+    difference is no close call.
     """
     pairs = list(zip(a, b, strict=True))
     found = [compare(one, other) for one, other in pairs]
@@ -32,6 +60,9 @@ def report(prompts: Sequence[str], a: Sequence[Answer], b: Sequence[Answer]) -> 
         "agreement": fmean(row["agreement"] for row in rows),
         "text_agreement": fmean(row["text_agreement"] for row in rows),
         "same_answers": sum(row["difference"] is None for row in rows),
+        "wide_gaps": sum(
+            each.difference is not None and _is_wide(each.difference) for each in found
+        ),
         **_numbers(
             [value for each in deltas for value in each.logprobs],
             [value for each in deltas for value in each.divergences],
@@ -52,6 +83,12 @@ def _row(prompt: str, a: Answer, b: Answer, comparison: Comparison) -> dict[str,
         "difference": asdict(difference) if difference else None,
         **_numbers(deltas.logprobs, deltas.divergences),
     }
+
+
+def _is_wide(difference: Difference) -> bool:
+    """Tell whether an engine was sure of its choice, so that rounding cannot have made it."""
+    gaps = [gap for gap in (difference.gap_a, difference.gap_b) if gap is not None]
+    return max(gaps) > WIDE_GAP if gaps else difference.is_unforeseen
 
 
 def _numbers(logprobs: Sequence[float], divergences: Sequence[float]) -> dict[str, Any]:

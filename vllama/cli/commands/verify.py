@@ -26,13 +26,13 @@ Examples:
   vllama verify smollm2:135m --engines llama.cpp,llama-server --prompts mine.jsonl --json
 
 Each engine is started in turn by a server of its own, and answers the same prompts, greedily. The
-exit code is 0 if they agree, 1 if they agree less than --min-agreement, 3 if they cannot be
-compared.
+exit code is 0 if they agree, 1 if they do not, 3 if they cannot be compared. They agree if their
+probabilities do (--max-kl), or, where an engine tells none, their texts (--min-agreement).
 """
 
 MAX_TOKENS = 32
 CONTEXT = 4096
-MIN_AGREEMENT = 0.5
+MAX_KL = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +69,25 @@ def verify(
         int, typer.Option("--ctx", min=1, metavar="N", help="Context in tokens.")
     ] = CONTEXT,
     min_agreement: Annotated[
-        float,
+        float | None,
         typer.Option(
             "--min-agreement",
             min=0,
             max=1,
             metavar="SHARE",
-            help="Agreement below which the exit code is 1.",
+            help="Share of the text that has to be the same. "
+            "[0.5 where an engine tells no log probabilities]",
         ),
-    ] = MIN_AGREEMENT,
+    ] = None,
+    max_kl: Annotated[
+        float,
+        typer.Option(
+            "--max-kl",
+            min=0,
+            metavar="NATS",
+            help="How far the probabilities may differ, by the mean KL divergence.",
+        ),
+    ] = MAX_KL,
     as_json: AsJson = False,
 ) -> int:
     """Check whether two engines give the same answers."""
@@ -85,7 +95,7 @@ def verify(
     from vllama.cli.output import show_json
     from vllama.errors import VerifyFailed, VllamaError
     from vllama.verify.ask import BUILT_IN, parse_prompts
-    from vllama.verify.report import report
+    from vllama.verify.report import judge, report
 
     sides = parse_sides(engines, model)
     prompts = parse_prompts(file.read(), getattr(file, "name", "-")) if file else BUILT_IN
@@ -103,12 +113,14 @@ def verify(
             error.message, hint=error.hint
         ) from error  # 1 would mean that they do not agree
     result = report(prompts, *answers)
-    agrees = result["agreement"] >= min_agreement
+    agrees, reason = judge(result, min_agreement=min_agreement, max_kl=max_kl)
     result = {
         "ok": agrees,
+        "reason": reason,
         "engines": described,
         "max_tokens": max_tokens,
         "min_agreement": min_agreement,
+        "max_kl": max_kl,
         **result,
     }
     if as_json:
@@ -241,7 +253,7 @@ def ask_side(
 def show(result: Mapping[str, Any]) -> None:
     """Print the table, and below it what it means."""
     from vllama.cli.output import say, show_table
-    from vllama.verify.report import COLUMNS, percent, table
+    from vllama.verify.report import COLUMNS, table
 
     for letter, one in zip("ab", result["engines"], strict=True):
         form = " ".join(str(one[key]) for key in ("format", "quantization") if one[key])
@@ -251,5 +263,4 @@ def show(result: Mapping[str, Any]) -> None:
     show_table(COLUMNS, table(result))
     say()
     verdict = "They agree" if result["ok"] else "They do NOT agree"
-    least = f"at least {percent(result['min_agreement'])} was asked for"
-    say(f"{verdict}: {percent(result['agreement'])} ({least}).")
+    say(f"{verdict}: {result['reason']}.")
