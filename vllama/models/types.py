@@ -107,8 +107,8 @@ class ModelInfo:
 class UpstreamModel:
     """What is known of a model that another server runs: its settings say it, or the server does.
 
-    `urls` are the servers that have it, without `/v1`. `owner` is the word by which the server
-    names itself in its list of models (`vllm`, `llamacpp` …). `tool_calls_in_text` and
+    `urls` are the servers that have it, without `/v1`. `owner` is the `owned_by` of its row in the
+    server's list, by which the programs of servers can be told. `tool_calls_in_text` and
     `thinking_in_text` tell whether the server leaves them there; None: unknown.
     """
 
