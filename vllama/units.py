@@ -197,7 +197,7 @@ def rfc3339_utc(time_ns: int) -> str:
 def rfc3339_local(time_s: float) -> str:
     """Write a Unix time in seconds in the local offset; `math.inf` is the year 2262."""
     moment = datetime.fromtimestamp(min(time_s, FOREVER_EPOCH_S), UTC).astimezone()
-    return moment.isoformat(timespec="microseconds")
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def parse_rfc3339(text: str) -> float:

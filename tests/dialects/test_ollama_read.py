@@ -10,14 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllama.chat.request import ChatRequest, EmbedRequest, GenerateRequest, Message, ToolCall
+from vllama.chat.request import ChatRequest, GenerateRequest, Message, ToolCall
 from vllama.dialects.ollama.read import (
     check_raw,
     parse_chat,
-    parse_embed,
     parse_generate,
-    parse_legacy_embed,
-    parse_model_field,
 )
 from vllama.errors import BadRequest
 
@@ -273,62 +270,7 @@ def test_only_the_prompt_may_be_asked_for() -> None:
     assert not parse_chat(body(model="m", _debug_render_only=None)).debug_render_only
 
 
-@pytest.mark.parametrize(
-    ("given_", "inputs"),
-    [(None, ()), ("", ()), ("a", ("a",)), ([], ()), (["a", ""], ("a", "")), ([""], ("",))],
-)
-def test_embed_inputs(given_: object, inputs: tuple[str, ...]) -> None:
-    request = parse_embed(body(model="m", input=given_, dimensions=4, truncate=False))
-    assert request == EmbedRequest(model="m", inputs=inputs, dimensions=4, truncate=False)
-
-
-@pytest.mark.parametrize("given_", [1, {"a": 1}, [1], ["a", None], True])
-def test_embed_wrong_input(given_: object) -> None:
-    with pytest.raises(BadRequest, match=r"^invalid input type$"):
-        parse_embed(body(model="m", input=given_))
-
-
-def test_legacy_embed() -> None:
-    assert parse_legacy_embed(body(model="m", prompt="p")) == EmbedRequest(
-        model="m", inputs=("p",), truncate=False, legacy=True
-    )
-    assert parse_legacy_embed(body(model="m")).inputs == ()
-
-
-def test_langchain_embeds_with_options_that_are_null() -> None:
-    options = {"num_ctx": None, "mirostat": None, "temperature": None}
-    assert parse_embed(body(model="m", input=["a"], options=options)).options == options
-
-
-@pytest.mark.parametrize(
-    ("fields", "result"),
-    [
-        ({"model": "m"}, {"model": "m"}),
-        ({"name": "n"}, {"model": "n", "name": "n"}),
-        ({"model": "m", "name": "n"}, {"model": "m", "name": "n"}),
-        ({"Name": "n", "Verbose": True}, {"model": "n", "name": "n", "verbose": True}),
-        ({}, {"model": ""}),
-        ({"model": None, "stream": None}, {"model": ""}),
-        ({"source": "a", "destination": "b"}, {"model": "", "source": "a", "destination": "b"}),
-    ],
-)
-def test_model_field(fields: dict[str, object], result: dict[str, object]) -> None:
-    assert parse_model_field(body(**fields)) == result
-
-
-def test_model_field_without_name() -> None:
-    assert parse_model_field(body(name="n"), allow_name=False)["model"] == ""
-
-
-@pytest.mark.parametrize("fields", [{"model": 1}, {"name": []}, {"stream": "x"}, {"source": 1}])
-def test_model_field_errors(fields: dict[str, object]) -> None:
-    with pytest.raises(BadRequest, match="json: cannot unmarshal"):
-        parse_model_field(body(**fields))
-
-
-@pytest.mark.parametrize(
-    "parse", [parse_chat, parse_generate, parse_embed, parse_legacy_embed, parse_model_field]
-)
+@pytest.mark.parametrize("parse", [parse_chat, parse_generate])
 def test_missing_body(parse: Callable[[bytes], object]) -> None:
     with pytest.raises(BadRequest, match=r"^missing request body$"):
         parse(b"")
@@ -383,7 +325,7 @@ BODIES = st.dictionaries(KEYS, JSON | st.lists(st.dictionaries(KEYS, JSON), max_
 @given(BODIES)
 def test_only_bad_request_ever(fields: dict[str, object]) -> None:
     data = json.dumps(fields).encode()
-    for parse in (parse_chat, parse_generate, parse_embed, parse_legacy_embed, parse_model_field):
+    for parse in (parse_chat, parse_generate):
         try:
             parse(data)
         except BadRequest as error:

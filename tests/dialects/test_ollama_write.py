@@ -379,12 +379,14 @@ def test_load() -> None:
 
 def test_embed() -> None:
     vector = finish_vector([0.5])
-    assert json.loads(write_embed("m", [vector], total_ns=5, load_ns=0, prompt_tokens=3)) == {
+    assert json.loads(write_embed("m", [vector], total_ns=5, load_ns=2, prompt_tokens=3)) == {
         "model": "m",
         "embeddings": [[1]],
         "total_duration": 5,
-        "load_duration": 1,
+        "load_duration": 2,
         "prompt_eval_count": 3,
     }
+    nothing = {"model": "m", "embeddings": []}  # Go leaves out numbers that are 0
+    assert json.loads(write_embed("m", [], total_ns=0, load_ns=0, prompt_tokens=0)) == nothing
     assert write_legacy_embed([vector]) == b'{"embedding":[1]}'
     assert write_legacy_embed([]) == b'{"embedding":[]}'

@@ -239,7 +239,7 @@ def check_recognised(server):
     write_tiny_gguf(server.models / "unlabelled.gguf", template=None, tokens=tokens)
     ends = {"logit_bias": {str(354 + len(tokens)): 100}}
     name = "unlabelled"
-    shown = server.post("/api/show", {"model": name})[1]
+    shown = server.post("/api/show", {"model": name, "plan": True})[1]
     assert shown["vllama"]["template"] == "llama 4, recognised by its tokens"
     assert "template: llama 4, recognised by its tokens" in shown["vllama"]["reasons"]
     assert shown["capabilities"] == ["completion"]
@@ -278,7 +278,7 @@ def test_a_template_is_recognised_by_its_tokens(real):
 
 def test_bare_text_is_warned_of(real):
     write_tiny_gguf(real.models / "bare.gguf", template=None)
-    shown = real.post("/api/show", {"model": "bare"})[1]
+    shown = real.post("/api/show", {"model": "bare", "plan": True})[1]
     assert shown["vllama"]["template"].startswith("none, and none recognised")
     body = {"model": "bare", "stream": False, "options": {"num_predict": 1}}
     chat = real.post("/api/chat", body | {"messages": [{"role": "user", "content": "Hi"}]})[1]

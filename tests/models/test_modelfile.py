@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 
 from tests.facts import INFO, bundle
 from vllama.errors import BadRequest
-from vllama.models.modelfile import Modelfile, format_modelfile, format_parameters, parse_modelfile
+from vllama.models.modelfile import (
+    BARE_TEMPLATE,
+    Modelfile,
+    format_modelfile,
+    format_parameters,
+    parse_modelfile,
+)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +86,7 @@ def test_errors_name_the_line(text, says):
 def settings_of(own, order: Modelfile) -> bool:
     return (
         order.system == own.system
-        and order.template == own.template
+        and order.template == (own.template or BARE_TEMPLATE)
         and order.messages == own.messages
         and order.parameters == own.parameters
         and order.license == own.license

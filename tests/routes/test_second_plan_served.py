@@ -38,7 +38,7 @@ def test_a_shorter_context_is_announced_and_serves(server):
     said = "second plan: a context of 2048 tokens instead of 4096, because the first failed: no mem"
     assert said in found["cause"]
     assert said in server.output
-    shown = server.post("/api/show", {"model": name})[1]["vllama"]
+    shown = server.post("/api/show", {"model": name, "plan": True})[1]["vllama"]
     assert shown["loaded"] and said in shown["reasons"][0]
     done = subprocess.run(
         [sys.executable, "-m", "vllama", "ps"],

@@ -58,9 +58,10 @@ def now_ns() -> int:
 
 @lru_cache(maxsize=256)
 def _beginning(status: int, content_type: bytes) -> bytes:
-    """Return the first lines of a head."""
+    """Return the first lines of a head; an answer without a body may be without a type."""
     reason = _REASONS.get(status, b"-")
-    return b"HTTP/1.1 %d %b\r\ncontent-type: %b\r\n" % (status, reason, content_type)
+    line = b"HTTP/1.1 %d %b\r\n" % (status, reason)
+    return line + (b"content-type: %b\r\n" % content_type if content_type else b"")
 
 
 class BodyTooLarge(BadRequest):

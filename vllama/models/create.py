@@ -17,10 +17,17 @@ from pathlib import Path
 import msgspec
 
 from vllama.chat.go_template_prompt import parse_go_template
-from vllama.errors import BadModelFile, BadRequest, ModelNotFound, VllamaError
+from vllama.errors import (
+    BadModelFile,
+    BadRequest,
+    InvalidModelRef,
+    ModelNotFound,
+    VllamaError,
+)
 from vllama.models.gguf.header import GgufHeader, read_header
 from vllama.models.gguf.lora import check_adapter, is_adapter
 from vllama.models.library import Library
+from vllama.models.modelfile import BARE_TEMPLATE
 from vllama.models.quant import UNQUANTISED, find_quant
 from vllama.models.ref import HUB_HOST, Kind, ModelRef, is_cloud
 from vllama.models.stores.base import sum_real_sizes
@@ -65,7 +72,7 @@ def create(library: Library, recipe: Recipe, tell: Tell = lambda status: None) -
         check_adapter(path, info)
     adapters = recipe.adapters or base.adapters
     template = recipe.template if recipe.template is not None else base.template
-    if template == info.chat_template:
+    if template == (info.chat_template or BARE_TEMPLATE):
         template = None  # what `show --modelfile` gave: the model's own
     if template and template != base.template:
         parse_go_template(template)
@@ -106,7 +113,8 @@ def check_copy_name(destination: str) -> str:
     try:
         return check_new_name(destination)
     except BadRequest as error:
-        raise BadRequest(f'destination "{destination}" is invalid', hint=error.hint) from None
+        text = f'destination "{destination}" is invalid'
+        raise InvalidModelRef(text, hint=error.hint) from None
 
 
 def make_no_source_error(name: str, error: ModelNotFound) -> ModelNotFound:
@@ -122,10 +130,10 @@ def check_new_name(text: str) -> str:
     try:
         ref = ModelRef.parse(text)
     except BadRequest:
-        raise BadRequest("invalid model name", hint="write name[:tag]") from None
+        raise InvalidModelRef("invalid model name", hint="write name[:tag]") from None
     taken = ref.kind is Kind.PATH or ref.host == HUB_HOST or is_cloud(ref)
     if taken or len(ref.tag) > MAX_TAG:
-        raise BadRequest(
+        raise InvalidModelRef(
             "invalid model name", hint="write name[:tag]: paths, hub and cloud names are taken"
         )
     # two segments look like a hub repository, but here they are a namespace and a name
@@ -199,7 +207,7 @@ def choose_quant(library: Library, base: Bundle, wanted: str | None) -> str | No
     if has == quant:
         return None
     if base.format is not Format.GGUF or has not in UNQUANTISED:
-        raise BadRequest("quantization is only supported for F16 and F32 models")
+        raise BadRequest("quantization is only supported for F16, BF16 and F32 models")
     return quant
 
 

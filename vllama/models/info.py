@@ -8,6 +8,8 @@ See docs/reference/ollama-api.md#show, #capabilities, #details.
 
 from __future__ import annotations
 
+import math
+from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -26,7 +28,6 @@ from vllama.models.quant import get_file_type_name
 from vllama.models.safetensors import read_folder
 from vllama.models.types import Bundle, Capability, Format, ModelInfo
 
-_ARRAY_SHOWN = 5  # /api/show empties longer arrays unless `verbose`
 _BOS_BY_DEFAULT = frozenset({"llama3", "llama-v3", "llama-bpe", "tekken"})
 _CONTROL = frozenset({2, 3})  # unknown, control (llama.h, enum llama_token_type)
 _HIDDEN = frozenset({"general.name", "tokenizer.chat_template"})
@@ -196,8 +197,11 @@ def format_parameter_count(count: int | None) -> str:
     return f"{count / 1000:.0f}K" if count >= 1000 else str(count)
 
 
-def build_details(bundle: Bundle, info: ModelInfo) -> dict[str, object]:
-    """Return the object `build_details` of `/api/tags`, `/api/ps` and `/api/show`."""
+def build_details(bundle: Bundle, info: ModelInfo, *, lengths: bool = True) -> dict[str, object]:
+    """Return the object `details` of `/api/tags`, `/api/ps` and `/api/show`.
+
+    Only the first two have the `lengths`.
+    """
     view: dict[str, object] = {
         "parent_model": bundle.base or "",
         "format": bundle.format.value,
@@ -206,9 +210,9 @@ def build_details(bundle: Bundle, info: ModelInfo) -> dict[str, object]:
         "parameter_size": format_parameter_count(info.parameter_count),
         "quantization_level": info.quant or bundle.quant or "unknown",
     }
-    if info.context_length:
+    if lengths and info.context_length:
         view["context_length"] = info.context_length
-    if info.embedding_length:
+    if lengths and info.embedding_length:
         view["embedding_length"] = info.embedding_length
     return view
 
@@ -219,23 +223,38 @@ def read_projector_info(path: Path) -> dict[str, object]:
 
 
 def build_model_info(info: ModelInfo, verbose: bool = False) -> dict[str, object]:
-    """Return the object `build_model_info` of `/api/show`.
+    """Return the object `model_info` of `/api/show`.
 
-    `verbose` keeps long arrays; those that the reader skipped are read from the file now.
+    Arrays are null without `verbose`; those that the reader skipped are read from the file now.
     """
     view: dict[str, object] = {}
-    for key, value in info.metadata.items():
+    for key, value in sorted(info.metadata.items()):
         if key in _HIDDEN:
             continue
         if isinstance(value, LongArray):
-            view[key] = value.load() if verbose else []
-        elif isinstance(value, list) and len(value) > _ARRAY_SHOWN and not verbose:
-            view[key] = []
+            view[key] = value.load() if verbose else None
+        elif isinstance(value, list):
+            view[key] = [_shortened(item) for item in value] if verbose else None
         else:
-            view[key] = value
+            view[key] = _shortened(value)
     if info.parameter_count is not None:
         view["general.parameter_count"] = info.parameter_count
     return view
+
+
+def _shortened(value: object) -> object:
+    """Return a number with the fewest digits that mean the same float32, as Go writes one."""
+    if not isinstance(value, float) or not math.isfinite(value):
+        return value
+    if value.is_integer():
+        return int(value)
+    if array("f", [value])[0] != value:
+        return value
+    return next(
+        number
+        for digits in range(1, 18)
+        if array("f", [number := float(f"{value:.{digits}g}")])[0] == value
+    )
 
 
 def _template(meta: Mapping[str, object]) -> str | None:

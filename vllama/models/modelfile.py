@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from vllama.errors import BadRequest
 from vllama.models.types import Bundle, ModelInfo
 
+BARE_TEMPLATE = "{{ .Prompt }}"
+"""What Ollama shows for a model without a template."""
 NAME_WIDTH = 30
 ROLES = ("system", "user", "assistant")
 KEYWORDS = (
@@ -161,17 +163,17 @@ def format_modelfile(bundle: Bundle, info: ModelInfo) -> str:
     if not bundle.base and bundle.projector:
         lines.append(f"FROM {bundle.projector}")
     lines += [f"ADAPTER {path}" for path in bundle.adapters]
-    if template := bundle.template or info.chat_template:
-        lines.append(f"TEMPLATE {_block(template)}")
+    if template := bundle.template or info.chat_template or BARE_TEMPLATE:
+        lines.append(f"TEMPLATE {_quoted(template)}")
     if bundle.system:
-        lines.append(f"SYSTEM {_block(bundle.system)}")
+        lines.append(f"SYSTEM {_quoted(bundle.system)}")
     for name, value in _each_value(bundle.parameters):
         text = _quoted(value) if isinstance(value, str) else _shown(value)
         lines.append(f"PARAMETER {name} {text}")
     for message in bundle.messages:
-        lines.append(f"MESSAGE {message['role']} {_block(str(message['content']))}")
+        lines.append(f"MESSAGE {message['role']} {_quoted(str(message['content']))}")
     if bundle.license:
-        lines.append(f"LICENSE {_block(bundle.license)}")
+        lines.append(f"LICENSE {_quoted(bundle.license)}")
     return "\n".join(lines) + "\n"
 
 
@@ -181,18 +183,20 @@ def _each_value(parameters: Mapping[str, object]) -> Iterator[tuple[str, object]
             yield name, item
 
 
-def _block(text: str) -> str:
-    return f'"""{text}"""'
-
-
 def _quoted(text: str) -> str:
-    return _block(text) if '"' in text or "\n" in text else f'"{text}"'
+    """Quote a value where Ollama does, or where it would be read as something else."""
+    for shown in (text, f'"{text}"') if '"' not in text else (text,):
+        if shown.strip() == shown and "\n" not in text and _unquoted(shown) == text:
+            return shown
+    return f'"{text}"' if '"' not in text else f'"""{text}"""'
 
 
 def _shown(value: object) -> str:
     """Write a value for `/api/show`: strings as Go quotes them."""
     if isinstance(value, str):
         return '"' + value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

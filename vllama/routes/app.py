@@ -6,10 +6,12 @@ passes nothing but `send()` (see docs/decisions).
 
 from __future__ import annotations
 
+import html
 import itertools
 import logging
 import time
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from vllama.dialects.errors import write_anthropic_error, write_ollama_error, write_openai_error
 from vllama.errors import Busy, Forbidden, Unauthorized, VllamaError
@@ -28,6 +30,20 @@ log = logging.getLogger(__name__)
 OPENAI_PATHS = ("/v1/", "/v2/", "/rerank", "/score")
 """Beginnings of the paths whose errors have OpenAI's form."""
 MAX_LOGGED = 1000  # characters of a path, and of an error's text, that stand in the log
+
+
+def clean_path(path: str) -> str:
+    """Return a path without doubled slashes, `.` and `..`; a slash at its end stays."""
+    if "//" not in path and "/." not in path:
+        return path
+    parts: list[str] = []
+    for part in path.split("/"):
+        if part == "..":
+            del parts[-1:]
+        elif part not in ("", "."):
+            parts.append(part)
+    clean = "/" + "/".join(parts)
+    return clean + "/" if path.endswith("/") and parts else clean
 
 
 class App:
@@ -110,6 +126,17 @@ class App:
                 request, VllamaError("internal error", hint="see the server's log and report it")
             )
 
+    @staticmethod
+    def _redirect(request: Request, path: str, *, permanent: bool) -> None:
+        """Send the client to another path of this server, with a page for browsers as Go's."""
+        status, reason = (301, "Moved Permanently") if permanent else (307, "Temporary Redirect")
+        place = quote(path)
+        page, kind = b"", b""
+        if request.method in ("GET", "HEAD"):
+            page = f'<a href="{html.escape(place)}">{reason}</a>.\n\n'.encode()
+            kind = b"text/html; charset=utf-8"
+        request.respond(status, page, kind, {"location": place})
+
     def _check_key(self, request: Request) -> None:
         """Raise Unauthorized if the request shows none of the server's keys."""
         guards = self._gateway.guards
@@ -123,10 +150,12 @@ class App:
     async def _route(self, request: Request) -> Handler | None:
         """Return the handler, or answer 301/307, 404 or 405 and return None."""
         path = request.path
+        if (clean := clean_path(path)) != path:
+            self._redirect(request, clean, permanent=False)
+            return None
         methods = find_methods(path)
-        if methods is None and path.endswith("/") and path.rstrip("/") in ROUTES:
-            status = 301 if request.method == "GET" else 307
-            request.respond(status, b"", headers={"location": path.rstrip("/")})
+        if methods is None and request.method in ROUTES.get(path.removesuffix("/"), ()):
+            self._redirect(request, path.removesuffix("/"), permanent=request.method == "GET")
             return None
         if methods is None:
             request.text(404, "404 page not found")

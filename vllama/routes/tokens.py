@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from vllama.chat.go_json import Fields
-from vllama.dialects.ollama.read import parse_model_field
+from vllama.dialects.go_types import decode_request
+from vllama.dialects.ollama.request_types import TOKENIZE
 from vllama.errors import BadRequest
 from vllama.http.request import Request
 from vllama.routes import tokenizer
@@ -17,7 +18,7 @@ from vllama.routes.catalog import Entry
 from vllama.routes.engine_routes import make_need_of_entry
 from vllama.routes.inference import NotSupported, with_lease
 from vllama.routes.ollama.common import find_model
-from vllama.routes.ollama.models import read_name
+from vllama.routes.ollama.models import need_name
 from vllama.scheduler.instance import Lease
 from vllama.units import parse_keep_alive
 from vllama.upstream.pool import Upstream
@@ -74,8 +75,8 @@ async def detokenize(gateway: Gateway, request: Request) -> None:
 
 async def read_request(gateway: Gateway, request: Request) -> tuple[str, Fields, Entry]:
     """Return the name, the fields and the model of a request."""
-    body: dict[str, Any] = parse_model_field(await request.body())
-    name = read_name(body)
+    body = decode_request(await request.body(), TOKENIZE)
+    name = need_name(body)
     return name, Fields(body, "TokenizeRequest"), await find_model(gateway, name)
 
 

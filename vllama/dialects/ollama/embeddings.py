@@ -21,7 +21,9 @@ import msgspec
 
 from vllama.chat.engine.traits import Traits, VectorStyle
 from vllama.chat.go_json import kind
+from vllama.chat.request import EmbedRequest
 from vllama.errors import BadRequest, UpstreamError
+from vllama.units import parse_keep_alive
 
 Vector: TypeAlias = list[float]
 Input: TypeAlias = str | list[int]
@@ -91,6 +93,47 @@ def is_tokens(value: object) -> bool:
         isinstance(value, list)
         and bool(value)
         and all(isinstance(item, int) and not isinstance(item, bool) for item in value)
+    )
+
+
+def read_embed(fields: Mapping[str, object]) -> EmbedRequest:
+    """Read `POST /api/embed` from fields whose types are right.
+
+    Raises BadRequest for an input that is neither a text nor texts.
+    """
+    given = fields.get("input")
+    match given:
+        case None | "":
+            inputs: tuple[str, ...] = ()
+        case str():
+            inputs = (given,)
+        case list() if all(isinstance(item, str) for item in given):
+            inputs = tuple(given)
+        case _:
+            raise BadRequest("invalid input type")
+    dimensions = fields.get("dimensions")
+    return _embed_request(
+        fields,
+        inputs=inputs,
+        truncate=fields.get("truncate") is not False,
+        dimensions=max(0, int(dimensions)) if isinstance(dimensions, int | float) else 0,
+    )
+
+
+def read_legacy_embed(fields: Mapping[str, object]) -> EmbedRequest:
+    """Read `POST /api/embeddings` from fields whose types are right."""
+    prompt = str(fields.get("prompt") or "")
+    # this older route never cuts
+    return _embed_request(fields, inputs=(prompt,) if prompt else (), truncate=False, legacy=True)
+
+
+def _embed_request(fields: Mapping[str, object], **more: Any) -> EmbedRequest:
+    options = fields.get("options")
+    return EmbedRequest(
+        model=str(fields.get("model") or ""),
+        keep_alive=parse_keep_alive(fields.get("keep_alive")),
+        options=options if isinstance(options, dict) else {},
+        **more,
     )
 
 

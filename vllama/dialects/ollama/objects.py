@@ -44,16 +44,14 @@ def write_embed(
     load_ns: int,
     prompt_tokens: int,
 ) -> bytes:
-    """Build the answer of `POST /api/embed`, of finished vectors."""
-    return _encode(
-        {
-            "model": model,
-            "embeddings": vectors,
-            "total_duration": max(1, total_ns),
-            "load_duration": max(1, load_ns),
-            "prompt_eval_count": prompt_tokens,
-        }
-    )
+    """Build the answer of `POST /api/embed`, of finished vectors, without numbers that are 0."""
+    numbers = {
+        "total_duration": total_ns,
+        "load_duration": load_ns,
+        "prompt_eval_count": prompt_tokens,
+    }
+    given = {name: number for name, number in numbers.items() if number}
+    return _encode({"model": model, "embeddings": vectors, **given})
 
 
 def write_legacy_embed(vectors: Sequence[msgspec.Raw]) -> bytes:

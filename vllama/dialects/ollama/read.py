@@ -3,7 +3,7 @@
 The types of options are checked in `options`. An empty model name is left to the routes, which
 answer it differently.
 
-See docs/reference/ollama-api.md#generate, #chat, #embed, #failures, #keep-alive, #thinking,
+See docs/reference/ollama-api.md#generate, #chat, #failures, #keep-alive, #thinking,
 #images-and-audio.
 """
 
@@ -19,7 +19,6 @@ import msgspec
 from vllama.chat.go_json import Fields, check_messages, decode_object, fold, kind
 from vllama.chat.request import (
     ChatRequest,
-    EmbedRequest,
     Format,
     GenerateRequest,
     Message,
@@ -37,7 +36,6 @@ _CHAT = frozenset((*_COMMON, "messages", "tools"))
 _GENERATE = frozenset(
     (*_COMMON, "prompt", "suffix", "system", "template", "context", "raw", "images")
 )
-_EMBED = frozenset(("model", "input", "truncate", "dimensions", "keep_alive", "options", "prompt"))
 _MESSAGE = frozenset(
     ("role", "content", "thinking", "images", "tool_calls", "tool_name", "tool_call_id")
 )
@@ -127,67 +125,6 @@ def check_raw(request: GenerateRequest) -> None:
     """Refuse what a raw prompt leaves no place for (after the model was found)."""
     if request.raw and (request.system or request.template or request.context):
         raise BadRequest("raw mode does not support template, system, or context")
-
-
-def parse_embed(body: bytes) -> EmbedRequest:
-    """Parse the body of `POST /api/embed`. Raises BadRequest."""
-    fields = Fields(fold(decode_object(body, "api.EmbedRequest"), _EMBED), "EmbedRequest")
-    dimensions = fields.integer("dimensions")
-    if dimensions < 0:
-        raise BadRequest("dimensions must not be negative")
-    given = fields.raw("input")
-    match given:
-        case None | "":
-            inputs: tuple[str, ...] = ()
-        case str():
-            inputs = (given,)
-        case list() if all(isinstance(item, str) for item in given):
-            inputs = tuple(given)
-        case _:
-            raise BadRequest("invalid input type")
-    return EmbedRequest(
-        model=fields.text("model"),
-        inputs=inputs,
-        truncate=fields.flag("truncate", True),
-        dimensions=dimensions,
-        keep_alive=_keep_alive(fields),
-        options=fields.mapping("options", "map[string]interface {}"),
-    )
-
-
-def parse_legacy_embed(body: bytes) -> EmbedRequest:
-    """Parse the body of `POST /api/embeddings`. Raises BadRequest."""
-    fields = Fields(fold(decode_object(body, "api.EmbeddingRequest"), _EMBED), "EmbeddingRequest")
-    prompt = fields.text("prompt")
-    return EmbedRequest(
-        model=fields.text("model"),
-        inputs=(prompt,) if prompt else (),
-        truncate=False,  # this older route never cuts
-        keep_alive=_keep_alive(fields),
-        options=fields.mapping("options", "map[string]interface {}"),
-        legacy=True,
-    )
-
-
-def parse_model_field(body: bytes, *, allow_name: bool = True) -> dict[str, Any]:
-    """Parse a show, pull, delete or copy style body: keys in lower case, nulls left out.
-
-    `model` is always there, "" when not given; with `allow_name` it may be called `name`
-    (ollama-js, litellm and ollmcp still do). The fields of these routes are checked for their
-    types, others are passed along. Raises BadRequest.
-    """
-    source = decode_object(body, "api.Request")
-    out = fold(source, frozenset(key.lower() for key in source))
-    fields = Fields(out, "Request")
-    for name in ("model", "name", "source", "destination", "system", "template"):
-        if name in out and not (name == "system" and isinstance(out[name], list)):
-            fields.text(name)
-    for name in ("stream", "insecure", "verbose"):
-        if name in out:
-            fields.flag(name, False)
-    fields.mapping("options", "map[string]interface {}")
-    out["model"] = out.get("model") or (out.get("name", "") if allow_name else "")
-    return out
 
 
 def _common(fields: Fields) -> dict[str, Any]:

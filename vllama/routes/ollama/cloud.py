@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vllama.dialects.ollama.read import parse_model_field
+from vllama.dialects.go_types import decode_request
+from vllama.dialects.ollama.request_types import PUSH
 from vllama.errors import ModelNotFound, VllamaError
 from vllama.http.request import Request
 from vllama.models.ref import CloudDisabled, ModelRef
-from vllama.routes.ollama.models import read_name, send_error, send_line
+from vllama.routes.ollama.models import need_name, send_error, send_line
 
 if TYPE_CHECKING:
     from vllama.routes.context import Gateway
@@ -57,8 +58,8 @@ async def recommendations(gateway: Gateway, request: Request) -> None:
 
 async def push(gateway: Gateway, request: Request) -> None:
     """Serve `POST /api/push`: refuse it, since there is no registry to push to."""
-    body = parse_model_field(await request.body())
-    name = read_name(body)
+    body = decode_request(await request.body(), PUSH)
+    name = need_name(body)
     ModelRef.parse(name)
     try:
         await gateway.catalog.bundle(name)

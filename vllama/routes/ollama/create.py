@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vllama.chat.go_json import Fields
+from vllama.dialects.go_types import decode_request
 from vllama.dialects.ollama.options import resolve_options
-from vllama.dialects.ollama.read import parse_model_field
+from vllama.dialects.ollama.request_types import COPY, CREATE
 from vllama.errors import BadRequest, InvalidModelRef, ModelNotFound, VllamaError
 from vllama.http.request import BodyTooLarge, Request
 from vllama.models.create import (
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 
 BLOBS = "/api/blobs/"
 PIECE_BYTES = 1024 * 1024
-ROLES = ("system", "user", "assistant", "tool")
 UNUSED = ("renderer", "parser", "requires", "draft_files", "draft_quantize", "info")
 SUCCESS = "success"
 
@@ -71,11 +71,12 @@ class Lines:
 
 async def create(gateway: Gateway, request: Request) -> None:
     """Serve `POST /api/create`: make a model from another one, from files, or from safetensors."""
-    body = parse_model_field(await request.body())
+    body = decode_request(await request.body(), CREATE)
     fields = Fields(body, "CreateRequest")
-    name = check_new_name(read_name(body))
-    settings = await asyncio.to_thread(read_recipe_settings, gateway, fields)
     source, files = fields.text("from"), fields.mapping("files", "map[string]string")
+    adapters = fields.mapping("adapters", "map[string]string")
+    check_file_names(files, adapters)
+    name = check_new_name(read_name(body))
     if fields.text("remote_host"):
         raise CloudDisabled
     if not source and not files:
@@ -83,6 +84,9 @@ async def create(gateway: Gateway, request: Request) -> None:
     quantize = fields.text("quantize") or fields.text("quantization") or None
     lines = Lines(request, stream=body.get("stream") is not False)
     try:
+        if adapters or not source:
+            await lines.send({"status": "parsing GGUF"})
+        settings = await asyncio.to_thread(read_recipe_settings, gateway, fields)
         if source:
             base = await find_base(gateway, request, source, lines)
         elif is_folder(files):
@@ -103,6 +107,14 @@ async def create(gateway: Gateway, request: Request) -> None:
         await lines.end()
     finally:
         gateway.catalog.forget()
+
+
+def check_file_names(files: Mapping[str, object], adapters: Mapping[str, object]) -> None:
+    """Refuse files whose names lead elsewhere, or that have no digest. Raises BadRequest."""
+    if any(name.startswith("/") or ".." in name.split("/") for name in files):
+        raise BadRequest("file path must be relative")
+    if not all((*files.values(), *adapters.values())):
+        raise BadRequest("invalid digest format")
 
 
 def read_recipe_settings(gateway: Gateway, fields: Fields) -> dict[str, Any]:
@@ -144,11 +156,8 @@ def read_message(fields: Fields, item: object) -> dict[str, object]:
     """Return a message's role, text and images. Raises BadRequest."""
     if not isinstance(item, dict):
         fields.refuse("messages", item, "api.Message")
-    role, content, images = item.get("role"), item.get("content") or "", item.get("images") or []
-    if role not in ROLES or not isinstance(content, str):
-        raise BadRequest(f"message role must be one of {', '.join(ROLES)}, and content a string")
-    if not isinstance(images, list) or not all(isinstance(image, str) for image in images):
-        fields.refuse("images", images, "[]api.ImageData")
+    role = str(item.get("role") or "").lower()
+    content, images = item.get("content") or "", item.get("images") or []
     return {"role": role, "content": content} | ({"images": images} if images else {})
 
 
@@ -201,7 +210,7 @@ def get_blobs(gateway: Gateway, files: Mapping[str, object]) -> list[tuple[str, 
 
 async def copy(gateway: Gateway, request: Request) -> None:
     """Serve `POST /api/copy`: give a model a second name."""
-    body = parse_model_field(await request.body())
+    body = decode_request(await request.body(), COPY)
     source, destination = str(body.get("source", "")), str(body.get("destination", ""))
     try:
         ModelRef.parse(source)
@@ -213,7 +222,7 @@ async def copy(gateway: Gateway, request: Request) -> None:
         raise make_no_source_error(source, error) from None
     await asyncio.to_thread(copy_model, gateway.catalog.library, bundle, name)
     gateway.catalog.forget()
-    request.respond(200, b"")
+    request.respond(200, b"", b"")
 
 
 async def head_blob(gateway: Gateway, request: Request) -> None:

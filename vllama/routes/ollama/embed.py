@@ -12,18 +12,23 @@ from typing import TYPE_CHECKING
 from vllama.chat.request import (
     EmbedRequest,
 )
-from vllama.dialects.ollama.embeddings import finish_vector, write_float32s, write_float64s
+from vllama.dialects.go_types import decode_request
+from vllama.dialects.ollama.embeddings import (
+    finish_vector,
+    read_embed,
+    read_legacy_embed,
+    write_float32s,
+    write_float64s,
+)
 from vllama.dialects.ollama.objects import (
     write_embed,
     write_legacy_embed,
 )
-from vllama.dialects.ollama.read import (
-    parse_embed,
-    parse_legacy_embed,
-)
+from vllama.dialects.ollama.request_types import EMBED, LEGACY_EMBED
 from vllama.engines.base import Mode
 from vllama.errors import BadRequest, ContextOverflow, ModelNotFound
 from vllama.http.request import Request, now_ns
+from vllama.models.ref import ModelRef
 from vllama.routes.catalog import Entry
 from vllama.routes.embedding import embed_all
 from vllama.routes.inference import make_need, unless_gone, with_lease
@@ -37,16 +42,19 @@ if TYPE_CHECKING:
 
 async def embed(gateway: Gateway, request: Request) -> None:
     """Serve `POST /api/embed`: make embeddings of texts."""
-    asked = parse_embed(await request.body())
-    if not asked.model:
+    fields = decode_request(await request.body(), EMBED)
+    name = str(fields.get("model") or "")
+    if not name:
         raise ModelNotFound("", message="model '' not found")
+    ModelRef.parse(name)  # what is wrong with it is said before what is wrong with the input
+    asked = read_embed(fields)
     entry = await find_model(gateway, asked.model, 'model "{}" not found, try pulling it first')
     await answer_embed(gateway, request, entry, asked)
 
 
 async def legacy_embed(gateway: Gateway, request: Request) -> None:
     """Serve `POST /api/embeddings`: make one embedding (the older route)."""
-    asked = parse_legacy_embed(await request.body())
+    asked = read_legacy_embed(decode_request(await request.body(), LEGACY_EMBED))
     if not asked.model:
         raise BadRequest("model is required")
     entry = await find_model(gateway, asked.model, 'model "{}" not found, try pulling it first')
@@ -93,8 +101,8 @@ async def answer_embed(
         body = write_embed(
             asked.model,
             made.vectors,
-            total_ns=now_ns() - request.started_ns,
-            load_ns=loaded_ns - request.started_ns,
+            total_ns=now_ns() - request.started_ns if asked.inputs else 0,
+            load_ns=loaded_ns - request.started_ns if asked.inputs else 0,
             prompt_tokens=made.tokens,
         )
         request.respond(200, body, headers=made.headers)

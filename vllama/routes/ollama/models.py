@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,7 +15,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from vllama.dialects.ollama.read import parse_model_field
+from vllama.dialects.go_types import decode_request
+from vllama.dialects.ollama.request_types import DELETE, PULL, SHOW
 from vllama.errors import BadRequest, Forbidden, InvalidModelRef, ModelNotFound, VllamaError
 from vllama.http.request import Request
 from vllama.models.info import (
@@ -23,8 +25,8 @@ from vllama.models.info import (
     describe_template,
     read_projector_info,
 )
-from vllama.models.modelfile import format_modelfile, format_parameters
-from vllama.models.ref import CloudDisabled, Kind, ModelRef
+from vllama.models.modelfile import BARE_TEMPLATE, format_modelfile, format_parameters
+from vllama.models.ref import DEFAULT_TAG, CloudDisabled, Kind, ModelRef
 from vllama.models.types import Bundle, Capability, Format, ModelInfo, PullEvent
 from vllama.plan.report import report_plan
 from vllama.routes.pull_stream import stream_pull
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
 FOREVER_S = (2**63 - 1) / 1e9
 MEASURED_S = 2.0  # memory that was measured so lately is shown as it is
 NDJSON = b"application/x-ndjson"
+LAYER = re.compile(r"blk\.(\d+)\.")
+ALWAYS = ("details", "model_info", "modified_at")  # what `/api/show` gives even if it is empty
 
 
 def describe(bundle: Bundle, info: ModelInfo | None) -> dict[str, object]:
@@ -130,52 +134,72 @@ def make_failed_row(failure: FailureView) -> dict[str, object]:
 
 
 def read_name(body: Mapping[str, object]) -> str:
-    """Return the model's name of a request. Raises BadRequest."""
-    name = body.get("model") or body.get("name") or ""
-    if not isinstance(name, str) or not name:
+    """Return the name of a request's model: `model`, or `name` with older clients, else ""."""
+    return str(body.get("model") or body.get("name") or "")
+
+
+def need_name(body: Mapping[str, object]) -> str:
+    """Return the name of a request's model. Raises BadRequest if there is none."""
+    if not (name := read_name(body)):
         raise BadRequest("model is required")
     return name
 
 
+def add_tag(name: str) -> str:
+    """Return a name with its tag, as Ollama shows one that it does not have."""
+    ref = ModelRef.parse(name)
+    return (
+        name
+        if ref.kind is Kind.PATH or ref.has_tag
+        else f"{name.rpartition(':')[0] or name}:{DEFAULT_TAG}"
+    )
+
+
 async def show(gateway: Gateway, request: Request) -> None:
     """Describe one model."""
-    body = parse_model_field(await request.body())
-    name = read_name(body)
+    body = decode_request(await request.body(), SHOW)
+    name = need_name(body)
+    verbose = body.get("verbose") is True
     try:
         entry = await gateway.catalog.find(name)
     except ModelNotFound as error:
-        raise ModelNotFound(name, message=f"model '{name}' not found") from error
+        raise ModelNotFound(name, message=f"model '{add_tag(name)}' not found") from error
     except CloudDisabled as error:
         raise CloudDisabled("remote model details are unavailable") from error
     bundle, info = shown_as(entry.bundle, body), entry.info
     # the long arrays are read from the file again
-    metadata = await asyncio.to_thread(build_model_info, info, verbose=body.get("verbose") is True)
+    metadata = await asyncio.to_thread(build_model_info, info, verbose=verbose)
     if request.header(b"user-agent").startswith("GitHubCopilotChat/"):
         metadata["general.basename"] = name  # the value that Copilot shows
     reply: dict[str, object] = {
+        "license": bundle.license,
         "modelfile": format_modelfile(bundle, info),
-        "parameters": format_parameters(bundle.parameters),
-        "template": bundle.template or info.chat_template or "",
-        "details": build_details(bundle, info),
+        "parameters": format_parameters(entry.bundle.parameters),
+        "template": bundle.template or info.chat_template or BARE_TEMPLATE,
+        "system": bundle.system,
+        "details": build_details(bundle, info, lengths=False),
+        "messages": list(bundle.messages),
         "model_info": metadata,
+        "tensors": list_tensors(info),
         "capabilities": list_capabilities(info),
         "modified_at": rfc3339_local(bundle.modified_s),
     }
-    if bundle.system:
-        reply["system"] = bundle.system
-    if bundle.messages:
-        reply["messages"] = list(bundle.messages)
-    if text := bundle.license or info.license:
-        reply["license"] = text
     if bundle.projector:
         reply["projector_info"] = await asyncio.to_thread(read_projector_info, bundle.projector)
-    if body.get("verbose") is True:
-        reply["tensors"] = [
-            {"name": tensor, "type": kind, "shape": list(shape)}
-            for tensor, kind, shape in info.tensors
-        ]
-    reply["vllama"] = await asyncio.to_thread(describe_plan, gateway, entry.bundle, info)
-    request.json(200, reply)
+    if body.get("plan") is True:
+        reply["vllama"] = await asyncio.to_thread(describe_plan, gateway, entry.bundle, info)
+    request.json(200, {name: value for name, value in reply.items() if value or name in ALWAYS})
+
+
+def list_tensors(info: ModelInfo) -> list[dict[str, object]]:
+    """Return the tensors in Ollama's order: those of no layer by name, then those of each layer."""
+    rows = [
+        (int(found[1]) if (found := LAYER.match(name)) else -1, name, kind, shape)
+        for name, kind, shape in info.tensors
+    ]
+    return [
+        {"name": name, "type": kind, "shape": list(shape)} for _, name, kind, shape in sorted(rows)
+    ]
 
 
 def describe_plan(gateway: Gateway, bundle: Bundle, info: ModelInfo) -> dict[str, object]:
@@ -202,10 +226,12 @@ def shown_as(bundle: Bundle, body: Mapping[str, object]) -> Bundle:
 
 async def delete(gateway: Gateway, request: Request) -> None:
     """Unload and remove a model."""
-    body = parse_model_field(await request.body())
-    name, force = read_name(body), body.get("force") is True
+    body = decode_request(await request.body(), DELETE)
+    name, force = need_name(body), body.get("force") is True
     try:
         bundle = await gateway.catalog.bundle(name)
+    except InvalidModelRef as error:
+        raise BadRequest(f'name "{name}" is invalid') from error
     except ModelNotFound as error:
         raise ModelNotFound(name, message=f"model '{name}' not found") from error
     await asyncio.to_thread(gateway.catalog.library.check_removable, name, force=force)
@@ -215,7 +241,7 @@ async def delete(gateway: Gateway, request: Request) -> None:
         gateway.scheduler.unload(bundle, "the model is being removed")
     await asyncio.to_thread(gateway.catalog.library.remove, name, force=force)
     gateway.catalog.forget()
-    request.respond(200, b"")
+    request.respond(200, b"", b"")
 
 
 def write_pull_line(event: PullEvent) -> dict[str, object]:
@@ -231,8 +257,8 @@ def write_pull_line(event: PullEvent) -> dict[str, object]:
 
 async def pull(gateway: Gateway, request: Request) -> None:
     """Download a model, with progress as NDJSON; a client that leaves stops it."""
-    body = parse_model_field(await request.body())
-    name = read_name(body)
+    body = decode_request(await request.body(), PULL)
+    name = need_name(body)
     # a bad name is a status, not a line of the stream
     if ModelRef.parse(name).kind is Kind.PATH:
         raise InvalidModelRef("invalid model name", hint="a path cannot be pulled")

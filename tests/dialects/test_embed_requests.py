@@ -1,0 +1,38 @@
+"""Requests for vectors: `/api/embed` and the older `/api/embeddings`."""
+
+import pytest
+
+from vllama.chat.request import EmbedRequest
+from vllama.dialects.ollama.embeddings import read_embed, read_legacy_embed
+from vllama.errors import BadRequest
+
+
+@pytest.mark.parametrize(
+    ("given_", "inputs"),
+    [(None, ()), ("", ()), ("a", ("a",)), ([], ()), (["a", ""], ("a", "")), ([""], ("",))],
+)
+def test_inputs(given_: object, inputs: tuple[str, ...]) -> None:
+    request = read_embed({"model": "m", "input": given_, "dimensions": 4, "truncate": False})
+    assert request == EmbedRequest(model="m", inputs=inputs, dimensions=4, truncate=False)
+
+
+@pytest.mark.parametrize("given_", [1, {"a": 1}, [1], ["a", None], True])
+def test_wrong_input(given_: object) -> None:
+    with pytest.raises(BadRequest, match=r"^invalid input type$"):
+        read_embed({"model": "m", "input": given_})
+
+
+def test_dimensions_below_zero_are_all() -> None:
+    assert read_embed({"model": "m", "dimensions": -1}).dimensions == 0
+
+
+def test_the_older_route() -> None:
+    assert read_legacy_embed({"model": "m", "prompt": "p"}) == EmbedRequest(
+        model="m", inputs=("p",), truncate=False, legacy=True
+    )
+    assert read_legacy_embed({"model": "m"}).inputs == ()
+
+
+def test_langchain_sends_options_that_are_null() -> None:
+    options = {"num_ctx": None, "mirostat": None, "temperature": None}
+    assert read_embed({"model": "m", "input": ["a"], "options": options}).options == options
