@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vllama.chat.go_json import Fields
 from vllama.dialects.go_types import decode_request
