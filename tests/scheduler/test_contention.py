@@ -6,20 +6,26 @@ from tests.scheduler.world import World, in_loop, model, reach, settle, use
 from vllama.hardware.cpu import CpuTime
 from vllama.plan.types import Need
 from vllama.scheduler import contention
-from vllama.scheduler.contention import CALM_S, ENOUGH_S, LOOK_S, PATIENCE_S, Watch
+from vllama.scheduler.contention import (
+    CALM_LIMIT_S,
+    CONTENDED_LIMIT_S,
+    INTERVAL_S,
+    PATIENCE_S,
+    ContentionMeter,
+)
 
 
-def look(watch, others, seconds=LOOK_S, *, cores=2, own=None, worked=None):
+def sample(meter, others, seconds=INTERVAL_S, *, cores=2, own=None, worked=None):
     """Let `seconds` pass in which other programs used so many cores."""
-    own = watch.threads if own is None else own
-    last = watch.last or CpuTime(cores=cores, all_s=100.0, own_s=10.0)
+    own = meter.threads if own is None else own
+    last = meter.last or CpuTime(cores=cores, all_s=100.0, own_s=10.0)
     now = CpuTime(
         cores=cores,
         all_s=last.all_s + (own + others) * seconds,
         own_s=last.own_s + own * seconds,
     )
     worked = seconds if worked is None else worked
-    watch.see(now, watch.last_worked_s + worked, watch.last_look_s + seconds)
+    meter.add_sample(now, meter.last_busy_s + worked, meter.last_sample_s + seconds)
 
 
 @pytest.mark.parametrize(
@@ -38,46 +44,46 @@ def look(watch, others, seconds=LOOK_S, *, cores=2, own=None, worked=None):
     ],
 )
 def test_as_many_threads_as_cores_are_left(cores, threads, others, wanted):
-    watch = Watch(threads=threads, most=threads)
-    for _ in range(1 + int(ENOUGH_S / LOOK_S)):
-        assert watch.wanted is None
-        look(watch, others, cores=cores)
-    assert watch.wanted == wanted
+    meter = ContentionMeter(threads=threads, max_threads=threads)
+    for _ in range(1 + int(CONTENDED_LIMIT_S / INTERVAL_S)):
+        assert meter.wanted_threads is None
+        sample(meter, others, cores=cores)
+    assert meter.wanted_threads == wanted
 
 
 def test_time_without_requests_teaches_nothing():
     """Another server that is measured in turn with this one takes the cores only in its turn."""
-    watch = Watch(threads=2, most=2)
+    meter = ContentionMeter(threads=2, max_threads=2)
     for _ in range(20):
-        look(watch, 0.0)
-        look(watch, 2.0, own=0.0, worked=0.0)
-        look(watch, 1.0, own=1.0, worked=LOOK_S / 2)
-    assert watch.wanted is None
+        sample(meter, 0.0)
+        sample(meter, 2.0, own=0.0, worked=0.0)
+        sample(meter, 1.0, own=1.0, worked=INTERVAL_S / 2)
+    assert meter.wanted_threads is None
 
 
 def test_a_pause_of_the_others_begins_the_count_anew():
-    watch = Watch(threads=2, most=2)
+    meter = ContentionMeter(threads=2, max_threads=2)
     for _ in range(5):
-        look(watch, 1.0)
-        look(watch, 0.0)
-    assert watch.wanted is None
+        sample(meter, 1.0)
+        sample(meter, 0.0)
+    assert meter.wanted_threads is None
 
 
 def test_all_threads_come_back_when_there_is_room_for_them_for_long_enough():
-    watch = Watch(threads=1, most=2)
-    for _ in range(1 + int(CALM_S / LOOK_S)):
-        assert watch.wanted is None
-        look(watch, 0.1)
-    assert watch.wanted == 2
-    look(watch, 0.5)
-    assert watch.wanted is None
+    meter = ContentionMeter(threads=1, max_threads=2)
+    for _ in range(1 + int(CALM_LIMIT_S / INTERVAL_S)):
+        assert meter.wanted_threads is None
+        sample(meter, 0.1)
+    assert meter.wanted_threads == 2
+    sample(meter, 0.5)
+    assert meter.wanted_threads is None
 
 
 def test_what_cannot_be_measured_is_not_judged():
-    watch = Watch(threads=2, most=2)
+    meter = ContentionMeter(threads=2, max_threads=2)
     for now_s in range(10):
-        watch.see(None, float(now_s), float(now_s))
-    assert watch.wanted is None
+        meter.add_sample(None, float(now_s), float(now_s))
+    assert meter.wanted_threads is None
 
 
 class Busy(World):
@@ -105,11 +111,11 @@ class Busy(World):
 async def work(world, scheduler, seconds):
     """Keep the model busy for so long, and look as often as `run` does."""
     lease = await scheduler.acquire(model("m"), Need(), None)
-    for _ in range(int(seconds / LOOK_S)):
-        world.pass_time(LOOK_S)
-        scheduler.look_at_cores()
+    for _ in range(int(seconds / INTERVAL_S)):
+        world.pass_time(INTERVAL_S)
+        scheduler.check_contention()
     scheduler.release(lease)
-    scheduler.look_at_cores()
+    scheduler.check_contention()
     await settle()
 
 
@@ -122,16 +128,16 @@ async def test_an_idle_engine_is_loaded_again_with_fewer_threads_and_later_with_
     world = Busy()
     async with world.running() as scheduler:
         world.others = 4.0
-        await work(world, scheduler, ENOUGH_S + 2)
+        await work(world, scheduler, CONTENDED_LIMIT_S + 2)
         await reach(lambda: len(world.processes) == 2)
         assert threads(world) == [4, 1]
         assert world.processes[0].stops
         await use(scheduler)
         world.others = 0.0
-        await work(world, scheduler, CALM_S + 3)
+        await work(world, scheduler, CALM_LIMIT_S + 3)
         await reach(lambda: len(world.processes) == 3)
         assert threads(world) == [4, 1, 4]
-        assert len(scheduler.views()) == 1
+        assert len(scheduler.list_views()) == 1
 
 
 @in_loop
@@ -141,13 +147,13 @@ async def test_one_that_is_never_idle_is_loaded_again_after_a_while():
         world.others = 4.0
         lease = await scheduler.acquire(model("m"), Need(), None)
         for _ in range(int(PATIENCE_S)):
-            world.pass_time(LOOK_S)
-            scheduler.look_at_cores()
+            world.pass_time(INTERVAL_S)
+            scheduler.check_contention()
         await settle()
         assert threads(world) == [4]
-        for _ in range(int(ENOUGH_S) + 2):
-            world.pass_time(LOOK_S)
-            scheduler.look_at_cores()
+        for _ in range(int(CONTENDED_LIMIT_S) + 2):
+            world.pass_time(INTERVAL_S)
+            scheduler.check_contention()
         await settle()
         assert not world.processes[0].stops  # the answer goes on
         scheduler.release(lease)
@@ -160,7 +166,7 @@ async def test_a_larger_context_does_not_bring_the_threads_back():
     world = Busy()
     async with world.running() as scheduler:
         world.others = 4.0
-        await work(world, scheduler, ENOUGH_S + 2)
+        await work(world, scheduler, CONTENDED_LIMIT_S + 2)
         await reach(lambda: len(world.processes) == 2)
         lease = await scheduler.acquire(model("m"), Need(context_length=8192), None)
         scheduler.release(lease)
@@ -173,5 +179,5 @@ async def test_one_that_takes_long_to_load_stays_as_it_is(monkeypatch):
     world = Busy()
     async with world.running() as scheduler:
         world.others = 4.0
-        await work(world, scheduler, 10 * ENOUGH_S)
+        await work(world, scheduler, 10 * CONTENDED_LIMIT_S)
         assert threads(world) == [4]

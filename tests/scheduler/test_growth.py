@@ -48,7 +48,7 @@ async def test_requests_that_have_to_wait_are_served_at_once_by_the_next_in_thei
         await settle()
         assert not order and slots(world) == [1]  # the running answer is not cut
         await scheduler.measure()
-        assert [view.queued for view in scheduler.views()] == [5, 0]
+        assert [view.queued for view in scheduler.list_views()] == [5, 0]
         scheduler.release(first)
         await reach(lambda: len(order) == 4)
         assert slots(world) == [1, 4]
@@ -112,6 +112,6 @@ async def test_the_next_loads_have_the_slots_that_were_needed_once():
         scheduler.release(await second)
         for _ in range(2):
             assert scheduler.unload(model("m"))
-            await reach(lambda: not scheduler.views())
+            await reach(lambda: not scheduler.list_views())
             await use(scheduler)
         assert slots(world) == [1, 4, 4, 4]

@@ -24,12 +24,12 @@ def judge(
     detector, now_s = HangDetector(S, 0.0, uses_gpu=uses_gpu), 0.0
     while now_s < until_s:
         now_s += STEP_S
-        detector.see(answers(now_s), now_s)
-        if detector.doubtful(now_s):
+        detector.add_progress(answers(now_s), now_s)
+        if detector.needs_probe(now_s):
             done = cpu(now_s)
             activity = None if done is None else Activity(cpu_s=done)
-            detector.asked(activity, alive=alive(now_s), now_s=now_s)
-        if cause := detector.verdict(now_s):
+            detector.add_probe(activity, alive=alive(now_s), now_s=now_s)
+        if cause := detector.judge(now_s):
             return now_s, cause
     return None
 
@@ -111,12 +111,12 @@ async def test_a_hung_engine_is_cut_restarted_and_the_next_request_served():
         world.answer(process, (True, 7))
         for _ in range(9):
             world.clock.advance(STEP_S)
-            await scheduler.look()
-            if process.condemned:
+            await scheduler.check_health()
+            if process.causes:
                 break
-        assert len(process.condemned) == 1
+        assert len(process.causes) == 1
         assert world.cut[0][0] == 1
-        assert "in the midst of an answer" in world.cut[0][1]
+        assert "in the middle of an answer" in world.cut[0][1]
         world.answer(process)
         scheduler.release(lease)
         again = asyncio.ensure_future(scheduler.acquire(model("m"), CHAT, None))
@@ -138,14 +138,14 @@ async def test_only_silence_is_asked_about():
             asked.append(endpoint)
             return True
 
-        process.answers = answers
+        process.check_health = answers
         for mark in range(5):
             world.answer(process, (True, mark))
             world.clock.advance(STEP_S)
-            await scheduler.look()
+            await scheduler.check_health()
         assert not asked
         world.clock.advance(STEP_S)
-        await scheduler.look()
+        await scheduler.check_health()
         assert len(asked) == 1
 
 
@@ -158,17 +158,17 @@ async def test_another_limit_counts_at_once(before_s):
         await use(scheduler, "m", math.inf)
         process = world.processes[0]
         process.alive = False
-        await scheduler.look()
+        await scheduler.check_health()
         world.clock.advance(3600)
-        await scheduler.look()
-        assert not process.condemned
-        scheduler.limit(replace(world.limits, hang_s=0.01))
+        await scheduler.check_health()
+        assert not process.causes
+        scheduler.set_limits(replace(world.limits, hang_s=0.01))
 
-        def condemned():
+        def advance_and_read():
             world.clock.advance(1)
-            return process.condemned
+            return process.causes
 
-        await reach(condemned)
+        await reach(advance_and_read)
 
 
 @in_loop
@@ -176,9 +176,9 @@ async def test_hangs_that_are_not_looked_for_any_more():
     world = World(hang_s=0.01)
     async with world.running() as scheduler:
         await use(scheduler, "m", math.inf)
-        scheduler.limit(replace(world.limits, hang_s=math.inf))
+        scheduler.set_limits(replace(world.limits, hang_s=math.inf))
         world.processes[0].alive = False
         for _ in range(3):
             world.clock.advance(1000)
-            await scheduler.look()
-        assert not world.processes[0].condemned
+            await scheduler.check_health()
+        assert not world.processes[0].causes

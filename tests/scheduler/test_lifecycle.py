@@ -37,13 +37,13 @@ async def test_a_failed_model_is_told_until_it_is_asked_for_again():
         world.processes[0].fail(NOT_STARTED)
         with pytest.raises(EngineStartFailed):
             await ask
-        await reach(lambda: not scheduler.views())
-        (row,) = scheduler.failures()
+        await reach(lambda: not scheduler.list_views())
+        (row,) = scheduler.list_failures()
         assert (row.name, row.retry_s) == ("m:latest", 0.0)
         assert "damaged" in row.cause
         world.auto_open = True
         await use(scheduler)
-        assert not scheduler.failures()
+        assert not scheduler.list_failures()
 
 
 @in_loop
@@ -53,8 +53,8 @@ async def test_one_that_used_up_its_restarts_with_nobody_waiting_has_failed_too(
         await use(scheduler)
         world.processes[0].crash()
         world.processes[0].fail(CRASHED)
-        await reach(lambda: not scheduler.views())
-        (row,) = scheduler.failures()
+        await reach(lambda: not scheduler.list_views())
+        (row,) = scheduler.list_failures()
         assert "crashed too often" in row.cause
         world.clock.advance(5)
         with pytest.raises(CoolingDown) as caught:
@@ -68,9 +68,9 @@ async def test_stop_lets_a_failed_model_be_tried_at_once():
     async with world.running() as scheduler:
         await use(scheduler)
         world.processes[0].fail(CRASHED)
-        await reach(lambda: scheduler.failures())
+        await reach(lambda: scheduler.list_failures())
         assert not scheduler.unload(model("m"))
-        assert not scheduler.failures()
+        assert not scheduler.list_failures()
         await use(scheduler)
 
 
@@ -150,7 +150,7 @@ async def test_who_comes_when_a_failed_load_is_being_cleared_away_hears_its_caus
         if not late:
             late.append(asyncio.ensure_future(use(world.scheduler)))
 
-    world.hooks = replace(world.hooks, over=over)
+    world.hooks = replace(world.hooks, on_instance_end=over)
     world.scheduler = type(world.scheduler)(world.hooks, world.limits, world.clock)
     async with world.running() as scheduler:
         ask = asyncio.ensure_future(use(scheduler))

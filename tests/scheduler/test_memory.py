@@ -15,7 +15,7 @@ from vllama.hardware.nvidia import parse_processes
 from vllama.plan.choose import make_plan
 from vllama.plan.types import Need
 from vllama.scheduler import memory
-from vllama.scheduler.memory import Meter, Remembered, identity
+from vllama.scheduler.memory import MemoryMeter, MemoryRecords, compute_fingerprint
 from vllama.scheduler.views import Phase
 from vllama.supervise.tree import Footprint
 
@@ -29,7 +29,7 @@ async def use(scheduler, name, keep_alive_s=None):
 
 
 def names(scheduler):
-    return sorted(view.name.removesuffix(":latest") for view in scheduler.views())
+    return sorted(view.name.removesuffix(":latest") for view in scheduler.list_views())
 
 
 @in_loop
@@ -51,7 +51,7 @@ async def test_models_that_fit_load_side_by_side():
         asks = [asyncio.ensure_future(use(scheduler, name)) for name in ("a", "b", "c")]
         await settle()
         assert len(world.processes) == 2  # the third has to wait until one of them is done
-        await reach(lambda: any("busy models" in view.cause for view in scheduler.views()))
+        await reach(lambda: any("busy models" in view.cause for view in scheduler.list_views()))
         world.processes[1].open()
         await asyncio.wait_for(asks[1], 60)
         await reach(lambda: len(world.processes) == 3)
@@ -87,7 +87,7 @@ async def test_what_a_crashed_one_held_is_kept_for_its_restart():
         await reach(
             lambda: (
                 len(world.processes) > 1
-                and any("busy models" in view.cause for view in scheduler.views())
+                and any("busy models" in view.cause for view in scheduler.list_views())
             )
         )
         await settle()
@@ -276,7 +276,7 @@ async def test_a_load_is_not_refused_for_memory_that_a_crashed_engine_has_just_l
         world.lagging = SIZE
         world.processes[0].crash()
         other = asyncio.ensure_future(use(scheduler, "b"))
-        await reach(lambda: any("giving some back" in view.cause for view in scheduler.views()))
+        await reach(lambda: any("return some" in view.cause for view in scheduler.list_views()))
         world.clock.advance(world.limits.settle_s / 2)
         await settle()
         assert not other.done()
@@ -361,9 +361,9 @@ async def test_what_is_left_of_a_killed_engine_is_no_size_of_it():
         world.processes[0].open()
         await asked
         await scheduler.measure()
-        assert not world.scheduler._table.all()[0].measured
+        assert not world.scheduler._table.list_all()[0].measured
         scheduler.unload(model("a"))
-        await reach(lambda: not scheduler.views())
+        await reach(lambda: not scheduler.list_views())
     assert world.remembered == []
 
 
@@ -374,7 +374,7 @@ async def test_what_a_model_held_is_noted_when_it_ends():
         await use(scheduler, "a")
         world.processes[0].size = SIZE + MIB
         assert scheduler.unload(model("a"))
-        await reach(lambda: not scheduler.views())
+        await reach(lambda: not scheduler.list_views())
     assert world.remembered == [("a:latest", {"ram": SIZE + MIB})]
 
 
@@ -387,7 +387,7 @@ async def test_ps_tells_measured_memory_and_what_a_load_waits_for():
         await scheduler.measure()
         other = asyncio.ensure_future(use(scheduler, "b"))
         await settle()
-        rows = {view.name: view for view in scheduler.views()}
+        rows = {view.name: view for view in scheduler.list_views()}
         assert rows["a:latest"].memory_bytes == SIZE + 5
         assert (rows["a:latest"].leases, rows["a:latest"].state) == (1, Phase.READY)
         assert rows["b:latest"].state is Phase.LOADING
@@ -404,15 +404,15 @@ class Fixed:
     def __init__(self, ram, of_files=0):
         self.print = Footprint(ram_bytes=ram, file_bytes=of_files)
 
-    def footprint(self):
+    def measure_footprint(self):
         return self.print
 
 
 @in_loop
 async def test_mapped_weights_are_not_free_memory():
     """The system counts pages of files as available: an engine's weights would be lent twice."""
-    plain = await Meter(CPU, 0).measure({"a": Fixed(10 * MIB)})
-    mapped = await Meter(CPU, 0).measure({"a": Fixed(900 * MIB, of_files=800 * MIB)})
+    plain = await MemoryMeter(CPU, 0).measure({"a": Fixed(10 * MIB)})
+    mapped = await MemoryMeter(CPU, 0).measure({"a": Fixed(900 * MIB, of_files=800 * MIB)})
     assert mapped.holds == {"a": {"ram": 900 * MIB}}
     assert plain.free["ram"] - mapped.free["ram"] > 400 * MIB  # others use memory meanwhile
 
@@ -423,23 +423,25 @@ def test_what_a_dying_engine_gives_back_is_not_counted_twice(monkeypatch, seen):
     machine = {"free": 1000 * MIB}
 
     class Dying:
-        def footprint(self):
+        def measure_footprint(self):
             machine["free"] += 300 * MIB
             return Footprint(ram_bytes=300 * MIB if seen == "before it died" else 0)
 
     monkeypatch.setattr(memory, "free_ram_bytes", lambda kept=0: machine["free"] - kept)
     dying = Dying()
-    measured = asyncio.run(Meter(CPU, 0).measure({"a": dying, "b": Fixed(9 * MIB, of_files=MIB)}))
+    measured = asyncio.run(
+        MemoryMeter(CPU, 0).measure({"a": dying, "b": Fixed(9 * MIB, of_files=MIB)})
+    )
     assert measured.free["ram"] == (1000 - 1) * MIB
     # the next time it is over, and counts
-    again = asyncio.run(Meter(CPU, 0).measure({}))
+    again = asyncio.run(MemoryMeter(CPU, 0).measure({}))
     assert again.free["ram"] == 1300 * MIB
 
 
 @in_loop
 async def test_the_reserve_stays_free():
-    without = await Meter(CPU, 0).measure({})
-    much = await Meter(CPU, 10**15).measure({})
+    without = await MemoryMeter(CPU, 0).measure({})
+    much = await MemoryMeter(CPU, 10**15).measure({})
     assert without.free["ram"] >= 0 > much.free["ram"]
 
 
@@ -451,22 +453,22 @@ def plan_on(platform, installed=None, **preferences):
 
 def test_needs_go_to_where_the_model_lies():
     on_cpu, on_gpu = plan_on(CPU), plan_on(H100, LLAMA_CPP_GPU)
-    assert Meter(CPU, 0).needs(on_cpu) == {"ram": on_cpu.memory.total_bytes}
-    assert Meter(H100, 0).needs(on_gpu) == {"gpu0": on_gpu.memory.total_bytes}
+    assert MemoryMeter(CPU, 0).needs(on_cpu) == {"ram": on_cpu.memory.total_bytes}
+    assert MemoryMeter(H100, 0).needs(on_gpu) == {"gpu0": on_gpu.memory.total_bytes}
     two = replace(H100, accelerators=(*H100.accelerators, replace(H100.accelerators[0], index=1)))
-    spread = Meter(two, 0).needs(on_gpu)
+    spread = MemoryMeter(two, 0).needs(on_gpu)
     assert spread.keys() == {"gpu0", "gpu1"}
     assert sum(spread.values()) >= on_gpu.memory.total_bytes
 
 
 def test_the_most_of_the_last_runs_is_remembered(tmp_path):
     plan = plan_on(CPU)
-    remembered = Remembered(tmp_path / "deep" / "memory.json")
+    remembered = MemoryRecords(tmp_path / "deep" / "memory.json")
     assert remembered.needs(plan) is None
     for size in (5, 90, 7, 8, 9, 10):
-        remembered.note(plan, {"ram": size})
-    assert Remembered(tmp_path / "deep" / "memory.json").needs(plan) == {"ram": 90}
-    remembered.note(plan, {"ram": 11})  # the 90 is long ago now
+        remembered.add(plan, {"ram": size})
+    assert MemoryRecords(tmp_path / "deep" / "memory.json").needs(plan) == {"ram": 90}
+    remembered.add(plan, {"ram": 11})  # the 90 is long ago now
     assert remembered.needs(plan) == {"ram": 11}
 
 
@@ -474,17 +476,17 @@ def test_other_settings_are_another_memory(tmp_path):
     plan = plan_on(CPU)
     larger = replace(plan, settings=replace(plan.settings, context_length=8192))
     other_threads = replace(plan, settings=replace(plan.settings, threads=1, alias="other"))
-    assert identity(plan) != identity(larger)
-    assert identity(plan) == identity(other_threads)
+    assert compute_fingerprint(plan) != compute_fingerprint(larger)
+    assert compute_fingerprint(plan) == compute_fingerprint(other_threads)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"x": 3}', "null"])
 def test_a_damaged_file_is_as_none(tmp_path, text):
     path, plan = tmp_path / "memory.json", plan_on(CPU)
-    path.write_text(text.replace("x", identity(plan)))
-    remembered = Remembered(path)
+    path.write_text(text.replace("x", compute_fingerprint(plan)))
+    remembered = MemoryRecords(path)
     assert remembered.needs(plan) is None
-    remembered.note(plan, {"ram": 4})
+    remembered.add(plan, {"ram": 4})
     assert remembered.needs(plan) == {"ram": 4}
 
 
@@ -495,7 +497,7 @@ def test_several_writers_lose_nothing(tmp_path):
     ]
     path = tmp_path / "memory.json"
     threads = [
-        threading.Thread(target=Remembered(path).note, args=(plan, {"ram": n}))
+        threading.Thread(target=MemoryRecords(path).add, args=(plan, {"ram": n}))
         for n, plan in enumerate(plans)
     ]
     for thread in threads:
@@ -520,7 +522,7 @@ async def test_a_lower_limit_counts_at_once_for_who_is_idle():
         for name in ("b", "c"):
             world.clock.advance(1)
             await use(scheduler, name)
-        scheduler.limit(replace(world.limits, max_loaded=1))
+        scheduler.set_limits(replace(world.limits, max_loaded=1))
         await reach(lambda: names(scheduler) == ["a"])
         scheduler.release(lease)
         await settle()
@@ -534,5 +536,5 @@ async def test_a_first_look_that_found_nothing_is_no_size():
         await use(scheduler, "a")
         world.processes[0].size = 0
         await scheduler.measure()
-        (row,) = scheduler.views()
+        (row,) = scheduler.list_views()
         assert row.memory_bytes > 0

@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllama.scheduler.policy import Action, PendingLoad, Resident, arrange, relieve
+from vllama.scheduler.policy import (
+    Action,
+    PendingLoad,
+    Resident,
+    decide_loads,
+    relieve_pressure,
+)
 
 TURN_S = 5.0
 
@@ -24,13 +30,13 @@ def wants(needs, key="new", since=0.0):
 
 def one(needs, free, models=(), most=3, now=0.0, settling=False):
     free = free if isinstance(free, dict) else {"ram": free}
-    (decision,) = arrange(
+    (decision,) = decide_loads(
         free, models, [wants(needs)], max_loaded=most, now_s=now, settling=settling
     )
     return decision
 
 
-# situation → action, evicted, put to sleep, told to give way
+# situation → action, evicted, put to sleep, told to retire
 TABLE = {
     "room and a slot": (one(5, 10, [item("a")]), "load", (), (), ()),
     "the least recently used goes": (
@@ -43,42 +49,42 @@ TABLE = {
     "no slot, memory to spare": (
         one(1, 100, [item("a", used=1), item("b", used=2)], 2), "evict", ("a",), (), ()),
     "a busy one is waited for": (one(5, 0, [item("a", busy=True)]), "wait", (), (), ()),
-    "a busy one whose turn is over gives way": (
+    "a busy one whose turn is over retires": (
         one(5, 0, [item("a", busy=True, turn_ends_s=3.0)], now=3.0), "wait", (), (), ("a",)),
-    "the one that was there longest gives way": (
+    "the one that was there longest retires": (
         one(5, 0, [item("a", busy=True, since_s=2.0, turn_ends_s=0.0),
                    item("b", busy=True, since_s=1.0, turn_ends_s=0.0)]), "wait", (), (), ("b",)),
     "idle before busy": (
         one(5, 0, [item("a", busy=True, turn_ends_s=0.0), item("b", used=9)]),
         "evict", ("b",), (), ()),
     "one on its way out is waited for": (
-        one(5, 0, [item("a", leaving=True), item("b")]), "wait", (), (), ()),
+        one(5, 0, [item("a", retiring=True), item("b")]), "wait", (), (), ()),
     "what it will not free is added": (
-        one(15, 0, [item("a", leaving=True), item("b")]), "evict", ("b",), (), ()),
+        one(15, 0, [item("a", retiring=True), item("b")]), "evict", ("b",), (), ()),
     "one that is kept for ever goes too": (
-        one(5, 0, [item("a", kept=True)]), "evict", ("a",), (), ()),
+        one(5, 0, [item("a", pinned=True)]), "evict", ("a",), (), ()),
     "it goes after all others": (
-        one(5, 0, [item("a", kept=True, used=1), item("b", used=2)]), "evict", ("b",), (), ()),
+        one(5, 0, [item("a", pinned=True, used=1), item("b", used=2)]), "evict", ("b",), (), ()),
     "but only if those are enough": (
-        one(15, 0, [item("a", kept=True, used=1), item("b", used=2), item("c", 3, used=3)]),
+        one(15, 0, [item("a", pinned=True, used=1), item("b", used=2), item("c", 3, used=3)]),
         "evict", ("b", "a"), (), ()),
     "where all are kept, they take turns": (
-        one(5, 90, [item("a", kept=True, used=1), item("b", kept=True, used=2)], 2),
+        one(5, 90, [item("a", pinned=True, used=1), item("b", pinned=True, used=2)], 2),
         "evict", ("a",), (), ()),
     "an idle one that is kept goes before a busy one": (
-        one(5, 0, [item("a", kept=True), item("b", busy=True, turn_ends_s=0.0)]),
+        one(5, 0, [item("a", pinned=True), item("b", busy=True, turn_ends_s=0.0)]),
         "evict", ("a",), (), ()),
-    "a busy one that is kept gives way too": (
-        one(5, 0, [item("a", kept=True, busy=True, turn_ends_s=0.0)]), "wait", (), (), ("a",)),
+    "a busy one that is kept retires too": (
+        one(5, 0, [item("a", pinned=True, busy=True, turn_ends_s=0.0)]), "wait", (), (), ("a",)),
     "after the busy ones that are not": (
-        one(5, 0, [item("a", kept=True, busy=True, since_s=1.0, turn_ends_s=0.0),
+        one(5, 0, [item("a", pinned=True, busy=True, since_s=1.0, turn_ends_s=0.0),
                    item("b", busy=True, since_s=2.0, turn_ends_s=0.0)]), "wait", (), (), ("b",)),
     "larger than all there is": (
         one(500, 10, [item("a"), item("b", busy=True)]), "refuse", (), (), ()),
     "what a load under way still takes is not free": (
         one(5, 10, [item("a", 2, grows=8, busy=True)]), "wait", (), (), ()),
     "nor what one still takes that leaves, and had to be started again for who waits": (
-        one(5, 10, [item("a", 0, grows=10, busy=True, leaving=True)]), "wait", (), (), ()),
+        one(5, 10, [item("a", 0, grows=10, busy=True, retiring=True)]), "wait", (), (), ()),
     "memory on its way back: nobody goes for it": (
         one(5, 0, [item("a")], settling=True), "wait", (), (), ()),
     "memory on its way back: nothing is refused": (one(500, 0, settling=True), "wait", (), (), ()),
@@ -91,7 +97,7 @@ TABLE = {
     "a sleeper takes no slot": (
         one(1, 10, [item("a", sleeping=True)], 1), "load", (), (), ()),
     "one on its way out has its slot still": (
-        one(1, 100, [item("a", leaving=True), item("b")], 2), "wait", (), (), ()),
+        one(1, 100, [item("a", retiring=True), item("b")], 2), "wait", (), (), ()),
     "a sleeper gives up its memory": (
         one(15, 10, [item("a", sleeping=True)]), "evict", ("a",), (), ()),
     "another GPU's models stay": (
@@ -103,14 +109,14 @@ TABLE = {
 
 @pytest.mark.parametrize("case", TABLE)
 def test_one_that_waits(case):
-    decision, action, evict, sleep, give_way = TABLE[case]
-    assert (decision.action, decision.evict, decision.sleep, decision.give_way) == (
-        action, evict, sleep, give_way,
+    decision, action, evict, sleep, retire = TABLE[case]
+    assert (decision.action, decision.evict, decision.sleep, decision.retire) == (
+        action, evict, sleep, retire,
     )  # fmt: skip
 
 
 def several(free, models, *waiting, most=9, now=0.0):
-    decisions = arrange({"ram": free}, models, waiting, max_loaded=most, now_s=now)
+    decisions = decide_loads({"ram": free}, models, waiting, max_loaded=most, now_s=now)
     return {decision.key: decision for decision in decisions}
 
 
@@ -148,13 +154,13 @@ def test_who_comes_later_is_not_refused_for_the_sake_of_the_first():
 
 
 def test_a_refusal_has_what_there_would_be_without_others():
-    models = [item("a", 10, kept=True), item("b", 20, busy=True)]
-    assert one(500, 5, models).most == {"ram": 35}
+    models = [item("a", 10, pinned=True), item("b", 20, busy=True)]
+    assert one(500, 5, models).available == {"ram": 35}
 
 
 @pytest.mark.parametrize("busy", [False, True])
 def test_a_reason_blames_the_number_or_the_memory(busy):
-    models = [item("a", busy=busy), item("b", busy=busy, leaving=busy)]
+    models = [item("a", busy=busy), item("b", busy=busy, retiring=busy)]
     for least, why in ((2, "only 2 models may be loaded at once"), (9, "not enough free memory")):
         decision = one(5 if least == 9 else 1, 0 if least == 9 else 100, models, least)
         assert decision.reason.startswith(why)
@@ -163,14 +169,14 @@ def test_a_reason_blames_the_number_or_the_memory(busy):
 def test_what_is_made_good_says_whether_it_was_the_number_or_the_memory():
     two = [item("a", used=1), item("b", used=2)]
     assert held({"ram": 9}, two, 1).reason.startswith("only 1 model may be loaded at once")
-    assert held({"ram": -1}, two, 9).reason == "more memory is held than may be"
+    assert held({"ram": -1}, two, 9).reason == "models use more memory than allowed"
 
 
 # -- too much is held ---------------------------------------------------------------------------
 
 
 def held(free, models, most=9):
-    return relieve(free, models, max_loaded=most)
+    return relieve_pressure(free, models, max_loaded=most)
 
 
 # situation → action, evicted, put to sleep
@@ -186,13 +192,13 @@ HELD = {
     "all that can, if that is not enough": (
         held({"ram": -99}, [item("a", used=1), item("b", busy=True)]), "evict", ("a",), ()),
     "those who leave bring it": (
-        held({"ram": -3}, [item("a", leaving=True), item("b")]), None, (), ()),
-    "one that is kept for ever stays": (held({"ram": -3}, [item("a", kept=True)]), None, (), ()),
+        held({"ram": -3}, [item("a", retiring=True), item("b")]), None, (), ()),
+    "one that is kept for ever stays": (held({"ram": -3}, [item("a", pinned=True)]), None, (), ()),
     "but counts, and goes last": (
-        held({"ram": 9}, [item("a", kept=True), item("b", used=1), item("c", used=2)], 2),
+        held({"ram": 9}, [item("a", pinned=True), item("b", used=1), item("c", used=2)], 2),
         "evict", ("b",), ()),
     "and goes where all are kept": (
-        held({"ram": 9}, [item("a", kept=True, used=2), item("b", kept=True, used=1)], 1),
+        held({"ram": 9}, [item("a", pinned=True, used=2), item("b", pinned=True, used=1)], 1),
         "evict", ("b",), ()),
     "a busy one is waited for": (held({"ram": -3}, [item("a", busy=True)]), "wait", (), ()),
     "sleep is enough": (
@@ -232,8 +238,8 @@ MODELS = st.lists(
         holds=POOLS,
         claims=POOLS,
         busy=st.booleans(),
-        kept=st.booleans(),
-        leaving=st.booleans(),
+        pinned=st.booleans(),
+        retiring=st.booleans(),
         last_used_s=st.floats(0, 100),
         since_s=st.floats(0, 100),
         turn_ends_s=st.floats(0, 100),
@@ -252,7 +258,7 @@ WAITING = st.lists(
     MODELS,
 )
 def test_what_is_made_good_costs_no_busy_one_and_none_that_is_kept(free, models):
-    decision = relieve(free, models, max_loaded=9)
+    decision = relieve_pressure(free, models, max_loaded=9)
     over = {pool for pool, size in free.items() if size < 0}
     if decision is None:
         return
@@ -260,23 +266,23 @@ def test_what_is_made_good_costs_no_busy_one_and_none_that_is_kept(free, models)
     by_key = {model.key: model for model in models}
     for key in (*decision.evict, *decision.sleep):
         model = by_key[key]
-        assert not (model.busy or model.kept or model.leaving)
+        assert not (model.busy or model.pinned or model.retiring)
         assert any(model.frees.get(pool) for pool in over)
     assert (decision.action is Action.EVICT) == bool(decision.evict or decision.sleep)
 
 
 @given(POOLS, MODELS, WAITING, st.integers(1, 5), st.floats(0, 100), st.booleans())
 def test_rules_hold_in_any_situation(free, models, waiting, most, now, settling):
-    decisions = arrange(free, models, waiting, max_loaded=most, now_s=now, settling=settling)
+    decisions = decide_loads(free, models, waiting, max_loaded=most, now_s=now, settling=settling)
     by_key = {model.key: model for model in models}
     needs = {load.key: load.needs for load in waiting}
     assert sorted(needs) == sorted(decision.key for decision in decisions)
-    touched = [key for d in decisions for key in (*d.evict, *d.sleep, *d.give_way)]
+    touched = [key for d in decisions for key in (*d.evict, *d.sleep, *d.retire)]
     assert len(touched) == len(set(touched)), "one model went for two"
     for decision in decisions:
         gone = [by_key[key] for key in (*decision.evict, *decision.sleep)]
-        assert not any(model.busy or model.leaving for model in gone)
-        asked = [by_key[key] for key in decision.give_way]
+        assert not any(model.busy or model.retiring for model in gone)
+        asked = [by_key[key] for key in decision.retire]
         assert all(model.busy and model.turn_ends_s <= now for model in asked)
         assert not (settling and decision.evict)
     # all that load now fit at once, with what loads under way still take
@@ -285,7 +291,7 @@ def test_rules_hold_in_any_situation(free, models, waiting, most, now, settling)
         open_claims = sum(
             max(0, model.claims.get(pool, 0) - model.holds.get(pool, 0))
             for model in models
-            if not model.leaving and pool in model.claims
+            if not model.retiring and pool in model.claims
         )
         assert sum(load.get(pool, 0) for load in loading) + open_claims <= free.get(pool, 0)
     if loading:
@@ -340,8 +346,8 @@ class Machine:
         return [
             Resident(
                 key=key, holds={"ram": model["holds"]}, claims={"ram": model["size"]},
-                busy=bool(model["leases"]) or not model["grown"], kept=model["kept"],
-                leaving=model["leaving"], last_used_s=model["used"], since_s=model["since"],
+                busy=bool(model["leases"]) or not model["grown"], pinned=model["kept"],
+                retiring=model["leaving"], last_used_s=model["used"], since_s=model["since"],
                 turn_ends_s=model["since"] + TURN_S if model["grown"] else math.inf,
             )
             for key, model in self.models.items()
@@ -355,7 +361,7 @@ class Machine:
             for key, since in self.waiting.items()
             if key not in self.models
         ]
-        for decision in arrange(
+        for decision in decide_loads(
             {"ram": free}, self.view(), waiting, max_loaded=self.most, now_s=self.now
         ):
             for key in decision.evict:
@@ -363,7 +369,7 @@ class Machine:
                 assert not model["leases"], "a busy model was evicted"
                 assert model["grown"], "a load that was waited for was lost"
                 model["leaving"] = True
-            for key in decision.give_way:
+            for key in decision.retire:
                 self.models[key]["leaving"] = True
             if decision.action is Action.LOAD:
                 del self.waiting[decision.key]

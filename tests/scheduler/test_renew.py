@@ -25,7 +25,7 @@ async def test_one_whose_engine_is_still_there_keeps_its_lease():
     async with world.running() as scheduler:
         lease = await ask(scheduler)
         assert await renew(scheduler, lease) is lease
-        assert scheduler.views()[0].leases == 1
+        assert scheduler.list_views()[0].leases == 1
         scheduler.release(lease)
 
 
@@ -40,7 +40,7 @@ async def test_whose_turn_it_was_comes_before_all_who_wait():
         again = renew(scheduler, lease)
         await settle()
         assert not again.done()
-        assert scheduler.views()[0].leases == 0
+        assert scheduler.list_views()[0].leases == 0
         world.processes[0].open()
         lease = await again
         await settle()
@@ -64,7 +64,7 @@ async def test_it_is_served_by_an_instance_that_is_on_its_way_out():
         assert not world.processes[0].stops
         world.processes[0].open()
         scheduler.release(await again)
-        await reach(lambda: not scheduler.views())
+        await reach(lambda: not scheduler.list_views())
         assert len(world.processes) == 1
 
 
@@ -79,7 +79,7 @@ async def test_one_that_failed_for_good_is_told_so():
         world.processes[0].fail(CRASHED)
         with pytest.raises(EngineCrashed):
             await again
-        await reach(lambda: not scheduler.views())
+        await reach(lambda: not scheduler.list_views())
 
 
 @in_loop
@@ -88,7 +88,7 @@ async def test_one_whose_instance_is_gone_asks_like_anybody():
     async with world.running() as scheduler:
         first, second = await ask(scheduler), None
         world.processes[0].fail(CRASHED)
-        await reach(lambda: scheduler.failures() and not scheduler.views())
+        await reach(lambda: scheduler.list_failures() and not scheduler.list_views())
         with pytest.raises(CoolingDown):
             await renew(scheduler, first)
         scheduler.unload(model("m"))
@@ -111,7 +111,7 @@ async def test_who_leaves_while_it_waits_again_leaves_nothing_behind():
         scheduler.release(lease)
         world.processes[0].open()
         await settle()
-        view = scheduler.views()[0]
+        view = scheduler.list_views()[0]
         assert (view.leases, view.queued) == (0, 0)
 
 

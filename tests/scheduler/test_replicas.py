@@ -103,7 +103,7 @@ async def test_replicas_that_all_fail_have_failed():
         world.processes[1].fail(NOT_STARTED)
         with pytest.raises(EngineStartFailed):
             await ask
-        await reach(lambda: not scheduler.views())
+        await reach(lambda: not scheduler.list_views())
 
 
 def test_the_state_of_replicas_is_that_of_the_best():
@@ -130,7 +130,7 @@ async def test_a_replica_that_has_failed_comes_back():
         gone.fail(CRASHED)
         scheduler.release(lease)
         await reach(lambda: len(world.processes) == 3)
-        (view,) = scheduler.views()
+        (view,) = scheduler.list_views()
         assert (view.state, view.replicas, view.limit) == (Phase.READY, 1, 1)
         held = scheduler.try_acquire(model("m"), CHAT, None)
         waits = asyncio.ensure_future(scheduler.acquire(model("m"), CHAT, None))
@@ -139,7 +139,7 @@ async def test_a_replica_that_has_failed_comes_back():
         world.processes[2].open()
         again = await waits
         assert again.endpoint.port == 3
-        (view,) = scheduler.views()
+        (view,) = scheduler.list_views()
         assert (view.replicas, view.limit, view.cause) == (2, 2, "")
         scheduler.release(held)
         scheduler.release(again)
@@ -153,7 +153,7 @@ async def test_a_replica_that_is_down_is_told_with_its_cause():
         world.processes[0].last_diagnosis = Diagnosis(cause="it fell over")
         world.processes[0].fail(CRASHED)
         await settle()
-        (view,) = scheduler.views()
+        (view,) = scheduler.list_views()
         assert (view.state, view.replicas) == (Phase.READY, 1)
         assert view.cause == "1 of 2 replicas: it fell over"
 
@@ -169,8 +169,8 @@ async def test_one_fails_while_the_other_waits_to_come_back(first):
         await settle()
         assert phases(scheduler) == {"m": Phase.READY}
         world.processes[1 - first].fail(CRASHED)
-        await reach(lambda: not scheduler.views())
-        assert len(scheduler.failures()) == 1
+        await reach(lambda: not scheduler.list_views())
+        assert len(scheduler.list_failures()) == 1
 
 
 @in_loop
@@ -198,7 +198,7 @@ async def test_a_replica_that_waits_to_come_back_does_not_hold_up_the_end():
         world.processes[0].fail(CRASHED)
         await settle()
         scheduler.unload(model("m"))
-        await reach(lambda: not scheduler.views())
+        await reach(lambda: not scheduler.list_views())
         assert len(world.processes) == 2
 
 
@@ -208,4 +208,4 @@ async def test_a_replica_that_waits_to_come_back_does_not_hold_up_the_end():
 )
 def test_each_pause_is_longer_until_one_has_lived_long(lives_s, pauses):
     given = Pauses((1.0, 2.0, 4.0))
-    assert tuple(given.after(life_s) for life_s in lives_s) == pauses
+    assert tuple(given.compute_pause(life_s) for life_s in lives_s) == pauses

@@ -99,7 +99,7 @@ async def test_one_who_leaves_the_queue_does_not_hold_a_slot():
         gone.cancel()
         scheduler.release(first)
         scheduler.release(await third)
-        assert scheduler.views()[0].leases == 0
+        assert scheduler.list_views()[0].leases == 0
 
 
 @in_loop
@@ -111,14 +111,14 @@ async def test_cancelled_in_the_turn_of_the_grant_gives_the_slot_back():
         await settle()
         scheduler.release(first)
         for _ in range(40):  # cancel at whatever step the grant is
-            if scheduler.views()[0].leases:
+            if scheduler.list_views()[0].leases:
                 break
             await asyncio.sleep(0)
         second.cancel()
         with pytest.raises(asyncio.CancelledError):
             await second
         await settle()
-        assert scheduler.views()[0].leases == 0
+        assert scheduler.list_views()[0].leases == 0
 
 
 @in_loop
@@ -132,7 +132,7 @@ async def test_the_load_goes_on_when_the_one_who_asked_leaves():
         await settle()
         world.processes[0].open()
         await settle()
-        assert scheduler.views()[0].state is Phase.READY
+        assert scheduler.list_views()[0].state is Phase.READY
         scheduler.release(await scheduler.acquire(model("m"), CHAT, None))
         assert len(world.processes) == 1
 
@@ -145,16 +145,16 @@ async def test_keep_alive_runs_from_the_end_of_the_last_request():
         world.clock.advance(1000)
         scheduler.expire()
         await settle()
-        assert scheduler.views()[0].state is Phase.READY
+        assert scheduler.list_views()[0].state is Phase.READY
         scheduler.release(lease)
         world.clock.advance(299)
         scheduler.expire()
         await settle()
-        assert scheduler.views()
+        assert scheduler.list_views()
         world.clock.advance(2)
         scheduler.expire()
         await settle()
-        assert not scheduler.views()
+        assert not scheduler.list_views()
         assert world.processes[0].stops == 1
 
 
@@ -164,10 +164,10 @@ async def test_other_limits_hold_at_once_and_for_what_is_loaded():
     async with world.running() as scheduler:
         scheduler.release(await scheduler.acquire(model("default"), CHAT, None))
         scheduler.release(await scheduler.acquire(model("asked"), CHAT, 600))
-        scheduler.limit(replace(world.limits, keep_alive_s=100, max_queue=0))
+        scheduler.set_limits(replace(world.limits, keep_alive_s=100, max_queue=0))
         world.clock.advance(101)
         scheduler.expire()
-        await reach(lambda: [view.name for view in scheduler.views()] == ["asked:latest"])
+        await reach(lambda: [view.name for view in scheduler.list_views()] == ["asked:latest"])
         lease = await scheduler.acquire(model("asked"), CHAT, None)
         with pytest.raises(QueueFull):
             await scheduler.acquire(model("asked"), CHAT, None)
@@ -199,10 +199,10 @@ async def test_keep_alive_of_a_request_sticks():
         world.clock.advance(10**9)
         scheduler.expire()
         await settle()
-        assert math.isinf(scheduler.views()[0].expires_s)
+        assert math.isinf(scheduler.list_views()[0].expires_s)
         scheduler.release(await scheduler.acquire(model("m"), CHAT, 0.0))
         await settle()
-        assert not scheduler.views()
+        assert not scheduler.list_views()
 
 
 async def goes_by_time(world, scheduler):
@@ -266,18 +266,18 @@ async def test_the_log_has_the_true_cause_of_an_end(end, why, caplog):
 async def test_what_keeps_a_model_from_serving_is_known():
     world = World(cool_down_s=15)
     async with world.running() as scheduler:
-        assert scheduler.obstacle(model("m")) == ("", True)
+        assert scheduler.find_obstacle(model("m")) == ("", True)
         await use(scheduler, "m")
-        assert scheduler.obstacle(model("m")) == ("", True)
+        assert scheduler.find_obstacle(model("m")) == ("", True)
         world.processes[0].state = State.BACKOFF
         world.processes[0].last_diagnosis = Diagnosis(cause="it was killed")
-        assert scheduler.obstacle(model("m")) == ("it was killed", True)
+        assert scheduler.find_obstacle(model("m")) == ("it was killed", True)
         world.processes[0].fail(CRASHED)
         await reach(lambda: not phases(scheduler))
-        assert scheduler.obstacle(model("m")) == (CRASHED.message, False)
-        assert scheduler.obstacle(model("other")) == ("", True)
+        assert scheduler.find_obstacle(model("m")) == (CRASHED.message, False)
+        assert scheduler.find_obstacle(model("other")) == ("", True)
         world.clock.advance(16)
-        assert scheduler.obstacle(model("m")) == ("", True)
+        assert scheduler.find_obstacle(model("m")) == ("", True)
 
 
 @in_loop
@@ -299,10 +299,10 @@ async def test_unload_waits_for_the_running_request():
         lease = await scheduler.acquire(model("m"), CHAT, None)
         assert scheduler.unload(model("m"))
         await settle()
-        assert scheduler.views()[0].state is Phase.READY
+        assert scheduler.list_views()[0].state is Phase.READY
         scheduler.release(lease)
         await settle()
-        assert not scheduler.views()
+        assert not scheduler.list_views()
         assert not scheduler.unload(model("m"))
 
 
@@ -318,7 +318,7 @@ async def test_a_smaller_context_is_compatible_and_a_larger_one_reloads_once():
             scheduler.release(await scheduler.acquire(model("m"), CHAT, None))
         assert len(world.processes) == 2
         assert world.processes[0].stops == 1
-        assert scheduler.views()[0].plan.settings.context_length == 8192
+        assert scheduler.list_views()[0].plan.settings.context_length == 8192
         # more than the model was trained for cannot be had: no reload
         scheduler.release(await scheduler.acquire(model("m"), Need(context_length=99999), None))
         assert len(world.processes) == 2
@@ -373,7 +373,7 @@ async def test_text_and_embeddings_are_two_processes_of_one_model():
         assert len(world.processes) == 2
         scheduler.unload(model("m"))
         await settle()
-        assert not scheduler.views()
+        assert not scheduler.list_views()
 
 
 @in_loop
@@ -383,7 +383,7 @@ async def test_the_least_recently_used_model_makes_room():
         for name in ("a", "b", "c"):
             world.clock.advance(1)
             scheduler.release(await scheduler.acquire(model(name), CHAT, None))
-        assert sorted(view.name for view in scheduler.views()) == ["b:latest", "c:latest"]
+        assert sorted(view.name for view in scheduler.list_views()) == ["b:latest", "c:latest"]
         assert world.processes[0].stops == 1
 
 
@@ -406,7 +406,7 @@ async def test_too_little_memory_is_refused_with_the_numbers():
     async with world.running() as scheduler:
         with pytest.raises(NotEnoughMemory, match="requires more system memory"):
             await scheduler.acquire(model("m"), CHAT, None)
-        assert not scheduler.views()
+        assert not scheduler.list_views()
         world.free = 10_000 * MIB
         scheduler.release(await scheduler.acquire(model("m"), CHAT, None))
 
@@ -423,7 +423,7 @@ async def test_a_failed_load_is_told_to_all_who_wait_and_tried_again_when_asked(
             with pytest.raises(EngineStartFailed, match="damaged"):
                 await ask
         await settle()
-        assert not scheduler.views()
+        assert not scheduler.list_views()
         world.auto_open = True
         scheduler.release(await scheduler.acquire(model("m"), CHAT, None))
 
@@ -499,7 +499,7 @@ async def test_closing_refuses_the_queue_and_lets_the_running_one_end():
             await waiting
         with pytest.raises(ShuttingDown):
             await scheduler.acquire(model("m"), CHAT, None)
-        drained = asyncio.ensure_future(scheduler.drained())
+        drained = asyncio.ensure_future(scheduler.wait_until_idle())
         await settle()
         assert not drained.done()
         scheduler.release(lease)

@@ -27,7 +27,7 @@ class Laddered(World):
         self.auto_open = False
         self.gate, self.held = asyncio.Event(), False
         self.gate.set()
-        self.hooks = replace(self.hooks, another=self.another)
+        self.hooks = replace(self.hooks, replan=self.another)
         self.scheduler = type(self.scheduler)(self.hooks, self.limits, self.clock)
 
     def start(self, plan):
@@ -61,10 +61,10 @@ async def test_those_who_wait_are_served_by_the_second_plan():
             *(scheduler.acquire(model("m"), CHAT, None) for _ in range(2))
         )
         assert {lease.endpoint.port for lease in leases} == {3}
-        (view,) = scheduler.views()
+        (view,) = scheduler.list_views()
         assert (view.state, view.cause) == (Phase.READY, "plan 3")
         assert view.plan.settings.context_length == 6 * 1024
-        assert not scheduler.failures()
+        assert not scheduler.list_failures()
         assert world.asked == [
             ["cannot start m: cause 1"],
             ["cannot start m: cause 1", "cannot start m: cause 2"],
@@ -83,9 +83,9 @@ async def test_the_last_word_is_told_to_all_who_wait_once(more):
         ]
         told = await asyncio.gather(*waiting, return_exceptions=True)
         assert {str(error) for error in told} == {f"cannot start m: cause 1; tried {more} more"}
-        await reach(lambda: not scheduler.views())
+        await reach(lambda: not scheduler.list_views())
         assert len(world.processes) == len(world.asked) == more + 1
-        (failure,) = scheduler.failures()
+        (failure,) = scheduler.list_failures()
         assert failure.cause == f"cannot start m: cause 1; tried {more} more"
 
 
@@ -113,7 +113,7 @@ async def test_an_unload_lets_those_who_wait_have_the_next_plan():
         scheduler.unload(model("m"))
         scheduler.release(await waiting)
         assert len(world.asked) == 1
-        await reach(lambda: not scheduler.views())
+        await reach(lambda: not scheduler.list_views())
 
 
 @in_loop
@@ -124,6 +124,6 @@ async def test_one_that_served_and_crashed_is_not_planned_anew():
         process = world.processes[0]
         process.last_diagnosis = NO_MEMORY
         process.fail(EngineStartFailed("one of several did not start"))
-        await reach(lambda: not scheduler.views())
+        await reach(lambda: not scheduler.list_views())
         assert not world.asked
-        assert scheduler.failures()
+        assert scheduler.list_failures()

@@ -28,7 +28,7 @@ async def test_one_that_can_sleep_sleeps_before_it_is_unloaded():
         await reach(lambda: phases(scheduler) == {"m": Phase.SLEEPING})
         world.clock.advance(1001)
         scheduler.expire()
-        await reach(lambda: not scheduler.views())
+        await reach(lambda: not scheduler.list_views())
 
 
 @in_loop
@@ -36,13 +36,13 @@ async def test_keep_alive_0_and_stop_unload_and_do_not_sleep():
     world = World(size=GIB, sleeps=True)
     async with world.running() as scheduler:
         await use(scheduler, "m", 0.0)
-        await reach(lambda: not scheduler.views())
+        await reach(lambda: not scheduler.list_views())
         await use(scheduler, "n")
         world.clock.advance(301)
         scheduler.expire()
         await reach(lambda: phases(scheduler) == {"n": Phase.SLEEPING})
         assert scheduler.unload(model("n"))
-        await reach(lambda: not scheduler.views())
+        await reach(lambda: not scheduler.list_views())
 
 
 @in_loop
@@ -80,7 +80,7 @@ async def test_one_that_does_not_wake_is_restarted():
         await reach(lambda: phases(scheduler) == {"m": Phase.SLEEPING})
         world.sleepers["m:latest"].wakes = False
         ask = asyncio.ensure_future(use(scheduler))
-        await reach(lambda: world.processes[0].condemned)
+        await reach(lambda: world.processes[0].causes)
         world.processes[0].open()
         await ask
         assert phases(scheduler) == {"m": Phase.READY}
@@ -95,9 +95,9 @@ async def test_one_that_ends_in_its_sleep_is_not_started_for_nobody():
         scheduler.expire()
         await reach(lambda: phases(scheduler) == {"m": Phase.SLEEPING})
         world.processes[0].crash()
-        await reach(lambda: not scheduler.views())
+        await reach(lambda: not scheduler.list_views())
         assert world.processes[0].stops
-        assert not scheduler.failures()
+        assert not scheduler.list_failures()
         await use(scheduler)
         assert phases(scheduler) == {"m": Phase.READY}
         assert len(world.processes) == 2
@@ -110,7 +110,9 @@ async def test_one_that_ends_while_it_waits_to_wake_up_waits_for_room_as_a_whole
         await use(scheduler, "a")
         lease = await scheduler.acquire(model("b"), CHAT, None)
         asks = [asyncio.ensure_future(use(scheduler, "a")) for _ in range(2)]
-        await reach(lambda: world.scheduler.views()[0].cause or world.scheduler.views()[1].cause)
+        await reach(
+            lambda: world.scheduler.list_views()[0].cause or world.scheduler.list_views()[1].cause
+        )
         world.processes[0].crash()
         await reach(lambda: world.processes[0].stops)
         await settle()
@@ -119,7 +121,7 @@ async def test_one_that_ends_while_it_waits_to_wake_up_waits_for_room_as_a_whole
         await asyncio.gather(*asks)
         assert len(world.processes) == 3
         assert phases(scheduler)["a"] is Phase.READY
-        assert not scheduler.failures()
+        assert not scheduler.list_failures()
 
 
 @in_loop

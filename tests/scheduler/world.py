@@ -36,7 +36,7 @@ class GatedProcess:
         self.alive = True
         self.done = Activity()
         self.last_diagnosis = None
-        self.condemned = []
+        self.causes = []
         self._gate = asyncio.Event()
         self._over = asyncio.Event()
         self._changed = bool
@@ -76,24 +76,24 @@ class GatedProcess:
     def parts(self):
         return (self,)
 
-    def listen(self, changed):
+    def subscribe(self, changed):
         self._changed = changed
 
-    def suspect(self, endpoint):
-        self.suspected = endpoint
+    def report_unreachable(self, endpoint):
+        self.unreachable = endpoint
 
-    def condemn(self, endpoint, cause):
-        self.condemned.append(cause)
+    def declare_unhealthy(self, endpoint, cause):
+        self.causes.append(cause)
         self.last_diagnosis = Diagnosis(cause=cause)
         self.crash()
 
-    def condemned(self, endpoint):
+    def find_unhealthy_cause(self, endpoint):
         return None
 
-    async def answers(self, endpoint, limit_s):
+    async def check_health(self, endpoint, limit_s):
         return self.alive
 
-    def activity(self):
+    def measure_activity(self):
         return self.done
 
     async def run(self):
@@ -118,7 +118,7 @@ class GatedProcess:
         """What it takes of the machine's memory now."""
         return self.size if self.state is State.READY else 0
 
-    def footprint(self):
+    def measure_footprint(self):
         if self.rest is not None:
             return Footprint(ram_bytes=self.rest, whole=False)
         return Footprint(ram_bytes=self.holds)
@@ -179,11 +179,11 @@ class World:
             traits=self.traits,
             needs=self.needs,
             measure=self.measure,
-            remember=self.remember,
-            traffic=lambda endpoint: self.answers.get(endpoint.port, {}),
-            cut=lambda endpoint, cause: self.cut.append((endpoint.port, cause)),
-            sleeper=self.sleeper,
-            cpu_time=self.cpu_time,
+            record_memory=self.remember,
+            read_progress=lambda endpoint: self.answers.get(endpoint.port, {}),
+            abort_answers=lambda endpoint, cause: self.cut.append((endpoint.port, cause)),
+            make_sleeper=self.sleeper,
+            read_cpu_time=self.cpu_time,
         )
         limits = {"retry_room_s": 0.001, "hang_s": float("inf"), **limits}
         self.limits = Limits(max_loaded=max_loaded, **limits)
@@ -209,7 +209,7 @@ class World:
         holds, ended = {}, set()
         for key, process in processes.items():
             asleep = any(process.endpoint in item.asleep for item in self.sleepers.values())
-            footprint = process.footprint()
+            footprint = process.measure_footprint()
             holds[key] = {"ram" if asleep else pool: footprint.ram_bytes}
             if not footprint.whole:
                 ended.add(key)
@@ -305,7 +305,7 @@ async def use(scheduler, name="m", keep_alive_s=None):
 
 def phases(scheduler):
     """Return the state of each model that is loaded."""
-    return {view.name.removesuffix(":latest"): view.state for view in scheduler.views()}
+    return {view.name.removesuffix(":latest"): view.state for view in scheduler.list_views()}
 
 
 CRASHED = EngineCrashed("cannot serve 'm': it crashed too often")

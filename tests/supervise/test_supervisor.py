@@ -48,7 +48,7 @@ def test_ready_serves_with_its_own_key_and_stops(lab: Lab) -> None:
         assert await http_status(endpoint, "/v1/models", timeout_s=9, api_key=key) == 200
         assert await http_status(endpoint, "/v1/models", timeout_s=9) == 401
         assert proc.pid == lab.pids()["engine"]
-        assert proc.footprint().ram_bytes > 1_000_000
+        assert proc.measure_footprint().ram_bytes > 1_000_000
         assert list(lab.run_dir.glob("*.json"))
 
     proc = lab.process()
@@ -56,7 +56,7 @@ def test_ready_serves_with_its_own_key_and_stops(lab: Lab) -> None:
     lab.play(proc, script)
     assert proc.state is State.STOPPED
     assert proc.endpoint is None and proc.pid is None
-    assert proc.footprint().ram_bytes == 0
+    assert proc.measure_footprint().ram_bytes == 0
     (attempt,) = proc.attempts
     assert attempt.exit is not None and attempt.exit.code == -signal.SIGTERM
     assert attempt.exit.was_ready and attempt.diagnosis is None
@@ -192,19 +192,19 @@ def test_one_that_hangs_is_killed_and_restarted_for_that_reason(lab: Lab) -> Non
 
     async def script(proc: SupervisedProcess) -> None:
         first = await proc.ensure_ready()
-        assert await proc.answers(first, LIMIT_S)
-        proc.condemn(Endpoint(port=1), "somebody else's")
-        assert proc.endpoint == first and proc.condemned(first) is None
-        proc.condemn(first, "it hangs")
-        proc.condemn(first, "it still hangs")
-        assert proc.condemned(first) == "it hangs"
+        assert await proc.check_health(first, LIMIT_S)
+        proc.declare_unhealthy(Endpoint(port=1), "somebody else's")
+        assert proc.endpoint == first and proc.find_unhealthy_cause(first) is None
+        proc.declare_unhealthy(first, "it hangs")
+        proc.declare_unhealthy(first, "it still hangs")
+        assert proc.find_unhealthy_cause(first) == "it hangs"
         await proc.wait_not_ready(first)
         second = await proc.ensure_ready()
         assert second.port != first.port
-        assert not await proc.answers(first, LIMIT_S)
+        assert not await proc.check_health(first, LIMIT_S)
         assert proc.last_diagnosis is not None
         assert proc.last_diagnosis.cause == "it hangs"
-        assert proc.condemned(first) is proc.condemned(second) is None
+        assert proc.find_unhealthy_cause(first) is proc.find_unhealthy_cause(second) is None
 
     lab.play(lab.process(launch=launch), script)
 
@@ -212,7 +212,7 @@ def test_one_that_hangs_is_killed_and_restarted_for_that_reason(lab: Lab) -> Non
 def test_whoever_listens_hears_of_every_change(lab: Lab) -> None:
     async def script(proc: SupervisedProcess) -> None:
         states: list[State] = []
-        proc.listen(lambda: states.append(proc.state))
+        proc.subscribe(lambda: states.append(proc.state))
         await proc.ensure_ready()
         await proc.stop()
         assert states[-2:] == [State.STOPPING, State.STOPPED]
@@ -445,7 +445,7 @@ def test_a_killed_guard_is_a_crash_too_and_leaves_nothing(lab: Lab) -> None:
     async def script(proc: SupervisedProcess) -> None:
         first = await proc.ensure_ready()
         await until(lambda: len(lab.pids()) == 4)
-        proc.footprint()  # takes a snapshot of them as well
+        proc.measure_footprint()  # takes a snapshot of them as well
         old = [psutil.Process(pid) for pid in lab.pids().values()]
         guard = psutil.Process(proc.pid).parent()
         assert guard is not None

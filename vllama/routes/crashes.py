@@ -19,21 +19,21 @@ def make_explainer(lease: Lease, upstream: Upstream) -> Explain | None:
     are known.
     """
     words = lease.traits.dead_words
-    part = lease.instance.part_at(lease.endpoint) if words else None
+    part = lease.instance.find_part(lease.endpoint) if words else None
     if part is None:
         return None
     endpoint = lease.endpoint
     told: list[str] = []  # all hear the same, also those that come when it is being restarted
 
     def explain(error: VllamaError) -> VllamaError:
-        if isinstance(error, EngineCrashed) and (cause := part.condemned(endpoint)):
+        if isinstance(error, EngineCrashed) and (cause := part.find_unhealthy_cause(endpoint)):
             # its log was faster than its answers, which end with its process
             return EngineCrashed(f"cannot go on: the engine has crashed: {cause}", hint=AGAIN)
         if not isinstance(error, UpstreamError) or not any(word in error.message for word in words):
             return error
         if not told:
-            told.append(f"the engine has crashed: {part.condemn(endpoint, None)}")
-            upstream.cut(told[0])
+            told.append(f"the engine has crashed: {part.declare_unhealthy(endpoint, None)}")
+            upstream.abort_answers(told[0])
         return EngineCrashed(f"cannot go on: {told[0]}", hint=AGAIN)
 
     return explain

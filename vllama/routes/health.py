@@ -40,7 +40,7 @@ async def get_live(gateway: Gateway, request: Request) -> None:
 
 async def get_metrics(gateway: Gateway, request: Request) -> None:
     """Export the metrics for Prometheus."""
-    views = gateway.scheduler.views()
+    views = gateway.scheduler.list_views()
     loaded = sum(view.replicas > 0 for view in views)
     text = gateway.metrics.text(loaded=loaded, queued=sum(view.queued for view in views))
     request.respond(200, text, CONTENT_TYPE.encode())
@@ -66,7 +66,7 @@ def list_obstacles(gateway: Gateway) -> list[Obstacle]:
     if preload.name and preload.bundle is None:
         found.append(Obstacle(f"model {preload.name}", "it has not been loaded yet", passing=True))
     elif preload.bundle is not None:
-        why, passing = gateway.scheduler.obstacle(preload.bundle)
+        why, passing = gateway.scheduler.find_obstacle(preload.bundle)
         if why:
             found.append(Obstacle(f"model {preload.name}", why, passing))
     return found
@@ -86,7 +86,7 @@ async def get_ready(gateway: Gateway, request: Request) -> None:
     else:
         found = list_obstacles(gateway)
         preload = gateway.preload
-        if not found and preload.bundle and not gateway.scheduler.has(preload.bundle):
+        if not found and preload.bundle and not gateway.scheduler.is_loaded(preload.bundle):
             files = preload.bundle.files
             gone = await asyncio.to_thread(lambda: [one for one in files if not one.exists()])
             found = [Obstacle(f"model {preload.name}", f"'{one}' is gone") for one in gone]

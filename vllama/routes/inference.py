@@ -106,7 +106,7 @@ async def with_lease(
             except UpstreamError as error:
                 raise (upstream.explain(error) if upstream.explain else error) from None
             except ConnectionLost as error:
-                scheduler.suspect(lease)
+                scheduler.report_unreachable(lease)
                 if not error.unsent or request.status or pause_s is None:
                     raise
             # the lease is kept meanwhile: nobody else is sent there, and the turn is not lost

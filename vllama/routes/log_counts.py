@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 def find_logged_counts(lease: Lease) -> LoggedCounts | None:
     """Return the counts in the log of a lease's engine, None if it has none there."""
     read = lease.traits.logged_usage
-    part = lease.instance.part_at(lease.endpoint) if read is not None else None
+    part = lease.instance.find_part(lease.endpoint) if read is not None else None
     return LoggedCounts(part, read) if part is not None and read is not None else None
 
 

@@ -1,15 +1,15 @@
-"""Do other programs take the cores that an engine computes on?
+"""Reload CPU engines with fewer threads while other programs use their cores.
 
-Threads that compute together wait for each other after every step, so that one busy core beside
-them slows all of them down, far more than one thread fewer would (`plan.threads`). What counts is
-the time in which an engine had requests: CPU time that others used then. If it was too much for
-`ENOUGH_S`, the engine is loaded again with as many threads as there were cores left; if there was
-room again for all of them for `CALM_S`, with all.
+The threads of an engine synchronise after every step. One core that another program keeps busy
+therefore slows all of them down, much more than running one thread fewer does (`plan.threads`).
+Only the time in which the engine had requests is judged. After `CONTENDED_LIMIT_S` of contention it
+is reloaded with as many threads as there were cores left; after `CALM_LIMIT_S` without, with all of
+its threads again.
 
-`Watch` judges one engine and is pure; `Contention` looks and acts. A model that is busy is loaded
-again when it falls idle, or, if it does not for `PATIENCE_S`, as soon as its requests are over. One
-that took longer than `LONGEST_LOAD_S` to load stays as it is, and so does one whose threads
-somebody asked for.
+`ContentionMeter` judges one engine and is pure; `Contention` samples and acts. A busy model is
+reloaded when it becomes idle, or once it has stayed busy for `PATIENCE_S`, after its running
+requests. A model that took longer than `LONGEST_LOAD_S` to load is left alone, and so is one whose
+number of threads the user has set.
 """
 
 from __future__ import annotations
@@ -30,66 +30,68 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 1.0
-LEAST_WORK = 0.9  # of the time between two looks, or nothing is learnt from it
-SLACK_CORES = 0.5  # used by others beside as many threads as cores: not worth a load
+INTERVAL_S = 1.0
+MIN_BUSY_SHARE = 0.9  # of the time between two samples; less says nothing about contention
+SLACK_CORES = 0.5  # other programs may use this much before a reload is worth it
 CALM_CORES = 0.25
-ENOUGH_S, CALM_S = 2.0, 10.0
+CONTENDED_LIMIT_S, CALM_LIMIT_S = 2.0, 10.0
 PATIENCE_S = 30.0
 LONGEST_LOAD_S = 10.0
 
 
 @dataclass(slots=True)
-class Watch:
-    """What was seen of one engine that generates with `threads` of at most `most` threads.
+class ContentionMeter:
+    """Contention of one engine that generates with `threads` of at most `max_threads` threads.
 
-    `contended_s` and `calm_s` are how long it has worked beside too many others, or beside few
-    enough for `most` threads, without a break; `free` is how many cores they left it at the last
-    look. Times in seconds, monotonic.
+    `contended_s` and `calm_s` are the uninterrupted busy time in which too few cores were free, or
+    enough for `max_threads`; `free_cores` is the number at the last sample. Times in seconds,
+    monotonic.
     """
 
     threads: int
-    most: int
+    max_threads: int
     contended_s: float = 0.0
     calm_s: float = 0.0
-    free: float = math.inf
+    free_cores: float = math.inf
     wanted_since_s: float = math.inf
     last: CpuTime | None = None
-    last_worked_s: float = 0.0
-    last_look_s: float = 0.0
+    last_busy_s: float = 0.0
+    last_sample_s: float = 0.0
 
-    def see(self, now: CpuTime | None, worked_s: float, now_s: float) -> None:
-        """Take in the CPU time so far, and for how long it has had requests in its life."""
-        before, passed_s = self.last, now_s - self.last_look_s
-        busy_s = worked_s - self.last_worked_s
-        self.last, self.last_worked_s, self.last_look_s = now, worked_s, now_s
-        if now is None or before is None or passed_s <= 0 or busy_s < LEAST_WORK * passed_s:
+    def add_sample(self, now: CpuTime | None, busy_s: float, now_s: float) -> None:
+        """Add a sample: CPU times so far, and how long the engine has had requests in total."""
+        before, passed_s = self.last, now_s - self.last_sample_s
+        newly_busy_s = busy_s - self.last_busy_s
+        self.last, self.last_busy_s, self.last_sample_s = now, busy_s, now_s
+        if now is None or before is None or passed_s <= 0:
+            return
+        if newly_busy_s < MIN_BUSY_SHARE * passed_s:
             return
         others = (now.all_s - before.all_s - (now.own_s - before.own_s)) / passed_s
-        self.free = now.cores - others
-        contended = self.free < self.threads - SLACK_CORES
-        calm = self.free >= self.most - CALM_CORES
-        self.contended_s = self.contended_s + busy_s if contended else 0.0
-        self.calm_s = self.calm_s + busy_s if calm else 0.0
-        if self.wanted is None:
+        self.free_cores = now.cores - others
+        contended = self.free_cores < self.threads - SLACK_CORES
+        calm = self.free_cores >= self.max_threads - CALM_CORES
+        self.contended_s = self.contended_s + newly_busy_s if contended else 0.0
+        self.calm_s = self.calm_s + newly_busy_s if calm else 0.0
+        if self.wanted_threads is None:
             self.wanted_since_s = math.inf
         else:
             self.wanted_since_s = min(self.wanted_since_s, now_s)
 
     @property
-    def wanted(self) -> int | None:
-        """How many threads would be better from now on; None: as many as there are."""
-        if self.threads > 1 and self.contended_s >= ENOUGH_S:
-            return min(self.threads - 1, max(1, math.floor(self.free + CALM_CORES)))
-        if self.threads < self.most and self.calm_s >= CALM_S:
-            return self.most
+    def wanted_threads(self) -> int | None:
+        """The number of threads that would be faster; None if the present one is right."""
+        if self.threads > 1 and self.contended_s >= CONTENDED_LIMIT_S:
+            return min(self.threads - 1, max(1, math.floor(self.free_cores + CALM_CORES)))
+        if self.threads < self.max_threads and self.calm_s >= CALM_LIMIT_S:
+            return self.max_threads
         return None
 
 
 class Contention:
-    """Looks at the engines that work on the CPU, and has them loaded again where that helps.
+    """Samples the engines on the CPU, and reloads them where that helps.
 
-    `reload` loads an instance again, with at most so many threads.
+    `reload` loads an instance again with at most a number of threads, for a reason.
     """
 
     def __init__(
@@ -98,16 +100,16 @@ class Contention:
         self._table = table
         self._hooks = hooks
         self._reload = reload
-        self._watches: WeakKeyDictionary[Instance, Watch] = WeakKeyDictionary()
+        self._meters: WeakKeyDictionary[Instance, ContentionMeter] = WeakKeyDictionary()
 
     async def run(self) -> None:
-        """Look again and again until cancelled."""
+        """Check all engines at intervals until cancelled."""
         while True:
-            await asyncio.sleep(LOOK_S)
-            self.look()
+            await asyncio.sleep(INTERVAL_S)
+            self.check()
 
-    def look(self) -> None:
-        """Look at every engine once, and act."""
+    def check(self) -> None:
+        """Sample every engine once, and reload those that need another number of threads."""
         now_s = self._table.clock.monotonic()
         for instance in list(self._table.instances.values()):
             plan, process = instance.plan, instance.process
@@ -115,24 +117,25 @@ class Contention:
                 continue
             if plan.most_threads in (None, 1) or instance.load_s > LONGEST_LOAD_S:
                 continue
-            watch = self._watches.get(instance)
-            if watch is None:
+            meter = self._meters.get(instance)
+            if meter is None:
                 assert plan.most_threads is not None
-                watch = Watch(threads=plan.settings.threads, most=plan.most_threads)
-                self._watches[instance] = watch
-            worked_s = instance.worked_s(now_s)
-            if worked_s > watch.last_worked_s:  # an idle engine costs no look at the system
-                watch.see(self._hooks.cpu_time(process.pid), worked_s, now_s)
+                meter = ContentionMeter(
+                    threads=plan.settings.threads, max_threads=plan.most_threads
+                )
+                self._meters[instance] = meter
+            busy_s = instance.compute_busy_s(now_s)
+            if busy_s > meter.last_busy_s:  # no system call for an idle engine
+                meter.add_sample(self._hooks.read_cpu_time(process.pid), busy_s, now_s)
             else:
-                watch.last = None
-            waited_s = now_s - watch.wanted_since_s
-            if watch.wanted and (not instance.busy or waited_s >= PATIENCE_S):
-                self._act(instance, watch, watch.wanted)
-
-    def _act(self, instance: Instance, watch: Watch, wanted: int) -> None:
-        if wanted < watch.threads:
-            why = f"other programs leave it {max(0.0, watch.free):.1f} cores"
-        else:
-            why = "the cores are free again"
-        plural = "" if wanted == 1 else "s"
-        self._reload(instance, wanted, f"{why}: it goes on with {wanted} thread{plural}")
+                meter.last = None
+            threads, waited_s = meter.wanted_threads, now_s - meter.wanted_since_s
+            if threads and (not instance.busy or waited_s >= PATIENCE_S):
+                if threads < meter.threads:
+                    reason = f"other programs leave it {max(0.0, meter.free_cores):.1f} cores"
+                else:
+                    reason = "the cores are free again"
+                plural = "" if threads == 1 else "s"
+                self._reload(
+                    instance, threads, f"{reason}: it continues with {threads} thread{plural}"
+                )

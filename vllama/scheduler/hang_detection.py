@@ -1,17 +1,19 @@
-"""Do the engines that serve still live? Their traffic proves it; only silence is looked into.
+"""Detection of engines that hang. Traffic proves that an engine is alive; silence is examined.
 
-`HangDetector` judges one endpoint and is pure; `Health` looks, asks and acts. An engine counts as
-hung, with S for `hang_s`, when
+`HangDetector` judges one endpoint and is pure; `HealthMonitor` measures, probes and acts. With S
+for `hang_s`, an engine counts as hung when
 
-* its health check has failed, and no byte has come from it, for S seconds; or
-* an answer that had begun has been silent for S seconds and the engine does nothing (no CPU, no
-  reading), or for 4 S while other answers of it went on (an engine that is short of cache puts
-  some off that long), or for 10 S in any case; or
-* an answer has not begun for S seconds and the engine, which uses no GPU, does nothing.
+* its health check has failed and it has sent no byte for S seconds; or
+* an answer that has begun has been silent for S seconds while the engine was idle (no CPU time, no
+  reading), for 4 S while its other answers made progress (an engine that is short of cache defers
+  some of them that long), or for 10 S in any case; or
+* an answer has not begun for S seconds while the engine was idle and uses no GPU.
 
-A long prompt is none of these: it keeps a CPU busy. A client that does not read makes its own
-answer silent: that one does not count. Then the answers are cut with the cause, and the engine is
-restarted as after a crash.
+A long prompt meets none of these conditions, because it keeps a CPU busy. With a GPU the processor
+may be idle during a long prompt, so the third condition is for CPU engines only. An answer that is
+silent because its client does not read is not judged.
+
+The answers of a hung engine end with the cause, and the engine is restarted as after a crash.
 """
 
 from __future__ import annotations
@@ -32,54 +34,54 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LOOKS = 6  # in `hang_s`
-LEAST_PROBE_S = 1.0
+CHECKS = 6  # in each `hang_s`
+MIN_PROBE_S = 1.0
 IDLE_SHARE = 0.1  # of a core
-WITH_OTHERS, IN_ANY_CASE = 4, 10  # times `hang_s`
+FACTOR_WITH_OTHERS, FACTOR_ALWAYS = 4, 10  # of `hang_s`
 
 
 class HangDetector:
-    """What was seen of one endpoint, and the judgement on it. Times in seconds, monotonic."""
+    """The observations of one endpoint, and the verdict. Times in seconds, monotonic."""
 
     def __init__(self, hang_s: float, now_s: float, *, uses_gpu: bool) -> None:
         self.hang_s = hang_s
         self._uses_gpu = uses_gpu
-        self._moved: dict[int, tuple[Progress, float]] = {}
-        self._proved_s = now_s
-        self._went_on_s = -math.inf
-        self._sick_since_s: float | None = None
+        self._answers: dict[int, tuple[Progress, float]] = {}
+        self._alive_s = now_s
+        self._progress_s = -math.inf
+        self._failing_since_s: float | None = None
         self._activity: tuple[Activity, float] | None = None
         self._idle_since_s: float | None = None
 
-    def see(self, answers: Mapping[int, Progress], now_s: float) -> None:
-        """Take in how far the answers are now."""
-        moved = {}
+    def add_progress(self, answers: Mapping[int, Progress], now_s: float) -> None:
+        """Add the progress of all answers, by number."""
+        seen = {}
         for number, answer in answers.items():
-            before, at_s = self._moved.get(number, (None, now_s))
-            went_on = before is not None and before.mark != answer.mark
-            if went_on:
-                self._proved_s, self._sick_since_s = now_s, None
+            before, at_s = self._answers.get(number, (None, now_s))
+            progressed = before is not None and before.mark != answer.mark
+            if progressed:
+                self._alive_s, self._failing_since_s = now_s, None
                 self._activity = self._idle_since_s = None
-                self._went_on_s = now_s
-            moved[number] = (answer, now_s if went_on or answer.held else at_s)
-        self._moved = moved
+                self._progress_s = now_s
+            seen[number] = (answer, now_s if progressed or answer.held else at_s)
+        self._answers = seen
 
-    def doubtful(self, now_s: float) -> bool:
-        """Tell whether it has to be asked: nothing has come from it since the last look.
+    def needs_probe(self, now_s: float) -> bool:
+        """Return whether to probe the engine: it has sent nothing since the last check.
 
-        One that has nothing to do is asked less often.
+        An engine without requests is probed less often.
         """
-        silent_s = now_s - self._proved_s
-        if self._moved or self._sick_since_s is not None:
+        silent_s = now_s - self._alive_s
+        if self._answers or self._failing_since_s is not None:
             return silent_s > 0
         return silent_s >= self.hang_s / 2
 
-    def asked(self, activity: Activity | None, *, alive: bool, now_s: float) -> None:
-        """Take in how it answered its health check, and what it has done so far."""
+    def add_probe(self, activity: Activity | None, *, alive: bool, now_s: float) -> None:
+        """Add the result of a health check, and the engine's CPU time and reads so far."""
         if alive:
-            self._proved_s, self._sick_since_s = now_s, None
-        elif self._sick_since_s is None:
-            self._sick_since_s = self._proved_s
+            self._alive_s, self._failing_since_s = now_s, None
+        elif self._failing_since_s is None:
+            self._failing_since_s = self._alive_s
         before, self._activity = self._activity, (activity, now_s) if activity else None
         if activity is None or before is None:
             self._idle_since_s = None
@@ -91,28 +93,28 @@ class HangDetector:
         elif self._idle_since_s is None:
             self._idle_since_s = at_s
 
-    def verdict(self, now_s: float) -> str | None:
-        """Return why it counts as hung, or None."""
+    def judge(self, now_s: float) -> str | None:
+        """Return why the engine counts as hung, or None."""
         hang_s = self.hang_s
-        if self._sick_since_s is not None and now_s - self._sick_since_s >= hang_s:
+        if self._failing_since_s is not None and now_s - self._failing_since_s >= hang_s:
             return f"it has not answered its health check for {hang_s:g} s"
         idle_s = 0.0 if self._idle_since_s is None else now_s - self._idle_since_s
-        for answer, at_s in self._moved.values():
+        for answer, at_s in self._answers.values():
             silent_s = now_s - at_s
             if answer.held or silent_s < hang_s:
                 continue
             if answer.begun:
-                others_go_on = self._went_on_s > at_s
-                limit_s = hang_s * (WITH_OTHERS if others_go_on else IN_ANY_CASE)
+                others_progress = self._progress_s > at_s
+                limit_s = hang_s * (FACTOR_WITH_OTHERS if others_progress else FACTOR_ALWAYS)
                 if idle_s >= hang_s or silent_s >= limit_s:
-                    return f"no token has come for {silent_s:.0f} s in the midst of an answer"
+                    return f"it has sent no token for {silent_s:.0f} s in the middle of an answer"
             elif idle_s >= hang_s and not self._uses_gpu:
-                return f"no answer has begun for {silent_s:.0f} s, and it does nothing"
+                return f"it has not begun an answer for {silent_s:.0f} s, and is idle"
         return None
 
 
-class Health:
-    """Looks at all engines that serve, as long as there are any."""
+class HealthMonitor:
+    """Checks all engines that serve."""
 
     def __init__(self, table: Table, hooks: Hooks) -> None:
         self._table = table
@@ -120,37 +122,37 @@ class Health:
         self._detectors: dict[Endpoint, HangDetector] = {}
         self._limits_changed = asyncio.Event()
 
-    def limits_changed(self) -> None:
-        """Hear that `hang_s` may be another."""
+    def update_limits(self) -> None:
+        """Apply a new `hang_s` at once."""
         self._limits_changed.set()
 
     async def run(self) -> None:
-        """Look again and again until cancelled, as long as anything is to be looked for."""
+        """Check at intervals until cancelled; never, while `hang_s` is infinite."""
         while True:
             hang_s = self._table.limits.hang_s
             self._limits_changed.clear()
             try:
-                async with asyncio.timeout(None if math.isinf(hang_s) else hang_s / LOOKS):
+                async with asyncio.timeout(None if math.isinf(hang_s) else hang_s / CHECKS):
                     await self._limits_changed.wait()
             except TimeoutError:
-                await self.look()
+                await self.check()
 
-    async def look(self) -> None:
-        """Look at every endpoint once, side by side."""
+    async def check(self) -> None:
+        """Check every endpoint once, concurrently."""
         seen: list[Endpoint] = []
-        looks = []
-        for instance in self._table.all():
+        checks = []
+        for instance in self._table.list_all():
             if not instance.loaded or instance.sleeping or instance.process is None:
                 continue
             for part in instance.process.parts:
                 for endpoint in part.endpoints:
                     seen.append(endpoint)
-                    looks.append(self._look(instance, part, endpoint))
+                    checks.append(self._check_endpoint(instance, part, endpoint))
         for endpoint in self._detectors.keys() - set(seen):
             del self._detectors[endpoint]
-        await asyncio.gather(*looks)
+        await asyncio.gather(*checks)
 
-    async def _look(self, instance: Instance, part: Part, endpoint: Endpoint) -> None:
+    async def _check_endpoint(self, instance: Instance, part: Part, endpoint: Endpoint) -> None:
         clock, hang_s = self._table.clock, self._table.limits.hang_s
         detector = self._detectors.get(endpoint)
         if detector is None:
@@ -159,21 +161,21 @@ class Health:
                 hang_s, clock.monotonic(), uses_gpu=bool(plan and plan.memory.on_gpu)
             )
         detector.hang_s = hang_s
-        now_s, traffic = clock.monotonic(), self._hooks.traffic(endpoint)
-        detector.see(traffic, now_s)
-        if detector.doubtful(now_s):
-            activity = await asyncio.to_thread(part.activity) if traffic else None
-            alive = await part.answers(endpoint, max(LEAST_PROBE_S, hang_s / LOOKS))
+        now_s, progress = clock.monotonic(), self._hooks.read_progress(endpoint)
+        detector.add_progress(progress, now_s)
+        if detector.needs_probe(now_s):
+            activity = await asyncio.to_thread(part.measure_activity) if progress else None
+            alive = await part.check_health(endpoint, max(MIN_PROBE_S, hang_s / CHECKS))
             if endpoint not in part.endpoints:
-                return  # it has ended meanwhile, or is being stopped
-            # what has come while it was asked proves it too
+                return  # the engine has ended meanwhile, or is being stopped
+            # bytes that arrived during the probe are a sign of life too
             now_s = clock.monotonic()
-            detector.see(self._hooks.traffic(endpoint), now_s)
-            detector.asked(activity, alive=alive, now_s=now_s)
-        cause = detector.verdict(now_s)
+            detector.add_progress(self._hooks.read_progress(endpoint), now_s)
+            detector.add_probe(activity, alive=alive, now_s=now_s)
+        cause = detector.judge(now_s)
         if cause is None:
             return
         log.warning("%s hangs: %s", instance.bundle.name, cause)
         cause = f"the engine hangs: {cause}"
-        self._hooks.cut(endpoint, cause)
-        part.condemn(endpoint, cause)
+        self._hooks.abort_answers(endpoint, cause)
+        part.declare_unhealthy(endpoint, cause)

@@ -20,41 +20,42 @@ from vllama.supervise.logs import LogRing
 from vllama.supervise.spec import Attempt, Diagnosis, Endpoint, Grace, State
 from vllama.supervise.tree import Activity, Footprint
 
-PREFIXES_KEPT = 1024
+MAX_PREFIXES = 1024
 
-# asked only where there are replicas: equal for prompts that begin alike
+# computes a key that is equal for prompts with the same beginning; called only with replicas
 Prefix = Callable[[], Hashable]
 
 
 class Part(Protocol):
-    """One of the processes of which a `Process` consists."""
+    """One of the processes that make up a `Process`."""
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """Where it can be reached now."""
+        """Endpoints that can be reached now."""
         ...
 
-    def activity(self) -> Activity | None:
-        """Return what it has done so far, None if that is unknown; blocks for milliseconds."""
+    def measure_activity(self) -> Activity | None:
+        """Return its CPU time and reads so far, None if unknown; blocks for milliseconds."""
         ...
 
     def output(self) -> LogRing | None:
-        """Return the lines that it has printed by now, None if they cannot be read."""
+        """Return its latest log lines, None if they cannot be read."""
         ...
 
-    async def answers(self, endpoint: Endpoint, limit_s: float) -> bool:
-        """Ask it by its health check whether it lives; no answer in `limit_s` seconds is a no."""
+    async def check_health(self, endpoint: Endpoint, limit_s: float) -> bool:
+        """Probe its health; return whether it answered well within `limit_s` seconds."""
         ...
 
-    def condemn(self, endpoint: Endpoint, cause: str | None) -> str:
-        """Hear that it is of no use: it is ended and restarted as after a crash.
+    def declare_unhealthy(self, endpoint: Endpoint, cause: str | None) -> str:
+        """End and restart it as after a crash, because it cannot serve. Returns the cause.
 
-        `cause` None: by its own words, and its log may tell why. Returns the cause.
+        With `cause` None, the engine itself has reported a fatal error, and the cause is looked for
+        in its log.
         """
         ...
 
-    def condemned(self, endpoint: Endpoint) -> str | None:
-        """Return why the engine there is being ended, if it was condemned."""
+    def find_unhealthy_cause(self, endpoint: Endpoint) -> str | None:
+        """Return the cause if the engine at `endpoint` was declared unhealthy, else None."""
         ...
 
 
@@ -73,35 +74,35 @@ class Process(Protocol):
 
     @property
     def last_diagnosis(self) -> Diagnosis | None:
-        """Why it last ended unasked."""
+        """Why it last crashed."""
         ...
 
     @property
     def pid(self) -> int | None:
-        """Process id of the engine, None while there is none."""
+        """Process id of the engine, None while it does not run."""
         ...
 
     @property
     def endpoint(self) -> Endpoint | None:
-        """Where the current start listens; changes with every restart."""
+        """Endpoint of the current start; changes with every restart."""
         ...
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """All places where it can be reached now; more than one for replicas."""
+        """All endpoints that can be reached now; more than one for replicas."""
         ...
 
     @property
     def parts(self) -> Sequence[Part]:
-        """The processes of which it consists; itself, if it is no set of replicas."""
+        """The replicas, or only the process itself if there are none."""
         ...
 
-    def listen(self, changed: Callable[[], object]) -> None:
-        """Have `changed` called after every change of state."""
+    def subscribe(self, changed: Callable[[], object]) -> None:
+        """Call `changed` after every change of state."""
         ...
 
-    def suspect(self, endpoint: Endpoint) -> None:
-        """Hear that `endpoint` could not be reached."""
+    def report_unreachable(self, endpoint: Endpoint) -> None:
+        """Report that `endpoint` could not be reached."""
         ...
 
     async def run(self) -> None:
@@ -116,7 +117,7 @@ class Process(Protocol):
         """Stop the whole tree; returns when it is gone."""
         ...
 
-    def footprint(self) -> Footprint:
+    def measure_footprint(self) -> Footprint:
         """Measure the memory of its tree; blocks for milliseconds."""
         ...
 
@@ -125,11 +126,11 @@ class Sleeper(Protocol):
     """How the engine at an endpoint is put to sleep and woken."""
 
     async def sleep(self, endpoint: Endpoint) -> bool:
-        """Let it give its memory back; False if it did not."""
+        """Make the engine release its memory; return whether it did."""
         ...
 
     async def wake(self, endpoint: Endpoint) -> bool:
-        """Let it take its memory again; False if it did not."""
+        """Make the engine load its memory again; return whether it did."""
         ...
 
 
@@ -140,15 +141,15 @@ class Key(NamedTuple):
     mode: str
 
     def __str__(self) -> str:
-        """Return it for logs."""
+        """Return the key as logs show it."""
         return f"{self.model} ({self.mode})"
 
 
 @dataclass(slots=True, eq=False)
 class Waiter:
-    """A request in the queue of `instance`; its future is done when it has been counted in there.
+    """A request in the queue of `instance`. Its future is done when a slot has been counted for it.
 
-    It may be moved to the queue of the instance that takes the place of that one.
+    When another instance replaces `instance`, the waiter moves to the queue of the new one.
     """
 
     instance: Instance
@@ -158,9 +159,9 @@ class Waiter:
 
 @dataclass(slots=True, eq=False)
 class Lease:
-    """One request's hold on an instance; give it back with `Scheduler.release`.
+    """One request's hold on a slot of an instance; `Scheduler.release` returns it.
 
-    `queue_position` is the place in the queue that it joined, from 1; 0: it did not wait.
+    `queue_position` is the request's initial position in the queue, from 1; 0: it did not wait.
     """
 
     instance: Instance
@@ -173,44 +174,48 @@ class Lease:
 
 
 class InstanceState(StrEnum):
-    """How far a model's life is; whether it takes new requests is another question (`retiring`)."""
+    """The stage of an instance's life. `retiring` says separately if it takes new requests."""
 
-    QUEUED = "queued"  # for its plan, for the instance it replaces, or for room
-    LOADING = "loading"  # it has its room, and its process does not serve yet
+    QUEUED = "queued"  # waiting for its plan, for the instance it replaces, or for room
+    LOADING = "loading"  # admitted, but its process does not serve yet
     SERVING = "serving"
-    SLEEPING = "sleeping"  # or falling asleep: whoever comes waits until it is awake
-    WAKING = "waking"  # it has its room again
+    SLEEPING = "sleeping"  # or falling asleep: new requests wait until it is awake
+    WAKING = "waking"  # admitted again
     STOPPED = "stopped"
 
 
 _STATE = InstanceState
 TRANSITIONS: Mapping[InstanceState, frozenset[InstanceState]] = {
     _STATE.QUEUED: frozenset({_STATE.LOADING, _STATE.STOPPED}),
-    # back to the queue: with another plan, since this one did not start
+    # back to QUEUED: this plan did not start, and the next one is tried
     _STATE.LOADING: frozenset({_STATE.SERVING, _STATE.QUEUED, _STATE.STOPPED}),
     _STATE.SERVING: frozenset({_STATE.SLEEPING, _STATE.STOPPED}),
-    # loading: the process ended in its sleep, and is to be started over
+    # back to LOADING: the process ended while asleep, and is started again
     _STATE.SLEEPING: frozenset({_STATE.WAKING, _STATE.SERVING, _STATE.LOADING, _STATE.STOPPED}),
     _STATE.WAKING: frozenset({_STATE.SERVING, _STATE.SLEEPING, _STATE.STOPPED}),
     _STATE.STOPPED: frozenset(),
 }
-"""What may follow each state; docs/architecture.md has it as a diagram."""
+"""The states that may follow each state; docs/architecture.md shows them as a diagram."""
 _LOADED = frozenset({_STATE.SERVING, _STATE.SLEEPING, _STATE.WAKING})
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Instance:
-    """A model that is loading, serving or on its way out; changed by the scheduler only.
+    """A loaded model, from its plan to the end of its process; changed by the scheduler only.
 
-    `retiring`: takes no new requests, ends when the last one has gone. `replaces`: the instance
-    of the same model that has to be gone before this one may load.
-    `failed` are the plans that did not start before the present one, `another` the one that comes
-    after it; `stands_in`: it runs another quantisation than was asked for. `needs` is the estimate
-    in bytes by pool, `holds` what was measured last, `peak` the most of that, `measured` whether
-    that was when it served: before, it may grow up to `needs`. `awake_holds` is what it held before
-    it fell asleep. `unwanted` is why it shall go though its keep-alive is not over. `service_s` is
-    how long a request takes, as a moving average; `busy_s` how long there were requests, up to when
-    it last fell idle, and `busy_since_s` since when there are.
+    Life: `retiring`: it takes no new requests and ends after the last one. `replaces`: the instance
+    of the same model that has to end before this one may load. `unload_reason`: why it is unloaded
+    before its keep-alive is over.
+
+    Plans: `failed_plans` did not start; `next_plan` is tried after `plan`. `is_fallback`: it runs
+    another quantisation than the requested one.
+
+    Memory, in bytes by pool: `needs` is the estimate, `holds` the last measurement, `peak` the
+    largest. `measured`: a measurement was made while it served; until then it may grow to `needs`.
+    `awake_holds` is what it held before it fell asleep.
+
+    Time: `service_s` is the moving average of the duration of a request. `busy_s` is the total time
+    with requests until it was last idle, `busy_since_s` the start of the present busy time.
     """
 
     key: Key
@@ -219,11 +224,11 @@ class Instance:
     created_s: float
     keep_alive_s: float
     last_used_s: float
-    unwanted: str = ""
+    unload_reason: str = ""
     plan: Plan | None = None
-    failed: tuple[Failed, ...] = ()
-    another: Plan | None = None
-    stands_in: bool = False
+    failed_plans: tuple[Failed, ...] = ()
+    next_plan: Plan | None = None
+    is_fallback: bool = False
     process: Process | None = None
     sleeper: Sleeper | None = None
     state: InstanceState = InstanceState.QUEUED
@@ -246,7 +251,7 @@ class Instance:
     busy_s: float = 0.0
     busy_since_s: float = 0.0
     leases: int = 0
-    busy_at: dict[Endpoint, int] = field(default_factory=dict)
+    leases_at: dict[Endpoint, int] = field(default_factory=dict)
     prefixes: OrderedDict[Hashable, Endpoint] = field(default_factory=OrderedDict)
     queue: deque[Waiter] = field(default_factory=deque)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
@@ -254,28 +259,28 @@ class Instance:
     wake: asyncio.Event = field(default_factory=asyncio.Event)
 
     def enter(self, state: InstanceState) -> None:
-        """Go on to another state."""
+        """Change the state; only the transitions in `TRANSITIONS` are allowed."""
         assert state in TRANSITIONS[self.state], f"{self.key}: {self.state} -> {state}"
         self.state = state
 
     @property
     def admitted(self) -> bool:
-        """Whether it has its room."""
+        """Whether memory and a slot have been allocated to it."""
         return self.state not in (InstanceState.QUEUED, InstanceState.STOPPED)
 
     @property
     def loaded(self) -> bool:
-        """Whether its process has served, and may sleep now."""
+        """Whether its process has become ready once; it may be asleep now."""
         return self.state in _LOADED
 
     @property
     def sleeping(self) -> bool:
-        """Whether its process sleeps, or is being woken."""
+        """Whether its process is asleep or waking up."""
         return self.state in (InstanceState.SLEEPING, InstanceState.WAKING)
 
     @property
     def ready(self) -> bool:
-        """True if a request could be sent to it now."""
+        """Whether a request can be sent to it now."""
         return (
             self.state is InstanceState.SERVING
             and self.process is not None
@@ -284,16 +289,16 @@ class Instance:
 
     @property
     def busy(self) -> bool:
-        """True while it loads, serves or somebody waits for it."""
+        """Whether it is loading, has leases, or has queued requests."""
         return self.leases > 0 or bool(self.queue) or not self.loaded
 
-    def worked_s(self, now_s: float) -> float:
-        """Return for how long it has had requests in its life."""
+    def compute_busy_s(self, now_s: float) -> float:
+        """Return the total time in seconds in which it has had requests."""
         return self.busy_s + (now_s - self.busy_since_s if self.leases else 0.0)
 
     @property
     def limit(self) -> int:
-        """How many requests the engine, or all its replicas that are up, take at once."""
+        """How many requests the engine, or the replicas that are up, process at once."""
         if self.traits is None or self.process is None:
             return 1
         parts = self.process.parts
@@ -302,19 +307,19 @@ class Instance:
 
     @property
     def has_slot(self) -> bool:
-        """True if one more request may be sent."""
+        """Whether one more request may be sent."""
         return self.leases < self.limit
 
     @property
-    def crowded(self) -> bool:
-        """True if requests wait that would be served at once if it were loaded for several."""
+    def should_grow(self) -> bool:
+        """Whether requests wait that a load with more slots would serve at once."""
         return (
             bool(self.queue) and not self.has_slot and self.plan is not None and self.plan.may_grow
         )
 
     @property
     def deadline_s(self) -> float:
-        """When it is unloaded if nobody asks again; infinite while busy or kept for ever."""
+        """When it is unloaded without a new request; infinite while busy or pinned."""
         if self.busy or self.retiring:
             return math.inf
         return self.sleep_ends_s if self.sleeping else self.last_used_s + self.keep_alive_s
@@ -322,47 +327,47 @@ class Instance:
     @property
     def memory_bytes(self) -> int:
         """Measured size of the process, or the estimate before it is known."""
-        # a process that was looked at in its first moment held nothing
+        # a measurement at the very start of a process says that it holds nothing
         held = sum(self.holds.values()) if self.loaded else 0
         return held or sum(self.needs.values())
 
-    def place(self, prefix: Prefix | None) -> Endpoint | None:
-        """Choose where the next request goes: where its prefix went before, else the least busy.
+    def choose_endpoint(self, prefix: Prefix | None) -> Endpoint | None:
+        """Choose the endpoint for the next request.
 
-        A place that has two requests more than another is not chosen for the sake of a prefix.
+        A replica that has served the same prefix has it in its cache, so it is preferred, unless it
+        is full or has two requests more than the least busy one, which is chosen otherwise.
         """
-        places = self.process.endpoints if self.process else ()
-        if len(places) < 2:
-            return places[0] if places else None
-        busy = {place: self.busy_at.get(place, 0) for place in places}
-        best = min(busy, key=busy.__getitem__)
+        endpoints = self.process.endpoints if self.process else ()
+        if len(endpoints) < 2:
+            return endpoints[0] if endpoints else None
+        leases = {endpoint: self.leases_at.get(endpoint, 0) for endpoint in endpoints}
+        best = min(leases, key=leases.__getitem__)
         key = prefix() if prefix is not None else None
         known = self.prefixes.get(key) if key is not None else None
-        if known in busy and busy[known] <= busy[best] + 1:
-            most = self.traits.max_concurrency if self.traits else 1
-            if busy[known] < most:
+        if known in leases and leases[known] <= leases[best] + 1:
+            slots = self.traits.max_concurrency if self.traits else 1
+            if leases[known] < slots:
                 best = known
         if key is not None:
             self.prefixes[key] = best
             self.prefixes.move_to_end(key)
-            if len(self.prefixes) > PREFIXES_KEPT:
+            if len(self.prefixes) > MAX_PREFIXES:
                 self.prefixes.popitem(last=False)
         return best
 
-    def part_at(self, endpoint: Endpoint) -> Part | None:
+    def find_part(self, endpoint: Endpoint) -> Part | None:
         """Return the process that serves at `endpoint`."""
         parts = self.process.parts if self.process else ()
         return next((part for part in parts if endpoint in part.endpoints), None)
 
     def fits(self, bundle: Bundle, need: Need) -> bool:
-        """Return True if a request with `need` can use it as it is (a smaller context can).
+        """Return whether it can serve a request with `need`.
 
-        One that runs another quantisation is not for a request whose name says which it wants.
-
-        Before there is a plan, a context that was not asked for counts as large enough: the
-        scheduler asks again when the plan is known.
+        A request for a smaller context fits. One that names a quantisation does not fit an
+        instance that runs another one. Before the plan exists, a default context counts as large
+        enough; the scheduler checks again when the plan is known.
         """
-        if self.stands_in and names_form(bundle):
+        if self.is_fallback and names_form(bundle):
             return False
         if self.plan is None:
             have: int | None = self.need.context_length

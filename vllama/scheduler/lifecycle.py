@@ -1,4 +1,10 @@
-"""The life of one instance: plan, room, process, slots, sleep, end. Its task owns the process."""
+"""The lifecycle of one instance: plan, admission, process, slots, sleep, end.
+
+One task runs it and owns the process. No other code starts or stops the process, so there is no
+race about it, and the task does not end before the process tree is gone: whoever waits for the task
+knows that the memory is free. Other code asks for a change by setting a field of the instance and
+then its `wake` event.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 class Lifecycle:
-    """Owner of one instance; `run` does not return before its process tree is gone."""
+    """The owner of one instance; `run` does not return before its process tree is gone."""
 
     def __init__(
         self,
@@ -38,7 +44,7 @@ class Lifecycle:
         instance: Instance,
         grow: Callable[[Instance], None],
     ) -> None:
-        """`grow` has an instance loaded again for several requests at once."""
+        """Prepare; `grow` loads an instance again with more slots."""
         self._table = table
         self._hooks = hooks
         self._admission = admission
@@ -47,66 +53,64 @@ class Lifecycle:
         self._error: VllamaError | None = None
 
     async def run(self) -> None:
-        """Live: 1. plan, 2. wait for room, 3. run the process and hand out slots, 4. leave.
+        """Run the instance: 1. plan, 2. wait for room, 3. run the process, 4. end.
 
-        A process that did not start for a reason that another plan may avoid: from 2 with that.
-        Turns every failure into an answer for those who wait; raises nothing but cancellation.
+        If the process does not start and another plan may avoid the cause, continue at 2 with that
+        plan. Every failure becomes the answer to the waiting requests; only cancellation is raised.
         """
         instance, table = self._instance, self._table
         try:
             plan: Plan | None = await self._plan()
             while plan is not None:
                 await self._serve(plan)
-                plan, instance.another = instance.another, None
+                plan, instance.next_plan = instance.next_plan, None
         except VllamaError as error:
-            self._failed(error)
+            self._fail(error)
         except Exception:
-            # boundary: one instance's bug must not end the others
+            # boundary: a bug in one instance must not end the others
             log.exception("%s: unexpected error", instance.key)
-            self._failed(
-                EngineStartFailed(f"cannot serve '{instance.bundle.name}': internal error")
-            )
+            self._fail(EngineStartFailed(f"cannot serve '{instance.bundle.name}': internal error"))
         finally:
             table.retire(instance, "" if self._error else "the server is stopping")
-            # who came in the last moment hears what the others heard
+            # requests that arrived since get the same error
             stopping = ShuttingDown("cannot serve: the server is stopping")
             table.fail_queue(instance, self._error or stopping)
-            table.ended(instance)
+            table.remove(instance)
 
     async def _serve(self, plan: Plan) -> None:
-        """Wait for room, start the process and serve by it until it has ended (2 and 3)."""
+        """Wait for room, start the process, and serve until it has ended (steps 2 and 3)."""
         instance, hooks = self._instance, self._hooks
         instance.plan, instance.process = plan, None
         if instance.state is not InstanceState.QUEUED:
             instance.enter(InstanceState.QUEUED)
         instance.needs, instance.peak, instance.measured = hooks.needs(plan), {}, False
-        instance.stands_in = plan.bundle.key != instance.key.model
-        await self._admission.enter(instance, instance.needs)
+        instance.is_fallback = plan.bundle.key != instance.key.model
+        await self._admission.wait_for_room(instance, instance.needs)
         if instance.retiring and not instance.queue:
-            return  # all who wanted it have gone, and so did it
+            return  # unloaded meanwhile, and no request is left
         instance.traits = hooks.traits(plan)
-        instance.sleeper = hooks.sleeper(plan)
+        instance.sleeper = hooks.make_sleeper(plan)
         instance.process = hooks.start(plan)
-        await self._hand_out(self._table.clock.monotonic())
+        await self._run_process(self._table.clock.monotonic())
 
-    def _failed(self, error: VllamaError) -> None:
+    def _fail(self, error: VllamaError) -> None:
         instance, process = self._instance, self._instance.process
         log.warning("%s: %s", instance.bundle.name, error.sentence())
         self._error = error
         self._table.fail_queue(instance, error)
         crashed = instance.loaded and process is not None and process.state is State.FAILED
         if crashed and isinstance(error, EngineError):
-            self._table.fail(instance, error, pause_s=self._table.limits.cool_down_s)
+            self._table.record_failure(instance, error, pause_s=self._table.limits.cool_down_s)
         elif not instance.loaded:
-            self._table.fail(instance, error)
+            self._table.record_failure(instance, error)
         if instance.plan and not instance.loaded:
-            self._hooks.told(instance.plan, error)
+            self._hooks.report_load(instance.plan, error)
 
     async def _plan(self) -> Plan:
-        """Decide how, then wait until the instance that this one replaces is gone."""
+        """Make the plan, then wait until the instance that this one replaces has ended."""
         instance = self._instance
         plan = await self._hooks.plan(instance.bundle, instance.need)
-        if plan.may_grow and len(instance.queue) > 1:  # they are here already
+        if plan.may_grow and len(instance.queue) > 1:  # several requests came while planning
             self._table.concurrent.add(instance.key)
             instance.need = msgspec.structs.replace(instance.need, concurrent=True)
             plan = await self._hooks.plan(instance.bundle, instance.need)
@@ -114,27 +118,31 @@ class Lifecycle:
         for reason in plan.reasons:
             log.debug("plan %s: %s", instance.bundle.name, reason)
         if instance.replaces:
-            instance.waits_for = "the one that it replaces still serves"
+            instance.waits_for = "waiting for its previous instance to end"
             await instance.replaces.ended.wait()
             instance.replaces = None
         return plan
 
     # -- serving ------------------------------------------------------------------------------
 
-    async def _hand_out(self, begun_s: float) -> None:
-        """Run the process and give its slots to the queue, in order, until it is retired."""
+    async def _run_process(self, begun_s: float) -> None:
+        """Run the process and give its slots to the queue, in order, until it is retired.
+
+        The loop examines everything after each wake-up, whatever the cause, so that two events at
+        the same moment need no special case.
+        """
         instance, table, process = self._instance, self._table, self._instance.process
         assert process is not None
         async with asyncio.TaskGroup() as group:
 
             def changed() -> None:
-                self._admission.moved()
+                self._admission.note_transition()
                 if instance.sleeping and process.state is State.BACKOFF:
-                    # started again, it would take memory that others have been given
+                    # a restart would take memory that has been given to other models since
                     group.create_task(process.stop())
                 instance.wake.set()
 
-            process.listen(changed)
+            process.subscribe(changed)
             runner = group.create_task(process.run())
             runner.add_done_callback(lambda _: instance.wake.set())
             try:
@@ -142,43 +150,43 @@ class Lifecycle:
                     instance.wake.clear()
                     if instance.sleep_wanted:
                         await self._sleep()
-                    # a failure is judged here also if nobody waits
+                    # a failure is handled here even if no request waits
                     failed = process.state is State.FAILED
                     if not self._ended_asleep() and (
                         instance.queue or not instance.loaded or failed
                     ):
-                        await self._ready(begun_s)
+                        await self._ensure_ready(begun_s)
                         table.serve_queue(instance)
-                        if instance.loaded and instance.crowded:
+                        if instance.loaded and instance.should_grow:
                             self._grow(instance)
                     if self._ended_asleep():
                         self._start_over()
                         return
-                    if runner.done() or instance.another:
+                    if runner.done() or instance.next_plan:
                         return
                     if instance.loaded and not instance.measured:
-                        await self._admission.measure()  # from now on the truth, not the estimate
+                        await self._admission.measure()  # replaces the estimate
                     table.changed.set()
                     await instance.wake.wait()
             finally:
-                # the process is down before the instance is gone, whatever happens here
+                # `finish` completes even if this task is cancelled: the process must be down first
                 await finish(self._end())
 
     async def _end(self) -> None:
-        """Measure for the last time, stop, and keep what was measured."""
+        """Measure for the last time, stop the process, and store the peak for later loads."""
         instance, process = self._instance, self._instance.process
         assert process is not None
         if instance.loaded and process.state is State.READY:
             await self._admission.measure()
         await process.stop()
-        self._admission.left(instance)
-        self._hooks.over()
-        # one that served nobody may have touched only a part of its memory
+        self._admission.note_exit(instance)
+        self._hooks.on_instance_end()
+        # an engine that served no request may have touched only a part of its memory
         if instance.plan and instance.served and instance.measured:
-            await self._hooks.remember(instance.plan, dict(instance.peak))
+            await self._hooks.record_memory(instance.plan, dict(instance.peak))
 
-    async def _ready(self, begun_s: float) -> None:
-        """Wait until the process serves, awake; tell those who wait if it does not."""
+    async def _ensure_ready(self, begun_s: float) -> None:
+        """Wait until the process serves and is awake; if it fails, fail the waiting requests."""
         instance, process = self._instance, self._instance.process
         assert process is not None
         try:
@@ -187,13 +195,13 @@ class Lifecycle:
                 if self._ended_asleep():
                     return
                 instance.enter(InstanceState.SERVING)
-                process.parts[0].condemn(endpoint, "it did not wake up")
+                process.parts[0].declare_unhealthy(endpoint, "it did not wake up")
                 await process.ensure_ready()
         except EngineStartFailed as error:
-            await self._step(error)
+            await self._replan(error)
             return
         except VllamaError as error:
-            self._failed(error)
+            self._fail(error)
             return
         if not instance.loaded and instance.plan:
             now_s = self._table.clock.monotonic()
@@ -201,32 +209,32 @@ class Lifecycle:
             instance.enter(InstanceState.SERVING)
             instance.last_used_s = now_s
             self._table.room_changed.set()
-            self._hooks.told(instance.plan, None)
+            self._hooks.report_load(instance.plan, None)
 
-    async def _step(self, error: EngineStartFailed) -> None:
-        """Find another plan for a process that did not start; if there is none, tell why."""
+    async def _replan(self, error: EngineStartFailed) -> None:
+        """Find the next plan for a process that did not start; if there is none, fail."""
         instance = self._instance
-        if instance.failed and instance.failed[-1].plan is instance.plan:
-            return  # judged already; its process is about to be gone
+        if instance.failed_plans and instance.failed_plans[-1].plan is instance.plan:
+            return  # handled already; its process is about to end
         diagnosis = instance.process.last_diagnosis if instance.process else None
         wanted = not instance.loaded and (instance.queue or not instance.retiring)
         if instance.plan is None or diagnosis is None or not wanted:
-            self._failed(error)
+            self._fail(error)
             return
-        one = Failed(plan=instance.plan, message=error.message, diagnosis=diagnosis)
-        instance.failed = (*instance.failed, one)
+        failed = Failed(plan=instance.plan, message=error.message, diagnosis=diagnosis)
+        instance.failed_plans = (*instance.failed_plans, failed)
         try:
-            plan = await self._hooks.another(instance.bundle, instance.need, instance.failed)
+            plan = await self._hooks.replan(instance.bundle, instance.need, instance.failed_plans)
         except VllamaError as last:
-            self._failed(last)
+            self._fail(last)
             return
         log.warning("%s: %s", instance.bundle.name, plan.instead)
-        instance.another = plan
+        instance.next_plan = plan
 
     # -- sleep --------------------------------------------------------------------------------
 
     async def _sleep(self) -> None:
-        """Put the engine to sleep if nobody uses it; unload it if it cannot."""
+        """Put the engine to sleep if it is idle; unload it if it does not fall asleep."""
         instance, table = self._instance, self._table
         endpoint = instance.process.endpoint if instance.process else None
         if instance.busy or instance.sleeping or endpoint is None or instance.sleeper is None:
@@ -254,7 +262,7 @@ class Lifecycle:
             for pool, size in instance.awake_holds.items()
             if size > instance.holds.get(pool, 0)
         }
-        await self._admission.enter(instance, needs)
+        await self._admission.wait_for_room(instance, needs)
         endpoint = instance.process.endpoint if instance.process else None
         awake = False
         if sleeper and endpoint:
@@ -264,43 +272,43 @@ class Lifecycle:
         return awake
 
     def _ended_asleep(self) -> bool:
-        """Tell whether the process has ended while it slept: it is not started again by itself."""
+        """Return whether the process has ended while asleep; it is not restarted by itself."""
         process = self._instance.process
         return self._instance.sleeping and process is not None and process.state is not State.READY
 
     def _start_over(self) -> None:
-        """Let go of a process that ended in its sleep; for those who wait there will be another.
+        """Give up a process that ended while asleep; load it again if requests wait.
 
-        That one waits for room as any load does.
+        Its memory may have been given to other models, so the new load waits for room.
         """
         instance = self._instance
         instance.enter(InstanceState.LOADING)
         if instance.queue:
-            instance.another = instance.plan
+            instance.next_plan = instance.plan
         else:
-            self._table.retire(instance, "it ended in its sleep")
+            self._table.retire(instance, "it ended while asleep")
 
 
-# weights go to RAM and come back: seconds, minutes for the largest
+# the weights move between GPU and RAM: seconds, or minutes for the largest models
 LIMIT_S = 120.0
 
 
 class EngineSleeper:
-    """The `Sleeper` of an engine that has such routes."""
+    """The `Sleeper` of an engine that has routes for it."""
 
     def __init__(self, engine: Sleeping) -> None:
         self._engine = engine
 
     async def sleep(self, endpoint: Endpoint) -> bool:
-        """Let it give its memory back; False if it did not say that it has."""
-        return await self._ask(endpoint, *self._engine.sleep())
+        """Make the engine release its memory; return whether it confirmed that."""
+        return await self._request(endpoint, *self._engine.sleep())
 
     async def wake(self, endpoint: Endpoint) -> bool:
-        """Let it take its memory again; False if it did not say that it has."""
-        return await self._ask(endpoint, *self._engine.wake())
+        """Make the engine load its memory again; return whether it confirmed that."""
+        return await self._request(endpoint, *self._engine.wake())
 
     @staticmethod
-    async def _ask(endpoint: Endpoint, method: str, path: str) -> bool:
+    async def _request(endpoint: Endpoint, method: str, path: str) -> bool:
         status = await http_status(
             endpoint,
             path,

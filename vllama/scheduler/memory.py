@@ -1,7 +1,7 @@
-"""Memory in pools: what is free, what each engine holds, and what a model held the last time.
+"""Memory in pools: what is free, what each engine holds, and what a model held at earlier loads.
 
-A pool is "ram" or "gpu0", "gpu1" …; sizes are in bytes. An estimate is good for the first load
-only: what was measured then is kept on disk for the next one.
+A pool is "ram" or "gpu0", "gpu1" …; sizes are in bytes. The estimate counts for the first load of a
+model only. Its measurements are kept on disk for later loads.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 RAM = "ram"
-KEPT = 5
+MAX_RECORDS = 5
 LOCK_LIMIT_S = 5.0
-# what does not change how much memory a process takes
-IDLE_SETTINGS = {
+# settings that do not change how much memory a process takes
+MEMORY_NEUTRAL_SETTINGS = {
     "alias", "threads", "batch_threads", "stall_timeout_s", "prompt_cache_bytes",
 }  # fmt: skip
 
@@ -40,17 +40,17 @@ IDLE_SETTINGS = {
 class Measurable(Protocol):
     """A process whose memory can be measured."""
 
-    def footprint(self) -> Footprint:
+    def measure_footprint(self) -> Footprint:
         """Measure its tree; blocks for milliseconds."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What is free, less the reserve, and what each process holds, both at one time.
+    """Free memory less the reserve, and what each process holds, both measured together.
 
-    `ended` are those of which only a part is left, because the engine itself has ended: what they
-    hold tells nothing about the next start.
+    The keys in `ended` are those of process trees whose engine has ended, so that only a part is
+    left. Their memory says nothing about the next start.
     """
 
     free: Pools
@@ -58,8 +58,8 @@ class Measured:
     ended: frozenset[Hashable] = frozenset()
 
 
-class Meter:
-    """Measures this machine. `reserve_bytes` stay free in every pool."""
+class MemoryMeter:
+    """Measures this machine. `reserve_bytes` remain free in every pool."""
 
     def __init__(self, platform: Platform, reserve_bytes: int) -> None:
         self._gpus = [f"gpu{index}" for index in range(len(platform.accelerators))]
@@ -67,7 +67,7 @@ class Meter:
         self._reserve_bytes = reserve_bytes
 
     def needs(self, plan: Plan) -> dict[str, int]:
-        """Return where a plan's estimate goes: engines spread a model over all GPUs."""
+        """Return a plan's estimate by pool: engines spread a model over all GPUs."""
         total = plan.memory.total_bytes
         if not plan.memory.on_gpu or not self._gpus:
             return {RAM: total}
@@ -76,47 +76,52 @@ class Meter:
     async def measure(
         self, processes: Mapping[Hashable, Measurable], *, gpus: bool = False
     ) -> Measured:
-        """Look at free memory and at `processes`, in a thread; GPUs only where `gpus` asks."""
+        """Measure free memory and `processes`, in a thread; GPUs only if `gpus`."""
         return await asyncio.to_thread(self._measure, processes, gpus and bool(self._gpus))
 
     def _measure(self, processes: Mapping[Hashable, Measurable], gpus: bool) -> Measured:
         before = free_ram_bytes()
-        prints = {key: process.footprint() for key, process in processes.items()}
-        # of one that ended just now: it may be in its footprint still, and would be lent twice
+        footprints = {key: process.measure_footprint() for key, process in processes.items()}
+        # A process may end between the measurements. Its memory would count as held and as free,
+        # and so be promised twice.
         returned = max(0, free_ram_bytes() - before)
-        holds = {key: {RAM: item.ram_bytes} for key, item in prints.items()}
-        kept = sum(item.file_bytes for item in prints.values())
+        holds = {key: {RAM: item.ram_bytes} for key, item in footprints.items()}
+        kept = sum(item.file_bytes for item in footprints.values())
         free = {RAM: free_ram_bytes(kept) - returned - self._reserve_bytes}
         if gpus:
             accelerators = detect().accelerators
             for name, gpu in zip(self._gpus, accelerators, strict=False):
                 free[name] = gpu.free_bytes - self._reserve_bytes
             held = list_gpu_processes() if self._names_pids else {}
-            for key, item in prints.items():
+            for key, item in footprints.items():
                 for pid in item.pids & held.keys():
                     for index, size in held[pid].items():
                         name = f"gpu{index}"
                         holds[key][name] = holds[key].get(name, 0) + size
-        ended = frozenset(key for key, item in prints.items() if not item.whole)
+        ended = frozenset(key for key, item in footprints.items() if not item.whole)
         return Measured(free=free, holds=holds, ended=ended)
 
 
-def identity(plan: Plan) -> str:
-    """Return what decides how much memory a process takes: files, engine, version, settings."""
+def compute_fingerprint(plan: Plan) -> str:
+    """Return a hash of all that decides how much memory a process takes.
+
+    These are the files, the engine, its version and the settings.
+    """
     settings = {
         name: sorted(map(str, value)) if isinstance(value, frozenset) else str(value)
         for name, value in asdict(plan.settings).items()
-        if name not in IDLE_SETTINGS
+        if name not in MEMORY_NEUTRAL_SETTINGS
     }
     facts = [plan.bundle.key, plan.bundle.size_bytes, plan.engine, plan.installation.version]
     text = json.dumps([*facts, settings], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
-class Remembered:
-    """The file with what models held: the last few measurements of each, the largest counts.
+class MemoryRecords:
+    """The file of measured memory: the last few measurements of each plan, of which the largest
+    counts.
 
-    Another server may use the same file: it is read and written under a lock.
+    Another server may use the same file, so it is written under a lock.
     """
 
     def __init__(self, path: Path) -> None:
@@ -124,8 +129,8 @@ class Remembered:
         self._thread_lock = threading.Lock()
 
     def needs(self, plan: Plan) -> dict[str, int] | None:
-        """Return what a process like this held at most; None if it never ran."""
-        seen = self._read().get(identity(plan))
+        """Return the peak memory of a process with this plan by pool; None if it never ran."""
+        seen = self._read().get(compute_fingerprint(plan))
         if not isinstance(seen, list):
             return None
         most: dict[str, int] = {}
@@ -135,9 +140,9 @@ class Remembered:
                     most[str(pool)] = max(most.get(str(pool), 0), size)
         return most or None
 
-    def note(self, plan: Plan, held: Pools) -> None:
-        """Keep what a process held at most in its life; blocks for the write of a small file."""
-        from filelock import FileLock, Timeout  # a start writes nothing
+    def add(self, plan: Plan, peak: Pools) -> None:
+        """Record the peak memory of a process; blocks for the write of a small file."""
+        from filelock import FileLock, Timeout  # keeps the start of the server fast
 
         try:
             private.make_folder(self._path.parent)
@@ -146,12 +151,12 @@ class Remembered:
             )
             with self._thread_lock, lock:
                 known = self._read()
-                seen = known.get(identity(plan))
+                seen = known.get(compute_fingerprint(plan))
                 rows = seen if isinstance(seen, list) else []
-                known[identity(plan)] = [*rows, dict(held)][-KEPT:]
+                known[compute_fingerprint(plan)] = [*rows, dict(peak)][-MAX_RECORDS:]
                 private.replace(self._path, json.dumps(known))
         except (OSError, Timeout) as error:
-            log.warning("cannot note the memory of %s: %s", plan.bundle.name, error)
+            log.warning("cannot record the memory of %s: %s", plan.bundle.name, error)
 
     def _read(self) -> dict[str, object]:
         try:

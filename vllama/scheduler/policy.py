@@ -1,8 +1,10 @@
-"""Which models are loaded. Pure: what there is and who waits in, one decision for each out.
+"""The policy that decides which models are loaded. Pure: it maps the loaded models, the pending
+loads and the free memory to one decision for each pending load.
 
-Memory is counted in pools ("ram", "gpu0", …), in bytes. Those who wait are served in order of
-arrival; one that has to wait claims what it will need, so that a later one that fits beside that
-claim goes ahead, and one that would starve it does not.
+Memory is counted in pools ("ram", "gpu0", …), in bytes. Pending loads are served in order of
+arrival. A load that has to wait reserves the memory that it will need. A later load may overtake it
+only if it fits next to that reservation; otherwise a stream of small models could keep a large one
+waiting for ever.
 """
 
 from __future__ import annotations
@@ -17,22 +19,22 @@ Pools = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resident:
-    """A model that has a process, or is just getting one.
+    """A model that has a process, or has been admitted to start one.
 
-    `holds` is measured, `claims` what it will hold in the end. `busy`: it has leases or requests
-    waiting, or is still loading. `kept`: for ever, as far as time goes; it makes room after all
-    others. `leaving`: it ends as soon as it is idle.
-    `turn_ends_s`: until then nobody may ask it, busy as it is, to give way. `since_s` is when it
-    became ready. `asleep_holds`: what it would still hold if it slept, None if it cannot (any
-    more); `sleeping`: it does, and takes no slot.
+    `holds` is the memory measured now, `claims` the memory that it will hold once loaded.
+    `busy`: it has leases or queued requests, or is still loading. `pinned`: its keep-alive is
+    infinite, so it is evicted after all others. `retiring`: it ends as soon as it is idle.
+    `since_s` is the time when it became ready; a busy model is not retired before `turn_ends_s`,
+    or two models in demand would spend all their time loading. `asleep_holds` is the memory that it
+    would keep while asleep, None if it cannot sleep. `sleeping`: it sleeps, and takes no slot.
     """
 
     key: str
     holds: Pools
     claims: Pools
     busy: bool = False
-    kept: bool = False
-    leaving: bool = False
+    pinned: bool = False
+    retiring: bool = False
     sleeping: bool = False
     last_used_s: float = 0.0
     since_s: float = 0.0
@@ -41,14 +43,14 @@ class Resident:
 
     @property
     def frees(self) -> dict[str, int]:
-        """What its end would give to others: what it holds, and what was set aside for it."""
+        """Memory that its end would free: what it holds, or the larger reservation for it."""
         pools = {*self.holds, *self.claims}
         return {pool: max(self.holds.get(pool, 0), self.claims.get(pool, 0)) for pool in pools}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingLoad:
-    """A model that waits to be loaded, or woken, and since when."""
+    """A model that waits to be loaded or woken; `since_s` is the time of its arrival."""
 
     key: str
     needs: Pools
@@ -56,7 +58,7 @@ class PendingLoad:
 
 
 class Action(StrEnum):
-    """What to do about a load that waits."""
+    """What to do about a pending load."""
 
     LOAD = "load"
     EVICT = "evict"
@@ -66,54 +68,59 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """An action, whom it concerns, and the reason in words.
+    """An action, the keys of the models that it concerns, and the reason in words.
 
-    With EVICT: `sleep` and `evict` are idle ones. With WAIT: `give_way` are busy ones that have had
-    their turn; they serve who has them or waits for them already, and end. With REFUSE: `most` is
-    the memory that there would be if no other model were loaded.
+    EVICT: the idle models in `sleep` are put to sleep, those in `evict` are unloaded. WAIT: the
+    busy models in `retire` have had their turn; they finish their running and queued requests, then
+    end. REFUSE: `available` is the memory that would be free if no other model were loaded.
     """
 
     key: str
     action: Action
     sleep: tuple[str, ...] = ()
     evict: tuple[str, ...] = ()
-    give_way: tuple[str, ...] = ()
+    retire: tuple[str, ...] = ()
     reason: str = ""
-    most: Pools = field(default_factory=dict)
+    available: Pools = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class _Space:
-    """What the next one may count on."""
+    """Memory, slots and candidates for eviction that are left for the next pending load.
+
+    `returning` and `returning_slots` are what retiring models will free.
+    """
 
     spare: dict[str, int]
     slots: int
     models: list[Resident]
-    coming: dict[str, int] = field(default_factory=dict)
-    coming_slots: int = 0
+    returning: dict[str, int] = field(default_factory=dict)
+    returning_slots: int = 0
 
-    def fits(self, needs: Pools, gained: Pools | None = None, slots: int = 0) -> bool:
-        gained = gained or {}
+    def fits(self, needs: Pools, freed: Pools | None = None, slots: int = 0) -> bool:
+        freed = freed or {}
         return self.slots + slots >= 1 and all(
-            need <= self.spare.get(pool, 0) + gained.get(pool, 0) for pool, need in needs.items()
+            need <= self.spare.get(pool, 0) + freed.get(pool, 0) for pool, need in needs.items()
         )
 
-    def take(self, needs: Pools) -> None:
-        """Let a load have what is there now."""
+    def allocate(self, needs: Pools) -> None:
+        """Take the memory and the slot of a load that starts now."""
         _add(self.spare, needs, -1)
         self.slots -= 1
 
-    def leave_to(self, needs: Pools, victims: _Victims) -> None:
-        """Let a load have its victims, and first of all what is coming back, to itself."""
-        gained = victims.gained()
+    def reserve(self, needs: Pools, victims: _Victims) -> None:
+        """Set aside what a waiting load will use: its victims, then what is returning, then the
+        free memory.
+        """
+        freed = victims.compute_freed()
         for pool, need in needs.items():
-            short = max(0, need - gained.get(pool, 0))
-            soon = min(short, self.coming.get(pool, 0))
-            self.coming[pool] = self.coming.get(pool, 0) - soon
+            short = max(0, need - freed.get(pool, 0))
+            soon = min(short, self.returning.get(pool, 0))
+            self.returning[pool] = self.returning.get(pool, 0) - soon
             self.spare[pool] = self.spare.get(pool, 0) - (short - soon)
         if not victims.slots:
-            if self.slots < 1 and self.coming_slots:
-                self.coming_slots -= 1
+            if self.slots < 1 and self.returning_slots:
+                self.returning_slots -= 1
             else:
                 self.slots -= 1
         gone = {item.key for item in victims.all}
@@ -122,13 +129,13 @@ class _Space:
 
 @dataclass(slots=True)
 class _Victims:
-    """Models that would have to make room, and what that brings."""
+    """Models to put to sleep or to evict, and the memory and slots that this frees."""
 
     sleep: list[Resident]
-    leave: list[Resident]
+    evict: list[Resident]
 
-    def gained(self, coming: Pools | None = None) -> dict[str, int]:
-        total = dict(coming or {})
+    def compute_freed(self, returning: Pools | None = None) -> dict[str, int]:
+        total = dict(returning or {})
         for model in self.all:
             _add(total, model.frees)
         for model in self.sleep:
@@ -137,14 +144,14 @@ class _Victims:
 
     @property
     def slots(self) -> int:
-        return len(self.sleep) + sum(not model.sleeping for model in self.leave)
+        return len(self.sleep) + sum(not model.sleeping for model in self.evict)
 
     @property
     def all(self) -> list[Resident]:
-        return [*self.sleep, *self.leave]
+        return [*self.sleep, *self.evict]
 
 
-def arrange(
+def decide_loads(
     free: Pools,
     models: Sequence[Resident],
     waiting: Sequence[PendingLoad],
@@ -153,75 +160,81 @@ def arrange(
     now_s: float,
     settling: bool = False,
 ) -> list[Decision]:
-    """Decide about all that wait, in order of arrival.
+    """Decide about all pending loads, in order of arrival.
 
-    `free` is measured now; what loads under way still lack is set aside first. For each:
+    `free` is measured now. The memory that running loads have not taken yet is subtracted first.
+    Then, for each pending load:
 
-    1. Admission for it and a slot free: load.
-    2. Else if those who leave already will make the room: wait.
-    3. Else idle models go, least recently used first and no more than needed, those that are kept
-       for ever after all others; one that can sleep sleeps if that is enough: evict.
-    4. Else busy ones would have to give way: wait; those whose turn is over are told to, the one
-       that has been there for longest first, again those that are kept after all others.
-    5. Else it waits for those who came before it; or, if it would not fit even without any other
-       model, it is refused. While memory of an ended process is still on its way back (`settling`)
-       nobody is evicted or refused for lack of it.
+    1. LOAD if its memory and a slot are free.
+    2. WAIT if retiring models will free enough.
+    3. EVICT idle models if they free enough: least recently used first, pinned models last, and no
+       more of them than needed. A model that can sleep is put to sleep if that frees enough.
+    4. WAIT for busy models. Those whose turn is over are retired, the longest loaded first and
+       pinned models last.
+    5. WAIT for earlier pending loads; or REFUSE, if the load would not fit even with no other model
+       loaded.
+
+    While the memory of an ended process is still being returned (`settling`), measurements are too
+    low, so nothing is evicted or refused for lack of memory.
     """
     space = _Space(
-        spare=_spare(free, models),
+        spare=_compute_spare(free, models),
         slots=max_loaded - sum(not item.sleeping for item in models),
-        models=[item for item in models if not item.leaving],
+        models=[item for item in models if not item.retiring],
     )
     for item in models:
-        if item.leaving:
-            _add(space.coming, item.frees)
-            space.coming_slots += not item.sleeping
+        if item.retiring:
+            _add(space.returning, item.frees)
+            space.returning_slots += not item.sleeping
     decisions = []
     for load in sorted(waiting, key=lambda load: load.since_s):
-        most = _without_others(load, free, models, max_loaded)
-        if settling or most.fits(load.needs):
+        alone = _compute_space_alone(load, free, models, max_loaded)
+        if settling or alone.fits(load.needs):
             decisions.append(_decide(load, space, max_loaded, now_s, settling))
         else:
-            decisions.append(Decision(key=load.key, action=Action.REFUSE, most=most.spare))
+            decisions.append(Decision(key=load.key, action=Action.REFUSE, available=alone.spare))
     return decisions
 
 
-def relieve(free: Pools, models: Sequence[Resident], *, max_loaded: int) -> Decision | None:
-    """Decide who goes because more is held than may be: `free` is below zero somewhere.
+def relieve_pressure(
+    free: Pools, models: Sequence[Resident], *, max_loaded: int
+) -> Decision | None:
+    """Decide which models to evict because a limit is exceeded.
 
-    An estimate was too small, or another program has grown; or there are more models than may be
-    loaded, because the limit is another now. Idle ones go (EVICT), the least recently used first
-    and as few as are enough; if they are not enough, all that would help. What is kept for ever
-    goes for the number only, and after all others. WAIT: only busy ones could go. None: there is
-    nothing to do, or nobody who may go.
+    Either `free` is negative in some pool, because an estimate was too low or another program has
+    grown; or more models are loaded than allowed, because the limit was lowered. EVICT as few idle
+    models as are enough, least recently used first, or all that would help if that is not enough.
+    Pinned models are evicted only for the limit on the number of models, and last. WAIT if only
+    busy models could be evicted. Returns None if no limit is exceeded or no model can be evicted.
     """
     spare = dict(free)
     for item in models:
-        if item.leaving:
+        if item.retiring:
             _add(spare, item.holds)
     over = {pool: 0 for pool, size in spare.items() if size < 0}
-    slots = max_loaded - sum(not (item.sleeping or item.leaving) for item in models)
-    may = [
+    slots = max_loaded - sum(not (item.sleeping or item.retiring) for item in models)
+    candidates = [
         item
         for item in models
-        if not (item.leaving or (item.kept and over))
+        if not (item.retiring or (item.pinned and over))
         and (any(item.frees.get(pool) for pool in over) or (slots < 0 and not item.sleeping))
     ]
     idle = sorted(
-        (item for item in may if not item.busy), key=lambda item: (item.kept, item.last_used_s)
+        (item for item in candidates if not item.busy),
+        key=lambda item: (item.pinned, item.last_used_s),
     )
-    if not may:
+    if not candidates:
         return None
     if not idle:
         return Decision(key="", action=Action.WAIT)
     space = _Space(spare=spare, slots=slots + 1, models=[])
-    victims = _least(space, over, idle, may_sleep=True) or _Victims([], idle)
+    victims = _choose_victims(space, over, idle, may_sleep=True) or _Victims([], idle)
     return Decision(
         key="",
         action=Action.EVICT,
         sleep=tuple(item.key for item in victims.sleep),
-        evict=tuple(item.key for item in victims.leave),
-        reason="more memory is held than may be" if over else _too_many(max_loaded),
+        evict=tuple(item.key for item in victims.evict),
+        reason="models use more memory than allowed" if over else _explain_limit(max_loaded),
     )
 
 
@@ -229,76 +242,80 @@ def _decide(
     load: PendingLoad, space: _Space, max_loaded: int, now_s: float, settling: bool
 ) -> Decision:
     needs, others = load.needs, [item for item in space.models if item.key != load.key]
-    why = _too_many(max_loaded) if space.slots < 1 else "not enough free memory"
-    nobody = _Victims([], [])
+    reason = _explain_limit(max_loaded) if space.slots < 1 else "not enough free memory"
     if space.fits(needs):
-        space.take(needs)
+        space.allocate(needs)
         return Decision(key=load.key, action=Action.LOAD)
-    if settling or space.fits(needs, space.coming, space.coming_slots):
-        space.leave_to(needs, nobody)
+    if settling or space.fits(needs, space.returning, space.returning_slots):
+        space.reserve(needs, _Victims([], []))
         return Decision(
-            key=load.key, action=Action.WAIT, reason=f"{why}: waiting for one that is ending"
+            key=load.key, action=Action.WAIT, reason=f"{reason}: waiting for a model to end"
         )
     idle = sorted(
-        (item for item in others if not item.busy), key=lambda item: (item.kept, item.last_used_s)
+        (item for item in others if not item.busy), key=lambda item: (item.pinned, item.last_used_s)
     )
-    if victims := _least(space, needs, idle, may_sleep=True):
-        space.leave_to(needs, victims)
+    if victims := _choose_victims(space, needs, idle, may_sleep=True):
+        space.reserve(needs, victims)
         return Decision(
             key=load.key,
             action=Action.EVICT,
             sleep=tuple(item.key for item in victims.sleep),
-            evict=tuple(item.key for item in victims.leave),
-            reason=why,
+            evict=tuple(item.key for item in victims.evict),
+            reason=reason,
         )
     busy = sorted(
-        (item for item in others if item.busy), key=lambda item: (item.kept, item.since_s)
+        (item for item in others if item.busy), key=lambda item: (item.pinned, item.since_s)
     )
-    if victims := _least(space, needs, idle + busy, may_sleep=False):
-        space.leave_to(needs, victims)
-        tired = [item for item in victims.leave if item.busy and item.turn_ends_s <= now_s]
+    if victims := _choose_victims(space, needs, idle + busy, may_sleep=False):
+        space.reserve(needs, victims)
         return Decision(
             key=load.key,
             action=Action.WAIT,
-            give_way=tuple(item.key for item in tired),
-            reason=f"{why}: waiting for busy models",
+            retire=tuple(
+                item.key for item in victims.evict if item.busy and item.turn_ends_s <= now_s
+            ),
+            reason=f"{reason}: waiting for busy models",
         )
-    return Decision(key=load.key, action=Action.WAIT, reason="others that wait come first")
+    return Decision(key=load.key, action=Action.WAIT, reason="waiting for earlier loads")
 
 
-def _least(
+def _choose_victims(
     space: _Space, needs: Pools, candidates: Sequence[Resident], *, may_sleep: bool
 ) -> _Victims | None:
-    """Return as few of `candidates` as make room for `needs`, the first ones first."""
+    """Return as few of `candidates` as make room for `needs`, in their order of preference.
 
-    def enough(victims: _Victims) -> bool:
-        slots = victims.slots + space.coming_slots
-        return space.fits(needs, victims.gained(space.coming), slots)
+    A greedy choice, which the last loop reduces: a large victim that is added late can make the
+    smaller ones before it unnecessary.
+    """
+
+    def is_enough(victims: _Victims) -> bool:
+        slots = victims.slots + space.returning_slots
+        return space.fits(needs, victims.compute_freed(space.returning), slots)
 
     victims = _Victims([], [])
     for item in candidates:
         sleeps = may_sleep and item.asleep_holds is not None
-        (victims.sleep if sleeps else victims.leave).append(item)
-        if enough(victims):
+        (victims.sleep if sleeps else victims.evict).append(item)
+        if is_enough(victims):
             break
-    while victims.sleep and not enough(victims):
-        victims.leave.append(victims.sleep.pop(0))
-    if not enough(victims):
+    while victims.sleep and not is_enough(victims):
+        victims.evict.append(victims.sleep.pop(0))
+    if not is_enough(victims):
         return None
     for item in sorted(victims.all, key=candidates.index, reverse=True):
         fewer = _Victims(
             [other for other in victims.sleep if other is not item],
-            [other for other in victims.leave if other is not item],
+            [other for other in victims.evict if other is not item],
         )
-        if fewer.all and enough(fewer):
+        if fewer.all and is_enough(fewer):
             victims = fewer
     return victims
 
 
-def _spare(free: Pools, models: Sequence[Resident]) -> dict[str, int]:
-    """Return what is free less what others will still take.
+def _compute_spare(free: Pools, models: Sequence[Resident]) -> dict[str, int]:
+    """Return the free memory less what all residents will still take.
 
-    One that leaves too: if it crashes, it is started again for those who wait for it already.
+    Retiring models count too: one that crashes is restarted for the requests in its queue.
     """
     spare = dict(free)
     for item in models:
@@ -312,10 +329,10 @@ def _add(total: dict[str, int], more: Pools, sign: int = 1) -> None:
         total[pool] = total.get(pool, 0) + sign * size
 
 
-def _without_others(
+def _compute_space_alone(
     load: PendingLoad, free: Pools, models: Sequence[Resident], max_loaded: int
 ) -> _Space:
-    """Return the room there would be if every other model had gone."""
+    """Return the space that `load` would have if no other model were loaded."""
     spare = dict(free)
     for item in models:
         if item.key != load.key:
@@ -323,7 +340,6 @@ def _without_others(
     return _Space(spare=spare, slots=max_loaded, models=[])
 
 
-def _too_many(max_loaded: int) -> str:
-    """Return why a number of models keeps one from being loaded."""
+def _explain_limit(max_loaded: int) -> str:
     models = "1 model" if max_loaded == 1 else f"{max_loaded} models"
     return f"only {models} may be loaded at once (OLLAMA_MAX_LOADED_MODELS)"

@@ -1,8 +1,8 @@
-"""Which models are loaded and who may use them: `acquire`, `release`, `unload`, `list_views`.
+"""The public face of the scheduler: `acquire`, `release`, `unload`, `list_views`.
 
-Rules (see README.md beside this file): no `await` between reading and writing state; no lock is
-held while a process or socket is awaited; a load belongs to the scheduler, not to the request
-that asked for it; a busy model is never stopped for another one.
+The rules are in README.md of this folder. The main ones: no `await` between reading and writing
+state; no lock is held while a process or socket is awaited; a load belongs to the scheduler, not to
+the request that asked for it; a busy model is never stopped for another one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from vllama.models.types import Bundle
 from vllama.plan.types import Need
 from vllama.scheduler.admission import Admission
 from vllama.scheduler.contention import Contention
-from vllama.scheduler.hang_detection import Health
+from vllama.scheduler.hang_detection import HealthMonitor
 from vllama.scheduler.instance import Instance, Key, Lease, Prefix, Waiter
 from vllama.scheduler.lifecycle import Lifecycle
 from vllama.scheduler.state import Hooks, Limits, Table
@@ -30,11 +30,11 @@ from vllama.scheduler.views import FailureView, View, find_obstacle, list_failur
 log = logging.getLogger(__name__)
 
 STOPPING = "cannot serve: the server is stopping"
-LEAST_RETRY_S, MOST_RETRY_S = 1.0, 60.0
+MIN_RETRY_AFTER_S, MAX_RETRY_AFTER_S = 1.0, 60.0
 
 
 class Scheduler:
-    """The owner of all instances; `run` is its life."""
+    """The owner of all instances, as long as `run` runs."""
 
     def __init__(self, hooks: Hooks, limits: Limits, clock: Clock) -> None:
         self._hooks = hooks
@@ -42,15 +42,15 @@ class Scheduler:
         self._clock = clock
         self._table = Table(limits, clock)
         self._admission = Admission(self._table, hooks)
-        self._health = Health(self._table, hooks)
+        self._health = HealthMonitor(self._table, hooks)
         self._contention = Contention(self._table, hooks, self._reload)
         self._group: asyncio.TaskGroup | None = None
         self._closing = False
 
-    # -- life ---------------------------------------------------------------------------------
+    # -- lifecycle ----------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Keep house (keep-alive deadlines) until cancelled; then stop every instance."""
+        """Enforce the keep-alive deadlines until cancelled; then stop every instance."""
         table = self._table
         async with asyncio.TaskGroup() as group:
             self._group = group
@@ -62,8 +62,8 @@ class Scheduler:
                 while True:
                     table.expire()
                     table.changed.clear()
-                    table.next_look_s = table.next_deadline_s()
-                    wait_s = table.next_look_s - self._clock.monotonic()
+                    table.next_expiry_check_s = table.next_deadline_s()
+                    wait_s = table.next_expiry_check_s - self._clock.monotonic()
                     try:
                         async with asyncio.timeout(None if math.isinf(wait_s) else max(wait_s, 0)):
                             await table.changed.wait()
@@ -74,19 +74,19 @@ class Scheduler:
                 self._group = None
                 for helper in helpers:
                     helper.cancel()
-                for instance in table.all():
+                for instance in table.list_all():
                     if instance.task:
                         instance.task.cancel()
 
     def close_queue(self) -> None:
-        """Refuse new requests and those that wait; running ones go on."""
+        """Refuse new and waiting requests; running requests continue."""
         self._closing = True
-        for instance in self._table.all():
+        for instance in self._table.list_all():
             self._table.fail_queue(instance, ShuttingDown(STOPPING))
 
-    async def drained(self) -> None:
+    async def wait_until_idle(self) -> None:
         """Wait until no request is running."""
-        for instance in self._table.all():
+        for instance in self._table.list_all():
             while instance.leases:
                 instance.idle.clear()
                 await instance.idle.wait()
@@ -96,7 +96,7 @@ class Scheduler:
     def try_acquire(
         self, bundle: Bundle, need: Need, keep_alive_s: float | None, prefix: Prefix | None = None
     ) -> Lease | None:
-        """Return a lease if one can be had at once, without suspending; else None."""
+        """Return a lease if one is available at once, without suspending; else None."""
         instance = self._table.instances.get(Key(bundle.key, need.mode))
         if (
             instance is None
@@ -105,31 +105,31 @@ class Scheduler:
             or not instance.fits(bundle, need)
         ):
             return None
-        self._table.take(instance, keep_alive_s)
-        return self._table.lease(instance, prefix)
+        self._table.count_in(instance, keep_alive_s)
+        return self._table.make_lease(instance, prefix)
 
     async def acquire(
         self, bundle: Bundle, need: Need, keep_alive_s: float | None, prefix: Prefix | None = None
     ) -> Lease:
         """Return a lease on an instance of `bundle` that serves `need`.
 
-        1. A compatible instance that is ready, with a free slot and nobody waiting: at once.
-        2. Else join the queue of the instance, which is made if there is none. A leaver only
-           leaves the queue; the load goes on.
+        1. At once, if a compatible instance is ready, has a free slot, and has no queue.
+        2. Otherwise from the queue of the instance, which is created if there is none. A request
+           that is cancelled leaves the queue, but the load continues.
 
-        With replicas, requests whose `prefix` returns the same (prompts that begin alike) go to
-        the same one if it can be had. Raises QueueFull, ShuttingDown, and what planning,
-        loading or serving raised.
+        With replicas, requests with an equal `prefix` (prompts that begin alike) go to the same
+        replica if possible. Raises QueueFull, ShuttingDown, and the errors of planning, loading and
+        serving.
         """
         while True:
             if lease := self.try_acquire(bundle, need, keep_alive_s, prefix):
                 return lease
-            instance = self._instance_for(bundle, need)
-            granted = await self._queued(instance, keep_alive_s, prefix)
+            instance = self._ensure_instance(bundle, need)
+            granted = await self._wait_in_queue(instance, keep_alive_s, prefix)
             if granted and granted.instance.fits(bundle, need):
                 return granted
-            # the engine has just ended; or it was still being planned when we joined, with a
-            # smaller context than we need
+            # The engine has just ended; or the instance had no plan yet when the request joined
+            # the queue, and its context has turned out to be too small.
             if granted:
                 self.release(granted)
 
@@ -141,11 +141,11 @@ class Scheduler:
         keep_alive_s: float | None,
         prefix: Prefix | None = None,
     ) -> Lease:
-        """Return the lease for another try after its endpoint could not be reached.
+        """Return a lease for another attempt after the endpoint of `lease` could not be reached.
 
-        The same while the engine counts as alive; else one on the engine that comes after it,
-        before all who wait. The given one is released, unless it is returned or this raises what
-        `acquire` raises.
+        While the engine counts as alive, this is the same lease. Otherwise it is a lease on the
+        restarted engine, ahead of all waiting requests, because this request had its turn already;
+        the old lease is released. Raises the errors of `acquire`.
         """
         instance = lease.instance
         if instance.process and lease.endpoint in instance.process.endpoints:
@@ -153,16 +153,16 @@ class Scheduler:
         if self._closing:
             raise ShuttingDown(STOPPING)
         if not instance.ended.is_set() and (
-            granted := await self._queued(instance, keep_alive_s, prefix, instead=lease)
+            granted := await self._wait_in_queue(instance, keep_alive_s, prefix, renewed=lease)
         ):
             return granted
         self.release(lease)
         return await self.acquire(bundle, need, keep_alive_s, prefix)
 
     def touch(self, bundle: Bundle, need: Need, keep_alive_s: float | None) -> bool:
-        """Prolong the stay of an instance that serves `need`; False if there is none ready.
+        """Restart the keep-alive timer of a ready instance that fits `need`; False if none does.
 
-        For a request that wants it loaded and no more: it need not wait for a slot.
+        This serves requests that only load a model, so they need no slot.
         """
         instance = self._table.instances.get(Key(bundle.key, need.mode))
         if instance is None or not instance.ready or not instance.fits(bundle, need):
@@ -171,125 +171,125 @@ class Scheduler:
         return True
 
     def release(self, lease: Lease) -> None:
-        """Give a lease back; the timer of keep-alive starts when the last one is back."""
+        """Return a lease; the keep-alive timer starts with the last one."""
         self._table.release(lease)
 
-    def suspect(self, lease: Lease) -> None:
-        """Hear that the endpoint of `lease` could not be reached."""
+    def report_unreachable(self, lease: Lease) -> None:
+        """Report that the endpoint of `lease` could not be reached."""
         if lease.instance.process:
-            lease.instance.process.suspect(lease.endpoint)
+            lease.instance.process.report_unreachable(lease.endpoint)
 
-    def unload(self, bundle: Bundle, why: str = "a client asked for it") -> bool:
+    def unload(self, bundle: Bundle, reason: str = "a client asked for it") -> bool:
         """Stop all instances of `bundle` as soon as they are idle; False if there is none.
 
-        Also lets a model that failed be tried again at once.
+        Also forget the failures of the model, so that the next request loads it at once.
         """
-        instances = self._table.of(bundle)
+        instances = self._table.find(bundle)
         for instance in instances:
-            instance.keep_alive_s, instance.unwanted = 0.0, why
+            instance.keep_alive_s, instance.unload_reason = 0.0, reason
             instance.sleep_ends_s = -math.inf
         self._table.forget_failures(bundle)
         self._table.expire()
         return bool(instances)
 
-    def limit(self, limits: Limits) -> None:
-        """Go by other limits from now on; who has the default keep-alive gets the new one."""
+    def set_limits(self, limits: Limits) -> None:
+        """Apply new limits; instances with the old default keep-alive get the new default."""
         before, self._limits, self._table.limits = self._limits, limits, limits
-        for instance in self._table.all():
+        for instance in self._table.list_all():
             if instance.keep_alive_s == before.keep_alive_s:
                 instance.keep_alive_s = limits.keep_alive_s
         self._table.changed.set()
         self._table.room_changed.set()
-        self._health.limits_changed()
+        self._health.update_limits()
 
     @property
     def closing(self) -> bool:
-        """Whether no request is taken any more."""
+        """Whether new requests are refused because the server stops."""
         return self._closing
 
-    def has(self, bundle: Bundle) -> bool:
-        """Return whether a model is loaded, or being loaded."""
-        return bool(self._table.of(bundle))
+    def is_loaded(self, bundle: Bundle) -> bool:
+        """Return whether a model is loaded or loading."""
+        return bool(self._table.find(bundle))
 
-    def obstacle(self, bundle: Bundle) -> tuple[str, bool]:
-        """Return what keeps a model from serving, and whether that passes; ("", True): nothing."""
+    def find_obstacle(self, bundle: Bundle) -> tuple[str, bool]:
+        """Return why a model cannot serve, and whether that is temporary; ("", True) if it can."""
         return find_obstacle(self._table, bundle)
 
-    def views(self) -> list[View]:
-        """Return what is loaded or loading, latest expiry first."""
+    def list_views(self) -> list[View]:
+        """Return the loaded and loading models, latest expiry first."""
         return list_views(self._table)
 
-    def failures(self) -> list[FailureView]:
-        """Return the models that failed and were not asked for again since."""
+    def list_failures(self) -> list[FailureView]:
+        """Return the models that failed and have not been requested since."""
         return list_failures(self._table)
 
     async def measure(self, *, max_age_s: float = 0.0) -> None:
-        """Measure memory for `list_views`, unless that was done within `max_age_s`."""
-        if self._table.all() and self._admission.age_s >= max_age_s:
+        """Measure memory for `list_views`, unless a measurement is at most `max_age_s` old."""
+        if self._table.list_all() and self._admission.age_s >= max_age_s:
             await self._admission.measure()
 
-    async def look(self) -> None:
-        """Look now at the health of all engines."""
-        await self._health.look()
+    async def check_health(self) -> None:
+        """Check the health of all engines now."""
+        await self._health.check()
 
-    def look_at_cores(self) -> None:
-        """Look now at what other programs leave the engines of the cores."""
-        self._contention.look()
+    def check_contention(self) -> None:
+        """Check now whether other programs compete with engines for the cores."""
+        self._contention.check()
 
     def expire(self) -> None:
-        """Begin to unload every idle instance whose time is over."""
+        """Unload every idle instance whose deadline has passed."""
         self._table.expire()
 
-    # -- joining ------------------------------------------------------------------------------
+    # -- queues -------------------------------------------------------------------------------
 
-    async def _queued(
+    async def _wait_in_queue(
         self,
         instance: Instance,
         keep_alive_s: float | None,
         prefix: Prefix | None,
-        instead: Lease | None = None,
+        renewed: Lease | None = None,
     ) -> Lease | None:
-        """Wait in the queue of `instance`, in order; None if it has ended.
+        """Wait in the queue of `instance` for a lease; return None if the instance has ended.
 
-        `instead` is a lease whose engine has ended: its holder had its turn, so it comes first.
+        `renewed` is a lease whose engine has ended. Its request had its turn, so it goes first.
         """
-        position = 1 if instead else len(instance.queue) + 1
-        if position > self._limits.max_queue and not instead:
+        position = 1 if renewed else len(instance.queue) + 1
+        if position > self._limits.max_queue and not renewed:
             # the two spaces are Ollama's: clients match the text
             raise QueueFull(
                 "server busy, please try again.  maximum pending requests exceeded",
-                retry_after_s=compute_patience_s(instance),
+                retry_after_s=compute_retry_after_s(instance),
             )
         begun_s = self._clock.monotonic()
-        log.debug("%s: a request waits at place %d", instance.bundle.name, position)
+        log.debug("%s: a request waits at position %d", instance.bundle.name, position)
         waiter = Waiter(instance, asyncio.get_running_loop().create_future(), keep_alive_s)
-        if instead is None:
+        if renewed is None:
             instance.queue.append(waiter)
         else:
             instance.queue.appendleft(waiter)
-            self.release(instead)  # not before: an instance without requests may end
+            self.release(renewed)  # only now, since an idle instance may end
         while True:
             instance.wake.set()
-            await self._turn(waiter)
+            await self._wait_for_turn(waiter)
             instance = waiter.instance
-            if lease := self._table.lease(instance, prefix):
+            if lease := self._table.make_lease(instance, prefix):
                 break
             if instance.ended.is_set():
                 return None
-            # the engine has ended at this moment; the place in the queue is not lost by that
+            # the engine has ended at this very moment: the request keeps its position
             waiter = Waiter(instance, asyncio.get_running_loop().create_future(), keep_alive_s)
             instance.queue.appendleft(waiter)
         lease.queued_s = lease.began_s - begun_s
         lease.queue_position = position
-        if log_context.trace.get():  # else it is the server itself, which loads its first model
+        if log_context.trace.get():  # otherwise it is the server's own load of the first model
             log.info(
-                "%s: a request waited %.3f s, from place %d of the queue",
+                "%s: a request waited %.3f s, from position %d of the queue",
                 *(instance.bundle.name, lease.queued_s, position),
             )
         return lease
 
-    async def _turn(self, waiter: Waiter) -> None:
-        """Wait until `waiter` is counted in; who leaves, leaves nothing behind."""
+    async def _wait_for_turn(self, waiter: Waiter) -> None:
+        """Wait until `waiter` has a slot; when cancelled, leave the queue or return the slot."""
         future = waiter.future
         try:
             await future
@@ -298,11 +298,12 @@ class Scheduler:
             if waiter in instance.queue:
                 instance.queue.remove(waiter)
             elif future.done() and not future.cancelled() and future.exception() is None:
-                self._table.give_back(instance)  # granted and cancelled in one turn
+                # granted and cancelled in the same iteration of the event loop
+                self._table.count_out(instance)
             raise
 
-    def _instance_for(self, bundle: Bundle, need: Need) -> Instance:
-        """Return the instance that a request with `need` belongs to, making it if needed."""
+    def _ensure_instance(self, bundle: Bundle, need: Need) -> Instance:
+        """Return the instance for a request with `need`; create or replace it if necessary."""
         if self._closing or self._group is None:
             raise ShuttingDown(STOPPING)
         key = Key(bundle.key, need.mode)
@@ -311,35 +312,35 @@ class Scheduler:
         if old and old.fits(bundle, need):
             return old
         if old:
-            need = widened(old, need)
-            self._table.retire(old, "a request needs it loaded differently")
-        return self._begin(self._group, key, bundle, need, old)
+            need = widen_need(old, need)
+            self._table.retire(old, "a request needs other settings")
+        return self._create(self._group, key, bundle, need, old)
 
-    def _reload(self, old: Instance, threads: int, why: str) -> None:
-        """Load `old` again, with at most so many threads."""
+    def _reload(self, old: Instance, threads: int, reason: str) -> None:
+        """Load `old` again with at most `threads` threads."""
         if self._closing or self._group is None:
             return
-        self._table.retire(old, why)
+        self._table.retire(old, reason)
         need = msgspec.structs.replace(old.need, threads_at_most=threads)
-        self._begin(self._group, old.key, old.bundle, need, old)
+        self._create(self._group, old.key, old.bundle, need, old)
 
     def _grow(self, old: Instance) -> None:
-        """Load `old` again for several requests at once; who waits for it waits for that."""
+        """Load `old` again with several slots, and move its queue to the new instance."""
         if self._closing or self._group is None or old.retiring or old.plan is None:
             return
-        self._table.retire(old, f"it is loaded again for {old.plan.most_parallel} requests at once")
+        self._table.retire(old, f"it is loaded again with {old.plan.most_parallel} slots")
         self._table.concurrent.add(old.key)
-        new = self._begin(self._group, old.key, old.bundle, old.need, old)
+        new = self._create(self._group, old.key, old.bundle, old.need, old)
         self._table.move_queue(old, new)
 
-    def _begin(
+    def _create(
         self, group: asyncio.TaskGroup, key: Key, bundle: Bundle, need: Need, old: Instance | None
     ) -> Instance:
-        """Make an instance and let it live; it takes the place of `old`."""
+        """Create an instance, which replaces `old`, and start its task."""
         now_s = self._clock.monotonic()
         if key in self._table.concurrent:
             need = msgspec.structs.replace(need, concurrent=True)
-        ending = (item for item in self._table.leaving if item.key == key)
+        ending = (item for item in self._table.retiring if item.key == key)
         instance = Instance(
             key=key,
             bundle=bundle,
@@ -350,22 +351,22 @@ class Scheduler:
             replaces=old or next(ending, None),
         )
         self._table.instances[key] = instance
-        life = Lifecycle(self._table, self._hooks, self._admission, instance, self._grow)
-        # not in the request's context: its life is longer
+        lifecycle = Lifecycle(self._table, self._hooks, self._admission, instance, self._grow)
+        # a fresh context, or log lines would name the request that happened to start the load
         context = Context()
         context.run(log_context.model.set, bundle.name)
-        instance.task = group.create_task(life.run(), name=str(key), context=context)
+        instance.task = group.create_task(lifecycle.run(), name=str(key), context=context)
         return instance
 
 
-def compute_patience_s(instance: Instance) -> float:
-    """Return for how long one who finds the queue full had better wait: until it has moved up."""
-    until_served_s = instance.service_s * len(instance.queue) / max(1, instance.limit)
-    return min(max(until_served_s, LEAST_RETRY_S), MOST_RETRY_S)
+def compute_retry_after_s(instance: Instance) -> float:
+    """Return the expected time for the queue to drain, as Retry-After of a refused request."""
+    drain_s = instance.service_s * len(instance.queue) / max(1, instance.limit)
+    return min(max(drain_s, MIN_RETRY_AFTER_S), MAX_RETRY_AFTER_S)
 
 
-def widened(old: Instance, need: Need) -> Need:
-    """Return `need` and what the old instance had, so that two needs do not take turns."""
+def widen_need(old: Instance, need: Need) -> Need:
+    """Return `need` widened by the old instance's, so that two clients do not reload in turns."""
     had = old.plan.settings if old.plan else None
     context = max(need.context_length or 0, had.context_length if had else 0) or None
     logprobs = need.logprobs or bool(had and had.logprobs)

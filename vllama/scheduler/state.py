@@ -1,6 +1,6 @@
-"""What is known of all instances, and the changes to it that never wait.
+"""The table of all instances, and the changes to it that never suspend.
 
-Everything here runs between two awaits, so no state is ever seen half changed.
+No function here awaits, so no other task ever sees a state that is half changed.
 """
 
 from __future__ import annotations
@@ -26,18 +26,20 @@ from vllama.upstream.connection import Progress
 
 log = logging.getLogger(__name__)
 
-BUSY_LOOK_S = 1.0
-SERVICE_SHARE = 0.2  # of the newest request in the average of how long one takes
+MIN_BUSY_CHECK_S = 1.0
+SERVICE_WEIGHT = 0.2  # of the latest request in the moving average of the service time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Settings of the scheduler; `keep_alive_s` is the default, infinite means for ever.
+    """Settings of the scheduler; times are in seconds.
 
-    `max_queue` is for each model. `retry_room_s`: how often memory is looked at while somebody
-    waits for it; `settle_s`: how long that of an ended process may take to come back. A busy model
-    serves for `turn_s`, or for as long as its load took, before it gives way. One that can sleep
-    stays asleep for `sleep_s`. `hang_s`: see `health`; infinite: never.
+    `keep_alive_s` is the default, infinite for ever. `max_queue` is per model. While loads are
+    pending, memory is measured every `retry_room_s`. The system may take `settle_s` to return the
+    memory of an ended process. A busy model serves for at least `turn_s`, and at least as long as
+    its load took, before it is retired for another model. A sleeping model is unloaded after
+    `sleep_s`. A model that has used up its restarts is refused for `cool_down_s`. `hang_s` is the
+    time of the hang detector; infinite turns it off.
     """
 
     keep_alive_s: float = 300.0
@@ -51,23 +53,28 @@ class Limits:
     hang_s: float = 30.0
 
 
-async def make_no_other_error(bundle: Bundle, need: Need, failed: Sequence[Failed]) -> Plan:
-    """Have no other plan: raise the error of the first."""
+async def raise_first_failure(bundle: Bundle, need: Need, failed: Sequence[Failed]) -> Plan:
+    """Offer no other plan: raise the error of the first."""
     raise EngineStartFailed(failed[0].message, hint=failed[0].diagnosis.hint)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hooks:
-    """What the scheduler asks of the world; passed in so that tests can gate each of them.
+    """What the scheduler needs from outside, passed in so that tests can control each part.
 
-    `plan` decides (may take a while); `another` decides after starts that failed, or raises why
-    there is nothing left to try; `start` makes a process that is not running yet;
-    `traits` declares its behaviour; `needs` tells what it will take, by pool; `measure` looks at
-    memory (at GPUs only if told to); `told` hears of the end of every load, with its error if it
-    failed; `remember` of what a process held at most in its life. `traffic` tells how far the
-    answers from an endpoint are; `cut` ends them, with the cause. `sleeper` is None for an engine
-    that cannot sleep. `over` comes when an instance has ended. `cpu_time` tells what a process, by
-    its id, and all others have used; None: that is not known.
+    Plans: `plan` makes a plan, which may take a while; `replan` makes the next one after starts
+    that failed, or raises if none is left. `traits` returns the behaviour of a plan's engine.
+
+    Processes: `start` makes a process that is not running yet; `make_sleeper` returns None for an
+    engine that cannot sleep; `report_load` is called at the end of every load, with its error if it
+    failed; `on_instance_end` after the end of an instance.
+
+    Memory: `needs` returns the estimate by pool; `measure` measures, GPUs only if its second
+    argument is true; `record_memory` stores the peak of a process for later loads.
+
+    Answers: `read_progress` returns the progress of the answers from an endpoint; `abort_answers`
+    ends them with a cause. `read_cpu_time` returns the CPU time of a process, by its id, and of the
+    whole machine; None if unknown.
     """
 
     plan: Callable[[Bundle, Need], Awaitable[Plan]]
@@ -75,21 +82,21 @@ class Hooks:
     traits: Callable[[Plan], Traits]
     needs: Callable[[Plan], Pools]
     measure: Callable[[Mapping[Hashable, Measurable], bool], Awaitable[Measured]]
-    remember: Callable[[Plan, Pools], Awaitable[None]]
-    another: Callable[[Bundle, Need, Sequence[Failed]], Awaitable[Plan]] = make_no_other_error
-    told: Callable[[Plan, VllamaError | None], None] = lambda plan, error: None
-    traffic: Callable[[Endpoint], Mapping[int, Progress]] = lambda endpoint: {}
-    cut: Callable[[Endpoint, str], None] = lambda endpoint, cause: None
-    sleeper: Callable[[Plan], Sleeper | None] = lambda plan: None
-    over: Callable[[], object] = lambda: None
-    cpu_time: Callable[[int], CpuTime | None] = lambda pid: None
+    record_memory: Callable[[Plan, Pools], Awaitable[None]]
+    replan: Callable[[Bundle, Need, Sequence[Failed]], Awaitable[Plan]] = raise_first_failure
+    report_load: Callable[[Plan, VllamaError | None], None] = lambda plan, error: None
+    read_progress: Callable[[Endpoint], Mapping[int, Progress]] = lambda endpoint: {}
+    abort_answers: Callable[[Endpoint, str], None] = lambda endpoint, cause: None
+    make_sleeper: Callable[[Plan], Sleeper | None] = lambda plan: None
+    on_instance_end: Callable[[], object] = lambda: None
+    read_cpu_time: Callable[[int], CpuTime | None] = lambda pid: None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A model that failed: told to `ps` until it is asked for again or stopped.
+    """A model that failed; `ps` shows it until the next request for it, or until it is stopped.
 
-    Until `until_s` (monotonic) it is not tried again, and `error` is the answer.
+    Until `until_s` (monotonic) it is not loaded again, and requests get `error`.
     """
 
     bundle: Bundle
@@ -99,83 +106,83 @@ class Failure:
 
 
 class Table:
-    """All instances: those that take requests, and those on their way out."""
+    """All instances: those that take requests, and those that are retiring."""
 
     def __init__(self, limits: Limits, clock: Clock) -> None:
         self.limits = limits
         self.clock = clock
         self.instances: dict[Key, Instance] = {}
-        self.leaving: set[Instance] = set()
+        self.retiring: set[Instance] = set()
         self.failures: dict[Key, Failure] = {}
-        # models that several have asked at once: their next loads have room for them
+        # models that had concurrent requests: their next loads get several slots
         self.concurrent: set[Key] = set()
         self.changed = asyncio.Event()
         self.room_changed = asyncio.Event()
-        self.room_wanted = False  # somebody waits for it: releases matter
-        self.next_look_s = math.inf  # when the housekeeper will look again by itself
+        self.room_wanted = False  # admission waits for room, so it must hear of idle models
+        self.next_expiry_check_s = math.inf  # when `Scheduler.run` wakes up without an event
 
-    def all(self) -> list[Instance]:
+    def list_all(self) -> list[Instance]:
         """Return every instance that has not ended."""
-        return [*self.instances.values(), *self.leaving]
+        return [*self.instances.values(), *self.retiring]
 
-    def of(self, bundle: Bundle) -> list[Instance]:
-        """Return the instances of a model that take requests."""
+    def find(self, bundle: Bundle) -> list[Instance]:
+        """Return the instances of a model that take new requests."""
         return [item for key, item in self.instances.items() if key.model == bundle.key]
 
     # -- leases -------------------------------------------------------------------------------
 
-    def take(self, instance: Instance, keep_alive_s: float | None) -> None:
-        """Count a request in; its keep-alive sticks to the instance."""
+    def count_in(self, instance: Instance, keep_alive_s: float | None) -> None:
+        """Count a request, and set the keep-alive that it asks for."""
         if not instance.leases:
             instance.busy_since_s = self.clock.monotonic()
         instance.leases += 1
         instance.served += 1
-        self.keep(instance, keep_alive_s)
+        self.set_keep_alive(instance, keep_alive_s)
 
-    def lease(self, instance: Instance, prefix: Prefix | None = None) -> Lease | None:
-        """Return the handle of a request that was counted in.
+    def make_lease(self, instance: Instance, prefix: Prefix | None = None) -> Lease | None:
+        """Return the lease of a request that has been counted.
 
-        None, and it is counted out again, if the engine has ended in between.
+        If the engine has ended in between, count the request out and return None.
         """
-        endpoint, traits = instance.place(prefix), instance.traits
+        endpoint, traits = instance.choose_endpoint(prefix), instance.traits
         if endpoint is None or traits is None:
-            self.give_back(instance)
+            self.count_out(instance)
             return None
-        instance.busy_at[endpoint] = instance.busy_at.get(endpoint, 0) + 1
+        instance.leases_at[endpoint] = instance.leases_at.get(endpoint, 0) + 1
         return Lease(instance, endpoint, traits, self.clock.monotonic())
 
     def release(self, lease: Lease) -> None:
-        """Count the request of a lease out, once."""
+        """Return a lease; a second call does nothing."""
         if lease.released:
             return
         lease.released = True
         instance = lease.instance
-        others = instance.busy_at.pop(lease.endpoint) - 1
+        others = instance.leases_at.pop(lease.endpoint) - 1
         if others:
-            instance.busy_at[lease.endpoint] = others
-        self.give_back(instance)
+            instance.leases_at[lease.endpoint] = others
+        self.count_out(instance)
         took_s = instance.last_used_s - lease.began_s
         before_s = instance.service_s or took_s
-        instance.service_s = before_s + SERVICE_SHARE * (took_s - before_s)
+        instance.service_s = before_s + SERVICE_WEIGHT * (took_s - before_s)
 
     def touch(self, instance: Instance, keep_alive_s: float | None) -> None:
-        """Let the timer of keep-alive start again, maybe with another length."""
-        self.keep(instance, keep_alive_s)
+        """Restart the keep-alive timer, with another duration unless None."""
+        self.set_keep_alive(instance, keep_alive_s)
         instance.last_used_s = self.clock.monotonic()
-        if instance.deadline_s < self.next_look_s:
+        if instance.deadline_s < self.next_expiry_check_s:
             self.changed.set()
 
     @staticmethod
-    def keep(instance: Instance, keep_alive_s: float | None) -> None:
-        """Let a keep-alive stick to an instance, whatever was wished for before."""
+    def set_keep_alive(instance: Instance, keep_alive_s: float | None) -> None:
+        """Set the keep-alive unless None; this also cancels a pending unload."""
         if keep_alive_s is not None:
-            instance.keep_alive_s, instance.unwanted = keep_alive_s, ""
+            instance.keep_alive_s, instance.unload_reason = keep_alive_s, ""
 
-    def give_back(self, instance: Instance) -> None:
-        """Count a request out; the last one out starts the timer of keep-alive."""
+    def count_out(self, instance: Instance) -> None:
+        """Count a request out; the last one starts the keep-alive timer."""
         instance.leases -= 1
         instance.last_used_s = self.clock.monotonic()
-        # waking tasks costs more than all else here: only those that have something to do
+        # Waking a task costs more than the rest of this function, so wake only those with work.
         if instance.queue or instance.retiring:
             instance.wake.set()
         if not instance.leases:
@@ -183,20 +190,20 @@ class Table:
             instance.idle.set()
             if self.room_wanted:
                 self.room_changed.set()
-        if instance.deadline_s < self.next_look_s:
+        if instance.deadline_s < self.next_expiry_check_s:
             self.changed.set()
 
     def serve_queue(self, instance: Instance) -> None:
-        """Hand free slots to the waiting requests, first come first served."""
+        """Give the free slots to waiting requests, first come, first served."""
         while instance.queue and instance.has_slot and instance.ready:
             waiter = instance.queue.popleft()
             if not waiter.future.done():
-                self.take(instance, waiter.keep_alive_s)
+                self.count_in(instance, waiter.keep_alive_s)
                 waiter.future.set_result(None)
 
     @staticmethod
     def move_queue(old: Instance, new: Instance) -> None:
-        """Let those who wait for one instance wait for another, in their order."""
+        """Move all waiting requests to another instance, in their order."""
         for waiter in old.queue:
             waiter.instance = new
         new.queue.extend(old.queue)
@@ -204,41 +211,41 @@ class Table:
 
     @staticmethod
     def fail_queue(instance: Instance, error: VllamaError) -> None:
-        """Tell everybody who waits."""
+        """Fail all waiting requests with `error`."""
         while instance.queue:
             waiter = instance.queue.popleft()
             if not waiter.future.done():
                 waiter.future.set_exception(error)
 
-    # -- leaving ------------------------------------------------------------------------------
+    # -- retiring -----------------------------------------------------------------------------
 
-    def retire(self, instance: Instance, why: str) -> None:
-        """Take it out of the table; its own task stops it when the last request has gone.
+    def retire(self, instance: Instance, reason: str) -> None:
+        """Give an instance no new requests; its own task stops it after the last one.
 
-        No `why`: the log has it already.
+        An empty `reason` is not logged.
         """
         if instance.retiring:
             return
-        if why:
-            log.info("unload %s: %s", instance.bundle.name, why)
+        if reason:
+            log.info("unload %s: %s", instance.bundle.name, reason)
         instance.retiring = True
-        self.leaving.add(instance)
+        self.retiring.add(instance)
         if self.instances.get(instance.key) is instance:
             del self.instances[instance.key]
         instance.wake.set()
 
-    def ended(self, instance: Instance) -> None:
-        """Forget it: its process is gone."""
+    def remove(self, instance: Instance) -> None:
+        """Remove an instance whose process tree is gone."""
         instance.enter(InstanceState.STOPPED)
-        self.leaving.discard(instance)
+        self.retiring.discard(instance)
         instance.ended.set()
         self.changed.set()
         self.room_changed.set()
 
     def expire(self) -> None:
-        """Begin to unload every idle instance whose time is over; one that can sleep sleeps first.
+        """Unload every idle instance whose deadline has passed, or put it to sleep if it can.
 
-        A keep-alive of 0 means unload: that one does not sleep.
+        A keep-alive of 0 asks to unload, so such an instance never sleeps.
         """
         now_s = self.clock.monotonic()
         for instance in list(self.instances.values()):
@@ -248,26 +255,28 @@ class Table:
                 instance.sleep_wanted = True
                 instance.wake.set()
             else:
-                self.retire(instance, instance.unwanted or explain_expiry(instance))
+                self.retire(instance, instance.unload_reason or explain_expiry(instance))
 
     def next_deadline_s(self) -> float:
-        """Return the monotonic time to look at the deadlines again, infinite for never.
+        """Return the monotonic time of the next check of the deadlines, infinite for never.
 
-        A busy instance counts as if it were released now: its release then seldom has to wake
-        the housekeeper (`give_back`).
+        A busy instance counts as if it became idle now. The check is then early enough for its
+        real deadline, and `count_out` seldom has to wake `Scheduler.run`.
         """
         now_s = self.clock.monotonic()
         return min(
             (
-                now_s + max(item.keep_alive_s, BUSY_LOOK_S) if item.busy else item.deadline_s
+                now_s + max(item.keep_alive_s, MIN_BUSY_CHECK_S) if item.busy else item.deadline_s
                 for item in self.instances.values()
                 if not item.sleep_wanted
             ),
             default=math.inf,
         )
 
-    def fail(self, instance: Instance, error: VllamaError, *, pause_s: float = 0.0) -> None:
-        """Remember why a model failed, and for `pause_s` answer so instead of trying again."""
+    def record_failure(
+        self, instance: Instance, error: VllamaError, *, pause_s: float = 0.0
+    ) -> None:
+        """Record why a model failed, and refuse requests with that error for `pause_s` seconds."""
         if pause_s:
             error = CoolingDown(error.message, retry_after_s=pause_s, hint=error.hint)
         now_s = self.clock.monotonic()
@@ -276,7 +285,7 @@ class Table:
         )
 
     def check_failure(self, key: Key) -> None:
-        """Raise CoolingDown while a failed engine is not tried again; else forget its failure."""
+        """Raise CoolingDown during the pause after a failure; afterwards forget the failure."""
         failure = self.failures.get(key)
         if failure and isinstance(failure.error, CoolingDown):
             left_s = failure.until_s - self.clock.monotonic()
@@ -287,15 +296,15 @@ class Table:
         self.failures.pop(key, None)
 
     def forget_failures(self, bundle: Bundle) -> None:
-        """Forget that a model failed: it may be tried again at once."""
+        """Forget the failures of a model, so that the next request loads it at once."""
         for key in [key for key in self.failures if key.model == bundle.key]:
             del self.failures[key]
 
 
 def explain_expiry(instance: Instance) -> str:
-    """Return why an instance goes whose deadline has passed."""
+    """Return why an instance whose deadline has passed is unloaded."""
     if instance.sleeping:
-        return "it has slept for as long as it may"
+        return "it has slept for the maximum time"
     if instance.keep_alive_s <= 0:
         return "its keep_alive is 0"
     return f"idle for {instance.keep_alive_s:g} s, its keep_alive"

@@ -1,4 +1,4 @@
-"""What `ps` shows: every model that has a process or is about to, and those that failed."""
+"""The rows of `vllama ps`: loading and loaded models, and models that failed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vllama.supervise.spec import State
 
 
 class Phase(StrEnum):
-    """The states of a model, in words for people."""
+    """The states of a model as users see them."""
 
     LOADING = "loading"
     READY = "ready"
@@ -36,8 +36,8 @@ class View:
     """A row of `ps`.
 
     `expires_s` is Unix time, infinite for ever. `cause` says what a load waits for, why the engine
-    last ended, or else why it runs by another than its first plan. `replicas` counts the processes
-    that serve. `memory` is in bytes by pool.
+    last crashed, or why another than the first plan is used. `replicas` counts the processes that
+    serve.
     """
 
     name: str
@@ -58,7 +58,7 @@ class View:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureView:
-    """A model that failed; `retry_s`: for so long it is not tried again."""
+    """A model that failed and is not loaded again for another `retry_s` seconds."""
 
     name: str
     cause: str
@@ -68,8 +68,8 @@ class FailureView:
 
 
 def list_views(table: Table) -> list[View]:
-    """Return what is loaded or loading, latest expiry first."""
-    rows = [make_view(table, item, item.plan) for item in table.all() if item.plan]
+    """Return the loaded and loading models, latest expiry first."""
+    rows = [make_view(table, item, item.plan) for item in table.list_all() if item.plan]
     return sorted(rows, key=lambda row: -row.expires_s)
 
 
@@ -103,7 +103,7 @@ def make_view(table: Table, item: Instance, plan: Plan) -> View:
 
 
 def explain_down(process: Process | None, phase: Phase) -> str:
-    """Return why a process, or one of its replicas, is down; empty if none is, or it is unknown."""
+    """Return why a process or one of its replicas is down; empty if none is, or if unknown."""
     diagnosis = process.last_diagnosis if process else None
     if process is None or diagnosis is None:
         return ""
@@ -116,7 +116,7 @@ def explain_down(process: Process | None, phase: Phase) -> str:
 
 
 def find_phase(item: Instance) -> Phase:
-    """Return the state of an instance in one word."""
+    """Return the state of an instance as users see it."""
     if item.retiring:
         return Phase.STOPPING
     if item.sleeping:
@@ -125,7 +125,7 @@ def find_phase(item: Instance) -> Phase:
 
 
 def list_failures(table: Table) -> list[FailureView]:
-    """Return the models that failed and were not asked for again since, newest first."""
+    """Return the models that failed and have not been requested since, newest first."""
     now_s = table.clock.monotonic()
     rows = [
         FailureView(
@@ -142,12 +142,12 @@ def list_failures(table: Table) -> list[FailureView]:
 
 
 def find_obstacle(table: Table, bundle: Bundle) -> tuple[str, bool]:
-    """Return what keeps a model from serving, and whether that passes; ("", True): nothing.
+    """Return why a model cannot serve, and whether that is temporary; ("", True) if it can.
 
-    Nothing does so for one that is not loaded: it can be, unless that has failed within the last
-    `cool_down_s`. After that nobody knows, and only a request will tell.
+    A model that is not loaded counts as able to serve, unless a load has failed within the last
+    `cool_down_s`: after that, only another attempt would show whether it still fails.
     """
-    for item in table.of(bundle):
+    for item in table.find(bundle):
         phase = find_phase(item)
         if phase in (Phase.BACKOFF, Phase.FAILED):
             return explain_down(item.process, phase) or str(phase), phase is Phase.BACKOFF

@@ -129,7 +129,7 @@ class Daemon:
         log.info("stopping")
         server.stop()
         self.scheduler.close_queue()
-        drained = asyncio.ensure_future(self.scheduler.drained())
+        drained = asyncio.ensure_future(self.scheduler.wait_until_idle())
         hurried = asyncio.ensure_future(stop.hurry.wait())
         await asyncio.wait(
             {drained, hurried},
@@ -140,7 +140,7 @@ class Daemon:
             self._reporter.note("stopping with requests still running")
         drained.cancel()
         hurried.cancel()
-        self._upstreams.stopping()
+        self._upstreams.mark_stopping()
         keeper.cancel()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STOP_LIMIT_S):
@@ -188,7 +188,7 @@ class Daemon:
         gateway.facts, gateway.guards = facts, guards(found.config)
         self._catalog.library = library
         self._catalog.forget()
-        self.scheduler.limit(scheduler_limits(found.config, facts))
+        self.scheduler.set_limits(scheduler_limits(found.config, facts))
         self._planner.use(facts, library)
         self._engines.use(found.config, facts)
         log_context.set_level(debug=found.config.debug)

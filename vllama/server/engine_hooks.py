@@ -17,7 +17,7 @@ from vllama.hardware.cpu import read_cpu_time
 from vllama.plan.types import Facts, Plan
 from vllama.scheduler.instance import Process, Sleeper
 from vllama.scheduler.lifecycle import EngineSleeper
-from vllama.scheduler.memory import Measurable, Measured, Meter, Remembered
+from vllama.scheduler.memory import Measurable, Measured, MemoryMeter, MemoryRecords
 from vllama.scheduler.policy import Pools
 from vllama.scheduler.replicas import Replicas
 from vllama.scheduler.state import Hooks
@@ -39,8 +39,8 @@ class EngineHooks:
         self._environ = environ
         self._reporter = reporter
         self._clock = RealClock()
-        self._meter = Meter(facts.platform, facts.preferences.reserve_bytes)
-        self._remembered = Remembered(config.data_dir / "memory.json")
+        self._meter = MemoryMeter(facts.platform, facts.preferences.reserve_bytes)
+        self._records = MemoryRecords(config.data_dir / "memory.json")
 
     def use(self, config: Config, facts: Facts) -> None:
         """Go by other settings from now on."""
@@ -50,18 +50,18 @@ class EngineHooks:
         """Return all that the scheduler may ask."""
         return Hooks(
             plan=planner.plan,
-            another=planner.another,
+            replan=planner.replan,
             start=self._start,
             traits=self._traits,
             needs=self._needs,
             measure=self._measure,
-            remember=self._remember,
-            told=self._report_end_of_load,
-            traffic=upstreams.traffic,
-            cut=upstreams.cut,
-            sleeper=self._sleeper,
-            cpu_time=read_cpu_time,
-            over=gc.collect,  # tasks and errors leave cycles, and the collector comes rarely
+            record_memory=self._record_memory,
+            report_load=self._report_end_of_load,
+            read_progress=upstreams.read_progress,
+            abort_answers=upstreams.abort_answers,
+            make_sleeper=self._make_sleeper,
+            read_cpu_time=read_cpu_time,
+            on_instance_end=gc.collect,  # errors and tasks leave cycles behind
         )
 
     def _engine(self, plan: Plan) -> Engine:
@@ -114,13 +114,13 @@ class EngineHooks:
 
     def _needs(self, plan: Plan) -> Pools:
         """Return the memory that a plan takes: what it took the last time, else the estimate."""
-        single = self._remembered.needs(plan) or self._meter.needs(plan)
+        single = self._records.needs(plan) or self._meter.needs(plan)
         return {pool: size * self._replicas(plan) for pool, size in single.items()}
 
-    async def _remember(self, plan: Plan, held: Pools) -> None:
+    async def _record_memory(self, plan: Plan, held: Pools) -> None:
         count = self._replicas(plan)
         single = {pool: size // count for pool, size in held.items()}
-        await asyncio.to_thread(self._remembered.note, plan, single)
+        await asyncio.to_thread(self._records.add, plan, single)
 
     async def _measure(self, processes: Mapping[Hashable, Measurable], gpus: bool) -> Measured:
         return await self._meter.measure(processes, gpus=gpus)
@@ -128,7 +128,7 @@ class EngineHooks:
     def _replicas(self, plan: Plan) -> int:
         return 1 if isinstance(self._engine(plan), Attachable) else self._config.replicas
 
-    def _sleeper(self, plan: Plan) -> Sleeper | None:
+    def _make_sleeper(self, plan: Plan) -> Sleeper | None:
         engine = self._engine(plan)
         if not isinstance(engine, Sleeping) or not engine.sleeps(plan.settings):
             return None

@@ -73,7 +73,7 @@ class Planner:
             self._renderer.prepare(info.chat_template)
         return plan
 
-    async def another(self, bundle: Bundle, need: Need, failed: Sequence[Failed]) -> Plan:
+    async def replan(self, bundle: Bundle, need: Need, failed: Sequence[Failed]) -> Plan:
         """Return the next plan after those that failed. Raises EngineStartFailed if none is left.
 
         An engine that cannot serve the model is not tried for it again while this server runs. One

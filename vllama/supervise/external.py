@@ -96,7 +96,7 @@ class AttachedProcess:
             )
         return self._up[0]
 
-    def suspect(self, endpoint: Endpoint) -> None:
+    def report_unreachable(self, endpoint: Endpoint) -> None:
         """Leave `endpoint` out until it answers a probe again."""
         self._is_up(tuple(item for item in self._up if item != endpoint))
         self._look.set()
@@ -106,11 +106,11 @@ class AttachedProcess:
         self._stop.set()
         self._look.set()
 
-    def footprint(self) -> Footprint:
+    def measure_footprint(self) -> Footprint:
         """Return nothing: its memory is not ours to measure."""
         return Footprint()
 
-    def activity(self) -> Activity | None:
+    def measure_activity(self) -> Activity | None:
         """Return None: it is not our process."""
         return None
 
@@ -118,7 +118,7 @@ class AttachedProcess:
         """Return None: what it prints is not ours to read."""
         return None
 
-    async def answers(self, endpoint: Endpoint, limit_s: float) -> bool:
+    async def check_health(self, endpoint: Endpoint, limit_s: float) -> bool:
         """Ask it whether it lives."""
         status = await http_status(
             endpoint, self._path, timeout_s=limit_s, api_key=endpoint.api_key
@@ -130,16 +130,16 @@ class AttachedProcess:
         """The processes of which it consists: itself."""
         return (self,)
 
-    def listen(self, changed: Callable[[], object]) -> None:
+    def subscribe(self, changed: Callable[[], object]) -> None:
         """Have `changed` called when endpoints come or go."""
         self._listener = changed
 
-    def condemn(self, endpoint: Endpoint, cause: str | None) -> str:
+    def declare_unhealthy(self, endpoint: Endpoint, cause: str | None) -> str:
         """Hear that it is of no use: leave it out until it answers again."""
-        self.suspect(endpoint)
+        self.report_unreachable(endpoint)
         return cause or f"{endpoint.url} says so"
 
-    def condemned(self, endpoint: Endpoint) -> str | None:
+    def find_unhealthy_cause(self, endpoint: Endpoint) -> str | None:
         """Return None: nobody here kills it."""
         return None
 

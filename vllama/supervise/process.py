@@ -116,13 +116,13 @@ class Child:
             self._known = {*below, *(proc for proc in old if tree.alive(proc))}
             return tuple(self._known)
 
-    def footprint(self) -> tree.Footprint:
+    def measure_footprint(self) -> tree.Footprint:
         """Measure engine and descendants; blocks for milliseconds."""
         return tree.measure_footprint(self.remember(), self.pid)
 
-    def activity(self) -> tree.Activity:
+    def measure_activity(self) -> tree.Activity:
         """Return what engine and descendants have done so far; blocks for milliseconds."""
-        return tree.activity(self.remember())
+        return tree.measure_activity(self.remember())
 
     # --- in the loop ---------------------------------------------------------------------
 

@@ -56,7 +56,7 @@ class Status:
         """The processes of which it consists: itself."""
         return (self,)
 
-    def listen(self, changed: Callable[[], object]) -> None:
+    def subscribe(self, changed: Callable[[], object]) -> None:
         """Have `changed` called after every change of state."""
         self._listener = changed
 
@@ -89,17 +89,17 @@ class Status:
             self._trial.read_output()
         return self._logs
 
-    def footprint(self) -> Footprint:
+    def measure_footprint(self) -> Footprint:
         """Measure the engine and all below; for a thread, since it blocks for milliseconds."""
         trial = self._trial
-        return trial.child.footprint() if trial is not None else Footprint(whole=False)
+        return trial.child.measure_footprint() if trial is not None else Footprint(whole=False)
 
-    def activity(self) -> Activity | None:
+    def measure_activity(self) -> Activity | None:
         """Return what the engine and all below have done so far; for a thread as well."""
         trial = self._trial
-        return trial.child.activity() if trial is not None else None
+        return trial.child.measure_activity() if trial is not None else None
 
-    async def answers(self, endpoint: Endpoint, limit_s: float) -> bool:
+    async def check_health(self, endpoint: Endpoint, limit_s: float) -> bool:
         """Ask the engine whether it lives, by its own health check."""
         trial = self._trial
         if trial is None or trial.spec.endpoint != endpoint:

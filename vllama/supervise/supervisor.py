@@ -73,10 +73,10 @@ class SupervisedProcess(Status):
 
     # --- for callers ---------------------------------------------------------------------
 
-    def suspect(self, endpoint: Endpoint) -> None:
+    def report_unreachable(self, endpoint: Endpoint) -> None:
         """Hear that it could not be reached; its exit tells more and is watched anyway."""
 
-    def condemn(self, endpoint: Endpoint, cause: str | None) -> str:
+    def declare_unhealthy(self, endpoint: Endpoint, cause: str | None) -> str:
         """Hear that the engine there is of no use: it is killed, and restarted as after a crash.
 
         `cause` None: it says so itself, and its log may tell why. Returns the cause; if it does not
@@ -92,7 +92,7 @@ class SupervisedProcess(Status):
         last = self._history.diagnosis
         return cause or (last.cause if last else UNKNOWN)
 
-    def condemned(self, endpoint: Endpoint) -> str | None:
+    def find_unhealthy_cause(self, endpoint: Endpoint) -> str | None:
         """Return why the engine there is being killed; None: it is not."""
         there = self._trial is not None and self._trial.spec.endpoint == endpoint
         hangs = self._hangs if there else None
@@ -201,7 +201,7 @@ class SupervisedProcess(Status):
                 self._enter(State.READY)  # 2
                 endpoint = trial.spec.endpoint
                 await trial.until_exit(
-                    stop, self._hangs, on_fatal=lambda: self.condemn(endpoint, None)
+                    stop, self._hangs, on_fatal=lambda: self.declare_unhealthy(endpoint, None)
                 )
             again = not stop.done() and self._judge(trial, stalled=stalled)  # 3
         finally:

@@ -151,7 +151,7 @@ class Activity:
     read_bytes: int = 0
 
 
-def activity(procs: Iterable[psutil.Process]) -> Activity:
+def measure_activity(procs: Iterable[psutil.Process]) -> Activity:
     """Sum up what `procs` have done; bytes are 0 where the system does not tell."""
     cpu_s, read_bytes = 0.0, 0
     for proc in procs:

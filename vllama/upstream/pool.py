@@ -1,7 +1,7 @@
-"""HTTP client of the engines: a pool of connections for each, and whole answers.
+"""HTTP client of the engines: a pool of connections for each endpoint, and complete answers.
 
-The pool is unbounded; idle connections are reused last in, first out. All transport failures are
-`ConnectionLost`.
+A pool is unbounded, because the scheduler already limits the requests of each engine. Idle
+connections are reused last in, first out. All transport failures are `ConnectionLost`.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ if TYPE_CHECKING:
     from vllama.chat.request import Call
 
 Explain: TypeAlias = Callable[[VllamaError], VllamaError]
-"""Turns an error of an engine into that of its crash, if it is one."""
+"""Replaces an engine's error by the cause of its crash, if it has crashed."""
 
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
 CONNECT_LIMIT_S = 5.0
 
 
 class LoggedCounts(Protocol):
-    """Token counts that are read elsewhere than in the engine's answer."""
+    """A source of token counts other than the engine's answer, such as its log."""
 
     def begin(self) -> CountsReader:
-        """Begin to count for a request that is about to be sent."""
+        """Start counting for a request that is about to be sent."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A whole answer."""
+    """A complete answer."""
 
     status: int
     body: bytes
 
 
 class _Collector:
-    """Sink of `fetch`: keeps the body, wakes one waiter."""
+    """The sink of `fetch`: collects the body, then wakes the waiting task."""
 
     def __init__(self) -> None:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -77,17 +77,17 @@ class Upstream:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
-        self.request_id_header: str | None = None  # as its engine's traits say
+        self.request_id_header: str | None = None  # from the engine's traits
         self.explain: Explain | None = None  # see `routes.crashes`
         self.counts: LoggedCounts | None = None
-        self.tells_counts = True  # in its stream or its log, as far as is known
-        self._heads: dict[str, bytes] = {}  # of JSON, by path
+        self.tells_counts = True  # in its stream or its log; False once an answer had none
+        self._heads: dict[str, bytes] = {}  # the heads of JSON requests, by path
         self.idle: list[Connection] = []
         self.live: set[Connection] = set()
         self.stopping = False
 
     def lost(self, reason: str, *, unsent: bool) -> ConnectionLost:
-        """Return the error of a lost connection; when we are stopping, that is the reason."""
+        """Return the error of a lost connection; a stop of the server is given as the reason."""
         if self.stopping:
             return ConnectionLost("cannot go on: the server is stopping", unsent=False, hint=None)
         return ConnectionLost(f"cannot go on: {reason}", unsent=unsent)
@@ -115,17 +115,17 @@ class Upstream:
         return connection
 
     def encode(self, call: Call) -> bytes:
-        """Return the bytes of a POST, with the id of the request that it is made for."""
+        """Return the bytes of a POST, with the id of the client's request that causes it."""
         head = self._heads.get(call.path) if call.content_type == JSON else self._head(call)
         if head is None:
             head = self._heads[call.path] = self._head(call)
         header = self.request_id_header
-        asked = trace.get() if header else None
-        identity = f"{header}: {asked.next_call()}\r\n".encode("latin-1") if asked else b""
-        return b"%b%bcontent-length: %d\r\n\r\n%b" % (head, identity, len(call.body), call.body)
+        request = trace.get() if header else None
+        request_id = f"{header}: {request.next_call()}\r\n".encode("latin-1") if request else b""
+        return b"%b%bcontent-length: %d\r\n\r\n%b" % (head, request_id, len(call.body), call.body)
 
     def _head(self, call: Call) -> bytes:
-        """Return what the heads of such calls begin with."""
+        """Return the part of the head that all such calls share."""
         where = self.endpoint
         auth = f"authorization: Bearer {where.api_key}\r\n" if where.api_key else ""
         return (
@@ -134,7 +134,7 @@ class Upstream:
         ).encode("latin-1")
 
     async def fetch(self, call: Call) -> Answer:
-        """Send a call and return the whole answer. Raises ConnectionLost, UpstreamError."""
+        """Send a call and return the complete answer. Raises ConnectionLost, UpstreamError."""
         connection = await self.connect()
         collector = _Collector()
         try:
@@ -144,21 +144,23 @@ class Upstream:
         finally:
             connection.release()
 
-    def cut(self, reason: str) -> None:
-        """End all answers, for the reason given."""
+    def abort_answers(self, reason: str) -> None:
+        """Abort all running answers with an error that gives `reason`."""
         for connection in list(self.live):
             if connection.progress is not None:
-                connection.cut(reason)
+                connection.abort_answer(reason)
 
     def close(self) -> None:
-        """Cut all idle connections."""
+        """Close all idle connections."""
         for connection in list(self.idle):
             connection.abort()
         self.idle.clear()
 
 
 class Upstreams:
-    """The pools of all endpoints; an endpoint that is not used any more is dropped."""
+    """The pools of all endpoints. Every restart of an engine has a new endpoint, so pools without
+    connections are dropped.
+    """
 
     def __init__(self) -> None:
         self._pools: dict[Endpoint, Upstream] = {}
@@ -167,34 +169,34 @@ class Upstreams:
         """Return the pool of `endpoint`."""
         pool = self._pools.get(endpoint)
         if pool is None:
-            self.forget_closed()
+            self._drop_unused()
             pool = self._pools[endpoint] = Upstream(endpoint)
         return pool
 
-    def forget_closed(self) -> None:
-        """Drop pools without a live connection: their engines may have gone."""
+    def _drop_unused(self) -> None:
+        """Drop pools without a connection: their engines may have ended."""
         for endpoint, pool in list(self._pools.items()):
             if not pool.live:
                 del self._pools[endpoint]
 
-    def traffic(self, endpoint: Endpoint) -> dict[int, Progress]:
-        """Return how far the answers from `endpoint` are, by a number that stays theirs."""
+    def read_progress(self, endpoint: Endpoint) -> dict[int, Progress]:
+        """Return the progress of the answers from `endpoint`, by the id of their connections."""
         pool = self._pools.get(endpoint)
         live = ((id(item), item.progress) for item in pool.live) if pool else ()
         return {number: progress for number, progress in live if progress is not None}
 
-    def cut(self, endpoint: Endpoint, reason: str) -> None:
-        """End all answers from `endpoint`, for the reason given."""
+    def abort_answers(self, endpoint: Endpoint, reason: str) -> None:
+        """Abort all answers from `endpoint` with an error that gives `reason`."""
         if (pool := self._pools.get(endpoint)) is not None:
-            pool.cut(reason)
+            pool.abort_answers(reason)
 
-    def stopping(self) -> None:
-        """Note that engines are about to be stopped, for the errors of those still answering."""
+    def mark_stopping(self) -> None:
+        """Note that the server stops all engines, so that errors of answers give that reason."""
         for pool in self._pools.values():
             pool.stopping = True
 
     def close(self) -> None:
-        """Cut everything that is idle."""
+        """Close all idle connections."""
         for pool in self._pools.values():
             pool.close()
         self._pools.clear()

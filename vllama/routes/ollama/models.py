@@ -82,7 +82,7 @@ async def ps(gateway: Gateway, request: Request) -> None:
     rows: dict[str, dict[str, object]] = {}
     now_s = time.time()
     await gateway.scheduler.measure(max_age_s=MEASURED_S)
-    for view in gateway.scheduler.views():
+    for view in gateway.scheduler.list_views():
         expires_s = now_s + FOREVER_S if math.isinf(view.expires_s) else view.expires_s
         size = view.memory_bytes
         old = rows.get(view.name)
@@ -109,7 +109,7 @@ async def ps(gateway: Gateway, request: Request) -> None:
         if view.cause:
             rows[view.name]["cause"] = view.cause
     reply: dict[str, object] = {"models": list(rows.values())}
-    if failures := gateway.scheduler.failures():
+    if failures := gateway.scheduler.list_failures():
         reply["failed"] = [make_failed_row(failure) for failure in failures]
     request.json(200, reply)
 
@@ -204,7 +204,7 @@ def list_tensors(info: ModelInfo) -> list[dict[str, object]]:
 
 def describe_plan(gateway: Gateway, bundle: Bundle, info: ModelInfo) -> dict[str, object]:
     """Return the plan that a model is loaded by, or would be, as `vllama plan` tells it."""
-    views = gateway.scheduler.views()
+    views = gateway.scheduler.list_views()
     # by name too: it may be loaded in another quantisation (`plan.forms`)
     same = (bundle.key, bundle.name)
     running = next((v.plan for v in views if v.bundle.key in same or v.name in same), None)
