@@ -57,7 +57,7 @@ def get_owner(name: str) -> str:
 
 def find_views(gateway: Gateway) -> dict[str, View]:
     """Return the instance of each model that has one; that for chats, where it has two."""
-    views = gateway.scheduler.views()
+    views = gateway.scheduler.list_views()
     views.sort(key=lambda view: view.plan.settings.mode is Mode.CHAT)
     return {view.name: view for view in views}
 
