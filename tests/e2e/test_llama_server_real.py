@@ -465,3 +465,32 @@ def test_documents_are_ranked(serve, tmp_path):
         assert status == 200, reply
         for number, row in enumerate(reply["data"]):
             assert row["score"] == pytest.approx(by_index[number], abs=1e-3)
+
+
+def test_questions_are_answered_by_probabilities(native):
+    questions = {
+        "urgent": {"type": "noul", "instructions": "Is it urgent?"},
+        "team": {
+            "type": "choice",
+            "instructions": "Who should read it?",
+            "criteria": {"billing": "payments", "support": None, "sales": None},
+        },
+        "anger": {"type": "score", "instructions": "How angry?", "criteria": ["calm", "furious"]},
+    }
+    body = {"model": MODEL, "state": {"mail": "I was charged twice!"}, "questions": questions}
+    status, reply = native.post("/v1/systemone", body)
+    assert status == 200, reply
+    assert 0 < reply["answers"]["urgent"]["noul"] < 1
+    team = reply["answers"]["team"]
+    assert sum(team["probabilities"].values()) == pytest.approx(1)
+    assert team["probabilities"][team["choice"]] == max(team["probabilities"].values())
+    assert 0 < reply["answers"]["anger"]["score"] < 1
+    assert reply["usage"]["output_tokens"] == 3
+    choices = [{"value": "billing"}, {"value": True}]
+    asked = [{"type": "choice", "instructions": "Which?", "choices": choices}]
+    body = {"model": MODEL, "input": "I was charged twice!", "questions": asked}
+    status, reply = native.post("/v1/decisions", body)
+    assert status == 200, reply
+    (answer,) = reply["answers"]
+    assert [row["value"] for row in answer["probabilities"]] == ["billing", True]
+    assert sum(row["probability"] for row in answer["probabilities"]) == pytest.approx(1)

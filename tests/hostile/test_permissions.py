@@ -42,6 +42,7 @@ HARMLESS = {  # they ask models, or are answered as by a signed-out Ollama
     *("/v1/audio/transcriptions", "/v1/audio/translations"),
     *("/api/me", "/api/signout", "/api/user/keys/x"),
     *("/api/experimental/web_search", "/api/experimental/web_fetch"),
+    *("/api/web_search", "/api/web_fetch", "/v1/decisions", "/v1/systemone"),
 }
 
 

@@ -222,6 +222,14 @@ class Config:
         example="20GB",
         flag="--max-blob-size",
     )
+    searxng: str | None = setting(
+        None,
+        kinds.URL,
+        "SearXNG that /api/web_search asks; with it clients may also fetch public pages",
+        example="http://127.0.0.1:8888",
+        flag="--searxng",
+        needs_restart=True,
+    )
     upstreams: tuple[str, ...] = setting(
         (),
         kinds.many(kinds.URL),

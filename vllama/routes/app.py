@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 
 OPENAI_PATHS = ("/v1/", "/v2/", "/rerank", "/score")
 """Beginnings of the paths whose errors have OpenAI's form."""
+OLLAMA_V1 = ("/v1/systemone",)
+"""Paths under /v1 whose errors have Ollama's form, as with Ollama."""
 MAX_LOGGED = 1000  # characters of a path, and of an error's text, that stand in the log
 
 
@@ -189,7 +191,7 @@ class App:
         if request.path.startswith("/v1/messages"):
             id_ = f"req_{make_seed(request)}"
             status, body = write_anthropic_error(error, request_id=id_)
-        elif request.path.startswith(OPENAI_PATHS):
+        elif request.path.startswith(OPENAI_PATHS) and request.path not in OLLAMA_V1:
             status, body = write_openai_error(error)
         else:
             status, body = write_ollama_error(error)

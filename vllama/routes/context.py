@@ -47,6 +47,7 @@ class Gateway:
     environ: Mapping[str, str]
     watch: Watch
     preload: Preload
+    searxng: str | None
 
     def __init__(self, guards: Guards, metrics: Metrics) -> None:
         """To be made in the running loop."""
@@ -65,11 +66,12 @@ class Gateway:
         environ: Mapping[str, str],
         watch: Watch,
         preload: Preload,
+        searxng: str | None = None,
     ) -> None:
         """Take what was still missing, and let the waiting requests go on."""
         self.catalog, self.scheduler, self.upstreams = catalog, scheduler, upstreams
         self.renderer, self.facts, self.environ = renderer, facts, environ
-        self.watch, self.preload = watch, preload
+        self.watch, self.preload, self.searxng = watch, preload, searxng
         self._complete.set_result(None)
 
     def fail(self, error: VllamaError) -> None:

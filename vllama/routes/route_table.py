@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
-from vllama.routes import health, rerank, tokens
+from vllama.routes import decisions, health, rerank, tokens
 from vllama.routes.anthropic import messages
-from vllama.routes.ollama import chat, cloud, create, embed, generate, models
+from vllama.routes.ollama import chat, cloud, create, embed, generate, models, web
 from vllama.routes.openai import audio, completions, responses
 from vllama.routes.openai import chat as openai_chat
 from vllama.routes.openai import models as openai_models
@@ -37,8 +37,10 @@ ROUTES: Mapping[str, Methods] = {
     "/api/status": {"GET": cloud.status},
     "/api/me": {"POST": cloud.me},
     "/api/signout": {"POST": cloud.sign_out},
-    "/api/experimental/web_search": {"POST": cloud.web_search},
-    "/api/experimental/web_fetch": {"POST": cloud.web_fetch},
+    "/api/web_search": {"POST": web.web_search},
+    "/api/web_fetch": {"POST": web.web_fetch},
+    "/api/experimental/web_search": {"POST": web.web_search},
+    "/api/experimental/web_fetch": {"POST": web.web_fetch},
     "/api/experimental/model-recommendations": {"GET": cloud.recommendations},
     "/api/tokenize": {"POST": tokens.tokenize},
     "/api/detokenize": {"POST": tokens.detokenize},
@@ -58,6 +60,8 @@ ROUTES: Mapping[str, Methods] = {
     "/v2/rerank": {"POST": rerank.rerank},
     "/rerank": {"POST": rerank.rerank},
     "/reranking": {"POST": rerank.rerank},
+    "/v1/decisions": {"POST": decisions.decisions},
+    "/v1/systemone": {"POST": decisions.systemone},
     "/v1/score": {"POST": rerank.score},
     "/score": {"POST": rerank.score},
     "/v1/audio/transcriptions": {"POST": audio.transcriptions},

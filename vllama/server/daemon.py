@@ -110,6 +110,7 @@ class Daemon:
                 environ=self._environ,
                 watch=self._watch,
                 preload=self._preloaded,
+                searxng=self._config.searxng,
             )
             self._reporter.ready(self._ready_lines(listener))
             self._warn_of_exposure()

@@ -11,7 +11,7 @@ from vllama.dialects.go_types import decode_request
 from vllama.dialects.ollama.request_types import PUSH
 from vllama.errors import ModelNotFound, VllamaError
 from vllama.http.request import Request
-from vllama.models.ref import CloudDisabled, ModelRef
+from vllama.models.ref import ModelRef
 from vllama.routes.ollama.models import need_name, send_error, send_line
 
 if TYPE_CHECKING:
@@ -39,16 +39,6 @@ async def me(gateway: Gateway, request: Request) -> None:
 async def sign_out(gateway: Gateway, request: Request) -> None:
     """Serve `POST /api/signout` and `DELETE /api/user/keys/…`: nobody is signed in."""
     raise SignedOut("you are not currently signed in")
-
-
-async def web_search(gateway: Gateway, request: Request) -> None:
-    """Serve `POST /api/experimental/web_search`: refuse it, as with the cloud disabled."""
-    raise CloudDisabled("web search is unavailable")
-
-
-async def web_fetch(gateway: Gateway, request: Request) -> None:
-    """Serve `POST /api/experimental/web_fetch`: refuse it, as with the cloud disabled."""
-    raise CloudDisabled("web fetch is unavailable")
 
 
 async def recommendations(gateway: Gateway, request: Request) -> None:

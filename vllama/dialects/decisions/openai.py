@@ -1,0 +1,138 @@
+"""OpenAI's Decisions API: typed questions about an input, `POST /v1/decisions`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from vllama.chat.go_json import encode_json
+from vllama.dialects.decisions.questions import (
+    LETTERS,
+    MAX_LEVELS,
+    Counts,
+    Decision,
+    Distribution,
+    Option,
+    Question,
+    QuestionKind,
+    check_count,
+    check_options,
+    describe_option,
+    make_noul_options,
+    read_text,
+)
+from vllama.dialects.responses.items import input_messages
+from vllama.errors import BadRequest
+
+
+def parse_decisions(body: Mapping[str, Any]) -> Decision:
+    """Parse a decoded body of `/v1/decisions`. Raises BadRequest."""
+    questions = body.get("questions")
+    if not isinstance(questions, list) or not questions:
+        raise BadRequest("Invalid type for 'questions': expected an array that is not empty.")
+    check_count(questions)
+    parsed = [
+        _parse_decisions_question(f"questions[{number}]", value)
+        for number, value in enumerate(questions)
+    ]
+    messages = input_messages(body.get("input"))
+    return Decision(messages=tuple(messages), questions=tuple(parsed))
+
+
+def _parse_decisions_question(where: str, value: object) -> Question:
+    if not isinstance(value, Mapping):
+        raise BadRequest(f"Invalid type for '{where}': expected an object.")
+    name = value.get("name")
+    if name is not None and not isinstance(name, str):
+        raise BadRequest(f"Invalid type for '{where}.name': expected a string.")
+    asked = _parts(f"{where}.instructions", value.get("instructions"))
+    match value.get("type"):
+        case "predicate":
+            known = QuestionKind.NOUL
+            options = make_noul_options(where, None)
+        case "choice":
+            known = QuestionKind.CHOICE
+            rows = _objects(f"{where}.choices", value.get("choices"), "value", len(LETTERS))
+            options = tuple(_decisions_option(row, "value") for row in rows)
+        case "score":
+            known = QuestionKind.SCORE
+            rows = _objects(f"{where}.levels", value.get("levels"), "label", MAX_LEVELS)
+            options = tuple(_decisions_option(row, "label") for row in rows)
+        case other:
+            raise BadRequest(
+                f"Invalid value for '{where}.type': {other!r:.80}. Supported values are: "
+                "'predicate', 'choice' and 'score'."
+            )
+    return Question(kind=known, name=name, instructions=asked, options=options)
+
+
+def _objects(where: str, rows: object, field: str, most: int) -> list[Mapping[str, Any]]:
+    """Return objects that have a `field` which is text, or true or false where that may be."""
+    given = rows if isinstance(rows, list) else []
+    check_options(where, len(given), most)
+    allowed = (str, bool) if field == "value" else (str,)
+    for number, row in enumerate(given):
+        if not isinstance(row, Mapping) or not isinstance(row.get(field), allowed):
+            raise BadRequest(f"Missing required parameter: '{where}[{number}].{field}'.")
+    return given
+
+
+def _decisions_option(row: Mapping[str, Any], field: str) -> Option:
+    value = row[field]
+    word = value if isinstance(value, str) else str(value).lower()
+    return Option(value=value, text=describe_option(word, read_text(field, row.get("description"))))
+
+
+def write_decisions(
+    asked: Decision, found: Sequence[Distribution], *, model: str, counts: Counts
+) -> dict[str, Any]:
+    """Return the answer of `/v1/decisions`."""
+    pairs = zip(asked.questions, found, strict=True)
+    return {
+        "model": model,
+        "answers": [_decisions_answer(one, shares) for one, shares in pairs],
+        "usage": {
+            "input_tokens": counts.prompt,
+            "input_tokens_details": {"cached_tokens": counts.cached, "cache_write_tokens": 0},
+            "output_tokens": counts.completion,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": counts.prompt + counts.completion,
+        },
+    }
+
+
+def _decisions_answer(question: Question, found: Distribution) -> dict[str, Any]:
+    name = {"name": question.name}
+    pairs = list(zip(question.options, found.probabilities, strict=True))
+    match question.kind:
+        case QuestionKind.NOUL:
+            return {"type": "predicate", **name, "probability": found.probabilities[0]}
+        case QuestionKind.CHOICE:
+            rows = [{"value": option.value, "probability": share} for option, share in pairs]
+            best = question.options[found.best].value
+            answer: dict[str, Any] = {"type": "choice", **name, "choice": best}
+        case QuestionKind.SCORE:
+            rows = [
+                {"value": number, "label": option.value, "probability": share}
+                for number, (option, share) in enumerate(pairs)
+            ]
+            answer = {"type": "score", **name, "score": found.expected}
+    return answer | {"probabilities": rows, "confidence": found.confidence}
+
+
+def _parts(where: str, value: object) -> str:
+    """Return instructions of `/v1/decisions`: text, or parts of text and JSON."""
+    if isinstance(value, str) and value:
+        return value
+    texts: list[str] = []
+    for number, part in enumerate(value if isinstance(value, list) else ()):
+        match part:
+            case {"type": "input_text", "text": str(text)}:
+                texts.append(text)
+            case {"type": "input_json", "data": Mapping() | list() as data}:
+                texts.append(encode_json(data).decode())
+            case _:
+                raise BadRequest(f"Invalid value for '{where}[{number}]': expected text or JSON.")
+    if not texts:
+        raise BadRequest(f"Missing required parameter: '{where}'.")
+    return "\n".join(texts)

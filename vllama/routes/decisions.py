@@ -1,0 +1,123 @@
+"""Decisions: typed questions that a chat model answers by the probabilities of its next token.
+
+Each question is a prompt of its own that ends within an answer, "Answer: (", and one token is asked
+for; nothing is written. All begin with the same conversation, which engines keep in their cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from vllama.chat.logprobs import convert_logprobs
+from vllama.chat.request import Fitting
+from vllama.dialects.decisions.openai import parse_decisions, write_decisions
+from vllama.dialects.decisions.questions import (
+    Counts,
+    Decision,
+    Distribution,
+    read_distribution,
+)
+from vllama.dialects.decisions.systemone import parse_systemone, write_systemone
+from vllama.dialects.openai.extras import Extras, take_extras
+from vllama.dialects.openai.read import parse_openai
+from vllama.dialects.openai.whole import WholeWriter
+from vllama.engines.base import Mode
+from vllama.http.request import Request
+from vllama.models.types import Capability
+from vllama.relay.relay import Relay
+from vllama.routes.catalog import Entry
+from vllama.routes.chat_pipeline import add_own_messages, prepare_turn
+from vllama.routes.inference import NotSupported, make_need, run_relay, with_lease
+from vllama.routes.openai.common import find_chat_model
+from vllama.scheduler.instance import Lease
+from vllama.upstream.pool import Upstream
+
+if TYPE_CHECKING:
+    from vllama.routes.context import Gateway
+
+LIKELIEST = 20
+"""Next tokens whose probabilities are asked for: the most that every engine gives."""
+
+
+async def systemone(gateway: Gateway, request: Request) -> None:
+    """Serve `POST /v1/systemone`: TypeSafe's questions about a state."""
+    body, extras = take_extras(parse_openai(await request.body()))
+    name = read_model(body)
+    entry, asked = await find_chat_model(gateway, name), parse_systemone(body)
+    found, counts = await decide(gateway, request, entry, name, asked, extras)
+    request.json(200, write_systemone(asked, found, model=name, counts=counts))
+
+
+async def decisions(gateway: Gateway, request: Request) -> None:
+    """Serve `POST /v1/decisions`: OpenAI's questions about an input."""
+    body, extras = take_extras(parse_openai(await request.body()))
+    name = read_model(body)
+    entry, asked = await find_chat_model(gateway, name), parse_decisions(body)
+    found, counts = await decide(gateway, request, entry, name, asked, extras)
+    request.json(200, write_decisions(asked, found, model=name, counts=counts))
+
+
+def read_model(body: Mapping[str, Any]) -> str:
+    """Return the model's name; "" is none, which `find_chat_model` refuses."""
+    name = body.get("model")
+    return name if isinstance(name, str) else ""
+
+
+async def decide(
+    gateway: Gateway,
+    request: Request,
+    entry: Entry,
+    name: str,
+    asked: Decision,
+    extras: Extras,
+) -> tuple[Sequence[Distribution], Counts]:
+    """Return the probabilities of each question's options, and the tokens they took.
+
+    Raises NotSupported if the engine tells no log probabilities, BadRequest if the model would
+    answer with something else.
+    """
+    found: list[Distribution] = []
+    counts = Counts()
+    defaults, load = entry.options(extras.options)
+    common: dict[str, Any] = {
+        "model": name, "max_tokens": 1, "temperature": 0, "logprobs": True,
+        "top_logprobs": LIKELIEST,
+    }  # fmt: skip
+    if Capability.THINKING in entry.info.capabilities:
+        common["reasoning_effort"] = "none"
+
+    async def use(lease: Lease, upstream: Upstream) -> None:
+        nonlocal counts
+        found.clear()
+        counts = Counts()
+        for question in asked.questions:
+            body = add_own_messages(
+                common | {"messages": asked.write_messages(question)}, entry.bundle
+            )
+            turn = await prepare_turn(
+                entry, body, gateway.renderer, upstream, lease.traits,
+                defaults=defaults, fitting=Fitting(truncate=False),
+            )  # fmt: skip
+            kept: list[bytes] = []
+            reply = turn.reply(WholeWriter(turn.options))
+            relay = Relay(request, reply, whole=True, headers={}, deliver=kept.append)
+            await run_relay(gateway, request, entry.bundle, relay, upstream, turn.call)
+            tokens = convert_logprobs(msgspec.json.decode(kept[0])["choices"][0].get("logprobs"))
+            if not tokens:
+                raise NotSupported(
+                    f"cannot decide with '{name}': its engine tells no log probabilities"
+                )
+            found.append(read_distribution(question, tokens[0].get("top_logprobs", tokens[:1])))
+            usage = reply.tally.usage
+            counts = Counts(
+                prompt=counts.prompt + usage.prompt_tokens,
+                completion=counts.completion + usage.completion_tokens,
+                cached=counts.cached + (usage.cached_tokens or 0),
+            )
+
+    need = make_need(load, Mode.CHAT, logprobs=True)
+    await with_lease(gateway, request, entry.bundle, need, extras.keep_alive, use)
+    return found, counts
