@@ -111,6 +111,51 @@ def test_what_is_lacking_is_told(tmp_path: Path) -> None:
     assert make_offer(Painter(compiled), CPU, tmp_path, search=str(tmp_path))
 
 
+def test_what_is_compiled_is_taken_only_where_it_is_asked_for(tmp_path: Path) -> None:
+    ways = Recipe(
+        wheels=(wheels("paint"), wheels("paint-source", programs=("c++",), compiled=True))
+    )
+    (tmp_path / "c++").touch(mode=0o755)
+
+    def find_requirement(recipe: Recipe, *, compiled: bool) -> str:
+        offer = make_offer(Painter(recipe), CPU, tmp_path, compiled=compiled, search=str(tmp_path))
+        return offer.steps[0].requirements[0]
+
+    assert find_requirement(ways, compiled=False) == "paint"
+    assert find_requirement(ways, compiled=True) == "paint-source"
+    only_source = Recipe(wheels=ways.wheels[1:])
+    assert find_requirement(only_source, compiled=False) == "paint-source"
+    with pytest.raises(EngineMissing, match=r"cannot compile Painter: .* ready-made") as no:
+        find_requirement(Recipe(wheels=ways.wheels[:1]), compiled=True)
+    assert no.value.hint == "leave out --compile: vllama engines install painter"
+
+
+@pytest.mark.parametrize(
+    ("features", "programs", "faster"),
+    [
+        ({"avx512f", "avx2"}, ["c++"], True),
+        ({"avx2"}, ["c++"], False),
+        ({"avx512f"}, [], False),  # it could not be compiled here
+    ],
+)
+def test_a_faster_build_is_offered_where_there_is_one(tmp_path, features, programs, faster):
+    for name in programs:
+        (tmp_path / name).touch(mode=0o755)
+    ways = Recipe(
+        wheels=(
+            wheels("paint", unused_features=("avx512f",)),
+            wheels("paint-source", programs=("c++",), compiled=True),
+        )
+    )
+    platform = replace(CPU, cpu_features=frozenset(features))
+    offer = make_offer(Painter(ways), platform, tmp_path, search=str(tmp_path))
+    sentence = (
+        "this build does without AVX512F, which this processor has: "
+        "vllama engines install painter --compile"
+    )
+    assert offer.faster == (sentence if faster else "")
+
+
 def test_what_is_compiled_at_its_start_wants_its_compiler_first(tmp_path: Path) -> None:
     with pytest.raises(
         EngineMissing, match=r"tinygrad: clang, which it needs, is not on PATH"

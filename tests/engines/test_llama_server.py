@@ -10,6 +10,7 @@ from vllama.engines.base import Installation, Missing, Mode, SearchPaths, Settin
 from vllama.engines.failures import compile_failures
 from vllama.engines.llamacpp.llama_cpp_python import ENGINE as PYTHON_SERVER
 from vllama.engines.llamacpp.llama_server import CHILD, ENGINE, _has_devices, _read_build
+from vllama.environments.layout import mark_complete
 from vllama.models.types import Capability
 from vllama.supervise.spec import Endpoint, Exit
 
@@ -171,6 +172,26 @@ def test_a_program_on_path(tmp_path, devices, offloads):
     found = ENGINE.find(SearchPaths(search=str(tmp_path)))
     assert isinstance(found, Installation)
     assert (found.executable, found.version, found.offloads) == (path, "b11434", offloads)
+
+
+def test_a_program_that_was_compiled_here_comes_before_the_wheel_and_path(tmp_path):
+    program(tmp_path, "  (none)")
+    environment = tmp_path / "environments" / "llama-server"
+    site = environment / "lib" / "python3.11" / "site-packages"
+    for name, version in (("llama_cpp_python", "0.3.36"), ("xllamacpp", "2026.10.1")):
+        info = site / f"{name}-{version}.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Name: {name.replace('_', '-')}\nVersion: {version}\n")
+    (site / "llama_cpp" / "lib").mkdir(parents=True)
+    (site / "llama_cpp" / "__init__.py").touch()
+    (environment / "bin").mkdir()
+    (environment / "bin" / "python").touch()
+    mark_complete(environment, [])
+    search_paths = SearchPaths(environments=environment.parent, search=str(tmp_path))
+    assert ENGINE.find(search_paths).version == "b11434"  # that package alone is no server
+    compiled = program(site / "llama_cpp" / "lib", "  (none)")
+    found = ENGINE.find(search_paths)
+    assert (found.executable, found.version) == (compiled, "llama-cpp-python 0.3.36")
 
 
 def test_a_program_that_says_nothing_is_still_there(tmp_path):

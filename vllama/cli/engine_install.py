@@ -35,7 +35,7 @@ def describe_offer(offer: Offer) -> list[str]:
         f"  on the disk  about {size(wheels.disk_bytes)}, of {free} free",
         f"  where        {offer.folder}",
     ]
-    notes = [("why", offer.reason), ("note", wheels.note)]
+    notes = [("why", offer.reason), ("note", wheels.note), ("faster", offer.faster)]
     return [*lines, *(f"  {name:<11}  {text}" for name, text in notes if text)]
 
 

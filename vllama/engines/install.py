@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vllama.engines.base import Engine, Installation, SearchPaths
-from vllama.engines.recipe import Wheels, get_recipe
+from vllama.engines.recipe import Wheels, format_install_command, get_recipe
 from vllama.engines.registry import locate_engine
 from vllama.environments.installer import choose_python
 from vllama.environments.layout import Step, find_existing, list_arguments, list_requirements
@@ -25,7 +25,8 @@ class Offer:
 
     `reason` says why the engine suits this machine, empty if it does not. `python` is the
     interpreter of the new environment, or a version for uv to fetch. `extra_args` are the user's
-    own, for the installer. `done`: it is installed already, from the same requirements.
+    own, for the installer. `faster` says how to get a build that is faster on this machine, empty
+    if this one is. `done`: it is installed already, from the same requirements.
     """
 
     engine: Engine
@@ -34,6 +35,7 @@ class Offer:
     python: Path | str
     reason: str = ""
     extra_args: tuple[str, ...] = ()
+    faster: str = ""
     done: bool = False
 
     @property
@@ -50,17 +52,26 @@ def make_offer(
     platform: Platform,
     environments: Path,
     *,
+    compiled: bool = False,
     extra_args: Sequence[str] = (),
     search: str | None = None,
 ) -> Offer:
     """Choose what to install on this machine, without fetching anything.
 
-    `search` is PATH for compilers and Pythons (None: PATH itself). Raises EngineMissing, with how
-    to get the engine by hand, if nothing can be installed here.
+    `compiled`: only what is built from source for this machine. `search` is PATH for compilers and
+    Pythons (None: PATH itself). Raises EngineMissing, with how to get the engine by hand, if
+    nothing can be installed here.
     """
     recipe = get_recipe(engine)
     by_hand = recipe.by_hand or None
     suiting = recipe.wheels_for(platform)
+    if compiled and suiting and not any(one.compiled for one in suiting):
+        raise EngineMissing(
+            f"cannot compile {engine.title}: its packages come ready-made",
+            hint=f"leave out --compile: {format_install_command(engine.name)}",
+        )
+    if compiled:
+        suiting = tuple(one for one in suiting if one.compiled)
     if not suiting:
         what = "nothing for this machine" if recipe.wheels else "no package of it is known"
         raise EngineMissing(f"cannot install {engine.title}: {what}", hint=by_hand)
@@ -82,9 +93,21 @@ def make_offer(
         wheels=wheels,
         python=python,
         extra_args=tuple(extra_args),
+        faster=suggest_compilation(engine, wheels, buildable, platform),
     )
     wanted = list_requirements(chosen.steps), list_arguments(chosen.steps)
     return replace(chosen, done=find_existing(chosen.folder, *wanted) is not None)
+
+
+def suggest_compilation(
+    engine: Engine, wheels: Wheels, buildable: Sequence[Wheels], platform: Platform
+) -> str:
+    """Return the sentence that offers a build for this processor, empty if it gains nothing."""
+    unused = [name.upper() for name in wheels.unused_features if name in platform.cpu_features]
+    if not unused or not any(one.compiled for one in buildable):
+        return ""
+    command = f"{format_install_command(engine.name)} --compile"
+    return f"this build does without {', '.join(unused)}, which this processor has: {command}"
 
 
 def find_missing_programs(wheels: Wheels, search: str | None = None) -> list[str]:

@@ -42,8 +42,11 @@ class Wheels:
     works. `steps` are calls of the installer, in order. `python` is the lowest and the highest
     version that works. `programs` have to be on PATH, each as any of the names that `|` separates
     (a compiler for what comes as source). `env` holds variables for the installer that the user has
-    not set. `check` is a command of the new environment (`python` or one of its programs, with
-    arguments) that succeeds if the engine starts at all. `note` is a sentence for the user.
+    not set. `compiled`: it is built from source for this machine, which takes minutes, so a way
+    that comes ready-made is preferred unless the user asks to compile. `unused_features` are those
+    of a processor (as Linux lists its flags) that the build could use and does not. `check` is a
+    command of the new environment (`python` or one of its programs, with arguments) that succeeds
+    if the engine starts at all. `note` is a sentence for the user.
     """
 
     steps: tuple[Step, ...]
@@ -55,6 +58,8 @@ class Wheels:
     python: tuple[tuple[int, int], tuple[int, int]] = ((3, 11), (3, 14))
     programs: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
+    compiled: bool = False
+    unused_features: tuple[str, ...] = ()
     check: tuple[str, ...] = ()
     note: str = ""
 

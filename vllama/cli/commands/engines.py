@@ -23,6 +23,7 @@ Examples:
   vllama engines
   vllama engines install llama.cpp
   vllama engines install llama-server --yes
+  vllama engines install llama-server --compile
   vllama engines install llama.cpp -- --no-binary llama-cpp-python
   vllama engines remove llama-server
   vllama engines doctor
@@ -54,6 +55,12 @@ def engines(
     upgrade: Annotated[
         bool, typer.Option("--upgrade", help="With install: take newer versions.")
     ] = False,
+    compiled: Annotated[
+        bool,
+        typer.Option(
+            "--compile", help="With install: build it from source for this machine's processor."
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With list, doctor: print JSON.")] = False,
 ) -> int:
     """List, install or remove the engines."""
@@ -84,7 +91,7 @@ def engines(
     for name in names:
         if action == "install":
             extra = (*(["--upgrade"] if upgrade else []), *(context.obj or ()))
-            install_one(settings, name, yes=yes, extra_args=extra)
+            install_one(settings, name, yes=yes, compiled=compiled, extra_args=extra)
         else:
             remove_one(settings, name)
     return 0
@@ -181,7 +188,9 @@ def table_cells(one: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def install_one(settings: Config, name: str, *, yes: bool, extra_args: Sequence[str]) -> None:
+def install_one(
+    settings: Config, name: str, *, yes: bool, compiled: bool, extra_args: Sequence[str]
+) -> None:
     """Install one engine, after saying what will be downloaded. Raises VllamaError.
 
     One that is already installed is started as a test, and reinstalled if that fails.
@@ -193,7 +202,7 @@ def install_one(settings: Config, name: str, *, yes: bool, extra_args: Sequence[
     from vllama.engines.install import check_installation, make_offer, uninstall
 
     engine, platform, environments = find_engine(settings, name)
-    chosen = make_offer(engine, platform, environments, extra_args=extra_args)
+    chosen = make_offer(engine, platform, environments, compiled=compiled, extra_args=extra_args)
     problem = asyncio.run(check_installation(chosen)) if chosen.done else ""
     if chosen.done and not problem:
         say(f"{engine.title} is installed in {chosen.folder}; --upgrade takes newer versions")

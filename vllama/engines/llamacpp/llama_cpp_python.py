@@ -46,6 +46,7 @@ RECIPE = Recipe(
             on=(MachineKind.NVIDIA,),
             programs=("nvcc", COMPILER),
             env=(("CMAKE_ARGS", "-DGGML_CUDA=on"),),
+            compiled=True,
             check=CHECK,
             download_bytes=100 * MIB,
             disk_bytes=900 * MIB,
@@ -54,6 +55,7 @@ RECIPE = Recipe(
         Wheels(
             steps=(SOURCE,),
             programs=(COMPILER,),
+            compiled=True,
             check=CHECK,
             download_bytes=100 * MIB,
             disk_bytes=300 * MIB,

@@ -1,8 +1,10 @@
 """llama.cpp through its own `llama-server`, or through xllamacpp where there is none.
 
 xllamacpp is a wheel that contains the same server but no program, so nothing has to be compiled:
-`xllamacpp_child` starts it with the same command line. A program on PATH comes first, because it
-was built for this machine; the wheel runs on any CPU and uses no AVX-512.
+`xllamacpp_child` starts it with the same command line. It runs on any CPU and uses no AVX-512, so a
+program that was built for this machine comes first: one that `vllama engines install --compile`
+built, or one on PATH. The source is that of llama-cpp-python, the only package on the index that
+holds all of llama.cpp; its build takes llama.cpp's own CMake options.
 
 The measured facts are in docs/reference/engines.md#llama-server (b11434). Those that decide here:
 
@@ -30,13 +32,15 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from vllama.chat.engine.traits import Tokenizer, Traits
 from vllama.engines.base import FailurePattern, Installation, Missing, Overhead, SearchPaths
 from vllama.engines.llamacpp.driver import BACKENDS, MIB, Flag, LlamaCpp, Start
 from vllama.engines.llamacpp.failures import build_failures
-from vllama.engines.locate import find_package
+from vllama.engines.llamacpp.llama_cpp_python import COMPILER
+from vllama.engines.locate import PackageLocation, find_package
 from vllama.engines.recipe import MachineKind, Recipe, Wheels
 from vllama.environments.layout import Step
 from vllama.hardware.probe import run_command
@@ -44,6 +48,18 @@ from vllama.models.types import Capability
 from vllama.supervise.spec import Fault, HttpProbe
 
 DISTRIBUTION = "xllamacpp"
+SOURCE_DISTRIBUTION = "llama-cpp-python"
+CMAKE_ARGS = (
+    "-DLLAMA_BUILD_TOOLS=ON",
+    "-DLLAMA_BUILD_SERVER=ON",
+    "-DLLAMA_TOOLS_INSTALL=ON",
+    "-DLLAMA_USE_PREBUILT_UI=OFF",
+    "-DLLAVA_BUILD=OFF",  # the tools build that library themselves
+    # program and libraries into the package's folder, where they find each other
+    "-DCMAKE_INSTALL_BINDIR=llama_cpp/lib",
+    "-DCMAKE_INSTALL_LIBDIR=llama_cpp/lib",
+    "-DCMAKE_INSTALL_RPATH=$ORIGIN",
+)
 PROGRAM = "llama-server"
 CHILD = Path(__file__).with_name("xllamacpp_child.py")
 LOOK_S = 5.0
@@ -60,10 +76,31 @@ RECIPE = Recipe(
             # the index has wheels for CPUs and Metal; those for other GPUs are elsewhere
             on=(MachineKind.CPU, MachineKind.APPLE),
             archs=("x86_64", "amd64", "aarch64", "arm64"),
+            unused_features=("avx512f",),
             check=("python", "-I", str(CHILD), "--version"),
             download_bytes=34 * MIB,
             disk_bytes=110 * MIB,
             note="nothing is compiled",
+        ),
+        Wheels(
+            steps=(
+                Step(
+                    requirements=(f"{SOURCE_DISTRIBUTION}>=0.3.36",),
+                    extra_args=(
+                        "--no-deps",
+                        f"--no-binary={SOURCE_DISTRIBUTION}",
+                        "--no-cache",  # it may hold a build with other options
+                    ),
+                ),
+            ),
+            on=(MachineKind.CPU,),
+            systems=("linux",),
+            programs=(COMPILER,),
+            env=(("CMAKE_ARGS", " ".join(CMAKE_ARGS)),),
+            compiled=True,
+            download_bytes=80 * MIB,
+            disk_bytes=300 * MIB,
+            note="it is compiled for this processor, for some 10 minutes on 2 cores",
         ),
     ),
     by_hand=BY_HAND,
@@ -71,7 +108,12 @@ RECIPE = Recipe(
 
 
 def locate(search_paths: SearchPaths, engine: str) -> Installation | Missing:
-    """Look for the program first, then for the wheel."""
+    """Look for the program that was compiled here, then for one elsewhere, then for the wheel."""
+    found = find_package(search_paths, engine, distributions=(SOURCE_DISTRIBUTION,))
+    if not isinstance(found, Missing) and (compiled := find_compiled(found)):
+        return replace(found, executable=compiled).installation(
+            version=f"{SOURCE_DISTRIBUTION} {found.version}", offloads=_has_devices(str(compiled))
+        )
     found = find_package(search_paths, engine, executable=PROGRAM)
     if not isinstance(found, Missing):
         program = str(found.executable)
@@ -85,6 +127,13 @@ def locate(search_paths: SearchPaths, engine: str) -> Installation | Missing:
         next(folder.glob(pattern), None) for folder in libraries for pattern in BACKENDS
     )
     return found.installation(version=f"{DISTRIBUTION} {found.version}", offloads=offloads)
+
+
+def find_compiled(found: PackageLocation) -> Path | None:
+    """Return the program in the package that was compiled with `CMAKE_ARGS`, if it has one."""
+    folder = found.module_folder("llama_cpp")
+    program = folder / "lib" / PROGRAM if folder else None
+    return program if program and program.is_file() else None
 
 
 def _read_build(program: str) -> str:
