@@ -69,13 +69,14 @@ BY_HAND = (
     "install llama.cpp (macOS: brew install llama.cpp) or put a llama-server of your own on PATH"
 )
 
+ARCHS = ("x86_64", "amd64", "aarch64", "arm64")
 RECIPE = Recipe(
     wheels=(
         Wheels(
             steps=(Step(requirements=("xllamacpp>=2026.1",), extra_args=("--only-binary=:all:",)),),
             # the index has wheels for CPUs and Metal; those for other GPUs are elsewhere
             on=(MachineKind.CPU, MachineKind.APPLE),
-            archs=("x86_64", "amd64", "aarch64", "arm64"),
+            archs=ARCHS,
             unused_features=("avx512f",),
             check=("python", "-I", str(CHILD), "--version"),
             download_bytes=34 * MIB,
@@ -95,6 +96,7 @@ RECIPE = Recipe(
             ),
             on=(MachineKind.CPU,),
             systems=("linux",),
+            archs=ARCHS,
             programs=(COMPILER,),
             env=(("CMAKE_ARGS", " ".join(CMAKE_ARGS)),),
             compiled=True,
