@@ -41,6 +41,7 @@ def parse(args: list[str] | None = None) -> argparse.Namespace:
     p.add_argument("--port", type=int, required=True)
     p.add_argument("--api-key")
     p.add_argument("--model", default="fake")
+    p.add_argument("--owner", default="fake", help="`owned_by` of its model")
     p.add_argument("--context", type=int, default=0, metavar="N", help="tokens, of no use")
     life = p.add_argument_group("start and end")
     life.add_argument("--ready-after", type=float, default=0.0, metavar="S")
@@ -83,6 +84,7 @@ def parse(args: list[str] | None = None) -> argparse.Namespace:
     flow.add_argument("--die-after", type=int, metavar="N", help="SIGKILL, or --exit-code")
     flow.add_argument("--error-after-200", action="store_true")
     flow.add_argument("--empty-200", action="store_true")
+    flow.add_argument("--no-tool-parser", action="store_true", help="as a vLLM without one")
     flow.add_argument("--embed-per-token", action="store_true")
     return p.parse_args(args)
 
@@ -252,7 +254,8 @@ class Handler(BaseHTTPRequestHandler):
         elif path == "/is_sleeping":
             self.answer(200, {"is_sleeping": self.server.asleep})
         elif path == "/v1/models":
-            card = {"id": options.model, "object": "model", "created": 0, "owned_by": "fake"}
+            card = {"id": options.model, "object": "model", "created": 0}
+            card["owned_by"] = options.owner
             self.answer(200, {"object": "list", "data": [card]})
         else:
             self.answer(404, error(f"no such path {path}", 404))
@@ -338,6 +341,10 @@ class Handler(BaseHTTPRequestHandler):
             self.end_headers()
             return
         chat = path == "/v1/chat/completions"
+        if options.no_tool_parser and body.get("tools") and body.get("tool_choice") != "none":
+            flags = "--enable-auto-tool-choice and --tool-call-parser"
+            self.answer(400, error(f'"auto" tool choice requires {flags} to be set', 400))
+            return
         prompt = prompt_text(body, chat)
         found = dict(re.findall(r"@(tokens|delay)=([0-9.]+)", last_user(body, chat)))
         said = options.say or ""

@@ -157,6 +157,38 @@ def test_calls_and_thinking_that_it_leaves_in_the_text_are_found(tmp_path):
         elsewhere.stop()
 
 
+def test_a_vllm_without_a_parser_is_asked_again_without_one(tmp_path):
+    elsewhere = Elsewhere("--owner", "vllm", "--no-tool-parser", "--say", json.dumps(SAID))
+    asked = {"model": "org/big", **user(), "tools": [TOOL], "stream": False}
+    try:
+        with Server(tmp_path, "--upstream", elsewhere.url, fake=False) as server:
+            for _ in range(2):
+                status, reply = server.post("/api/chat", asked)
+                assert (status, len(reply["message"]["tool_calls"])) == (200, 1)
+            choices = [body.get("tool_choice") for body in elsewhere.stats()["bodies"]]
+            assert choices == [None, "none", "none"]  # it is learnt once
+    finally:
+        elsewhere.stop()
+
+
+@pytest.mark.parametrize("owner", ["vllm", "llamacpp"])
+def test_a_forced_call_is_sent_as_a_schema(tmp_path, owner):
+    elsewhere = Elsewhere("--owner", owner, "--say", json.dumps(CALL))
+    chosen = {"type": "function", "function": {"name": "weather"}}
+    asked = {"model": "org/big", **user(), "tools": [TOOL], "tool_choice": chosen}
+    try:
+        with Server(tmp_path, "--upstream", elsewhere.url, fake=False) as server:
+            (choice,) = server.post("/v1/chat/completions", asked)[1]["choices"]
+            (call,) = choice["message"]["tool_calls"]
+            assert json.loads(call["function"]["arguments"]) == {"city": "Oslo"}
+            body = elsewhere.stats()["bodies"][-1]
+            schema = body["response_format"]["json_schema"]["schema"]
+            assert schema["properties"]["arguments"] == TOOL["function"]["parameters"]
+            assert body["tool_choice"] == "none"
+    finally:
+        elsewhere.stop()
+
+
 def test_what_the_settings_say_of_it_holds(tmp_path):
     elsewhere = Elsewhere("--say", json.dumps(SAID))
     (tmp_path / "config.toml").write_text(

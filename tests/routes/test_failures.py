@@ -30,7 +30,7 @@ def test_an_engine_that_dies_in_mid_stream(server):
 
 
 LONG = user("@tokens=1000000 @delay=0.01")
-CRASH = "the engine has crashed: the colour mauve is unknown; try again: the engine is restarted"
+CRASH = "the engine has crashed: the colour mauve is unknown; try again: it is being restarted"
 
 
 @pytest.mark.parametrize(

@@ -50,10 +50,18 @@ KNOWN: Mapping[str, Traits] = {
         names_stop=True,
         seed_bits=63,
         request_id_header="x-request-id",
+        # nothing else tells that it was started without a parser
+        when_refused={"--enable-auto-tool-choice": {"parses_tools": False}},
     ),
     "sglang": replace(UNKNOWN, takes_n=True, takes_continue_final_message=True),
-    # it has this parameter under our name; all servers ignore names that they do not know
-    "llamacpp": replace(UNKNOWN, parameters=PARAMETERS | {"repeat_penalty": "repeat_penalty"}),
+    "llamacpp": replace(
+        UNKNOWN,
+        # under our name; all servers ignore names that they do not know
+        parameters=PARAMETERS | {"repeat_penalty": "repeat_penalty"},
+        # a template without tools leaves a forced call to the model
+        keeps_call_schema=False,
+        silent_tool_choice="none",
+    ),
 }
 
 

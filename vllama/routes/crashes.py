@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from vllama.errors import EngineCrashed, UpstreamError, VllamaError
 from vllama.scheduler.instance import Lease
-from vllama.upstream.connection import AGAIN
 from vllama.upstream.pool import Explain, Upstream
+
+RESTARTED = "try again: it is being restarted"
 
 
 def make_explainer(lease: Lease, upstream: Upstream) -> Explain | None:
@@ -28,12 +29,12 @@ def make_explainer(lease: Lease, upstream: Upstream) -> Explain | None:
     def explain(error: VllamaError) -> VllamaError:
         if isinstance(error, EngineCrashed) and (cause := part.find_unhealthy_cause(endpoint)):
             # its log was faster than its answers, which end with its process
-            return EngineCrashed(f"cannot go on: the engine has crashed: {cause}", hint=AGAIN)
+            return EngineCrashed(f"cannot go on: the engine has crashed: {cause}", hint=RESTARTED)
         if not isinstance(error, UpstreamError) or not any(word in error.message for word in words):
             return error
         if not told:
             told.append(f"the engine has crashed: {part.declare_unhealthy(endpoint, None)}")
             upstream.abort_answers(told[0])
-        return EngineCrashed(f"cannot go on: {told[0]}", hint=AGAIN)
+        return EngineCrashed(f"cannot go on: {told[0]}", hint=RESTARTED)
 
     return explain

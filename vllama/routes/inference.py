@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 from vllama import log_context
 from vllama.chat.engine.context import LEAST, bound_traits
+from vllama.chat.engine.traits import learn_from_refusal
 from vllama.chat.request import (
     Call,
     LoadOptions,
 )
 from vllama.engines.base import Mode
-from vllama.errors import CapabilityMissing, UpstreamError
+from vllama.errors import BadRequest, CapabilityMissing, UpstreamError
 from vllama.http.request import ClientGone, Request
 from vllama.models.types import Bundle
 from vllama.plan.types import Need
@@ -29,14 +30,6 @@ from vllama.routes.log_counts import find_logged_counts
 from vllama.scheduler.instance import Lease
 from vllama.upstream.connection import ConnectionLost
 from vllama.upstream.pool import Upstream
-
-if TYPE_CHECKING:
-    from vllama.routes.context import Gateway
-
-
-if TYPE_CHECKING:
-    from vllama.routes.context import Gateway
-
 
 if TYPE_CHECKING:
     from vllama.routes.context import Gateway
@@ -79,7 +72,8 @@ async def with_lease(
     """Run `use` with a lease on an instance of `bundle`; what it raises comes through.
 
     If the engine could not be reached at all (it has just ended and its supervisor is about to
-    notice), the request waits its turn for the next one.
+    notice), the request waits its turn for the next one. If its refusal tells how it has to be
+    asked, it is asked again in that way.
     """
     scheduler = gateway.scheduler
     log_context.model.set(bundle.name)
@@ -103,6 +97,16 @@ async def with_lease(
                     upstream.tells_counts &= upstream.counts is not None
                 await use(lease, upstream)
                 return
+            except BadRequest as error:
+                learnt = learn_from_refusal(lease.traits, error.message)
+                if learnt is None or request.status:
+                    raise
+                log.info("%s: %s; it is asked differently from now on", bundle.name, error.message)
+                own = lease.instance.traits
+                if own is not None:
+                    lease.instance.traits = learn_from_refusal(own, error.message) or own
+                lease.traits = learnt
+                continue
             except UpstreamError as error:
                 raise (upstream.explain(error) if upstream.explain else error) from None
             except ConnectionLost as error:

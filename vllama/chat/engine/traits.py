@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -137,11 +137,22 @@ class Traits:
     vector_style: VectorStyle = VectorStyle.POOLED
     # words of an error that mean that it has failed for good and must be started again
     dead_words: tuple[str, ...] = ()
+    # words of a refusal, and the traits that hold from then on; the request is sent again
+    when_refused: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def window(self) -> int:
         """Tokens of context that a request may use."""
         return self.context_length if self.num_ctx is None else self.num_ctx
+
+
+def learn_from_refusal(traits: Traits, message: str) -> Traits | None:
+    """Return the traits that an engine's refusal tells of, None if it tells nothing new."""
+    for words, learnt in traits.when_refused.items():
+        if words in message:
+            others = {key: value for key, value in traits.when_refused.items() if key != words}
+            return replace(traits, **learnt, when_refused=others)
+    return None
 
 
 def remember_for_traits(work: Callable[[Traits], T]) -> Callable[[Traits], T]:

@@ -154,14 +154,17 @@ async def run_tool(
     folder: Path,
     on_line: Callable[[str], object],
 ) -> None:
-    """Run `argv` in `folder` with exactly `env`; `on_line` is told the newest line, bars too.
+    """Run `argv` in `folder`, which is for its temporary files too; `env` is its environment.
+
+    `on_line` is told the newest line, bars too.
 
     Raises BadModelFile ("cannot <task>: <the tool's cause>"), VllamaError if it cannot be run.
     """
     log = folder / "output.log"
     log.write_bytes(b"")
     try:
-        child = await Child.spawn(argv, env=env, log_path=log, cwd=folder, grace=GRACE)
+        own = {**env, "TMPDIR": str(folder)}
+        child = await Child.spawn(argv, env=own, log_path=log, cwd=folder, grace=GRACE)
     except EngineStartFailed as error:
         raise VllamaError(f"cannot {task}: {error.message}", hint=error.hint) from None
     ring = LogRing()

@@ -187,8 +187,8 @@ def _capabilities(
     if facts.props:
         template = facts.props.get("chat_template")
         modalities = _table(facts.props.get("modalities"))
-        found -= {Capability.THINKING, Capability.VISION}
-        found |= read_template_capabilities(str(template or ""), "") & {Capability.THINKING}
+        found -= {Capability.TOOLS, Capability.THINKING, Capability.VISION}
+        found |= read_template_capabilities(str(template or ""), "")
         found |= {Capability.VISION} if modalities.get("vision") else set()
         found |= {Capability.AUDIO} if modalities.get("audio") else set()
     for capability, wanted in (
