@@ -189,6 +189,23 @@ def test_a_forced_call_is_sent_as_a_schema(tmp_path, owner):
         elsewhere.stop()
 
 
+@pytest.mark.parametrize("by", ["messages", "tokenize", None])
+def test_tokens_are_counted_by_the_server_if_it_can(tmp_path, by):
+    elsewhere = Elsewhere("--owner", "vllm", *(("--counts", by) if by else ()))
+    talk = [{"role": role, "content": "x"} for role in ("user", "assistant", "user")]
+    asked = {"model": "org/big", "max_tokens": 5, "messages": talk, "tools": []}
+    try:
+        with Server(tmp_path, "--upstream", elsewhere.url, fake=False) as server:
+            status, headers, data = server.request("POST", "/v1/messages/count_tokens", asked)
+            assert status == 200
+            assert (json.loads(data)["input_tokens"] == 3000) is (by is not None)
+            assert (headers.get("x-vllama-token-count") == "estimate") is (by is None)
+            if by:
+                assert elsewhere.stats()["bodies"][-1]["model"] == "org/big"
+    finally:
+        elsewhere.stop()
+
+
 def test_what_the_settings_say_of_it_holds(tmp_path):
     elsewhere = Elsewhere("--say", json.dumps(SAID))
     (tmp_path / "config.toml").write_text(

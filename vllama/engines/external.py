@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
-from vllama.chat.engine.traits import Traits
+from vllama.chat.engine.traits import Tokenizer, Traits
 from vllama.engines.base import (
     FailurePattern,
     Installation,
@@ -27,6 +27,12 @@ from vllama.models.types import Bundle, Capability, Format, ModelInfo, UpstreamM
 from vllama.supervise.spec import Endpoint, LaunchSpec
 
 AT_ONCE = 4096  # requests; a server elsewhere has a queue of its own
+PROMPT_TOKENIZER = Tokenizer(
+    tokenize_path="/tokenize",
+    detokenize_path="/detokenize",
+    input_field="prompt",
+    text_field="prompt",
+)
 # a complete OpenAI server; what its parsers were told to find is not known
 UNKNOWN = Traits(
     context_length=0,
@@ -34,6 +40,7 @@ UNKNOWN = Traits(
     parameters=PARAMETERS,
     takes_prompt_lists=True,
     takes_template_kwargs=True,
+    count_tokens_path="/v1/messages/count_tokens",
     # a server without these routes answers 404, which the client is told
     rerank_path="/v1/rerank",
     transcription_path="/v1/audio/transcriptions",
@@ -50,10 +57,13 @@ KNOWN: Mapping[str, Traits] = {
         names_stop=True,
         seed_bits=63,
         request_id_header="x-request-id",
+        tokenizer=replace(PROMPT_TOKENIZER, messages_field="messages"),
         # nothing else tells that it was started without a parser
         when_refused={"--enable-auto-tool-choice": {"parses_tools": False}},
     ),
-    "sglang": replace(UNKNOWN, takes_n=True, takes_continue_final_message=True),
+    "sglang": replace(
+        UNKNOWN, takes_n=True, takes_continue_final_message=True, tokenizer=PROMPT_TOKENIZER
+    ),
     "llamacpp": replace(
         UNKNOWN,
         # under our name; all servers ignore names that they do not know
@@ -61,6 +71,13 @@ KNOWN: Mapping[str, Traits] = {
         # a template without tools leaves a forced call to the model
         keeps_call_schema=False,
         silent_tool_choice="none",
+        tokenizer=Tokenizer(
+            tokenize_path="/tokenize",
+            detokenize_path="/detokenize",
+            input_field="content",
+            text_field="content",
+            special_field="add_special",
+        ),
     ),
 }
 

@@ -4,26 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from vllama.chat.engine.traits import Traits
 from vllama.chat.request import Call
 from vllama.dialects.errors import clean_engine_error
-from vllama.errors import BadRequest, VllamaError
+from vllama.errors import BadRequest, CapabilityMissing, UpstreamError, VllamaError
 from vllama.models.info import control_tokens
 from vllama.models.types import ModelInfo
 from vllama.upstream.connection import ConnectionLost
 from vllama.upstream.pool import Upstream
 
+log = logging.getLogger(__name__)
+
+NO_ROUTE = frozenset({404, 405, 501})
 MAX_TEXT = 6_000_000
 """Characters that are given to a tokenizer: more than a million tokens, as a list 36 bytes each."""
 
 
 async def fetch_json(upstream: Upstream, path: str, body: object) -> dict[str, object]:
-    """POST JSON to an engine and return its JSON object. Raises UpstreamError and kin."""
+    """POST JSON to an engine and return its JSON object.
+
+    Raises CapabilityMissing if it has no such route, UpstreamError and kin.
+    """
     answer = await upstream.fetch(Call(path=path, body=msgspec.json.encode(body)))
+    if answer.status in NO_ROUTE:
+        raise CapabilityMissing(f"the engine has no route {path}")
     if answer.status != 200:
         raise clean_engine_error(answer.status, answer.body)
     value = msgspec.json.decode(answer.body)
@@ -59,10 +68,39 @@ async def tokenize(
         body["model"] = traits.model_name
     try:
         tokens = (await fetch_json(upstream, route.tokenize_path, body)).get("tokens")
+    except CapabilityMissing:  # a server elsewhere may be behind a proxy that hides it
+        return None
     except ConnectionLost as error:
         # splitting a text cannot have ended the engine: asking the next one is safe
         raise ConnectionLost(error.message, unsent=True) from error
     return tokens if isinstance(tokens, list) else None
+
+
+async def count_conversation(
+    upstream: Upstream, traits: Traits, asked: Mapping[str, object], chat: Mapping[str, object]
+) -> int | None:
+    """Return the tokens of a conversation that the engine itself renders, None if it cannot count.
+
+    `asked` is the request in Anthropic's form, `chat` in OpenAI's.
+    """
+    named: dict[str, object] = {"model": traits.model_name} if traits.model_name else {}
+    route = traits.tokenizer
+    tries: list[tuple[str, str, dict[str, object]]] = []
+    if traits.count_tokens_path is not None:
+        tries.append((traits.count_tokens_path, "input_tokens", {**asked, **named}))
+    if route is not None and route.messages_field is not None:
+        kept = {name: chat[name] for name in ("tools", "chat_template_kwargs") if name in chat}
+        messages = {route.messages_field: chat["messages"]}
+        tries.append((route.tokenize_path, "count", {**kept, **messages, **named}))
+    for path, answer, body in tries:
+        try:
+            count = (await fetch_json(upstream, path, body)).get(answer)
+        except (CapabilityMissing, UpstreamError, BadRequest) as error:
+            log.info("cannot count by %s: %s", path, error.message)
+            continue
+        if isinstance(count, int):
+            return count
+    return None
 
 
 async def detokenize(upstream: Upstream, traits: Traits, tokens: Sequence[int]) -> str:

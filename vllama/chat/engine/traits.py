@@ -41,7 +41,8 @@ class Tokenizer:
     """Paths of an engine's tokenizer routes and the names of their fields.
 
     `drops_control`: detokenizing leaves out the text of control tokens. `special_field` asks for
-    the tokens that the model puts around an input; None: they are always there.
+    the tokens that the model puts around an input; None: they are always there. `messages_field`
+    takes a conversation in place of an input, which is rendered and only counted here.
     """
 
     tokenize_path: str
@@ -51,6 +52,7 @@ class Tokenizer:
     text_field: str = "text"
     drops_control: bool = False
     special_field: str | None = None
+    messages_field: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +121,7 @@ class Traits:
     # plain chats are better sent so: its own chats are slower, or do not keep to a format
     chats_by_completion: bool = False
     tokenizer: Tokenizer | None = None
+    count_tokens_path: str | None = None  # Anthropic's; it renders and counts a conversation
     rerank_path: str | None = None
     transcription_path: str | None = None
     translation_path: str | None = None

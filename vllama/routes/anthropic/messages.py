@@ -25,6 +25,7 @@ from vllama.relay.relay import COUNT_HEADER, ESTIMATE
 from vllama.routes.chat_pipeline import prepare_turn
 from vllama.routes.inference import make_need, with_lease
 from vllama.routes.openai.common import complete_chat, find_chat_model, make_seed, relay_blocks
+from vllama.routes.tokenizer import count_conversation
 from vllama.scheduler.instance import Lease
 from vllama.upstream.pool import Upstream
 
@@ -67,7 +68,8 @@ async def count_tokens(gateway: Gateway, request: Request) -> None:
     An engine without a tokenizer gives an estimate, and a header that says so.
     """
     _identify(request)
-    asked = parse_messages(await request.body(), count_only=True)
+    data = await request.body()
+    asked = parse_messages(data, count_only=True)
     entry = await find_chat_model(gateway, asked.model)
     chat = complete_chat(entry, asked.chat, asked.extras)
     _, load = entry.options(asked.extras.options)
@@ -87,7 +89,10 @@ async def count_tokens(gateway: Gateway, request: Request) -> None:
                 fitting=Fitting(truncate=False),
             )
             tokens = turn.prompt.tokens
-            if tokens is None and not turn.prompt.finished:  # no template: the text is most of it
+            if tokens is None and entry.bundle.upstream is not None:
+                given, sent = (msgspec.json.decode(body) for body in (data, turn.call.body))
+                tokens = await count_conversation(upstream, traits, given, sent)
+            elif tokens is None and not turn.prompt.finished:  # no template: the text is most of it
                 texts = (item.content for item in read_conversation(turn.call.body)[0])
                 await turn.prompt.take("\n".join(texts))
                 tokens = turn.prompt.tokens
