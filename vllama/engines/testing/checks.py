@@ -37,6 +37,7 @@ from vllama.engines.testing.samples import (
     make_bundle,
     make_settings,
 )
+from vllama.models.types import Format
 from vllama.supervise.probe import check as probe_once
 from vllama.supervise.spec import Endpoint, Exit, Fault, LaunchSpec
 
@@ -162,6 +163,9 @@ def check_probe(engine: Engine) -> Iterator[str]:
 
 def check_attach(engine: Attachable) -> Iterator[str]:
     endpoints, path = engine.attach()
+    of_a_model, _ = engine.attach(make_bundle(Format.REMOTE))
+    if not set(of_a_model) <= set(endpoints):
+        yield "`attach` returns endpoints for a model that are none of its own"
     if not all(isinstance(endpoint, Endpoint) for endpoint in endpoints):
         yield "`attach` returns something that is not an Endpoint"
     if not path.startswith("/"):
