@@ -15,5 +15,19 @@ def test_paths_are_made_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert whole_path("m.gguf") == whole_path("./m.gguf") == str(tmp_path / "m.gguf")
     assert whole_path("~/m.gguf") == str(Path.home() / "m.gguf")
     assert whole_path("/a/../m.gguf") == "/a/../m.gguf"
-    for name in ("smollm2:135m", "org/repo", "hf.co/org/repo:Q4_K_M", "other.gguf", "a/b.gguf"):
+    for place in ("org/repo", "notes", "llama3.2", "hf.co/org/repo"):
+        (tmp_path / place).mkdir(parents=True)
+    (tmp_path / "llama3.2/config.json").touch()
+    (tmp_path / "org/read.me").touch()
+    for path in ("org/repo", "org/read.me", "llama3.2", "../" + tmp_path.name):
+        assert whole_path(path) == str(tmp_path / path)
+    for name in (
+        "smollm2:135m",
+        "org/other",
+        "hf.co/org/repo",
+        "other.gguf",
+        "a/b.gguf",
+        "notes",
+        "n" * 300,
+    ):
         assert whole_path(name) == name

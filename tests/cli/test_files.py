@@ -82,6 +82,11 @@ def test_list_has_ollamas_columns_first_and_says_what_is_left_out(
     assert json.loads(vllama("list", "no-such", "--json").stdout)["skipped"] == []
 
 
+def test_list_finds_any_part_of_a_name(folder: Path, vllama: Vllama) -> None:
+    for part in ("mine", "INE:", "latest"):
+        assert "mine:latest" in vllama("list", part).stdout
+
+
 def test_list_of_nothing(vllama: Vllama) -> None:
     assert vllama("list", "no-such").stdout.split() == [*COLUMNS]
     assert json.loads(vllama("list", "no-such", "--json").stdout) == {
@@ -144,6 +149,28 @@ def test_pull_and_rm(hub: StandInHub, stub: StubServer, vllama: Vllama) -> None:
     assert "model 'nope:latest' not found" in removed.stderr
     assert stub.bodies("POST /api/generate") == [{"model": NAME, "keep_alive": 0}]
     assert NAME not in vllama("list", "hf.co").stdout
+
+
+def test_a_revision_and_the_name_that_was_asked_for(hub: StandInHub, vllama: Vllama) -> None:
+    hub.commit(
+        HUB_NAME, dict(hub.repos[HUB_NAME].snapshots[hub.repos[HUB_NAME].refs["main"]]), "v1"
+    )
+    assert vllama("pull", f"{HUB_NAME}@v1").returncode == 0
+    name = NAME.replace(":", "@v1:")
+    assert name in vllama("list", f"{HUB_NAME}@v1").stdout
+    (row,) = json.loads(vllama("list", "@v1", "--json").stdout)["models"]
+    assert (row["name"], row["revision"]) == (name, "v1")
+    assert ["revision", "v1"] in [line.split() for line in vllama("show", name).stdout.splitlines()]
+
+
+def test_list_finds_what_was_asked_for(hub: StandInHub, gguf: Path, vllama: Vllama) -> None:
+    hub.add_repo("Maker/Rocket", {"config.json": b"{}", "model.safetensors": b"w"})
+    tags = ("gguf", "base_model:quantized:Maker/Rocket")
+    hub.add_repo("unsloth/Rocket-GGUF", {"r-Q4_K_M.gguf": gguf}, tags=tags)
+    done = vllama("pull", "maker/rocket")
+    assert "using unsloth/Rocket-GGUF for Maker/Rocket\n" in done.stderr
+    for part in ("maker/rocket", "Maker", "unsloth", "q4_k"):
+        assert "hf.co/unsloth/Rocket-GGUF:Q4_K_M" in vllama("list", part).stdout
 
 
 def test_rm_without_a_server(hub: StandInHub, vllama: Vllama) -> None:

@@ -70,6 +70,9 @@ class HubFile:
         return {id_key: self.sha256, "size": self.size, "pointerSize": len(self.pointer)}
 
 
+Content = bytes | Path | HubFile
+
+
 @dataclass
 class HubRepo:
     id: str
@@ -85,9 +88,12 @@ class HubRepo:
     refs: dict[str, str] = field(default_factory=dict)
     snapshots: dict[str, dict[str, HubFile]] = field(default_factory=dict)
 
-    def commit(self, files: Mapping[str, bytes | Path], branch: str = "main") -> str:
+    def commit(self, files: Mapping[str, Content], branch: str = "main") -> str:
         """Publish a revision; its id follows from the content."""
-        content = {path: HubFile(path, data) for path, data in sorted(files.items())}
+        content = {
+            path: data if isinstance(data, HubFile) else HubFile(path, data)
+            for path, data in sorted(files.items())
+        }
         text = "".join(f"{path} {file.etag}\n" for path, file in content.items())
         commit = hashlib.sha1((self.id + self.refs.get(branch, "") + text).encode()).hexdigest()
         self.snapshots[commit] = content

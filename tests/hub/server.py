@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from tests.hub.faults import Fault, FaultHook, Logged
-from tests.hub.repos import HubFile, HubRepo, tree_entry
+from tests.hub.repos import Content, HubFile, HubRepo, tree_entry
 
 
 class StandInHub:
@@ -59,7 +59,7 @@ class StandInHub:
             server.server_close()
 
     def add_repo(
-        self, repo_id: str, files: Mapping[str, bytes | Path] | Path | None = None, **values: Any
+        self, repo_id: str, files: Mapping[str, Content] | Path | None = None, **values: Any
     ) -> HubRepo:
         """Add a repository; `files` is a mapping, or a folder that is read in place."""
         repo = HubRepo(id=repo_id, **values)
@@ -70,7 +70,7 @@ class StandInHub:
         repo.commit(files or {})
         return repo
 
-    def commit(self, repo_id: str, files: Mapping[str, bytes | Path], branch: str = "main") -> str:
+    def commit(self, repo_id: str, files: Mapping[str, Content], branch: str = "main") -> str:
         """Publish a new revision; return its commit."""
         return self.repos[repo_id].commit(files, branch)
 
@@ -327,7 +327,7 @@ class _Hub(_Handler):
         elif self.route == "/api/models":
             self._list()
         elif self.route.startswith("/api/models/"):
-            self._api(self.route.removeprefix("/api/models/"))
+            self._api()
         elif self.route.startswith("/api/resolve-cache/models/"):
             org, name, commit, path = self.route.removeprefix("/api/resolve-cache/models/").split(
                 "/", 3
@@ -376,14 +376,16 @@ class _Hub(_Handler):
         self._fail(403 if self.token else 401, "GatedRepo", message)
         return False
 
-    def _api(self, rest: str) -> None:
-        parts = rest.split("/")
+    def _api(self) -> None:
+        # the slashes of a revision are quoted
+        raw = urlsplit(self.path).path.removeprefix("/api/models/")
+        parts = [unquote(part) for part in raw.split("/")]
         repo = self._repo("/".join(parts[:2]))
         if repo is None:
             return
         verb, revision = (
             parts[2] if len(parts) > 2 else "",
-            unquote(parts[3]) if len(parts) > 3 else "main",
+            parts[3] if len(parts) > 3 else "main",
         )
         commit = repo.resolve(revision)
         if commit is None:

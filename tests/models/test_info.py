@@ -161,8 +161,17 @@ def test_shards_are_summed() -> None:
 
 def test_vocabulary_only_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "v.gguf"
-    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 0))
+    key, value = b"general.architecture", b"llama"
+    text = struct.pack("<Q", len(key)) + key + struct.pack("<IQ", 8, len(value)) + value
+    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + text)
     with pytest.raises(BadModelFile, match="no weights"):
+        read_info(at(path))
+
+
+def test_a_file_without_an_architecture_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "v.gguf"
+    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 0))
+    with pytest.raises(BadModelFile, match="does not name an architecture"):
         read_info(at(path))
 
 

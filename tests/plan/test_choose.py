@@ -27,7 +27,7 @@ from vllama.engines.transformers_serve import ENGINE as TRANSFORMERS
 from vllama.engines.vllm.adapter import ENGINE as VLLM
 from vllama.errors import BadModelFile, ConfigError, EngineMissing, NoPlan, NotEnoughMemory
 from vllama.models.types import Format, ModelInfo
-from vllama.plan.choose import choose_engine, list_preferred_formats, make_plan
+from vllama.plan.choose import choose_engine, list_loadable_formats, make_plan
 from vllama.plan.report import report_plan, shorten
 from vllama.plan.types import Facts, Need, Preferences
 
@@ -192,7 +192,7 @@ def test_who_is_refused_a_tokenizer_hears_of_an_engine_that_reads_it():
     ],
 )
 def test_downloads_prefer_what_the_engine_reads(platform, installed, first):
-    formats = list_preferred_formats(facts(platform, installed))
+    formats = list_loadable_formats(facts(platform, installed))
     assert formats[0] is first
 
 

@@ -7,7 +7,7 @@ import pytest
 from tests.facts import CPU, INFO, LLAMA_CPP_HERE, bundle, facts
 from vllama.errors import NoPlan
 from vllama.models.types import Format
-from vllama.plan.choose import list_loadable_formats, list_preferred_formats, make_plan
+from vllama.plan.choose import list_loadable_formats, make_plan
 from vllama.plan.types import Need
 
 LLAMA_CPP_ONLY = facts(CPU, (LLAMA_CPP_HERE,))
@@ -24,6 +24,5 @@ def test_conversion_is_offered_where_its_result_could_be_served():
 
 
 def test_what_is_fetched_to_be_loaded_can_be_loaded():
-    assert Format.SAFETENSORS in list_preferred_formats(LLAMA_CPP_ONLY)
     assert list_loadable_formats(LLAMA_CPP_ONLY) == (Format.GGUF,)
     assert list_loadable_formats(facts(CPU, ())) == (Format.GGUF,)

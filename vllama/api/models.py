@@ -10,12 +10,12 @@ from vllama import config
 from vllama.config import Config
 from vllama.config.parse import whole_path
 from vllama.errors import ModelNotFound
-from vllama.models.hub_cache import HubRepo
+from vllama.models.hub_cache import MAIN, HubRepo
 from vllama.models.library import Library, make_too_large_error, open_library
 from vllama.models.ref import ModelRef
 from vllama.models.resolve.search import Resolution
 from vllama.models.types import Bundle, Format, Progress
-from vllama.plan.choose import list_preferred_formats
+from vllama.plan.choose import list_loadable_formats
 from vllama.plan.fitting import FitsHere
 from vllama.plan.ladder import make_first_plan
 from vllama.plan.quant_fallback import list_forms_here
@@ -91,7 +91,7 @@ def pull(
     facts = gather_facts(settings_)
     return _library(settings_).pull(
         whole_path(model),
-        formats=list_preferred_formats(facts),
+        formats=list_loadable_formats(facts),
         fits=FitsHere(facts),
         progress=progress,
         cancel=cancel,
@@ -103,12 +103,11 @@ def resolve_model(library: Library, settings: Config, facts: Facts, model: str) 
     name = whole_path(model)
     try:
         return Resolved(bundle=library.find(name))
-    except ModelNotFound as missing:
-        try:
-            formats, fits = list_preferred_formats(facts), FitsHere(facts)
-            found = library.look_up(name, formats=formats, fits=fits)
-        except ModelNotFound:
-            raise missing from None
+    except ModelNotFound:
+        if not library.is_pullable(name):
+            raise
+        formats, fits = list_loadable_formats(facts), FitsHere(facts)
+        found = library.look_up(name, formats=formats, fits=fits)
     return Resolved(bundle=_bundle_to_come(settings, found), resolution=found)
 
 
@@ -124,7 +123,7 @@ def _bundle_to_come(settings: Config, found: Resolution) -> Bundle:
     folder = repo.snapshot(repository.commit)
     files = tuple(folder / file.path for file in variant.files)
     return Bundle(
-        name=ModelRef.of_hub(repository.hub_id, variant.label).display,
+        name=ModelRef.of_hub(repository.hub_id, variant.label, repository.branch).display,
         store="hub",
         format=variant.format,
         path=files[0] if variant.format is Format.GGUF else folder,
@@ -134,4 +133,5 @@ def _bundle_to_come(settings: Config, found: Resolution) -> Bundle:
         modified_s=0.0,
         quant=variant.quant,
         hub_id=repository.hub_id,
+        revision=None if repository.branch == MAIN else repository.branch,
     )

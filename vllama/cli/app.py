@@ -114,7 +114,7 @@ def _usage_hint(args: Sequence[str], problem: str) -> str:
     """Suggest the nearest command, or say where the help is."""
     named = next((a for a in args if not a.startswith("-")), "")
     if ALIASES.get(named, named) == "serve" and "unexpected" in problem:
-        return "name the model with --model; arguments for the engine go after --"
+        return "name one model; arguments for the engine go after --"
     if _known(named):
         return f"see 'vllama {named} --help'"
     import difflib

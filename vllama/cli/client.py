@@ -85,7 +85,8 @@ class Client:
         return self._lines("POST", path, body)
 
     def _lines(self, method: str, path: str, body: Mapping[str, object] | None) -> Iterator[Reply]:
-        if body is not None and isinstance(name := body.get("model"), str):
+        is_new = path == "/api/create"  # then the name is not one that could exist
+        if body is not None and not is_new and isinstance(name := body.get("model"), str):
             body = {**body, "model": whole_path(name)}
         content = None if body is None else json.dumps(body, ensure_ascii=False).encode()
         limit_s = min(CONNECT_TIMEOUT_S, self._limit_s or CONNECT_TIMEOUT_S)

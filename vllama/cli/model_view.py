@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    pass
 
 COLUMNS = ("NAME", "ID", "SIZE", "MODIFIED", "FORMAT", "QUANT", "STORE")
 """Ollama's four first: scripts count on them."""
@@ -61,6 +57,7 @@ def _model(shown: Mapping[str, object]) -> list[Row]:
         ("embedding length", info.get(f"{architecture}.embedding_length")),
         ("quantization", details.get("quantization_level")),
         ("requires", shown.get("requires")),
+        ("revision", shown.get("revision")),
         ("template", _mapping(shown.get("vllama")).get("template")),
     ]
     for index, key in ((2, "context_length"), (3, "embedding_length")):
@@ -124,8 +121,8 @@ def _list(value: object) -> list[object]:
     return value if isinstance(value, list) else []
 
 
-def make_rows(models: Sequence[Mapping[str, object]], start: str = "") -> list[tuple[str, ...]]:
-    """Return table rows of entries as in `/api/tags` whose names begin with `start`."""
+def make_rows(models: Sequence[Mapping[str, object]], part: str = "") -> list[tuple[str, ...]]:
+    """Return table rows of entries as in `/api/tags` that have `part` in their names."""
     from vllama.units import format_bytes_decimal
 
     now_s = time.time()
@@ -140,7 +137,7 @@ def make_rows(models: Sequence[Mapping[str, object]], start: str = "") -> list[t
             str(model.get("store") or "-"),
         )
         for model in models
-        if (name := str(model.get("name", ""))).lower().startswith(start)
+        if part in (name := str(model.get("name", ""))).lower()
     ]
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 QUIET_S = 10.0
 STEP_PERCENT = 10
 SUCCESS = "success"
-LASTING = ("chose ", "warning: ")
+LASTING = ("chose ", "licence: ", "using ", "warning: ")
 """How statuses begin that are to be read after the download too."""
 
 

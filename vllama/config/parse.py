@@ -14,6 +14,8 @@ from vllama.config import address
 from vllama.models.settings import UpstreamTraits
 from vllama.units import parse_keep_alive
 
+_HOSTS = ("hf.co/", "huggingface.co/", "www.huggingface.co/", "www.hf.co/")
+
 T = TypeVar("T")
 Parser = Callable[[str], T]
 
@@ -49,12 +51,32 @@ def model(text: str) -> str:
 def whole_path(name: str) -> str:
     """Return a model's name as typed in a shell, with a relative path made absolute.
 
-    The server, for one, may work in another folder.
+    What exists here is a path: a `.gguf` file, a name with a slash, and a folder that holds a
+    model. The server, for one, may work in another folder.
     """
-    is_path = name.startswith(("./", "../", "~/")) or (
-        name.lower().endswith(".gguf") and not name.startswith("hf") and Path(name).is_file()
-    )
-    return str(Path(name).expanduser().absolute()) if is_path else name
+    return str(Path(name).expanduser().absolute()) if _is_path(name) else name
+
+
+def _is_path(name: str) -> bool:
+    if name.startswith(("./", "../", "~/")) or name in (".", ".."):
+        return True
+    if "://" in name or name.lower().startswith(_HOSTS):
+        return False
+    try:
+        here = Path(name)
+        return (here.exists() and "/" in name) or is_gguf(here) or holds_model(here)
+    except (OSError, ValueError):  # too long for a path, or a zero byte in it
+        return False
+
+
+def is_gguf(path: Path) -> bool:
+    """Tell whether this is the path of a GGUF file."""
+    return path.name.lower().endswith(".gguf") and path.is_file()
+
+
+def holds_model(folder: Path) -> bool:
+    """Tell whether a folder has a model's files in it."""
+    return (folder / "config.json").is_file() or any(folder.glob("*.gguf"))
 
 
 def path(text: str) -> Path:

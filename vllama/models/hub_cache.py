@@ -3,9 +3,12 @@
 ::
 
     <cache>/.locks/models--org--name/<etag>.lock
-    <cache>/models--org--name/refs/main                       40-hex commit, no newline
+    <cache>/models--org--name/refs/<branch or tag>            40-hex commit, no newline
                               blobs/<etag>                    (or a link into <cache>/blobs/)
                               snapshots/<commit>/<path>  ->  ../../blobs/<etag>
+
+A commit that was asked for by its number gets a ref of that name from us, so that it stays known as
+one that was pinned.
 
 Paths and links only: no network, no huggingface_hub.
 """
@@ -17,11 +20,13 @@ import os
 import stat
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from vllama.errors import SourceError
 from vllama.models.disk import list_files_below, write_shared
 
+MAIN = "main"
 _PREFIX = "models--"
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
 _TAG = (
@@ -116,9 +121,9 @@ class HubRepo:
             self.blob(etag).replace(place)
             self._moved[etag] = place
 
-    def write_ref(self, branch: str, commit: str) -> None:
-        """Let a branch point at a commit, in one step; raises OSError."""
-        place = self.root / "refs" / branch
+    def write_ref(self, revision: str, commit: str) -> None:
+        """Let a revision's name point at a commit, in one step; raises OSError."""
+        place = self._ref(revision)
         try:
             if place.read_text() == commit:
                 return
@@ -126,28 +131,44 @@ class HubRepo:
             pass
         write_shared(place, commit.encode(), by=self.root)
 
+    def remove_ref(self, revision: str) -> None:
+        """Forget a revision's name; raises OSError."""
+        self._ref(revision).unlink(missing_ok=True)
+
+    def _ref(self, revision: str) -> Path:
+        return self.root.joinpath("refs", *map(_one_name, revision.split("/")))
+
     def snapshots(self) -> list[Path]:
-        """Return the snapshots, those that a ref points at first (`main` before others)."""
-        refs = self._refs()
-
-        def rank(folder: Path) -> tuple[int, float]:
-            position = refs.index(folder.name) if folder.name in refs else len(refs)
-            return position, -folder.stat().st_mtime
-
+        """Return all snapshots: that of `main` first, then the newest."""
+        main = self.revisions().get(MAIN)
         try:
-            folders = [p for p in (self.root / "snapshots").iterdir() if p.is_dir()]
-            return sorted(folders, key=rank)
+            folders = [path for path in (self.root / "snapshots").iterdir() if path.is_dir()]
+            return sorted(folders, key=lambda path: (path.name != main, -path.stat().st_mtime))
         except OSError:  # removed, or at this moment
             return []
 
-    def _refs(self) -> list[str]:
+    def snapshots_of(self, revision: str | None) -> list[Path]:
+        """Return the snapshots that a revision may mean.
+
+        None: that of `main`, then those that nothing points at, such as what was `main` before.
+        """
+        known, snapshots = self.revisions(), self.snapshots()
+        if revision is not None:
+            commit = known.get(revision, revision)
+            return [path for path in snapshots if path.name == commit]
+        others = {commit for name, commit in known.items() if name != MAIN}
+        return [
+            path for path in snapshots if path.name == known.get(MAIN) or path.name not in others
+        ]
+
+    def revisions(self) -> dict[str, str]:
+        """Return the commit of each revision that was fetched by its name."""
         folder = self.root / "refs"
-        try:
-            files = list(list_files_below(folder))
-            files.sort(key=lambda p: (p != folder / "main", str(p)))
-            return [p.read_text().strip() for p in files]
-        except (OSError, UnicodeDecodeError):
-            return []
+        found: dict[str, str] = {}
+        for path in list_files_below(folder):
+            with suppress(OSError, UnicodeDecodeError):
+                found[path.relative_to(folder).as_posix()] = path.read_text().strip()
+        return found
 
 
 def _one_name(name: str) -> str:

@@ -58,9 +58,17 @@ def combine_headers(
     projector: GgufHeader | None = None,
     quant: str | None = None,
 ) -> ModelInfo:
-    """Combine the headers of all shards; the first one carries the key/values."""
+    """Combine the headers of all shards; the first one carries the key/values.
+
+    Raises BadModelFile for one that no engine could load.
+    """
     meta = headers[0].metadata
-    arch = _text(meta, "general.architecture") or "unknown"
+    arch = _text(meta, "general.architecture")
+    if not arch:
+        raise BadModelFile(
+            "cannot use the model: its file does not name an architecture",
+            hint="fetch another file of the model: this one lacks general.architecture",
+        )
     heads = _ints(meta, f"{arch}.attention.head_count", MOST_HEADS)
     layers = _int(meta, f"{arch}.block_count", MOST_LAYERS)
     embedding = _int(meta, f"{arch}.embedding_length")

@@ -85,6 +85,10 @@ class Library:
                 bundles |= {other.lower(): replace(pulled, name=other) for other in shown}
         return sorted(bundles.values(), key=lambda b: (-b.modified_s, b.name))
 
+    def list_asked_names(self, bundle: Bundle) -> Sequence[str]:
+        """Return the names that a model was pulled by, in full and in lower case."""
+        return self._names.list_asked(bundle.name)
+
     def skipped(self) -> tuple[Skipped, ...]:
         """Return the models on this disk that are not listed, with the reasons."""
         stores = [store for store in self._stores if isinstance(store, SkippingStore)]
@@ -236,10 +240,10 @@ class Library:
         if hub is None and ref.kind is Kind.PATH:
             return self.find(ref.text)  # raises: it is not here
         try:
-            found = self._remote.look_up(ref, formats, fits, self._known)
-        except Offline as error:
+            found = self.look_up(name, formats=formats, fits=fits)
+        except Offline:
             if here is None or hub is None:
-                raise self._cut_off(error, hub or ref) from error
+                raise
             progress(PullEvent(status="success"))  # complete, though perhaps not the newest
             return here
         for note in found.notes:
@@ -282,14 +286,23 @@ class Library:
     ) -> Resolution:
         """Decide what a pull from the hub would fetch, and why, without fetching it.
 
-        Raises what `pull` raises, except NotEnoughMemory, which is the resolution's `shortage`; and
-        ModelNotFound for names that have nothing to do with the hub.
+        Raises what `pull` raises, except NotEnoughMemory, which is the resolution's `shortage`.
         """
-        return self._remote.look_up(ModelRef.parse(name), formats, fits, self._known)
+        ref = ModelRef.parse(name)
+        try:
+            return self._remote.look_up(ref, formats, fits, self._known)
+        except Offline as error:
+            raise self._cut_off(error, self.alias(ref) or ref) from error
+
+    def is_pullable(self, name: str) -> bool:
+        """Tell whether a name is one of the hub, or a library's: not a path, not in the cloud."""
+        ref = ModelRef.parse(name)
+        return ref.kind is not Kind.PATH and not is_cloud(ref)
 
     def _known(self, found: Resolution) -> ModelInfo | None:
         """Return the metadata of a form that is on this disk, to save a request to the hub."""
-        ref = ModelRef.of_hub(found.repository.hub_id, found.variant.label)
+        repository = found.repository
+        ref = ModelRef.of_hub(repository.hub_id, found.variant.label, repository.branch)
         bundle = self._in_stores(ref)
         if bundle is None or bundle.format is not found.variant.format:
             return None
@@ -341,7 +354,7 @@ def open_library(settings: ModelsSettings) -> Library:
         FolderStore(settings.folders),
         HfCacheStore(settings.hf_cache_dir),
         LMStudioStore(settings.lmstudio_dirs),
-        PackagedStore(settings.package_dirs),  # last: it answers to a name without its tag
+        PackagedStore(settings.package_dirs),
     )
     if settings.upstreams:
         from vllama.models.stores.upstream import UpstreamStore
@@ -367,7 +380,8 @@ def make_too_large_error(
     """Make the error for a model that is not fetched because it does not fit."""
     hint = shortage.hint
     if not to_load and found.variant.format is Format.GGUF:
-        name = ModelRef.of_hub(found.repository.hub_id, found.variant.label).display
+        repository = found.repository
+        name = ModelRef.of_hub(repository.hub_id, found.variant.label, repository.branch).display
         anyway = f"to fetch it all the same, name the quantisation: vllama pull {name}"
         hint = f"{hint}; or {anyway}" if hint else anyway
     verb = "load" if to_load else "pull"

@@ -9,9 +9,13 @@ See docs/reference/hub.md#file-names-and-quantisations.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import PurePosixPath
 
 UNQUANTISED = frozenset({"F32", "F16", "BF16"})
+UNDONE_BY_NOBODY = frozenset({"aqlm", "awq", "bitsandbytes", "eetq", "exl2", "hqq", "quanto"})
+"""Schemes of safetensors (`quantization_config.quant_method`) that llama.cpp's converter cannot
+undo; FP8, GPTQ, MXFP4 and compressed-tensors it can, in most of their forms."""
 
 
 _TOKEN = (
@@ -65,6 +69,7 @@ _FILE_TYPES: dict[int, str] = {
     39: "NVFP4",
     40: "Q1_0",
 }
+_SAME = {"FP16": "F16", "FP32": "F32", "Q3_K": "Q3_K_M", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M"}
 _GUESSED = 1024  # LLAMA_FTYPE_GUESSED: a flag on top of the number
 
 
@@ -97,12 +102,28 @@ def strip_quant(name: str) -> str:
 
 
 def is_same_quant(one: str | None, other: str | None) -> bool:
-    """Tell whether two quantisations are one: `FP16` is how some write `F16`."""
+    """Tell whether two quantisations are one: `F16` is also written `FP16`.
+
+    `Q4_K` is llama.cpp's other name of `Q4_K_M`, and so on (tools/quantize/quantize.cpp).
+    """
     return one is not None and other is not None and _plain(one) == _plain(other)
 
 
 def _plain(quant: str) -> str:
-    return quant.upper().replace("FP", "F") if quant.upper() in ("FP16", "FP32") else quant.upper()
+    return _SAME.get(quant.upper(), quant.upper())
+
+
+def read_scheme(config: Mapping[str, object]) -> str | None:
+    """Return how safetensors are quantised, by their `config.json`: `AWQ`, `MLX4`; None: not.
+
+    mlx-lm writes `quantization` with a group size, all others `quantization_config`.
+    """
+    scheme = config.get("quantization_config") or config.get("quantization")
+    if not isinstance(scheme, dict):
+        return None
+    if "group_size" in scheme and "quant_method" not in scheme:
+        return f"MLX{scheme.get('bits') or ''}"
+    return str(scheme.get("quant_method") or "quantized").upper()
 
 
 def get_file_type_name(number: object) -> str | None:

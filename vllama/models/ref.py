@@ -3,10 +3,11 @@
 Grammar (Ollama, types/model/name.go; the hub forms are llama.cpp's and ours)::
 
     name  = [scheme "://"] [host "/"] [namespace "/"] model [":" tag]
-    hub   = namespace "/" repo [":" quant]            two segments without a host
-          | ("hf.co" | "huggingface.co") "/" namespace "/" repo [":" quant]
-          | "hf://" namespace "/" repo [":" quant | "/" file ".gguf"]
-          | "https://" hub host "/" namespace "/" repo ["/blob/main/" file]
+    hub   = namespace "/" repo [at] [":" quant]       two segments without a host
+          | ("hf.co" | "huggingface.co") "/" namespace "/" repo [at] [":" quant]
+          | "hf://" namespace "/" repo [at] [":" quant | "/" file ".gguf"]
+          | "https://" hub host "/" namespace "/" repo ["/blob/" revision "/" file]
+    at    = "@" revision                              a branch, a tag or a commit of the repository
     ollama = "ollama://" [namespace "/"] model [":" tag]      Ollama's registry
     path  = "/…" | "./…" | "../…" | "~/…" | "file://…"
 
@@ -14,8 +15,9 @@ Pure: names come over the network too, and a name must not mean one thing where 
 another where it does not. A bare `x.gguf` typed in a shell is made whole before (`config.parse`).
 
 Limits: host 350, namespace 80 (no dot), model and tag 80 characters; hub repositories and tags
-(a tag may be a file's name) 96 and 255. White space around the name is ignored, case does not
-matter, the tag defaults to `latest`. Must not know stores or sources.
+(a tag may be a file's name) 96 and 255, revisions 200. White space around the name is ignored, and
+case does not matter, except in a revision. The tag defaults to `latest`. Must not know stores or
+sources.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import re
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
+from urllib.parse import unquote
 
 from vllama.errors import InvalidModelRef, VllamaError
 from vllama.models.quant import parse_quant_tag
@@ -42,6 +45,8 @@ _MODEL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}")
 _REPO = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}")
 _HUB_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}")
+_REVISION = re.compile(r"(?!.*(?:\.\.|//|/$|\.lock$))\w[\w./+-]{0,199}", re.ASCII)
+_MAIN = "main"
 _WEB_PAGE = re.compile(r"([^/]+/[^/]+/[^/]+)/(?:tree|blob|resolve)/([^/]+)(?:/(.*))?")
 _HUB_FILE = re.compile(
     r"((?:(?:www\.)?(?:hf|huggingface)\.co/)?[^/]+/[^/]+)/(?:.*/)?([^/:]+\.gguf)", re.IGNORECASE
@@ -66,7 +71,8 @@ class ModelRef:
     """A parsed model name; make one with `ModelRef.parse`.
 
     `model` is the repository's name for the hub and the display name's stem for a path.
-    `host` is None where the user gave none. `tag` is `latest` where none was given.
+    `host` is None where the user gave none. `tag` is `latest` where none was given. `revision` is a
+    branch, tag or commit of a hub repository; None means the branch main.
     """
 
     kind: Kind
@@ -76,6 +82,7 @@ class ModelRef:
     namespace: str | None = None
     host: str | None = None
     path: Path | None = None
+    revision: str | None = None
 
     @classmethod
     def parse(cls, text: str) -> ModelRef:
@@ -102,23 +109,30 @@ class ModelRef:
         return cls(kind=Kind.PATH, text=text or str(path), model=path_stem(full), path=full)
 
     @classmethod
-    def of_hub(cls, hub_id: str, tag: str = DEFAULT_TAG) -> ModelRef:
+    def of_hub(cls, hub_id: str, tag: str = DEFAULT_TAG, revision: str | None = None) -> ModelRef:
         """Make the reference of a hub repository `org/repo` (or an old one without `org`)."""
+        revision = None if revision == _MAIN else revision
         namespace, _, repo = hub_id.rpartition("/")
         if not namespace:  # the oldest repositories (`gpt2`) have none: named like a library's
             return cls(kind=Kind.LIBRARY, text=f"{repo}:{tag}", model=repo, tag=tag)
-        name = f"{HUB_HOST}/{hub_id}:{tag}"
+        at = f"@{revision}" if revision else ""
         return cls(
-            kind=Kind.HUB, text=name, model=repo, tag=tag, namespace=namespace, host=HUB_HOST
+            kind=Kind.HUB,
+            text=f"{HUB_HOST}/{hub_id}{at}:{tag}",
+            model=repo,
+            tag=tag,
+            namespace=namespace,
+            host=HUB_HOST,
+            revision=revision,
         )
 
     @classmethod
     def _of_name(cls, text: str) -> ModelRef:
         scheme, rest = _split_scheme(text)
         rest = _strip_origin(rest)
-        if "@" in rest:
-            raise _invalid("leave the @digest or @revision out and name a tag instead")
-        rest, file_tag = _strip_web_page(rest)
+        rest, revision = _split_revision(rest, before_path=scheme in _HUB_SCHEMES)
+        rest, file_tag, branch = _strip_web_page(rest)
+        revision = revision or branch
         if scheme in _HUB_SCHEMES and (file := _HUB_FILE.fullmatch(rest)):
             rest, file_tag = file.groups()
         rest = rest.rstrip("/") if scheme else rest
@@ -128,15 +142,17 @@ class ModelRef:
         if scheme == "ollama":
             short = len(segments) < 3  # without a host it is Ollama's own registry's
             padding = [DEFAULT_HOST, DEFAULT_NAMESPACE][: 3 - len(segments)] if short else []
-            return cls._of_library_segments(text, [*padding, *segments], tag)
+            return cls._of_library_segments(text, [*padding, *segments], tag, revision)
         if scheme in _HUB_SCHEMES:
             segments = segments if segments[0].lower() in HUB_HOSTS else [HUB_HOST, *segments]
         if segments[0].lower() in HUB_HOSTS or (len(segments) == 2 and scheme is None):
-            return cls._of_hub_segments(text, segments, tag)
-        return cls._of_library_segments(text, segments, tag)
+            return cls._of_hub_segments(text, segments, tag, revision)
+        return cls._of_library_segments(text, segments, tag, revision)
 
     @classmethod
-    def _of_hub_segments(cls, text: str, segments: list[str], tag: str) -> ModelRef:
+    def _of_hub_segments(
+        cls, text: str, segments: list[str], tag: str, revision: str | None
+    ) -> ModelRef:
         host = HUB_HOST if len(segments) != 2 or segments[0].lower() in HUB_HOSTS else None
         parts = segments[1:] if host else segments
         if len(parts) != 2:
@@ -148,10 +164,22 @@ class ModelRef:
         _check(_NAMESPACE, namespace)
         _check(_REPO, repo)
         _check(_HUB_TAG, tag)
-        return cls(kind=Kind.HUB, text=text, model=repo, tag=tag, namespace=namespace, host=host)
+        return cls(
+            kind=Kind.HUB,
+            text=text,
+            model=repo,
+            tag=tag,
+            namespace=namespace,
+            host=host,
+            revision=None if revision == _MAIN else revision,
+        )
 
     @classmethod
-    def _of_library_segments(cls, text: str, segments: list[str], tag: str) -> ModelRef:
+    def _of_library_segments(
+        cls, text: str, segments: list[str], tag: str, revision: str | None
+    ) -> ModelRef:
+        if revision is not None:
+            raise _invalid("only a model of the hub has revisions: name it org/repo@revision")
         if len(segments) > 3:
             raise _invalid(_SHORT_TYPES)
         model = segments[-1]
@@ -184,12 +212,12 @@ class ModelRef:
 
     @property
     def canonical(self) -> str:
-        """The full name in lower case (a path keeps its case): equal for equal models."""
+        """The full name, equal for equal models: in lower case, but for a path or a revision."""
         match self.kind:
             case Kind.PATH:
                 return str(self.path)
             case Kind.HUB:
-                return f"{HUB_HOST}/{self.hub_id}:{self.tag}".lower()
+                return f"{HUB_HOST}/{self.hub_id}".lower() + f"{self._at}:{self.tag.lower()}"
             case Kind.LIBRARY:
                 return self._as_library().lower()
 
@@ -199,7 +227,7 @@ class ModelRef:
 
         `user/model` without a host is a hub repository, or a namespaced local name of Ollama's.
         """
-        if self.kind is Kind.HUB and self.host is None:
+        if self.kind is Kind.HUB and self.host is None and self.revision is None:
             return (self._as_library().lower(), self.canonical)
         return (self.canonical,)
 
@@ -212,7 +240,7 @@ class ModelRef:
             case Kind.HUB:
                 tag = self.tag.upper() if parse_quant_tag(self.tag) else self.tag
                 tag = DEFAULT_TAG if not self.has_tag else tag
-                return f"{HUB_HOST}/{self.hub_id}:{tag}"
+                return f"{HUB_HOST}/{self.hub_id}{self._at}:{tag}"
             case Kind.LIBRARY:
                 host = self.host or DEFAULT_HOST
                 namespace = self.namespace or DEFAULT_NAMESPACE
@@ -221,6 +249,10 @@ class ModelRef:
                 if namespace.lower() != DEFAULT_NAMESPACE:
                     return f"{namespace}/{self.model}:{self.tag}"
                 return f"{self.model}:{self.tag}"
+
+    @property
+    def _at(self) -> str:
+        return f"@{self.revision}" if self.revision else ""
 
     def _as_library(self) -> str:
         host, namespace = self.host or DEFAULT_HOST, self.namespace or DEFAULT_NAMESPACE
@@ -260,15 +292,34 @@ def _split_scheme(text: str) -> tuple[str | None, str]:
     return scheme, rest
 
 
-def _strip_web_page(rest: str) -> tuple[str, str | None]:
-    """Reduce an address copied from the hub's file browser to the repository and the file."""
+def _split_revision(rest: str, *, before_path: bool) -> tuple[str, str | None]:
+    """Take the revision out of `org/repo@revision:tag`, or of `org/repo:tag@revision`.
+
+    `before_path`: a file's path may follow it, so a slash in it is written %2F.
+    """
+    name, at, after = rest.partition("@")
+    if not at:
+        return rest, None
+    if before_path:
+        after, slash, path = after.partition("/")
+        name, after = f"{name}{slash}{path}", unquote(after)
+    revision, colon, tag = after.partition(":")
+    if revision.lower() == "sha256":
+        raise _invalid("leave the @digest out and name a tag instead")
+    if _REVISION.fullmatch(revision) is None:
+        raise _invalid(f"check the revision {revision!r}: name a branch, a tag or a commit")
+    return f"{name}{colon}{tag}", revision
+
+
+def _strip_web_page(rest: str) -> tuple[str, str | None, str | None]:
+    """Reduce an address of the hub's file browser to the repository; return file and branch too."""
     match = _WEB_PAGE.fullmatch(rest)
     if match is None or match.group(1).split("/")[0].lower() not in HUB_HOSTS:
-        return rest, None
-    branch, file = match.group(2), match.group(3)
-    if branch != "main":
-        raise _invalid(f"take the address of the branch main, not that of {branch!r}")
-    return match.group(1), file.rsplit("/", 1)[-1] if file else None
+        return rest, None, None
+    branch, file = unquote(match.group(2)), match.group(3)
+    if _REVISION.fullmatch(branch) is None:
+        raise _invalid(f"check the revision {branch!r}: name a branch, a tag or a commit")
+    return match.group(1), file.rsplit("/", 1)[-1] if file else None, branch
 
 
 def _strip_origin(rest: str) -> str:

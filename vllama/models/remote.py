@@ -5,15 +5,16 @@ Decides what a name stands for there, reads its metadata, and fetches it. Blocki
 
 from __future__ import annotations
 
+import difflib
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vllama.errors import ModelNotFound
-from vllama.models.aliases import find_hub_alias
+from vllama.models.aliases import find_hub_alias, list_families, list_tags
 from vllama.models.ollama.layout import OllamaModels, RegistryTarget
-from vllama.models.ref import Kind, ModelRef
+from vllama.models.ref import DEFAULT_TAG, Kind, ModelRef
 from vllama.models.settings import ModelsSettings
 from vllama.models.stores.hf_cache import HfCacheStore
 from vllama.models.stores.ollama import OllamaStore
@@ -90,7 +91,7 @@ class Remote:
         repository, variant = found.repository, found.variant
         fetcher = Fetcher(self._open_source(), self._settings, free_space=self._free_space)
         fetcher.fetch(repository, variant, progress, cancel)
-        wanted = ModelRef.of_hub(repository.hub_id, variant.label)
+        wanted = ModelRef.of_hub(repository.hub_id, variant.label, repository.branch)
         for bundle in HfCacheStore(self._settings.hf_cache_dir).in_repository(repository.hub_id):
             if wanted.means(bundle.name) and bundle.format is variant.format:
                 return bundle
@@ -129,9 +130,16 @@ def make_removed_error(name: str) -> ModelNotFound:
 
 def make_no_repository_error(ref: ModelRef) -> ModelNotFound:
     """Make the error for a name that stands for nothing on the hub."""
-    return ModelNotFound(
-        ref.display,
-        message=f"cannot pull '{ref.display}': no repository on the hub is known for it",
-        hint="name one: vllama pull hf.co/org/repo[:QUANT], or take it from Ollama's registry: "
-        f"vllama pull ollama://{ref.display}",
+    message = f"cannot find '{ref.display}': no repository on the hub is known for it"
+    elsewhere = (
+        "name a repository: vllama pull hf.co/org/repo[:QUANT], or take it from Ollama's registry: "
+        f"vllama pull ollama://{ref.display}"
     )
+    if tags := list_tags(ref.model):
+        known = ", ".join(f"{ref.model}:{tag}" for tag in tags if tag != DEFAULT_TAG)
+        return ModelNotFound(
+            ref.display, message=message, hint=f"take one of: {known}; or {elsewhere}"
+        )
+    near = difflib.get_close_matches(ref.model.lower(), list_families(), n=3, cutoff=0.7)
+    meant = f"did you mean {' or '.join(near)}? Otherwise " if near else ""
+    return ModelNotFound(ref.display, message=message, hint=f"{meant}{elsewhere}")

@@ -31,7 +31,9 @@ from vllama.models.limits import (
     decode_json,
     read_limited,
 )
+from vllama.models.quant import read_scheme
 from vllama.models.types import Capability, ModelInfo
+from vllama.models.variants import choose_weights
 
 _MAX_HEADER = 32 * 1024 * 1024  # the largest real ones have some 2 MB
 _MAX_TOKENIZER = 64 * 1024 * 1024
@@ -155,12 +157,12 @@ def _is_possible(entry: _Entry) -> bool:
 
 
 def list_weight_files(folder: Path) -> tuple[Path, ...]:
-    """Return the weight files of a folder: those of the index, else all `*.safetensors`."""
+    """Return the weight files of a folder: those of the index, else `variants.choose_weights`."""
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         return tuple(folder / name for name in sorted(_indexed(index)))
-    files = sorted(folder.glob("*.safetensors"))
-    return tuple(path for path in files if not path.name.startswith("consolidated"))
+    names = (path.name for path in folder.glob("*.safetensors"))
+    return tuple(folder / name for name in choose_weights(names))
 
 
 def _indexed(index: Path) -> set[str]:
@@ -215,11 +217,8 @@ def _weights(folder: Path, bits: int | None) -> tuple[int, int, Counter[str]]:
 
 
 def _quant(config: Mapping[str, object], dtypes: Counter[str]) -> str:
-    scheme = config.get("quantization_config") or config.get("quantization")
-    if isinstance(scheme, dict) and "group_size" in scheme and "quant_method" not in scheme:
-        return f"MLX{scheme.get('bits') or ''}"
-    if isinstance(scheme, dict):
-        return str(scheme.get("quant_method") or "quantized").upper()
+    if scheme := read_scheme(config):
+        return scheme
     common = dtypes.most_common(1)[0][0] if dtypes else "unknown"
     return _QUANT_NAMES.get(common, common)
 

@@ -131,6 +131,7 @@ class Bundle:
     Modelfile) makes the prompts in the place of the one in the model's file.
     `base` is the name of the model that a created one was made from. `upstream` is set for the
     models of servers that run already.
+    `revision` is the branch, tag or commit of `hub_id` that was asked for, None: main.
     `key` tells whether two names are one model: equal keys share one engine process.
     """
 
@@ -148,6 +149,7 @@ class Bundle:
     system: str | None = None
     license: str | None = None
     hub_id: str | None = None
+    revision: str | None = None
     base: str | None = None
     template: str | None = None
     messages: tuple[Mapping[str, object], ...] = ()

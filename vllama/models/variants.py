@@ -10,10 +10,12 @@ import fnmatch
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import PurePosixPath
 
 from vllama.models.quant import PREFERRED, find_quant, get_bit_width, is_same_quant, parse_quant_tag
 
+_MOST_MISSING = 100
 _SHARD = re.compile(r"(?P<stem>.*)-(?P<index>\d{5})-of-(?P<count>00\d{3})(?P<suffix>\.[A-Za-z]+)")
 _NO_MODEL = ("mmproj", "imatrix", "-vocab")
 _DRAFTS = ("mtp-", "eagle3-", "dflash-", "dspark-")  # draft models for speculative decoding
@@ -21,9 +23,19 @@ _PROJECTOR_QUANTS = ("F16", "BF16", "F32")
 _PIECE = re.compile(r"\.gguf[.-](?:part[-_]?\d|split-[a-z])", re.IGNORECASE)
 _LORA = re.compile(r"(?:^|[-_.])lora(?:[-_.]|$)")
 
-# what vLLM and transformers read; `consolidated*` and `original/*` would double the download
-_WANTED = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.tiktoken", "*.py")
-_UNWANTED = ("original/*", "consolidated*.safetensors", "onnx/*", "openvino/*")
+# what vLLM and transformers read besides the weights
+_WANTED = ("*.json", "*.model", "*.txt", "*.jinja", "*.tiktoken", "*.py")
+_UNWANTED = ("original/*", "onnx/*", "openvino/*", "checkpoint-*/*")
+_INDEX = "model.safetensors.index.json"
+_WHOLE = "model.safetensors"
+_WEIGHTS = re.compile(r"model(-\d+-of-\d+)?\.safetensors")
+_NUMBERED = re.compile(r"(?P<stem>.*)-(?P<index>\d{1,6})-of-(?P<count>\d{1,6})\.safetensors")
+_OTHER_WEIGHTS = re.compile(r"(?:consolidated|adapter_model|optimizer|training_args)\b.*")
+_MODULE = re.compile(r"\d+_\w+/model\.safetensors")  # of sentence-transformers: `2_Dense`
+_TOKENIZER = re.compile(
+    r"(?!tokenizer_config\.json$)(?:.*tokeni[sz]er.*|tokenization_.*\.py|tekken\.json|vocab\..*"
+    r"|merges\.txt|.*\.(?:tiktoken|model|vocab|spm))"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +163,9 @@ def choose_group(groups: Sequence[GgufGroup], tag: str | None) -> GgufGroup | No
             for group in groups:
                 if group.quant == quant:
                     return group
+            for group in groups:
+                if is_same_quant(group.quant, quant):
+                    return group
             found = _by_piece(groups, quant)
             if found is not None:
                 return found
@@ -199,13 +214,57 @@ def choose_projector(model: str, projectors: Sequence[str]) -> str | None:
 def choose_safetensors_files(paths: Iterable[str]) -> tuple[str, ...]:
     """Return the files to fetch for a safetensors model; empty where there is none.
 
-    The root folder's weights and everything small that a server may read.
+    Its weights (`choose_weights`) and everything small that a server may read.
     """
-    wanted = tuple(
+    present = sorted(paths)
+    weights = choose_weights(present)
+    wanted = [
         path
-        for path in sorted(paths)
+        for path in present
         if any(fnmatch.fnmatchcase(path, pattern) for pattern in _WANTED)
         and not any(fnmatch.fnmatchcase(path, pattern) for pattern in _UNWANTED)
+    ]
+    return tuple(sorted({*weights, *wanted})) if weights and "config.json" in wanted else ()
+
+
+def choose_weights(paths: Iterable[str]) -> tuple[str, ...]:
+    """Return the weights of a safetensors model among a repository's files.
+
+    Those that transformers loads: `model.safetensors`, or its shards where there is an index of
+    them (both together would be loaded twice). Other number formats (`model.fp32.safetensors`),
+    other formats (`consolidated…`), adapters, and copies in folders, such as checkpoints of a
+    training, are not the model's; the modules of sentence-transformers are. A repository that
+    names its weights in a way of its own is taken at its word: all in the root folder.
+    """
+    present = sorted(paths)
+    root = [path for path in present if "/" not in path and path.endswith(".safetensors")]
+    usual = [path for path in root if _WEIGHTS.fullmatch(path)]
+    shards = [path for path in usual if path != _WHOLE]
+    if shards and _WHOLE in usual:
+        usual = shards if _INDEX in present else [_WHOLE]
+    chosen = usual or [path for path in root if not _OTHER_WEIGHTS.match(path)]
+    modules = [path for path in present if _MODULE.fullmatch(path)]
+    return (*chosen, *modules) if chosen else ()
+
+
+def find_missing_weights(paths: Iterable[str]) -> tuple[str, ...]:
+    """Return the shards that a safetensors model lacks, by the numbers in the names of the others.
+
+    Most publishers count from 1, some from 0, and of those some up to the count itself.
+    """
+    groups: dict[tuple[str, str], set[int]] = {}
+    for path in choose_weights(paths):
+        if match := _NUMBERED.fullmatch(path):
+            groups.setdefault((match["stem"], match["count"]), set()).add(int(match["index"]))
+    missing = (
+        f"{stem}-{number:05d}-of-{count}.safetensors"
+        for (stem, count), numbers in groups.items()
+        for number in range(0 if 0 in numbers else 1, int(count) + (0 not in numbers))
+        if number not in numbers
     )
-    has_weights = any("/" not in path and path.endswith(".safetensors") for path in wanted)
-    return wanted if has_weights and "config.json" in wanted else ()
+    return tuple(islice(missing, _MOST_MISSING))  # the count is only what a name says
+
+
+def has_tokenizer(names: Iterable[str]) -> bool:
+    """Tell whether one of the files in a model's folder may be its tokenizer."""
+    return any(_TOKENIZER.fullmatch(name) for name in names)

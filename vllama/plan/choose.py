@@ -89,12 +89,32 @@ def choose_engine(
                 reason="; ".join([reason, *others, *better]),
             )
     for engine, reason, lack in (*passed, *unable)[:1]:
+        if format_ and not found.installations[engine.name].offloads:
+            better += list_better_for_gpu(facts, format_)
         return Choice(
             engine=engine.name,
             installation=found.installations[engine.name],
             reason="; ".join([reason, f"it {lack}", *better]),
         )
     raise make_nothing_found_error(facts, format_)
+
+
+def list_better_for_gpu(facts: Facts, format_: Format) -> list[str]:
+    """Return the engines that would use the GPU of this machine if the model were fetched anew.
+
+    They can be installed, and read another format than `format_`.
+    """
+    if not facts.platform.accelerators or facts.preferences.gpu_layers == 0:
+        return []
+    absent = facts.found.missing
+    return [
+        f"{engine.title} would be the choice here ({reason}), but {absent[engine.name].reason}: "
+        f"{write_advice(facts, absent[engine.name])}, then pull the model's {engine.formats[0]}"
+        for engine, _, reason in rank_engines(facts)
+        if engine.name in absent
+        and format_ not in engine.formats
+        and list_obtainable(facts, absent[engine.name])
+    ][:1]
 
 
 def describe_size(bundle: Bundle, info: ModelInfo, estimate: Estimate) -> str:
@@ -193,20 +213,17 @@ def describe_offer(facts: Facts, absent: Missing) -> str:
     return f"{format_install_command(engine.name)} ({reason}; {', '.join(filter(None, takes))})"
 
 
-def list_preferred_formats(facts: Facts) -> tuple[Format, ...]:
-    """Return the formats to download, best first; GGUF if no engine is there at all."""
+def list_loadable_formats(facts: Facts) -> tuple[Format, ...]:
+    """Return the formats to download, best first: those that an installed engine reads.
+
+    GGUF if no engine is there at all.
+    """
     try:
         choice = choose_engine(facts)
     except NoPlan:
         return (Format.GGUF,)
-    first = facts.found.engines[choice.engine].formats
-    return (*first, *(item for item in FETCHED if item not in first))
-
-
-def list_loadable_formats(facts: Facts) -> tuple[Format, ...]:
-    """Return those of `list_preferred_formats` that an installed engine reads; all if none is."""
-    formats = list_preferred_formats(facts)
-    return tuple(item for item in formats if reads(facts, item)) or formats
+    first = tuple(facts.found.engines[choice.engine].formats)
+    return (*first, *(item for item in FETCHED if item not in first and reads(facts, item)))
 
 
 def reads(facts: Facts, format_: Format) -> bool:

@@ -39,7 +39,7 @@ def make_estimate(
     if format_ is Format.REMOTE:  # it runs already, with the context it has
         wanted, asked = info.context_length or UNKNOWN_CONTEXT, False
     else:
-        wanted, asked = wanted_context(facts, need)
+        wanted, asked = wanted_context(facts, need, on_gpu=on_gpu)
     if not asked and facts.relief.context_length:
         wanted = min(wanted, facts.relief.context_length)
     if info.context_length and wanted > info.context_length:
@@ -228,13 +228,13 @@ def layers(
     return asked, f"{asked} layers on {where}, as asked for"
 
 
-def wanted_context(facts: Facts, need: Need) -> tuple[int, bool]:
+def wanted_context(facts: Facts, need: Need, *, on_gpu: bool) -> tuple[int, bool]:
     """Return the context to load with, and whether somebody asked for that much.
 
     A request can only raise it: one that wants less is served by more, and a model loaded with
     a tiny context would be loaded again for everybody else.
     """
-    automatic = choose_default_context(gpu_bytes(facts.platform))
+    automatic = choose_default_context(gpu_bytes(facts.platform) if on_gpu else 0)
     own = facts.preferences.context_length
     if not need.context_length:
         return own or automatic, bool(own)

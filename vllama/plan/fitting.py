@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from vllama.errors import NoPlan
@@ -10,6 +11,7 @@ from vllama.models.types import Format, ModelInfo
 from vllama.plan.choose import choose_engine
 from vllama.plan.estimate import make_estimate
 from vllama.plan.fit import GIB, SENSIBLE_CONTEXT
+from vllama.plan.refuse import explain_no_tokenizer
 from vllama.plan.types import Facts, Need
 
 
@@ -29,6 +31,16 @@ class FitsHere:
         bound = size_bytes + int(contexts * (size_bytes + 2 * GIB)) + 2 * GIB
         fit = self.judge(ModelInfo(architecture="unknown", weights_bytes=bound), format_)
         return fit is not None and fit.fits
+
+    def refuses(self, info: ModelInfo, format_: Format, paths: Sequence[str]) -> str | None:
+        """Ask the engine that would be chosen."""
+        facts = self.facts
+        try:
+            choice = choose_engine(facts, format_, None, info)
+        except NoPlan:
+            return None
+        engine = facts.found.engines[choice.engine]
+        return engine.refuses(facts.platform, info) or explain_no_tokenizer(facts, format_, paths)
 
     def judge(
         self, info: ModelInfo, format_: Format, context_length: int | None = None

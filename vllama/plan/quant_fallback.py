@@ -27,7 +27,8 @@ def list_other_forms(bundle: Bundle, models: Sequence[Bundle]) -> tuple[Bundle, 
     def family(one: Bundle) -> tuple[str, str] | None:
         if one.format is not Format.GGUF or one.adapters or one.path.suffix != ".gguf":
             return None
-        return one.hub_id or str(one.path.parent), strip_quant(get_stem(one.path.name))
+        place = f"{one.hub_id}@{one.revision}" if one.hub_id else str(one.path.parent)
+        return place, strip_quant(get_stem(one.path.name))
 
     wanted = family(bundle)
     found = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from vllama.engines.argv import has_flag
 from vllama.engines.base import Engine, Mode
 from vllama.engines.capabilities import Adapting
@@ -10,8 +12,12 @@ from vllama.errors import BadModelFile, ConfigError, InvalidModelRef, NoPlan, No
 from vllama.models.aliases import find_hub_alias
 from vllama.models.ref import ModelRef
 from vllama.models.types import Bundle, Format, ModelInfo
+from vllama.models.variants import has_tokenizer
 from vllama.plan.estimate import find_fitting_context
 from vllama.plan.types import Choice, Estimate, Facts, Need
+
+CONFIG = "config.json"
+"""The file that makes a folder a model's; other bundles hold all that their engine needs."""
 
 
 def find_refusal(engine: Engine, facts: Facts, info: ModelInfo | None, mode: Mode) -> str | None:
@@ -30,8 +36,24 @@ def refuse_by_engine(
         if need.mode not in engine.modes:
             raise NoPlan(said, hint="use another engine (docs/guide/engines.md says which can)")
         raise BadModelFile(said, hint=instead(facts, bundle, info, need.mode))
+    names = [path.name for path in bundle.files]
+    if CONFIG in names and (why := explain_no_tokenizer(facts, bundle.format, names)):
+        raise BadModelFile(
+            f"cannot serve '{bundle.name}' with {engine.title}: {why}",
+            hint="add the tokenizer's files of the model that it was made from, or name one: "
+            "-- --tokenizer ORG/REPO",
+        )
     refuse_adapters(bundle, engine)
     refuse_port(facts)
+
+
+def explain_no_tokenizer(facts: Facts, format_: Format, paths: Sequence[str]) -> str | None:
+    """Return why files without a tokenizer cannot be served; a GGUF has its own inside."""
+    if format_ is not Format.SAFETENSORS or has_tokenizer(paths):
+        return None
+    if has_flag(facts.preferences.extra_args, "--tokenizer"):
+        return None
+    return "there is no tokenizer among its files (tokenizer.json, tokenizer.model …)"
 
 
 def instead(facts: Facts, bundle: Bundle, info: ModelInfo, mode: Mode) -> str:

@@ -12,7 +12,7 @@ from vllama.errors import ModelNotFound, NoPlan, SourceError
 from vllama.http.request import Request
 from vllama.models.ref import DEFAULT_HOST, HUB_HOSTS, ModelRef
 from vllama.models.types import Bundle, PullEvent
-from vllama.plan.choose import list_preferred_formats
+from vllama.plan.choose import list_loadable_formats
 from vllama.plan.fitting import FitsHere
 from vllama.routes.inference import unless_gone
 
@@ -55,7 +55,7 @@ async def stream_pull(
         asyncio.to_thread(
             gateway.catalog.library.pull,
             name,
-            formats=list_preferred_formats(gateway.facts),
+            formats=list_loadable_formats(gateway.facts),
             progress=report,
             cancel=cancel,
             insecure=insecure,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.facts import CPU, GIB, H100, INFO, LLAMA_CPP_HERE, VLLM_HERE, facts
-from vllama.errors import BadModelFile, Offline, SourceError
+from vllama.errors import BadModelFile, Offline, SourceError, VllamaError
 from vllama.models.resolve.candidates import Candidate
 from vllama.models.resolve.memory_fit import choose_fitting
 from vllama.models.resolve.search import Resolution
@@ -181,15 +181,18 @@ def test_the_end_of_the_search_is_no_error_of_its_own() -> None:
 
 def test_a_header_that_cannot_be_read_leaves_the_size() -> None:
     def broken(_: Resolution) -> ModelInfo:
-        raise BadModelFile("no GGUF")
+        raise SourceError("no ranges")
 
     assert choose(4.0, read=broken).variant.quant == "Q3_K_M"
 
-    def offline(_: Resolution) -> ModelInfo:
-        raise Offline("no hub")
 
-    with pytest.raises(Offline):
-        choose(4.0, read=offline)
+@pytest.mark.parametrize("error", [Offline("no hub"), BadModelFile("no GGUF")])
+def test_a_file_that_is_no_model_is_not_chosen(error: VllamaError) -> None:
+    def read(_: Resolution) -> ModelInfo:
+        raise error
+
+    with pytest.raises(type(error)):
+        choose(4.0, read=read)
 
 
 def test_without_an_engine_memory_decides_nothing() -> None:
@@ -199,7 +202,8 @@ def test_without_an_engine_memory_decides_nothing() -> None:
 def test_quantised_safetensors_only_where_only_they_fit() -> None:
     def whole(name: str, gib: float, quant: str | None = None) -> Resolution:
         file = SourceFile(path="model.safetensors", size_bytes=int(gib * GIB))
-        variant = Variant(format=Format.SAFETENSORS, quant=quant, files=(file,))
+        tokenizer = SourceFile(path="tokenizer.json", size_bytes=0)
+        variant = Variant(format=Format.SAFETENSORS, quant=quant, files=(file, tokenizer))
         repo = Repository(hub_id=name, commit="c", variants=(variant,))
         one = Candidate(
             hub_id=name, found="", reason="", quant=quant, variant=variant, repository=repo

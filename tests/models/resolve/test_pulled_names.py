@@ -48,7 +48,7 @@ def test_a_library_name(opened: Callable[..., Library], events: Events) -> None:
     assert "vllama pull llama3.2" in str(caught.value.hint)
     pulled = library.pull("Llama3.2", formats=GGUF, progress=events)
     assert (pulled.name, pulled.hub_id, pulled.quant) == ("Llama3.2:latest", FORM, "Q4_K_M")
-    assert f"{BASE}: using {FORM}" in events.statuses
+    assert f"using {FORM} for {BASE}" in events.statuses
     assert any("is gated" in status for status in events.statuses)
     # another process, without a hub
     later = opened(offline=True)

@@ -117,7 +117,7 @@ def test_order_of_quantisers(
         add_child(hub, f"{who}/Rocket-3B-Instruct-GGUF", downloads=100 - place)
     found = choose(source, BASE, GGUF)
     assert taken(found) == (f"{first}/Rocket-3B-Instruct-GGUF", "Q4_K_M")
-    assert found.notes == (f"{BASE}: using {first}/Rocket-3B-Instruct-GGUF",)
+    assert found.notes == (f"using {first}/Rocket-3B-Instruct-GGUF for {BASE}",)
     assert sum(c.taken for c in found.candidates) == 1
     for who in children:
         hub_id = f"{who}/Rocket-3B-Instruct-GGUF"
@@ -359,8 +359,9 @@ def test_a_free_form_of_a_gated_model(hub: StandInHub, source: HuggingFace) -> N
     assert found.repository.hub_id == "unsloth/Rocket-3B-Instruct-GGUF"
     assert "licence must be accepted" in why(found, "Acme/Rocket-3B-Instruct-GGUF")
     assert found.notes[1] == (
-        f"{BASE} is gated, unsloth/Rocket-3B-Instruct-GGUF is not; "
-        "the model's licence (rocket3) applies all the same"
+        f"licence: {BASE} is gated, unsloth/Rocket-3B-Instruct-GGUF is not; "
+        "the model's licence (rocket3) applies all the same: "
+        f"https://huggingface.co/{BASE}"
     )
 
 
@@ -574,7 +575,11 @@ def test_what_else_could_be_taken_is_looked_for_when_asked(
     search = iterate_resolutions(source, ModelRef.parse(BASE), (ST, GGUF))
     assert next(search).repository.hub_id == BASE
     hub.settle()
-    assert len(hub.log) == 1  # nothing but the repository itself
+    # nothing but the repository itself, and the index of its weights
+    assert {entry.path.partition("?")[0].rpartition("/")[2] for entry in hub.log} == {
+        "Rocket-3B-Instruct",
+        "model.safetensors.index.json",
+    }
     rest = [found.repository.hub_id for found in search]
     assert rest == [
         f"{BASE}-FP8",

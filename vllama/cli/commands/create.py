@@ -105,15 +105,13 @@ def _text(file: Path) -> str:
 
 def _located(text: str, folder: Path) -> str:
     """Return a file's path, relative to the Modelfile, or the name of a model."""
+    from vllama.config.parse import holds_model
+
     if text.startswith(("/", "~")):
         return text
     path = folder / text
-    is_model = path.is_file() or (path.is_dir() and _holds_model(path))
+    is_model = path.is_file() or holds_model(path)
     return str(path) if is_model or text.startswith(("./", "../")) or text == "." else text
-
-
-def _holds_model(folder: Path) -> bool:
-    return (folder / "config.json").is_file() or next(folder.glob("*.gguf"), None) is not None
 
 
 def _base(library: Library, name: str) -> Bundle | None:

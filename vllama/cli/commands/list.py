@@ -22,23 +22,28 @@ Examples:
 
 
 def list_models(
-    prefix: Annotated[str, argument("PREFIX", "Only models whose name starts so.")] = "",
+    part: Annotated[str, argument("PART", "Only models with this in their name.")] = "",
     as_json: AsJson = False,
 ) -> None:
     """List the models on this machine."""
     from vllama.cli.context import load_settings, local_library
     from vllama.cli.output import say_aside, show_json, show_table
 
-    library, start = local_library(load_settings()), prefix.lower()
+    library, wanted = local_library(load_settings()), part.lower()
     found = sorted(library.list(), key=lambda bundle: -bundle.modified_s)
-    entries = [_entry(library, one) for one in found if one.name.lower().startswith(start)]
-    skipped = [one for one in library.skipped() if one.name.lower().startswith(start)]
+    entries = [_entry(library, one) for one in found if _is_called(library, one, wanted)]
+    skipped = [one for one in library.skipped() if wanted in one.name.lower()]
     if as_json:
         show_json({"models": entries, "skipped": [_skipped(one) for one in skipped]})
         return
     show_table(COLUMNS, make_rows(entries))
     for one in skipped:
         say_aside(f"left out: {one.name} ({one.store}, {one.path}): {one.reason}")
+
+
+def _is_called(library: Library, bundle: Bundle, part: str) -> bool:
+    """Tell whether a model's name, or one that it was pulled by, has `part` in it."""
+    return any(part in name for name in (bundle.name.lower(), *library.list_asked_names(bundle)))
 
 
 def _entry(library: Library, bundle: Bundle) -> dict[str, object]:
@@ -58,6 +63,8 @@ def _entry(library: Library, bundle: Bundle) -> dict[str, object]:
         "path": str(bundle.path),
         "files": [str(path) for path in bundle.files],
         "hub_id": bundle.hub_id,
+        "revision": bundle.revision,
+        "asked_as": list(library.list_asked_names(bundle)),
         "base": bundle.base,
     }
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from vllama.config import Config
     from vllama.models.library import Library
     from vllama.models.resolve.search import Resolution
+    from vllama.plan.types import Facts
 
 EXAMPLES = """\
 \b
@@ -34,10 +35,18 @@ def plan(
     from vllama.cli.context import local_library
     from vllama.cli.output import show_error, show_json
     from vllama.config.parse import whole_path
-    from vllama.errors import NotEnoughMemory
+    from vllama.errors import NotEnoughMemory, VllamaError
+    from vllama.server.preflight import gather_facts
 
     settings = config.load(flags, config.environ())
-    result = describe_plan(local_library(settings), settings, whole_path(model))
+    name = whole_path(model)
+    try:
+        result = describe_plan(local_library(settings), settings, gather_facts(settings), name)
+    except VllamaError as error:
+        if as_json:
+            show_json({"model": model, "error": error.message, "hint": error.hint})
+            return error.exit_code
+        raise
     if as_json:
         show_json(result)
     else:
@@ -49,7 +58,7 @@ def plan(
     return NotEnoughMemory.exit_code
 
 
-def describe_plan(library: Library, settings: Config, model: str) -> dict[str, Any]:
+def describe_plan(library: Library, settings: Config, facts: Facts, model: str) -> dict[str, Any]:
     """Plan for a model on this disk, or for what a pull would get. Raises what a pull raises."""
     from vllama import config
     from vllama.api.models import resolve_model
@@ -58,9 +67,8 @@ def describe_plan(library: Library, settings: Config, model: str) -> dict[str, A
     from vllama.models.ref import ModelRef
     from vllama.plan.quant_fallback import list_forms_here
     from vllama.plan.report import make_report, report_plan
-    from vllama.server.preflight import gather_facts
 
-    facts, environ = gather_facts(settings), config.environ()
+    environ = config.environ()
     resolved = resolve_model(library, settings, facts, model)
     bundle, found = resolved.bundle, resolved.resolution
     if found is None:

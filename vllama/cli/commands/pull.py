@@ -45,7 +45,7 @@ def _pulled(settings: Config, model: str, display: PullDisplay, insecure: bool) 
     """Pull in a thread, so that Ctrl-C can stop it in order; False if it did."""
     from vllama.cli.context import local_library
     from vllama.config.parse import whole_path
-    from vllama.plan.choose import list_preferred_formats
+    from vllama.plan.choose import list_loadable_formats
     from vllama.plan.fitting import FitsHere
     from vllama.server.preflight import gather_facts
 
@@ -61,7 +61,7 @@ def _pulled(settings: Config, model: str, display: PullDisplay, insecure: bool) 
             facts = gather_facts(settings)
             library.pull(
                 whole_path(model),
-                formats=list_preferred_formats(facts),
+                formats=list_loadable_formats(facts),
                 fits=FitsHere(facts),
                 progress=display,
                 cancel=cancel,

@@ -8,15 +8,15 @@ from typing import Annotated
 
 import typer
 
-from vllama.cli.options import Flags, with_settings, yes_option
+from vllama.cli.options import Flags, model_argument, with_settings, yes_option
 
 EXAMPLES = """\
 \b
 Examples:
   vllama serve
-  vllama serve --model smollm2:135m
-  vllama serve -m Qwen/Qwen3-0.6B --ctx 8192 --port 8080
-  vllama serve -m ./model.gguf -- --seed 1
+  vllama serve smollm2:135m
+  vllama serve Qwen/Qwen3-0.6B --ctx 8192 --port 8080
+  vllama serve ./model.gguf -- --seed 1
 
 What comes after -- goes to the engine as it is. Every flag has a variable (VLLAMA_PORT, …) and a
 line in the config file (port = 8080); OLLAMA_HOST and the other variables of Ollama work too.
@@ -27,6 +27,7 @@ line in the config file (port = 8080); OLLAMA_HOST and the other variables of Ol
 def serve(
     context: typer.Context,
     flags: Flags,
+    name: Annotated[str | None, model_argument("The model to load at once, as --model.")] = None,
     config_file: Annotated[
         Path | None, typer.Option("--config", metavar="FILE", help="Config file to use.")
     ] = None,
@@ -36,11 +37,16 @@ def serve(
     from vllama import config
     from vllama.cli.reporter import LogReporter, TerminalReporter
     from vllama.cli.server_log import set_up_logging
-    from vllama.errors import EngineMissing, VllamaError
+    from vllama.errors import ConfigError, EngineMissing, VllamaError
     from vllama.server import startup
     from vllama.supervise.logs import OWN_LOG
 
-    given = {**flags, "engine_args": context.obj or None}
+    if name and flags["model"]:
+        raise ConfigError(
+            f"cannot load both '{name}' and '{flags['model']}': name one model to load at once",
+            hint="the others are loaded when they are first asked for",
+        )
+    given = {**flags, "model": name or flags["model"], "engine_args": context.obj or None}
     environ = config.environ()
 
     def load() -> config.Config:

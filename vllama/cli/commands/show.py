@@ -90,6 +90,8 @@ def describe(bundle: Bundle, info: ModelInfo, *, verbose: bool) -> dict[str, obj
         "modified_at": rfc3339_local(bundle.modified_s),
         "path": str(bundle.path),
     }
+    if bundle.revision:
+        shown["revision"] = bundle.revision
     if words := describe_template(bundle, info):
         shown["vllama"] = {"template": words}
     if bundle.projector is not None:

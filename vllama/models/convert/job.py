@@ -211,19 +211,16 @@ class Original:
     def result(self, quant: str) -> str:
         """Return the display name of what becomes of it."""
         if self.plain.kind is Kind.HUB and self.plain.hub_id is not None:
-            return ModelRef.of_hub(self.plain.hub_id, quant).display
+            return ModelRef.of_hub(self.plain.hub_id, quant, self.plain.revision).display
         return self.plain.display
 
 
 def find_original(library: Library, name: str) -> Original:
-    """Find what `name` means; a model's folder here comes first.
+    """Find what `name` means: a path, a model of this disk, or one to be pulled.
 
     Raises InvalidModelRef, ModelNotFound, BadRequest.
     """
     ref = ModelRef.parse(name)
-    if ref.kind is not Kind.PATH and (Path(name) / "config.json").is_file():
-        ref = ModelRef.of_path(Path(name))  # a folder here is meant, `models/mine` like `./mine`
-        name = str(ref.path)
     if ref.kind is Kind.PATH:
         return Original(plain=_named(ref.model), pull_name=name, bundle=library.find(name))
     hub = library.alias(ref) or (ref if ref.kind is Kind.HUB else None)
@@ -231,20 +228,21 @@ def find_original(library: Library, name: str) -> Original:
     if hub is None or hub.hub_id is None:
         bundle = library.find(name)
         return Original(plain=ref, pull_name=name, quant=None, bundle=bundle)
-    plain = ModelRef.of_hub(hub.hub_id)
+    plain = ModelRef.of_hub(hub.hub_id, revision=hub.revision)
     here = next(
         (
             bundle
             for bundle in library.list()
             if bundle.format is Format.SAFETENSORS
             and (bundle.hub_id or "").lower() == hub.hub_id.lower()
+            and bundle.revision == hub.revision
         ),
         None,
     )
     if here is None and hub.has_tag:
         here = _gguf(library, name)
     if here is not None and here.hub_id:
-        plain = ModelRef.of_hub(here.hub_id)  # in the hub's own spelling
+        plain = ModelRef.of_hub(here.hub_id, revision=hub.revision)  # in the hub's own spelling
     gguf = here is not None and here.format is Format.GGUF
     return Original(
         plain=plain, pull_name=plain.display, quant=None if gguf else quant, bundle=here

@@ -26,9 +26,8 @@ from vllama.models.convert.quantiser import (
     choose_intermediate,
     parse_quant,
 )
-from vllama.models.convert.workspace import UNDONE_BY_NOBODY
 from vllama.models.create import check_new_name
-from vllama.models.quant import UNQUANTISED
+from vllama.models.quant import UNDONE_BY_NOBODY, UNQUANTISED
 from vllama.models.ref import ModelRef
 from vllama.models.types import Capability, Format, ModelInfo
 
@@ -51,7 +50,8 @@ def prepare(library: Library, name: str, wishes: ConversionOptions) -> Conversio
             found = library.look_up(original.pull_name, formats=SAFETENSORS)
         except NoPlan as error:
             raise make_no_safetensors_error(name, error) from error
-        spelled = ModelRef.of_hub(found.repository.hub_id)  # as the hub does
+        repository = found.repository
+        spelled = ModelRef.of_hub(repository.hub_id, revision=repository.branch)  # as the hub does
         original = replace(original, plain=spelled, pull_name=spelled.display)
         info = library.look_into(found)
     else:
@@ -122,6 +122,11 @@ def _smaller(name: str, info: ModelInfo, quantize: str | None) -> str:
 
 def _check_scheme(name: str, info: ModelInfo) -> None:
     """Refuse, before the download, a model that `check_folder` would refuse after it."""
+    if (info.quant or "").startswith("MLX"):
+        raise BadModelFile(
+            f"cannot convert '{name}': it was made for Apple's MLX",
+            hint="convert the model that it was made from",
+        )
     if (info.quant or "").lower() in UNDONE_BY_NOBODY:
         raise BadModelFile(
             f"cannot convert '{name}': its weights are quantised with {info.quant}, which the "

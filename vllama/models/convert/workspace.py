@@ -25,7 +25,9 @@ from filelock import FileLock, Timeout
 from vllama import private
 from vllama.errors import BadModelFile, DiskFull, VllamaError
 from vllama.models.disk import get_free_bytes
+from vllama.models.quant import UNDONE_BY_NOBODY
 from vllama.models.safetensors import is_mlx, list_weight_files
+from vllama.models.variants import has_tokenizer
 from vllama.units import format_bytes_decimal
 
 PREFIX = ".convert-"
@@ -94,11 +96,6 @@ LEFT_OUT = frozenset(
     {".bin", ".gguf", ".h5", ".msgpack", ".onnx", ".pickle", ".pkl", ".pt", ".pth"}
 )
 POINTS_AT_CODE = "auto_map"
-UNDONE_BY_NOBODY = frozenset({"aqlm", "awq", "bitsandbytes", "eetq", "exl2", "hqq", "quanto"})
-"""Quantisations (`quantization_config.quant_method`) that llama.cpp's converter cannot undo; FP8,
-GPTQ, MXFP4 and compressed-tensors it can, in most of their forms."""
-_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.txt", "vocab.json", "spiece.model")
-_TOKENIZER_PATTERNS = ("*.tiktoken", "tekken.json", "*tokenizer*", "*.vocab", "*.spm", "*.model")
 
 
 def check_folder(folder: Path, name: str) -> None:
@@ -122,7 +119,7 @@ def check_folder(folder: Path, name: str) -> None:
             "converter cannot undo",
             hint="convert the model that it was made from",
         )
-    if not _has_tokenizer(folder):
+    if not has_tokenizer(path.name for path in folder.iterdir() if path.is_file()):
         raise BadModelFile(
             f"cannot convert '{name}': there is no tokenizer in '{folder}'",
             hint="put the model's tokenizer.json (or tokenizer.model) there",
@@ -170,10 +167,3 @@ def _object(path: Path) -> dict[str, object]:
     except (OSError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}
-
-
-def _has_tokenizer(folder: Path) -> bool:
-    if any((folder / name).is_file() for name in _TOKENIZERS):
-        return True
-    found = (path for pattern in _TOKENIZER_PATTERNS for path in folder.glob(pattern))
-    return any(path.name not in ("tokenizer_config.json",) and path.is_file() for path in found)

@@ -182,6 +182,7 @@ class FileDownload:
                     tries += 1
                     if tries >= self._settings.attempts:
                         raise
+                    self._tell_retry(tries, str(error))
                     self._pause(tries, str(error))
             if expired is not None and expired.etag != location.etag:
                 raise SourceError(f"cannot fetch '{self._file.path}': it changed at the source")
@@ -293,6 +294,7 @@ class FileDownload:
                         f"cannot fetch '{self._file.path}': {error}",
                         hint="pull again: it goes on where it stopped",
                     ) from error
+                self._tell_retry(tries, str(error))
                 self._pause(tries, str(error), error.wait_s)
                 if error.expired:
                     self._locate(location)
@@ -312,6 +314,11 @@ class FileDownload:
                 if self._ended.is_set():
                     raise Cancelled("cannot go on: cancelled")
                 partial.write(part, data)
+
+    def _tell_retry(self, tries: int, reason: str) -> None:
+        """Say why there is a pause; a first failure after new bytes costs none."""
+        if tries:
+            self._progress(PullEvent(status=f"retrying {self._file.path}: {reason}"))
 
     def _pause(self, tries: int, reason: str, asked_s: float = 0.0) -> None:
         """Wait before the next try: at first not, then `backoff_s`, doubled; or as asked."""

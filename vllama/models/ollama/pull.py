@@ -56,7 +56,7 @@ def pull_model(
         manifest = _checked(content, what, formats)
         files = [
             SourceFile(
-                path=blob.digest[:12],  # what Ollama shows of it
+                path=f"{what} (blob {blob.digest[:12]})",
                 size_bytes=blob.size_bytes,
                 etag=blob.digest,
                 sha256=blob.digest,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from vllama.errors import ModelNotFound, NoPlan, Offline, SourceError
+from vllama.errors import ModelNotFound, Offline, SourceError
 from vllama.models.quant import parse_quant_tag
 from vllama.models.resolve.matching import (
     PACKERS,
@@ -63,51 +62,6 @@ def make_refusal(hub_id: str, found: str, reason: str) -> Candidate:
     return Candidate(hub_id=hub_id, found=found, reason=reason)
 
 
-def make_no_variant_error(
-    repository: Repository, tag: str | None, formats: Sequence[Format]
-) -> ModelNotFound | NoPlan:
-    """Make the error for a repository that has nothing of `formats` with `tag`."""
-    hub_id = repository.hub_id
-    found = {variant.format for variant in repository.variants}
-    if not found:
-        problems = explain_left_out(file.path for file in repository.files)
-        what = "; ".join(f"{path}: {why}" for path, why in list(problems.items())[:2])
-        return NoPlan(
-            f"cannot serve '{hub_id}': it holds neither GGUF nor safetensors weights"
-            f"{' that can be used' if problems else ''}, only {what or _kinds(repository)}",
-            hint="look for a quantised repository of the model on the hub",
-        )
-    labels = [v.label for v in repository.variants if v.format in formats]
-    if tag is not None and labels:
-        shown = ", ".join(labels[:_NAMES_SHOWN]) + (" …" if len(labels) > _NAMES_SHOWN else "")
-        quants = any(v.format is Format.GGUF for v in repository.variants)
-        problems = explain_left_out(file.path for file in repository.files)
-        broken = [
-            f": {path}: {why}" for path, why in problems.items() if tag.lower() in path.lower()
-        ]
-        return ModelNotFound(
-            f"hf.co/{hub_id}:{tag}",
-            message=f"cannot find ':{tag}' in '{hub_id}'{broken[0] if broken else ''}",
-            hint=f"take one of: {shown}"
-            if quants
-            else f"leave the tag out: neither it nor a GGUF of it by others has {tag}",
-        )
-    have, want = " and ".join(sorted(found)), " or ".join(formats) or "another format"
-    if Format.GGUF in formats:
-        hint = (
-            f"name a GGUF repository of the model, or install an engine for {have}: vllama engines"
-        )
-        if Format.SAFETENSORS in found:
-            hint = f"{suggest_conversion(hub_id)}; or {hint}"
-    else:
-        hint = "install an engine that serves it: vllama engines"
-        if repository.bases:
-            hint = f"try what it was made from: vllama pull hf.co/{repository.bases[0]}; or {hint}"
-    return NoPlan(
-        f"cannot serve '{hub_id}' here: it holds {have} only, and {want} is wanted", hint=hint
-    )
-
-
 def find_variant(repository: Repository, format: Format, tag: str | None) -> Variant | None:
     """Return a repository's own variant of a format, by tag if given; None if it has none."""
     variants = [v for v in repository.variants if v.format is format]
@@ -135,15 +89,6 @@ def explain_missing_variant(repository: Repository, tag: str | None) -> str:
         return "it holds no GGUF"
     wanted = parse_quant_tag(tag or "") or tag
     return f"it has no {wanted}, only {', '.join(labels[:_NAMES_SHOWN])}"
-
-
-def _kinds(repository: Repository) -> str:
-    """List the files that may hold weights, or say that there are none."""
-    names = [file.path for file in repository.files]
-    weights = [n for n in names if n.endswith((".bin", ".pt", ".pth", ".onnx", ".h5", ".npz"))]
-    weights = weights or [n for n in names if n.endswith((".gguf", ".safetensors"))]
-    shown = ", ".join((weights or names)[:4])
-    return f"{shown}{' …' if len(weights or names) > 4 else ''}" if names else "no files"
 
 
 def find_quantised_safetensors(hub: Hub, repository: Repository) -> tuple[Candidate, ...]:

@@ -20,8 +20,8 @@ from typing import Protocol
 
 from vllama.errors import (
     AuthRequired,
-    BadModelFile,
     ModelNotFound,
+    NoPlan,
     NotEnoughMemory,
     Offline,
     SourceError,
@@ -59,11 +59,13 @@ def choose_fitting(
 
     `named`: the user named the quantisation, so the first is taken. `family` returns the other
     sizes of the model, as (name, billions of parameters). What does not fit at all is returned
-    with a `shortage`. Raises what the search raises for its first result, and Offline and
-    AuthRequired from `read`.
+    with a `shortage`. Raises what the search raises for its first result, NoPlan for what no engine
+    here can serve, and Offline, AuthRequired and BadModelFile from `read`.
     """
     first = next(search)
-    if fits.certainly(_weights(first.variant), first.variant.format):
+    # what an engine refuses of safetensors, such as how they are packed, is in the small files
+    is_small = fits.certainly(_weights(first.variant), first.variant.format)
+    if is_small and first.variant.format is Format.GGUF:
         return first
     judged: list[JudgedVariant] = []
     shapes: dict[Format, ModelInfo] = {}
@@ -71,7 +73,11 @@ def choose_fitting(
     while found is not None:
         format_ = found.variant.format
         if format_ not in shapes:
-            shapes[format_] = _shape(found, read)
+            shapes[format_] = shape = _shape(found, read)
+            if found is first and (why := _explain_refusal(found, shape, fits)):
+                raise make_refused_error(found, why)
+            if is_small:
+                return first
         here = list(_judge(found, shapes[format_], fits))
         if not here and found is first:
             return first  # memory does not decide
@@ -81,6 +87,23 @@ def choose_fitting(
             return _taken(taken, judged, fits)
         found = None if named else _next(search)
     return _short(judged, fits, family, named=named)
+
+
+def _explain_refusal(found: Resolution, shape: ModelInfo, fits: Fits) -> str | None:
+    paths = tuple(file.path for file in found.variant.files)
+    size = max(0, shape.weights_bytes + _weights(found.variant))
+    return fits.refuses(replace(shape, weights_bytes=size), found.variant.format, paths)
+
+
+def make_refused_error(found: Resolution, why: str) -> NoPlan:
+    """Make the error for a form that the engines here refuse; `why` are their words."""
+    base = next(iter(found.repository.bases), None)
+    return NoPlan(
+        f"cannot serve '{found.repository.hub_id}' here: {why}",
+        hint=f"pull what it was made from: vllama pull hf.co/{base}"
+        if base
+        else "choose another repository of the model, such as a GGUF (hf.co/org/repo-GGUF)",
+    )
 
 
 def _best(choices: Sequence[JudgedVariant]) -> JudgedVariant | None:
@@ -141,7 +164,7 @@ def _shape(found: Resolution, read: ReadInfo) -> ModelInfo:
         info = read(found)
     except (Offline, AuthRequired):
         raise
-    except (BadModelFile, SourceError):  # the download will report it; the size is known anyway
+    except SourceError:  # the download will report it; the size is known anyway
         info = ModelInfo(architecture="unknown", weights_bytes=size)
     return replace(info, weights_bytes=info.weights_bytes - size)
 
@@ -297,6 +320,10 @@ class Fits(Protocol):
 
     def certainly(self, size_bytes: int, format_: Format) -> bool:
         """Tell whether files of that size fit whatever is in them: nothing needs to be read."""
+        ...
+
+    def refuses(self, info: ModelInfo, format_: Format, paths: Sequence[str]) -> str | None:
+        """Return why no engine here can serve such a model of these files; None if one may."""
         ...
 
     def judge(

@@ -54,6 +54,10 @@ class PulledNames:
                 own.append(shown)
         return names
 
+    def list_asked(self, shown: str) -> list[str]:
+        """Return the canonical names that were pulled and are shown as `shown`."""
+        return [name for name, pair in self._read().items() if pair[0].lower() == shown.lower()]
+
     def forget(self, shown: str, bundle: str) -> bool:
         """Forget a shown name of a bundle; tell whether others of it are left."""
         with self._locked():
@@ -110,7 +114,7 @@ def find_cached_forms(cache_dir: Path, ref: ModelRef, *, known: bool) -> list[Mo
     otherwise only the repository's own organisation is.
     """
     base = ref.hub_id
-    if base is None:
+    if base is None or ref.revision is not None:  # others have no such revision
         return []
     last = len(QUANTISERS) if known else 0
     ids = [

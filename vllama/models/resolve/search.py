@@ -16,6 +16,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from vllama.errors import (
     AuthRequired,
@@ -34,7 +35,6 @@ from vllama.models.resolve.candidates import (
     explain_unavailable,
     find_quantised_safetensors,
     find_variant,
-    make_no_variant_error,
     make_refusal,
 )
 from vllama.models.resolve.matching import (
@@ -44,6 +44,12 @@ from vllama.models.resolve.matching import (
     guess_gguf_names,
     rank_publisher,
 )
+from vllama.models.resolve.unservable import (
+    explain_missing_weights,
+    make_no_variant_error,
+    read_or_nothing,
+)
+from vllama.models.settings import HUB_ADDRESS
 from vllama.models.sources.base import Hub, Listed, Repository, Transient
 from vllama.models.types import Format, Variant
 from vllama.models.variants import explain_left_out, group_ggufs
@@ -89,12 +95,13 @@ def iterate_resolutions(
 class _Search:
     def __init__(self, hub: Hub, ref: ModelRef, formats: tuple[Format, ...], named: bool) -> None:
         self._hub, self._formats, self._named = hub, formats, named
-        self._id = ref.hub_id or ref.model
+        self._id, self._revision = ref.hub_id or ref.model, ref.revision
         self._tag = ref.tag if ref.has_tag else None
         self._seen: list[Candidate] = []
         self._fit: list[str] = []  # listed children worth opening, in order
         self._rest: tuple[Candidate, ...] = ()  # not opened, as an earlier one was taken
         self._closed: AuthRequired | None = None
+        self._broken: str | None = None
 
     def run(self) -> Iterator[Resolution]:
         base, found = self._base(), False
@@ -110,6 +117,8 @@ class _Search:
         own = self._own(base, format) if base else None
         if own is not None:
             yield own
+        if self._revision is not None:  # others have no such revision
+            return
         if format is Format.GGUF:
             # the name of a repository with GGUFs means those GGUFs
             if own is None and (self._closed is not None or not self._has_gguf(base)):
@@ -122,7 +131,7 @@ class _Search:
 
     def _base(self) -> Repository | None:
         try:
-            return self._hub.resolve(self._id)
+            return self._hub.resolve(self._id, self._revision)
         except ModelNotFound as error:
             if self._named:
                 raise _with_near_names(self._hub, self._id, error) from error
@@ -150,6 +159,11 @@ class _Search:
             self._closed = self._closed or error
             self._refuse(base.hub_id, "named", error.message)
             return None
+        if format is Format.SAFETENSORS:
+            self._broken = explain_missing_weights(base, partial(self._hub.read_json, base))
+            if self._broken is not None:
+                self._refuse(base.hub_id, "named", self._broken)
+                return None
         return self._take(base, variant, "named", "the repository's own files")
 
     def _children(self, base: Repository | None) -> Iterator[Candidate]:
@@ -258,12 +272,13 @@ class _Search:
         assert taken.repository is not None and taken.variant is not None
         notes: list[str] = []
         if base is None or taken.repository.hub_id != base.hub_id:
-            notes.append(f"{base.hub_id if base else self._id}: using {taken.hub_id}")
+            notes.append(f"using {taken.hub_id} for {base.hub_id if base else self._id}")
             if base is not None and base.gated and not taken.repository.gated:
                 name = f" ({base.license})" if base.license else ""
                 notes.append(
-                    f"{base.hub_id} is gated, {taken.hub_id} is not; "
-                    f"the model's licence{name} applies all the same"
+                    f"licence: {base.hub_id} is gated, {taken.hub_id} is not; "
+                    f"the model's licence{name} applies all the same: "
+                    f"{HUB_ADDRESS}/{base.hub_id}"
                 )
         return Resolution(
             repository=taken.repository,
@@ -283,8 +298,14 @@ class _Search:
                 + (f" with {self._tag}" if tag else ""),
                 hint="name a repository: vllama pull hf.co/org/repo",
             )
+        elif self._broken is not None:
+            error = NoPlan(
+                f"cannot serve '{base.hub_id}': {self._broken}",
+                hint="take another repository of the model, or an earlier revision of this one",
+            )
         else:
-            error = make_no_variant_error(base, self._tag, self._formats)
+            read = read_or_nothing(partial(self._hub.read_json, base))
+            error = make_no_variant_error(base, self._tag, self._formats, read)
         looked = [f"{c.hub_id}: {c.reason}" for c in self._seen if c.found != "named"]
         if looked:
             more = f" and {len(looked) - _SHOWN} more" if len(looked) > _SHOWN else ""

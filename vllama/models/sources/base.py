@@ -18,6 +18,7 @@ class Transient(SourceError):
 class Repository:
     """A model repository at one commit. `hub_id` is in the source's own spelling.
 
+    `branch` is the revision that was asked for: a branch, a tag or a commit.
     `gated` is what has to be done before the files may be fetched ("auto", "manual"), or None.
     `variants` are what can be served of `files`. `license` is the licence's name, `bases` the
     repositories that it was made from. `parameter_count` is None where the source does not tell
@@ -65,8 +66,8 @@ class Location:
 class Source(Protocol):
     """A place to fetch models from. Blocking; errors are `SourceError`s or `ModelNotFound`."""
 
-    def resolve(self, hub_id: str) -> Repository:
-        """Ask for a repository's newest commit and its variants."""
+    def resolve(self, hub_id: str, revision: str | None = None) -> Repository:
+        """Ask for the commit of a revision, by default the newest one, and its variants."""
         ...
 
     def locate(self, repository: Repository, file: SourceFile) -> Location:
@@ -86,6 +87,10 @@ class Hub(Source, Protocol):
 
     def search(self, text: str, limit: int) -> tuple[str, ...]:
         """List the ids of repositories that have all words of `text` in their id."""
+        ...
+
+    def read_json(self, repository: Repository, path: str) -> Mapping[str, object]:
+        """Read a small JSON file of a repository; empty if it is absent or holds no object."""
         ...
 
     def check_access(self, repository: Repository) -> None:

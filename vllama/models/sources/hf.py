@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from types import ModuleType
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 import httpx2
 
@@ -52,18 +52,21 @@ class HuggingFace:
         ]
         self._answers = AnswerCache(settings.data_dir / "answers" if settings.data_dir else None)
 
-    def resolve(self, hub_id: str) -> Repository:
-        """Ask for the files of `main`; the id comes back in the hub's own spelling."""
+    def resolve(self, hub_id: str, revision: str | None = None) -> Repository:
+        """Ask for the files at a revision; the id comes back in the hub's own spelling."""
         hub = self._library()
-        with self._mapped(hub, hub_id):
-            (row,) = self._ask(hub, f"/api/models/{hub_id}", [("blobs", "true")])
+        path = f"/api/models/{hub_id}"
+        if revision:
+            path += f"/revision/{quote(revision, safe='')}"
+        with self._mapped(hub, hub_id, revision=revision):
+            (row,) = self._ask(hub, path, [("blobs", "true")])
             if isinstance(row, dict) and row.get("disabled"):
                 raise self._disabled(hub_id)
-            found = read_repository(row)
+            found = read_repository(row, revision=revision)
         if not has_sizes(row):  # a mirror without blobs
             files = self._tree(hub, found.hub_id, found.commit)
             with self._mapped(hub, hub_id):
-                found = read_repository(row, files)
+                found = read_repository(row, files, revision)
         return found
 
     def children(self, hub_id: str, label: str | None = None) -> tuple[Listed, ...]:
@@ -92,6 +95,22 @@ class HuggingFace:
                 self._get(hub, f"{self._endpoint}/api/models/{repository.hub_id}/auth-check", {})
         except ModelNotFound:  # a mirror that does not know the question: the download will tell
             return
+
+    def read_json(self, repository: Repository, path: str) -> Mapping[str, object]:
+        """Read a small JSON file at the repository's commit; empty if it is no such object."""
+        if not any(file.path == path for file in repository.files):
+            return {}
+        hub = self._library()
+        url = hub.hf_hub_url(
+            repository.hub_id, path, revision=repository.commit, endpoint=self._endpoint
+        )
+        with self._mapped(hub, repository.hub_id, path):
+            content = self._get(hub, url, {}).content
+        try:
+            value = decode_json(content)
+        except ValueError:
+            return {}
+        return value if isinstance(value, dict) else {}
 
     def locate(self, repository: Repository, file: SourceFile) -> Location:
         """Ask for a file's address, checksum and size at the repository's commit."""
@@ -222,7 +241,9 @@ class HuggingFace:
         return urlsplit(self._endpoint).netloc
 
     @contextmanager
-    def _mapped(self, hub: ModuleType, hub_id: str, file: str | None = None) -> Iterator[None]:
+    def _mapped(
+        self, hub: ModuleType, hub_id: str, file: str | None = None, revision: str | None = None
+    ) -> Iterator[None]:
         """Turn what huggingface_hub raises into our errors. Order matters: subclasses first."""
         errors = hub.errors
         try:
@@ -240,7 +261,10 @@ class HuggingFace:
             ) from error
         except errors.RevisionNotFoundError as error:
             raise ModelNotFound(
-                hub_id, message=f"cannot read '{hub_id}': it has no such revision"
+                hub_id,
+                message=f"cannot find '{hub_id}{f'@{revision}' if revision else ''}' "
+                f"on {self._host}: the repository has no such revision",
+                hint="name a branch, a tag or a commit of it, or leave the @revision out",
             ) from error
         except errors.RemoteEntryNotFoundError as error:
             raise ModelNotFound(

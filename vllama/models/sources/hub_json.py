@@ -27,8 +27,13 @@ class NotTheHub(ValueError):
     """JSON, but not what a hub answers."""
 
 
-def read_repository(row: object, files: tuple[SourceFile, ...] | None = None) -> Repository:
-    """Read a repository's own page; `files` are better known than it tells. Raises NotTheHub."""
+def read_repository(
+    row: object, files: tuple[SourceFile, ...] | None = None, revision: str | None = None
+) -> Repository:
+    """Read a repository's own page at `revision`, by default the branch main.
+
+    `files` replace those on the page. Raises NotTheHub.
+    """
     about = _object(row)
     hub_id, commit = _text(about.get("id")), _text(about.get("sha"))
     if hub_id is None or not _is_id(hub_id) or commit is None or not is_plain(commit):
@@ -39,6 +44,7 @@ def read_repository(row: object, files: tuple[SourceFile, ...] | None = None) ->
     return Repository(
         hub_id=hub_id,
         commit=commit,
+        branch=revision or "main",
         gated=_gated(about),
         variants=build_variants(files),
         files=files,
@@ -126,8 +132,10 @@ def read_license(about: Mapping[str, Any]) -> str | None:
 
 def read_bases(about: Mapping[str, Any]) -> tuple[str, ...]:
     """Return what a repository was made from: its tags, else its card."""
-    tagged = tuple(_tagged(about, "base_model:quantized:"))
-    return tagged or _texts(_object(about.get("cardData")).get("base_model"))
+    for relation in ("quantized", "adapter"):
+        if tagged := tuple(_tagged(about, f"base_model:{relation}:")):
+            return tagged
+    return _texts(_object(about.get("cardData")).get("base_model"))
 
 
 def parse_wait_s(headers: Mapping[str, str]) -> int:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from vllama.errors import VllamaError
 from vllama.models.disk import list_files_below
-from vllama.models.hub_cache import HubRepo, find_repository, iterate_repositories
+from vllama.models.hub_cache import MAIN, HubRepo, find_repository, iterate_repositories
 from vllama.models.ref import Kind, ModelRef
 from vllama.models.safetensors import list_weight_files
 from vllama.models.stores.base import compute_digest, sum_real_sizes
@@ -21,8 +22,8 @@ from vllama.models.variants import (
     GgufGroup,
     choose_group,
     choose_safetensors_files,
+    find_missing_weights,
     group_ggufs,
-    list_shard_paths,
 )
 
 
@@ -35,7 +36,7 @@ class HfCacheStore:
         self._cache_dir = cache_dir
 
     def list(self) -> list[Bundle]:
-        """Return every complete model; of several revisions the one `main` points at."""
+        """Return every complete model of `main`, and of the revisions that were asked for."""
         return [
             bundle for repo in iterate_repositories(self._cache_dir) for bundle in _bundles(repo)
         ]
@@ -54,9 +55,9 @@ class HfCacheStore:
         if repo is None:
             return None
         tag = ref.tag if ref.has_tag else None
-        for snapshot in repo.snapshots():
+        for snapshot in repo.snapshots_of(ref.revision):
             with suppress(OSError):
-                found = _choose(repo, snapshot, tag)
+                found = _choose(_Revision(repo, snapshot, ref.revision), tag)
                 if found is not None:
                     return found
         return None
@@ -96,6 +97,8 @@ class HfCacheStore:
             cache.delete_files(*files).execute()
         else:
             cache.delete_revisions(*(r.commit_hash for r in revisions)).execute()
+        if bundle.revision and all(other.revision != bundle.revision for other in others):
+            repo.remove_ref(bundle.revision)
 
 
 def _inside(repo: HubRepo, path: Path) -> Path:
@@ -103,30 +106,40 @@ def _inside(repo: HubRepo, path: Path) -> Path:
     return Path(*path.relative_to(repo.root / "snapshots").parts[1:])
 
 
+@dataclass(frozen=True, slots=True)
+class _Revision:
+    """A snapshot, and the name of the revision that it is known by; None: main."""
+
+    repo: HubRepo
+    snapshot: Path
+    name: str | None
+
+
 def _bundles(repo: HubRepo) -> list[Bundle]:
     found: dict[str, Bundle] = {}
-    for snapshot in repo.snapshots():
-        with suppress(OSError):  # another process removes it at this moment
-            for bundle in _in_snapshot(repo, snapshot):
-                found.setdefault(bundle.name, bundle)
+    for name in (None, *sorted(repo.revisions().keys() - {MAIN})):
+        for snapshot in repo.snapshots_of(name):
+            with suppress(OSError):  # another process removes it at this moment
+                for bundle in _in_snapshot(_Revision(repo, snapshot, name)):
+                    found.setdefault(bundle.name, bundle)
     return list(found.values())
 
 
-def _in_snapshot(repo: HubRepo, snapshot: Path) -> Iterator[Bundle]:
-    paths = _files(snapshot)
+def _in_snapshot(revision: _Revision) -> Iterator[Bundle]:
+    paths = _files(revision.snapshot)
     for group in group_ggufs(paths):
-        yield _gguf(repo, snapshot, group)
-    whole = _safetensors(repo, snapshot, paths)
+        yield _gguf(revision, group)
+    whole = _safetensors(revision, paths)
     if whole is not None:
         yield whole
 
 
-def _choose(repo: HubRepo, snapshot: Path, tag: str | None) -> Bundle | None:
-    paths = _files(snapshot)
+def _choose(revision: _Revision, tag: str | None) -> Bundle | None:
+    paths = _files(revision.snapshot)
     group = choose_group(group_ggufs(paths), tag)
     if group is not None:
-        return _gguf(repo, snapshot, group)
-    return _safetensors(repo, snapshot, paths) if tag is None else None
+        return _gguf(revision, group)
+    return _safetensors(revision, paths) if tag is None else None
 
 
 def _files(snapshot: Path) -> list[str]:
@@ -135,34 +148,30 @@ def _files(snapshot: Path) -> list[str]:
     return [path.relative_to(snapshot).as_posix() for path in found]
 
 
-def _gguf(repo: HubRepo, snapshot: Path, group: GgufGroup) -> Bundle:
+def _gguf(revision: _Revision, group: GgufGroup) -> Bundle:
+    snapshot = revision.snapshot
     files = [snapshot / path for path in group.paths]
     projector = snapshot / group.projector if group.projector else None
     everything = (*files, projector) if projector else tuple(files)
-    return _bundle(
-        repo, snapshot, Format.GGUF, group.label, files[0], everything, group.quant, projector
-    )
+    return _bundle(revision, Format.GGUF, group.label, files[0], everything, group.quant, projector)
 
 
-def _safetensors(repo: HubRepo, snapshot: Path, paths: list[str]) -> Bundle | None:
+def _safetensors(revision: _Revision, paths: list[str]) -> Bundle | None:
+    snapshot = revision.snapshot
     wanted = choose_safetensors_files(paths)
     if not wanted:
         return None
     weights = list_weight_files(snapshot)
-    if not weights or not all(path.is_file() for path in weights) or _lacks_shards(weights):
+    if not weights or not all(path.is_file() for path in weights):
+        return None
+    if find_missing_weights(path.name for path in weights):
         return None
     files = tuple(snapshot / path for path in wanted)
-    return _bundle(repo, snapshot, Format.SAFETENSORS, None, snapshot, files, None, None)
-
-
-def _lacks_shards(weights: tuple[Path, ...]) -> bool:
-    names = {path.name for path in weights}
-    return any(not names.issuperset(list_shard_paths(name)) for name in names)
+    return _bundle(revision, Format.SAFETENSORS, None, snapshot, files, None, None)
 
 
 def _bundle(
-    repo: HubRepo,
-    snapshot: Path,
+    revision: _Revision,
     format: Format,
     label: str | None,
     path: Path,
@@ -171,11 +180,12 @@ def _bundle(
     projector: Path | None,
 ) -> Bundle:
     tag = label or "latest"
+    snapshot, hub_id = revision.snapshot, revision.repo.hub_id
     lines = [
         (file.relative_to(snapshot).as_posix(), _etag(file), file.stat().st_size) for file in files
     ]
     return Bundle(
-        name=ModelRef.of_hub(repo.hub_id, tag).display,
+        name=ModelRef.of_hub(hub_id, tag, revision.name).display,
         store=HfCacheStore.name,
         format=format,
         path=path,
@@ -185,7 +195,8 @@ def _bundle(
         modified_s=max(file.lstat().st_mtime for file in files),
         quant=quant,
         projector=projector,
-        hub_id=repo.hub_id,
+        hub_id=hub_id,
+        revision=revision.name,
     )
 
 

@@ -54,13 +54,10 @@ class PackagedStore:
         return [bundle for _, bundle in self._installed(self._table)]
 
     def find(self, ref: ModelRef) -> Bundle | None:
-        """Return the model; `smollm2` without a tag is the only packaged `smollm2:…`."""
+        """Return the model of exactly that name: `smollm2` without a tag means another size."""
         if ref.kind is Kind.PATH:
             return None
         rows = [row for row in self._table if ref.means(row.name)]
-        if not rows and not ref.has_tag:
-            untagged = [row for row in self._table if ref.means(_without_tag(row.name))]
-            rows = untagged if len(untagged) == 1 else []
         return next((bundle for _, bundle in self._installed(rows)), None)
 
     def keeps(self, bundle: Bundle) -> tuple[str, str]:
@@ -106,7 +103,3 @@ def _version(folder: Path, distribution: str) -> str:
     stem, suffix = distribution.replace("-", "_"), ".dist-info"
     found = next(folder.glob(f"{stem}-*{suffix}"), None)
     return found.name.removeprefix(f"{stem}-").removesuffix(suffix) if found else "?"
-
-
-def _without_tag(name: str) -> str:
-    return ModelRef.parse(name).with_tag("latest").display
