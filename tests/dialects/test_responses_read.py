@@ -7,7 +7,8 @@ import pytest
 
 from tests.chat.test_engine_request import LCP, VLLM
 from vllama.dialects.openai.read import adapt_chat
-from vllama.dialects.responses.read import ResponsesRequest, parse_responses
+from vllama.dialects.responses.read import ResponsesRequest, continue_from, parse_responses
+from vllama.dialects.responses.stored import make_input_items
 from vllama.errors import BadRequest
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
@@ -57,16 +58,47 @@ def test_parameters() -> None:
     echo = asked.echo
     assert (echo["instructions"], echo["temperature"], echo["top_p"]) == ("be kind", 0.2, 0.5)
     assert echo["metadata"] == {"a": "b"} and echo["reasoning"]["effort"] == "low"
-    assert echo["store"] is False and echo["previous_response_id"] is None
+    assert echo["store"] is True and echo["previous_response_id"] is None
     assert (echo["background"], echo["presence_penalty"]) == (True, 0.5)
     assert (echo["frequency_penalty"], echo["service_tier"]) == (0, "default")
     assert (echo["truncation"], echo["prompt_cache_key"], echo["user"]) == ("auto", "x", "me")
 
 
-@pytest.mark.parametrize("name", ["previous_response_id", "conversation"])
-def test_what_was_kept_elsewhere_is_ignored_but_said(name: str) -> None:
-    asked = parse(**{name: "resp_1"})
+@pytest.mark.parametrize(
+    ("name", "value"), [("conversation", "conv_1"), ("previous_response_id", 5)]
+)
+def test_what_was_kept_elsewhere_is_ignored_but_said(name: str, value: object) -> None:
+    asked = parse(**{name: value})
     assert list(asked.ignored) == [name] and asked.echo["previous_response_id"] is None
+
+
+@pytest.mark.parametrize(
+    ("given", "store", "echo"),
+    [({}, None, False), ({"store": True}, True, True), ({"store": False}, False, False),
+     ({"store": "yes"}, None, False)],
+)  # fmt: skip
+def test_whether_it_is_to_be_stored(given: dict[str, object], store: object, echo: bool) -> None:
+    asked = parse(**given)
+    assert asked.store is store and asked.echo["store"] is echo
+
+
+def test_a_conversation_goes_on_with_its_own_instructions() -> None:
+    asked = parse(previous_response_id="resp_1", instructions="be short", input="two")
+    assert (asked.previous, asked.echo["previous_response_id"]) == ("resp_1", "resp_1")
+    own = make_input_items(asked.input, "5eed")
+    assert own == [
+        {
+            "id": "msg_in5eed00", "type": "message", "role": "user", "status": "completed",
+            "content": [{"type": "input_text", "text": "two"}],
+        }
+    ]  # fmt: skip
+    answer = {
+        "id": "msg_1", "type": "message", "role": "assistant", "status": "completed",
+        "content": [{"type": "output_text", "text": "1", "annotations": []}],
+    }  # fmt: skip
+    turns = continue_from(asked, [{"role": "user", "content": "one"}, answer], own).chat["messages"]
+    assert [turn["role"] for turn in turns] == ["system", "user", "assistant", "user"]
+    assert asked.chat["messages"] != turns
 
 
 def test_ollamas_own_fields() -> None:

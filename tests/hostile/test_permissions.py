@@ -38,7 +38,7 @@ HARMLESS = {  # they ask models, or are answered as by a signed-out Ollama
     *("/rerank", "/reranking", "/v1/rerank", "/v1/reranking", "/v2/rerank", "/score", "/v1/score"),
     *("/api/chat", "/api/generate", "/api/embed", "/api/embeddings"),
     *("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses"),
-    *("/v1/messages", "/v1/messages/count_tokens"),
+    *("/v1/messages", "/v1/messages/count_tokens", "/v1/responses/x"),
     *("/v1/audio/transcriptions", "/v1/audio/translations"),
     *("/api/me", "/api/signout", "/api/user/keys/x"),
     *("/api/experimental/web_search", "/api/experimental/web_fetch"),

@@ -11,6 +11,7 @@ import openai
 import pytest
 
 from tests.routes.test_ollama_chat import WORDS
+from tests.server_process import Server
 from vllama.errors import BadRequest
 from vllama.http.request import BodyTooLarge
 from vllama.routes.openai.responses import MAX_FRAMES, UnknownEncoding, decompress
@@ -81,18 +82,98 @@ def test_what_is_echoed(server, client):
         service_tier="auto", prompt_cache_key="k", user="me", max_output_tokens=50,
     )  # fmt: skip
     assert response.metadata == {"a": "b"} and response.truncation == "auto"
-    assert response.to_dict()["store"] is False  # nothing is kept
+    assert response.to_dict()["store"] is True
     assert (response.prompt_cache_key, response.user) == ("k", "me")
     assert (response.max_output_tokens, response.previous_response_id) == (50, None)
 
 
-@pytest.mark.parametrize("name", ["previous_response_id", "conversation"])
-def test_nothing_is_kept_between_requests(client, name):
+def test_conversations_elsewhere_are_not_known(client):
     raw = client.responses.with_raw_response.create(
-        model="plain", input="hello", **{name: "resp_1"}
+        model="plain", input="hello", conversation="conv_1"
     )
-    assert raw.headers["x-vllama-ignored"] == name
+    assert raw.headers["x-vllama-ignored"] == "conversation"
     assert raw.parse().output_text == WORDS
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_going_on_from_a_response(server, client, streamed):
+    def ask(**asked):
+        if not streamed:
+            return client.responses.create(model="plain", **asked)
+        with client.responses.stream(model="plain", **asked) as stream:
+            for _ in stream:
+                pass
+            return stream.get_final_response()
+
+    first = ask(input="one", instructions="be kind")
+    assert first.to_dict()["store"] is False  # by default, as Ollama's
+    second = ask(input=[{"role": "user", "content": "two"}], previous_response_id=first.id)
+    assert second.previous_response_id == first.id
+    third = ask(input="three", previous_response_id=second.id, instructions="be short")
+    said = [(turn["role"], turn["content"]) for turn in server.sent("plain")["messages"]]
+    assert said == [
+        ("system", "be short"), ("user", "one"), ("assistant", WORDS), ("user", "two"),
+        ("assistant", WORDS), ("user", "three"),
+    ]  # fmt: skip
+    assert client.responses.retrieve(third.id).output_text == WORDS
+    listed = client.responses.input_items.list(third.id)
+    assert [item.role for item in listed] == ["user", "assistant", "user", "assistant", "user"]
+    assert listed.data[0].content[0].text == "three"
+    client.responses.delete(second.id)
+    for gone in (
+        lambda: client.responses.retrieve(second.id),
+        lambda: client.responses.delete(second.id),
+        lambda: client.responses.input_items.list(third.id),
+    ):
+        with pytest.raises(openai.NotFoundError, match=f"Response with id '{second.id}'"):
+            gone()
+    with pytest.raises(openai.BadRequestError, match=f"Previous response with id '{second.id}'"):
+        ask(input="four", previous_response_id=third.id)
+
+
+def test_what_is_not_stored_cannot_be_gone_on_from(client):
+    first = client.responses.create(model="plain", input="one", store=False)
+    with pytest.raises(openai.BadRequestError, match="not found"):
+        client.responses.create(model="plain", input="two", previous_response_id=first.id)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(first.id)
+
+
+def test_calls_of_a_response_are_answered_by_their_id(server, client):
+    output = {"type": "function_call_output", "call_id": "c1", "output": "sunny"}
+    first = client.responses.create(
+        model="plain",
+        input=[
+            {"role": "user", "content": "weather?"},
+            {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": "{}"},
+            output,
+        ],
+    )
+    client.responses.create(model="plain", input="and?", previous_response_id=first.id)
+    turns = server.sent("plain")["messages"]
+    assert [turn["role"] for turn in turns] == ["user", "assistant", "tool", "assistant", "user"]
+    assert turns[2]["tool_call_id"] == turns[1]["tool_calls"][0]["id"] == "c1"
+
+
+def test_a_stored_response_outlives_the_server_and_belongs_to_its_key(tmp_path):
+    keys = ("--api-key", "sk-a", "--api-key", "sk-b")
+
+    def client_of(server, key):
+        return openai.OpenAI(base_url=f"{server.url}/v1", api_key=key, max_retries=0)
+
+    with Server(tmp_path, *keys) as server:
+        server.model("plain")
+        with client_of(server, "sk-a") as client:
+            first = client.responses.create(model="plain", input="one", store=True)
+            fleeting = client.responses.create(model="plain", input="one")
+    with Server(tmp_path, *keys) as server:
+        with client_of(server, "sk-a") as client:
+            assert client.responses.retrieve(first.id).output_text == WORDS
+            client.responses.create(model="plain", input="two", previous_response_id=first.id)
+            with pytest.raises(openai.NotFoundError):
+                client.responses.retrieve(fleeting.id)
+        with client_of(server, "sk-b") as client, pytest.raises(openai.NotFoundError):
+            client.responses.retrieve(first.id)
 
 
 def test_pictures_and_reasoning_come_back(server, client):

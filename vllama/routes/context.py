@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from vllama.plan.types import Facts
     from vllama.rendering.renderer import Renderer
     from vllama.routes.catalog import Catalog
+    from vllama.routes.response_store import ResponseStore
     from vllama.scheduler.scheduler import Scheduler
     from vllama.supervise.external import Watch
     from vllama.upstream.pool import Upstreams
@@ -48,6 +49,7 @@ class Gateway:
     watch: Watch
     preload: Preload
     searxng: str | None
+    responses: ResponseStore
 
     def __init__(self, guards: Guards, metrics: Metrics) -> None:
         """To be made in the running loop."""
@@ -66,12 +68,14 @@ class Gateway:
         environ: Mapping[str, str],
         watch: Watch,
         preload: Preload,
+        responses: ResponseStore,
         searxng: str | None = None,
     ) -> None:
         """Take what was still missing, and let the waiting requests go on."""
         self.catalog, self.scheduler, self.upstreams = catalog, scheduler, upstreams
         self.renderer, self.facts, self.environ = renderer, facts, environ
         self.watch, self.preload, self.searxng = watch, preload, searxng
+        self.responses = responses
         self._complete.set_result(None)
 
     def fail(self, error: VllamaError) -> None:

@@ -78,15 +78,19 @@ class Guards(Struct, frozen=True, kw_only=True):
         `authorization` is that of RFC 6750, `Bearer KEY`; `api_key` is `x-api-key`, where the
         clients of Anthropic put it. Takes as long for a wrong key as for a right one.
         """
-        if not self.keys:
-            return True
+        return not self.keys or self.find_key(authorization, api_key) is not None
+
+    def find_key(self, authorization: str, api_key: str) -> str | None:
+        """Return the key that the request's headers show, None if they show none of the keys."""
         import hmac
 
         scheme, _, bearer = authorization.partition(" ")
         shown = (bearer.strip() if scheme.lower() == "bearer" else "", api_key.strip())
-        pairs = ((key.encode(), one.encode()) for key in self.keys for one in shown)
-        equal = [hmac.compare_digest(*pair) for pair in pairs]  # all of them, always
-        return any(equal)
+        pairs = [(key, one) for key in self.keys for one in shown]
+        equal = [
+            hmac.compare_digest(key.encode(), one.encode()) for key, one in pairs
+        ]  # always all
+        return next((key for (key, _), same in zip(pairs, equal, strict=True) if same), None)
 
 
 def cors_headers(origin: str, *, preflight: bool) -> dict[str, str]:

@@ -85,6 +85,7 @@ WRITES = frozenset(
 """The handlers that change what models there are, here or at a registry."""
 PREFIXES: tuple[tuple[str, Methods], ...] = (
     ("/v1/models/", {"GET": openai_models.model}),
+    ("/v1/responses/", {"GET": responses.get_response, "DELETE": responses.delete_response}),
     ("/api/blobs/", {"HEAD": create.head_blob, "POST": create.upload_blob}),
     ("/api/user/keys/", {"DELETE": cloud.sign_out}),
 )

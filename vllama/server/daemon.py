@@ -39,6 +39,7 @@ from vllama.plan.types import Facts, Need
 from vllama.rendering.renderer import Renderer
 from vllama.routes.catalog import Catalog
 from vllama.routes.context import Gateway, Preload
+from vllama.routes.response_store import ResponseStore
 from vllama.scheduler.scheduler import Scheduler
 from vllama.scheduler.state import Limits
 from vllama.server.engine_hooks import EngineHooks
@@ -110,6 +111,7 @@ class Daemon:
                 environ=self._environ,
                 watch=self._watch,
                 preload=self._preloaded,
+                responses=ResponseStore(self._config.data_dir / "responses"),
                 searxng=self._config.searxng,
             )
             self._reporter.ready(self._ready_lines(listener))

@@ -1,16 +1,15 @@
 """OpenAI's `POST /v1/responses` as a chat request in OpenAI's older form.
 
-The result goes through `adapt_chat` like any other body. The API keeps nothing here: `store` is not
-used, which the answer says, and a request that refers to what was kept is refused, where Ollama
-answers as if the conversation began with it.
+The result goes through `adapt_chat` like any other body. A request may go on from a response that
+was kept, by `previous_response_id`; `continue_from` puts the earlier items before its own.
 
 See docs/reference/ollama-api.md#responses.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from vllama.chat.go_json import encode_json, kind
@@ -29,7 +28,8 @@ class ResponsesRequest:
 
     `echo` are the fields that the answer repeats. `names` maps a tool of a namespace, as the model
     knows it, to (namespace, name). `ignored` names what has no effect here. `truncate`: the oldest
-    turns may be dropped. `extras` are Ollama's fields.
+    turns may be dropped. `extras` are Ollama's fields. `input` is as the client wrote it; it goes
+    on from the response `previous`. `store` is None where the client has not said.
     """
 
     model: str
@@ -40,6 +40,22 @@ class ResponsesRequest:
     names: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
     extras: Extras = field(default_factory=Extras)
+    input: object = None
+    previous: str | None = None
+    store: bool | None = None
+
+
+def continue_from(
+    asked: ResponsesRequest, items: Sequence[Mapping[str, Any]], own: Sequence[Mapping[str, Any]]
+) -> ResponsesRequest:
+    """Return a request whose conversation begins with the `items` of earlier ones.
+
+    `own` are its own items. Instructions are only those of the request itself, as in OpenAI's API.
+    """
+    messages = input_messages([*items, *own])
+    if instructions := asked.echo["instructions"]:
+        messages.insert(0, {"role": "system", "content": instructions})
+    return replace(asked, chat=asked.chat | {"messages": messages})
 
 
 def parse_responses(body: bytes) -> ResponsesRequest:
@@ -56,10 +72,14 @@ def parse_responses(body: bytes) -> ResponsesRequest:
     chat: dict[str, Any] = {"model": model, "messages": messages}
     stream = _boolean(data, "stream", False)
     chat["stream"] = stream
-    # nothing is kept here, as in Ollama, which does not say so
-    kept_elsewhere = [name for name in ("previous_response_id", "conversation") if data.get(name)]
+    previous = data.get("previous_response_id") or None
     background = _boolean(data, "background", False)
-    ignored = [*kept_elsewhere, *(["background"] if background else [])]
+    ignored = ["background"] if background else []
+    if data.get("conversation"):
+        ignored.append("conversation")
+    if previous is not None and not isinstance(previous, str):
+        ignored.append("previous_response_id")
+        previous = None
     for name in ("temperature", "top_p", "presence_penalty", "frequency_penalty"):
         if name in data:
             chat[name] = _number(data, name)
@@ -79,11 +99,11 @@ def parse_responses(body: bytes) -> ResponsesRequest:
         "max_output_tokens": limit,
         "metadata": _object(data, "metadata"),
         "parallel_tool_calls": _boolean(data, "parallel_tool_calls", True),
-        "previous_response_id": None,
+        "previous_response_id": previous,
         "reasoning": {
             "effort": reasoning.get("effort"), "summary": reasoning.get("summary"),
         },
-        "store": False,
+        "store": data.get("store") is True,  # false by default, as Ollama's
         "background": background,
         "frequency_penalty": chat.get("frequency_penalty", 0),
         "presence_penalty": chat.get("presence_penalty", 0),
@@ -110,6 +130,9 @@ def parse_responses(body: bytes) -> ResponsesRequest:
         names=names,
         ignored=tuple(dict.fromkeys(ignored)),
         extras=extras,
+        input=data["input"],
+        previous=previous,
+        store=data["store"] if isinstance(data.get("store"), bool) else None,
     )
 
 

@@ -10,7 +10,7 @@ See docs/reference/ollama-api.md#responses.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -42,12 +42,17 @@ class ResponsesWriter(BlockWriter):
         created_ns: int,
         echo: Mapping[str, Any],
         names: Mapping[str, tuple[str, str]],
+        keep: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
-        """`echo` and `names` are those of the request."""
+        """`echo` and `names` are those of the request.
+
+        `keep` is given the response when it is whole, before the client has its end.
+        """
         super().__init__(options, seed=seed)
         self._created_s = created_ns // 1_000_000_000
         self._echo = echo
         self._names = names
+        self._keep = keep
         self._number = 0
         self._head = self._tail = b""  # of the open item's deltas, around number and text
 
@@ -120,7 +125,10 @@ class ResponsesWriter(BlockWriter):
         more: dict[str, Any] = {"completed_at": now_ns // 1_000_000_000}
         if cut:
             more["incomplete_details"] = {"reason": "max_output_tokens"}
-        return self._response("completed", self._items("completed"), _usage(tally), more)
+        response = self._response("completed", self._items("completed"), _usage(tally), more)
+        if self._keep is not None:
+            self._keep(response)
+        return response
 
     def _response(
         self,

@@ -6,21 +6,27 @@ See docs/reference/ollama-api.md#responses.
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import secrets
 import sys
 import zlib
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from vllama.dialects.responses.read import parse_responses
+from vllama.chat.go_json import encode_json
+from vllama.dialects.responses.read import continue_from, parse_responses
+from vllama.dialects.responses.stored import list_items, make_input_items
 from vllama.dialects.responses.write import ResponsesWriter
 from vllama.errors import BadRequest
 from vllama.http.request import MAX_BODY_BYTES, BodyTooLarge, Request
-from vllama.routes.openai.common import complete_chat, find_chat_model, make_seed, relay_blocks
+from vllama.routes.openai.common import complete_chat, find_chat_model, relay_blocks
+from vllama.routes.response_store import Record, ResponseNotFound
 
 if TYPE_CHECKING:
     from vllama.routes.context import Gateway
 
+RESPONSES, INPUT_ITEMS = "/v1/responses/", "input_items"
 MAX_FRAMES = 1000
 """Of zstd, or members of gzip, in one body; programs that compress in parallel make some."""
 _READ_BYTES = 64 * 1024
@@ -39,14 +45,27 @@ async def responses(gateway: Gateway, request: Request) -> None:
     if encoding:
         body = await asyncio.to_thread(decompress, body, encoding)
     asked = parse_responses(body)
+    store, owner, seed = gateway.responses, identify_owner(gateway, request), secrets.token_hex(12)
+    own = make_input_items(asked.input, seed)
+    earlier = await store.chain(asked.previous, owner) if asked.previous else []
+    if earlier:
+        asked = continue_from(asked, [item for record in earlier for item in record.items], own)
+
+    def keep(response: dict[str, Any]) -> None:
+        record = Record(
+            id=response["id"], owner=owner, previous=asked.previous, input=own, response=response
+        )
+        store.keep(record, after=earlier)
+
     entry = await find_chat_model(gateway, asked.model)
     chat = complete_chat(entry, asked.chat, asked.extras)
     make = partial(
         ResponsesWriter,
-        seed=make_seed(request),
+        seed=seed,
         created_ns=request.started_ns,
         echo=asked.echo,
         names=asked.names,
+        keep=None if asked.store is False else keep,
     )
     await relay_blocks(
         gateway,
@@ -58,6 +77,37 @@ async def responses(gateway: Gateway, request: Request) -> None:
         truncate=asked.truncate,
         ignored=asked.ignored,
     )
+    if asked.store:
+        await store.save(f"resp_{seed}", owner)
+
+
+async def get_response(gateway: Gateway, request: Request) -> None:
+    """Serve `GET /v1/responses/{id}` and its `/input_items`: what was kept of a response."""
+    identity, _, rest = request.path.removeprefix(RESPONSES).partition("/")
+    owner = identify_owner(gateway, request)
+    if rest not in ("", INPUT_ITEMS):
+        raise ResponseNotFound(f"{identity}/{rest}")
+    if not rest:
+        record = await gateway.responses.find(identity, owner)
+        request.respond(200, encode_json(record.response))
+        return
+    *earlier, last = await gateway.responses.chain_of(identity, owner)
+    before = [item for record in earlier for item in record.items]
+    request.respond(200, encode_json(list_items([*before, *last.input])))
+
+
+async def delete_response(gateway: Gateway, request: Request) -> None:
+    """Serve `DELETE /v1/responses/{id}`: forget a response."""
+    identity = request.path.removeprefix(RESPONSES)
+    await gateway.responses.remove(identity, identify_owner(gateway, request))
+    request.json(200, {"id": identity, "object": "response", "deleted": True})
+
+
+def identify_owner(gateway: Gateway, request: Request) -> str:
+    """Return whose responses a request may see: a digest of its key, "" on a server without."""
+    authorization, api_key = request.header(b"authorization"), request.header(b"x-api-key")
+    key = gateway.guards.find_key(authorization, api_key)
+    return hashlib.blake2b(key.encode(), digest_size=16).hexdigest() if key is not None else ""
 
 
 def decompress(body: bytes, encoding: str, limit_bytes: int = MAX_BODY_BYTES) -> bytes:
