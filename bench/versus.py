@@ -6,7 +6,7 @@ from __future__ import annotations
 import datetime
 from dataclasses import dataclass
 
-from vllama.bench.findings import NEITHER, NOTHING, findings, shown, shown_ratio
+from vllama.bench.findings import NEITHER, NOTHING, format_ratio, format_value, make_findings
 
 MARKERS = ("<!-- make bench-ollama: begin -->", "<!-- make bench-ollama: end -->")
 NO_GPU = "not measured: needs a GPU"
@@ -71,7 +71,7 @@ def on_gpu(result):
 
 def claims(result):
     """Return the table of the claims, a line for each."""
-    found = findings(result["rows"])
+    found = make_findings(result["rows"])
     others = names(result)[1:]
     head = ["claim", "measured here", *(f"beside {other}" for other in others), "both on a GPU"]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
@@ -91,12 +91,12 @@ def against(claim, found, other):
         wanted = {fewest, most} if claim.alone else {most}
         of = [each for each in of if each.clients in wanted]
     sides = (other, OURS) if claim.inverse else (OURS, other)
-    ratios = [(each, each.ratio(*sides)) for each in of]
+    ratios = [(each, each.compute_ratio(*sides)) for each in of]
     ratios = [(each, ratio) for each, ratio in ratios if ratio]
     if not ratios:
         return "not measured"
     words = [
-        " at ".join(filter(None, (shown_ratio(ratio), each.clients and clients(each.clients))))
+        " at ".join(filter(None, (format_ratio(ratio), each.clients and clients(each.clients))))
         for each, ratio in ratios
     ]
     medians = [ratio.median for _, ratio in ratios]
@@ -115,10 +115,10 @@ def behind(results):
     lines = []
     for other in names(results[""])[1:]:
         lost = [
-            f"{each.what}{when}"
+            f"{each.title}{when}"
             for when, result in results.items()
-            for each in findings(result["rows"])
-            if each.ahead(OURS, other) == other
+            for each in make_findings(result["rows"])
+            if each.find_winner(OURS, other) == other
         ]
         lines.append(f"- {other} is ahead in: {'; '.join(lost) if lost else 'nothing'}.")
     return "\n".join(lines)
@@ -130,13 +130,13 @@ def table(results):
     head = ["", ours, *(cell for other in others for cell in (other, "ratio", "ahead"))]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for when, result in results.items():
-        for each in findings(result["rows"]):
-            cells = [each.what + when, shown(each.median(ours), each.unit)]
+        for each in make_findings(result["rows"]):
+            cells = [each.title + when, format_value(each.median(ours), each.unit)]
             for other in others:
-                winner = each.ahead(ours, other)
+                winner = each.find_winner(ours, other)
                 bold = winner if winner in (NEITHER, NOTHING, ours) else f"**{winner}**"
-                ratio = shown_ratio(each.ratio(ours, other))
-                cells += [shown(each.median(other), each.unit), ratio, bold]
+                ratio = format_ratio(each.compute_ratio(ours, other))
+                cells += [format_value(each.median(other), each.unit), ratio, bold]
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 

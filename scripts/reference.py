@@ -41,7 +41,7 @@ def metrics() -> str:
     """Return the table of metrics, from what a server without any requests exports."""
     from vllama.metrics import Metrics
 
-    text = Metrics().text(loaded=0, queued=0).decode()
+    text = Metrics().format(loaded=0, queued=0).decode()
     kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
     helps = re.findall(r"^# HELP (\S+) (.+)$", text, re.MULTILINE)
     rows = [(f"`{name}`", kinds[name], help) for name, help in helps]

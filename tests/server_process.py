@@ -204,10 +204,10 @@ class Server:
 
         book = Logbook(self.home / "data" / "logs")
         attempts = [
-            path for one in book.find(name, f"{name}:latest") for path in book.attempts(one)
+            path for one in book.find(name, f"{name}:latest") for path in book.list_attempts(one)
         ]
         newest = attempts[-1:]
-        return "\n".join(line for path in newest for line in Reader(path).everything())
+        return "\n".join(line for path in newest for line in Reader(path).read_all())
 
     def stats(self, name: str) -> dict:
         """Return what the fake engine of `name` has seen."""

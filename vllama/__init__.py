@@ -16,7 +16,7 @@ __all__ = ["Server", "__version__", "serve"]
 
 
 def __getattr__(name: str) -> Any:
-    # imported when asked for: every command imports this package, and needs none of it
+    # imported lazily: every command imports this package, and most need no server
     if name in ("Server", "serve"):
         from vllama.api import server
 

@@ -1,4 +1,4 @@
-"""Entry point of the `vllama` command; what it does is in `vllama.cli.app`."""
+"""Entry point of the `vllama` command; the commands are in `vllama.cli`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Time as a value that can be passed in, so that decisions are testable without waiting."""
+"""The clock as a dependency, so that tests of decisions about time need not wait."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class RealClock:
 
 
 class ManualClock:
-    """A clock that only moves when told to; for tests."""
+    """A clock that moves only by `advance`; for tests."""
 
     def __init__(self, start_s: float = 1_000_000.0) -> None:
         self._now_s = start_s

@@ -1,4 +1,4 @@
-"""The whole error tree of vllama.
+"""The error tree of vllama.
 
 ::
 
@@ -6,36 +6,35 @@
       ConfigError              400  exit 2   a flag, variable or config value is wrong
       BadRequest               400           a client's request is wrong
         InvalidModelRef        400           a model's name does not parse
-        CapabilityMissing      400           the model cannot do what was asked
+        CapabilityMissing      400           the model lacks a capability that the request needs
         ContextOverflow        400           the prompt is longer than the context
-        TemplateTooCostly      400           a model's chat template took too much time or memory
-      Unauthorized             401           a request shows no key, or a wrong one
-      Forbidden                403           the user has not allowed it (--read-only …)
-      ModelNotFound            404           no such model here (or at its source)
-      BadModelFile             500           a model's file is damaged or no model at all
+        TemplateTooCostly      400           a model's chat template takes too much time or memory
+      Unauthorized             401           a request has no key, or a wrong one
+      Forbidden                403           the server's settings do not allow it (--read-only …)
+      ModelNotFound            404           no such model here, or at its source
+      BadModelFile             500           a model's file is damaged, or is not a model
       SourceError              502           a hub or registry failed
-        AuthRequired           401           the source wants a token or an accepted licence
+        AuthRequired           401           the source requires a token or an accepted licence
         Offline                502           the source cannot be reached
-        ChecksumMismatch       502           what arrived is not what was announced
+        ChecksumMismatch       502           a download does not match its checksum
       DiskFull                 507           not enough space for a download
-      EnvironmentFailed        500           an engine's or tool's environment cannot be made
-      NoPlan                   500  exit 3   nothing here can serve that model
-        EngineMissing          500  exit 3   the right engine is not installed
-        NotEnoughMemory        500  exit 3   it does not fit
-      EngineError              500           the engine process
-        EngineStartFailed      500           ended or stalled before it was ready
-        EngineCrashed          500           ended while it was serving
-        UpstreamError          502           answered with an error of its own
+      EnvironmentFailed        500           an environment cannot be created or removed
+      NoPlan                   500  exit 3   nothing here can serve the model
+        EngineMissing          500  exit 3   no suitable engine is installed
+        NotEnoughMemory        500  exit 3   the model does not fit into memory
+      EngineError              500           a failure of an engine's process
+        EngineStartFailed      500           it ended or stalled before it was ready
+        EngineCrashed          500           it ended while it was serving
+        UpstreamError          502           it answered with an error
       Busy                     503           try again later (`retry_after_s`)
         QueueFull, CoolingDown, ShuttingDown
       VerifyFailed                  exit 3   two engines cannot be compared
       PortTaken                     exit 4   the listening address is in use
       ServerUnreachable             exit 1   the command line found no server
 
-`message` is for the user: "cannot X: reason", with the offending value quoted.
-`hint` is an imperative sentence that says what to do, or None.
-`status` is the HTTP status, `exit_code` the command line's.
-Foreign exceptions are mapped to these once, in the module that owns the library.
+`message` is for the user: "cannot X: reason", with the offending value quoted. `hint` is an
+imperative sentence that says what to do, or None. `status` is the HTTP status, `exit_code` that of
+the command line. Foreign exceptions are translated once, in the module that owns the library.
 """
 
 from __future__ import annotations
@@ -44,17 +43,17 @@ import re
 from collections.abc import Sequence
 
 MAX_MESSAGE = 10_000
-"""Characters of a message."""
+"""The maximum length of a message in characters."""
 
 
 class VllamaError(Exception):
-    """Base of all errors that vllama raises on purpose."""
+    """The base of all errors that vllama raises deliberately."""
 
     status: int = 500
     exit_code: int = 1
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
-        if len(message) > MAX_MESSAGE:  # it quotes a value that somebody else has sent
+        if len(message) > MAX_MESSAGE:  # it may quote a value of any length from a request
             message = message[:MAX_MESSAGE] + "…"
         super().__init__(message)
         self.message = message
@@ -62,13 +61,13 @@ class VllamaError(Exception):
 
     @property
     def kind(self) -> str:
-        """Its class in one word, for programs: `engine_crashed`; `other` for the base."""
+        """The class of the error as a word for programs: `engine_crashed`; `other` for the base."""
         if type(self) is VllamaError:
             return "other"
         return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(self).__name__).lower()
 
     def sentence(self) -> str:
-        """Return message and hint as one line, for places that have room for one only."""
+        """Return message and hint in one line."""
         return f"{self.message}; {self.hint}" if self.hint else self.message
 
 
@@ -90,34 +89,34 @@ class InvalidModelRef(BadRequest):
 
 
 class CapabilityMissing(BadRequest):
-    """The model, or the engine that runs it, cannot do what was asked."""
+    """The model or its engine lacks a capability that the request needs."""
 
 
 class ContextOverflow(BadRequest):
-    """The prompt is longer than the context and may not be cut; both in tokens, None: unknown."""
+    """The prompt exceeds the context and may not be cut; both in tokens, None if unknown."""
 
     tokens: int | None = None
     limit: int | None = None
 
 
 class TemplateTooCostly(BadRequest):
-    """The chat template of a model's file took more time or memory than any prompt needs."""
+    """A model's chat template took more time or memory than any prompt should need."""
 
 
 class Unauthorized(VllamaError):
-    """The server has keys, and the request shows none of them."""
+    """The server requires a key, and the request has none or a wrong one."""
 
     status = 401
 
 
 class Forbidden(VllamaError):
-    """The settings of this server do not allow it, whoever asks."""
+    """The settings of this server do not allow the request, whatever its key."""
 
     status = 403
 
 
 class ModelNotFound(VllamaError):
-    """No model of that name; `name` is what the client asked for."""
+    """There is no model with the `name` in the request."""
 
     status = 404
 
@@ -127,7 +126,7 @@ class ModelNotFound(VllamaError):
 
 
 class BadModelFile(VllamaError):
-    """A model's file is truncated, damaged or no model at all."""
+    """A model's file is truncated or damaged, or is not a model."""
 
 
 class SourceError(VllamaError):
@@ -137,7 +136,7 @@ class SourceError(VllamaError):
 
 
 class AuthRequired(SourceError):
-    """The source wants a token, or its licence has to be accepted first."""
+    """The source requires a token, or the user has to accept a licence first."""
 
     status = 401
 
@@ -147,17 +146,17 @@ class Offline(SourceError):
 
 
 class ChecksumMismatch(SourceError):
-    """What arrived does not have the announced checksum."""
+    """A downloaded file does not match its checksum."""
 
 
 class DiskFull(VllamaError):
-    """Not enough free space for a download."""
+    """There is not enough free space for a download."""
 
     status = 507
 
 
 class EnvironmentFailed(VllamaError):
-    """A Python environment cannot be made, or not be removed."""
+    """A Python environment cannot be created or removed."""
 
 
 class NoPlan(VllamaError):
@@ -167,9 +166,9 @@ class NoPlan(VllamaError):
 
 
 class EngineMissing(NoPlan):
-    """No engine is installed that could serve, or not the one that was asked for.
+    """No suitable engine is installed, or not the one that the user chose.
 
-    `engines` are the names of those to offer, the best first; none if nothing can be offered.
+    `engines` are the names of engines to offer for installation, the best first; possibly none.
     """
 
     engines: tuple[str, ...] = ()
@@ -182,15 +181,15 @@ class EngineMissing(NoPlan):
 
 
 class NotEnoughMemory(NoPlan):
-    """The model does not fit into the memory there is."""
+    """The model does not fit into the memory of this machine."""
 
 
 class EngineError(VllamaError):
-    """Something went wrong with an engine process."""
+    """A failure of an engine's process."""
 
 
 class EngineStartFailed(EngineError):
-    """The engine ended, or made no progress, before it was ready."""
+    """The engine ended or stalled before it was ready."""
 
 
 class EngineCrashed(EngineError):
@@ -198,7 +197,7 @@ class EngineCrashed(EngineError):
 
 
 class UpstreamError(EngineError):
-    """The engine answered a request with an error of its own."""
+    """The engine answered a request with an error."""
 
     status = 502
 
@@ -208,7 +207,7 @@ class UpstreamError(EngineError):
 
 
 class Busy(VllamaError):
-    """Try again later."""
+    """The server cannot serve the request now, but may later (`retry_after_s`)."""
 
     status = 503
 
@@ -220,11 +219,11 @@ class Busy(VllamaError):
 
 
 class QueueFull(Busy):
-    """Too many requests wait already."""
+    """Too many requests are waiting already."""
 
 
 class CoolingDown(Busy):
-    """The engine failed lately and is not started again yet."""
+    """The engine failed recently and is not started again yet."""
 
 
 class ShuttingDown(Busy):
@@ -232,13 +231,13 @@ class ShuttingDown(Busy):
 
 
 class ServeFailed(VllamaError):
-    """A server that a Python program wanted ended before it was ready."""
+    """A server that a Python program started has ended before it was ready."""
 
     exit_code = 3
 
 
 class VerifyFailed(VllamaError):
-    """An engine cannot be started or asked, so that there is nothing to compare."""
+    """An engine cannot be started or queried, so there is nothing to compare."""
 
     exit_code = 3
 
@@ -250,6 +249,6 @@ class PortTaken(VllamaError):
 
 
 class ServerUnreachable(VllamaError):
-    """The command line found no server to talk to."""
+    """The command line found no running server."""
 
     status = 503

@@ -1,7 +1,7 @@
-"""What the log says besides a line's text: the request and the model it belongs to.
+"""The context of a log line: the request and the model that it belongs to.
 
-Both are context variables of the running task, so no function has to pass them on. The gateway sets
-them for a request, the scheduler for an instance; the log and the calls to engines read them.
+Both are context variables of the running task, so that no function has to pass them on. The gateway
+sets them for a request, the scheduler for an instance; the log and calls to engines read them.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ model: ContextVar[str] = ContextVar("model", default="")
 
 
 class Trace:
-    """A request's identity; `id` is what the client knows it by.
+    """The identity of a request: `id` for the client, `name` for engines.
 
-    `name` is what engines get. It differs from `id` if another running request has the same id:
-    some engines refuse a second request of one name.
+    They differ if another running request has the same id, because some engines refuse a second
+    request with the same name.
     """
 
     __slots__ = ("_calls", "id", "name")
@@ -30,7 +30,7 @@ class Trace:
         self._calls = itertools.count(1)
 
     def next_call(self) -> str:
-        """Return the id of the next call to an engine: the request's own for the first one."""
+        """Return the id of the next call to an engine; the first has the name of the request."""
         number = next(self._calls)
         return self.name if number == 1 else f"{self.name}-{number}"
 
@@ -39,11 +39,11 @@ trace: ContextVar[Trace | None] = ContextVar("trace", default=None)
 
 
 def is_usable_id(id_: str) -> bool:
-    """Tell whether a client's id may stand in logs and headers: bounded, one printable word."""
+    """Return whether a client's id is safe in logs and headers: short, and one printable word."""
     return 0 < len(id_) <= MAX_LENGTH and id_.isascii() and id_.isprintable() and " " not in id_
 
 
 def set_level(*, debug: bool) -> None:
-    """Log our own lines from INFO (DEBUG) on, others' from WARNING (INFO)."""
+    """Log our own lines from level INFO (DEBUG), those of libraries from WARNING (INFO)."""
     logging.getLogger().setLevel(logging.INFO if debug else logging.WARNING)
     logging.getLogger("vllama").setLevel(logging.DEBUG if debug else logging.INFO)

@@ -1,7 +1,7 @@
-"""Counters and histograms, and their Prometheus form; read by no decision.
+"""Counters and histograms in Prometheus format; no decision depends on them.
 
-Counting is plain arithmetic, because every request does it; the library that writes the format is
-imported when somebody asks for it.
+Every request counts, so counting is plain arithmetic. The library that writes the format is
+imported at the first request for the metrics.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ SECONDS = (0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
 
 class Metrics:
-    """The numbers of one server."""
+    """The metrics of one server."""
 
     def __init__(self) -> None:
         self._requests: Counter[tuple[str, int]] = Counter()
-        # per route: one count a bucket, and one for what is longer than the last
+        # per route: one count per bucket, and one for longer times
         self._buckets: defaultdict[str, list[int]] = defaultdict(lambda: [0] * (len(SECONDS) + 1))
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._errors: Counter[tuple[str, int, str]] = Counter()
@@ -33,26 +33,26 @@ class Metrics:
         self._slow_callbacks = 0
         self._slowest_callback_s = 0.0
 
-    def request(self, route: str, status: int, seconds: float) -> None:
-        """Count one answer; `route` must be from the route table, so that labels stay few."""
+    def count_request(self, route: str, status: int, seconds: float) -> None:
+        """Count one answer; `route` is from the route table, which bounds the number of labels."""
         self._requests[route, status] += 1
         self._buckets[route][bisect_left(SECONDS, seconds)] += 1
         self._seconds[route] += seconds
 
-    def error(self, route: str, status: int, reason: str) -> None:
+    def count_error(self, route: str, status: int, reason: str) -> None:
         """Count an answer that ended with an error; `status` may still be 200.
 
         `reason` is `VllamaError.kind`.
         """
         self._errors[route, status, reason] += 1
 
-    def tokens(
+    def count_tokens(
         self, model: str, prompt: int, completion: int, *, cached: int = 0, estimated: bool
     ) -> None:
         """Count the tokens of one answer; `model` is the display name of a local model.
 
-        `cached` of the prompt's came from the engine's cache. `estimated`: the engine did not say
-        how many it generated.
+        `cached` prompt tokens came from the engine's cache. `estimated`: the engine did not report
+        how many tokens it generated.
         """
         self._tokens[model, "prompt"] += prompt
         self._tokens[model, "completion"] += completion
@@ -61,21 +61,21 @@ class Metrics:
         if estimated:
             self._estimated[model] += completion
 
-    def slow_callback(self, seconds: float) -> None:
+    def count_slow_callback(self, seconds: float) -> None:
         """Count a callback that blocked the event loop; only one thread may call this."""
         self._slow_callbacks += 1
         self._slowest_callback_s = max(self._slowest_callback_s, seconds)
 
-    def text(self, *, loaded: int, queued: int) -> bytes:
-        """Return everything in Prometheus' text form."""
+    def format(self, *, loaded: int, queued: int) -> bytes:
+        """Return all metrics in the text format of Prometheus."""
         from prometheus_client.exposition import generate_latest
         from prometheus_client.registry import CollectorRegistry
 
         registry = CollectorRegistry()
-        registry.register(_Collector(self._families(loaded, queued)))
+        registry.register(_Collector(self._make_families(loaded, queued)))
         return generate_latest(registry)
 
-    def _families(self, loaded: int, queued: int) -> Iterator[Metric]:
+    def _make_families(self, loaded: int, queued: int) -> Iterator[Metric]:
         from prometheus_client.core import (
             CounterMetricFamily,
             GaugeMetricFamily,
@@ -124,7 +124,7 @@ class Metrics:
         yield cached
         estimated = CounterMetricFamily(
             "vllama_tokens_estimated",
-            "Completion tokens that are an estimate: the client left, or the engine does not tell.",
+            "Estimated completion tokens: the client left, or the engine reports no counts.",
             labels=("model",),
         )
         for model, count in self._estimated.items():
@@ -132,12 +132,12 @@ class Metrics:
         yield estimated
         yield CounterMetricFamily(
             "vllama_slow_callbacks",
-            "Callbacks that have held up the event loop for more than 100 ms; see the log.",
+            "Callbacks that blocked the event loop for more than 100 ms; see the log.",
             value=self._slow_callbacks,
         )
         yield GaugeMetricFamily(
             "vllama_slowest_callback_seconds",
-            "The longest of them since the start.",
+            "Duration of the slowest callback since the start.",
             value=self._slowest_callback_s,
         )
         yield GaugeMetricFamily("vllama_models_loaded", "Models that have a process.", value=loaded)
@@ -147,7 +147,7 @@ class Metrics:
 
 
 class _Collector:
-    """The collector that a registry asks for the numbers."""
+    """The collector that a registry reads."""
 
     def __init__(self, families: Iterator[Metric]) -> None:
         self._families = families
@@ -156,5 +156,5 @@ class _Collector:
         return self._families
 
     def describe(self) -> tuple[Metric, ...]:
-        """Describe nothing: else registering would collect."""
+        """Return nothing; without this method, registering would already collect."""
         return ()

@@ -10,9 +10,9 @@ FOLDER, FILE = 0o700, 0o600
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those above it that are missing; raises OSError.
+    """Create a folder and its missing parents. Raises OSError.
 
-    An existing one keeps its mode: it may be the user's own.
+    An existing folder keeps its mode, because it may be the user's own.
     """
     if folder.is_dir():
         return
@@ -20,8 +20,8 @@ def make_folder(folder: Path) -> None:
     folder.mkdir(mode=FOLDER, exist_ok=True)
 
 
-def close(folder: Path) -> bool:
-    """Close a folder of our own to all other users; tell whether it was open to any."""
+def restrict(folder: Path) -> bool:
+    """Deny other users access to a folder of our own; return whether any had access."""
     try:
         status = folder.stat()
         if status.st_uid != os.getuid() or not status.st_mode & 0o077:
@@ -33,7 +33,7 @@ def close(folder: Path) -> bool:
 
 
 def create(path: Path) -> BinaryIO:
-    """Open a file for writing from its beginning, whatever its mode was before."""
+    """Open an empty private file for writing; an existing file becomes private."""
     file = os.fdopen(
         os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE), "wb"
     )
@@ -42,7 +42,7 @@ def create(path: Path) -> BinaryIO:
 
 
 def replace(path: Path, content: str) -> None:
-    """Write a file by way of a new one, so that nobody reads half of it; raises OSError."""
+    """Replace a file atomically, so that no reader sees half of it. Raises OSError."""
     new = path.with_suffix(".new")
     with create(new) as file:
         file.write(content.encode())

@@ -1,8 +1,8 @@
-"""Sizes, durations and times as Ollama's wire and command line write them.
+"""Sizes, durations and times in the formats of Ollama's API and command line.
 
-Pure: no clock, no environment (only `rfc3339_local` asks for the local time zone).
-The formats follow Ollama's Go code (`format/bytes.go`, `format/time.go`, `api/types.go`) and Go's
-`time.ParseDuration`, error texts included, since clients show and compare them.
+Pure, except that `rfc3339_local` reads the local time zone. The formats follow Ollama's Go code
+(`format/bytes.go`, `format/time.go`, `api/types.go`) and Go's `time.ParseDuration`, including the
+texts of errors, because clients show and compare them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _GO_PART = re.compile(r"([0-9]*)(?:\.([0-9]*))?([^0-9.]*)")
 _MAX_NS = 2**63 - 1
 
 FOREVER_EPOCH_S = _MAX_NS // 1_000_000_000
-"""The Unix time that stands for "never" on the wire, in the year 2262 (Go's largest duration)."""
+"""The Unix time that means "never" in the API, in the year 2262 (Go's largest duration)."""
 
 _BYTE_UNITS: dict[str, int] = {
     "": 1,
@@ -100,7 +100,7 @@ def parse_keep_alive(value: object, *, bare_numbers: bool = False) -> float | No
 
 
 def format_bytes_decimal(size_bytes: int) -> str:
-    """Write a size as Ollama does: `512 B`, `91 MB`, `2.0 GB` (a round value without `.0`)."""
+    """Format a size as Ollama does: `512 B`, `91 MB`, `2.0 GB` (a round value without `.0`)."""
     for power, unit in ((4, "TB"), (3, "GB"), (2, "MB"), (1, "KB")):
         if size_bytes >= 1000**power:
             value = size_bytes / 1000**power
@@ -110,7 +110,7 @@ def format_bytes_decimal(size_bytes: int) -> str:
 
 
 def format_bytes_binary(size_bytes: int) -> str:
-    """Write a memory size in binary units: `79.6 GiB`, `512 MiB`."""
+    """Format a memory size in binary units: `79.6 GiB`, `512 MiB`."""
     for power, unit in ((4, "TiB"), (3, "GiB"), (2, "MiB"), (1, "KiB")):
         if size_bytes >= 1024**power:
             text = f"{size_bytes / 1024**power:.1f}".removesuffix(".0")
@@ -130,7 +130,7 @@ def parse_bytes(text: str) -> int:
 
 
 def format_duration(seconds: float) -> str:
-    """Humanise a length of time as Ollama does: `About a minute`, `3 weeks`; not negative."""
+    """Format a duration for people as Ollama does: `About a minute`, `3 weeks`; not negative."""
     whole = int(seconds)
     minutes = int(seconds / 60)
     hours = int(seconds / 3600 + 0.5)
@@ -159,7 +159,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_go_duration(duration_ns: int) -> str:
-    """Write a duration as Go prints it: `1m3.5s`, `130.079ms`, `0s`; not negative."""
+    """Format a duration as Go prints it: `1m3.5s`, `130.079ms`, `0s`; not negative."""
     if duration_ns < 1_000_000_000:
         for scale, unit in ((1_000_000, "ms"), (1_000, "µs"), (1, "ns")):
             if duration_ns >= scale:
@@ -174,12 +174,12 @@ def format_go_duration(duration_ns: int) -> str:
 
 
 def format_ago(seconds: float) -> str:
-    """Humanise a time that lies `seconds` back; one in the future reads `… from now`."""
+    """Format a time `seconds` ago for people; a future time reads `… from now`."""
     return f"{format_duration(seconds)} ago" if seconds >= 0 else format_until(-seconds)
 
 
 def format_until(seconds: float) -> str:
-    """Humanise a time that lies `seconds` ahead; more than 20 years are `Forever`."""
+    """Format a time `seconds` from now for people; more than 20 years are `Forever`."""
     if seconds < 0:
         return format_ago(-seconds)
     if math.isinf(seconds) or int(seconds / 3600) // 24 // 365 > 20:
@@ -188,14 +188,14 @@ def format_until(seconds: float) -> str:
 
 
 def rfc3339_utc(time_ns: int) -> str:
-    """Write a Unix time in nanoseconds as `2026-01-02T03:04:05.000000006Z`."""
+    """Format a Unix time in nanoseconds as `2026-01-02T03:04:05.000000006Z`."""
     seconds, nanos = divmod(time_ns, 1_000_000_000)
     moment = datetime.fromtimestamp(seconds, UTC)
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{nanos:09d}Z"
 
 
 def rfc3339_local(time_s: float) -> str:
-    """Write a Unix time in seconds in the local offset; `math.inf` is the year 2262."""
+    """Format a Unix time in seconds with the local offset; `math.inf` is the year 2262."""
     moment = datetime.fromtimestamp(min(time_s, FOREVER_EPOCH_S), UTC).astimezone()
     return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
 

@@ -6,9 +6,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from vllama.bench.findings import NEITHER, findings, plain, remarks, table
-from vllama.bench.load import Answer, messages, summary
-from vllama.bench.picture import picture
+from vllama.bench.findings import NEITHER, make_findings, make_remarks, make_table, serialise
+from vllama.bench.load import Answer, make_messages, summarise
+from vllama.bench.picture import draw_chart
 
 SIDES = ("vllama", "Ollama")
 
@@ -32,10 +32,10 @@ def test_ratios_are_of_one_round():
         asked("vllama", 2, speed=300), asked("Ollama", 2, speed=200),
         asked("vllama", 3, speed=9000),  # nobody to hold it against
     ]  # fmt: skip
-    speed = findings(rows)[0]
-    ratio = speed.ratio("vllama", "Ollama")
-    assert (ratio.least, ratio.median, ratio.most) == (1.1, 1.5, 2.0)
-    assert speed.what == "tokens/s, short prompts, 1 client"
+    speed = make_findings(rows)[0]
+    ratio = speed.compute_ratio("vllama", "Ollama")
+    assert (ratio.minimum, ratio.median, ratio.maximum) == (1.1, 1.5, 2.0)
+    assert speed.title == "tokens/s, short prompts, 1 client"
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_who_is_ahead(speeds, times, faster, sooner):
         for number in range(2)
         for place, side in enumerate(SIDES)
     ]
-    by_metric = {each.metric: each.ahead(*SIDES) for each in findings(rows)}
+    by_metric = {each.metric: each.find_winner(*SIDES) for each in make_findings(rows)}
     assert (by_metric["tokens/s"], by_metric["first token"]) == (faster, sooner)
 
 
@@ -64,7 +64,7 @@ def test_a_table_tells_what_is_missing():
         loaded("vllama", 0, 0.81),
         loaded("Ollama", 0, 0.9, memory_bytes=None),
     ]
-    header, lines = table(findings(rows), SIDES)
+    header, lines = make_table(make_findings(rows), SIDES)
     assert header == ("", "VLLAMA", "OLLAMA", "RATIO", "AHEAD")
     two = "2.00 × [2.00 … 2.00]"
     assert lines[0] == ("tokens/s, short prompts, 16 clients", "51.2", "25.6", two, "vllama")
@@ -75,10 +75,10 @@ def test_a_table_tells_what_is_missing():
 
 
 def test_one_server_alone():
-    found = findings([asked("vllama", 0)])
-    assert table(found, ["vllama"])[0] == ("", "VLLAMA")
-    assert plain(found, ["vllama"])[0]["ratios"] == {}
-    assert remarks([asked("vllama", 0)], ["vllama"]) == []
+    found = make_findings([asked("vllama", 0)])
+    assert make_table(found, ["vllama"])[0] == ("", "VLLAMA")
+    assert serialise(found, ["vllama"])[0]["ratios"] == {}
+    assert make_remarks([asked("vllama", 0)], ["vllama"]) == []
 
 
 def test_remarks_on_unequal_work():
@@ -89,10 +89,10 @@ def test_remarks_on_unequal_work():
         asked("Ollama", 0, prompt="long", prompt_tokens=76.5),  # within what is no matter
         {"round": 0, "side": "Ollama", "step": "swap", "seconds": None},
     ]
-    assert remarks(rows, SIDES) == [
+    assert make_remarks(rows, SIDES) == [
         "not the same work: short prompts have 60.0 tokens at vllama, 39.0 tokens at Ollama",
         "not the same work: short answers have 64.0 tokens at vllama, 40.0 tokens at Ollama",
-        "Ollama counts 40.0 tokens where 20.0 pieces came (short prompts)",
+        "Ollama counts 40.0 tokens but sent 20.0 pieces (short prompts)",
         "no swap at Ollama: it keeps both models loaded; OLLAMA_MAX_LOADED_MODELS=1 makes it swap",
     ]
 
@@ -102,17 +102,17 @@ def test_a_summary_of_answers():
         Answer(first_token_s=first_s, pieces=3, tokens=4, prompt_tokens=10)
         for first_s in (0.1, 0.5, 0.2)
     ]
-    told = summary(answers, wall_s=2.0)
+    told = summarise(answers, wall_s=2.0)
     assert told["tokens_per_s"] == 6.0
     assert told["first_token_s"] == 0.2
     assert (told["pieces"], told["tokens"], told["prompt_tokens"]) == (3, 4, 10)
 
 
 def test_prompts_differ_from_their_first_words_on():
-    one, same, other = (messages("short", key) for key in ("a", "a", "b"))
+    one, same, other = (make_messages("short", key) for key in ("a", "a", "b"))
     assert one == same
     assert one[0]["content"][:8] != other[0]["content"][:8]
-    assert len(messages("long", "a")[1]["content"].split()) > 800
+    assert len(make_messages("long", "a")[1]["content"].split()) > 800
 
 
 def test_a_picture_has_a_bar_for_each_value():
@@ -121,7 +121,7 @@ def test_a_picture_has_a_bar_for_each_value():
         asked("A&B", 0, speed=25.0), asked("A&B", 1, speed=25.0),
         loaded("vllama", 0, 0.5),
     ]  # fmt: skip
-    root = ElementTree.fromstring(picture(findings(rows), ("vllama", "A&B"), "<title>"))
+    root = ElementTree.fromstring(draw_chart(make_findings(rows), ("vllama", "A&B"), "<title>"))
     space = "{http://www.w3.org/2000/svg}"
     texts = [each.text for each in root.iter(f"{space}text")]
     assert "<title>" in texts and "A&B" in texts and "not measured" in texts

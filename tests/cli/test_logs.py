@@ -18,7 +18,7 @@ import pytest
 from tests.cli.conftest import Vllama
 from vllama import log_context
 from vllama.cli.server_log import BatchHandler, JsonFormatter, LogFile, TextFormatter, add_context
-from vllama.supervise.logs import OWN_LOG, aside, open_log, rotate
+from vllama.supervise.logs import OWN_LOG, get_rotated_path, open_log, rotate
 
 
 @pytest.fixture
@@ -133,10 +133,13 @@ def test_the_own_log_is_bounded_and_shared(tmp_path: Path) -> None:
         files[number % 2].write(line(f"line {number}"))
     numbers = [
         int(json.loads(line)["msg"].split()[1])
-        for part in (aside(path), path)
+        for part in (get_rotated_path(path), path)
         for line in part.read_text().splitlines()
     ]
-    assert aside(path).exists() and max(path.stat().st_size, aside(path).stat().st_size) <= 4000
+    assert (
+        get_rotated_path(path).exists()
+        and max(path.stat().st_size, get_rotated_path(path).stat().st_size) <= 4000
+    )
     assert numbers == list(range(60))
     for number in range(1000):
         files[number % 2].write(line(f"line {number}"))

@@ -320,7 +320,7 @@ def litter(home: Path) -> list[Path]:
 
 def shared_memory(tree: list[psutil.Process]) -> set[Path]:
     """Return the shared memory that these processes have mapped."""
-    return {Path(path) for path in shim.shared_memory(process.pid for process in tree)}
+    return {Path(path) for path in shim.list_shared_memory(process.pid for process in tree)}
 
 
 def test_a_dead_core_is_a_crash_though_it_ends_with_zero(client, server, name):

@@ -26,7 +26,7 @@ from vllama.engines.registry import load_engines
 from vllama.engines.tinygrad import ENGINE as TINYGRAD
 from vllama.environments.layout import Step, find_existing
 from vllama.errors import DiskFull, EngineMissing, EnvironmentFailed
-from vllama.hardware.probe import how_to_install
+from vllama.hardware.probe import make_install_hint
 from vllama.hardware.types import Accelerator, Platform, Vendor
 
 CPU = Platform(os="linux", arch="x86_64", cores=2, ram_total_bytes=8, ram_available_bytes=8)
@@ -180,7 +180,7 @@ def test_programs_are_named_as_the_machine_s_package_manager_does(
     tmp_path: Path, manager: str, programs: list[str], hint: str
 ) -> None:
     (tmp_path / manager).touch(mode=0o755)
-    assert how_to_install(programs, str(tmp_path)) == hint
+    assert make_install_hint(programs, str(tmp_path)) == hint
 
 
 def test_without_a_recipe_it_is_said_how_to_get_it(tmp_path: Path) -> None:

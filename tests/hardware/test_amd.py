@@ -80,4 +80,4 @@ def test_rocm_smi_error() -> None:
     assert found.accelerators == ()
     assert "Driver not initialized" in found.notes[0]
     assert parse_rocm_smi("{broken").notes
-    assert parse_rocm_smi("").notes == ('rocm-smi said: "nothing"',)
+    assert parse_rocm_smi("").notes == ('rocm-smi printed: "nothing"',)

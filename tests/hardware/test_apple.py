@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vllama.hardware.apple import GIB, apple_accelerator, parse_sysctl
+from vllama.hardware.apple import GIB, find_apple_gpu, parse_sysctl
 from vllama.hardware.types import Vendor
 
 M2_16 = """\
@@ -75,16 +75,16 @@ def test_features() -> None:
 
 
 def test_gpu_is_free_as_far_as_memory_is() -> None:
-    (gpu,) = apple_accelerator(parse_sysctl(M3_MAX_64), 20 * GIB).accelerators
+    (gpu,) = find_apple_gpu(parse_sysctl(M3_MAX_64), 20 * GIB).accelerators
     assert (gpu.vendor, gpu.name) == (Vendor.APPLE, "Apple M3 Max GPU")
     assert (gpu.total_bytes, gpu.free_bytes) == (48 * GIB, 20 * GIB)
-    assert apple_accelerator(parse_sysctl(M3_MAX_64), 60 * GIB).accelerators[0].free_bytes == (
+    assert find_apple_gpu(parse_sysctl(M3_MAX_64), 60 * GIB).accelerators[0].free_bytes == (
         48 * GIB
     )
 
 
 def test_no_gpu_on_intel_nor_under_rosetta() -> None:
-    assert apple_accelerator(parse_sysctl(INTEL), GIB).accelerators == ()
-    found = apple_accelerator(parse_sysctl(ROSETTA), GIB)
+    assert find_apple_gpu(parse_sysctl(INTEL), GIB).accelerators == ()
+    found = find_apple_gpu(parse_sysctl(ROSETTA), GIB)
     assert found.accelerators == ()
     assert "arm64 Python" in found.notes[0]

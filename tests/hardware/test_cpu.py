@@ -8,6 +8,8 @@ import pytest
 
 from vllama.hardware.cpu import (
     Limits,
+    apply_quota,
+    count_physical_cores,
     detect_cpu,
     measure_usable_ram,
     parse_active_file,
@@ -18,9 +20,7 @@ from vllama.hardware.cpu import (
     parse_inactive_file,
     parse_memory_limit,
     parse_self_cgroup,
-    physical_cores,
     read_cgroup,
-    usable_cores,
 )
 
 GIB = 1024**3
@@ -60,8 +60,8 @@ def test_memory_limit(text: str, limit: int | None) -> None:
     ("affinity", "quota", "cores"),
     [(8, None, 8), (8, 2.0, 2), (8, 1.5, 2), (8, 0.1, 1), (2, 16.0, 2)],
 )
-def test_usable_cores(affinity: int, quota: float | None, cores: int) -> None:
-    assert usable_cores(affinity, quota) == cores
+def test_apply_quota(affinity: int, quota: float | None, cores: int) -> None:
+    assert apply_quota(affinity, quota) == cores
 
 
 def test_inactive_file() -> None:
@@ -197,20 +197,20 @@ def siblings(root: Path, pairs: dict[int, str]) -> None:
 
 def test_two_hyperthreads_are_one_core(tmp_path: Path) -> None:
     siblings(tmp_path, {0: "0,2", 1: "1,3", 2: "0,2", 3: "1,3"})
-    assert physical_cores(frozenset({0, 1, 2, 3}), tmp_path) == 2
-    assert physical_cores(frozenset({0, 2}), tmp_path) == 1
-    assert physical_cores(frozenset({0, 1}), tmp_path) == 2
+    assert count_physical_cores(frozenset({0, 1, 2, 3}), tmp_path) == 2
+    assert count_physical_cores(frozenset({0, 2}), tmp_path) == 1
+    assert count_physical_cores(frozenset({0, 1}), tmp_path) == 2
 
 
 def test_slower_cores_of_a_hybrid_cpu_do_not_count(tmp_path: Path) -> None:
     siblings(tmp_path, {0: "0-1", 1: "0-1", 2: "2", 3: "3"})
     write(tmp_path, {"sys/devices/cpu_core/cpus": "0-1"})
-    assert physical_cores(frozenset({0, 1, 2, 3}), tmp_path) == 1
-    assert physical_cores(frozenset({2, 3}), tmp_path) == 2  # there are no others to be had
+    assert count_physical_cores(frozenset({0, 1, 2, 3}), tmp_path) == 1
+    assert count_physical_cores(frozenset({2, 3}), tmp_path) == 2  # there are no others to be had
 
 
 def test_where_the_system_tells_nothing_every_core_counts(tmp_path: Path) -> None:
-    assert physical_cores(frozenset({4, 5, 6}), tmp_path) == 3
+    assert count_physical_cores(frozenset({4, 5, 6}), tmp_path) == 3
 
 
 @pytest.mark.parametrize(

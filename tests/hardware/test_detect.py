@@ -99,9 +99,9 @@ def test_nothing_known() -> None:
 def test_a_probe_that_hangs_is_left_behind() -> None:
     gate = threading.Event()
     notes: list[str] = []
-    assert _Probe("driver", gate.wait, 0.01).result(notes) is None
+    assert _Probe("driver", gate.wait, 0.01).wait(notes) is None
     gate.set()
-    assert notes == ["the driver probe gave no answer in 0 s"]
+    assert notes == ["the driver probe did not finish in 0 s"]
 
 
 def test_a_probe_that_fails_is_a_note() -> None:
@@ -109,7 +109,7 @@ def test_a_probe_that_fails_is_a_note() -> None:
         raise OSError("no such device")
 
     notes: list[str] = []
-    assert _Probe("amd", fail, 5.0).result(notes) is None
+    assert _Probe("amd", fail, 5.0).wait(notes) is None
     assert notes == ["the amd probe failed: OSError: no such device"]
 
 

@@ -72,12 +72,12 @@ def test_gpus(text: str, expected: list[tuple[Any, ...]]) -> None:
         (MISMATCH, "reboot"),
         (NOT_LOADED, "driver is not loaded"),
         ("Failed to initialize NVML: Insufficient Permissions\n", "/dev/nvidia"),
-        (A100_PAIR, "GPU 1 (NVIDIA A100-SXM4-40GB) is split by MIG"),
-        (GB10, "does not tell its memory"),
-        ("something nobody expected\n", 'nvidia-smi said: "something nobody expected"'),
+        (A100_PAIR, "GPU 1 (NVIDIA A100-SXM4-40GB) is divided by MIG"),
+        (GB10, "does not report its memory"),
+        ("something nobody expected\n", 'nvidia-smi printed: "something nobody expected"'),
         (
             "0, NVIDIA A100, [Insufficient Permissions], [N/A], 535.1, 8.0, GPU-a, Enabled",
-            "does not tell its memory",
+            "does not report its memory",
         ),
     ],
 )
@@ -152,7 +152,7 @@ def test_nvml() -> None:
     assert (first.driver, first.compute_capability, first.uuid) == ("550.54.15", (8, 9), "GPU-0")
     assert second.total_bytes == 0
     assert found.notes == (
-        "GPU 1 (NVIDIA L4) does not tell its memory",
+        "GPU 1 (NVIDIA L4) does not report its memory",
         "GPU 2 cannot be used: GPU is lost",
     )
     assert nvml.ended

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from vllama.http import connection as client_module
 from vllama.http import server as serve_module
 from vllama.http.head_cache import MAX_HEADERS, read_target
-from vllama.http.request import HELD_BYTES, ClientGone, Request
+from vllama.http.request import BUFFER_BYTES, ClientGone, Request
 from vllama.http.server import Server
 from vllama.routes.inference import unless_gone
 
@@ -226,7 +226,7 @@ def test_a_head_that_no_handler_may_see(head: bytes, status: bytes, body: bytes)
     async def run() -> None:
         async with running(echo) as server:
             answer = await server.said(head + (body or b"\r\n"))
-            assert not server.server.heads._known
+            assert not server.server.heads._heads
         assert answer.split()[1] == status
         assert b"connection: close" in answer and answer.count(b"HTTP/1.1") == 1
 
@@ -277,8 +277,8 @@ def test_nonsense_behind_good_requests(behind: bytes, refused: bytes, cut: bool)
                 writer.write(piece)
                 await turns(20)
             clients = server.server.clients
-            await until(lambda: any(client._deaf or client._stopped for client in clients))
-            if any(client._deaf for client in clients):
+            await until(lambda: any(client._ignoring or client._stopped for client in clients))
+            if any(client._ignoring for client in clients):
                 writer.write(GOOD)  # too late
             go.set()
             answers = await reader.read()
@@ -355,7 +355,7 @@ def test_a_question_that_ends_with_its_sending_side_is_answered() -> None:
             assert bodies(answer) == [b"POST /a x", b"POST /b y"]
             assert bodies(await half(server, b"GET /c HTTP/1.0\r\n\r\n")) == [b"GET /c "]
             answer = await half(server, post(b"/watched", b"x"))
-            assert answer.split()[1] == b"499" and b"keep that open" in answer
+            assert answer.split()[1] == b"499" and b"keep it open" in answer
             assert ended.is_set()
             assert await half(server, post(b"/d", b"xy")[:-1]) == b""
 
@@ -389,7 +389,7 @@ def test_a_body_that_stalls(monkeypatch: pytest.MonkeyPatch) -> None:
             assert (await reader.read()).endswith(b"POST / slow")
 
             held, late = await server.open()
-            late.write(post(b"/late", bytes(HELD_BYTES + 9), CLOSE)[:-1])
+            late.write(post(b"/late", bytes(BUFFER_BYTES + 9), CLOSE)[:-1])
             await until(lambda: any(client._stopped for client in server.server.clients))
             clock.now_s += serve_module.BODY_STALL_S + 1
             await turns(50)
@@ -437,7 +437,7 @@ async def turns(count: int) -> None:
 
 def test_too_many_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     """A new one is worth more than one that asks for nothing, and less than one that does."""
-    monkeypatch.setattr(serve_module, "count_most_clients", lambda: 2)
+    monkeypatch.setattr(serve_module, "compute_max_clients", lambda: 2)
 
     async def run() -> None:
         go = asyncio.Event()
@@ -654,7 +654,7 @@ def test_a_body_that_nobody_reads_waits_with_its_sender() -> None:
             await until(lambda: any(client._stopped for client in server.server.clients))
             go.set()
             assert (await reader.read()).endswith(b"%d" % size)
-            assert read[0] < HELD_BYTES + 1024 * 1024
+            assert read[0] < BUFFER_BYTES + 1024 * 1024
 
     asyncio.run(run())
 
@@ -719,7 +719,7 @@ def test_a_server_that_must_stop_does() -> None:
         async with running(never, drain_s=0.0) as server:
             reader, writer = await server.open()
             writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
-            await until(lambda: any(client._asked for client in server.server.clients))
+            await until(lambda: any(client._requests for client in server.server.clients))
             server.server.stop(now=True)
             assert await reader.read() == b""
             await server.task

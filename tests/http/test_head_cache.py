@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from vllama.http.connection import Client
-from vllama.http.head_cache import MAX_KNOWN, Cut, Head, Heads, cut
+from vllama.http.head_cache import MAX_CACHED, Head, HeadCache, ReadParts, split_read
 from vllama.http.request import Request
 
 POST = b"POST /api/chat?x=1 HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\nX-Y: z\r\n\r\n%b"
@@ -24,7 +24,7 @@ class Asked:
     """A server that keeps what is asked, and `heads` between connections."""
 
     def __init__(self) -> None:
-        self.heads = Heads()
+        self.heads = HeadCache()
         self.clients: dict[Client, None] = {}
         self.stopping = False
         self.requests: list[Request] = []
@@ -112,18 +112,18 @@ def said(server: Asked, *reads: bytes) -> list[tuple[Head, bytes]]:
 def test_the_second_is_read_as_if_it_were_the_first(first, second, known) -> None:
     server = Asked()
     said(server, first)
-    found = cut(second)
+    found = split_read(second)
     assert (found is not None and server.heads.get(found) is not None) is known
     assert said(server, second) == said(Asked(), second)
 
 
 def test_only_whole_requests_are_cut() -> None:
     whole = POST % (3, b"abc")
-    assert cut(whole) is not None
+    assert split_read(whole) is not None
     for read in (whole[:-1], whole + b"d", whole + whole, whole[:20], b"", b"\r\n\r\n" * 2):
-        assert cut(read) is None
+        assert split_read(read) is None
     for digits in (b"+3", b"3 ", b"0x3", b"", b"3333333333"):
-        assert cut(whole.replace(b": 3", b": " + digits)) is None
+        assert split_read(whole.replace(b": 3", b": " + digits)) is None
 
 
 def test_a_head_that_is_known_need_not_come_first() -> None:
@@ -137,8 +137,8 @@ def test_a_head_that_is_known_need_not_come_first() -> None:
 
 
 def test_not_more_are_kept_than_a_server_needs() -> None:
-    heads = Heads()
-    for number in range(MAX_KNOWN + 1):
+    heads = HeadCache()
+    for number in range(MAX_CACHED + 1):
         head = Head("GET", f"/{number}", "1.1", True, {})
-        heads.learn(Cut(b"%d" % number, b"", b""), head)
-    assert len(heads._known) == 1
+        heads.add(ReadParts(b"%d" % number, b"", b""), head)
+    assert len(heads._heads) == 1

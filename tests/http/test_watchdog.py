@@ -17,7 +17,7 @@ import pytest
 import uvloop
 
 from vllama.http import watchdog
-from vllama.http.watchdog import calls_of, watched
+from vllama.http.watchdog import read_calls, watch_loop
 from vllama.metrics import Metrics
 
 LIMIT_S = 60.0
@@ -66,7 +66,7 @@ def test_a_callback_that_blocks_is_named_and_counted(
     metrics = Metrics()
 
     async def run() -> None:
-        with watched(metrics):
+        with watch_loop(metrics):
             asyncio.get_running_loop().call_soon(block, told)
             while not metrics._slow_callbacks:  # noqa: ASYNC110 (a thread counts)
                 await asyncio.sleep(0.001)
@@ -75,7 +75,7 @@ def test_a_callback_that_blocks_is_named_and_counted(
         runner.run(run())
     assert len(told.lines) == 1
     assert f"{__name__}.{block.__name__}:" in told.lines[0]
-    text = metrics.text(loaded=0, queued=0).decode()
+    text = metrics.format(loaded=0, queued=0).decode()
     assert "vllama_slow_callbacks_total 1.0" in text
     assert metrics._slowest_callback_s >= watchdog.LIMIT_S
 
@@ -91,7 +91,7 @@ def test_code_that_keeps_the_interpreter_is_told_by_its_cpu_time(told: Told) -> 
             size *= 2
 
     async def run() -> None:
-        with watched(metrics):
+        with watch_loop(metrics):
             asyncio.get_running_loop().call_soon(keep)
             while not metrics._slow_callbacks:  # noqa: ASYNC110 (a thread counts)
                 await asyncio.sleep(0.001)
@@ -108,7 +108,7 @@ def test_what_a_task_was_at_is_told(told: Told) -> None:
         wait_here(told)
 
     async def run() -> None:
-        with watched(Metrics()):
+        with watch_loop(Metrics()):
             await asyncio.create_task(outer())
 
     uvloop.run(run())
@@ -128,7 +128,7 @@ def test_one_line_a_second(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
             pass
 
     async def run() -> None:
-        with watched(metrics):
+        with watch_loop(metrics):
             for times in (1, 2):
                 while metrics._slow_callbacks < times:
                     block(times)
@@ -145,7 +145,7 @@ def test_a_loop_that_waits_or_has_much_to_do_is_not_named() -> None:
 
         def look() -> None:
             assert looked.wait(LIMIT_S)
-            while (calls := calls_of(thread)) and not done.is_set():
+            while (calls := read_calls(thread)) and not done.is_set():
                 pass  # it is about to wait
             seen.append(len(calls))
             done.set()
@@ -166,14 +166,14 @@ def test_a_loop_that_waits_or_has_much_to_do_is_not_named() -> None:
 STOPPED = """
 import asyncio, logging, sys, threading
 import uvloop
-from vllama.http.watchdog import watched
+from vllama.http.watchdog import watch_loop
 from vllama.metrics import Metrics
 
 logging.basicConfig(stream=sys.stdout, level=logging.WARNING)
 metrics = Metrics()
 
 async def run():
-    with watched(metrics):
+    with watch_loop(metrics):
         await asyncio.sleep(0)
         print("ready", flush=True)
         while not sys.stdin.readable() or not (line := await asyncio.to_thread(sys.stdin.readline)):

@@ -193,12 +193,12 @@ def test_an_engine_waits_for_a_slow_client() -> None:
     assert stream.on_fast_path
     stream.client.paused = True
     stream.request.writes = stream.relay
-    stream.request.flow(paused=True)
+    stream.request.set_paused(True)
     assert not stream.on_fast_path and stream.engine.paused
     stream.read(framed(event("c")))  # was read before the pause
     assert len(stream.told()) == 3 and not stream.on_fast_path
     stream.client.paused = False
-    stream.request.flow(paused=False)
+    stream.request.set_paused(False)
     assert not stream.engine.paused
     stream.read(framed(event("d")))
     assert len(stream.told()) == 4 and stream.on_fast_path

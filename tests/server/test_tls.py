@@ -158,9 +158,9 @@ def test_what_is_no_pair(pair: Pair, tmp_path: Path) -> None:
     missing = tmp_path / "missing.pem"
     for chain, key, reason in (
         (pair.chain, other.key, "key values mismatch"),
-        (empty, pair.key, "no PEM"),
-        (pair.chain, empty, "no PEM"),
-        (pair.chain, None, "no PEM"),
+        (empty, pair.key, "not PEM"),
+        (pair.chain, empty, "not PEM"),
+        (pair.chain, None, "not PEM"),
         (missing, pair.key, f"'{missing}': No such file"),
         (pair.chain, missing, f"'{missing}': No such file"),
         (tmp_path, pair.key, f"'{tmp_path}': Is a directory"),

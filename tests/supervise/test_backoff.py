@@ -68,9 +68,11 @@ def test_restarts_count() -> None:
     restarts = Restarts(POLICY)
 
     def crash(ready_s: float) -> float | None:
-        return restarts.delay_s(ever_ready=True, start_s=1.0, ready_s=ready_s, retryable=False)
+        return restarts.compute_delay_s(
+            ever_ready=True, start_s=1.0, ready_s=ready_s, retryable=False
+        )
 
-    assert restarts.delay_s(ever_ready=False, start_s=1, ready_s=0, retryable=True) == 0.0
+    assert restarts.compute_delay_s(ever_ready=False, start_s=1, ready_s=0, retryable=True) == 0.0
     assert [crash(0.0), crash(0.0), crash(9.0), crash(0.0), crash(0.0), crash(0.0)] == [
         *(0.0, 0.5, 0.0, 0.5, 4.0),
         None,

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tests.supervise.test_probe import OK, serving
-from vllama.supervise.external import NOT_YET, Watch
+from vllama.supervise.external import NOT_YET, UpstreamMonitor
 from vllama.supervise.spec import Endpoint
 
 DOWN = b"HTTP/1.1 503 Busy\r\n\r\n"
@@ -19,12 +19,12 @@ def test_what_is_known_is_of_the_last_look(caplog: pytest.LogCaptureFixture) -> 
     async def main() -> None:
         async with serving(DOWN, DOWN, OK) as port, serving(OK, OK, DOWN) as other:
             both = [Endpoint(port=port), Endpoint(port=other)]
-            watch = Watch(both, "/v1/models")
+            watch = UpstreamMonitor(both, "/v1/models")
             assert watch.all_down
             assert set(watch.troubles.values()) == {NOT_YET}
             seen = []
             for _ in range(3):
-                await watch.look()
+                await watch.check()
                 seen.append(list(watch.troubles))
                 assert not watch.all_down
             assert seen == [[both[0].url], [both[0].url], [both[1].url]]
@@ -40,6 +40,6 @@ def test_what_is_known_is_of_the_last_look(caplog: pytest.LogCaptureFixture) -> 
 
 
 def test_without_servers_none_is_down() -> None:
-    watch = Watch((), "")
+    watch = UpstreamMonitor((), "")
     asyncio.run(watch.run())
     assert not watch.all_down and not watch.troubles

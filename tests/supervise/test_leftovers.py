@@ -15,7 +15,7 @@ import pytest
 
 from tests.supervise.conftest import Lab, eventually
 from vllama.supervise import tree
-from vllama.supervise.leftovers import RunFile, look, make_scratch_folder, sweep
+from vllama.supervise.leftovers import RunFile, list_leftovers, make_scratch_folder, sweep
 
 Process = subprocess.Popen[bytes]
 
@@ -37,7 +37,7 @@ def identity(pid: int) -> dict[str, float]:
 
 
 def alive(proc: Process) -> bool:
-    return tree.process(proc.pid) is not None
+    return tree.find_process(proc.pid) is not None
 
 
 def dead() -> dict[str, float]:
@@ -90,10 +90,10 @@ def test_who_came_after_the_file_was_written_is_known_by_its_folder(tmp_path: Pa
             assert proc.stdout and [proc.stdout.readline() for _ in range(2)]
         below = psutil.Process(late.pid).children()
         write(tmp_path / "run", "daemon", engine=dead(), scratch=str(scratch))
-        ((name, pids),) = look(tmp_path / "run")
+        ((name, pids),) = list_leftovers(tmp_path / "run")
         assert (name, set(pids)) == ("daemon", {late.pid, *(proc.pid for proc in below)})
         assert sweep(tmp_path / "run", term_s=1.0) == ["daemon"]
-        assert len(below) == 1 and not any(tree.alive(proc) for proc in below)
+        assert len(below) == 1 and not any(tree.is_alive(proc) for proc in below)
         assert not alive(late) and not scratch.exists()
         assert alive(stranger)
         for proc in (stranger, *psutil.Process(stranger.pid).children()):

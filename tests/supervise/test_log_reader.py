@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from vllama.supervise.log_reader import Logbook, Reader
-from vllama.supervise.logs import OWN_LOG, aside, number_of, open_log, rotate, slug
+from vllama.supervise.logs import OWN_LOG, get_rotated_path, open_log, read_number, rotate, slug
 
 
 def begun(log_dir: Path, name: str, *texts: str) -> list[Path]:
@@ -52,12 +52,12 @@ def test_no_model_is_where_the_own_log_is(tmp_path: Path) -> None:
 
 def test_numbers_go_on_and_old_logs_go(tmp_path: Path) -> None:
     begun(tmp_path, "m", *"abcdefg")
-    logs = Logbook(tmp_path).attempts("m")
-    assert [(number_of(path), path.read_text()) for path in logs] == [
+    logs = Logbook(tmp_path).list_attempts("m")
+    assert [(read_number(path), path.read_text()) for path in logs] == [
         (3, "c"), (4, "d"), (5, "e"), (6, "f"), (7, "g"),
     ]  # fmt: skip
     # a clock that was put back does not make the newest the oldest
-    assert open_log(tmp_path, "m", now_s=0.0) == Logbook(tmp_path).attempts("m")[-1]
+    assert open_log(tmp_path, "m", now_s=0.0) == Logbook(tmp_path).list_attempts("m")[-1]
 
 
 def test_everything_begins_with_what_was_put_aside(tmp_path: Path) -> None:
@@ -67,8 +67,8 @@ def test_everything_begins_with_what_was_put_aside(tmp_path: Path) -> None:
     with path.open("a") as log:
         log.write("ee\nfour")
     reader = Reader(path)
-    assert list(reader.everything()) == ["one", "two", "three"]
-    assert reader.rest() == ["four"]
+    assert list(reader.read_all()) == ["one", "two", "three"]
+    assert reader.flush() == ["four"]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -78,7 +78,7 @@ def test_a_follower_misses_nothing_and_tells_nothing_twice(tmp_path: Path, seed:
     path = tmp_path / "a.log"
     path.touch()
     reader = Reader(path)
-    written, seen = [], list(reader.everything())
+    written, seen = [], list(reader.read_all())
     renames = chance.random() < 0.5
     for number in range(300):
         line = f"line {number} " + "x" * chance.randrange(50)
@@ -86,14 +86,14 @@ def test_a_follower_misses_nothing_and_tells_nothing_twice(tmp_path: Path, seed:
         with path.open("a") as log:
             log.write(line + "\n")
         if chance.random() < 0.3:
-            seen += reader.more()
+            seen += reader.read_new()
             looked = True
         else:
             looked = False
         # one rotation between two looks can be followed: more is 16 MiB in a fifth of a second
         if looked and chance.random() < 0.2:
             if renames:
-                path.replace(aside(path))
+                path.replace(get_rotated_path(path))
                 path.touch()
             else:
                 rotate(path)
@@ -101,8 +101,8 @@ def test_a_follower_misses_nothing_and_tells_nothing_twice(tmp_path: Path, seed:
                 written.append(f"after {number} {more}")
                 with path.open("a") as log:
                     log.write(written[-1] + "\n")
-            seen += reader.more()
-    seen += [*reader.more(), *reader.rest()]
+            seen += reader.read_new()
+    seen += [*reader.read_new(), *reader.flush()]
     assert seen == written
 
 
@@ -110,6 +110,6 @@ def test_a_log_that_was_pruned_ends_quietly(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     path.write_text("one\n")
     reader = Reader(path)
-    assert list(reader.everything()) == ["one"]
+    assert list(reader.read_all()) == ["one"]
     path.unlink()
-    assert [*reader.more(), *reader.rest()] == []
+    assert [*reader.read_new(), *reader.flush()] == []

@@ -109,7 +109,7 @@ def test_tailer_follows_tells_and_finishes(tmp_path: Path) -> None:
         await until(lambda: told == ["one", " 10%"])
         append(path, b"\r 20%")
         await until(lambda: told == ["one", " 10%", " 20%"])
-        tailer.serving(0.001)
+        tailer.slow_down(0.001)
         append(path, b"\nquiet\nlast")
         await until(lambda: ring.tail(1) == ("quiet",))
         running.cancel()

@@ -65,5 +65,5 @@ def test_reservations_differ() -> None:
 
 
 def test_where_no_port_can_be_had_that_is_the_cause() -> None:
-    with pytest.raises(EngineStartFailed, match=r"no port of 192\.0\.2\.1 can be had: ."):
+    with pytest.raises(EngineStartFailed, match=r"no free port on 192\.0\.2\.1: ."):
         PortReservation("192.0.2.1")  # of nobody (RFC 5737)

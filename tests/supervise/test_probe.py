@@ -11,7 +11,7 @@ import pytest
 
 from tests.supervise.conftest import LIMIT_S
 from vllama.clock import ManualClock
-from vllama.supervise.probe import Readiness, check, http_status, trouble, wait_ready
+from vllama.supervise.probe import Readiness, check, find_trouble, http_status, wait_ready
 from vllama.supervise.spec import Endpoint, HttpProbe, LaunchSpec
 
 
@@ -89,8 +89,8 @@ def test_no_answer_and_nobody_there() -> None:
         (b"HTTP/1.1 401 Unauthorized\r\n\r\n", "it refuses the key (HTTP 401)"),
         (b"HTTP/1.1 404 Not Found\r\n\r\n", "it answers /v1/models with HTTP 404"),
         (b"HTTP/1.1 503 Busy\r\n\r\n", "it answers /v1/models with HTTP 503"),
-        (b"SSH-2.0-OpenSSH_9.6\r\n\r\n", "what answers there is no HTTP server"),
-        (b"", "what answers there is no HTTP server"),
+        (b"SSH-2.0-OpenSSH_9.6\r\n\r\n", "its answer is not HTTP"),
+        (b"", "its answer is not HTTP"),
         (None, "no answer within 0.05 s"),
     ],
 )
@@ -100,7 +100,7 @@ def test_why_one_cannot_serve(answer: bytes | None, why: str) -> None:
         async with serving(answer, seen=seen) as port:
             endpoint = Endpoint(port=port, prefix="/p", api_key="k")
             limit_s = 0.05 if answer is None else LIMIT_S
-            assert await trouble(endpoint, "/v1/models", timeout_s=limit_s) == why
+            assert await find_trouble(endpoint, "/v1/models", timeout_s=limit_s) == why
         assert seen[0].startswith(b"GET /p/v1/models HTTP/1.1\r\n")
         assert b"Authorization: Bearer k\r\n" in seen[0]
 
@@ -111,7 +111,7 @@ def test_why_nobody_can_serve() -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         nobody = Endpoint(port=bound.getsockname()[1])
-        why = asyncio.run(trouble(nobody, "/", timeout_s=LIMIT_S))
+        why = asyncio.run(find_trouble(nobody, "/", timeout_s=LIMIT_S))
     assert "refused" in why
 
 

@@ -91,7 +91,7 @@ def test_shared_memory_that_somebody_holds_stays(shared: Path) -> None:
     with shared.open("w+b") as file:
         file.truncate(mmap.PAGESIZE)
         held = mmap.mmap(file.fileno(), mmap.PAGESIZE)
-    found = shim.shared_memory([os.getpid(), 2**22 + 1])
+    found = shim.list_shared_memory([os.getpid(), 2**22 + 1])
     assert str(shared) in found
     shim.remove_shared_memory({str(shared)})
     assert shared.exists()

@@ -24,7 +24,7 @@ from vllama.supervise.spec import (
     LaunchSpec,
     RestartPolicy,
     State,
-    plain_diagnosis,
+    diagnose_plainly,
 )
 from vllama.supervise.supervisor import SupervisedProcess
 
@@ -502,9 +502,9 @@ def test_an_unwritable_log_folder_is_a_failed_start(lab: Lab) -> None:
 
 
 def test_plain_diagnosis() -> None:
-    assert plain_diagnosis(Exit(code=1, output=("a", "b ", ""))).cause == "exit code 1: b"
-    assert plain_diagnosis(Exit(code=-9)).cause == "ended by signal 9"
-    assert "no output" in plain_diagnosis(Exit(code=None, stalled=True)).cause
+    assert diagnose_plainly(Exit(code=1, output=("a", "b ", ""))).cause == "exit code 1: b"
+    assert diagnose_plainly(Exit(code=-9)).cause == "ended by signal 9"
+    assert "no output" in diagnose_plainly(Exit(code=None, stalled=True)).cause
 
 
 def test_the_log_folder_is_named_after_the_process(lab: Lab, tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""Measure a running server, beside another one that speaks the same API if one is named."""
+"""Measure a running server, and compare it with others that have the same API."""

@@ -1,7 +1,7 @@
-"""Prompts, and a load of so many clients at once; each client measures its own times.
+"""Prompts, and a load of several clients at once; each client measures its own times.
 
-Every prompt differs from its first words on: a server that reuses what it computed for a similar
-prompt gains nothing, and every server gets the same prompts.
+All prompts differ from their first words on, so that a server gains nothing from its prompt cache.
+All servers get the same prompts.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from vllama.errors import VllamaError
 
 
 class Server(Protocol):
-    """A client of a server; each method raises VllamaError with the reason if it fails."""
+    """A client of a server; each method raises VllamaError if the request fails."""
 
     url: str
 
     def get(self, path: str) -> dict[str, Any]:
-        """Ask for an object."""
+        """Get an object."""
         ...
 
     def post(self, path: str, body: Mapping[str, object]) -> dict[str, Any]:
-        """Send an object, wait for the whole answer."""
+        """Send an object and return the complete answer."""
         ...
 
     def stream(self, path: str, body: Mapping[str, object]) -> Iterator[dict[str, Any]]:
-        """Send an object, yield the lines of the answer as they come."""
+        """Send an object and yield the lines of the answer as they arrive."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
-    """What one client saw. `tokens` and `prompt_tokens` are the server's own counts."""
+    """A client's view of one answer; `tokens` and `prompt_tokens` are the server's own counts."""
 
     first_token_s: float
     pieces: int
@@ -47,7 +47,7 @@ class Answer:
 
 
 def ask(server: Server, body: Mapping[str, object]) -> Answer:
-    """Send a chat and read its stream to the end. Raises VllamaError, also if nothing is said."""
+    """Send a chat and read its stream to the end. Raises VllamaError, also for an empty answer."""
     begun = time.perf_counter()
     first_s, pieces, last = 0.0, 0, {}
     for last in server.stream("/api/chat", {**body, "stream": True}):
@@ -68,16 +68,17 @@ def ask(server: Server, body: Mapping[str, object]) -> Answer:
 def ask_all(
     server: Server, bodies: Sequence[Mapping[str, object]], clients: int
 ) -> dict[str, float]:
-    """Send `bodies` from so many clients, each of them one after another; sum up what they saw.
+    """Send `bodies` from `clients` clients at once, and summarise the answers.
 
-    Raises what the first client that fails has raised; the others are not waited for.
+    Each client sends one request after another. Raises the first error of any client, without
+    waiting for the others.
     """
     answers: list[Answer] = []
     errors: list[Exception] = []
     left = iter(bodies)
     turn = threading.Condition()
 
-    def work() -> None:
+    def run_client() -> None:
         while True:
             with turn:
                 body = None if errors else next(left, None)
@@ -95,18 +96,18 @@ def ask_all(
                 turn.notify()
 
     begun = time.perf_counter()
-    # daemons: Ctrl-C must not wait for an answer's end
+    # daemon threads, so that Ctrl-C does not wait for the end of an answer
     for _ in range(clients):
-        threading.Thread(target=work, daemon=True).start()
+        threading.Thread(target=run_client, daemon=True).start()
     with turn:
         turn.wait_for(lambda: errors or len(answers) == len(bodies))
         if errors:
             raise errors[0]
-    return summary(answers, time.perf_counter() - begun)
+    return summarise(answers, time.perf_counter() - begun)
 
 
-def summary(answers: Sequence[Answer], wall_s: float) -> dict[str, float]:
-    """Return tokens/s of all clients together, the median first token, and means per answer."""
+def summarise(answers: Sequence[Answer], wall_s: float) -> dict[str, float]:
+    """Return the tokens/s of all clients together, the median first token, and means per answer."""
     return {
         "tokens_per_s": sum(answer.tokens for answer in answers) / wall_s,
         "first_token_s": median(answer.first_token_s for answer in answers),
@@ -117,7 +118,7 @@ def summary(answers: Sequence[Answer], wall_s: float) -> dict[str, float]:
 
 
 LENGTHS = {"short": 24, "long": 800}
-"""Words of each kind of prompt; a token is a little less than a word."""
+"""The number of words in each kind of prompt; there are slightly more tokens than words."""
 
 TASK = "Write a very long story that uses all of these words. Go on and on, without an end."
 WORDS = (
@@ -131,11 +132,11 @@ WORDS = (
 )
 
 
-def messages(kind: str, key: str) -> list[dict[str, str]]:
-    """Return a conversation whose prompt is of that length; another `key` makes another one.
+def make_messages(kind: str, key: str) -> list[dict[str, str]]:
+    """Return a conversation of a length in `LENGTHS`; each `key` gives another one.
 
-    There is a system message because a template may add one of its own where there is none, and
-    servers that have templates of their own then send prompts of different lengths.
+    Some templates add a system message where there is none. Servers with different templates
+    would then compute prompts of different lengths, so the conversation has one already.
     """
     mark = hashlib.sha256(key.encode()).hexdigest()[:8]
     words = random.Random(key).choices(WORDS.split(), k=LENGTHS[kind])

@@ -1,4 +1,4 @@
-"""Findings as a bar chart: an SVG that is legible on light and on dark pages. Pure."""
+"""Draw findings as a bar chart: an SVG that is legible on light and dark pages. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from itertools import groupby
 
-from vllama.bench.findings import Finding, shown
+from vllama.bench.findings import Finding, format_value
 
 WIDTH, LEFT, RIGHT = 760, 150, 110
 BAR, GAP, LINE = 14, 7, 28
@@ -25,23 +25,28 @@ text { font: 12px system-ui, sans-serif; fill: #1f2328 }
 COLOURS = 4
 
 
-def picture(found: Sequence[Finding], sides: Sequence[str], title: str) -> str:
-    """Return an SVG: a panel for each kind of finding, a bar for each server, its spread on it."""
-    parts = [_text(MARGIN, MARGIN + 8, title, "title")]
+def draw_chart(findings: Sequence[Finding], sides: Sequence[str], title: str) -> str:
+    """Return an SVG with a panel per kind of finding, and a bar with its spread per server."""
+    parts = [_draw_text(MARGIN, MARGIN + 8, title, "title")]
     y = MARGIN + LINE
     x = MARGIN
     for number, side in enumerate(sides):
-        parts.append(_rect(x, y - 9, 10, 10, number))
-        parts.append(_text(x + 15, y, side))
+        parts.append(_draw_rect(x, y - 9, 10, 10, number))
+        parts.append(_draw_text(x + 15, y, side))
         x += 40 + 7 * len(side)
     y += LINE
-    for name, group in groupby(found, lambda each: (each.metric, each.prompt)):
-        parts.append(_text(MARGIN, y, _panel_title(*name), "title"))
+    for name, group in groupby(findings, lambda finding: (finding.metric, finding.prompt)):
+        parts.append(_draw_text(MARGIN, y, _panel_title(*name), "title"))
         y += GAP
         panel = list(group)
-        most = max(value for each in panel for of in each.values.values() for value in of.values())
-        for each in panel:
-            parts += _bars(each, sides, y, most)
+        maximum = max(
+            value
+            for finding in panel
+            for rounds in finding.values.values()
+            for value in rounds.values()
+        )
+        for finding in panel:
+            parts += _draw_bars(finding, sides, y, maximum)
             y += BAR * len(sides) + GAP
         y += LINE - GAP
     body = "\n".join(parts)
@@ -58,36 +63,36 @@ def _panel_title(metric: str, prompt: str | None) -> str:
     return f"{metric}, {prompt} prompts ({better})" if prompt else f"{metric} ({better})"
 
 
-def _bars(finding: Finding, sides: Sequence[str], y: float, most: float) -> Iterator[str]:
-    scale = (WIDTH - LEFT - RIGHT) / most if most else 0.0
+def _draw_bars(finding: Finding, sides: Sequence[str], y: float, maximum: float) -> Iterator[str]:
+    scale = (WIDTH - LEFT - RIGHT) / maximum if maximum else 0.0
     if finding.clients:
-        who = "1 client" if finding.clients == 1 else f"{finding.clients} clients"
-        yield _text(MARGIN, y + BAR * len(sides) / 2 + 4, who)
+        clients = "1 client" if finding.clients == 1 else f"{finding.clients} clients"
+        yield _draw_text(MARGIN, y + BAR * len(sides) / 2 + 4, clients)
     for number, side in enumerate(sides):
         middle = finding.median(side)
         top = y + BAR * number
         if middle is None:
-            yield _text(LEFT, top + BAR - 1, "not measured")
+            yield _draw_text(LEFT, top + BAR - 1, "not measured")
             continue
         values = finding.values[side].values()
-        least, highest = LEFT + min(values) * scale, LEFT + max(values) * scale
+        lowest, highest = LEFT + min(values) * scale, LEFT + max(values) * scale
         line = top + (BAR - 2) / 2
-        yield _rect(LEFT, top, middle * scale, BAR - 2, number)
+        yield _draw_rect(LEFT, top, middle * scale, BAR - 2, number)
         yield (
-            f'<line class="spread" x1="{least:.1f}" x2="{highest:.1f}" '
+            f'<line class="spread" x1="{lowest:.1f}" x2="{highest:.1f}" '
             f'y1="{line:.1f}" y2="{line:.1f}"/>'
         )
         end = max(highest, LEFT + middle * scale)
-        yield _text(end + 6, top + BAR - 1, shown(middle, finding.unit))
+        yield _draw_text(end + 6, top + BAR - 1, format_value(middle, finding.unit))
 
 
-def _rect(x: float, y: float, width: float, height: float, number: int) -> str:
+def _draw_rect(x: float, y: float, width: float, height: float, number: int) -> str:
     return (
         f'<rect class="bar{number % COLOURS}" x="{x:.1f}" y="{y:.1f}" '
         f'width="{width:.1f}" height="{height:.1f}"/>'
     )
 
 
-def _text(x: float, y: float, text: str, kind: str = "") -> str:
+def _draw_text(x: float, y: float, text: str, kind: str = "") -> str:
     style = f' class="{kind}"' if kind else ""
     return f'<text x="{x:.1f}" y="{y:.1f}"{style}>{escape(text)}</text>'

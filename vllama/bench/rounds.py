@@ -1,8 +1,8 @@
-"""The rounds of a measurement: in each one every server does every step, one after another.
+"""The rounds of a measurement. In each round every server does every step, one after another.
 
-The state of a machine changes within minutes, so only values of one round are compared, and the
-servers take turns in going first. Memory is the proportional set size (PSS) of the server's whole
-process tree, in which each shared page counts once; only Linux reports it.
+The state of a machine changes within minutes. Only values of the same round are therefore compared,
+and the servers take turns at going first. Memory is the proportional set size (PSS) of the server's
+whole process tree, in which each shared page counts once; only Linux reports it.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from vllama.bench.load import Server, ask, ask_all, messages
+from vllama.bench.load import Server, ask, ask_all, make_messages
 from vllama.errors import ModelNotFound, ServerUnreachable, VllamaError
 
 Row = dict[str, Any]
-"""What one server did in one step of one round: `round`, `side`, `step`, and the values."""
+"""The results of one server in one step of one round: `round`, `side`, `step`, and the values."""
 
-FEWEST_REQUESTS = 4
-"""A single client asks several times, so that its first token is the median of several."""
+MIN_REQUESTS = 4
+"""A single client sends several requests, so that its first token is a median."""
 LOAD_TOKENS = 8
-"""Of an answer of which only the first token counts."""
-STAYS = "1h"
-"""A model must not be unloaded for being idle while the other servers are asked."""
-STAYS_AFTERWARDS = "5m"
-"""Ollama's own time, also vllama's."""
-GONE_LIMIT_S = 60.0
-LOOK_EVERY_S = 0.02
+"""Length of an answer of which only the first token counts."""
+KEEP_ALIVE = "1h"
+"""A model must not be unloaded as idle while the other servers are measured."""
+KEEP_ALIVE_AFTERWARDS = "5m"
+"""The default of Ollama and of vllama."""
+UNLOAD_LIMIT_S = 60.0
+POLL_S = 0.02
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Order:
-    """What to measure. `salt` makes the prompts of this run differ from those of any other."""
+    """What to measure; `salt` makes the prompts differ from those of any other run."""
 
     model: str
     clients: tuple[int, ...]
@@ -52,33 +52,33 @@ class Order:
         """Return a request for a greedy answer of limited length."""
         return {
             "model": self.model,
-            "messages": messages(prompt, f"{self.salt} {key}"),
+            "messages": make_messages(prompt, f"{self.salt} {key}"),
             "options": {"temperature": 0, "num_predict": self.tokens},
             "think": False,
-            "keep_alive": STAYS,
+            "keep_alive": KEEP_ALIVE,
         }
 
     def brief(self, key: str, model: str) -> dict[str, object]:
-        """Return a request of which only the first token counts, of any of the two models."""
+        """Return a request to either model of which only the first token counts."""
         options = {"temperature": 0, "num_predict": LOAD_TOKENS}
         return self.body("short", key) | {"model": model, "options": options}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Side:
-    """A server, as the table calls it; `memory` is None where it cannot be told."""
+    """A server and its name in the table; `memory` is None where it cannot be measured."""
 
     name: str
     server: Server
     memory: Memory | None
 
-    def loaded(self) -> dict[str, int]:
-        """Return the models that are loaded, and the bytes of each on a GPU."""
+    def list_loaded(self) -> dict[str, int]:
+        """Return the loaded models, with the bytes of each on a GPU."""
         rows = self.server.get("/api/ps").get("models") or []
         return {str(row.get("name")): int(row.get("size_vram") or 0) for row in rows}
 
     def memory_bytes(self) -> int | None:
-        """Return the memory held now."""
+        """Return the memory that the server holds now."""
         try:
             return self.memory.read() if self.memory else None
         except NotMeasured:
@@ -87,44 +87,44 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A part of a round; `run` gets the server and what makes the prompts distinct."""
+    """A part of a round; `run` gets the server and a key that makes the prompts distinct."""
 
     title: str
     run: Callable[[Side, str], Row]
 
 
-def warm_up(order: Order, sides: Sequence[Side], hear: Callable[[str], object]) -> None:
+def warm_up(order: Order, sides: Sequence[Side], report: Callable[[str], object]) -> None:
     """Load the models once, so that their files are in the page cache. Raises VllamaError."""
     for side in sides:
         for model in (order.swap, order.model):
             if model:
-                hear(f"{side.name}: loading {model}")
-                with failing(side.name, f"loading {model}"):
+                report(f"{side.name}: loading {model}")
+                with naming_failures(side.name, f"loading {model}"):
                     ask(side.server, order.brief("warm-up", model))
 
 
-def measure(order: Order, sides: Sequence[Side], hear: Callable[[str], object]) -> list[Row]:
-    """Do all rounds; `hear` is told what is being done. Raises VllamaError."""
-    steps = steps_of(order)
+def measure(order: Order, sides: Sequence[Side], report: Callable[[str], object]) -> list[Row]:
+    """Do all rounds, and call `report` with the progress. Raises VllamaError."""
+    steps = make_steps(order)
     rows = []
     for number in range(order.rounds):
         for place, step in enumerate(steps):
             turn = sides if (number + place) % 2 == 0 else sides[::-1]
             for side in turn:
-                hear(f"round {number + 1} of {order.rounds}: {side.name}, {step.title}")
-                with failing(side.name, step.title):
+                report(f"round {number + 1} of {order.rounds}: {side.name}, {step.title}")
+                with naming_failures(side.name, step.title):
                     values = step.run(side, f"{number} {place}")
                 rows.append({"round": number, "side": side.name, **values})
     for side in sides:
-        with failing(side.name, "the end"):
-            body = {"model": order.model, "keep_alive": STAYS_AFTERWARDS}
+        with naming_failures(side.name, "the end"):
+            body = {"model": order.model, "keep_alive": KEEP_ALIVE_AFTERWARDS}
             side.server.post("/api/generate", body)
     return rows
 
 
 @contextmanager
-def failing(name: str, what: str) -> Iterator[None]:
-    """Say in an error which server it is about, and what was being done."""
+def naming_failures(name: str, step: str) -> Iterator[None]:
+    """Add the name of the server and of the step to errors."""
     try:
         yield
     except ServerUnreachable as error:
@@ -134,25 +134,26 @@ def failing(name: str, what: str) -> Iterator[None]:
     except VllamaError as error:
         hint = error.hint
         if isinstance(error, ModelNotFound):
-            hint = "the model must be there, under the same name, on every server"
-        raise VllamaError(f"cannot measure {name}: {what}: {error.message}", hint=hint) from error
+            hint = "pull the model, under the same name, on every server"
+        raise VllamaError(f"cannot measure {name}: {step}: {error.message}", hint=hint) from error
 
 
-def steps_of(order: Order) -> list[Step]:
+def make_steps(order: Order) -> list[Step]:
     """Return the steps of each round."""
-    found = [Step("cold load", partial(cold_load, order))]
+    steps = [Step("cold load", partial(measure_cold_load, order))]
     for prompt in order.prompts:
         for clients in order.clients:
-            who = "1 client" if clients == 1 else f"{clients} clients"
-            found.append(Step(f"{who}, {prompt} prompts", partial(answers, order, prompt, clients)))
+            title = "1 client" if clients == 1 else f"{clients} clients"
+            run = partial(measure_answers, order, prompt, clients)
+            steps.append(Step(f"{title}, {prompt} prompts", run))
     if order.swap:
-        found.append(Step("swap of models", partial(swap, order, order.swap)))
-    return found
+        steps.append(Step("swap of models", partial(measure_swap, order, order.swap)))
+    return steps
 
 
-def answers(order: Order, prompt: str, clients: int, side: Side, key: str) -> Row:
-    """Ask from so many clients at once."""
-    count = max(clients, FEWEST_REQUESTS)
+def measure_answers(order: Order, prompt: str, clients: int, side: Side, key: str) -> Row:
+    """Measure the answers to several clients at once."""
+    count = max(clients, MIN_REQUESTS)
     bodies = [order.body(prompt, f"{key} {number}") for number in range(count)]
     return {
         "step": "answers",
@@ -163,34 +164,34 @@ def answers(order: Order, prompt: str, clients: int, side: Side, key: str) -> Ro
     }
 
 
-def cold_load(order: Order, side: Side, key: str) -> Row:
-    """Unload the model, then take the time to the first token of a short prompt."""
-    before = side.loaded()
+def measure_cold_load(order: Order, side: Side, key: str) -> Row:
+    """Unload the model, then measure the time to the first token of a short prompt."""
+    before = side.list_loaded()
     side.server.post("/api/generate", {"model": order.model, "keep_alive": 0})
-    deadline = time.monotonic() + GONE_LIMIT_S
-    while set(before) <= side.loaded().keys():
+    deadline = time.monotonic() + UNLOAD_LIMIT_S
+    while set(before) <= side.list_loaded().keys():
         if time.monotonic() > deadline:
-            raise VllamaError(f"the model is still loaded after {GONE_LIMIT_S:.0f} s")
-        time.sleep(LOOK_EVERY_S)
+            raise VllamaError(f"the model is still loaded after {UNLOAD_LIMIT_S:.0f} s")
+        time.sleep(POLL_S)
     seconds = ask(side.server, order.brief(key, order.model)).first_token_s
     return {
         "step": "load",
         "seconds": seconds,
         "memory_bytes": side.memory_bytes(),
-        "gpu_bytes": sum(side.loaded().values()),
+        "gpu_bytes": sum(side.list_loaded().values()),
     }
 
 
-def swap(order: Order, other: str, side: Side, key: str) -> Row:
-    """Ask for the other model, and for the first one again: the mean time to the first token.
+def measure_swap(order: Order, other: str, side: Side, key: str) -> Row:
+    """Measure the mean time to the first token after a change to the other model and back.
 
-    None where the server keeps both loaded, which is no swap.
+    The time is None if the server keeps both models loaded.
     """
     times = []
     for model in (other, order.model):
-        before = side.loaded()
+        before = side.list_loaded()
         times.append(ask(side.server, order.brief(f"{key} {model}", model)).first_token_s)
-        if set(before) <= side.loaded().keys():
+        if set(before) <= side.list_loaded().keys():
             return {"step": "swap", "seconds": None}
     return {"step": "swap", "seconds": sum(times) / len(times)}
 
@@ -199,19 +200,19 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 class NotMeasured(Exception):
-    """The memory cannot be told; the text says why."""
+    """The memory cannot be measured, for the reason in the text."""
 
 
 class Memory:
-    """The process tree of the server that listens at `url`. Raises NotMeasured, all of it."""
+    """The process tree of the server that listens at `url`. All methods raise NotMeasured."""
 
     def __init__(self, url: str) -> None:
         if not sys.platform.startswith("linux"):
-            raise NotMeasured("only Linux tells the memory of processes that share pages")
+            raise NotMeasured("only Linux reports the memory of processes that share pages")
         parts = urlsplit(url)
         if parts.hostname not in LOOPBACK:
             raise NotMeasured(f"{parts.hostname} is not this machine")
-        self._root = _listener(parts.port or 80)
+        self._root = _find_listener(parts.port or 80)
         self.read()
 
     def read(self) -> int:
@@ -220,7 +221,7 @@ class Memory:
             tree = [self._root, *self._root.children(recursive=True)]
             total = 0
             for process in tree:
-                with suppress(psutil.NoSuchProcess):  # it has ended since
+                with suppress(psutil.NoSuchProcess):  # it has ended meanwhile
                     total += process.memory_full_info().pss
         except psutil.AccessDenied:
             raise NotMeasured("the server belongs to another user") from None
@@ -229,17 +230,17 @@ class Memory:
         return total
 
 
-def _listener(port: int) -> psutil.Process:
-    found = [
+def _find_listener(port: int) -> psutil.Process:
+    pids = [
         connection.pid
         for connection in psutil.net_connections(kind="tcp")
         if connection.status == psutil.CONN_LISTEN
         and connection.laddr
         and connection.laddr.port == port
     ]
-    if not found:
-        raise NotMeasured(f"no process of this machine listens on port {port}")
-    pid = next((pid for pid in found if pid), None)
+    if not pids:
+        raise NotMeasured(f"no process on this machine listens on port {port}")
+    pid = next((pid for pid in pids if pid), None)
     if pid is None:
-        raise NotMeasured(f"what listens on port {port} belongs to another user")
+        raise NotMeasured(f"the process that listens on port {port} belongs to another user")
     return psutil.Process(pid)

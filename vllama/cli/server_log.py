@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from vllama import log_context, private
-from vllama.supervise.logs import aside
+from vllama.supervise.logs import get_rotated_path
 
 SHOWN = {"shown": True}
 """`extra` of a record that the terminal has shown already."""
@@ -187,7 +187,7 @@ class LogFile:
             if not self._path.exists() or not os.path.samestat(ours, self._path.stat()):
                 return False
             if ours.st_size and ours.st_size + len(data) > self._max_bytes:
-                self._path.replace(aside(self._path))
+                self._path.replace(get_rotated_path(self._path))
                 return False
             os.write(file, data)
         finally:

@@ -19,7 +19,7 @@ from vllama.hardware.probe import run_command
 from vllama.plan.choose import choose_engine, list_obtainable, rank_engines, write_advice
 from vllama.plan.choose import list_lacking as falls_short
 from vllama.plan.types import Choice, Facts
-from vllama.supervise.probe import trouble
+from vllama.supervise.probe import find_trouble
 
 START_LIMIT_S = 90.0
 UPSTREAM_LIMIT_S = 3.0
@@ -63,7 +63,7 @@ def upstreams(facts: Facts) -> Iterator[Finding]:
         endpoints, path = engine.attach()
         for endpoint in endpoints:
             asked = True
-            if why := asyncio.run(trouble(endpoint, path, timeout_s=UPSTREAM_LIMIT_S)):
+            if why := asyncio.run(find_trouble(endpoint, path, timeout_s=UPSTREAM_LIMIT_S)):
                 yield failure(
                     f"the upstream at {endpoint.url} cannot serve: {why}",
                     "start that server, or correct --upstream",

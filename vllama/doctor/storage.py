@@ -16,7 +16,7 @@ import psutil
 from vllama.doctor.check import Finding, ok, skipped, warning
 from vllama.doctor.check import failed as failure
 from vllama.errors import VllamaError
-from vllama.supervise.leftovers import look
+from vllama.supervise.leftovers import list_leftovers
 from vllama.units import format_bytes_decimal as size
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def _name(pid: int) -> str:
 
 def leftovers(run_dir: Path) -> Iterator[Finding]:
     """Tell which engines of a dead server still run."""
-    found = look(run_dir)
+    found = list_leftovers(run_dir)
     if not found:
         yield ok("no engine of a dead server is left")
     for name, pids in found:

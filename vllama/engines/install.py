@@ -14,7 +14,7 @@ from vllama.environments.installer import choose_python
 from vllama.environments.layout import Step, find_existing, list_arguments, list_requirements
 from vllama.environments.make import OnLine, install_steps, remove, try_command
 from vllama.errors import DiskFull, EngineMissing, EnvironmentFailed
-from vllama.hardware.probe import how_to_install
+from vllama.hardware.probe import make_install_hint
 from vllama.hardware.types import Platform
 from vllama.units import format_bytes_decimal
 
@@ -81,7 +81,7 @@ def make_offer(
         raise EngineMissing(
             f"cannot install {engine.title}: {' and '.join(programs)}, which it needs, "
             f"{'is' if len(programs) == 1 else 'are'} not on PATH",
-            hint=how_to_install(programs, search),
+            hint=make_install_hint(programs, search),
         )
     wheels = buildable[0]
     python = choose_python(*wheels.python, search=search)

@@ -1,4 +1,4 @@
-"""AMD GPUs, from the kernel's own files, else from `rocm-smi`."""
+"""AMD GPUs, from files of the kernel, or else from `rocm-smi`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ SMI_TIMEOUT_S = 5.0
 
 def detect_amd(root: Path = Path("/")) -> Findings:
     """Find the AMD GPUs of this machine; never raises."""
-    found = read_sysfs(root)
-    if found.accelerators:
-        return found
+    findings = read_sysfs(root)
+    if findings.accelerators:
+        return findings
     smi = shutil.which("rocm-smi")
     if smi is None:
-        return found
+        return findings
     argv = [smi, "--showproductname", "--showmeminfo", "vram", "--showdriverversion", "--json"]
     out = run_command(argv, timeout_s=SMI_TIMEOUT_S)
     return Findings(notes=(out.problem,)) if out.problem else parse_rocm_smi(out.text)
@@ -54,9 +54,9 @@ def read_sysfs(root: Path = Path("/")) -> Findings:
 
 
 def parse_rocm_smi(text: str) -> Findings:
-    """Read `rocm-smi --showproductname --showmeminfo vram --showdriverversion --json`.
+    """Parse `rocm-smi --showproductname --showmeminfo vram --showdriverversion --json`.
 
-    Warnings may stand before the JSON; key names differ a little between releases.
+    Warnings may precede the JSON, and the case of the keys differs between releases.
     """
     start = text.find("{")
     try:
@@ -65,7 +65,7 @@ def parse_rocm_smi(text: str) -> Findings:
         table = None
     if not isinstance(table, dict):
         first = next((line.strip() for line in text.splitlines() if line.strip()), "nothing")
-        return Findings(notes=(f'rocm-smi said: "{first}"',))
+        return Findings(notes=(f'rocm-smi printed: "{first}"',))
     driver = _text(table.get("system"), "driver version")
     accelerators: list[Accelerator] = []
     for key in sorted((k for k in table if re.fullmatch(r"card\d+", k)), key=lambda k: int(k[4:])):

@@ -1,4 +1,4 @@
-"""Macs: chip, memory and the share of it that the GPU may use, from `sysctl`."""
+"""Macs: the chip, the memory, and the share of it that the GPU may use, from `sysctl`."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ NAMES = (
     "iogpu.wired_limit_mb",
     "sysctl.proc_translated",
 )
-"""Nodes as well as leaves; those that a Mac does not know are skipped with a warning."""
+"""Nodes and leaves; `sysctl` skips names that a Mac does not know, with a warning."""
 
 LARGE_MAC_BYTES = 36 * GIB
-"""From here on Metal's recommended working set is 3/4 of memory, below it 2/3."""
+"""From this size on, Metal's recommended working set is 3/4 of the memory; below, 2/3."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mac:
-    """What `sysctl` tells about a Mac. `translated`: this process runs under Rosetta.
+    """The facts that `sysctl` reports about a Mac. `translated`: this process runs under Rosetta.
 
-    `performance_cores` are all physical ones on an Intel Mac.
+    On an Intel Mac, `performance_cores` counts all physical cores.
     """
 
     cpu_name: str
@@ -56,7 +56,7 @@ class Mac:
 
 
 def read_mac() -> tuple[Mac | None, Findings]:
-    """Ask `sysctl`; the findings hold only notes. Never raises."""
+    """Run `sysctl`; the findings contain only notes. Never raises."""
     out = run_command([SYSCTL, *NAMES], timeout_s=3.0)
     if out.problem:
         return None, Findings(notes=(out.problem,))
@@ -64,7 +64,7 @@ def read_mac() -> tuple[Mac | None, Findings]:
 
 
 def parse_sysctl(text: str) -> Mac:
-    """Read the `name: value` lines of `sysctl`; names that are not there count as 0."""
+    """Parse the `name: value` lines of `sysctl`; missing names count as 0."""
     values: dict[str, str] = {}
     for line in text.splitlines():
         name, colon, value = line.partition(":")
@@ -85,8 +85,8 @@ def parse_sysctl(text: str) -> Mac:
     )
 
 
-def apple_accelerator(mac: Mac, ram_available_bytes: int) -> Findings:
-    """Return the GPU of an Apple silicon Mac; it is free as far as memory is."""
+def find_apple_gpu(mac: Mac, ram_available_bytes: int) -> Findings:
+    """Return the GPU of an Apple silicon Mac; it shares the free memory of the machine."""
     if not mac.apple_silicon:
         return Findings()
     if mac.translated:

@@ -1,4 +1,4 @@
-"""The CPU: cores and memory this process may use (affinity, cgroup), name, features, time used."""
+"""The CPU: the cores and memory that this process may use, its name, features, and CPU time."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ UNLIMITED_BYTES = 2**60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limits of the control groups of this process; None where there is none.
+    """The limits of this process's control groups; None where there is none.
 
-    `memory_used_bytes` leaves out the page cache that the kernel can drop; `memory_cached_bytes` is
-    the rest of it, pages of files in use.
+    `memory_used_bytes` does not count page cache that the kernel can drop; `memory_cached_bytes` is
+    the rest of the page cache: pages of files in use.
     """
 
     cores: float | None = None
@@ -30,7 +30,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cpu:
-    """Cores and memory to use; `physical_cores` as in `Platform`."""
+    """The cores and memory that this process may use; `physical_cores` as in `Platform`."""
 
     cores: int
     physical_cores: int
@@ -41,14 +41,14 @@ class Cpu:
 
 
 def detect_cpu(root: Path = Path("/")) -> Cpu:
-    """Read what this process may use. Raises OSError if not even psutil knows."""
+    """Detect what this process may use. Raises OSError if psutil fails."""
     limits = read_cgroup(root)
     total, available = measure_usable_ram(limits)
     name, features = parse_cpuinfo(_read(root / "proc/cpuinfo") or "")
-    allowed = affinity()
+    allowed = read_affinity()
     return Cpu(
-        cores=usable_cores(len(allowed), limits.cores),
-        physical_cores=usable_cores(physical_cores(allowed, root), limits.cores),
+        cores=apply_quota(len(allowed), limits.cores),
+        physical_cores=apply_quota(count_physical_cores(allowed, root), limits.cores),
         ram_total_bytes=total,
         ram_available_bytes=available,
         name=name or platform.processor(),
@@ -59,31 +59,31 @@ def detect_cpu(root: Path = Path("/")) -> Cpu:
 def measure_usable_ram(limits: Limits, kept_bytes: int = 0) -> tuple[int, int]:
     """Return total and available memory in bytes, within the limits of the control groups.
 
-    `kept_bytes` of the page cache are in use (mapped weights) and not to be counted as available.
+    `kept_bytes` of the page cache are mapped weights, which do not count as available.
     """
     memory = psutil.virtual_memory()
     total, available = memory.total, max(0, memory.available - kept_bytes)
     if limits.memory_bytes is not None:
         total = min(total, limits.memory_bytes)
-        # active pages of files count as used there already
+        # the control group already counts active pages of files as used
         used = limits.memory_used_bytes + kept_bytes - min(kept_bytes, limits.memory_cached_bytes)
         available = min(available, max(0, limits.memory_bytes - used))
     return total, available
 
 
-def affinity() -> frozenset[int]:
-    """Return the logical cores that the kernel may put this process on."""
+def read_affinity() -> frozenset[int]:
+    """Return the logical cores that the kernel may run this process on."""
     if hasattr(os, "sched_getaffinity"):
         return frozenset(os.sched_getaffinity(0))
     return frozenset(range(os.cpu_count() or 1))
 
 
-def physical_cores(allowed: frozenset[int], root: Path = Path("/")) -> int:
-    """Return how many of the cores can compute side by side.
+def count_physical_cores(allowed: frozenset[int], root: Path = Path("/")) -> int:
+    """Return how many of the cores can compute at full speed at the same time.
 
-    Two hyperthreads count as one, and the slower cores of a hybrid Intel CPU do not count: threads
-    that wait for each other are as fast as the slowest. Linux tells both below /sys/devices;
-    where it does not, every core counts.
+    Two hyperthreads count as one core. The efficiency cores of a hybrid Intel CPU do not count,
+    because threads that synchronise are as fast as the slowest. Linux reports both under
+    /sys/devices; elsewhere every core counts.
     """
     fast = parse_cpu_list(_read(root / "sys/devices/cpu_core/cpus") or "") & allowed or allowed
     siblings = "sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
@@ -91,7 +91,7 @@ def physical_cores(allowed: frozenset[int], root: Path = Path("/")) -> int:
 
 
 def parse_cpu_list(text: str) -> frozenset[int]:
-    """Read a list of cores as Linux writes it, `0-3,8`."""
+    """Parse a list of cores in the form of Linux, `0-3,8`."""
     cores: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
@@ -100,13 +100,13 @@ def parse_cpu_list(text: str) -> frozenset[int]:
     return frozenset(cores)
 
 
-def usable_cores(affinity: int, quota: float | None) -> int:
-    """Combine affinity and cgroup quota; a part of a core counts as one."""
-    return affinity if quota is None else max(1, min(affinity, math.ceil(quota)))
+def apply_quota(cores: int, quota: float | None) -> int:
+    """Limit a number of cores to the cgroup quota, rounded up."""
+    return cores if quota is None else max(1, min(cores, math.ceil(quota)))
 
 
 def parse_cpuinfo(text: str) -> tuple[str, frozenset[str]]:
-    """Read name and features of the first core in `/proc/cpuinfo` (x86 or ARM)."""
+    """Parse the name and features of the first core in `/proc/cpuinfo` (x86 or ARM)."""
     name, features = "", frozenset[str]()
     for line in text.splitlines():
         key, _, value = (part.strip() for part in line.partition(":"))
@@ -118,7 +118,7 @@ def parse_cpuinfo(text: str) -> tuple[str, frozenset[str]]:
 
 
 def parse_cpu_max(text: str) -> float | None:
-    """Read cgroup v2 `cpu.max`: `max 100000` or `150000 100000`; return cores."""
+    """Parse cgroup v2 `cpu.max`: `max 100000` or `150000 100000`; return cores."""
     match text.split():
         case [quota, period] if quota.isdigit() and period.isdigit() and int(period):
             return int(quota) / int(period)
@@ -126,36 +126,36 @@ def parse_cpu_max(text: str) -> float | None:
 
 
 def parse_cfs_quota(quota: str, period: str) -> float | None:
-    """Read cgroup v1 `cpu.cfs_quota_us` (-1: none) and `cpu.cfs_period_us`; return cores."""
+    """Parse cgroup v1 `cpu.cfs_quota_us` (-1: none) and `cpu.cfs_period_us`; return cores."""
     return parse_cpu_max(f"{quota} {period}")
 
 
 def parse_memory_limit(text: str) -> int | None:
-    """Read cgroup `memory.max` (v2) or `memory.limit_in_bytes` (v1); None without a limit."""
+    """Parse cgroup `memory.max` (v2) or `memory.limit_in_bytes` (v1); None without a limit."""
     value = text.strip()
     return int(value) if value.isdigit() and int(value) < UNLIMITED_BYTES else None
 
 
 def parse_inactive_file(text: str) -> int:
-    """Read from `memory.stat` the page cache that can be dropped."""
-    return _stat(text, "inactive_file")
+    """Parse from `memory.stat` the page cache that the kernel can drop."""
+    return _parse_stat(text, "inactive_file")
 
 
 def parse_active_file(text: str) -> int:
-    """Read from `memory.stat` the page cache that is in use."""
-    return _stat(text, "active_file")
+    """Parse from `memory.stat` the page cache that is in use."""
+    return _parse_stat(text, "active_file")
 
 
-def _stat(text: str, name: str) -> int:
+def _parse_stat(text: str, name: str) -> int:
     for line in text.splitlines():
         match line.split():
-            case [found, number] if found in (name, f"total_{name}") and number.isdigit():
+            case [key, number] if key in (name, f"total_{name}") and number.isdigit():
                 return int(number)
     return 0
 
 
 def parse_self_cgroup(text: str) -> dict[str, str]:
-    """Read `/proc/self/cgroup`: controller → path, with "" for the unified (v2) hierarchy."""
+    """Parse `/proc/self/cgroup`: controller → path, with "" for the unified (v2) hierarchy."""
     paths: dict[str, str] = {}
     for line in text.splitlines():
         parts = line.strip().split(":", 2)
@@ -165,7 +165,7 @@ def parse_self_cgroup(text: str) -> dict[str, str]:
 
 
 def read_cgroup(root: Path = Path("/")) -> Limits:
-    """Find the tightest limits between this process's control group and the root."""
+    """Return the tightest limits between this process's control group and the root."""
     mount = root / "sys/fs/cgroup"
     paths = parse_self_cgroup(_read(root / "proc/self/cgroup") or "")
     if (mount / "cgroup.controllers").exists():
@@ -176,34 +176,34 @@ def read_cgroup(root: Path = Path("/")) -> Limits:
 def _read_v2(mount: Path, path: str) -> Limits:
     cores: list[float] = []
     memory: list[tuple[int, int, int]] = []
-    for folder in _upwards(mount, path):
+    for folder in _list_ancestors(mount, path):
         quota = parse_cpu_max(_read(folder / "cpu.max") or "")
         limit = parse_memory_limit(_read(folder / "memory.max") or "")
         if quota is not None:
             cores.append(quota)
         if limit is not None:
-            memory.append((limit, *_used(folder, "memory.current")))
-    return _tightest(cores, memory)
+            memory.append((limit, *_read_usage(folder, "memory.current")))
+    return _combine_limits(cores, memory)
 
 
 def _read_v1(mount: Path, paths: dict[str, str]) -> Limits:
     cores: list[float] = []
     memory: list[tuple[int, int, int]] = []
-    for folder in _upwards(mount / "cpu", paths.get("cpu", "/")):
+    for folder in _list_ancestors(mount / "cpu", paths.get("cpu", "/")):
         quota = parse_cfs_quota(
             _read(folder / "cpu.cfs_quota_us") or "", _read(folder / "cpu.cfs_period_us") or ""
         )
         if quota is not None:
             cores.append(quota)
-    for folder in _upwards(mount / "memory", paths.get("memory", "/")):
+    for folder in _list_ancestors(mount / "memory", paths.get("memory", "/")):
         limit = parse_memory_limit(_read(folder / "memory.limit_in_bytes") or "")
         if limit is not None:
-            memory.append((limit, *_used(folder, "memory.usage_in_bytes")))
-    return _tightest(cores, memory)
+            memory.append((limit, *_read_usage(folder, "memory.usage_in_bytes")))
+    return _combine_limits(cores, memory)
 
 
-def _tightest(cores: list[float], memory: list[tuple[int, int, int]]) -> Limits:
-    """Take the smallest quota, and of the memory limits the one with the least room left."""
+def _combine_limits(cores: list[float], memory: list[tuple[int, int, int]]) -> Limits:
+    """Return the smallest quota, and the memory limit with the least free memory."""
     limit, used, cached = min(memory, key=lambda row: row[0] - row[1], default=(None, 0, 0))
     return Limits(
         cores=min(cores, default=None),
@@ -213,15 +213,18 @@ def _tightest(cores: list[float], memory: list[tuple[int, int, int]]) -> Limits:
     )
 
 
-def _used(folder: Path, name: str) -> tuple[int, int]:
-    """Return what is in use there, and how much of that are pages of files."""
+def _read_usage(folder: Path, name: str) -> tuple[int, int]:
+    """Return the memory in use there, and how much of it consists of pages of files."""
     used = parse_memory_limit(_read(folder / name) or "") or 0
     stat = _read(folder / "memory.stat") or ""
     return max(0, used - parse_inactive_file(stat)), parse_active_file(stat)
 
 
-def _upwards(mount: Path, path: str) -> list[Path]:
-    """List the folders from `path` up to the mount; a path of another namespace has none."""
+def _list_ancestors(mount: Path, path: str) -> list[Path]:
+    """Return the folders from `path` up to the mount.
+
+    A path outside this namespace (with `..`) is not visible, so only the mount is returned.
+    """
     parts = [part for part in path.split("/") if part]
     if ".." in parts:
         parts = []
@@ -237,10 +240,10 @@ def _read(path: Path) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuTime:
-    """Seconds of CPU time since a moment in the past that stays the same.
+    """CPU time in seconds since a fixed moment in the past.
 
-    `all_s` is that of all programs on the `cores` logical cores that this process may use, what a
-    hypervisor gave to others included; `own_s` that of the process which was asked for.
+    `all_s` is the time of all programs on the `cores` logical cores that this process may use,
+    including time that a hypervisor gave to other machines. `own_s` is that of one process.
     """
 
     cores: int
@@ -249,7 +252,7 @@ class CpuTime:
 
 
 def read_cpu_time(pid: int) -> CpuTime | None:
-    """Read it for the process `pid`, in some 0.1 ms; None if that has ended or cannot be read."""
+    """Return the CPU time of the process `pid`, in about 0.1 ms; None if it cannot be read."""
     try:
         own = psutil.Process(pid).cpu_times()
         rows = psutil.cpu_times(percpu=True)
@@ -259,11 +262,11 @@ def read_cpu_time(pid: int) -> CpuTime | None:
         allowed = os.sched_getaffinity(0)
         rows = [row for core, row in enumerate(rows) if core in allowed]
     return CpuTime(
-        cores=len(rows), all_s=sum(map(_busy_s, rows)), own_s=float(own.user + own.system)
+        cores=len(rows), all_s=sum(map(_sum_busy_s, rows)), own_s=float(own.user + own.system)
     )
 
 
-def _busy_s(row: object) -> float:
-    # `guest` and `guest_nice` are counted in `user` and `nice` already (proc(5))
+def _sum_busy_s(row: object) -> float:
+    # `user` and `nice` already include `guest` and `guest_nice` (proc(5))
     names = ("user", "nice", "system", "irq", "softirq", "steal")
     return sum(float(getattr(row, name, 0.0)) for name in names)

@@ -1,4 +1,4 @@
-"""What is this machine: runs all probes side by side, each with a time limit; decides nothing."""
+"""Detection of this machine: runs all probes concurrently, each with a time limit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vllama.units import format_bytes_binary
 
 PROBE_LIMIT_S = 3.0
 NVIDIA_LIMIT_S = 15.0
-"""A sleeping driver needs seconds per GPU; taking a GPU machine for a CPU one would be worse."""
+"""A sleeping driver needs seconds per GPU, and overlooking the GPUs would be worse than waiting."""
 
 SHARES_MEMORY = re.compile(r"\b(GB10|Thor|Orin|Xavier|Tegra|Jetson)\b")
 NO_FEATURES: frozenset[str] = frozenset()
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 def detect() -> Platform:
-    """Find out what this machine is; never raises, `notes` say what could not be found out."""
+    """Detect the facts of this machine; never raises, since failures become `notes`."""
     system = platform.system().lower()
     processor = _Probe("cpu", cpu.detect_cpu, PROBE_LIMIT_S)
     mac = _Probe("sysctl", apple.read_mac, PROBE_LIMIT_S) if system == "darwin" else None
@@ -35,19 +35,19 @@ def detect() -> Platform:
     if system == "linux":
         gpus.append(_Probe("amd", amd.detect_amd, PROBE_LIMIT_S))
     notes: list[str] = []
-    found = [probe.result(notes) or Findings() for probe in gpus]
-    mac_facts, mac_findings = (mac and mac.result(notes)) or (None, Findings())
+    gpu_findings = [probe.wait(notes) or Findings() for probe in gpus]
+    mac_facts, mac_findings = (mac and mac.wait(notes)) or (None, Findings())
     return assemble(
         system=system,
         arch=platform.machine(),
-        processor=processor.result(notes),
+        processor=processor.wait(notes),
         mac=mac_facts,
-        findings=(*found, mac_findings, Findings(notes=tuple(notes))),
+        findings=(*gpu_findings, mac_findings, Findings(notes=tuple(notes))),
     )
 
 
 def free_ram_bytes(kept_bytes: int = 0) -> int:
-    """Return the memory that is available now; cheap enough to ask before every load.
+    """Return the memory that is available now; fast enough to call before every load.
 
     `kept_bytes` of the page cache are weights that running engines have mapped.
     """
@@ -55,7 +55,7 @@ def free_ram_bytes(kept_bytes: int = 0) -> int:
 
 
 def with_free_memory(machine: Platform) -> Platform:
-    """Return the same machine with the memory that is free now; its GPUs are asked again."""
+    """Return the same machine with the memory that is free now, also on its GPUs."""
     accelerators = detect().accelerators if machine.accelerators else ()
     return replace(
         machine,
@@ -72,15 +72,15 @@ def assemble(
     mac: apple.Mac | None,
     findings: tuple[Findings, ...],
 ) -> Platform:
-    """Put the answers of the probes together. Pure."""
+    """Combine the results of the probes. Pure."""
     total = processor.ram_total_bytes if processor else (mac.ram_bytes if mac else 0)
     available = processor.ram_available_bytes if processor else total
     if mac is not None:
-        findings = (*findings, apple.apple_accelerator(mac, available))
+        findings = (*findings, apple.find_apple_gpu(mac, available))
     accelerators = [
-        _with_shared_memory(found, total, available)
+        _with_shared_memory(gpu, total, available)
         for group in findings
-        for found in group.accelerators
+        for gpu in group.accelerators
     ]
     return Platform(
         os=system,
@@ -99,11 +99,11 @@ def assemble(
     )
 
 
-def _with_shared_memory(found: Accelerator, total: int, available: int) -> Accelerator:
-    """Give a GPU that shares the machine's RAM all of that; of its own it says `[N/A]`."""
-    if found.total_bytes == 0 and SHARES_MEMORY.search(found.name):
-        return replace(found, total_bytes=total, free_bytes=available)
-    return found
+def _with_shared_memory(gpu: Accelerator, total: int, available: int) -> Accelerator:
+    """Return a GPU that shares the machine's RAM with that amount; it reports `[N/A]` itself."""
+    if gpu.total_bytes == 0 and SHARES_MEMORY.search(gpu.name):
+        return replace(gpu, total_bytes=total, free_bytes=available)
+    return gpu
 
 
 def describe(machine: Platform) -> str:
@@ -133,28 +133,28 @@ def describe(machine: Platform) -> str:
 
 
 class _Probe(Generic[T]):
-    """One probe in a daemon thread, which is left behind if it hangs, as drivers may."""
+    """A probe in a daemon thread. Drivers may hang, and such a thread is abandoned."""
 
-    def __init__(self, name: str, ask: Callable[[], T], limit_s: float) -> None:
+    def __init__(self, name: str, probe: Callable[[], T], limit_s: float) -> None:
         self._name = name
-        self._ask = ask
+        self._probe = probe
         self._limit_s = limit_s
-        self._answer: T | None = None
+        self._result: T | None = None
         self._problem: str | None = None
         self._thread = threading.Thread(target=self._run, name=f"probe-{name}", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         try:
-            self._answer = self._ask()
+            self._result = self._probe()
         except Exception as error:  # a probe must never stop the start of the server
             self._problem = f"the {self._name} probe failed: {type(error).__name__}: {error}"
 
-    def result(self, notes: list[str]) -> T | None:
-        """Wait for the answer; None, and a note, if it failed or took too long."""
+    def wait(self, notes: list[str]) -> T | None:
+        """Wait for the result; None, and a note in `notes`, if it failed or took too long."""
         self._thread.join(self._limit_s)
         if self._thread.is_alive():
-            notes.append(f"the {self._name} probe gave no answer in {self._limit_s:.0f} s")
+            notes.append(f"the {self._name} probe did not finish in {self._limit_s:.0f} s")
         elif self._problem:
             notes.append(self._problem)
-        return self._answer
+        return self._result

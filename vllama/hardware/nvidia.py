@@ -1,7 +1,6 @@
-"""NVIDIA GPUs, by NVML where the `nvidia-ml-py` package is installed, else by `nvidia-smi`.
+"""NVIDIA GPUs, from NVML if the `nvidia-ml-py` package is installed, or else from `nvidia-smi`.
 
-Reports every GPU of the machine; which of them a process may use (`CUDA_VISIBLE_DEVICES`) is not
-read here.
+All GPUs of the machine are reported; `CUDA_VISIBLE_DEVICES` is not read here.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from vllama.hardware.types import Accelerator, Vendor
 MIB = 1024**2
 QUERY = "index,name,memory.total,memory.free,driver_version,compute_cap,uuid,mig.mode.current"
 SHORT_QUERY = "index,name,memory.total,memory.free,driver_version"
-"""For drivers older than 470, which do not know `compute_cap`."""
+"""For drivers before 470, which do not know `compute_cap`."""
 
 PLACES = (
     "/usr/bin/nvidia-smi",
@@ -28,7 +27,7 @@ PLACES = (
     "C:\\Windows\\System32\\nvidia-smi.exe",
 )
 SMI_TIMEOUT_S = 12.0
-"""Without persistence mode the driver wakes every GPU first, a second or more for each."""
+"""Without persistence mode the driver first wakes every GPU, which takes a second or more each."""
 
 _FAILURES = (
     (
@@ -55,19 +54,22 @@ def detect_nvidia(root: Path = Path("/")) -> Findings:
         nvml = importlib.import_module("pynvml")
     except ImportError:
         nvml = None
-    if nvml is not None and (found := read_nvml(nvml)) is not None:
-        return found
-    smi = shutil.which("nvidia-smi") or next((p for p in PLACES if Path(p).is_file()), None)
-    if smi is not None:
+    if nvml is not None and (findings := read_nvml(nvml)) is not None:
+        return findings
+    if smi := _find_smi():
         return _run_smi(smi)
     if (root / "proc/driver/nvidia/version").exists():
         return Findings(
             notes=(
-                "an NVIDIA driver is loaded but neither nvidia-smi nor the Python package "
-                "nvidia-ml-py is there: install one of them",
+                "an NVIDIA driver is loaded, but neither nvidia-smi nor the Python package "
+                "nvidia-ml-py was found: install one of them",
             )
         )
     return Findings()
+
+
+def _find_smi() -> str | None:
+    return shutil.which("nvidia-smi") or next((p for p in PLACES if Path(p).is_file()), None)
 
 
 def _run_smi(smi: str) -> Findings:
@@ -83,50 +85,50 @@ def _run_smi(smi: str) -> Findings:
 
 
 def parse_nvidia_smi(text: str) -> Findings:
-    """Read `nvidia-smi --query-gpu=… --format=csv,noheader,nounits`, or its error message.
+    """Parse `nvidia-smi --query-gpu=… --format=csv,noheader,nounits`, or its error message.
 
-    Columns in the order of `QUERY`; trailing ones may be absent. A value in brackets (`[N/A]`)
-    counts as unknown.
+    The columns are in the order of `QUERY`, and the last ones may be missing. A value in brackets
+    (`[N/A]`) counts as unknown.
     """
     for pattern, note in _FAILURES:
-        # "[Insufficient Permissions]" in brackets is one column's value, not a failure.
+        # "[Insufficient Permissions]" in brackets is the value of one column, not a failure
         if pattern.search(re.sub(r"\[[^\]]*\]", "", text)):
             return Findings(notes=(note,))
     accelerators: list[Accelerator] = []
     notes: list[str] = []
     for line in text.splitlines():
-        cells = [_known(cell) for cell in line.split(",")]
+        cells = [_parse_cell(cell) for cell in line.split(",")]
         if not line.strip() or _NO_DEVICES.search(line):
             continue
         if len(cells) < 5 or cells[0] is None or not cells[0].isdigit():
-            notes.append(f'nvidia-smi said: "{line.strip()}"')
+            notes.append(f'nvidia-smi printed: "{line.strip()}"')
             continue
-        accelerators.append(_accelerator(cells + [None] * (8 - len(cells)), notes))
+        accelerators.append(_make_accelerator(cells + [None] * (8 - len(cells)), notes))
     return Findings(accelerators=tuple(accelerators), notes=tuple(notes))
 
 
-def _accelerator(cells: list[str | None], notes: list[str]) -> Accelerator:
+def _make_accelerator(cells: list[str | None], notes: list[str]) -> Accelerator:
     index, name, total, free, driver, capability, uuid, mig = cells[:8]
     label = f"GPU {index} ({name or 'NVIDIA GPU'})"
-    total_bytes = _mebibytes(total)
+    total_bytes = _parse_mebibytes(total)
     if total_bytes == 0:
-        notes.append(f"{label} does not tell its memory")
+        notes.append(f"{label} does not report its memory")
     if (mig or "").lower() == "enabled":
-        notes.append(_mig_note(label))
+        notes.append(_make_mig_note(label))
     return Accelerator(
         vendor=Vendor.NVIDIA,
         index=int(index or 0),
         name=name or "NVIDIA GPU",
         total_bytes=total_bytes,
-        free_bytes=_mebibytes(free),
+        free_bytes=_parse_mebibytes(free),
         driver=driver,
-        compute_capability=_capability(capability),
+        compute_capability=_parse_capability(capability),
         uuid=uuid,
     )
 
 
 def read_nvml(nvml: Any) -> Findings | None:
-    """Ask NVML through the `pynvml` module; None if the library itself is not on this machine."""
+    """Query NVML through the `pynvml` module; None if this machine does not have its library."""
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:
@@ -137,14 +139,14 @@ def read_nvml(nvml: Any) -> Findings | None:
         return None
     notes: list[str] = []
     try:
-        driver = _text(nvml.nvmlSystemGetDriverVersion())
+        driver = _decode(nvml.nvmlSystemGetDriverVersion())
         count = nvml.nvmlDeviceGetCount()
         accelerators = [_read_device(nvml, index, driver, notes) for index in range(count)]
     except nvml.NVMLError as error:
         notes.append(f"NVML failed: {error}")
         accelerators = []
     finally:
-        _quietly(nvml, nvml.nvmlShutdown)
+        _query(nvml, nvml.nvmlShutdown)
     return Findings(accelerators=tuple(a for a in accelerators if a), notes=tuple(notes))
 
 
@@ -154,15 +156,15 @@ def _read_device(nvml: Any, index: int, driver: str, notes: list[str]) -> Accele
     except nvml.NVMLError as error:
         notes.append(f"GPU {index} cannot be used: {error}")
         return None
-    name = _text(_quietly(nvml, nvml.nvmlDeviceGetName, handle) or "NVIDIA GPU")
-    memory = _quietly(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
-    capability = _quietly(nvml, nvml.nvmlDeviceGetCudaComputeCapability, handle)
-    uuid = _quietly(nvml, nvml.nvmlDeviceGetUUID, handle)
-    mig = _quietly(nvml, nvml.nvmlDeviceGetMigMode, handle)
+    name = _decode(_query(nvml, nvml.nvmlDeviceGetName, handle) or "NVIDIA GPU")
+    memory = _query(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
+    capability = _query(nvml, nvml.nvmlDeviceGetCudaComputeCapability, handle)
+    uuid = _query(nvml, nvml.nvmlDeviceGetUUID, handle)
+    mig = _query(nvml, nvml.nvmlDeviceGetMigMode, handle)
     if memory is None:
-        notes.append(f"GPU {index} ({name}) does not tell its memory")
+        notes.append(f"GPU {index} ({name}) does not report its memory")
     if mig and mig[0]:
-        notes.append(_mig_note(f"GPU {index} ({name})"))
+        notes.append(_make_mig_note(f"GPU {index} ({name})"))
     return Accelerator(
         vendor=Vendor.NVIDIA,
         index=index,
@@ -171,31 +173,31 @@ def _read_device(nvml: Any, index: int, driver: str, notes: list[str]) -> Accele
         free_bytes=int(memory.free) if memory is not None else 0,
         driver=driver,
         compute_capability=(int(capability[0]), int(capability[1])) if capability else None,
-        uuid=_text(uuid) if uuid else None,
+        uuid=_decode(uuid) if uuid else None,
     )
 
 
 def list_gpu_processes() -> dict[int, dict[int, int]]:
-    """Return pid → index of the GPU → bytes that it holds there; never raises.
+    """Return the bytes that each process holds, by pid and index of the GPU; never raises.
 
-    Empty without a driver, and inside a container that does not see the pids of the host.
+    The result is empty without a driver, and inside a container that cannot see the host's pids.
     """
     try:
         nvml = importlib.import_module("pynvml")
         nvml.nvmlInit()
-    except Exception:  # the package, the library or the driver is not there
-        return _smi_processes()
+    except Exception:  # the package, the library or the driver is missing
+        return _list_smi_processes()
     held: dict[int, dict[int, int]] = {}
-    for index in range(_quietly(nvml, nvml.nvmlDeviceGetCount) or 0):
-        handle = _quietly(nvml, nvml.nvmlDeviceGetHandleByIndex, index)
-        for row in _quietly(nvml, nvml.nvmlDeviceGetComputeRunningProcesses, handle) or ():
+    for index in range(_query(nvml, nvml.nvmlDeviceGetCount) or 0):
+        handle = _query(nvml, nvml.nvmlDeviceGetHandleByIndex, index)
+        for row in _query(nvml, nvml.nvmlDeviceGetComputeRunningProcesses, handle) or ():
             held.setdefault(row.pid, {})[index] = int(row.usedGpuMemory or 0)
-    _quietly(nvml, nvml.nvmlShutdown)
+    _query(nvml, nvml.nvmlShutdown)
     return held
 
 
-def _smi_processes() -> dict[int, dict[int, int]]:
-    smi = shutil.which("nvidia-smi") or next((p for p in PLACES if Path(p).is_file()), None)
+def _list_smi_processes() -> dict[int, dict[int, int]]:
+    smi = _find_smi()
     if smi is None:
         return {}
     queries = ("--query-gpu=uuid,index", "--query-compute-apps=gpu_uuid,pid,used_gpu_memory")
@@ -207,45 +209,45 @@ def _smi_processes() -> dict[int, dict[int, int]]:
 
 
 def parse_processes(gpus: str, apps: str) -> dict[int, dict[int, int]]:
-    """Read `uuid, index` and `gpu_uuid, pid, MiB` lines; see `list_gpu_processes`."""
+    """Parse `uuid, index` and `gpu_uuid, pid, MiB` lines; see `list_gpu_processes`."""
     rows = [[cell.strip() for cell in line.split(",")] for line in gpus.splitlines()]
     index = {row[0]: int(row[1]) for row in rows if len(row) == 2 and row[1].isdigit()}
     held: dict[int, dict[int, int]] = {}
     for line in apps.splitlines():
         uuid, *rest = (cell.strip() for cell in line.split(","))
         if uuid in index and len(rest) == 2 and rest[0].isdigit():
-            held.setdefault(int(rest[0]), {})[index[uuid]] = _mebibytes(rest[1])
+            held.setdefault(int(rest[0]), {})[index[uuid]] = _parse_mebibytes(rest[1])
     return held
 
 
-def _quietly(nvml: Any, ask: Any, *args: Any) -> Any:
-    """Return NVML's answer, or None where this device or driver has none."""
+def _query(nvml: Any, function: Any, *args: Any) -> Any:
+    """Call a function of NVML; return None if this device or driver does not support it."""
     try:
-        return ask(*args)
+        return function(*args)
     except nvml.NVMLError:
         return None
 
 
-def _mig_note(label: str) -> str:
-    return f"{label} is split by MIG: name one of its instances in CUDA_VISIBLE_DEVICES"
+def _make_mig_note(label: str) -> str:
+    return f"{label} is divided by MIG: name one of its instances in CUDA_VISIBLE_DEVICES"
 
 
-def _known(cell: str) -> str | None:
+def _parse_cell(cell: str) -> str | None:
     text = cell.strip()
     return None if not text or (text.startswith("[") and text.endswith("]")) else text
 
 
-def _mebibytes(cell: str | None) -> int:
+def _parse_mebibytes(cell: str | None) -> int:
     match = re.match(r"[0-9]+", cell or "")
     return int(match.group()) * MIB if match else 0
 
 
-def _capability(cell: str | None) -> tuple[int, int] | None:
+def _parse_capability(cell: str | None) -> tuple[int, int] | None:
     match = re.fullmatch(r"([0-9]+)\.([0-9]+)", cell or "")
     return (int(match.group(1)), int(match.group(2))) if match else None
 
 
-def _text(value: str | bytes) -> str:
+def _decode(value: str | bytes) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
@@ -253,28 +255,28 @@ Version = tuple[int, int]
 
 
 def find_driver_cuda() -> Version | None:
-    """Return the newest CUDA that the installed driver supports; None if it cannot be told."""
+    """Return the newest CUDA version that the installed driver supports; None if unknown."""
     try:
         nvml = importlib.import_module("pynvml")
         nvml.nvmlInit()
         number = int(nvml.nvmlSystemGetCudaDriverVersion())
         nvml.nvmlShutdown()
         return number // 1000, number % 1000 // 10
-    except Exception:  # the package, the library or the driver is not there
-        smi = shutil.which("nvidia-smi") or next((p for p in PLACES if Path(p).is_file()), None)
+    except Exception:  # the package, the library or the driver is missing
+        smi = _find_smi()
         return parse_banner(run_command([smi], timeout_s=SMI_TIMEOUT_S).text) if smi else None
 
 
 def parse_banner(text: str) -> Version | None:
-    """Read the banner of `nvidia-smi`, in which stands `CUDA Version: 12.4`."""
+    """Parse the banner of `nvidia-smi`, which contains `CUDA Version: 12.4`."""
     match = re.search(r"CUDA (?:\w+ )?Version:\s*(\d+)\.(\d+)", text)
     return (int(match[1]), int(match[2])) if match else None
 
 
 def find_torch_cuda(sites: list[Path]) -> Version | None:
-    """Return the CUDA that PyTorch in these package folders was built for; nothing is imported.
+    """Return the CUDA version that PyTorch in these package folders was built for; None for CPUs.
 
-    It stands in `torch/version.py`, as `cuda: Optional[str] = '12.8'`; None in a CPU build.
+    Reads `torch/version.py`, which has `cuda: Optional[str] = '12.8'`, without importing it.
     """
     for site in sites:
         try:
@@ -287,8 +289,8 @@ def find_torch_cuda(sites: list[Path]) -> Version | None:
 
 
 def can_run(built_for: Version, driver: Version) -> bool:
-    """Tell whether a driver runs what was built for a CUDA: within a major version any does.
+    """Return whether a driver can run a build for a CUDA version: the major versions decide.
 
-    NVIDIA calls it minor version compatibility (CUDA 11 and later).
+    NVIDIA calls this minor version compatibility (CUDA 11 and later).
     """
     return built_for[0] <= driver[0]

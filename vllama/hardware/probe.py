@@ -1,4 +1,4 @@
-"""Shared by the vendors' probes: their result, short commands, and how to install a program."""
+"""The basis of the vendors' probes: their result, short commands, and hints for installing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vllama.hardware.types import Accelerator
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """What one probe found: accelerators, and sentences about what it could not find out."""
+    """The result of one probe: accelerators, and notes on what could not be detected."""
 
     accelerators: tuple[Accelerator, ...] = ()
     notes: tuple[str, ...] = ()
@@ -20,7 +20,7 @@ class Findings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """Result of a command: exit status (None: it did not run or took too long) and its text."""
+    """The result of a command: its text and exit status, None if it did not run or timed out."""
 
     status: int | None
     text: str
@@ -30,9 +30,9 @@ class Output:
 def run_command(
     argv: Sequence[str], *, timeout_s: float, env: Mapping[str, str] | None = None
 ) -> Output:
-    """Run a short command and return what it printed, errors included; never raises.
+    """Run a short command and return its output, or that of stderr if there is none; never raises.
 
-    `env` is its whole environment (None: ours).
+    `env` is its whole environment; None for that of this process.
     """
     try:
         done = subprocess.run(
@@ -54,7 +54,7 @@ def run_command(
 
 
 CXX = "c++"
-# manager → (how it is called, what it calls the packages of the programs that recipes want)
+# package manager → (its command, its packages of the programs that recipes need)
 MANAGERS: dict[str, tuple[str, dict[str, str]]] = {
     "apt-get": ("apt install", {CXX: "build-essential", "nvcc": "nvidia-cuda-toolkit"}),
     "dnf": ("dnf install", {CXX: "gcc-c++", "nvcc": "cuda-toolkit"}),
@@ -70,11 +70,11 @@ IN_XCODE = frozenset({CXX, "clang", "git", "make"})
 TITLES = {CXX: "a C++ compiler", "nvcc": "NVIDIA's CUDA toolkit"}
 
 
-def how_to_install(programs: Sequence[str], search: str | None = None) -> str:
+def make_install_hint(programs: Sequence[str], search: str | None = None) -> str:
     """Return a hint such as `install clang (apt install clang)`.
 
-    `search` is written as PATH is; None: PATH itself. Without a manager that is known, only what
-    is wanted is named.
+    `search` is a list of folders to use instead of PATH. If no known package manager is found, the
+    hint names only the programs.
     """
     titles = " and ".join(TITLES.get(name, name) for name in programs)
     for manager, (call, packages) in MANAGERS.items():

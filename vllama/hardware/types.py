@@ -1,4 +1,4 @@
-"""Facts of this machine; nothing is decided here."""
+"""The facts of a machine; no decisions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Vendor(StrEnum):
-    """Makers of accelerators that detection knows."""
+    """The vendors whose accelerators can be detected."""
 
     NVIDIA = "nvidia"
     AMD = "amd"
@@ -16,7 +16,7 @@ class Vendor(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accelerator:
-    """One GPU. Memory in bytes; on Apple silicon it is the part of RAM the GPU may use.
+    """One GPU. Memory is in bytes; on Apple silicon it is the share of RAM that the GPU may use.
 
     `compute_capability` is NVIDIA's, as (major, minor).
     """
@@ -33,11 +33,11 @@ class Accelerator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Platform:
-    """What this machine is. `os` is "linux", "darwin" or "windows"; `arch` as `uname -m` says.
+    """The facts of a machine. `os` is "linux", "darwin" or "windows"; `arch` is as in `uname -m`.
 
-    `cores` are those this process may use (affinity and cgroup quota counted in), `physical_cores`
-    those of them that compute side by side: no hyperthreads, no efficiency cores; 0: not known.
-    `notes` tell what detection could not find out, one sentence each.
+    `cores` counts the logical cores that this process may use, within affinity and cgroup quota.
+    `physical_cores` counts each pair of hyperthreads once, and no efficiency cores; 0 if unknown.
+    `notes` has a sentence for each fact that could not be detected.
     """
 
     os: str

@@ -1,4 +1,4 @@
-"""The certificate that the server shows (TLS), and its replacement while connections are open."""
+"""The server's TLS certificate, and its replacement while connections are open."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from vllama.errors import ConfigError
 
 
 class Certificate:
-    """A certificate with its chain and private key, both PEM; `key` None: in the same file.
+    """A certificate chain and its private key in PEM; with `key` None both are in one file.
 
-    `context` is for the listening socket. Raises ConfigError for files that are no such pair.
+    `context` is for the listening socket. Raises ConfigError if the files cannot be used.
     """
 
     def __init__(self, chain: Path, key: Path | None) -> None:
         self._chain, self._key = chain, key
         self._current = self._load()
         self.context = self._load()
-        # asked in each handshake, whether or not the client names a host
+        # OpenSSL calls this in every handshake, even if the client names no host
         self.context.sni_callback = self._choose
 
     def reload(self) -> None:
-        """Read the files again, for new connections. The old pair stays if that raises."""
+        """Read the files again for new connections. If that fails, keep the old pair and raise."""
         self._current = self._load()
 
     def _choose(self, connection: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
@@ -33,7 +33,7 @@ class Certificate:
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_alpn_protocols(["http/1.1"])
         try:
-            # without a password OpenSSL would ask for it on the terminal
+            # without a password here OpenSSL would prompt for one on the terminal
             context.load_cert_chain(self._chain, self._key, password="")
         except (OSError, ValueError) as error:  # an SSLError is an OSError
             raise ConfigError(
@@ -49,10 +49,10 @@ class Certificate:
     def _reason(self, error: Exception) -> str:
         if isinstance(error, ssl.SSLError):
             reason = (error.reason or "").replace("_", " ").lower()
-            return reason or "a file is no PEM, or the key has a password"
+            return reason or "a file is not PEM, or the key has a password"
         for path in filter(None, (self._chain, self._key)):
             try:
                 path.read_bytes()
-            except OSError as found:  # which one it is, OpenSSL does not tell
-                return f"'{path}': {found.strerror}"
+            except OSError as failure:  # OpenSSL does not say which file it is
+                return f"'{path}': {failure.strerror}"
         return str(error)

@@ -1,64 +1,64 @@
-"""HTTP chunks (RFC 9112 §7.1), taken apart and framed beside the parser.
+"""HTTP chunks (RFC 9112, section 7.1), split and framed without the parser.
 
-What is worked out of a length is kept: streams have few different ones.
+The frame of each length is computed once, because the chunks of streams have few different lengths.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-MAX_KEPT = 8192
-NO_FRAME = b"?"  # no chunk begins so
+MAX_FRAMES = 8192
+NO_FRAME = b"?"  # no chunk begins with this
 
 
-class _Kept(dict[int, bytes]):
-    """What a function says of a length; looked up, it costs no call."""
+class _FrameTable(dict[int, bytes]):
+    """A table of a function of the length; a lookup costs no function call."""
 
-    def __init__(self, work: Callable[[int], bytes]) -> None:
+    def __init__(self, compute: Callable[[int], bytes]) -> None:
         super().__init__()
-        self._work = work
+        self._compute = compute
 
     def __missing__(self, size: int) -> bytes:
-        """Work it out."""
-        line = self._work(size)
-        if len(self) < MAX_KEPT:
+        """Compute a missing frame."""
+        line = self._compute(size)
+        if len(self) < MAX_FRAMES:
             self[size] = line
         return line
 
 
-def _frame_within(size: int) -> bytes:
+def _make_frame_within(size: int) -> bytes:
     lines = (b"%x\r\n" % (size - digits - 4) for digits in range(1, 8) if size > digits + 4)
     return next((line for line in lines if size == len(line) + int(line, 16) + 2), NO_FRAME)
 
 
-FRAME = _Kept(lambda size: b"%x\r\n" % size)
-"""The line that stands before a chunk, by the chunk's size in bytes."""
+FRAME = _FrameTable(lambda size: b"%x\r\n" % size)
+"""The line before the body of a chunk, by the size of the body in bytes."""
 
-FRAME_WITHIN = _Kept(_frame_within)
-"""The line that a chunk of so many bytes in all begins with; `NO_FRAME`: there is none.
+FRAME_WITHIN = _FrameTable(_make_frame_within)
+"""The first line of a chunk, by the total size of the chunk; `NO_FRAME` if no chunk has that size.
 
-Written as all engines do: in small letters, without zeros before or an extension.
+The line has the form of all engines: lower case, without leading zeros or an extension.
 """
 
 
 def split_whole_chunks(data: bytes) -> tuple[list[bytes], bytes]:
-    """Return the bodies of the whole chunks that `data` begins with, and what follows them.
+    """Return the bodies of the whole chunks at the beginning of `data`, and the remaining bytes.
 
-    An extension, the last chunk (which is empty) and whatever else is unusual is left to follow.
+    The last chunk (which is empty), a chunk with an extension, and anything else unusual remains.
     """
     parts = data.split(b"\r\n")
     rest = parts.pop()
     bodies = parts[1::2]
-    # the usual read: small letters, no line feed in a body, perhaps the end
+    # the usual read: whole chunks with sizes in lower case and without CRLF in their bodies
     if not rest and [b"%x" % len(body) for body in bodies] == parts[::2]:
         if b"" not in bodies:
             return bodies, b""
         if bodies.index(b"") == len(bodies) - 1:
             return bodies[:-1], b"0\r\n\r\n"
-    return _one_by_one(data)
+    return _split_one_by_one(data)
 
 
-def _one_by_one(data: bytes) -> tuple[list[bytes], bytes]:
+def _split_one_by_one(data: bytes) -> tuple[list[bytes], bytes]:
     bodies = []
     start, size = 0, len(data)
     while start < size:

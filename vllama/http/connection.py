@@ -1,8 +1,8 @@
-"""A client's connection: HTTP/1.1 from its bytes to requests, one answered after the other.
+"""The connection of a client: HTTP/1.1, from bytes to requests that are answered one by one.
 
-The parser is httptools (llhttp); what is kept here is what RFC 9112 asks of a server beyond it:
-persistent connections (section 9.3), pipelining (section 9.3.2), limits, and the end of it all. See
-docs/decisions/0017 for why there is no server of others between us and the socket.
+The parser is httptools (llhttp). This module adds what else RFC 9112 requires of a server:
+persistent connections (section 9.3), pipelining (section 9.3.2), limits, and an orderly close.
+docs/decisions/0017 says why no other HTTP server stands between vllama and the socket.
 """
 
 from __future__ import annotations
@@ -21,43 +21,43 @@ from vllama.http.head_cache import (
     TOO_LARGE,
     Head,
     Refusal,
-    cut,
+    find_refusal,
     read_target,
-    write_refusal,
+    split_read,
 )
 from vllama.http.request import Request
 
 if TYPE_CHECKING:
     from vllama.http.server import Server
 
-MAX_HEAD_BYTES = 1024 * 1024  # as Go's net/http
-LINGER_S = 0.5  # for a client to read why it is refused; as Go's net/http
+MAX_HEAD_BYTES = 1024 * 1024  # the limit of Go's net/http
+LINGER_S = 0.5  # time for a client to read why it is refused, as in Go's net/http
 _WITHOUT_BODY = ("GET", "HEAD")
 _FRAMING = frozenset((b"content-length", b"transfer-encoding"))
 
 
 class Client(asyncio.Protocol):
-    """One connection, from its first byte to its last."""
+    """The connection of one client."""
 
     __slots__ = (
-        "_asked",
         "_body_follows",
         "_closing",
-        "_deaf",
         "_head",
         "_headers",
+        "_ignoring",
         "_in_head",
         "_overhead_bytes",
         "_parser",
         "_receiving",
         "_refusal",
+        "_requests",
         "_resuming",
         "_server",
         "_stopped",
         "_transport",
         "_twice",
         "_url",
-        "asking",
+        "in_request_head",
         "paused",
         "quiet_since_s",
         "write",
@@ -66,156 +66,154 @@ class Client(asyncio.Protocol):
     def __init__(self, server: Server) -> None:
         self._server = server
         self._parser = httptools.HttpRequestParser(self)
-        self._asked: deque[Request] = deque()  # the first one is being answered
-        self._receiving: Request | None = None  # its body has not ended
+        self._requests: deque[Request] = deque()  # the first one is being answered
+        self._receiving: Request | None = None  # the request whose body has not ended
         self._closing = False
-        self._deaf = False  # no further request is taken: what still comes is dropped
-        self._refusal: Refusal | None = None  # to be answered after all that was asked before
-        self._stopped = False  # reading, since more has come than shall be kept
+        self._ignoring = False  # no further request is accepted, and all input is dropped
+        self._refusal: Refusal | None = None  # to be sent after the answers to earlier requests
+        self._stopped = False  # reading has stopped, because enough is buffered
         self._in_head = True
         self._body_follows = False  # although the parser has ended the request: see `_resume`
         self._resuming = False
-        self._overhead_bytes = 0  # read since there was a head's end, or something of a body
+        self._overhead_bytes = 0  # read since the last end of a head or byte of a body
         self._url = b""
-        self._twice = False  # one of `SINGLE` has come again
+        self._twice = False  # a header of `SINGLE` has occurred twice
         self._headers: dict[bytes, bytes] = {}
-        self._head: Head  # the last one that the parser has seen
-        self.asking = False  # a request has begun whose head has not ended
+        self._head: Head  # the last head that the parser has completed
+        self.in_request_head = False  # a request has begun, and its head has not ended
         self.paused = False
-        self.quiet_since_s = time.monotonic()  # or since a body's last byte has come
+        self.quiet_since_s = time.monotonic()  # or the time of the last byte of a body
 
     @property
     def quiet(self) -> bool:
-        """Whether it waits for a request."""
-        return not self._asked
+        """Whether no request is being received or answered."""
+        return not self._requests
 
     @property
     def starved(self) -> bool:
-        """Whether it waits for the rest of a body, and not because reading has stopped."""
+        """Whether it waits for the rest of a body that the client does not send."""
         return self._receiving is not None and not self._stopped
 
     # -- the answers --------------------------------------------------------------------------
 
     def date(self) -> bytes:
-        """Return the line of the head that tells the time."""
+        """Return the Date line of a head."""
         return self._server.date()
 
-    def read_on(self) -> None:
-        """Read again, what had come is taken."""
-        if self._stopped and not self._closing and len(self._asked) < 2:
+    def resume_reading(self) -> None:
+        """Read again, because the buffered bytes have been consumed."""
+        if self._stopped and not self._closing and len(self._requests) < 2:
             self._stopped = False
             self.quiet_since_s = time.monotonic()
             self._transport.resume_reading()
 
     def answered(self, request: Request) -> None:
-        """Go on with the next request, or wait for one, or close."""
-        if self._asked and self._asked[0] is request:
-            self._asked.popleft()
+        """Start the next request after the end of an answer, or wait for one, or close."""
+        if self._requests and self._requests[0] is request:
+            self._requests.popleft()
         if not request.keep_alive or self._server.stopping:
             self.close()
             return
-        if self._asked:
-            self._server.run(self._asked[0])
+        if self._requests:
+            self._server.run(self._requests[0])
         elif self._refusal is not None:
             self._write_refusal(self._refusal)
             return
         else:
             self.quiet_since_s = time.monotonic()
-        self.read_on()
+        self.resume_reading()
 
     def close(self) -> None:
-        """Close when what was written has gone out."""
+        """Close after all written bytes have been sent."""
         if not self._closing:
             self._closing = True
             self._transport.close()
 
-    def turn_away(self, why: Refusal) -> None:
-        """Answer nothing more than why not, after what was asked before; then close."""
-        self._refuse(why)
-
     def abort(self) -> None:
-        """Cut it."""
+        """Close at once."""
         self._closing = True
         self._transport.abort()
 
     # -- asyncio.Protocol ---------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport."""
+        """Store the transport."""
         self._transport = cast("asyncio.Transport", transport)
         self.write = self._transport.write
         self._server.admit(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell those who are answering; what they still write is dropped."""
+        """Notify the running requests; whatever they still write is dropped."""
         self._closing = True
-        self.write = _drop  # uvloop's own raises from now on
+        self.write = _drop  # from now on uvloop's `write` raises
         self._server.clients.pop(self, None)
-        for request in tuple(self._asked):
+        for request in tuple(self._requests):
             request.leave()
-        self._asked.clear()
+        self._requests.clear()
 
     def eof_received(self) -> bool:
-        """Keep the connection until what was asked is answered (`printf … | nc`); False closes it.
+        """Answer all requests before closing (`printf … | nc`); False closes at once.
 
-        It may also be how a client leaves, which must end what only it waits for: handlers that
-        watch for that end, as with Go's server, and the others answer. Those of GET make nothing.
+        An end of the input may also mean that the client has disconnected, and then generation must
+        stop. As in Go's server, handlers that watch for disconnects end, and all others answer.
+        GET and HEAD are always answered, since their handlers generate nothing.
         """
-        if not self._asked or self._receiving is not None or self._server.certificate:
-            return False  # TLS knows no half of a connection
-        self._deaf = True
-        self._asked[-1].keep_alive = False  # those before it are answered first
-        for request in tuple(self._asked):
+        if not self._requests or self._receiving is not None or self._server.certificate:
+            return False  # TLS has no half-closed connections
+        self._ignoring = True
+        self._requests[-1].keep_alive = False  # earlier requests are answered first
+        for request in tuple(self._requests):
             if request.method not in _WITHOUT_BODY:
                 request.leave()
         return True
 
     def pause_writing(self) -> None:
-        """Note that the client reads more slowly than we write."""
+        """Note that the client reads more slowly than the server writes."""
         self.paused = True
-        if self._asked:
-            self._asked[0].flow(paused=True)
+        if self._requests:
+            self._requests[0].set_paused(True)
 
     def resume_writing(self) -> None:
-        """Note that it has caught up."""
+        """Note that the client has caught up."""
         self.paused = False
-        if self._asked:
-            self._asked[0].flow(paused=False)
+        if self._requests:
+            self._requests[0].set_paused(False)
 
     def data_received(self, data: bytes) -> None:
-        """Parse what has come, unless it is known."""
-        if self._deaf:
+        """Parse a read, unless its head is in the cache."""
+        if self._ignoring:
             return
-        fresh = self._in_head and not (self.asking or self._asked or self._closing)
-        found = cut(data) if fresh else None
-        if found is not None and (head := self._server.heads.get(found)) is not None:
+        fresh = self._in_head and not (self.in_request_head or self._requests or self._closing)
+        parts = split_read(data) if fresh else None
+        if parts is not None and (head := self._server.heads.get(parts)) is not None:
             self._begin(head)
-            if found.body:
-                self.on_body(found.body)
+            if parts.body:
+                self.on_body(parts.body)
             self.on_message_complete()
             return
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            # not spoken here, so it is a request like any other (RFC 9110 §7.8)
+            # unsupported, so the header is ignored, as RFC 9110, section 7.8 allows
             self._resume(data[upgrade.args[0] :])
             return
         except httptools.HttpParserError:
-            self._refuse(NO_HTTP)
+            self.refuse(NO_HTTP)
             return
         if self._receiving is not None:
             self.quiet_since_s = time.monotonic()
         self._overhead_bytes += len(data)
         if self._overhead_bytes > MAX_HEAD_BYTES:
-            self._refuse(TOO_LARGE)
-        if found is not None and len(self._asked) == 1 and self._receiving is None:
-            self._server.heads.learn(found, self._head)
+            self.refuse(TOO_LARGE)
+        if parts is not None and len(self._requests) == 1 and self._receiving is None:
+            self._server.heads.add(parts, self._head)
 
     def _resume(self, rest: bytes) -> None:
-        """Go on after a request that asks for another protocol.
+        """Continue after a request that asks for another protocol.
 
-        The parser takes what follows for that protocol, also the request's own body (Java's client
-        sends `upgrade: h2c` with every POST), so that a new one is told how the body is framed.
+        The parser considers everything that follows as that protocol, even the body of the request
+        (Java's client sends `upgrade: h2c` with every POST). A new parser therefore gets a head
+        with only the framing of the body, and then the body.
         """
         self._parser = httptools.HttpRequestParser(self)
         if self._body_follows:
@@ -228,36 +226,40 @@ class Client(asyncio.Protocol):
         if rest and not self._closing:
             self.data_received(rest)
 
-    def _refuse(self, found: Refusal) -> None:
-        """Answer what is no request after all that came before it; then close."""
-        if self._closing or self._deaf:
+    def refuse(self, refusal: Refusal) -> None:
+        """Send a refusal after the answers to earlier requests, then close.
+
+        Everything that the client sends from now on is dropped.
+        """
+        if self._closing or self._ignoring:
             return
-        self._deaf = True
+        self._ignoring = True
         broken, self._receiving = self._receiving, None
-        if self._asked and self._asked[0] is not broken:
-            self._refusal = found
-            if self._asked[-1] is broken:
-                self._asked.pop()  # it has not been begun
+        if self._requests and self._requests[0] is not broken:
+            self._refusal = refusal
+            if self._requests[-1] is broken:
+                self._requests.pop()  # its answer has not been started
             if self._stopped:
                 self._stopped = False
                 self._transport.resume_reading()
         elif broken is not None and broken.status:
-            self.close()  # in the midst of its answer
+            self.close()  # its answer has begun, so no status can be sent
         else:
-            self._write_refusal(found)
+            self._write_refusal(refusal)
 
-    def _write_refusal(self, found: Refusal) -> None:
+    def _write_refusal(self, refusal: Refusal) -> None:
         self.write(
             b"HTTP/1.1 %b\r\n%bcontent-type: text/plain; charset=utf-8\r\n"
             b"content-length: %d\r\nconnection: close\r\n\r\n%b"
-            % (found.status, self.date(), len(found.why), found.why)
+            % (refusal.status, self.date(), len(refusal.reason), refusal.reason)
         )
         if self._closing or not self._transport.can_write_eof():
             self.close()
             return
-        # closed at once, the system would throw the answer away with what still comes
+        # Closing at once with unread input would make the system reset the connection, and the
+        # client would lose the refusal. So close only our direction, and linger.
         self._closing = True
-        self.write = _drop  # uvloop's own raises from now on
+        self.write = _drop  # from now on uvloop's `write` raises
         self._transport.write_eof()
         asyncio.get_running_loop().call_later(LINGER_S, self._transport.close)
 
@@ -267,35 +269,35 @@ class Client(asyncio.Protocol):
         """Begin a request."""
         self._url, self._twice = b"", False
         self._headers = {}
-        self.asking = True
+        self.in_request_head = True
         self.quiet_since_s = time.monotonic()
 
     def on_url(self, url: bytes) -> None:
-        """Take a part of the target."""
+        """Collect a part of the target."""
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header; those after a body are of no interest, nor too many of them."""
+        """Store a header; trailers, and headers beyond the limit, are dropped."""
         if self._in_head and len(self._headers) <= MAX_HEADERS:
             name = name.lower()
             self._twice |= name in SINGLE and name in self._headers
             self._headers[name] = value
 
     def on_headers_complete(self) -> None:
-        """Start to answer, or let it wait for its turn."""
-        self._in_head = self.asking = False
+        """Begin a request, unless its head is refused."""
+        self._in_head = self.in_request_head = False
         self._overhead_bytes = 0
         if self._resuming:
             self._resuming = False
             return
-        if self._deaf:
+        if self._ignoring:
             return
         if self._parser.should_upgrade():
             self._body_follows = not _FRAMING.isdisjoint(self._headers)
         version = self._parser.get_http_version()
-        refused = write_refusal(version, self._headers, twice=self._twice)
-        if refused is not None:
-            self._refuse(refused)
+        refusal = find_refusal(version, self._headers, twice=self._twice)
+        if refusal is not None:
+            self.refuse(refusal)
             return
         path, authority = read_target(self._url)
         if authority:
@@ -311,14 +313,14 @@ class Client(asyncio.Protocol):
 
     def _begin(self, head: Head) -> None:
         request = self._receiving = Request(self, head)
-        self._asked.append(request)
-        if len(self._asked) == 1:
+        self._requests.append(request)
+        if len(self._requests) == 1:
             self._server.run(request)
         else:
             self._stop_reading()
 
     def on_body(self, data: bytes) -> None:
-        """Hand on a piece of a body."""
+        """Pass a part of a body to its request."""
         self._overhead_bytes = 0
         if self._receiving is not None and not self._receiving.feed(data):
             self._stop_reading()
@@ -331,7 +333,7 @@ class Client(asyncio.Protocol):
         if self._receiving is not None:
             self._receiving.complete()
             if not self._receiving.keep_alive:
-                self._deaf = True  # what follows its last request is of no interest (RFC 9112 §9.6)
+                self._ignoring = True  # RFC 9112, section 9.6
             self._receiving = None
 
     def _stop_reading(self) -> None:
@@ -341,4 +343,4 @@ class Client(asyncio.Protocol):
 
 
 def _drop(data: object) -> None:
-    """Stand for the `write` of a connection that has closed."""
+    """Drop bytes for a closed connection; replaces its `write`."""

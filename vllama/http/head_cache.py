@@ -1,9 +1,9 @@
-"""Heads of requests: what they say, what is refused, and those that came before.
+"""The heads of requests: their content, their refusal, and a cache of parsed heads.
 
-The latter need not be parsed again. A client sends the same head with every request, but for the
-length of the body. The parser's calls for it and for each of its headers are a tenth of what a
-short request costs here. Only a request that has come in one read, and that says no more of its
-body than its length, is found or learnt.
+A client sends the same head with every request, except for the length of the body. The calls of the
+parser for the head and each header are a tenth of the cost of a short request, so known heads are
+not parsed again. Only a request that arrives in one read, and whose body has a length and no other
+framing, is looked up or cached.
 """
 
 from __future__ import annotations
@@ -12,19 +12,21 @@ from typing import NamedTuple
 
 import httptools
 
-MAX_KNOWN = 512
-MAX_HEADERS = 1000  # in one head, which may be long: each of them costs memory of its own
-PERCENT = b"%"[0]  # a number: see chat/event_template.py
+MAX_CACHED = 512
+MAX_HEADERS = (
+    1000  # in one head: each header costs memory, beyond the limit on the size of the head
+)
+PERCENT = b"%"[0]  # a number, which `in` finds faster: see chat/event_template.py
 MAX_HEAD_BYTES = 4096
 _END = b"\r\n\r\n"
 _LENGTH = b"ength: "
-_NAME = b"\r\ncontent-l"  # what stands before that, in whatever case
+_NAME = b"\r\ncontent-l"  # the bytes before `_LENGTH`, in lower case
 _MAX_DIGITS = 9
-_NOT_LEARNT = frozenset((b"transfer-encoding", b"upgrade", b"expect"))
+_NOT_CACHED = frozenset((b"transfer-encoding", b"upgrade", b"expect"))
 
 
 class Head(NamedTuple):
-    """What the parser said of one. `headers`: names in lower case; of several the last."""
+    """A parsed head; `headers` has names in lower case, and the last of equal names."""
 
     method: str
     path: str
@@ -34,10 +36,10 @@ class Head(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """Why a head is not answered by a handler: the status with its reason, and a sentence."""
+    """An answer without a handler: the status line, and the reason in a sentence."""
 
     status: bytes
-    why: bytes
+    reason: bytes
 
 
 NO_HTTP = Refusal(b"400 Bad Request", b"Invalid HTTP request received.")
@@ -45,42 +47,44 @@ TOO_LARGE = Refusal(
     b"431 Request Header Fields Too Large",
     b"The request's head, or what follows its body, is too large.",
 )
-TOO_SLOW = Refusal(b"408 Request Timeout", b"Nothing more came of the request.")
+TOO_SLOW = Refusal(b"408 Request Timeout", b"The rest of the request did not arrive.")
 TOO_MANY_CLIENTS = Refusal(b"503 Service Unavailable", b"Too many connections; try again later.")
 _TWICE = Refusal(
     b"400 Bad Request", b"The request has several Host, Origin or Transfer-Encoding headers."
 )
 _NO_HOST = Refusal(b"400 Bad Request", b"The request has no Host header.")
-_VERSION = Refusal(b"505 HTTP Version Not Supported", b"The version of HTTP spoken here is 1.1.")
-_CODING = Refusal(b"501 Not Implemented", b"The only transfer coding known here is chunked.")
-_EXPECT = Refusal(b"417 Expectation Failed", b"The only expectation known here is 100-continue.")
+_VERSION = Refusal(b"505 HTTP Version Not Supported", b"The supported version of HTTP is 1.1.")
+_CODING = Refusal(b"501 Not Implemented", b"The only supported transfer coding is chunked.")
+_EXPECT = Refusal(b"417 Expectation Failed", b"The only supported expectation is 100-continue.")
 SINGLE = frozenset((b"host", b"origin", b"transfer-encoding"))
-"""Headers that say who asks, and where a body ends: of two, a proxy may have read the other."""
+"""Headers that decide about access or framing. Two of them could mean one thing to a proxy, and
+another to this server.
+"""
 
 
-def write_refusal(version: str, headers: dict[bytes, bytes], *, twice: bool) -> Refusal | None:
-    """Return what is wrong with a head that the parser takes (RFC 9110 and 9112); None: nothing.
+def find_refusal(version: str, headers: dict[bytes, bytes], *, twice: bool) -> Refusal | None:
+    """Return why a head that the parser accepts is refused (RFC 9110 and 9112), or None.
 
-    `twice`: it has one of `SINGLE` more than once.
+    `twice`: a header of `SINGLE` occurs more than once.
     """
     if version not in ("1.0", "1.1"):
-        return _VERSION  # RFC 9110 §15.6.6
+        return _VERSION  # RFC 9110, section 15.6.6
     if twice:
-        return _TWICE  # RFC 9112 §3.2 for Host
+        return _TWICE  # RFC 9112, section 3.2 for Host
     if b"host" not in headers and version == "1.1":
-        return _NO_HOST  # RFC 9112 §3.2
+        return _NO_HOST  # RFC 9112, section 3.2
     if headers.get(b"transfer-encoding", b"chunked").strip().lower() != b"chunked":
-        return _CODING  # RFC 9112 §6.1
+        return _CODING  # RFC 9112, section 6.1
     if headers.get(b"expect", b"100-continue").strip().lower() != b"100-continue":
-        return _EXPECT  # RFC 9110 §10.1.1
+        return _EXPECT  # RFC 9110, section 10.1.1
     return TOO_LARGE if len(headers) > MAX_HEADERS else None
 
 
 def read_target(target: bytes) -> tuple[str, bytes]:
-    """Return the decoded path of a request's target (RFC 3986 §2.1), and its authority if any.
+    """Return the decoded path of a request's target (RFC 3986, section 2.1), and its authority.
 
-    `*` stays. The form for proxies, `http://authority/path`, is the one with an authority, which
-    then stands for the Host header (RFC 9112 §3.2.2).
+    The authority is empty except in the form for proxies, `http://authority/path`, where it
+    replaces the Host header (RFC 9112, section 3.2.2). `*` is returned unchanged.
     """
     authority = b""
     if not target.startswith(b"/"):
@@ -97,61 +101,61 @@ def read_target(target: bytes) -> tuple[str, bytes]:
     path = target.partition(b"?")[0].partition(b"#")[0]
     if PERCENT not in path:
         return path.decode("utf-8", "replace"), authority
-    from urllib.parse import unquote_to_bytes  # seldom needed, and slow to import
+    from urllib.parse import unquote_to_bytes  # rarely needed, and slow to import
 
     return unquote_to_bytes(path).decode("utf-8", "replace"), authority
 
 
-class Cut(NamedTuple):
-    """A read that looks like a whole request: `key` is its head without the `digits`."""
+class ReadParts(NamedTuple):
+    """A read that looks like a whole request; `key` is its head without the `digits`."""
 
     key: bytes
     digits: bytes
     body: bytes
 
 
-def cut(read: bytes) -> Cut | None:
-    """Take a read apart; None if it cannot be one request."""
+def split_read(read: bytes) -> ReadParts | None:
+    """Split a read into its parts; None if it cannot be exactly one request."""
     end = read.find(_END) + 4
     if not 4 <= end <= MAX_HEAD_BYTES:
         return None
     at = read.find(_LENGTH, 0, end)
     if at < 0:
-        return Cut(read, b"", b"") if end == len(read) else None
+        return ReadParts(read, b"", b"") if end == len(read) else None
     at += 7
     stop = read.find(b"\r\n", at, end)
     digits = read[at:stop]
     if not digits.isdigit() or len(digits) > _MAX_DIGITS or int(digits) != len(read) - end:
         return None
-    return Cut(read[:at] + read[stop:end], digits, read[end:])
+    return ReadParts(read[:at] + read[stop:end], digits, read[end:])
 
 
-class Heads:
-    """The heads that are known."""
+class HeadCache:
+    """The cache of parsed heads, emptied when it is full."""
 
     def __init__(self) -> None:
-        self._known: dict[bytes, Head] = {}
+        self._heads: dict[bytes, Head] = {}
 
-    def get(self, found: Cut) -> Head | None:
-        """Return what the parser would say of the head."""
-        head = self._known.get(found.key)
-        if head is None or not found.digits:
+    def get(self, parts: ReadParts) -> Head | None:
+        """Return the head as the parser would, or None if it is not cached."""
+        head = self._heads.get(parts.key)
+        if head is None or not parts.digits:
             return head
         method, path, version, keep_alive, headers = head
-        headers = headers | {b"content-length": found.digits}
+        headers = headers | {b"content-length": parts.digits}
         return Head(method, path, version, keep_alive, headers)
 
-    def learn(self, found: Cut, head: Head) -> None:
-        """Keep what the parser has said of the head, if it will say so of the next one."""
+    def add(self, parts: ReadParts, head: Head) -> None:
+        """Cache a parsed head, if equal bytes always have the same meaning."""
         headers = head.headers
-        if not _NOT_LEARNT.isdisjoint(headers):
+        if not _NOT_CACHED.isdisjoint(headers):
             return
-        if headers.get(b"content-length", b"") != found.digits:
+        if headers.get(b"content-length", b"") != parts.digits:
             return
-        if found.digits:
-            before = found.key[: found.key.find(_LENGTH)]
+        if parts.digits:
+            before = parts.key[: parts.key.find(_LENGTH)]
             if before[-len(_NAME) :].lower() != _NAME:
                 return
-        if len(self._known) >= MAX_KNOWN:
-            self._known.clear()
-        self._known[found.key] = head
+        if len(self._heads) >= MAX_CACHED:
+            self._heads.clear()
+        self._heads[parts.key] = head

@@ -1,9 +1,9 @@
-"""One HTTP request as the handlers see it, and the means to answer it once.
+"""An HTTP request as handlers see it, with the methods that answer it.
 
-Answering is plain calls: `start` says how, `write` adds to the body, `end` ends it, and nothing
-stands between them and the client's socket. The head waits for the first of the body, so that both
-go out in one piece. Whoever writes more than a client reads is told by `pause` and `resume`
-(`hold`), or waits in `drained`.
+`start` makes the head, `write` sends a part of the body, and `end` the last part; they write
+directly to the client's socket. The head waits for the first part of the body, so that both are
+sent in one packet. A handler that writes faster than its client reads is notified (`Writes`), or
+waits in `drained`.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from vllama.http.connection import Client
     from vllama.http.head_cache import Head
 
-MAX_BODY_BYTES = 48 * 1024 * 1024  # 36 MB of images; what is made of it takes twice as much more
-HELD_BYTES = 64 * 1024  # of a body that nobody has asked for yet; then its sender has to wait
+MAX_BODY_BYTES = 48 * 1024 * 1024  # 36 MB of images; decoding takes twice as much memory again
+BUFFER_BYTES = 64 * 1024  # of a body that the handler has not read yet; then reading stops
 JSON = b"application/json; charset=utf-8"
 QUEUE_HEADER = b"x-vllama-queue-position"
 
-# wall time that never goes back: durations in replies are differences of these
+# wall time that never goes back, because durations in answers are differences of such times
 EPOCH_NS = time.time_ns() - time.monotonic_ns()
 
 _REASONS = {
@@ -44,10 +44,10 @@ _REASONS = {
     504: b"Gateway Timeout", 507: b"Insufficient Storage",
 }  # fmt: skip
 _BODILESS = (204, 304)
-CLIENT_CLOSED = 499  # as nginx says it
+CLIENT_CLOSED = 499  # nginx's status for it
 HALF_CLOSED = (
-    "cannot go on: the client has closed its side of the connection, which ends what runs for it; "
-    "keep that open until the answer has come"
+    "cannot continue: the client has closed its side of the connection, which cancels its request; "
+    "keep it open until the answer is complete"
 )
 
 
@@ -57,7 +57,7 @@ def now_ns() -> int:
 
 
 @lru_cache(maxsize=256)
-def _beginning(status: int, content_type: bytes) -> bytes:
+def _make_first_lines(status: int, content_type: bytes) -> bytes:
     """Return the first lines of a head; an answer without a body may be without a type."""
     reason = _REASONS.get(status, b"-")
     line = b"HTTP/1.1 %d %b\r\n" % (status, reason)
@@ -76,14 +76,14 @@ def _check_size(size_bytes: int, limit_bytes: int | None) -> None:
 
 
 class ClientGone(Exception):
-    """The client closed its connection; there is nobody to answer."""
+    """The client has closed its connection, so no answer is possible."""
 
 
 class Writes(Protocol):
-    """Whoever wants to know when its client does not keep up."""
+    """A writer that is notified when its client does not keep up."""
 
     def hold(self) -> None:
-        """Write no more for now."""
+        """Stop writing for now."""
         ...
 
     def go_on(self) -> None:
@@ -92,7 +92,7 @@ class Writes(Protocol):
 
 
 class Request:
-    """A request and the means to answer it once."""
+    """A request, and its answer."""
 
     __slots__ = (
         "_chunked",
@@ -128,11 +128,13 @@ class Request:
         self.number = self.id = ""
         self.started_ns = now_ns()
         self.status = 0  # 0 until the head of the answer is made
-        self.queue_position = 0  # the place in a model's queue that it began at; 0: it did not wait
-        self.extra: list[tuple[bytes, bytes]] = []  # more headers of the answer
-        self.done = False  # its answer has ended
-        self.failure: VllamaError | None = None  # what it ended with, maybe after a status of 200
-        self.left = False  # its client has gone
+        self.queue_position = 0  # the initial position in a model's queue; 0: it did not wait
+        self.extra: list[tuple[bytes, bytes]] = []  # additional headers of the answer
+        self.done = False  # the answer has ended
+        self.failure: VllamaError | None = (
+            None  # the error of the answer, even after a status of 200
+        )
+        self.left = False  # the client has disconnected
         self.writes: Writes | None = None
         self._head = b""
         self._chunked = False
@@ -144,7 +146,7 @@ class Request:
         self._leaving: list[Callable[[], None]] = []
 
     def identify(self, number: str) -> None:
-        """Give it a number that no other request has; its `id` is the client's own, or that."""
+        """Set the unique number of the request; `id` is the client's own, or else the number."""
         self.number = number
         given = self.header(b"x-request-id") if b"x-request-id" in self.headers else ""
         self.id = given if given and is_usable_id(given) else number
@@ -153,29 +155,29 @@ class Request:
         """Return a header's text, "" if absent; `name` in lower case."""
         return self.headers.get(name, b"").decode("latin-1")
 
-    # -- what is asked ------------------------------------------------------------------------
+    # -- the body -----------------------------------------------------------------------------
 
     async def body(self, limit_bytes: int = MAX_BODY_BYTES) -> bytes:
         """Read the whole body. Raises BodyTooLarge, ClientGone."""
-        if not self._more and len(self._parts) == 1 and self._size < min(limit_bytes, HELD_BYTES):
-            return self._parts.pop()  # it came with its head, as most do
+        if not self._more and len(self._parts) == 1 and self._size < min(limit_bytes, BUFFER_BYTES):
+            return self._parts.pop()  # it arrived together with the head, as most bodies do
         parts = [piece async for piece in self.pieces(limit_bytes)]
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def pieces(self, limit_bytes: int | None = None) -> AsyncIterator[bytes]:
-        """Give the body as it comes. Raises BodyTooLarge, ClientGone."""
+        """Yield the body as it arrives. Raises BodyTooLarge, ClientGone."""
         announced = self.header(b"content-length")
         if announced.isdigit():
             _check_size(int(announced), limit_bytes)
         size = 0
-        while piece := await self._piece():
+        while piece := await self._read_piece():
             size += len(piece)
             _check_size(size, limit_bytes)
             yield piece
-        self.started_ns = now_ns()  # a slow upload is not our work
+        self.started_ns = now_ns()  # a slow upload does not count as the server's time
 
-    async def _piece(self) -> bytes:
-        """Return what has come, b"" after the last. Raises ClientGone."""
+    async def _read_piece(self) -> bytes:
+        """Return the buffered part of the body, b"" after the last. Raises ClientGone."""
         while not self._parts and self._more:
             if self.left:
                 raise ClientGone
@@ -184,17 +186,17 @@ class Request:
                 self._client.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             await self._wait()
         parts, self._parts, self._size = self._parts, [], 0
-        self._client.read_on()
+        self._client.resume_reading()
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def feed(self, data: bytes) -> bool:
-        """Take a piece of the body; False if there is more now than shall be kept."""
+        """Buffer a part of the body; return False if the buffer is full."""
         if self.done:
-            return True  # what is sent after the answer is of no use to anybody
+            return True  # the rest of the body is dropped
         self._parts.append(data)
         self._size += len(data)
         self._wake()
-        return self._size < HELD_BYTES
+        return self._size < BUFFER_BYTES
 
     def complete(self) -> None:
         """Note that the body has ended."""
@@ -204,36 +206,36 @@ class Request:
     # -- the client ---------------------------------------------------------------------------
 
     def leave(self) -> None:
-        """Note that the client has gone, or has nothing more to say: it may still read."""
+        """Note that the client has disconnected, or closed its side: it may still read."""
         if self.left:
             return
         self.left = True
         self._wake()
-        for tell in tuple(self._leaving):
-            tell()
+        for callback in tuple(self._leaving):
+            callback()
 
-    def watch(self, tell: Callable[[], None]) -> None:
-        """Call `tell` when the client goes, at once if it has gone, until `unwatch`."""
-        self._leaving.append(tell)
+    def watch(self, callback: Callable[[], None]) -> None:
+        """Call `callback` when the client disconnects, at once if it has, until `unwatch`."""
+        self._leaving.append(callback)
         if self.left:
-            tell()
+            callback()
 
-    def unwatch(self, tell: Callable[[], None]) -> None:
-        """Call `tell` no more."""
-        self._leaving.remove(tell)
+    def unwatch(self, callback: Callable[[], None]) -> None:
+        """Do not call `callback` any more."""
+        self._leaving.remove(callback)
 
     async def gone(self) -> None:
-        """Return when the client has closed its connection."""
+        """Wait until the client has disconnected."""
         while not self.left:
             await self._wait()
 
     async def drained(self) -> None:
-        """Wait until the client has read most of what was written, or has gone."""
+        """Wait until the client has read most of the written bytes, or has disconnected."""
         while self._client.paused and not self.left:
             await self._wait()
 
-    def flow(self, *, paused: bool) -> None:
-        """Hear that the client does not keep up, or does again."""
+    def set_paused(self, paused: bool) -> None:
+        """Notify the writer whether the client keeps up."""
         self._wake()
         if self.writes is None:
             return
@@ -243,7 +245,7 @@ class Request:
             self.writes.go_on()
 
     async def _wait(self) -> None:
-        """Wait until something has happened; there may be several who do."""
+        """Wait until the next `_wake`; several tasks may wait at once."""
         if self._waiter is None or self._waiter.done():
             self._waiter = asyncio.get_running_loop().create_future()
         await asyncio.shield(self._waiter)
@@ -253,7 +255,7 @@ class Request:
             self._waiter.set_result(None)
 
     def tell(self, name: str, value: str) -> None:
-        """Add a header to the answer that is to come; the last of one name counts."""
+        """Set a header of the answer, before `start`; a later value replaces an earlier one."""
         line = (name.encode(), value.encode("latin-1", "replace"))
         self.extra = [*(old for old in self.extra if old[0] != line[0]), line]
 
@@ -268,20 +270,20 @@ class Request:
     ) -> None:
         """Begin the answer; `length` in bytes, None if it is not known yet."""
         self.status = status
-        beginning = _beginning(status, content_type)
-        lines = [beginning, self._client.date(), b"x-request-id: %b\r\n" % self.id.encode()]
+        first_lines = _make_first_lines(status, content_type)
+        lines = [first_lines, self._client.date(), b"x-request-id: %b\r\n" % self.id.encode()]
         for name, value in self.extra:
             lines.append(b"%b: %b\r\n" % (name, value))
         if self.queue_position:
             lines.append(b"%b: %d\r\n" % (QUEUE_HEADER, self.queue_position))
         if headers:
-            for text, worth in headers.items():
-                lines.append(f"{text}: {worth}\r\n".encode("latin-1", "replace"))
+            for text, content in headers.items():
+                lines.append(f"{text}: {content}\r\n".encode("latin-1", "replace"))
         if length is not None:
             if status not in _BODILESS:
                 lines.append(b"content-length: %d\r\n" % length)
         elif self.version == "1.0":
-            self.keep_alive = False  # which knows no chunks: the end is that of the connection
+            self.keep_alive = False  # HTTP/1.0 has no chunks: the body ends with the connection
         else:
             self._chunked = True
             lines.append(b"transfer-encoding: chunked\r\n")
@@ -296,7 +298,10 @@ class Request:
         return self._client.paused
 
     def in_chunks(self) -> Client | None:
-        """Return the connection if the body is on its way, in chunks: who writes there frames."""
+        """Return the connection if the body is being sent in chunks, else None.
+
+        Bytes that are written to the connection need the frames of chunks.
+        """
         ready = self._chunked and not self._head and not self.done
         return self._client if ready and self.method != "HEAD" else None
 
@@ -312,7 +317,7 @@ class Request:
         self._client.write(body)
 
     def end(self, body: bytes = b"") -> None:
-        """Write the last part of the body; nothing comes after it."""
+        """Write the last part of the body, and end the answer."""
         if self.done:
             return
         head, self._head = self._head, b""
@@ -330,7 +335,7 @@ class Request:
         self._client.answered(self)
 
     def fail(self) -> None:
-        """End an answer that nobody has ended: what is there must not look whole."""
+        """End an answer that its handler has not ended; a partial body must not look complete."""
         if self.status:
             self._client.abort()
             return
@@ -347,7 +352,7 @@ class Request:
         content_type: bytes = JSON,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """Send a whole answer; to HEAD only its head."""
+        """Send a complete answer; for HEAD only its head."""
         self.start(status, content_type, len(body), headers)
         self.end(body)
 

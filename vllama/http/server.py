@@ -1,4 +1,4 @@
-"""The server: where it listens, whom it serves, how it ends."""
+"""The HTTP server: its listening socket, its connections, and its end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from vllama.errors import ConfigError, PortTaken
 from vllama.http.connection import Client
-from vllama.http.head_cache import TOO_MANY_CLIENTS, TOO_SLOW, Heads
+from vllama.http.head_cache import TOO_MANY_CLIENTS, TOO_SLOW, HeadCache
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-BACKLOG = 2048  # connections that wait to be accepted, as while a server starts
+BACKLOG = 2048  # connections that wait to be accepted, for instance while the server starts
 PROBE_LIMIT_S = 1.0
 PROBE_BYTES = 4096
-# Go's server, which clients of Ollama know, never closes a connection: whoever does meets, now and
-# then, a request that is on its way
+# Ollama never closes an idle connection, and its clients rely on that. A short limit would now and
+# then close a connection while a request is being sent on it.
 KEEP_ALIVE_S = 3600.0
 HEAD_LIMIT_S = 75.0  # from the first byte of a request to the end of its head
-BODY_STALL_S = 75.0  # between two bytes of a body: a slow upload goes on as long as it moves
-MAX_CLIENTS = 10_000  # or three of four files that the process may have open, if that is less
+BODY_STALL_S = 75.0  # between two bytes of a body; a slow upload continues as long as it progresses
+MAX_CLIENTS = 10_000  # or 3/4 of the files that the process may open, if that is less
 SWEEP_S = 5.0
 LAST_READ_S = 0.05
-LAST_WORDS_S = 1.0  # for requests to tell why they end, when there is no more time
+LAST_ANSWERS_S = 1.0  # for requests to send their errors after the time to drain is over
 
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _MONTHS = (
@@ -45,8 +45,8 @@ _MONTHS = (
 def bind(host: str, port: int) -> socket.socket:
     """Return a listening socket, so that a taken port is reported before anything slow.
 
-    Raises PortTaken, which tells whether it is another Ollama, and ConfigError for an address
-    that is not ours.
+    Raises PortTaken, which names an Ollama server if that is the owner, and ConfigError for an
+    address that is not on this machine.
     """
     try:
         family, kind, proto, _, where = socket.getaddrinfo(
@@ -66,7 +66,7 @@ def bind(host: str, port: int) -> socket.socket:
         if error.errno == errno.EADDRINUSE:
             raise PortTaken(
                 f"cannot listen on {host}:{port}: {find_port_owner(host, port)} uses it",
-                hint="stop that one, or choose another port with --port or OLLAMA_HOST",
+                hint="stop it, or choose another port with --port or OLLAMA_HOST",
             ) from error
         if error.errno in (errno.EACCES, errno.EPERM):
             raise ConfigError(
@@ -82,7 +82,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def find_port_owner(host: str, port: int, limit_s: float = PROBE_LIMIT_S) -> str:
-    """Return a name for the program that listens there already: it may be an Ollama."""
+    """Return a description of the program that listens there already, perhaps an Ollama server."""
     where = "127.0.0.1" if host in ("", "0.0.0.0") else "::1" if host == "::" else host
     answer = b""
     with (
@@ -91,20 +91,20 @@ def find_port_owner(host: str, port: int, limit_s: float = PROBE_LIMIT_S) -> str
     ):
         probe.sendall(b"GET /api/version HTTP/1.0\r\nhost: localhost\r\n\r\n")
         while len(answer) < PROBE_BYTES and (data := probe.recv(PROBE_BYTES)):
-            answer += data  # head and body may come apart
+            answer += data  # head and body may arrive separately
     if b'"vllama"' in answer:
         return "another vllama"
     return "an Ollama server" if b'"version"' in answer else "another program"
 
 
-def count_most_clients() -> int:
-    """Return how many connections there may be: engines, logs and downloads need files too."""
+def compute_max_clients() -> int:
+    """Return the maximum number of connections; engines, logs and downloads need files too."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return MAX_CLIENTS if files == resource.RLIM_INFINITY else min(MAX_CLIENTS, files * 3 // 4)
 
 
 Application: TypeAlias = "Callable[[Request], Awaitable[None]]"
-"""What answers requests."""
+"""The function that answers requests."""
 
 
 class Server:
@@ -113,20 +113,20 @@ class Server:
     def __init__(
         self, app: Application, *, drain_s: float, certificate: Certificate | None = None
     ) -> None:
-        """`certificate`: serve https with it."""
+        """Prepare; with a `certificate` the server speaks https."""
         self._app = app
         self.certificate = certificate
         self._drain_s = drain_s
         self._tasks: dict[Request, asyncio.Task[None]] = {}
         self._stop = asyncio.Event()
-        self._now = asyncio.Event()
+        self._hurry = asyncio.Event()
         self._second = 0
         self._date = b""
-        self.stopping = False  # no further request is taken
-        self.clients: dict[Client, None] = {}  # the oldest first
-        self._most_clients = count_most_clients()
+        self.stopping = False  # no further request is accepted
+        self.clients: dict[Client, None] = {}  # an ordered set, the oldest first
+        self._max_clients = compute_max_clients()
         self._full_until_s = 0.0
-        self.heads = Heads()
+        self.heads = HeadCache()
 
     async def serve(self, listener: socket.socket) -> None:
         """Serve on `listener` until `stop`, and then until the running requests have ended."""
@@ -138,8 +138,8 @@ class Server:
         sweeper = asyncio.create_task(self._sweep(), name="sweeper")
         try:
             await self._stop.wait()
-            # what clients have sent by now is accepted and read first: a socket that is closed with
-            # something unread resets its client, who would hear nothing of an orderly end
+            # First accept and read what clients have sent already. Closing a socket with unread
+            # input resets the connection, and the client would not get an orderly refusal.
             await asyncio.sleep(LAST_READ_S)
         finally:
             sweeper.cancel()
@@ -147,27 +147,27 @@ class Server:
         for client in tuple(self.clients):
             if client.quiet:
                 client.close()
-        await self._ended(self._drain_s)
-        await self._ended(LAST_WORDS_S, hurry=False)
+        await self._wait_for_requests(self._drain_s)
+        await self._wait_for_requests(LAST_ANSWERS_S, may_hurry=False)
         for client in tuple(self.clients):
             client.abort()
         for task in self._tasks.values():
             task.cancel()
 
     def stop(self, *, now: bool = False) -> None:
-        """Stop accepting and end when the running requests have; `now`: do not wait for them."""
+        """Stop accepting requests and end after the running ones; `now`: do not wait for them."""
         self.stopping = True
         self._stop.set()
         if now:
-            self._now.set()
+            self._hurry.set()
 
     def admit(self, client: Client) -> None:
-        """Take a connection; if there are too many, instead of one that asks for nothing.
+        """Accept a connection. If there are too many, close an idle one, or else refuse this one.
 
-        Or turn it away if all are busy; that is looked at once in a second.
+        The search for an idle connection takes time, so it runs at most once per second.
         """
         self.clients[client] = None
-        if len(self.clients) <= self._most_clients:
+        if len(self.clients) <= self._max_clients:
             return
         now_s = time.monotonic()
         if now_s >= self._full_until_s:
@@ -177,12 +177,12 @@ class Server:
                     other.close()
                     return
             self._full_until_s = now_s + 1.0
-            log.warning("%d connections are open, and all are busy", self._most_clients)
-        client.turn_away(TOO_MANY_CLIENTS)
+            log.warning("%d connections are open, and all are busy", self._max_clients)
+        client.refuse(TOO_MANY_CLIENTS)
 
     def run(self, request: Request) -> None:
-        """Begin to answer a request."""
-        # with a name, or the loop would write one
+        """Start the task that answers a request."""
+        # with a name, because the loop would otherwise format one for each task
         self._tasks[request] = asyncio.Task(self._answer(request), loop=self._loop, name="request")
 
     async def _answer(self, request: Request) -> None:
@@ -190,12 +190,12 @@ class Server:
             await self._app(request)
         finally:
             del self._tasks[request]
-            # an answer without an end would keep its client waiting for ever
+            # without an end, the client would wait for ever
             if not request.done:
                 request.fail()
 
     def date(self) -> bytes:
-        """Return the line of a head that tells the time (RFC 9110 §6.6.1)."""
+        """Return the Date line of a head (RFC 9110, section 6.6.1)."""
         second = int(time.time())
         if second != self._second:
             self._second = second
@@ -207,24 +207,24 @@ class Server:
         return self._date
 
     async def _sweep(self) -> None:
-        """Close what has waited too long for a request, or for the rest of its head."""
+        """Close connections that have waited too long for a request or for the rest of it."""
         while True:
             await asyncio.sleep(SWEEP_S)
             now_s = time.monotonic()
             for client in tuple(self.clients):
-                limit_s = HEAD_LIMIT_S if client.asking else KEEP_ALIVE_S
+                limit_s = HEAD_LIMIT_S if client.in_request_head else KEEP_ALIVE_S
                 if client.quiet and client.quiet_since_s < now_s - limit_s:
                     client.close()
                 elif client.starved and client.quiet_since_s < now_s - BODY_STALL_S:
-                    client.turn_away(TOO_SLOW)
+                    client.refuse(TOO_SLOW)
 
-    async def _ended(self, limit_s: float, *, hurry: bool = True) -> None:
-        """Return when all requests have ended, or `limit_s` later, or if there is no time left."""
+    async def _wait_for_requests(self, limit_s: float, *, may_hurry: bool = True) -> None:
+        """Wait until all requests have ended, or for `limit_s`; `stop(now=True)` ends the wait."""
         if not self._tasks:
             return
-        hurried = asyncio.ensure_future(self._now.wait())
+        hurried = asyncio.ensure_future(self._hurry.wait())
         everything = asyncio.ensure_future(asyncio.wait(tuple(self._tasks.values())))
-        awaited = {everything, hurried} if hurry else {everything}
+        awaited = {everything, hurried} if may_hurry else {everything}
         await asyncio.wait(awaited, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
         hurried.cancel()
         everything.cancel()

@@ -1,8 +1,8 @@
-"""A watchdog of the event loop: names the callback that holds it up, for that holds up everybody.
+"""A watchdog of the event loop: it logs callbacks that block the loop, and so all requests.
 
-A thread asks the loop for a sign of life now and then. While none comes, it looks where the loop's
-thread is: the same callback for longer than `LIMIT_S` is logged and counted. A token costs nothing
-of that, and asyncio's debug mode, which would, is not needed.
+A thread schedules a callback in the loop at intervals. Until that callback runs, the thread samples
+the stack of the loop's thread. A callback that runs longer than `LIMIT_S` is logged and counted.
+Unlike the debug mode of asyncio, this costs nothing per token.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from vllama.metrics import Metrics
 log = logging.getLogger(__name__)
 
 LIMIT_S = 0.1
-PAUSE_S = 0.05  # between two signs of life
-STEP_S = 0.02  # between two looks at a loop that gives none
+PAUSE_S = 0.05  # between two heartbeats
+SAMPLE_S = 0.02  # between two samples of a blocked loop
 LOG_PAUSE_S = 1.0
 FRAMES = 8
-"""So many of the innermost calls stand in the log."""
+"""The number of innermost calls in a log line."""
 
 _RUN = asyncio.Runner.run.__code__
 _PLUMBING = (os.path.dirname(asyncio.__file__) + os.sep, selectors.__file__)  # noqa: PTH120
 
 
 @contextmanager
-def watched(metrics: Metrics) -> Iterator[None]:
+def watch_loop(metrics: Metrics) -> Iterator[None]:
     """Watch the running loop, which an `asyncio.Runner` runs."""
     watchdog = Watchdog(asyncio.get_running_loop(), metrics)
     thread = threading.Thread(target=watchdog.run, name="watchdog", daemon=True)
@@ -46,13 +46,13 @@ def watched(metrics: Metrics) -> Iterator[None]:
 
 
 class Watchdog:
-    """Looks at one loop; to be made in its thread, `run` in another."""
+    """The watchdog of one loop; created in the loop's thread, and run in another."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, metrics: Metrics) -> None:
         self._loop = loop
         self._metrics = metrics
         self._thread = threading.get_ident()
-        self._cpu_s = clock_of(self._thread)
+        self._cpu_s = get_cpu_clock(self._thread)
         self._alive = threading.Event()
         self._stopped = threading.Event()
         self._next_line_s = 0.0
@@ -63,61 +63,61 @@ class Watchdog:
             self._alive.clear()
             try:
                 self._loop.call_soon_threadsafe(self._alive.set)
-            except RuntimeError:  # it is closed
+            except RuntimeError:  # the loop is closed
                 return
-            self._look()
+            self._watch_heartbeat()
 
     def stop(self) -> None:
         """End `run`."""
         self._stopped.set()
         self._alive.set()
 
-    def _look(self) -> None:
-        """Return when the loop has given its sign of life.
+    def _watch_heartbeat(self) -> None:
+        """Wait for the heartbeat, and log the callback that delays it.
 
-        A step that took us longer than it should counts only by the CPU time that the loop's thread
-        had meanwhile: either code in C kept the interpreter, or the process or the machine stood
-        still, and nobody is to blame.
+        A pause between samples that is longer than planned counts only as far as the loop's thread
+        used CPU time in it. C code may have held the interpreter lock, which is the callback's
+        fault. But the whole process or machine may have been suspended, which is not.
         """
         seen: FrameType | None = None
-        lasted_s, told = 0.0, False
+        lasted_s, logged = 0.0, False
         now_s, cpu_s = time.monotonic(), self._cpu_s()
-        while not self._alive.wait(STEP_S):
+        while not self._alive.wait(SAMPLE_S):
             before_s, now_s = now_s, time.monotonic()
             spent_s, cpu_s = cpu_s, self._cpu_s()
-            beyond_s = min(now_s - before_s - STEP_S, cpu_s - spent_s)
-            calls = calls_of(self._thread)
+            beyond_s = min(now_s - before_s - SAMPLE_S, cpu_s - spent_s)
+            calls = read_calls(self._thread)
             callback = calls[0] if calls else None
             if callback is not seen:
-                self._count(told, lasted_s)
-                seen, lasted_s, told = callback, beyond_s, False
+                self._count(logged, lasted_s)
+                seen, lasted_s, logged = callback, beyond_s, False
             else:
-                lasted_s += STEP_S + beyond_s
-            if callback is not None and not told and lasted_s >= LIMIT_S:
-                told = True
-                self._tell(calls, lasted_s)
-        self._count(told, lasted_s)
+                lasted_s += SAMPLE_S + beyond_s
+            if callback is not None and not logged and lasted_s >= LIMIT_S:
+                logged = True
+                self._log(calls, lasted_s)
+        self._count(logged, lasted_s)
 
-    def _count(self, told: bool, seconds: float) -> None:
-        if told:
-            self._metrics.slow_callback(seconds)
+    def _count(self, logged: bool, seconds: float) -> None:
+        if logged:
+            self._metrics.count_slow_callback(seconds)
 
-    def _tell(self, calls: list[FrameType], seconds: float) -> None:
+    def _log(self, calls: list[FrameType], seconds: float) -> None:
         now_s = time.monotonic()
         if now_s < self._next_line_s:
             return
         self._next_line_s = now_s + LOG_PAUSE_S
         log.warning(
-            "a callback holds up the event loop, for %.2f s so far: %s",
+            "a callback blocks the event loop, for %.2f s so far: %s",
             seconds,
-            " < ".join(map(place_of, reversed(calls[-FRAMES:]))),
+            " < ".join(map(format_call, reversed(calls[-FRAMES:]))),
         )
 
 
-def calls_of(thread: int) -> list[FrameType]:
+def read_calls(thread: int) -> list[FrameType]:
     """Return the calls of the callback that the loop of `thread` runs, the outermost first.
 
-    Empty if it waits for something to do.
+    The list is empty while the loop is idle.
     """
     calls: list[FrameType] = []
     frame = sys._current_frames().get(thread)
@@ -129,14 +129,14 @@ def calls_of(thread: int) -> list[FrameType]:
     return calls[::-1]
 
 
-def place_of(frame: FrameType) -> str:
-    """Return where a call stands: module, function and line."""
+def format_call(frame: FrameType) -> str:
+    """Return the module, function and line of a call."""
     module = frame.f_globals.get("__name__", "?")
     return f"{module}.{frame.f_code.co_qualname}:{frame.f_lineno}"
 
 
-def clock_of(thread: int) -> Callable[[], float]:
-    """Return what tells the CPU time of a thread, or of the process where that cannot be asked."""
+def get_cpu_clock(thread: int) -> Callable[[], float]:
+    """Return a function that reads the CPU time of a thread, or of the process on macOS."""
     if not hasattr(time, "pthread_getcpuclockid"):  # macOS
         return time.process_time
     clock = time.pthread_getcpuclockid(thread)

@@ -1,13 +1,13 @@
-"""The fast path of plain tokens: one function from the engine's socket to the client's.
+"""The fast path for plain tokens: one function between the engine's socket and the client's.
 
-While a stream's events differ in their text only (chat/event_template.py), a fast path stands in
-for the connection as its transport's protocol: a read is recognised, rewritten and written to the
-client in one call. Whatever looks different is handed to the connection and is decoded.
+While the events of a stream differ only in their text (chat/event_template.py), a fast path
+replaces the connection as the protocol of its transport. It recognises a read by its first and last
+bytes, rewrites it and writes it to the client, all in one call. It never decodes JSON, so it passes
+only text without quotes and backslashes. Any other read goes to the connection and is decoded.
 
-What a token costs is mostly memory that the processor does not have at hand, so few objects are
-touched. What can be known before is in tables, by the length of the read; what a path needs of its
-`EventTemplate` is copied, and copied again whenever it may have changed: after a read was handed
-over.
+The cost of a token is mostly cache misses, so the code touches few objects. Everything that depends
+only on the length of a read is in tables. The values of the `EventTemplate` are copied, and copied
+again after each read that the connection has decoded, because only that can change them.
 """
 
 from __future__ import annotations
@@ -30,9 +30,11 @@ MAX_TABLES = 64
 MAX_ROWS = 8192
 
 _clock_ns = time.monotonic_ns
-# what stands before a text, by its length: for each beginning and length of all the rest
+# by the first bytes of the line and the length of all fixed parts: length of the text → the frame
+# of our chunk and the first bytes
 _begins: dict[tuple[bytes, int], dict[int, bytes]] = {}
-# of an engine's chunk, by its length: its frame, where its rest begins, and ours before that
+# length of the engine's chunk → its frame, the offset of the bytes that we copy, and the frame and
+# first bytes of our chunk
 Rows = dict[int, tuple[bytes, int, bytes]]
 _rows: dict[tuple[bytes, int], Rows] = {}
 
@@ -40,12 +42,12 @@ _rows: dict[tuple[bytes, int], Rows] = {}
 def make_fast_path(
     connection: Connection, template: EventTemplate, write: Callable[[bytes], None]
 ) -> RewritePath:
-    """Return the fast path for such events."""
+    """Return the fast path for events like `template`; `write` receives the client's chunks."""
     return (ForwardPath if template.skip else RewritePath)(connection, template, write)
 
 
 class RewritePath(FastPath):
-    """Takes the reads of one answer, as long as its relay leaves it there: lines written anew."""
+    """A fast path that writes a line of its own around each text, as Ollama's dialect needs."""
 
     __slots__ = (
         "_after",
@@ -65,18 +67,18 @@ class RewritePath(FastPath):
     def __init__(
         self, connection: Connection, template: EventTemplate, write: Callable[[bytes], None]
     ) -> None:
-        """`write` takes what the client gets, with the frames of its chunks."""
+        """Prepare; `write` receives bytes that already have the frames of their chunks."""
         self._connection = connection
         self._template = template
         self._write = write
-        self._count = self._last_ns = 0  # of the tokens that `template` does not know of
+        self._count = self._last_ns = 0  # tokens that are not counted in `template` yet
         self._refresh()
 
     def _refresh(self) -> None:
-        """Copy what is needed of `template`."""
+        """Copy the values of `template`."""
         template = self._template
         self._head, self._kept, self._timestamp = template.head, template.kept, template.timestamp
-        # as they stand at the end of an HTTP chunk
+        # with the line feed that ends an HTTP chunk
         self._end = share(template.tail and template.tail + b"\r\n")
         self._before, self._after = template.before, share(template.after + b"\r\n")
         self._set_table()
@@ -93,20 +95,20 @@ class RewritePath(FastPath):
 
     @property
     def tokens(self) -> int:
-        """How many tokens have passed, here or not: while it grows, the engine goes on."""
+        """The number of tokens so far, on this path or not; hang detection watches it grow."""
         return self._template.tokens + self._count
 
     def settle(self) -> None:
-        """Let `template` know what has passed here."""
+        """Add the tokens of this path to the counts of `template`."""
         if self._count:
             self._template.tokens += self._count
             self._template.last_ns = self._last_ns
             self._count = 0
 
     def data_received(self, data: bytes) -> None:
-        """Pass plain tokens on; leave everything else to the connection."""
-        # the frame tells that this is one chunk; before a tail there is the head, or something else
-        # with a quote
+        """Pass a plain token to the client; leave everything else to the connection."""
+        # If the frame matches the length, the read is exactly one chunk. If the head is missing,
+        # the text still contains a quote, because every other beginning of an event has one.
         rest = data.removeprefix(FRAME_WITHIN[len(data)]).removeprefix(self._head)
         text = rest.removesuffix(self._end)
         if text is rest or not text or QUOTE in text or BACKSLASH in text:
@@ -120,11 +122,11 @@ class RewritePath(FastPath):
         if now_ns >= timestamp.until_ns:
             timestamp.begin(now_ns)
         begin = self._table.get(len(text)) or self._begin(len(text))
-        write = self._write  # called by that name it would be looked for in the class first
+        write = self._write  # a local: `self._write(…)` would look for a method first
         write(b"".join((begin, timestamp.text, self._before, text, self._after)))
 
     def _begin(self, size: int) -> bytes:
-        """Return what stands before the time and a text of `size` bytes; keep it."""
+        """Return the bytes before the timestamp for a text of `size` bytes, and store them."""
         template = self._template
         parts = (template.first, self._timestamp.text, template.before, template.after)
         begin = FRAME[size + sum(map(len, parts))] + template.first
@@ -133,14 +135,14 @@ class RewritePath(FastPath):
         return begin
 
     def _unusual(self, data: bytes, text: bytes, rest: bytes) -> None:
-        """Take a read that is not one plain token; `text` is what is left of it."""
+        """Handle a read that is not one plain token; `text` is its remaining part."""
         if text is not rest and QUOTE in text and BACKSLASH not in text:
             self._several(data)
         else:
             self._hand_over(data)
 
     def _several(self, data: bytes) -> None:
-        """Pass on the tokens of a read of several chunks, all or none."""
+        """Pass the tokens of a read of several chunks; unless all are plain, pass none."""
         template, end, head = self._template, self._end, self._head
         *pieces, rest = data.split(end)
         size = len(end)
@@ -162,7 +164,7 @@ class RewritePath(FastPath):
         self._write(b"".join((FRAME[size], before, body, after, b"\r\n")))
 
     def _hand_over(self, data: bytes) -> None:
-        """Let the connection take a read, whose tokens are not ours."""
+        """Have the connection decode a read, then refresh or replace this path."""
         if self._count:
             self.settle()
             self._template.renew()
@@ -175,13 +177,17 @@ class RewritePath(FastPath):
                 connection.divert(make_fast_path(connection, self._template, self._write))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell the connection."""
+        """Report the loss to the connection."""
         self.settle()
         self._connection.connection_lost(exc)
 
 
 class ForwardPath(RewritePath):
-    """Passes on the engine's own events, but for their beginning: no time, no length to reckon."""
+    """A fast path that copies the engine's own line except its first bytes.
+
+    OpenAI's dialect needs no more than that: the line has no timestamp of ours, and the length of
+    the chunk follows from the length of the read.
+    """
 
     __slots__ = ("_rows",)
 
@@ -191,7 +197,7 @@ class ForwardPath(RewritePath):
         self._rows = _rows.setdefault((self._template.first, self._template.skip), {})
 
     def data_received(self, data: bytes) -> None:
-        """Pass plain tokens on; leave everything else to the connection."""
+        """Pass a plain token to the client; leave everything else to the connection."""
         line, start, begin = self._rows.get(len(data)) or self._row(len(data))
         rest = data.removeprefix(line).removeprefix(self._head)
         text = rest.removesuffix(self._end)
@@ -205,7 +211,7 @@ class ForwardPath(RewritePath):
         write(begin + data[start:])
 
     def _row(self, size: int) -> tuple[bytes, int, bytes]:
-        """Return the row for a chunk of `size` bytes in all; keep it."""
+        """Return the row for a chunk of `size` bytes in total, and store it."""
         template, line = self._template, FRAME_WITHIN[size]
         start = len(line) + template.skip
         row = line, start, FRAME[len(template.first) + size - start - 2] + template.first

@@ -1,12 +1,14 @@
-"""One answer on its way from the engine to the client, as a machine of states.
+"""The relay of one answer from the engine to the client, as a state machine.
 
 The commit point: nothing is sent before the first bytes for the client exist, because some engines
-report an error after their 200. Before it an error is raised, so that the caller answers with
-status and body of the dialect; after it the dialect's in-stream error is sent and the answer
-ends. A client that leaves cuts the engine's connection, which stops the generation.
+report an error after a status of 200. Before the commit point an error is raised, so that the
+caller can answer with the right status and the dialect's body. After it, the dialect's in-stream
+error is sent and the answer ends. When the client disconnects, the connection to the engine is
+closed, which stops the generation.
 
-Bytes are pushed: `on_data` runs in the upstream's callback, translates what one read brought and
-writes it. While the client does not keep up, the engine's connection is not read.
+Bytes are pushed: `on_data` runs in the callback of the upstream connection, and translates and
+writes the bytes of one read there, because a task switch per token would cost more than the
+translation. While the client does not keep up, reading from the engine is paused.
 """
 
 from __future__ import annotations
@@ -30,14 +32,14 @@ MAX_ERROR_BYTES = 64 * 1024
 
 
 class RelayState(StrEnum):
-    """Where an answer stands."""
+    """The stages of an answer."""
 
     CONNECTING = "connecting"
     AWAITING_HEAD = "awaiting_head"
     STREAMING = "streaming"
-    DRAINING = "draining"  # no more comes of the engine; the end has still to be sent
+    DRAINING = "draining"  # the engine has finished; the end is still to be sent
     DONE = "done"
-    ABORTED = "aborted"  # the client has left
+    ABORTED = "aborted"  # the client has disconnected
 
 
 TRANSITIONS: Mapping[RelayState, frozenset[RelayState]] = {
@@ -50,13 +52,13 @@ TRANSITIONS: Mapping[RelayState, frozenset[RelayState]] = {
     RelayState.DONE: frozenset(),
     RelayState.ABORTED: frozenset(),
 }
-"""What may follow each state; docs/architecture.md has it as a diagram."""
+"""The states that may follow each state; docs/architecture.md shows them as a diagram."""
 
 _OPEN = (RelayState.CONNECTING, RelayState.AWAITING_HEAD, RelayState.STREAMING)
 
 
 class Relay:
-    """One answer on its way; a sink of the upstream connection."""
+    """The relay of one answer; the sink of its upstream connection."""
 
     __slots__ = (
         "_before_finish",
@@ -85,10 +87,10 @@ class Relay:
         headers: Mapping[str, str],
         deliver: Callable[[bytes], None] | None = None,
     ) -> None:
-        """`whole`: one body instead of a stream.
+        """Prepare; `whole` asks for one body instead of a stream.
 
-        `deliver` takes the whole body, or the end of the stream, instead of the request, whose
-        answer then goes on.
+        `deliver` receives the whole body, or the last bytes of the stream. Without it, they end the
+        answer to `request`.
         """
         self._request = request
         self.reply = reply
@@ -103,7 +105,9 @@ class Relay:
         self._status = 0
         self._error_body = b""
         self._error: VllamaError | None = None
-        self._failure: Exception | None = None  # of the end, for `run` to raise
+        self._failure: Exception | None = (
+            None  # raised by `_conclude` in a callback; `run` raises it
+        )
         self._tail = b""
         reply.on_enough = self.cut
 
@@ -113,9 +117,10 @@ class Relay:
         call: Call,
         before_finish: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """Send `call`, relay its answer. Raises ClientGone, or an error before the commit point.
+        """Send `call` and relay its answer.
 
-        `before_finish` is awaited when the engine is done and before the last bytes are made.
+        `before_finish` is awaited after the engine has finished, before the last bytes are made.
+        Raises ClientGone, and the errors that occur before the commit point.
         """
         request = self._request
         self._upstream = upstream
@@ -150,7 +155,7 @@ class Relay:
         self._state = state
 
     def _drain(self) -> None:
-        """Take nothing more of the engine, and let `run` send the end."""
+        """Accept nothing more from the engine, and wake `run` to send the end."""
         if self._state in _OPEN:
             self._enter(RelayState.DRAINING)
         if self._waiter is not None and not self._waiter.done():
@@ -159,13 +164,13 @@ class Relay:
     # -- sink ---------------------------------------------------------------------------------
 
     def on_head(self, status: int) -> None:
-        """Keep the engine's status."""
+        """Store the engine's status."""
         self._status = status
         if self._state is RelayState.AWAITING_HEAD:
             self._enter(RelayState.STREAMING)
 
     def on_data(self, data: bytes) -> None:
-        """Translate one read and push it on."""
+        """Translate one read and write it to the client."""
         out = self._translated(data)
         if not out:
             return
@@ -179,7 +184,7 @@ class Relay:
             self._enter_fast_path()
 
     def on_last(self, data: bytes) -> None:
-        """Translate the last read, and keep it for `_end` to send together with what follows."""
+        """Translate the last read; `_end` sends it together with the last bytes, in one write."""
         self._tail = self._translated(data)
 
     def _translated(self, data: bytes) -> bytes:
@@ -198,7 +203,7 @@ class Relay:
             return b""
 
     def on_end(self) -> None:
-        """Note the end of the engine's answer, and end ours: before this request's task goes on."""
+        """End the answer, within this callback if possible, which saves a task switch."""
         if self._state is RelayState.ABORTED:
             return
         if self._state in _OPEN:
@@ -209,17 +214,17 @@ class Relay:
             except Exception as error:
                 self._failure = error
         elif self.reply.tally.counts is not None:
-            self.reply.tally.counts()  # before the engine logs anything else
+            self.reply.tally.counts()  # now, before the engine logs the counts of another request
         self._drain()
 
     def on_lost(self, error: ConnectionLost) -> None:
-        """Note the loss of the engine; an answer that was complete by then is fine."""
+        """Note that the engine's connection was lost; a complete answer is no error."""
         if not self.reply.tally.ended:
             self._error = error
         self._drain()
 
     def cut(self) -> None:
-        """End the engine's answer here: its reply has all that it wants."""
+        """End the engine's answer early, because the reply needs no more of it."""
         if self._connection:
             self._connection.abort()
         self._drain()
@@ -227,21 +232,21 @@ class Relay:
     # -- the fast path ------------------------------------------------------------------------
 
     def _enter_fast_path(self) -> None:
-        """Let plain tokens take the short way, if the answer goes out in chunks."""
+        """Move plain tokens to the fast path, if the answer is sent in chunks."""
         client, connection = self._request.in_chunks(), self._connection
         if client is not None and connection is not None and connection.fast_path is None:
             path = make_fast_path(connection, self.reply.template, client.write)
             connection.divert(path)
 
     def _leave_fast_path(self) -> None:
-        """See to it that nothing overtakes what has to wait."""
+        """Return to decoding, so that no later token overtakes bytes that have to wait."""
         if self._connection and self._connection.fast_path is not None:
             self._connection.divert(None)
 
     # -- the client ---------------------------------------------------------------------------
 
     def hold(self) -> None:
-        """Read no more from the engine: the client does not keep up."""
+        """Pause reading from the engine, because the client does not keep up."""
         self._leave_fast_path()
         if self._connection and self._state in _OPEN:
             self._connection.pause()
@@ -260,16 +265,19 @@ class Relay:
         self._drain()
 
     def _start(self) -> None:
-        """Begin a stream."""
-        told = self._upstream is not None and self._upstream.tells_counts
-        if self.reply.may_cut or not told:
+        """Send the head of a stream.
+
+        A header has to say now whether the counts at its end will be estimates.
+        """
+        counted = self._upstream is not None and self._upstream.tells_counts
+        if self.reply.may_cut or not counted:
             self._request.tell(COUNT_HEADER, ESTIMATE)
         self._request.start(200, self.reply.content_type.encode(), None, self._headers)
 
     # -- the end ------------------------------------------------------------------------------
 
     async def _before_end(self, before_finish: Callable[[], Awaitable[None]]) -> None:
-        """Do what comes before the end; the client gets meanwhile all that there is."""
+        """Send everything that is ready, then await `before_finish`."""
         if self._tail:
             if not self._request.status:
                 self._start()
@@ -288,7 +296,7 @@ class Relay:
             self._end()
 
     def _end(self) -> None:
-        """Send the last bytes, or the error in the way that the commit point demands."""
+        """Send the last bytes; or the error, raised or in the stream as the commit point says."""
         request, error = self._request, self._error
         last = b""
         if error is None and self._status != 200:
@@ -318,9 +326,9 @@ class Relay:
         (self._deliver or request.end)(self._tail + last)
 
     def _check_counts(self) -> None:
-        """Say of a whole answer that its counts are estimates; of a stream it was said before.
+        """Mark estimated counts in the head of a whole answer; a stream's head was sent long ago.
 
-        For the streams to come it is kept whether the engine tells.
+        Also remember whether the engine reports counts, for the heads of later streams.
         """
         reply, upstream = self.reply, self._upstream
         estimated = reply.tally.usage.estimated

@@ -91,11 +91,11 @@ class App:
         route = request.path if request.path in ROUTES else "other"
         metrics, failure, status = self._gateway.metrics, request.failure, request.status
         error: BaseException | None = failure
-        metrics.request(route, status, took_s)
+        metrics.count_request(route, status, took_s)
         level = logging.DEBUG if request.method in ("GET", "HEAD") else logging.INFO
         end = ""
         if failure is not None:
-            metrics.error(route, status, failure.kind)
+            metrics.count_error(route, status, failure.kind)
             late = status < 400
             level = logging.WARNING if late or failure.status >= 500 else logging.INFO
             end = f"{', then an error' if late else ''}: {failure.sentence()[:MAX_LOGGED]}"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from vllama.routes.catalog import Catalog
     from vllama.routes.response_store import ResponseStore
     from vllama.scheduler.scheduler import Scheduler
-    from vllama.supervise.external import Watch
+    from vllama.supervise.external import UpstreamMonitor
     from vllama.upstream.pool import Upstreams
 
 
@@ -46,7 +46,7 @@ class Gateway:
     renderer: Renderer
     facts: Facts
     environ: Mapping[str, str]
-    watch: Watch
+    watch: UpstreamMonitor
     preload: Preload
     searxng: str | None
     responses: ResponseStore
@@ -66,7 +66,7 @@ class Gateway:
         renderer: Renderer,
         facts: Facts,
         environ: Mapping[str, str],
-        watch: Watch,
+        watch: UpstreamMonitor,
         preload: Preload,
         responses: ResponseStore,
         searxng: str | None = None,

@@ -42,7 +42,7 @@ async def get_metrics(gateway: Gateway, request: Request) -> None:
     """Export the metrics for Prometheus."""
     views = gateway.scheduler.list_views()
     loaded = sum(view.replicas > 0 for view in views)
-    text = gateway.metrics.text(loaded=loaded, queued=sum(view.queued for view in views))
+    text = gateway.metrics.format(loaded=loaded, queued=sum(view.queued for view in views))
     request.respond(200, text, CONTENT_TYPE.encode())
 
 

@@ -135,7 +135,7 @@ async def run_relay(
         await relay.run(upstream, call, before_finish)
     finally:
         usage = relay.reply.tally.usage
-        gateway.metrics.tokens(
+        gateway.metrics.count_tokens(
             bundle.name,
             usage.prompt_tokens,
             usage.completion_tokens,

@@ -104,7 +104,7 @@ async def score_all(
             found, taken = read_scores(await unless_gone(request, fetching), len(documents))
             scores.extend(found)
             tokens += taken
-        gateway.metrics.tokens(entry.bundle.name, tokens, 0, estimated=False)
+        gateway.metrics.count_tokens(entry.bundle.name, tokens, 0, estimated=False)
 
     _, load = entry.options(extras.options)
     await with_lease(gateway, request, entry.bundle, make_need(load, mode), extras.keep_alive, use)

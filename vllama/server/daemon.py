@@ -50,7 +50,7 @@ from vllama.server.preflight import (
 )
 from vllama.server.reporter import Reporter
 from vllama.server.signals import Stop
-from vllama.supervise.external import Watch
+from vllama.supervise.external import UpstreamMonitor
 from vllama.upstream.pool import Upstreams
 
 log = logging.getLogger(__name__)
@@ -265,13 +265,13 @@ class Daemon:
         return lines
 
 
-def make_watch(facts: Facts) -> Watch:
+def make_watch(facts: Facts) -> UpstreamMonitor:
     """Return the watch over the upstreams, of which there may be none."""
     for name in facts.found.installations:
         engine = facts.found.engines[name]
         if isinstance(engine, Attachable):
-            return Watch(*engine.attach())
-    return Watch((), "")
+            return UpstreamMonitor(*engine.attach())
+    return UpstreamMonitor((), "")
 
 
 def scheduler_limits(config: Config, facts: Facts) -> Limits:

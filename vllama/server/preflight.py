@@ -32,7 +32,7 @@ def gather_facts(config: Config) -> Facts:
 def close_folders(config: Config) -> Iterator[str]:
     """Close folders to other users that an older vllama left open; yield what to report."""
     for folder in config.own_folders:
-        if private.close(folder):
+        if private.restrict(folder):
             yield f"'{folder}' could be read by other users of this machine; now it cannot"
 
 

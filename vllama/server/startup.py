@@ -21,7 +21,7 @@ from vllama.config import Config, guards, models_settings
 from vllama.errors import VllamaError
 from vllama.http.certificate import Certificate
 from vllama.http.server import Server, bind
-from vllama.http.watchdog import watched
+from vllama.http.watchdog import watch_loop
 from vllama.metrics import Metrics
 from vllama.models.library import open_library
 from vllama.routes.app import App
@@ -69,7 +69,7 @@ async def _serve(
     gateway = Gateway(guards(config), metrics)
     server = Server(App(gateway), drain_s=config.drain_timeout_s, certificate=certificate)
     failed: VllamaError | None = None
-    with handled_signals(stop, reload), watched(metrics):
+    with handled_signals(stop, reload), watch_loop(metrics):
         async with asyncio.TaskGroup() as group:
             http = group.create_task(server.serve(listener), name="http")
             try:

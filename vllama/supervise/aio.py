@@ -1,7 +1,7 @@
-"""Waiting: blocking work in a thread of its own, and clean-up that cancellation cannot cut short.
+"""Helpers for asyncio: blocking work in its own thread, and clean-up that survives cancellation.
 
-Knows nothing of processes. The default executor is not used: it has few threads, and a wait for a
-child that runs for days would hold one of them.
+Knows nothing of processes. The default executor is not used, because it has few threads, and
+waiting for a child that runs for days would occupy one of them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def post(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
-    """Call `callback` in `loop` from another thread, or not at all if the loop is closed."""
+    """Call `callback` in `loop` from another thread; do nothing if the loop is closed."""
     try:
         loop.call_soon_threadsafe(callback)
     except RuntimeError:
@@ -52,9 +52,9 @@ async def in_thread(name: str, work: Callable[[], T]) -> T:
 
 
 async def finish(cleanup: Coroutine[object, object, T]) -> T:
-    """Await `cleanup` to its end, however often the caller is cancelled meanwhile.
+    """Await `cleanup` to its end, even if the caller is cancelled meanwhile.
 
-    A cancellation that came is raised afterwards. `cleanup` must have its own time limit.
+    A cancellation is raised afterwards. `cleanup` must have its own time limit.
     """
     task = asyncio.ensure_future(cleanup)
     cancelled: asyncio.CancelledError | None = None

@@ -1,7 +1,7 @@
-"""One start of one process, from its log file to the last process of its tree.
+"""One start of one process, from its log file to the end of its whole tree.
 
-Puts `process`, `probe`, `logs` and `leftovers` together. Knows no state machine and no restarts:
-that is `supervisor`, which calls `begin`, `until_ready`, `until_exit` and always `end`.
+Combines `process`, `probe`, `logs` and `leftovers`. The state machine and the restarts are in
+`supervisor`, which calls `begin`, `until_ready`, `until_exit` and always `end`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from vllama.supervise.logs import LogRing, Tailer
 from vllama.supervise.probe import Readiness, wait_ready
 from vllama.supervise.process import Child
 from vllama.supervise.spec import Exit, Grace, LaunchSpec
-from vllama.supervise.tree import oom_kills
+from vllama.supervise.tree import count_oom_kills
 
 OUTPUT_LINES = 500
 _SERVING_INTERVAL_S = 0.5
@@ -30,8 +30,8 @@ KILL_AT_ONCE = Grace(term_s=0.0, second_term_s=0.0)
 log = logging.getLogger(__name__)
 
 
-class Trial:
-    """A started process; made by `begin`, to be ended by `end` in any case."""
+class AttemptRun:
+    """A started process; created by `begin`, and always ended by `end`."""
 
     def __init__(self, spec: LaunchSpec, child: Child, tailer: Tailer) -> None:
         self.spec = spec
@@ -39,11 +39,11 @@ class Trial:
         self._tailer = tailer
         self._hopeless: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if spec.hopeless is not None:
-            tailer.ring.on_line = partial(self._look, re.compile(spec.hopeless))
+            tailer.ring.on_line = partial(self._check_line, re.compile(spec.hopeless))
         self._tailing = asyncio.ensure_future(tailer.run())
         self._run_file: RunFile | None = None
         self._scratch: Path | None = None
-        self._oom_kills = oom_kills()
+        self._oom_kills = count_oom_kills()
 
     @classmethod
     async def begin(
@@ -54,8 +54,8 @@ class Trial:
         ring: LogRing,
         run_dir: Path | None,
         on_progress: Callable[[str], object] | None,
-    ) -> Trial:
-        """Spawn the process; raises `EngineStartFailed` if it cannot be executed."""
+    ) -> AttemptRun:
+        """Spawn the process. Raises EngineStartFailed if it cannot be executed."""
         scratch = make_scratch_folder()
         env = {**spec.env, **dict.fromkeys(spec.scratch_variables, str(scratch))}
         try:
@@ -70,21 +70,21 @@ class Trial:
         except BaseException:
             remove_scratch(scratch)
             raise
-        trial = cls(spec, child, Tailer(log_path, ring, on_line=on_progress))
-        trial._scratch = scratch
+        run = cls(spec, child, Tailer(log_path, ring, on_line=on_progress))
+        run._scratch = scratch
         if run_dir is not None:
-            trial._run_file = RunFile(
+            run._run_file = RunFile(
                 run_dir, name=spec.name, pid=child.pid, argv=spec.argv, scratch=scratch
             )
         try:
-            await finish(in_thread("run-file", trial._note))
+            await finish(in_thread("run-file", run._write_run_file))
         except BaseException:
-            await finish(trial.end(KILL_AT_ONCE, hurry=None))
+            await finish(run.end(KILL_AT_ONCE, hurry=None))
             raise
-        return trial
+        return run
 
     async def until_ready(self, stop: asyncio.Future[None], clock: Clock) -> Readiness:
-        """Wait until ready, stalled, or interrupted: by its exit, by `stop`, by a hopeless line."""
+        """Wait until ready, stalled, or interrupted by its exit, `stop` or a hopeless line."""
         readiness = await wait_ready(
             self.spec,
             clock=clock,
@@ -93,33 +93,33 @@ class Trial:
         )
         self._tailer.ring.on_line = None
         if readiness is Readiness.READY:
-            self._tailer.serving(_SERVING_INTERVAL_S)
+            self._tailer.slow_down(_SERVING_INTERVAL_S)
         return readiness
 
-    def _look(self, hopeless: re.Pattern[str], line: str) -> None:
+    def _check_line(self, hopeless: re.Pattern[str], line: str) -> None:
         if hopeless.search(line) and not self._hopeless.done():
             self._hopeless.set_result(None)
 
     def read_output(self) -> None:
-        """Take all lines that the process has written by now. Raises OSError."""
+        """Read all lines that the process has written so far. Raises OSError."""
         while self._tailer.read():
             pass
 
     async def until_exit(self, *ends: asyncio.Future[Any], on_fatal: Callable[[], object]) -> None:
         """Wait for the process's exit or for one of `ends`.
 
-        `on_fatal` is called when a line of its log says that it has failed for good.
+        `on_fatal` is called when a line of its log matches `spec.fatal`.
         """
         if self.spec.fatal is not None:
             fatal, loop = re.compile(self.spec.fatal), asyncio.get_running_loop()
             self._tailer.ring.on_line = lambda line: (
                 loop.call_soon(on_fatal) if fatal.search(line) else None
             )
-        await finish(in_thread("run-file", self._note))
-        await _first(self.child.exited, *ends)
+        await finish(in_thread("run-file", self._write_run_file))
+        await _wait_for_first(self.child.exited, *ends)
 
     def exit(self, *, was_ready: bool, stalled: bool = False) -> Exit:
-        """Return how it ended, as far as it has, with the last lines that there are."""
+        """Return how the process ended, if it has, and its last lines so far."""
         self._tailer.finish()
         ring = self._tailer.ring
         return Exit(
@@ -128,29 +128,29 @@ class Trial:
             first_error=ring.first_error,
             stalled=stalled,
             was_ready=was_ready,
-            oom=None if self._oom_kills is None else oom_kills() != self._oom_kills,
+            oom=None if self._oom_kills is None else count_oom_kills() != self._oom_kills,
         )
 
     async def end(
         self, grace: Grace | None, *, hurry: asyncio.Future[None] | None
     ) -> tuple[int, ...]:
-        """End the whole tree and let go of everything; return the pids that could not be killed.
+        """End the whole tree and release all resources; return the pids that could not be killed.
 
-        1. TERM, and again after `term_s`, unless the process has ended by itself: then its guard
-           is clearing up already and gets the same time. `hurry` cuts both short.
-        2. KILL until nobody is left, and verify.
-        3. Remove the run file, read the rest of the log.
+        1. TERM, and again after `term_s`. If the process has ended by itself, its guard is already
+           cleaning up and gets the same time. `hurry` skips both waits.
+        2. KILL until no process is left, and verify.
+        3. Remove the run file, and read the rest of the log.
 
-        Not to be cancelled (see `waits.finish`).
+        Must not be cancelled (see `aio.finish`).
         """
         grace = grace or self.spec.grace
         try:
             for wait_s in (grace.term_s, grace.second_term_s):
                 if wait_s > 0 and not self.child.gone.done() and not _is_done(hurry):
                     await self.child.terminate()  # 1
-                    await _first(self.child.gone, hurry, timeout_s=wait_s)
+                    await _wait_for_first(self.child.gone, hurry, timeout_s=wait_s)
             survivors = await self.child.kill_tree(grace.kill_s)  # 2
-            remove_scratch(self._scratch)  # where the guard was killed too
+            remove_scratch(self._scratch)  # in case the guard was killed too
             if survivors:
                 log.error("cannot end %s: %s survive SIGKILL", self.spec.name, survivors)
             elif self._run_file is not None:
@@ -167,8 +167,8 @@ class Trial:
             pass
         self._tailer.finish()
 
-    def _note(self) -> None:
-        """Write down who is there, for a successor to sweep if this program is killed."""
+    def _write_run_file(self) -> None:
+        """Record the tree, so that the next server can end it if this one is killed."""
         known = self.child.remember()
         if self._run_file is not None:
             self._run_file.write(known)
@@ -178,7 +178,9 @@ def _is_done(future: asyncio.Future[None] | None) -> bool:
     return future is not None and future.done()
 
 
-async def _first(*futures: asyncio.Future[Any] | None, timeout_s: float | None = None) -> None:
+async def _wait_for_first(
+    *futures: asyncio.Future[Any] | None, timeout_s: float | None = None
+) -> None:
     await asyncio.wait(
         {future for future in futures if future is not None},
         timeout=timeout_s,

@@ -1,6 +1,6 @@
-"""When to start again after an unasked end: pure decisions, and the counts they need.
+"""When to restart a process that ended unexpectedly: pure decisions, and the counts they need.
 
-Knows no process and no clock: numbers in, a verdict out.
+Knows no process and no clock.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from vllama.supervise.spec import RestartPolicy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What to do: wait `delay_s` and start again, or give up (None).
+    """Wait `delay_s` seconds and start again, or give up if it is None.
 
-    `count` is the new count, to be handed in the next time.
+    `count` is the new count, to be passed to the next decision.
     """
 
     count: int
@@ -22,10 +22,10 @@ class Verdict:
 
 
 def after_crash(policy: RestartPolicy, *, crashes: int, start_s: float, ready_s: float) -> Verdict:
-    """Decide after an unasked exit; the rules are in the docstring of `RestartPolicy`.
+    """Decide after an unexpected exit by the rules of `RestartPolicy`.
 
-    `crashes` counts those before this one. `start_s` is how long the process took until it was
-    ready, `ready_s` how long it then was (0 if it never became ready).
+    `crashes` counts earlier crashes. `start_s` is the time until the process was ready, `ready_s`
+    the time for which it then was (0 if it never became ready).
     """
     healthy = ready_s > start_s and ready_s >= policy.healthy_after_s
     before = 0 if healthy else crashes
@@ -41,11 +41,12 @@ def after_failed_start(
     killed: bool = False,
     oom: bool | None = None,
 ) -> Verdict:
-    """Decide after an exit before the process was ever ready, `retries` retries before it.
+    """Decide after an exit before the process was ever ready, and after `retries` retries.
 
-    Only what can go well the next time (a taken port) is tried again, and at once; so is one that
-    was `killed` by somebody. The system does so too when memory runs out, and then does it again:
-    unless that is known not to be the reason (`oom` False), it is tried once more only.
+    A start is retried, at once, only if the next one may succeed: after a `retryable` cause (a
+    taken port), or if the process was `killed`. The kernel kills processes when memory runs out,
+    and would probably do so again. Unless that is known not to be the cause (`oom` False), a killed
+    process is therefore retried only once.
     """
     again = retries < (
         policy.start_retries if retryable or (killed and oom is False) else int(killed)
@@ -54,14 +55,14 @@ def after_failed_start(
 
 
 class Restarts:
-    """The counts of one life."""
+    """The counts of crashes and retries of one supervised process."""
 
     def __init__(self, policy: RestartPolicy) -> None:
         self._policy = policy
         self._crashes = 0
         self._retries = 0
 
-    def delay_s(
+    def compute_delay_s(
         self,
         *,
         ever_ready: bool,
@@ -71,7 +72,7 @@ class Restarts:
         killed: bool = False,
         oom: bool | None = None,
     ) -> float | None:
-        """Count an unasked end and return when to start again; None: never."""
+        """Count an unexpected end; return the pause before the next start, None to give up."""
         if ever_ready:
             verdict = after_crash(
                 self._policy, crashes=self._crashes, start_s=start_s, ready_s=ready_s

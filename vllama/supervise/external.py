@@ -1,7 +1,8 @@
-"""A server that somebody else started: watched, never started or stopped.
+"""External servers (`--upstream`): monitored, but never started or stopped.
 
-Looks to its owner like a supervised process, so that the scheduler need not know the
-difference. Several endpoints serve the same; one that fails is left out until it answers again.
+`AttachedProcess` has the interface of a supervised process, so that the scheduler need not know the
+difference. It may have several equal endpoints. An endpoint that fails is not used until it answers
+again.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from vllama.errors import CoolingDown
 from vllama.supervise.logs import LogRing
-from vllama.supervise.probe import http_status, trouble
+from vllama.supervise.probe import find_trouble, http_status
 from vllama.supervise.spec import Attempt, Diagnosis, Endpoint, Grace, State
 from vllama.supervise.tree import Activity, Footprint
 
@@ -21,7 +22,7 @@ RETRY_S = 1.0
 
 
 class AttachedProcess:
-    """Endpoints elsewhere; `path` is asked to tell whether one answers (any status below 500)."""
+    """External endpoints. An endpoint is up if GET `path` has any status below 500."""
 
     def __init__(self, name: str, endpoints: tuple[Endpoint, ...], path: str) -> None:
         self._name = name
@@ -31,62 +32,62 @@ class AttachedProcess:
         self._ever_up = False
         self._state = State.STOPPED
         self._stop = asyncio.Event()
-        self._look = asyncio.Event()
-        self._looked = asyncio.Event()
+        self._probe_wanted = asyncio.Event()
+        self._probed = asyncio.Event()
         self._listener: Callable[[], object] = bool
 
     @property
     def state(self) -> State:
-        """Ready while one endpoint answers; after that, backoff while none does."""
+        """Starting until an endpoint answers; then ready while one does, else backoff."""
         return self._state
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
-        """Nothing is ever started."""
+        """Empty, because nothing is ever started."""
         return ()
 
     @property
     def last_diagnosis(self) -> Diagnosis | None:
-        """Who does not answer; nothing is known of its inside."""
+        """The endpoints that do not answer; the cause is unknown."""
         down = [endpoint.url for endpoint in self._all if endpoint not in self._up]
         return Diagnosis(cause=f"no answer from {', '.join(down)}") if down else None
 
     @property
     def pid(self) -> int | None:
-        """It is not our process."""
+        """None, because the process is not ours."""
         return None
 
     @property
     def endpoint(self) -> Endpoint | None:
-        """The first that answers."""
+        """The first endpoint that answers."""
         return self._up[0] if self._up else None
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """All that answer."""
+        """All endpoints that answer."""
         return self._up
 
     async def run(self) -> None:
-        """Look at all endpoints at first and whenever one failed, until stopped."""
+        """Probe all endpoints, at first and whenever one has failed, until stopped."""
         self._state = State.STARTING
         while not self._stop.is_set():
             await self._probe_all()
-            self._looked.set()
+            self._probed.set()
             down = len(self._up) < len(self._all)
             try:
                 async with asyncio.timeout(RETRY_S if down else None):
-                    await self._look.wait()
+                    await self._probe_wanted.wait()
             except TimeoutError:
                 pass
-            self._look.clear()
+            self._probe_wanted.clear()
         self._state = State.STOPPED
 
     async def ensure_ready(self) -> Endpoint:
-        """Return an endpoint that answers; raise CoolingDown if there is none."""
+        """Return an endpoint that answers. Raises CoolingDown if there is none."""
         if not self._up:
-            self._looked.clear()
-            self._look.set()
-            await self._looked.wait()
+            self._probed.clear()
+            self._probe_wanted.set()
+            await self._probed.wait()
         if not self._up:
             where = ", ".join(endpoint.url for endpoint in self._all)
             raise CoolingDown(
@@ -97,29 +98,29 @@ class AttachedProcess:
         return self._up[0]
 
     def report_unreachable(self, endpoint: Endpoint) -> None:
-        """Leave `endpoint` out until it answers a probe again."""
-        self._is_up(tuple(item for item in self._up if item != endpoint))
-        self._look.set()
+        """Do not use `endpoint` until it answers a probe again."""
+        self._set_up(tuple(item for item in self._up if item != endpoint))
+        self._probe_wanted.set()
 
     async def stop(self, grace: Grace | None = None) -> None:
-        """Stop looking; the server goes on."""
+        """Stop probing; the external server continues."""
         self._stop.set()
-        self._look.set()
+        self._probe_wanted.set()
 
     def measure_footprint(self) -> Footprint:
-        """Return nothing: its memory is not ours to measure."""
+        """Return an empty footprint, because the memory cannot be measured."""
         return Footprint()
 
     def measure_activity(self) -> Activity | None:
-        """Return None: it is not our process."""
+        """Return None, because the process is not ours."""
         return None
 
     def output(self) -> LogRing | None:
-        """Return None: what it prints is not ours to read."""
+        """Return None, because its log cannot be read."""
         return None
 
     async def check_health(self, endpoint: Endpoint, limit_s: float) -> bool:
-        """Ask it whether it lives."""
+        """Return whether it answers within `limit_s` with a status below 500."""
         status = await http_status(
             endpoint, self._path, timeout_s=limit_s, api_key=endpoint.api_key
         )
@@ -127,20 +128,20 @@ class AttachedProcess:
 
     @property
     def parts(self) -> tuple[AttachedProcess, ...]:
-        """The processes of which it consists: itself."""
+        """The process itself, since it has no replicas that can be told apart."""
         return (self,)
 
     def subscribe(self, changed: Callable[[], object]) -> None:
-        """Have `changed` called when endpoints come or go."""
+        """Call `changed` when endpoints come up or go down."""
         self._listener = changed
 
     def declare_unhealthy(self, endpoint: Endpoint, cause: str | None) -> str:
-        """Hear that it is of no use: leave it out until it answers again."""
+        """Do not use `endpoint` until it answers a probe again."""
         self.report_unreachable(endpoint)
-        return cause or f"{endpoint.url} says so"
+        return cause or f"{endpoint.url} reported it"
 
     def find_unhealthy_cause(self, endpoint: Endpoint) -> str | None:
-        """Return None: nobody here kills it."""
+        """Return None, because an external server is never killed."""
         return None
 
     async def _probe_all(self) -> None:
@@ -148,7 +149,7 @@ class AttachedProcess:
             *(http_status(item, self._path, timeout_s=PROBE_TIMEOUT_S, api_key=item.api_key)
               for item in self._all)
         )  # fmt: skip
-        self._is_up(
+        self._set_up(
             tuple(
                 item
                 for item, status in zip(self._all, answers, strict=True)
@@ -156,22 +157,22 @@ class AttachedProcess:
             )
         )
 
-    def _is_up(self, up: tuple[Endpoint, ...]) -> None:
-        """Take note of who answers."""
+    def _set_up(self, up: tuple[Endpoint, ...]) -> None:
+        """Set the endpoints that answer, and notify the listener."""
         self._up, self._ever_up = up, self._ever_up or bool(up)
         self._state = State.READY if up else State.BACKOFF if self._ever_up else State.STARTING
         self._listener()
 
 
-LOOK_S = 5.0
-LIMIT_S = 3.0
-NOT_YET = "it has not been asked yet"
+CHECK_INTERVAL_S = 5.0
+CHECK_LIMIT_S = 3.0
+NOT_YET = "it has not been checked yet"
 
 log = logging.getLogger(__name__)
 
 
-class Watch:
-    """Asks `path` of each endpoint, again and again; the log has what changes."""
+class UpstreamMonitor:
+    """Checks GET `path` of each endpoint at intervals, and logs changes."""
 
     def __init__(self, endpoints: Sequence[Endpoint], path: str) -> None:
         self._path = path
@@ -179,30 +180,31 @@ class Watch:
 
     @property
     def troubles(self) -> dict[str, str]:
-        """Why each of those cannot serve that cannot, by URL."""
+        """The reasons of the endpoints that cannot serve, by URL."""
         return {endpoint.url: why for endpoint, why in self._troubles.items() if why}
 
     @property
     def all_down(self) -> bool:
-        """Whether there are any, and none can serve."""
+        """Whether there are endpoints, and none of them can serve."""
         return bool(self._troubles) and all(self._troubles.values())
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Check at intervals until cancelled."""
         while self._troubles:
-            await self.look()
-            await asyncio.sleep(LOOK_S)
+            await self.check()
+            await asyncio.sleep(CHECK_INTERVAL_S)
 
-    async def look(self) -> None:
-        """Ask all of them once, side by side."""
-        await asyncio.gather(*(self._look(endpoint) for endpoint in self._troubles))
+    async def check(self) -> None:
+        """Check all endpoints once, concurrently."""
+        await asyncio.gather(*(self._check(endpoint) for endpoint in self._troubles))
 
-    async def _look(self, endpoint: Endpoint) -> None:
+    async def _check(self, endpoint: Endpoint) -> None:
         before = self._troubles[endpoint]
-        why = self._troubles[endpoint] = await trouble(endpoint, self._path, timeout_s=LIMIT_S)
-        if why == before:
+        trouble = await find_trouble(endpoint, self._path, timeout_s=CHECK_LIMIT_S)
+        self._troubles[endpoint] = trouble
+        if trouble == before:
             return
-        if why:
-            log.warning("the upstream at %s cannot serve: %s", endpoint.url, why)
+        if trouble:
+            log.warning("the upstream at %s cannot serve: %s", endpoint.url, trouble)
         else:
             log.info("the upstream at %s answers", endpoint.url)

@@ -1,6 +1,6 @@
-"""The supervisor's end of the guard: start the program `shim`, hold its pipe, read what it says.
+"""The supervisor's end of the guard: starts the program `shim`, holds its pipe, reads its status.
 
-Knows no event loop: everything blocks, and is called in the thread that belongs to the child.
+Knows no event loop: all methods block, and are called in the child's thread.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class GuardFailed(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """What to execute: `env` is all of its environment, `log_path` gets its output appended.
+    """The command to run. `env` is its whole environment; its output is appended to `log_path`.
 
-    `scratch` is a folder that goes when nobody of the tree is left.
+    `scratch` is a folder that is removed when no process of the tree is left.
     """
 
     argv: tuple[str, ...]
@@ -40,10 +40,10 @@ class Command:
 
 
 class Guard:
-    """A running guard, with the pipe whose end makes it clear up; a context manager."""
+    """A running guard, and the pipe whose closing makes it end the tree; a context manager."""
 
     def __init__(self, command: Command) -> None:
-        """Start it; raises `GuardFailed`."""
+        """Start the guard. Raises GuardFailed."""
         stdin_r, self._pipe_w = os.pipe()
         status_r, status_w = os.pipe()
         try:
@@ -51,7 +51,7 @@ class Guard:
         except (OSError, ValueError) as error:
             os.close(self._pipe_w)
             os.close(status_r)
-            raise GuardFailed(_cause(command, error)) from error
+            raise GuardFailed(_explain(command, error)) from error
         finally:
             os.close(stdin_r)
             os.close(status_w)
@@ -59,24 +59,24 @@ class Guard:
         self.pid = self._popen.pid
 
     def read_pid(self, limit_s: float) -> int:
-        """Wait until the program was executed and return its pid; raises `GuardFailed`."""
+        """Wait until the program has been executed; return its pid. Raises GuardFailed."""
         poll = select.poll()
         poll.register(self._status, select.POLLIN)
         if not poll.poll(limit_s * 1000):
             self._popen.kill()
-            raise GuardFailed(f"the guard has not answered within {limit_s:g} s")
-        word, rest = self._line()
+            raise GuardFailed(f"the guard did not answer within {limit_s:g} s")
+        word, rest = self._read_line()
         if word != "pid":
             raise GuardFailed(rest or "the guard ended before it started anything")
         return int(rest)
 
     def read_exit(self) -> int | None:
-        """Wait for the program's end; None if the guard was killed before it could tell."""
-        word, rest = self._line()
+        """Wait for the program's exit code; None if the guard was killed before it reported one."""
+        word, rest = self._read_line()
         return int(rest) if word == "exit" else None
 
     def wait(self) -> int:
-        """Wait until nobody is left and the guard has ended; return its code."""
+        """Wait until the whole tree and the guard have ended; return the guard's code."""
         return self._popen.wait()
 
     def __enter__(self) -> Self:
@@ -89,12 +89,12 @@ class Guard:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Let go of the pipe, so that the guard ends what still runs, and wait for it."""
+        """Close the pipe, so that the guard ends all remaining processes, and wait for it."""
         os.close(self._pipe_w)
         self._popen.wait()
         self._status.close()
 
-    def _line(self) -> tuple[str, str]:
+    def _read_line(self) -> tuple[str, str]:
         line = self._status.readline().decode("utf-8", "replace")
         word, _, rest = line.strip().partition(" ")
         return word, rest
@@ -105,7 +105,12 @@ def _popen(command: Command, stdin: int, status_fd: int) -> subprocess.Popen[byt
     encoded = binascii.b2a_base64(pairs, newline=False).decode("ascii")
     grace = command.grace
     argv = [
-        *(sys.executable, "-I", "-S", shim.__file__),  # -I: its folder hides no standard module
+        *(
+            sys.executable,
+            "-I",
+            "-S",
+            shim.__file__,
+        ),  # -I: shim.py's folder is not searched for modules
         *("--status-fd", str(status_fd)),
         *("--grace", str(grace.term_s + grace.second_term_s)),
         *("--second-term", str(grace.term_s)),
@@ -126,7 +131,7 @@ def _popen(command: Command, stdin: int, status_fd: int) -> subprocess.Popen[byt
         )
 
 
-def _cause(command: Command, error: Exception) -> str:
+def _explain(command: Command, error: Exception) -> str:
     if not isinstance(error, OSError):
         return f"'{command.argv[0]}' cannot be run: {error}"
     if command.cwd is not None and not command.cwd.is_dir():

@@ -1,6 +1,6 @@
-"""What happened to a process: its attempts and why the last one ended.
+"""The history of a process: its attempts, and why the last one ended.
 
-Knows no process: the supervisor tells, everybody may read.
+The supervisor writes it; all others only read.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from pathlib import Path
 from vllama.clock import Clock
 from vllama.supervise.spec import Attempt, Diagnosis, Exit
 
-_ATTEMPTS_KEPT = 20
+_MAX_ATTEMPTS = 20
 
 
 class History:
-    """The newest attempts, the last of which may be running."""
+    """The latest attempts; the last of them may be running."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._attempts: deque[Attempt] = deque(maxlen=_ATTEMPTS_KEPT)
+        self._attempts: deque[Attempt] = deque(maxlen=_MAX_ATTEMPTS)
         self.diagnosis: Diagnosis | None = None
         self._began_s = 0.0
         self._ready_s: float | None = None
@@ -42,24 +42,24 @@ class History:
         started_s = self._clock.time()
         self._attempts.append(Attempt(number=number, started_s=started_s, log_path=log_path))
 
-    def spawned(self, pid: int) -> None:
-        """Note the engine's pid."""
+    def record_pid(self, pid: int) -> None:
+        """Record the engine's pid."""
         self._attempts[-1] = replace(self._attempts[-1], pid=pid)
 
-    def ready(self) -> None:
-        """Note that it serves."""
+    def record_ready(self) -> None:
+        """Record that the process serves."""
         self.ever_ready = True
         self._ready_s = self._clock.monotonic()
         self._attempts[-1] = replace(self._attempts[-1], ready_s=self._clock.time())
 
-    def durations(self) -> tuple[float, float]:
-        """Return for how long it was starting, and then ready, in seconds."""
+    def compute_durations(self) -> tuple[float, float]:
+        """Return the seconds for which it was starting, and then ready."""
         now_s = self._clock.monotonic()
         ready_s = now_s if self._ready_s is None else self._ready_s
         return ready_s - self._began_s, now_s - ready_s
 
-    def ended(self, ended: Exit | None, diagnosis: Diagnosis | None) -> None:
-        """Note how and, if it was not asked to, why it ended. A later call completes an earlier."""
+    def record_end(self, ended: Exit | None, diagnosis: Diagnosis | None) -> None:
+        """Record how it ended, and why unless it was stopped. Later calls add to earlier ones."""
         if diagnosis is not None:
             self.diagnosis = diagnosis
         if not self._attempts:

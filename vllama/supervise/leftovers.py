@@ -1,9 +1,9 @@
-"""What a dead supervisor left behind: run files, and the engines they name.
+"""Leftovers of a dead supervisor: run files, and the engines that they name.
 
-On Linux the guard ends the engine when the supervisor dies; this is for the case that the guard
-was killed too, and for platforms where a guard cannot follow every descendant. A process is only
-touched if pid and start time are those in the file, or if it was given the folder for temporary
-files of that start, which no other has. Knows no event loop.
+On Linux the guard ends the engine when the supervisor dies. This module is for the case that the
+guard was killed too, and for platforms where a guard cannot follow every descendant. To be safe, a
+process is ended only if its pid and start time match the file, or if its environment has the
+scratch folder of that start, which is unique. Knows no event loop.
 """
 
 from __future__ import annotations
@@ -24,30 +24,32 @@ from vllama.supervise import shim, tree
 from vllama.supervise.logs import slug
 
 SCRATCH = "vllama-"
-# a socket's path may have 107 bytes: this one, our name of 16, and a UUID
-LONGEST = 50
+# A socket's path may have 107 bytes: this folder, our name of 16 bytes, and a UUID.
+MAX_PATH_BYTES = 50
 _KILL_S = 5.0
-_SAME_START_S = 1.5  # start times are seen through the wall clock, which may be adjusted
+_SAME_START_S = (
+    1.5  # tolerance, because start times depend on the wall clock, which may be adjusted
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """A process and not merely a pid: `started_s` is its start in Unix seconds."""
+    """The identity of a process, since pids are reused; `started_s` is in Unix seconds."""
 
     pid: int
     started_s: float
 
     @classmethod
     def of(cls, proc: psutil.Process) -> Identity:
-        """Identify a living process; raises `psutil.Error` if it is gone."""
+        """Identify a running process. Raises psutil.Error if it has ended."""
         return cls(pid=proc.pid, started_s=proc.create_time())
 
     def find(self) -> psutil.Process | None:
-        """Return that very process if it still runs."""
-        found = tree.process(self.pid)
-        if found is None or abs(found.create_time() - self.started_s) > _SAME_START_S:
+        """Return this process if it still runs."""
+        proc = tree.find_process(self.pid)
+        if proc is None or abs(proc.create_time() - self.started_s) > _SAME_START_S:
             return None
-        return found
+        return proc
 
 
 class RunFile:
@@ -69,7 +71,7 @@ class RunFile:
         self._scratch = scratch
 
     def write(self, known: Iterable[psutil.Process]) -> None:
-        """Write it; `known` are descendants to be ended too, whether or not the engine lives."""
+        """Write the file; `known` are the processes of the tree, to be ended with the engine."""
         engine, others = None, []
         for proc in known:
             try:
@@ -92,13 +94,13 @@ class RunFile:
         private.replace(self.path, json.dumps(record))
 
     def remove(self) -> None:
-        """Remove it, if it is there."""
+        """Remove the file if it exists."""
         self.path.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """What a run file tells; `leader` is the engine itself, if it was alive then."""
+    """The content of a run file; `leader` is the engine itself, if it was alive at that time."""
 
     name: str
     supervisor: Identity
@@ -107,13 +109,13 @@ class Record:
     scratch: Path | None = None
 
     def find(self) -> list[psutil.Process]:
-        """Return all that still run: those that are named, and those that came later."""
+        """Return all processes that still run: those in the file, and later ones of that start."""
         named = [proc for each in (*self.leader, *self.others) if (proc := each.find())]
-        return [*{*named, *(tree.told_of(self.scratch) if self.scratch else ())}]
+        return [*{*named, *(tree.find_by_environment(self.scratch) if self.scratch else ())}]
 
     @classmethod
     def read(cls, path: Path) -> Record | None:
-        """Return the record in `path`; None if it is none, or has just been removed."""
+        """Return the record in `path`; None if it is invalid or has just been removed."""
         try:
             record = json.loads(path.read_text())
             return cls(
@@ -128,11 +130,10 @@ class Record:
 
 
 def sweep(run_dir: Path, *, term_s: float = 2.0) -> list[str]:
-    """End the engines whose supervisor is dead, remove their files; return the engines' names.
+    """End the engines of dead supervisors and remove their files; return the engines' names.
 
-    The files of a supervisor that lives are left alone. Blocks, up to seconds for each engine
-    that is slow to end: `term_s` is what it has before SIGKILL. A file that does not parse is
-    removed.
+    Files of running supervisors are left alone; invalid files are removed. Blocks for up to seconds
+    per engine: each has `term_s` before SIGKILL.
     """
     ended = []
     for path in sorted(run_dir.glob("*.json")):
@@ -149,29 +150,29 @@ def sweep(run_dir: Path, *, term_s: float = 2.0) -> list[str]:
     return ended
 
 
-def look(run_dir: Path) -> list[tuple[str, list[int]]]:
-    """Return name and pids of each engine that `sweep` would end; touches nothing."""
-    found = []
+def list_leftovers(run_dir: Path) -> list[tuple[str, list[int]]]:
+    """Return the name and pids of each engine that `sweep` would end; changes nothing."""
+    leftovers = []
     for path in sorted(run_dir.glob("*.json")):
         record = Record.read(path)
         if record is not None and record.supervisor.find() is None:
             pids = sorted(proc.pid for proc in record.find())
-            found += [(record.name, pids)] if pids else []
-    return found
+            leftovers += [(record.name, pids)] if pids else []
+    return leftovers
 
 
 def _end(record: Record, term_s: float) -> bool:
-    """TERM, then KILL all that is left of them; return whether there was anybody."""
+    """Send TERM, then KILL, to all remaining processes; return whether there were any."""
     roots = record.find()
     procs = set(roots).union(*(tree.list_below(root) for root in roots)) if roots else set()
-    # Only a group whose leader is the engine itself is known to be ours.
+    # A group is certainly ours only if the engine itself leads it.
     group = next((item.pid for item in record.leader if item.find() is not None), None)
-    shared = shim.shared_memory(proc.pid for proc in procs)
+    shared = shim.list_shared_memory(proc.pid for proc in procs)
     for number, limit_s in ((signal.SIGTERM, term_s), (signal.SIGKILL, _KILL_S)):
-        left = [proc for proc in procs if tree.alive(proc)]
+        left = [proc for proc in procs if tree.is_alive(proc)]
         if not left:
             break
-        if group is not None and _leads(group):
+        if group is not None and _is_session_leader(group):
             procs.update(tree.list_session(group))
         for proc in procs:
             try:
@@ -183,7 +184,7 @@ def _end(record: Record, term_s: float) -> bool:
     return bool(roots)
 
 
-def _leads(pid: int) -> bool:
+def _is_session_leader(pid: int) -> bool:
     try:
         return os.getsid(pid) == pid
     except OSError:
@@ -191,13 +192,13 @@ def _leads(pid: int) -> bool:
 
 
 def make_scratch_folder() -> Path:
-    """Make a folder that only this user can enter, with a short path; raises OSError."""
+    """Create a folder with a short path that only this user can enter. Raises OSError."""
     usual = tempfile.gettempdir()
-    fits = len(os.fsencode(usual)) <= LONGEST or os.name == "nt"
+    fits = len(os.fsencode(usual)) <= MAX_PATH_BYTES or os.name == "nt"
     return Path(tempfile.mkdtemp(prefix=SCRATCH, dir=usual if fits else "/tmp"))
 
 
 def remove_scratch(folder: Path | None) -> None:
-    """Remove such a folder, if it is there; one with another name was not made here."""
+    """Remove a scratch folder if it exists; a folder with another name is not ours, and is kept."""
     if folder is not None and folder.name.startswith(SCRATCH):
         shutil.rmtree(folder, ignore_errors=True)

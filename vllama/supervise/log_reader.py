@@ -1,8 +1,8 @@
-"""Reads the logs on disk: whose there are, their last lines, and what is being added.
+"""Reads logs from disk: lists them, reads them, and follows them.
 
-Knows no process: works with the server up or down. Safe beside a writer who puts a full log aside
-(`logs.rotate`, and the server's own log by renaming): a new file aside says that it holds all that
-the log held before.
+Works whether or not the server runs. A writer may rotate a log while it is read (`logs.rotate`, and
+the server's own log by renaming): a new rotated file contains everything that was in the log
+before.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from vllama.supervise.logs import (
     LINE_LIMIT_BYTES,
     NAME_FILE,
     LineSplitter,
-    aside,
+    get_rotated_path,
     list_attempts,
     slug,
 )
@@ -30,64 +30,64 @@ class Logbook:
     def __init__(self, log_dir: Path) -> None:
         self._log_dir = log_dir
 
-    def names(self) -> list[str]:
+    def list_names(self) -> list[str]:
         """Return the names of all models that have logs."""
         return sorted(
             read for path in self._log_dir.glob(f"*/{NAME_FILE}") if (read := _read(path))
         )
 
     def find(self, *wanted: str) -> list[str]:
-        """Return the names that the first of `wanted` which has logs means, in any case.
+        """Return the names of the logs of the first of `wanted` that has any, ignoring case.
 
-        More than one: the replicas of a model (`NAME-1`, `NAME-2`), of which it is the name.
+        A model with replicas has several (`NAME-1`, `NAME-2`).
         """
-        known = self.names()
-        for one in wanted:
-            same = [name for name in known if name.lower() == one.lower()]
-            members = [
+        known = self.list_names()
+        for wanted_name in wanted:
+            same = [name for name in known if name.lower() == wanted_name.lower()]
+            replicas = [
                 name
                 for name in known
-                if _REPLICA.search(name) and _REPLICA.sub("", name).lower() == one.lower()
+                if _REPLICA.search(name) and _REPLICA.sub("", name).lower() == wanted_name.lower()
             ]
-            if same or members:
-                return same or members
+            if same or replicas:
+                return same or replicas
         return []
 
-    def attempts(self, name: str) -> list[Path]:
-        """Return the logs of all attempts to run a model that are kept, the oldest first."""
+    def list_attempts(self, name: str) -> list[Path]:
+        """Return the logs of all attempts to run a model, the oldest first."""
         return list_attempts(self._log_dir / slug(name))
 
 
 class Reader:
-    """Reads one log, from its beginning, and goes on where it stopped."""
+    """Reads one log from its beginning, and continues where it stopped."""
 
     def __init__(self, path: Path, *, line_bytes: int = LINE_LIMIT_BYTES) -> None:
         self.path = path
         self._splitter = LineSplitter(line_bytes)
-        self._aside = _state(aside(path))
+        self._rotated = _identify(get_rotated_path(path))
         self._offset = 0
 
-    def everything(self) -> Iterator[str]:
-        """Yield the lines that there are now, those put aside first."""
-        self._aside = _state(aside(self.path))
-        if self._aside:
-            yield from self._lines(aside(self.path), 0)
-        yield from self.more()
+    def read_all(self) -> Iterator[str]:
+        """Yield all lines, those of the rotated file first."""
+        self._rotated = _identify(get_rotated_path(self.path))
+        if self._rotated:
+            yield from self._read_lines(get_rotated_path(self.path), 0)
+        yield from self.read_new()
 
-    def more(self) -> Iterator[str]:
-        """Yield the lines that have come since."""
-        now = _state(aside(self.path))
-        if now != self._aside and now is not None:
-            self._aside = now
-            yield from self._lines(aside(self.path), self._offset)
+    def read_new(self) -> Iterator[str]:
+        """Yield the lines that have been added since the last call."""
+        now = _identify(get_rotated_path(self.path))
+        if now != self._rotated and now is not None:
+            self._rotated = now
+            yield from self._read_lines(get_rotated_path(self.path), self._offset)
             self._offset = 0
-        yield from self._lines(self.path, self._offset)
+        yield from self._read_lines(self.path, self._offset)
 
-    def rest(self) -> list[str]:
-        """Return the last line, if it did not end: for a log to which nothing is added any more."""
+    def flush(self) -> list[str]:
+        """Return the last line even if it has no line feed, for a log that is complete."""
         return self._splitter.flush()
 
-    def _lines(self, path: Path, offset: int) -> Iterator[str]:
+    def _read_lines(self, path: Path, offset: int) -> Iterator[str]:
         try:
             with path.open("rb") as file:
                 file.seek(offset)
@@ -96,16 +96,17 @@ class Reader:
                     if path == self.path:
                         self._offset = offset
                     yield from self._splitter.feed(data)
-        except FileNotFoundError:  # between two names, or pruned
+        except FileNotFoundError:  # being renamed, or pruned
             return
 
 
-def _state(path: Path) -> tuple[int, int] | None:
+def _identify(path: Path) -> tuple[int, int] | None:
+    """Return values that differ for another file; None if there is none."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_ino, found.st_mtime_ns
+    return status.st_ino, status.st_mtime_ns
 
 
 def _read(path: Path) -> str:

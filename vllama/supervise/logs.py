@@ -1,8 +1,7 @@
-"""An engine's output: log files on disk, and the last lines in memory.
+"""An engine's output: log files on disk, and the latest lines in memory.
 
-Knows no process: it names files, prunes them, and reads one that somebody else appends to. The
-child writes to the file itself (O_APPEND), so that nothing here can block it; the file is capped
-by copying it aside and truncating it in place.
+The engine itself appends to its log file (O_APPEND), so that this program can never block it. The
+size of the file is limited by copying it and truncating it in place. Knows no process.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from pathlib import Path
 from vllama import private
 
 OWN_LOG = "vllama.log"
-"""What vllama's own log is called, in the folder with those of the engines."""
+"""The name of vllama's own log, in the folder with the logs of engines."""
 NAME_FILE = "name"
 RING_LINES = 2000
 LINE_LIMIT_BYTES = 4096
@@ -32,7 +31,7 @@ _ERROR = re.compile(r"Error|Exception")
 
 
 def slug(name: str) -> str:
-    """Return a file name for `name`: readable, different for different names, not `OWN_LOG`."""
+    """Return a file name for `name`: readable, unique for each name, and not `OWN_LOG`."""
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:80]
     if plain and plain == name and not plain.startswith(OWN_LOG):
         return plain
@@ -40,46 +39,46 @@ def slug(name: str) -> str:
 
 
 def open_log(log_dir: Path, name: str, *, now_s: float, keep: int = 5) -> Path:
-    """Create the log of one attempt, prune all but the newest `keep` of that name, return its path.
+    """Create the log of one attempt, prune all but the newest `keep` logs, and return its path.
 
-    The path is `<log_dir>/<slug>/<UTC time>-<number>.log`; the numbers go on from one load of a
-    model to the next. Beside it the file `name` holds the name. Raises `OSError`.
+    The path is `<log_dir>/<slug>/<UTC time>-<number>.log`; the numbers continue from one load of a
+    model to the next. The file `name` in the same folder contains the name. Raises OSError.
     """
     folder = log_dir / slug(name)
     private.make_folder(folder)
     with private.create(folder / NAME_FILE) as file:
         file.write(name.encode())
     before = list_attempts(folder)
-    number = number_of(before[-1]) + 1 if before else 1
+    number = read_number(before[-1]) + 1 if before else 1
     started = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now_s))
     path = folder / f"{started}-{number:04d}.log"
     path.touch(mode=0o600)
     for old in before[: max(0, len(before) + 1 - keep)]:
         old.unlink(missing_ok=True)
-        aside(old).unlink(missing_ok=True)
+        get_rotated_path(old).unlink(missing_ok=True)
     return path
 
 
 def list_attempts(folder: Path) -> list[Path]:
-    """Return the logs of all attempts that are kept in a folder, the oldest first."""
-    return sorted(folder.glob("*-*.log"), key=lambda path: (number_of(path), path.name))
+    """Return the logs of all attempts in a folder, the oldest first."""
+    return sorted(folder.glob("*-*.log"), key=lambda path: (read_number(path), path.name))
 
 
-def number_of(path: Path) -> int:
-    """Return the number of the attempt that a log is of, 0 if it is none of ours."""
+def read_number(path: Path) -> int:
+    """Return the number of the attempt from the name of its log; 0 for any other file."""
     number = path.stem.rpartition("-")[2]
     return int(number) if number.isdecimal() else 0
 
 
-def aside(path: Path) -> Path:
-    """Return where the older part of a log is, if it has become too long."""
+def get_rotated_path(path: Path) -> Path:
+    """Return the path of the older part of a log, which exists if the log became too long."""
     return path.with_name(path.name + ".1")
 
 
 class LineSplitter:
-    r"""Cut bytes into lines at \n and \r; pure.
+    r"""Splits bytes into lines at \n and \r; pure.
 
-    Blank lines and terminal escapes are dropped, long lines cut, undecodable bytes replaced.
+    Drops blank lines and terminal escapes, cuts long lines, and replaces undecodable bytes.
     """
 
     def __init__(self, limit_bytes: int = LINE_LIMIT_BYTES) -> None:
@@ -88,29 +87,29 @@ class LineSplitter:
 
     @property
     def partial(self) -> str:
-        """The line that has not ended yet."""
-        return _text(self._rest, self._limit_bytes)
+        """The last line, which has not ended yet."""
+        return _clean_line(self._rest, self._limit_bytes)
 
     def feed(self, data: bytes) -> list[str]:
         """Return the lines that `data` completes."""
         *whole, self._rest = _BREAK.split(self._rest + data)
         if len(self._rest) > self._limit_bytes:
-            self._rest = self._rest[: self._limit_bytes + 1]  # longer than the limit: cut for good
-        return [text for line in whole if (text := _text(line, self._limit_bytes))]
+            self._rest = self._rest[: self._limit_bytes + 1]  # too long already
+        return [text for line in whole if (text := _clean_line(line, self._limit_bytes))]
 
     def flush(self) -> list[str]:
-        """Return the last line, if it did not end."""
+        """Return the last line, even without a line feed."""
         return self.feed(b"\n")
 
 
-def _text(line: bytes, limit_bytes: int) -> str:
+def _clean_line(line: bytes, limit_bytes: int) -> str:
     text = line[:limit_bytes].decode("utf-8", "replace")
     text = _ESCAPES.sub("", text).rstrip()
     return f"{text} …" if len(line) > limit_bytes else text
 
 
 class LogRing:
-    """The newest lines of one attempt, and the first that names an error or exception."""
+    """The latest lines of one attempt, and the first that names an error or exception."""
 
     def __init__(self, limit: int = RING_LINES) -> None:
         self._lines: deque[str] = deque(maxlen=limit)
@@ -119,7 +118,7 @@ class LogRing:
         self.on_line: Callable[[str], object] | None = None
 
     def append(self, line: str) -> None:
-        """Add a line; the oldest goes when the ring is full."""
+        """Add a line, and drop the oldest if the ring is full."""
         self._lines.append(line)
         self.total += 1
         if self.first_error is None and _ERROR.search(line):
@@ -133,7 +132,7 @@ class LogRing:
 
 
 class Tailer:
-    """Fill a ring from a growing file, by looking at its size every `interval_s`."""
+    """Fills a ring from a growing file, whose size it polls every `interval_s`."""
 
     def __init__(
         self,
@@ -152,14 +151,14 @@ class Tailer:
         self._on_line = on_line
         self._splitter = LineSplitter()
         self._offset = 0
-        self._told = ""
+        self._reported = ""
 
     def newest(self) -> str:
-        """Return the newest line, also one that has not ended (a progress bar)."""
+        """Return the latest line, even if it has not ended (a progress bar)."""
         return self._splitter.partial or next(iter(self.ring.tail(1)), "")
 
     async def run(self) -> None:
-        """Read for ever; to be cancelled by its owner, who then calls `finish`."""
+        """Read until cancelled; the owner then calls `finish`."""
         while True:
             more = self.read()
             if self._offset > self._max_bytes:
@@ -167,34 +166,36 @@ class Tailer:
             await asyncio.sleep(0 if more else self.interval_s)
 
     def read(self) -> bool:
-        """Take what was appended, up to a limit; return whether there may be more."""
-        size = _size(self.path)
-        if size < self._offset:  # somebody truncated it
+        """Read the appended bytes up to a limit; return whether there may be more."""
+        size = _get_size(self.path)
+        if size < self._offset:  # the file was truncated
             self._offset = 0
-        if size - self._offset > _BACKLOG_BYTES:  # too much to be worth it: only the end
+        if size - self._offset > _BACKLOG_BYTES:  # too much to read: skip to the end
             self.read_bytes += size - _READ_BYTES - self._offset
             self._offset = size - _READ_BYTES
-        return self._take(self.path, size)
+        return self._read_up_to(self.path, size)
 
     def finish(self) -> None:
-        """Take all that is left, the last line also if it did not end."""
+        """Read the rest, including a last line without a line feed."""
         while self.read():
             pass
         for line in self._splitter.flush():
             self.ring.append(line)
 
-    def serving(self, interval_s: float) -> None:
-        """Look at the file less often from now on, and tell of no more lines."""
+    def slow_down(self, interval_s: float) -> None:
+        """Poll the file every `interval_s` from now on, and report no more lines."""
         self.interval_s = interval_s
         self._on_line = None
 
     def _rotate(self) -> None:
         copied = rotate(self.path)
-        while self._take(aside(self.path), copied):  # what came since the last read
+        while self._read_up_to(
+            get_rotated_path(self.path), copied
+        ):  # the bytes since the last read
             pass
         self._offset = 0
 
-    def _take(self, path: Path, end: int) -> bool:
+    def _read_up_to(self, path: Path, end: int) -> bool:
         wanted = min(end - self._offset, _READ_BYTES)
         if wanted <= 0:
             return False
@@ -206,17 +207,17 @@ class Tailer:
         for line in self._splitter.feed(data):
             self.ring.append(line)
         newest = self.newest()
-        if self._on_line is not None and newest and newest != self._told:
-            self._told = newest
+        if self._on_line is not None and newest and newest != self._reported:
+            self._reported = newest
             self._on_line(newest)
         return len(data) == _READ_BYTES
 
 
 def rotate(path: Path) -> int:
-    """Copy the log aside and truncate it in place; return how many bytes were copied.
+    """Copy the log and truncate it in place; return how many bytes were copied.
 
-    What is written between the last read and the truncation is lost: microseconds' worth. The copy
-    gets its name last, so that a reader who sees a new one knows that all before is in it.
+    Output between the last read and the truncation, in a few microseconds, is lost. The copy is
+    renamed last, so that a reader who sees a new copy knows that it is complete.
     """
     copied = 0
     copy = path.with_name(path.name + ".new")
@@ -224,11 +225,11 @@ def rotate(path: Path) -> int:
         while data := source.read(_READ_BYTES):
             copied += target.write(data)
         os.truncate(path, 0)
-    copy.replace(aside(path))
+    copy.replace(get_rotated_path(path))
     return copied
 
 
-def _size(path: Path) -> int:
+def _get_size(path: Path) -> int:
     try:
         return path.stat().st_size
     except FileNotFoundError:

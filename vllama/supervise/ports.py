@@ -1,15 +1,15 @@
-"""A free loopback port that nobody else is given before the child has it.
+"""A free loopback port that stays reserved until the child uses it.
 
-Asking for a free port, closing it and passing the number on is a race: the kernel may hand the
-same number to somebody else meanwhile. So the port stays bound here until the child is ready:
+To bind a free port, close it and pass its number on is a race, because the kernel may give the same
+number to another program meanwhile. Therefore the port stays bound here until the child is ready:
 
-* On Linux two sockets that both set SO_REUSEADDR (or both SO_REUSEPORT, same user) may be bound to
+* On Linux, two sockets that both set SO_REUSEADDR (or both SO_REUSEPORT, same user) may be bound to
   one port as long as at most one listens. Ours never listens, so the child can bind and listen,
-  and all connections are the child's. The kernel gives a bound port to no `bind(0)` or `connect`.
-  uvicorn, asyncio and http.server set SO_REUSEADDR, cpp-httplib (llama-server) SO_REUSEPORT.
-* Elsewhere (macOS) the second bind is refused. That is found by trying it once; then the port is
-  released right before the spawn, and a lost race is an early exit whose `Diagnosis.retryable`
-  leads to another start with another port.
+  and gets all connections. The kernel gives a bound port to no `bind(0)` or `connect`. uvicorn,
+  asyncio and http.server set SO_REUSEADDR, cpp-httplib (llama-server) sets SO_REUSEPORT.
+* Elsewhere (macOS) the second bind fails. `PortReservation` tries it once; if it fails, the port is
+  released just before the spawn. Should another program take the port in between, the engine exits,
+  and its `Diagnosis.retryable` leads to another start with another port.
 
 Knows no process.
 """
@@ -23,7 +23,7 @@ from typing import Self
 from vllama.errors import EngineStartFailed
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def _bind(host: str, port: int) -> socket.socket:
     sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -34,10 +34,10 @@ def _bound(host: str, port: int) -> socket.socket:
     return sock
 
 
-def _shareable(host: str, port: int) -> bool:
-    """Try whether a second socket may bind to and listen on the port."""
+def _is_shareable(host: str, port: int) -> bool:
+    """Return whether a second socket can bind to the port and listen on it."""
     try:
-        with _bound(host, port) as second:
+        with _bind(host, port) as second:
             second.listen(1)
     except OSError:
         return False
@@ -45,25 +45,25 @@ def _shareable(host: str, port: int) -> bool:
 
 
 class PortReservation:
-    """A port that is ours from construction until `release`; a context manager.
+    """A port that is reserved from construction until `release`; a context manager.
 
-    `shareable` tells whether a child can bind it while it is held.
+    `shareable`: a child can bind it while it is reserved.
     """
 
     def __init__(self, host: str = "127.0.0.1") -> None:
         try:
-            self._socket: socket.socket | None = _bound(host, 0)
+            self._socket: socket.socket | None = _bind(host, 0)
         except OSError as error:
             raise EngineStartFailed(
-                f"no port of {host} can be had: {error.strerror}",
-                hint="wait until other programs close connections, or see which hold them: ss -tan",
+                f"no free port on {host}: {error.strerror}",
+                hint="wait until other programs close connections; list them with ss -tan",
             ) from error
         if hasattr(socket, "SO_REUSEPORT"):
-            # After the bind, so that the kernel chose a port that no such socket had already.
+            # only after the bind, so that the kernel has chosen a port that no other socket has
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         self.host = host
         self.port: int = self._socket.getsockname()[1]
-        self.shareable = _shareable(host, self.port)
+        self.shareable = _is_shareable(host, self.port)
 
     @property
     def held(self) -> bool:
@@ -71,12 +71,12 @@ class PortReservation:
         return self._socket is not None
 
     def before_spawn(self, *, hold: bool = True) -> None:
-        """Let go of the port if the child could not bind it otherwise (or `hold` is False)."""
+        """Release the port if the child could not bind it otherwise, or if `hold` is False."""
         if not (hold and self.shareable):
             self.release()
 
     def release(self) -> None:
-        """Let go of the port, whoever listens there now; may be called twice."""
+        """Release the port; may be called twice."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None

@@ -1,6 +1,6 @@
-"""Is it ready? One HTTP GET by bare streams, and the loop that polls until ready or stalled.
+"""Readiness probes: a minimal HTTP client, and a loop that polls until ready or stalled.
 
-Knows no process: what ends the wait early comes in as futures, progress as a function.
+Knows no process: futures interrupt the wait, and a function reports progress.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ async def http_status(
     api_key: str | None = None,
     post: bytes | None = None,
 ) -> int | None:
-    """GET `path` (or POST it `post`, JSON) and return the status.
+    """GET `path`, or POST the JSON `post` to it, and return the status.
 
-    None for no answer, a late one, or one that is not HTTP.
+    None if the answer is missing, late, or not HTTP.
     """
-    request = _request(endpoint, path, api_key, post)
+    request = _make_request(endpoint, path, api_key, post)
     try:
         async with asyncio.timeout(timeout_s):
             return await _exchange(endpoint, request)
@@ -47,35 +47,35 @@ async def http_status(
         return None  # TimeoutError is an OSError, IncompleteReadError an EOFError
 
 
-async def trouble(endpoint: Endpoint, path: str, *, timeout_s: float) -> str:
-    """GET `path`, with the endpoint's key, and return why it cannot serve; "" if it can.
+async def find_trouble(endpoint: Endpoint, path: str, *, timeout_s: float) -> str:
+    """GET `path` with the endpoint's key; return why the endpoint cannot serve, "" if it can.
 
-    One that has too much to do (429) can.
+    A busy endpoint (429) can serve.
     """
-    request = _request(endpoint, path, endpoint.api_key, None)
+    request = _make_request(endpoint, path, endpoint.api_key, None)
     try:
         async with asyncio.timeout(timeout_s):
             status = await _exchange(endpoint, request)
     except TimeoutError:
         return f"no answer within {timeout_s:g} s"
     except OSError as error:
-        return _in_words(error)
+        return _explain(error)
     except (EOFError, ValueError, asyncio.LimitOverrunError):
-        return "what answers there is no HTTP server"
+        return "its answer is not HTTP"
     if status in (401, 403):
         return f"it refuses the key (HTTP {status})"
     return "" if status < 400 or status == 429 else f"it answers {path} with HTTP {status}"
 
 
-def _in_words(error: OSError) -> str:
-    """Return what the system says; asyncio's own text is "Connect call failed" for any number."""
-    foreign = isinstance(error, socket.gaierror | ssl.SSLError)  # which have numbers of their own
+def _explain(error: OSError) -> str:
+    """Return the system's text; asyncio's own is "Connect call failed" for every number."""
+    foreign = isinstance(error, socket.gaierror | ssl.SSLError)  # not numbers of the system
     if error.errno and not foreign:
         return os.strerror(error.errno)
     return error.strerror or str(error)
 
 
-def _request(endpoint: Endpoint, path: str, api_key: str | None, post: bytes | None) -> bytes:
+def _make_request(endpoint: Endpoint, path: str, api_key: str | None, post: bytes | None) -> bytes:
     method = "GET" if post is None else "POST"
     head = f"{method} {endpoint.prefix}{path} HTTP/1.1\r\n"
     head += f"Host: {endpoint.host}:{endpoint.port}\r\n"
@@ -97,8 +97,8 @@ async def _exchange(endpoint: Endpoint, request: bytes) -> int:
         version, code, *_ = head.split(None, 2)
         if not version.startswith("http/1.") or not 100 <= int(code) <= 599:
             raise ValueError(head)
-        _, found, after = head.partition("\r\ncontent-length:")
-        if found:  # read it, lest the server logs a reset
+        _, has_length, after = head.partition("\r\ncontent-length:")
+        if has_length:  # read the body, or the server would log a reset
             length = int(after.split("\r\n", 1)[0])
             await reader.readexactly(min(length, _BODY_LIMIT_BYTES))
         return int(code)
@@ -107,7 +107,7 @@ async def _exchange(endpoint: Endpoint, request: bytes) -> int:
 
 
 async def check(spec: LaunchSpec) -> bool:
-    """Probe once: ready by its status, ours by its key, able to work, as far as that is asked."""
+    """Probe once: the status, and if the spec asks for it, the key and the first work."""
     probe, key = spec.probe, spec.endpoint.api_key
     status = await http_status(spec.endpoint, probe.path, timeout_s=probe.timeout_s)
     if status not in probe.ready_statuses:
@@ -134,11 +134,11 @@ async def wait_ready(
     progress: Callable[[], object],
     interrupts: Collection[asyncio.Future[Any]] = (),
 ) -> Readiness:
-    """Poll until ready, stalled, or one of `interrupts` (child's exit, a stop) is done.
+    """Poll until ready, stalled, or one of `interrupts` (the child's exit, a stop) is done.
 
-    The deadline is a stall timeout: it starts anew whenever the value of `progress()` (or of
-    `spec.progress`) changed. An interrupt wins over an answer: after the child's exit it could
-    only be a stranger's.
+    The deadline is a stall timeout: it restarts whenever the value of `progress()` or of
+    `spec.progress` changes. An interrupt takes precedence over a successful probe, because after
+    the child's exit another program must have answered.
     """
     polling = asyncio.ensure_future(_poll(spec, clock, progress))
     try:
@@ -152,16 +152,16 @@ async def wait_ready(
 
 
 async def _poll(spec: LaunchSpec, clock: Clock, progress: Callable[[], object]) -> Readiness:
-    def mark() -> tuple[object, object]:
+    def read_mark() -> tuple[object, object]:
         return progress(), spec.progress() if spec.progress is not None else None
 
-    seen, seen_at = mark(), clock.monotonic()
+    mark, changed_s = read_mark(), clock.monotonic()
     while True:
         if await check(spec):
             return Readiness.READY
-        now_mark, now = mark(), clock.monotonic()
-        if now_mark != seen:
-            seen, seen_at = now_mark, now
-        elif spec.stall_timeout_s is not None and now - seen_at >= spec.stall_timeout_s:
+        new_mark, now_s = read_mark(), clock.monotonic()
+        if new_mark != mark:
+            mark, changed_s = new_mark, now_s
+        elif spec.stall_timeout_s is not None and now_s - changed_s >= spec.stall_timeout_s:
             return Readiness.STALLED
         await asyncio.sleep(spec.probe.interval_s)

@@ -1,9 +1,9 @@
-"""One child tree: started through the guard, awaited, ended completely.
+"""One child tree: started through the guard, awaited, and ended completely.
 
-Knows no readiness, restart or record of what happened: that is `trial` and `supervisor`.
-`subprocess.Popen` is used, not the event loop's subprocess: asyncio's `wait()` returns only when
-every grandchild has closed the output (CPython 3.11), uvloop's blocks the loop while it spawns.
-One daemon thread per child spawns it, reads what the guard says and waits for the guard.
+Readiness, restarts and history are in `attempt_run` and `supervisor`. This module uses
+`subprocess.Popen` and not the event loop's subprocess: asyncio's `wait()` returns only when every
+grandchild has closed the output (CPython 3.11), and uvloop's blocks the loop while it spawns.
+One daemon thread per child spawns it, reads the guard's status lines and waits for the guard.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _TICK_S = 0.05
 
 
 class Child:
-    """A running tree: guard, engine and all below. Made by `spawn`.
+    """A running tree: the guard, the engine and its descendants. Created by `spawn`.
 
     `exited` is done, with the code as from `subprocess`, as soon as the engine itself has ended;
-    `gone` when the guard has cleared up what the engine left behind and has ended too.
+    `gone` when the guard has ended the rest of the tree, and has ended too.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -45,8 +45,8 @@ class Child:
         self._spawned: asyncio.Future[None] = loop.create_future()
         self._guard_ended = threading.Event()
         self._known: set[psutil.Process] = set()
-        self._shared: set[str] = set()  # of those that were signalled, see `shim.shared_memory`
-        self._known_lock = threading.Lock()  # threads take snapshots too; held for microseconds
+        self._shared: set[str] = set()  # shared memory of the processes that were signalled
+        self._known_lock = threading.Lock()  # several threads take snapshots; held for microseconds
 
     @classmethod
     async def spawn(
@@ -61,9 +61,9 @@ class Child:
     ) -> Child:
         """Start `argv` with exactly `env`, its output appended to `log_path`.
 
-        Returns once it was executed. `grace` is what the guard gives the tree if this process dies,
-        or if the engine leaves somebody behind. `scratch` is a folder to remove after its end.
-        Raises `EngineStartFailed` if it cannot be run.
+        Returns once it has been executed. `grace` is the time that the guard gives the tree if this
+        process dies, or if the engine leaves descendants behind. `scratch` is a folder to remove
+        after the end of the tree. Raises EngineStartFailed if it cannot be executed.
         """
         child = cls(asyncio.get_running_loop())
         command = Command(
@@ -79,7 +79,7 @@ class Child:
         try:
             await asyncio.shield(child._spawned)
         except EngineStartFailed:
-            await finish(child._until_gone())
+            await finish(child._wait_until_gone())
             raise
         except asyncio.CancelledError:
             await finish(child._abandon())
@@ -95,49 +95,49 @@ class Child:
         await in_thread("child-term", self._terminate)
 
     async def kill_tree(self, limit_s: float) -> tuple[int, ...]:
-        """SIGKILL everything until nobody is left; return the pids that survived `limit_s`.
+        """SIGKILL the whole tree; return the pids that have survived `limit_s`.
 
-        1. Remember the descendants, before the first signal.
-        2. The group of the engine, then all descendants known; the guard does the same to all
-           that it inherits. Again every 50 ms until the guard says by its end that nobody is left.
-        3. Past the limit the guard is killed as well.
-        4. Verify: whoever was remembered, or is in the engine's session, is killed or reported.
-           Then remove the shared memory that the killed could not remove.
+        1. Remember the descendants before the first signal, since orphans cannot be found later.
+        2. Kill the group of the engine, then all known descendants; the guard does the same to all
+           that it inherits. Repeat every 50 ms until the guard ends, which means that none is left.
+        3. After the limit, kill the guard too.
+        4. Verify: kill or report every process that was remembered or is in the engine's session.
+           Then remove the shared memory that killed processes could not remove.
 
-        Also the verification after an end that was not asked for: then steps 1 to 3 do nothing.
+        After an unexpected end of the tree, steps 1 to 3 do nothing, and step 4 verifies the end.
         """
         return await in_thread("child-kill", partial(self._kill_tree, limit_s))
 
     def remember(self) -> tuple[psutil.Process, ...]:
-        """Take a snapshot of the tree below the guard and return all that is known of it."""
-        below = self._below()
+        """Add a snapshot of the tree to the known processes; return those that are alive."""
+        below = self._list_below()
         with self._known_lock:
             old = self._known.difference(below)
-            self._known = {*below, *(proc for proc in old if tree.alive(proc))}
+            self._known = {*below, *(proc for proc in old if tree.is_alive(proc))}
             return tuple(self._known)
 
     def measure_footprint(self) -> tree.Footprint:
-        """Measure engine and descendants; blocks for milliseconds."""
+        """Measure the memory of engine and descendants; blocks for milliseconds."""
         return tree.measure_footprint(self.remember(), self.pid)
 
     def measure_activity(self) -> tree.Activity:
-        """Return what engine and descendants have done so far; blocks for milliseconds."""
+        """Return the CPU time and reads of engine and descendants; blocks for milliseconds."""
         return tree.measure_activity(self.remember())
 
     # --- in the loop ---------------------------------------------------------------------
 
-    async def _until_gone(self) -> None:
+    async def _wait_until_gone(self) -> None:
         await asyncio.shield(self.gone)
 
     async def _abandon(self) -> None:
-        """Clear up after a cancelled `spawn`: wait until it is there or failed, then kill."""
+        """Clean up after a cancelled `spawn`: wait until it has succeeded or failed, then kill."""
         try:
             await self._spawned
         except EngineStartFailed:
             pass
         else:
             await self.kill_tree(_SPAWN_LIMIT_S)
-        await self._until_gone()
+        await self._wait_until_gone()
 
     def _on_spawned(self, failure: str | None) -> None:
         if failure is None:
@@ -151,7 +151,7 @@ class Child:
             self.exited.set_result(code)
 
     def _on_gone(self, code: int) -> None:
-        self._on_exited(code)  # the guard was killed before it could say anything
+        self._on_exited(code)  # in case the guard was killed before it reported the exit
         if not self._spawned.done():
             self._on_spawned("its guard could not be started")
         self.gone.set_result(None)
@@ -159,7 +159,7 @@ class Child:
     # --- in the child's thread -------------------------------------------------------------
 
     def _attend(self, command: Command) -> None:
-        """Spawn, read what the guard says, wait for it; tell the loop each time."""
+        """Spawn, read the guard's status lines, wait for the guard; post each event to the loop."""
         code = shim.EXEC_FAILED
         try:
             with Guard(command) as guard:
@@ -177,21 +177,21 @@ class Child:
 
     # --- in threads of their own -------------------------------------------------------------
 
-    def _below(self) -> list[psutil.Process]:
-        guard = None if self._guard_ended.is_set() else tree.process(self.guard_pid)
+    def _list_below(self) -> list[psutil.Process]:
+        guard = None if self._guard_ended.is_set() else tree.find_process(self.guard_pid)
         return tree.list_below(guard) if guard is not None else []
 
     def _terminate(self) -> None:
         if not self.exited.done():
             known = self.remember()
-            self._shared |= shim.shared_memory(proc.pid for proc in known)
+            self._shared |= shim.list_shared_memory(proc.pid for proc in known)
             tree.signal_tree(self.pid, known, signal.SIGTERM)
 
     def _kill_tree(self, limit_s: float) -> tuple[int, ...]:
         deadline = time.monotonic() + limit_s
         while not self._guard_ended.is_set():
             known = self.remember()  # 1
-            self._shared |= shim.shared_memory(proc.pid for proc in known)
+            self._shared |= shim.list_shared_memory(proc.pid for proc in known)
             if not self.exited.done():
                 tree.signal_tree(self.pid, known, signal.SIGKILL)  # 2
             late = time.monotonic() > deadline
@@ -201,7 +201,7 @@ class Child:
                 break
         while True:
             members = {*self.remember(), *tree.list_session(self.pid)}
-            left = [proc for proc in members if tree.alive(proc)]  # 4
+            left = [proc for proc in members if tree.is_alive(proc)]  # 4
             if not left or time.monotonic() > deadline + 1.0:
                 shim.remove_shared_memory(self._shared)
                 return tuple(proc.pid for proc in left)

@@ -1,23 +1,23 @@
-"""The guard: a tiny program between supervisor and engine, so that no engine outlives either.
+"""The guard: a small program between supervisor and engine, so that no engine outlives either.
 
-Started as ``python -I -S shim.py --status-fd N --grace S [--second-term S] [--scratch DIR] --
-argv…`` with the read end of a pipe as stdin; the supervisor holds the write end and never writes.
-The supervisor's death, SIGKILL included, is the end of that pipe. Uses the standard library only,
-is a program of its own, and knows nothing of what it guards.
+It is started as ``python -I -S shim.py --status-fd N --grace S [--second-term S] [--scratch DIR]
+-- argv…`` with the read end of a pipe as stdin. The supervisor holds the write end and never
+writes. When the supervisor dies, even by SIGKILL, the pipe closes. The guard is a separate program
+that uses only the standard library and knows nothing about the engine.
 
-The engine's environment comes encoded in one variable, so that neither the guard's Python is
-disturbed by it (LD_PRELOAD, PYTHONPATH) nor it by the guard's Python (PEP 538 sets LC_CTYPE).
+The engine's environment is passed encoded in one variable. Thus it does not affect the guard's
+Python (LD_PRELOAD, PYTHONPATH), nor the guard's Python the environment (PEP 538 sets LC_CTYPE).
 
-1. Become child subreaper (Linux): orphans of the engine are inherited by the guard.
-2. Fork the engine into a session of its own; PDEATHSIG ends it if the guard is SIGKILLed.
-3. Tell the supervisor: ``pid N`` on the status fd, or ``error TEXT`` and exit code 127.
-4. Wait for signals and for stdin. When the engine ends say ``exit CODE`` on the status fd.
-5. The end of stdin, SIGTERM, SIGINT, SIGHUP or the engine's end: SIGTERM to its group and to every
-   descendant, again after the second-term time (default: half of the grace), SIGKILL after the
-   grace (at once on SIGUSR1), repeated every 50 ms until nobody is left.
-6. Remove what the tree left behind: the scratch folder, and shared memory that a killed process
-   could not remove itself (engines of several processes leave hundreds of megabytes in /dev/shm).
-7. Exit as the engine did: same code, or death by the same signal.
+1. Become child subreaper (Linux), so that the guard inherits orphans of the engine.
+2. Fork the engine into its own session; PDEATHSIG ends it if the guard is SIGKILLed.
+3. Report ``pid N`` to the supervisor on the status fd, or ``error TEXT`` and exit with 127.
+4. Wait for signals and for stdin. When the engine ends, report ``exit CODE`` on the status fd.
+5. After the end of stdin, SIGTERM, SIGINT, SIGHUP or the engine's end, send SIGTERM to its group
+   and every descendant, again after the second-term time (default: half of the grace), and SIGKILL
+   after the grace (at once on SIGUSR1), repeated every 50 ms until no process is left.
+6. Remove the leftovers of the tree: the scratch folder, and shared memory that a killed process
+   could not remove (engines with several processes leave hundreds of megabytes in /dev/shm).
+7. Exit as the engine did: with the same code, or by the same signal.
 """
 
 import binascii
@@ -37,7 +37,7 @@ TICK_S = 0.05
 STDIN = 0
 
 
-# --- what differs between platforms ---------------------------------------------------------
+# --- differences between platforms ----------------------------------------------------------
 
 LINUX = sys.platform.startswith("linux")
 _PR_SET_PDEATHSIG = 1
@@ -45,7 +45,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def prctl(option: int, value: int) -> bool:
-    """Call Linux's prctl; elsewhere there is none and False is returned."""
+    """Call prctl; return whether it succeeded, which it does only on Linux."""
     if not LINUX:
         return False
     try:
@@ -56,8 +56,8 @@ def prctl(option: int, value: int) -> bool:
         return False
 
 
-def process_table() -> list[tuple[int, int, int]]:
-    """Return (pid, parent, group) of every process but zombies: Linux by /proc, else by ps."""
+def list_processes() -> list[tuple[int, int, int]]:
+    """Return (pid, parent, group) of every process except zombies, from /proc on Linux or ps."""
     table: list[tuple[int, int, int]] = []
     if LINUX:
         for name in filter(str.isdigit, os.listdir("/proc")):
@@ -80,9 +80,9 @@ def process_table() -> list[tuple[int, int, int]]:
     return table
 
 
-def shared_memory(pids: "Iterable[int]") -> set[str]:
-    """Return the files in /dev/shm that the processes have mapped; none but on Linux."""
-    found: set[str] = set()
+def list_shared_memory(pids: "Iterable[int]") -> set[str]:
+    """Return the files in /dev/shm that the processes have mapped (Linux)."""
+    files: set[str] = set()
     for pid in pids:
         try:
             with open(f"/proc/{pid}/maps", "rb") as file:
@@ -90,15 +90,15 @@ def shared_memory(pids: "Iterable[int]") -> set[str]:
         except OSError:
             continue
         names = (os.fsdecode(line.rstrip(b"\n").split(None, 5)[5]) for line in lines)
-        found.update(name for name in names if not name.endswith(" (deleted)"))
-    return found
+        files.update(name for name in names if not name.endswith(" (deleted)"))
+    return files
 
 
 def remove_shared_memory(paths: set[str]) -> None:
-    """Remove those of the files that nobody has mapped any more."""
+    """Remove the files that no process has mapped any more."""
     if not paths:
         return
-    for path in paths - shared_memory(map(int, filter(str.isdigit, os.listdir("/proc")))):
+    for path in paths - list_shared_memory(map(int, filter(str.isdigit, os.listdir("/proc")))):
         try:
             os.unlink(path)
         except OSError:
@@ -106,7 +106,7 @@ def remove_shared_memory(paths: set[str]) -> None:
 
 
 def remove_folder(folder: str) -> None:
-    """Remove a folder and all in it, as far as that is possible; links are not followed."""
+    """Remove a folder with its contents, as far as possible; links are not followed."""
     for here, folders, files in os.walk(folder, topdown=False):
         for name in files + [n for n in folders if os.path.islink(os.path.join(here, n))]:
             try:
@@ -122,8 +122,8 @@ def remove_folder(folder: str) -> None:
 # --------------------------------------------------------------------------------------------
 
 
-def descendants(table: list[tuple[int, int, int]]) -> set[tuple[int, int]]:
-    """Return (pid, group) of everything below this process."""
+def find_descendants(table: list[tuple[int, int, int]]) -> set[tuple[int, int]]:
+    """Return (pid, group) of all descendants of this process."""
     children: dict[int, list[tuple[int, int]]] = {}
     for pid, parent, group in table:
         children.setdefault(parent, []).append((pid, group))
@@ -137,7 +137,7 @@ def descendants(table: list[tuple[int, int, int]]) -> set[tuple[int, int]]:
 
 
 def send(pid: int, number: int) -> None:
-    """Signal a process (or a group, as -pid) that may have gone already."""
+    """Signal a process, or a group as -pid, unless it has ended."""
     try:
         os.kill(pid, number)
     except (ProcessLookupError, PermissionError):
@@ -145,7 +145,7 @@ def send(pid: int, number: int) -> None:
 
 
 def start(argv: list[str], env: dict[bytes, bytes]) -> int:
-    """Fork and exec the engine; return its pid, raise OSError if it cannot be executed."""
+    """Fork and exec the engine; return its pid. Raises OSError if it cannot be executed."""
     guard = os.getpid()
     error_r, error_w = os.pipe()
     pid = os.fork()
@@ -187,7 +187,7 @@ class Guard:
         term_s: float,
     ) -> None:
         self.subreaper = subreaper
-        self.known: set[tuple[int, int]] = set()  # as found before an orphan's parent ended
+        self.known: set[tuple[int, int]] = set()  # including orphans that cannot be found again
         self.shared: set[str] = set()
         self.engine = engine
         self.status_fd = status_fd
@@ -203,9 +203,9 @@ class Guard:
     def run(self) -> int:
         """Return the engine's code (negative: signal) when its whole tree is gone."""
         while True:
-            nobody_left = self.reap()
+            all_ended = self.reap()
             if self.code is not None:
-                if nobody_left:
+                if all_ended:
                     return self.code
                 self.end()
             if self.ending_since is not None:
@@ -213,7 +213,7 @@ class Guard:
             self.wait()
 
     def reap(self) -> bool:
-        """Collect who ended, tell of the engine's end; return whether nobody is left."""
+        """Reap ended children and report the engine's end; return whether all have ended."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -223,22 +223,22 @@ class Guard:
                 return False
             if pid == self.engine:
                 self.code = os.waitstatus_to_exitcode(status)
-                say(self.status_fd, f"exit {self.code}")
+                report(self.status_fd, f"exit {self.code}")
         if self.subreaper:
             return True
         try:
-            os.killpg(self.engine, 0)  # orphans are not ours to wait for
+            os.killpg(self.engine, 0)  # without a subreaper, orphans cannot be waited for
         except OSError:
-            return not self.known.intersection((p, g) for p, _, g in process_table())
+            return not self.known.intersection((p, g) for p, _, g in list_processes())
         return False
 
     def end(self) -> None:
-        """Begin to end the tree."""
+        """Start to end the tree."""
         if self.ending_since is None:
             self.ending_since = time.monotonic()
 
     def signal_tree(self, elapsed_s: float) -> None:
-        """Send what is due: the group first, then every descendant outside of it."""
+        """Send the signal that is due to the group, then to every descendant outside of it."""
         if self.kill or elapsed_s >= self.grace_s:
             number = signal.SIGKILL
         elif self.terms == 0 or (self.terms == 1 and elapsed_s >= self.term_s):
@@ -246,10 +246,10 @@ class Guard:
             self.terms += 1
         else:
             return
-        table = process_table()
-        self.known = descendants(table) | self.known.intersection((p, g) for p, _, g in table)
-        # before each signal: who ends without clearing up may be gone by the next
-        self.shared |= shared_memory(pid for pid, _ in self.known)
+        table = list_processes()
+        self.known = find_descendants(table) | self.known.intersection((p, g) for p, _, g in table)
+        # before each signal, because a process that is killed by it cannot be examined later
+        self.shared |= list_shared_memory(pid for pid, _ in self.known)
         send(-self.engine, number)
         for pid, group in self.known:
             if group != self.engine:
@@ -271,15 +271,15 @@ class Guard:
                 self.kill = True
 
 
-def say(status_fd: int, line: str) -> None:
-    """Tell the supervisor, if it still lives."""
+def report(status_fd: int, line: str) -> None:
+    """Send a status line to the supervisor, if it is still alive."""
     try:
         os.write(status_fd, (line + "\n").encode("utf-8", "replace"))
     except OSError:
         pass
 
 
-def leave(code: int) -> None:
+def exit_like(code: int) -> None:
     """Exit as the engine did."""
     if code < 0:
         import resource
@@ -293,7 +293,7 @@ def leave(code: int) -> None:
 
 
 def main(args: list[str]) -> None:
-    """Run the program; `args` are the command line's without its own name."""
+    """Run the guard with the arguments of the command line."""
     split = args.index("--")
     options = dict(zip(args[:split:2], args[1:split:2], strict=True))
     argv = args[split + 1 :]
@@ -314,9 +314,9 @@ def main(args: list[str]) -> None:
     try:
         engine = start(argv, env)
     except OSError as error:
-        say(status_fd, f"error '{argv[0]}' cannot be run: {error.strerror}")
+        report(status_fd, f"error '{argv[0]}' cannot be run: {error.strerror}")
         os._exit(EXEC_FAILED)
-    say(status_fd, f"pid {engine}")
+    report(status_fd, f"pid {engine}")
     guard = Guard(
         engine=engine,
         subreaper=subreaper,
@@ -329,7 +329,7 @@ def main(args: list[str]) -> None:
     remove_shared_memory(guard.shared)
     if scratch := options.get("--scratch"):
         remove_folder(scratch)
-    leave(code)
+    exit_like(code)
 
 
 if __name__ == "__main__":

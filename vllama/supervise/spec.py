@@ -1,6 +1,6 @@
-"""All that supervision needs to know of a process: values only.
+"""The description of a process to supervise: values only.
 
-Knows no model, engine or dialect: it could describe any server.
+Knows no model, engine or dialect; it could describe any server.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class State(StrEnum):
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a process listens, and the key it wants as a bearer token (None: none).
+    """The address of a process, and the key that it requires as a bearer token, if any.
 
-    `prefix` stands before every path; only servers that we did not start have one.
-    `keeps_connections` False: it closes a connection after an answer, whatever it promised.
+    `prefix` precedes every path; only external servers have one. `keeps_connections` False: the
+    server closes the connection after an answer, even if it promised to keep it alive.
     """
 
     scheme: str = "http"
@@ -57,9 +57,9 @@ class Work:
 class HttpProbe:
     """Ready when GET `path` answers with one of `ready_statuses`.
 
-    If `verify_path` is set, one more GET there with the key must answer 200: it proves that
-    the answering process is ours and not a stranger on the same port. `first_work` is for a server
-    that listens before it can work: what it has to do once; it has `stall_timeout_s` for that.
+    If `verify_path` is set, another GET there with the key must answer 200. That proves that our
+    process answers, and not another program on the same port. `first_work` is for a server that
+    listens before it can work: a request that it has to answer first, within `stall_timeout_s`.
     """
 
     path: str
@@ -72,7 +72,7 @@ class HttpProbe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grace:
-    """How to stop: TERM, after `term_s` TERM again, after `second_term_s` more KILL the tree."""
+    """How to stop: TERM, TERM again after `term_s`, KILL the tree after another `second_term_s`."""
 
     term_s: float = 1.0
     second_term_s: float = 2.0
@@ -81,12 +81,12 @@ class Grace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartPolicy:
-    """When and how often to restart after an unasked exit while serving.
+    """When and how often to restart after an unexpected exit while serving.
 
-    `delays_s[n]` is waited before restart n+1; after the last one the process is `failed`.
-    A process that was ready for longer than it took to start, and for `healthy_after_s` at
-    least, has its count reset. `start_retries` is how often a start is tried again when the
-    diagnosis says that trying again can help (a taken port).
+    `delays_s[n]` is the pause before restart n+1; after the last restart the process is `failed`.
+    The count is reset if a process was ready for longer than it took to start, and for at least
+    `healthy_after_s`. `start_retries` is how often a failed start is retried if its diagnosis says
+    that this can help (a taken port).
     """
 
     delays_s: tuple[float, ...] = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
@@ -96,7 +96,7 @@ class RestartPolicy:
 
 
 class Fault(StrEnum):
-    """Kinds of causes that a start in another way may avoid."""
+    """The kinds of causes that another plan may avoid."""
 
     MEMORY = "memory"
     ARCHITECTURE = "architecture"
@@ -107,9 +107,9 @@ class Fault(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """Why a process ended, for the user; `retryable`: the same start may go well another time.
+    """Why a process ended, for the user; `retryable`: the same start may succeed the next time.
 
-    `fault` is its kind, None where nothing is known that would help.
+    `fault` is the kind of the cause, None if no other plan would help.
     """
 
     cause: str
@@ -120,11 +120,11 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exit:
-    """How one attempt ended: `code` as from `subprocess` (negative: signal), None: never ended.
+    """How one attempt ended: `code` as from `subprocess` (negative: signal), None: still running.
 
-    `stalled` tells that we ended it because it made no progress. `output` are its last lines,
-    `first_error` the first line of all that names an error or exception. `oom`: whether the kernel
-    has killed anything for want of memory while it ran; None: unknown.
+    `stalled`: it was ended because it made no progress. `output` are its last lines, `first_error`
+    the first of all lines that names an error or exception. `oom`: whether the kernel killed any
+    process for lack of memory meanwhile; None if unknown.
     """
 
     code: int | None
@@ -135,8 +135,8 @@ class Exit:
     oom: bool | None = None
 
 
-def plain_diagnosis(exit_: Exit) -> Diagnosis:
-    """Diagnose without any knowledge of the program: exit code and last line."""
+def diagnose_plainly(exit_: Exit) -> Diagnosis:
+    """Diagnose by exit code and last line, without any knowledge of the program."""
     last = next((line for line in reversed(exit_.output) if line.strip()), "no output")
     if exit_.stalled:
         return Diagnosis(cause=f"made no progress while starting (last line: {last.strip()})")
@@ -149,16 +149,20 @@ def plain_diagnosis(exit_: Exit) -> Diagnosis:
 class LaunchSpec:
     """One start of one process.
 
-    `env` is the child's whole environment. `stall_timeout_s` ends a start during which the log
-    did not grow for that long; None waits for ever. `diagnose` turns an exit into a cause.
-    `progress` returns a value whose change counts as progress as well (bytes fetched, say).
-    `hopeless` is a regular expression: after a line of output that matches it the process will
-    never be ready, although it may go on (it is then ended and diagnosed like an exit).
-    `fatal` is one as well: after such a line a process that serves has failed for good, though it
-    may go on, and is restarted as after a crash.
+    `env` is the child's whole environment. `diagnose` turns an exit into a cause.
+
+    `stall_timeout_s` ends a start whose log has not grown for that long; None waits for ever.
+    `progress` returns a value whose change counts as progress too, such as the number of
+    downloaded bytes.
+
+    `hopeless` and `fatal` are regular expressions for lines of output after which a process is of
+    no use although it may keep running. After a `hopeless` line it will never be ready; it is ended
+    and diagnosed as after an exit. After a `fatal` line while serving, it is restarted as after a
+    crash.
+
     `hold_port` False is for a server that binds without SO_REUSEADDR (see `ports`).
-    `scratch_variables` are set to a folder of its own for what it leaves behind (sockets, temporary
-    files), which is removed with it; its path is short enough for a socket in it.
+    `scratch_variables` are set to a folder for its sockets and temporary files, which is removed
+    after its end. The path of the folder is short enough for a socket in it.
     """
 
     name: str
@@ -169,7 +173,7 @@ class LaunchSpec:
     cwd: Path | None = None
     grace: Grace = field(default_factory=Grace)
     stall_timeout_s: float | None = 300.0
-    diagnose: Callable[[Exit], Diagnosis] = plain_diagnosis
+    diagnose: Callable[[Exit], Diagnosis] = diagnose_plainly
     progress: Callable[[], object] | None = None
     hopeless: str | None = None
     fatal: str | None = None
@@ -179,9 +183,9 @@ class LaunchSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """The record of one start; `ended_s` and the rest are None while it runs.
+    """The record of one start; `ended_s` and later fields are None while it runs.
 
-    Times are Unix seconds. `log_path` is where its output lies.
+    Times are Unix seconds. `log_path` is the log with its output.
     """
 
     number: int

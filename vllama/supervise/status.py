@@ -1,4 +1,4 @@
-"""What can be read and awaited of a supervised process; its owner (`supervisor`) changes it."""
+"""The status of a supervised process; only its owner (`supervisor`) sets it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Self
 
 from vllama.clock import Clock
 from vllama.errors import Busy, CoolingDown, EngineCrashed, EngineStartFailed
-from vllama.supervise.attempt_run import Trial
+from vllama.supervise.attempt_run import AttemptRun
 from vllama.supervise.history import History
 from vllama.supervise.logs import LogRing
 from vllama.supervise.probe import http_status
@@ -19,7 +19,7 @@ PATIENCE_S = 2.5
 
 
 class Status:
-    """State, endpoint and history of one child tree, and the waits for them to change."""
+    """The state, endpoint and history of one child tree, and waiting for changes."""
 
     def __init__(self, name: str, clock: Clock) -> None:
         self.name = name
@@ -30,7 +30,7 @@ class Status:
         self._begun = False
         self._over = asyncio.Event()
         self._stop_wanted = False
-        self._trial: Trial | None = None
+        self._run: AttemptRun | None = None
         self._endpoint: Endpoint | None = None
         self._logs = LogRing()
         self._history = History(clock)
@@ -38,92 +38,92 @@ class Status:
 
     @property
     def state(self) -> State:
-        """Where in its life it is."""
+        """The current state."""
         return self._state
 
     @property
     def endpoint(self) -> Endpoint | None:
-        """Where it serves; None unless ready."""
+        """The endpoint of a ready process, else None."""
         return self._endpoint
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """Where it serves, as a set of one or none."""
+        """The endpoint in a tuple, which is empty unless the process is ready."""
         return (self._endpoint,) if self._endpoint else ()
 
     @property
     def parts(self) -> tuple[Self, ...]:
-        """The processes of which it consists: itself."""
+        """The process itself: it has no replicas."""
         return (self,)
 
     def subscribe(self, changed: Callable[[], object]) -> None:
-        """Have `changed` called after every change of state."""
+        """Call `changed` after every change of state."""
         self._listener = changed
 
     @property
     def pid(self) -> int | None:
-        """The engine's pid, None if there is none."""
-        return self._trial.child.pid if self._trial is not None else None
+        """The engine's pid, None if it does not run."""
+        return self._run.child.pid if self._run is not None else None
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
-        """The newest attempts, oldest first, the running one included."""
+        """The latest attempts, oldest first, including the running one."""
         return self._history.attempts
 
     @property
     def last_diagnosis(self) -> Diagnosis | None:
-        """Why it last ended unasked."""
+        """Why it last ended unexpectedly."""
         return self._history.diagnosis
 
     @property
     def logs(self) -> LogRing:
-        """The newest lines of the newest attempt."""
+        """The latest lines of the latest attempt."""
         return self._logs
 
     def output(self) -> LogRing:
-        """Return the lines of the newest attempt, with all that was written by now.
+        """Return the lines of the latest attempt, including all that have been written so far.
 
-        Reads the log on the spot, some 50 µs if little has come. Raises OSError.
+        Reads the log file at once, which takes some 50 µs for a few lines. Raises OSError.
         """
-        if self._trial is not None:
-            self._trial.read_output()
+        if self._run is not None:
+            self._run.read_output()
         return self._logs
 
     def measure_footprint(self) -> Footprint:
-        """Measure the engine and all below; for a thread, since it blocks for milliseconds."""
-        trial = self._trial
-        return trial.child.measure_footprint() if trial is not None else Footprint(whole=False)
+        """Measure the memory of the tree; blocks for milliseconds, so call it in a thread."""
+        run = self._run
+        return run.child.measure_footprint() if run is not None else Footprint(whole=False)
 
     def measure_activity(self) -> Activity | None:
-        """Return what the engine and all below have done so far; for a thread as well."""
-        trial = self._trial
-        return trial.child.measure_activity() if trial is not None else None
+        """Return the CPU time and reads of the tree; blocks, so call it in a thread."""
+        run = self._run
+        return run.child.measure_activity() if run is not None else None
 
     async def check_health(self, endpoint: Endpoint, limit_s: float) -> bool:
-        """Ask the engine whether it lives, by its own health check."""
-        trial = self._trial
-        if trial is None or trial.spec.endpoint != endpoint:
+        """Return whether the engine's health check answers within `limit_s`."""
+        run = self._run
+        if run is None or run.spec.endpoint != endpoint:
             return False
-        probe = trial.spec.probe
+        probe = run.spec.probe
         status = await http_status(endpoint, probe.path, timeout_s=limit_s)
         return status is not None and status < 500
 
     async def ensure_ready(self) -> Endpoint:
-        """Return the endpoint as soon as the process serves; without suspending if it does.
+        """Return the endpoint as soon as the process serves; without suspending if it does now.
 
-        Joins a start, waits out a stop and a short backoff. Raises `CoolingDown` in a longer one,
-        `EngineStartFailed` or `EngineCrashed` with the cause if it failed for good, and `Busy` if
-        it was stopped.
+        Waits during a start, and during a short backoff. Raises CoolingDown during a longer one,
+        EngineStartFailed or EngineCrashed with the cause if it has failed for good, and Busy if it
+        was stopped.
         """
         while self._endpoint is None:
             remaining_s = self._retry_at_s - self._clock.monotonic()
             if self._state is State.FAILED:
-                raise self._failure()
+                raise self._make_failure()
             if self._over.is_set() or (self._stop_wanted and not self._begun):
                 raise Busy(f"cannot use {self.name}: it was stopped", hint="Try again.")
             if self._state is State.BACKOFF and remaining_s > PATIENCE_S:
                 raise CoolingDown(
-                    self._why(),
+                    self._explain(),
                     retry_after_s=remaining_s,
                     hint=f"Try again in {remaining_s:.0f} s.",
                 )
@@ -131,10 +131,10 @@ class Status:
         return self._endpoint
 
     async def wait_not_ready(self, endpoint: Endpoint | None = None) -> None:
-        """Wait until the process no longer serves at `endpoint` (default: where it does now).
+        """Wait until the process no longer serves at `endpoint` (default: its present endpoint).
 
-        Returns as soon as the engine's exit is seen or a stop begins; at once if it does not serve
-        there. A restart has another endpoint, so it does not confuse the waiter.
+        Returns as soon as the engine has exited or a stop begins, and at once if it does not serve
+        there. Every restart has another endpoint.
         """
         endpoint = endpoint or self._endpoint
         while endpoint is not None and self._endpoint == endpoint:
@@ -143,23 +143,23 @@ class Status:
     # --- for the owner -------------------------------------------------------------------
 
     def _enter(self, state: State) -> None:
-        """Change the state and wake all who wait for a change."""
+        """Change the state, wake all waiting tasks, and notify the listener."""
         self._state = state
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
         self._listener()
 
-    def _why(self) -> str:
+    def _explain(self) -> str:
         diagnosis = self._history.diagnosis
         verb = "keep" if self._history.ever_ready else "start"
         cause = diagnosis.cause if diagnosis else "unknown cause"
         return f"cannot {verb} {self.name}{' running' if verb == 'keep' else ''}: {cause}"
 
-    def _failure(self) -> EngineCrashed | EngineStartFailed:
+    def _make_failure(self) -> EngineCrashed | EngineStartFailed:
         diagnosis = self._history.diagnosis
         kind = EngineCrashed if self._history.ever_ready else EngineStartFailed
-        return kind(self._why(), hint=diagnosis.hint if diagnosis else None)
+        return kind(self._explain(), hint=diagnosis.hint if diagnosis else None)
 
 
 def _nothing() -> None:
-    """Listen to nobody."""
+    """Do nothing; the default listener."""

@@ -1,8 +1,8 @@
-"""Process trees as psutil sees them: who is below, who is in a session, signals, memory.
+"""Process trees, by psutil: descendants, sessions, signals, memory.
 
-Knows no guard and no event loop; every function blocks for the milliseconds that a scan of the
-process table takes. A `psutil.Process` is an identity (pid and start time): a signal to one never
-reaches a stranger that got the same pid.
+Knows no guard and no event loop; every function blocks for the milliseconds of a scan of the
+process table. A `psutil.Process` includes the start time, so a signal to it never reaches another
+process that has got the same pid.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from pathlib import Path
 import psutil
 
 
-def process(pid: int) -> psutil.Process | None:
-    """Return the living process `pid`, if there is one."""
+def find_process(pid: int) -> psutil.Process | None:
+    """Return the process `pid` if it is alive."""
     try:
-        found = psutil.Process(pid)
+        proc = psutil.Process(pid)
     except psutil.Error:
         return None
-    return found if alive(found) else None
+    return proc if is_alive(proc) else None
 
 
 def list_below(root: psutil.Process) -> list[psutil.Process]:
-    """Return the descendants of `root`, without itself."""
+    """Return the descendants of `root`."""
     try:
         return root.children(recursive=True)
     except psutil.Error:
@@ -34,34 +34,34 @@ def list_below(root: psutil.Process) -> list[psutil.Process]:
 
 
 def list_session(leader: int) -> list[psutil.Process]:
-    """Return the living members of the session that `leader` made."""
+    """Return the processes in the session of `leader` that are alive."""
     members = []
     for pid in psutil.pids():
         try:
-            if os.getsid(pid) == leader and (found := process(pid)) is not None:
-                members.append(found)
+            if os.getsid(pid) == leader and (proc := find_process(pid)) is not None:
+                members.append(proc)
         except OSError:
             continue
     return members
 
 
-def told_of(folder: Path) -> list[psutil.Process]:
-    """Return the living processes of whose environment a variable is `folder`.
+def find_by_environment(folder: Path) -> list[psutil.Process]:
+    """Return the processes that have `folder` as the value of an environment variable.
 
-    That of their start: a process that has left its tree, and its session, still has it.
+    A process inherits this even if it has left its tree and its session.
     """
-    found = []
+    procs = []
     for proc in psutil.process_iter():
         try:
-            if str(folder) in proc.environ().values() and alive(proc):
-                found.append(proc)
-        except (psutil.Error, OSError):  # another user's
+            if str(folder) in proc.environ().values() and is_alive(proc):
+                procs.append(proc)
+        except (psutil.Error, OSError):  # a process of another user
             continue
-    return found
+    return procs
 
 
-def alive(proc: psutil.Process) -> bool:
-    """Tell whether it still runs (a zombie does not)."""
+def is_alive(proc: psutil.Process) -> bool:
+    """Return whether a process still runs (a zombie does not)."""
     try:
         return proc.is_running() and proc.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
@@ -69,9 +69,9 @@ def alive(proc: psutil.Process) -> bool:
 
 
 def signal_tree(group: int, procs: Iterable[psutil.Process], number: signal.Signals) -> None:
-    """Signal the group first, then those of `procs` outside of it, once each.
+    """Signal the group first, then each of `procs` outside of it once.
 
-    The group comes first because a tree walk alone misses the children of a process that forks
+    The group comes first, because a walk of the tree misses the children of a process that forks
     quickly (measured: survivors in 10 of 10 runs).
     """
     try:
@@ -88,9 +88,9 @@ def signal_tree(group: int, procs: Iterable[psutil.Process], number: signal.Sign
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footprint:
-    """Memory of a tree. `file_bytes` of `ram_bytes` are pages of files: the system counts those as
-    available although the tree needs them (mapped weights). `pids` tell it to a GPU's driver.
-    `whole` False: the process at the top has ended, and this is only what is left of the tree.
+    """The memory of a tree. `file_bytes` of `ram_bytes` are pages of files (mapped weights), which
+    the system counts as available although the tree needs them. `pids` identify the tree to GPU
+    drivers. `whole` False: the process at the top has ended, and only a part of the tree is left.
     """
 
     ram_bytes: int = 0
@@ -100,19 +100,19 @@ class Footprint:
 
 
 def measure_footprint(procs: Iterable[psutil.Process], top: int | None = None) -> Footprint:
-    """Measure `procs`: shared pages count in parts (Linux), elsewhere once per process.
+    """Measure `procs`. Shared pages count proportionally on Linux, else once per process.
 
     `top` is the pid of the process without which the tree is not whole.
     """
     ram_bytes, file_bytes, pids = 0, 0, set()
     for proc in procs:
         try:
-            whole, of_files = _memory(proc)
+            resident, of_files = _measure_memory(proc)
         except (psutil.Error, OSError):
             continue
-        if not whole:  # it has ended, and waits to be reaped
+        if not resident:  # a zombie
             continue
-        ram_bytes += whole
+        ram_bytes += resident
         file_bytes += of_files
         pids.add(proc.pid)
     return Footprint(
@@ -123,8 +123,8 @@ def measure_footprint(procs: Iterable[psutil.Process], top: int | None = None) -
     )
 
 
-def _memory(proc: psutil.Process) -> tuple[int, int]:
-    """Return (all, of files) in bytes, from Linux's `smaps_rollup` (lines `Pss_File: 12 kB`)."""
+def _measure_memory(proc: psutil.Process) -> tuple[int, int]:
+    """Return (total, pages of files) in bytes, from Linux's `smaps_rollup` (`Pss_File: 12 kB`)."""
     try:
         text = Path(f"/proc/{proc.pid}/smaps_rollup").read_text()
     except OSError:
@@ -145,14 +145,14 @@ def _kilobytes(words: list[str]) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activity:
-    """What a tree has done since it began: seconds of CPU, bytes read from disks."""
+    """The work of a tree since its start: CPU seconds, and bytes read from disks."""
 
     cpu_s: float = 0.0
     read_bytes: int = 0
 
 
 def measure_activity(procs: Iterable[psutil.Process]) -> Activity:
-    """Sum up what `procs` have done; bytes are 0 where the system does not tell."""
+    """Return the sum over `procs`; the bytes are 0 where the system does not report them."""
     cpu_s, read_bytes = 0.0, 0
     for proc in procs:
         try:
@@ -165,10 +165,10 @@ def measure_activity(procs: Iterable[psutil.Process]) -> Activity:
     return Activity(cpu_s=cpu_s, read_bytes=read_bytes)
 
 
-def oom_kills() -> int | None:
-    """Return how often the kernel has killed for want of memory since boot; None: not told.
+def count_oom_kills() -> int | None:
+    """Return how many processes the kernel has killed for lack of memory since boot.
 
-    Linux: `oom_kill` of /proc/vmstat, which counts those within cgroups too.
+    This is `oom_kill` in /proc/vmstat, which includes kills within cgroups; None except on Linux.
     """
     try:
         lines = Path("/proc/vmstat").read_text().splitlines()

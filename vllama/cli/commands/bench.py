@@ -79,7 +79,7 @@ def bench(
     """Measure how fast the server is, also compared with another one."""
     import secrets
 
-    from vllama.bench.findings import findings, plain, remarks
+    from vllama.bench.findings import make_findings, make_remarks, serialise
     from vllama.bench.rounds import Order, measure, warm_up
     from vllama.cli.context import connect
     from vllama.cli.output import show_json
@@ -112,21 +112,21 @@ def bench(
         finally:
             reporter.close()
     names = [side.name for side in sides]
-    found = findings(rows)
+    found = make_findings(rows)
     result = {
         "model": order.model,
         "swap": swap,
         "rounds": rounds,
         "tokens": tokens,
         "servers": described,
-        "findings": plain(found, names),
-        "remarks": [*compare_models(described), *remarks(rows, names), *unmeasured],
+        "findings": serialise(found, names),
+        "remarks": [*compare_models(described), *make_remarks(rows, names), *unmeasured],
         "rows": rows,
     }
     if file:
-        from vllama.bench.picture import picture
+        from vllama.bench.picture import draw_chart
 
-        write(file, picture(found, names, f"{order.model}: {' and '.join(names)}"))
+        write(file, draw_chart(found, names, f"{order.model}: {' and '.join(names)}"))
     if as_json:
         show_json(result)
     else:
@@ -207,9 +207,9 @@ def find_loaded_model(ours: Client) -> str:
 
 def describe(name: str, client: Client, model: str) -> dict[str, Any]:
     """Ask a server for its version and what it has as the model. Raises VllamaError."""
-    from vllama.bench.rounds import failing
+    from vllama.bench.rounds import naming_failures
 
-    with failing(name, "looking at the model"):
+    with naming_failures(name, "looking at the model"):
         version = client.get("/api/version").get("version")
         details = client.post("/api/show", {"model": model}).get("details") or {}
         rows = client.get("/api/ps").get("models") or []
@@ -262,7 +262,7 @@ def write(file: Path, content: str) -> None:
 
 def show(result: Mapping[str, Any], found: Sequence[Finding], names: Sequence[str]) -> None:
     """Print the table and, below it, what it means."""
-    from vllama.bench.findings import table
+    from vllama.bench.findings import make_table
     from vllama.cli.output import say, show_table, show_warning
 
     for one in result["servers"]:
@@ -270,7 +270,7 @@ def show(result: Mapping[str, Any], found: Sequence[Finding], names: Sequence[st
         engine = f" with {one['engine']}" if one["engine"] else ""
         say(f"{one['name']}: {one['url']}, {result['model']} {form}{engine}")
     say()
-    show_table(*table(found, names))
+    show_table(*make_table(found, names))
     say()
     rounds = f"{result['rounds']} rounds" if result["rounds"] > 1 else "1 round"
     say(f"Medians of {rounds}, answers of {result['tokens']} tokens, no two prompts alike.")

@@ -96,24 +96,24 @@ class _Engine:
             found = self._attempts()
         name, path = found[-1] if attempt is None else self._numbered(found, attempt)
         reader = Reader(path)
-        self._print(name, reader, _last(reader.everything(), None if follow else reader, lines))
+        self._print(name, reader, _last(reader.read_all(), None if follow else reader, lines))
         while follow:
             _wait()
-            self._print(name, reader, reader.more())
+            self._print(name, reader, reader.read_new())
             newer = self._newer(name, path) if attempt is None else None
             if newer is not None:
-                self._print(name, reader, [*reader.more(), *reader.rest()])
+                self._print(name, reader, [*reader.read_new(), *reader.flush()])
                 name, path = newer
                 reader = Reader(path)
                 self._announce(name, path)
-                self._print(name, reader, reader.everything())
+                self._print(name, reader, reader.read_all())
 
     def _attempts(self) -> list[tuple[str, Path]]:
         """Return the attempts of the model, or of all its replicas, the oldest first."""
         names = self._book.find(self._model, f"{self._model}:latest") or self._book.find(
             *self._resolved()
         )
-        found = [(name, path) for name in names for path in self._book.attempts(name)]
+        found = [(name, path) for name in names for path in self._book.list_attempts(name)]
         return sorted(found, key=lambda item: item[1].name) if len(names) > 1 else found
 
     def _resolved(self) -> list[str]:
@@ -136,12 +136,12 @@ class _Engine:
 
     def _numbered(self, found: list[tuple[str, Path]], attempt: int) -> tuple[str, Path]:
         from vllama.errors import ModelNotFound
-        from vllama.supervise.logs import number_of
+        from vllama.supervise.logs import read_number
 
         for name, path in reversed(found):
-            if number_of(path) == attempt:
+            if read_number(path) == attempt:
                 return name, path
-        kept = ", ".join(str(number_of(path)) for _, path in found)
+        kept = ", ".join(str(read_number(path)) for _, path in found)
         raise ModelNotFound(
             self._model,
             message=f"there is no log of attempt {attempt} of '{self._model}'",
@@ -151,22 +151,22 @@ class _Engine:
     def _fail(self) -> None:
         from vllama.errors import ModelNotFound
 
-        names = self._book.names()
+        names = self._book.list_names()
         hint = f"there are logs of {', '.join(names)}" if names else "no engine has been started"
         message = f"there are no logs of '{self._model}' in '{self._settings.log_dir}'"
         raise ModelNotFound(self._model, message=message, hint=hint)
 
     def _announce(self, name: str, path: Path) -> None:
         from vllama.cli.output import say_aside
-        from vllama.supervise.logs import number_of
+        from vllama.supervise.logs import read_number
 
-        say_aside(f"-- {name}, attempt {number_of(path)} --")
+        say_aside(f"-- {name}, attempt {read_number(path)} --")
 
     def _print(self, name: str, reader: Reader, lines: Iterable[str]) -> None:
         from vllama.cli.output import say
-        from vllama.supervise.logs import number_of
+        from vllama.supervise.logs import read_number
 
-        number = number_of(reader.path)
+        number = read_number(reader.path)
         for line in lines:
             if self._as_json:
                 fields = {"model": name, "attempt": number, "line": line}
@@ -187,11 +187,11 @@ def _show_own(log_dir: Path, lines: int | None, *, as_json: bool, follow: bool) 
         raise ConfigError(f"there is no '{path}'", hint="'vllama serve' has not run yet")
     reader = Reader(path, line_bytes=OWN_LINE_BYTES)
     show = say if as_json else _coloured if is_terminal(sys.stdout) else _plain
-    for line in _last(reader.everything(), None if follow else reader, lines):
+    for line in _last(reader.read_all(), None if follow else reader, lines):
         show(line)
     while follow:
         _wait()
-        for line in reader.more():
+        for line in reader.read_new():
             show(line)
 
 
@@ -225,7 +225,7 @@ def _last(lines: Iterable[str], ended: Reader | None, count: int | None) -> Iter
     def every() -> Iterable[str]:
         yield from lines
         if ended is not None:
-            yield from ended.rest()
+            yield from ended.flush()
 
     return every() if count is None else deque(every(), maxlen=count)
 
