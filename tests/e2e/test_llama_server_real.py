@@ -494,3 +494,25 @@ def test_questions_are_answered_by_probabilities(native):
     (answer,) = reply["answers"]
     assert [row["value"] for row in answer["probabilities"]] == ["billing", True]
     assert sum(row["probability"] for row in answer["probabilities"]) == pytest.approx(1)
+
+
+def test_a_draft_model_is_asked_and_changes_no_answer(serve, tmp_path, counting):
+    with serve(tmp_path, "--ctx", "512") as server:
+        server.take(counting)
+        name, path = "drafting", weights()
+        digest = digest_of(path)
+        assert server.request("POST", f"/api/blobs/{digest}", path.read_bytes())[0] == 201
+        made = {
+            "model": name, "from": MODEL, "draft_files": {path.name: digest},
+            "parameters": {"draft_num_predict": 3}, "stream": False,
+        }  # fmt: skip
+        assert server.post("/api/create", made)[0] == 200
+        body = {"prompt": "Once", "stream": False, "options": {"temperature": 0, "num_predict": 8}}
+        drafted = ask(server, body | {"model": name})
+        arguments = server.engine(name).cmdline()
+        assert arguments[arguments.index("--spec-draft-n-max") + 1] == "3"
+        assert drafted["eval_count"] == 8
+        with server.open("/v1/completions", {"model": name, "prompt": "Once", "max_tokens": 8,
+                                             "temperature": 0, "raw": True}) as answer:  # fmt: skip
+            assert answer.status == 200
+        assert "draft" in server.engine_log(name)

@@ -107,6 +107,18 @@ def test_adapters_and_projector():
     assert not ENGINE.traits(bundle(), settings).takes_images
 
 
+def test_a_draft_model():
+    made = bundle(draft=Path("/small.gguf"), parameters={"draft_num_predict": 7})
+    argv = launch(made=made).argv
+    at = argv.index("--model-draft")
+    assert argv[at : at + 6] == (
+        "--model-draft", "/small.gguf", "--spec-type", "draft-simple", "--spec-draft-n-max", "7",
+    )  # fmt: skip
+    assert "4" in launch(made=bundle(draft=Path("/small.gguf"))).argv[at:]
+    for argv in (launch().argv, launch(made=made, mode=Mode.EMBED).argv):
+        assert not {"--model-draft", "--spec-type", "--spec-draft-n-max"} & set(argv)
+
+
 def test_the_key_goes_by_the_environment_and_nothing_of_the_users_does():
     spec = launch()
     assert "secret" not in spec.argv

@@ -290,6 +290,8 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(500, error("the core is dead, see above", 500))
         elif path == "/v1/audio/transcriptions":
             self.transcribe(raw)
+        elif path in ("/v1/audio/speech", "/v1/images/generations", "/v1/images/edits"):
+            self.make(path, raw)
         elif path not in routes:
             self.answer(404, error(f"no such path {path}", 404))
         else:
@@ -514,6 +516,17 @@ class Handler(BaseHTTPRequestHandler):
             for number in order[: body.get("top_n")]
         ]
         self.answer(200, {"id": "rerank-1", "model": body["model"], "results": results})
+
+    def make(self, path: str, raw: bytes) -> None:
+        """Answer with what was asked for, as bytes that stand for sound or in place of images."""
+        if path == "/v1/audio/speech":
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(raw)))
+            self.end_headers()
+            self.wfile.write(raw)
+        else:
+            asked = base64.b64encode(raw).decode()
+            self.answer(200, {"created": 0, "data": [{"b64_json": asked}]})
 
     def transcribe(self, raw: bytes) -> None:
         """Answer with what was sent, as a transcript: fields as text, the file as its size."""

@@ -43,8 +43,10 @@ from vllama.models.modelfile import (
         ('FROM m\nPARAMETER stop "a b"\nPARAMETER stop c', {"parameters": {"stop": ["a b", "c"]}}),
         ("FROM m\nPARAMETER stop '", {"parameters": {"stop": ["'"]}}),
         ("FROM m\nPARAMETER mirostat 1", {"unused": ("PARAMETER mirostat",)}),
-        ("FROM m\nREQUIRES 0.14.0\nRENDERER x\nPARSER y\nDRAFT z",
-         {"unused": ("REQUIRES", "RENDERER", "PARSER", "DRAFT")}),
+        ("FROM m\nREQUIRES v0.14.0\nRENDERER x\nPARSER y\nDRAFT ./z.gguf",
+         {"requires": "0.14.0", "renderer": "x", "parser": "y", "draft": "./z.gguf"}),
+        ("FROM m\nREQUIRES 1.2.3-rc.1+b\nRENDERER x\nrenderer y",
+         {"requires": "1.2.3-rc.1+b", "renderer": "y"}),
         ("FROM m\nADAPTER ./a.gguf", {"adapters": ("./a.gguf",)}),
         ("FROM m\nFROM mmproj.gguf", {"sources": ("m", "mmproj.gguf")}),
         ("FROM m\nMESSAGE user hi there\nMESSAGE Assistant \"\"\"a\nb\"\"\"",
@@ -67,6 +69,9 @@ def test_grammar(text, expected):
         ("SYSTEM x", "it has no FROM line"),
         ("FROM", "line 1: FROM needs a value"),
         ("\n\nFORM m", "line 3: unknown instruction 'form'"),
+        ("FROM m\nREQUIRES soon", "line 2: requires must be a valid semver (e.g. 0.14.0)"),
+        ("FROM m\nREQUIRES 1.2.3.4", "line 2: requires must be a valid semver"),
+        ("FROM m\nDRAFT", "line 2: DRAFT needs a value"),
         ("FROM m\nPARAMETER", "line 2: PARAMETER needs a name and a value"),
         ("FROM m\nPARAMETER temperature", "line 2: PARAMETER needs a name and a value"),
         ("FROM m\nPARAMETER temperature hot", "line 2: parameter 'temperature' needs a number"),
@@ -90,6 +95,9 @@ def settings_of(own, order: Modelfile) -> bool:
         and order.messages == own.messages
         and order.parameters == own.parameters
         and order.license == own.license
+        and order.draft == (str(own.draft) if own.draft else None)
+        and (order.renderer, order.parser, order.requires)
+        == (own.renderer, own.parser, own.requires)
     )
 
 
@@ -102,6 +110,10 @@ def test_round_trip_of_a_model():
         parameters={"stop": ["<|x|>", 'a"b', "\n"], "temperature": 0.25, "use_mmap": True},
         messages=({"role": "user", "content": " a\tb "}, {"role": "assistant", "content": "c"}),
         license="MIT\n",
+        draft=Path("/models/small.gguf"),
+        renderer="qwen3",
+        parser="qwen3",
+        requires="0.14.0",
     )
     text = format_modelfile(own, INFO)
     order = parse_modelfile(text)

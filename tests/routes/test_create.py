@@ -174,12 +174,72 @@ def test_what_cannot_be_created_is_a_status(server, body, status, text):
 def test_what_has_no_effect_is_told(server):
     lines = server.lines(
         "/api/create",
-        {"model": "odd", "from": "plain", "renderer": "r", "parameters": {"numa": True}},
+        {"model": "odd", "from": "plain", "info": {"x": 1}, "parameters": {"numa": True}},
     )  # fmt: skip
     said = [line["status"] for line in lines]
-    assert "leaving out renderer: not used here" in said
+    assert "leaving out info: not used here" in said
     assert "leaving out unknown parameters: numa" in said
     server.request("DELETE", "/api/delete", {"model": "odd"})
+
+
+def test_what_only_ollama_uses_is_kept_and_shown(server):
+    given = {"renderer": "qwen3.5", "parser": "qwen3-coder", "requires": "0.14.0"}
+    assert server.lines("/api/create", {"model": "kept", "from": "plain", **given})[-1] == {
+        "status": "success"
+    }
+    assert server.post("/api/copy", {"source": "kept", "destination": "copied"})[0] == 200
+    # what is made of it has the same, but for what is said again
+    above = {"model": "above", "from": "copied", "parser": "x"}
+    assert server.lines("/api/create", above)[-1] == {"status": "success"}
+    for name, shown in (("kept", given), ("copied", given), ("above", given | {"parser": "x"})):
+        status, reply = server.post("/api/show", {"model": name})
+        assert (status, reply | shown) == (200, reply)
+        assert f"RENDERER {given['renderer']}" in reply["modelfile"]
+        server.request("DELETE", "/api/delete", {"model": name})
+    assert "renderer" not in server.post("/api/show", {"model": "plain"})[1]
+
+
+@pytest.mark.parametrize(("variable", "prompt"), [("true", "Go: hi"), ("false", "user: hi\n")])
+def test_whose_template_makes_the_prompt(tmp_path, variable, prompt):
+    with Server(tmp_path, env={"OLLAMA_GO_TEMPLATE": variable}) as server:
+        server.model("plain")
+        made = {"model": "mine", "from": "plain", "template": "Go: {{ .Prompt }}", "stream": False}
+        assert server.post("/api/create", made)[0] == 200
+        body = {"model": "mine", "prompt": "hi", "_debug_render_only": True, "stream": False}
+        status, reply = server.post("/api/generate", body)
+        assert status == 200
+        assert reply["_debug_info"]["rendered_template"].startswith(prompt)
+
+
+def test_a_draft_model(server, tmp_path):
+    small = tmp_path / "small.gguf"
+    write_tiny_gguf(small, n_embd=32, n_ctx=512)
+    content = small.read_bytes()
+    digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
+    assert server.request("POST", f"/api/blobs/{digest}", content)[0] in (200, 201)
+    body = {
+        "model": "drafting", "from": "plain", "draft_files": {"small.gguf": digest},
+        "parameters": {"draft_num_predict": 7},
+    }  # fmt: skip
+    assert server.lines("/api/create", body)[-1] == {"status": "success"}
+    shown = server.post("/api/show", {"model": "drafting"})[1]
+    assert "DRAFT " in shown["modelfile"] and digest.removeprefix("sha256:") in shown["modelfile"]
+    assert "draft_num_predict" in shown["parameters"]
+    assert (
+        server.post("/api/generate", {"model": "drafting", "prompt": "x", "stream": False})[0]
+        == 200
+    )
+    server.request("DELETE", "/api/delete", {"model": "drafting"})
+    assert server.request("HEAD", f"/api/blobs/{digest}")[0] == 404
+
+
+def test_what_cannot_draft(server):
+    content = b"no model"
+    digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
+    server.request("POST", f"/api/blobs/{digest}", content)
+    body = {"model": "odd", "from": "plain", "draft_files": {"a.gguf": digest}, "stream": False}
+    status, reply = server.post("/api/create", body)
+    assert status == 400 and reply["error"].startswith("cannot use")
 
 
 def test_a_base_that_cannot_be_pulled(server):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 
 import httpx
@@ -365,6 +366,23 @@ def test_recordings_refused(more, client):
         assert got == status and "message" in json.loads(data)["error"]
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "status", "text"),
+    [
+        ("/v1/audio/speech", {"model": "plain", "input": "x"}, 501, "cannot make speech with"),
+        ("/v1/audio/speech", {"model": "plain"}, 400, "Missing required parameter: 'input'"),
+        ("/v1/audio/speech", {"model": "plain", "input": "x", "response_format": "ogg"}, 400,
+         "Invalid value for 'response_format'"),
+        ("/v1/images/generations", {"model": "plain", "prompt": "x"}, 501, "cannot make images"),
+        ("/v1/images/generations", {"model": "plain"}, 400, "Missing required parameter: 'prompt'"),
+        ("/v1/images/generations", {"model": "nope", "prompt": "x"}, 404, "model 'nope' not found"),
+    ],
+)  # fmt: skip
+def test_what_no_engine_here_makes(server, path, body, status, text):
+    got, reply = server.post(path, body)
+    assert got == status and reply["error"]["message"].startswith(text)
+
+
 # -- a server that runs already ---------------------------------------------------------------
 
 
@@ -389,6 +407,20 @@ def test_routes_of_a_server_elsewhere(tmp_path):
             status, reply = server.post("/v1/completions", {"model": name, "prompt": "hi"})
             assert (status, reply["choices"][0]["text"]) == (200, WORDS)
             assert "messages" in elsewhere.stats()["bodies"][-1]
+            said = {"model": name, "input": "hello", "voice": "alloy", "response_format": "wav"}
+            status, headers, data = server.request("POST", "/v1/audio/speech", said)
+            assert (status, headers["content-type"], json.loads(data)) == (200, "audio/wav", said)
+            drawn = {"model": name, "prompt": "a cat", "size": "64x64"}
+            status, reply = server.post("/v1/images/generations", drawn)
+            assert status == 200
+            assert json.loads(base64.b64decode(reply["data"][0]["b64_json"])) == drawn
+            edited = httpx.post(
+                f"{server.url}/v1/images/edits", data={"model": name, "prompt": "a dog"},
+                files={"image": ("a.png", b"--pixels")}, timeout=240,
+            )  # fmt: skip
+            form = base64.b64decode(edited.json()["data"][0]["b64_json"])
+            assert edited.status_code == 200
+            assert all(part in form for part in (b"a dog", b"a.png", b"--pixels", name.encode()))
             stop = {"model": name, "max_tokens": 99, "stop_sequences": ["tok2"], **user()}
             status, reply = server.post("/v1/messages", stop)
             assert (status, reply["stop_sequence"]) == (200, "tok2")

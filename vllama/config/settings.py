@@ -222,6 +222,14 @@ class Config:
         example="20GB",
         flag="--max-blob-size",
     )
+    go_template: bool = setting(
+        True,
+        kinds.SWITCH,
+        "use a Modelfile's Go template; false prefers the Jinja template of the model's own file",
+        example="true",
+        foreign="OLLAMA_GO_TEMPLATE",
+        needs_restart=True,
+    )
     searxng: str | None = setting(
         None,
         kinds.URL,
@@ -357,6 +365,7 @@ class Config:
         kinds.number(1, 64),
         "connections of one download",
         example="4",
+        foreign="OLLAMA_MAX_TRANSFER_STREAMS",
     )
     data_dir: Path = setting(
         None,

@@ -45,6 +45,9 @@ UNKNOWN = Traits(
     rerank_path="/v1/rerank",
     transcription_path="/v1/audio/transcriptions",
     translation_path="/v1/audio/translations",
+    speech_path="/v1/audio/speech",
+    images_path="/v1/images/generations",
+    image_edits_path="/v1/images/edits",
 )
 # by the `owned_by` of a server's models; docs/reference/engines.md#upstreams
 KNOWN: Mapping[str, Traits] = {

@@ -56,6 +56,10 @@ class Recipe:
     messages: tuple[Mapping[str, object], ...] | None = None
     license: str | None = None
     adapters: tuple[Path, ...] = ()
+    draft: Path | None = None
+    renderer: str | None = None
+    parser: str | None = None
+    requires: str | None = None
     notes: tuple[str, ...] = ()
     new_base: bool = False
 
@@ -71,6 +75,9 @@ def create(library: Library, recipe: Recipe, tell: Tell = lambda status: None) -
     for path in recipe.adapters:
         check_adapter(path, info)
     adapters = recipe.adapters or base.adapters
+    draft = recipe.draft or base.draft
+    if recipe.draft:
+        check_draft(recipe.draft, base, info)
     template = recipe.template if recipe.template is not None else base.template
     if template == (info.chat_template or BARE_TEMPLATE):
         template = None  # what `show --modelfile` gave: the model's own
@@ -86,7 +93,15 @@ def create(library: Library, recipe: Recipe, tell: Tell = lambda status: None) -
         messages=recipe.messages if recipe.messages is not None else base.messages,
         license=recipe.license if recipe.license is not None else base.license,
         adapters=adapters,
-        files=(*(file for file in base.files if file not in base.adapters), *adapters),
+        draft=draft,
+        renderer=recipe.renderer or base.renderer,
+        parser=recipe.parser or base.parser,
+        requires=recipe.requires or base.requires,
+        files=(
+            *(file for file in base.files if file not in {*base.adapters, base.draft}),
+            *adapters,
+            *((draft,) if draft else ()),
+        ),
     )
     if bundle.base is None and not recipe.new_base:
         tell("parsing GGUF")
@@ -98,6 +113,24 @@ def create(library: Library, recipe: Recipe, tell: Tell = lambda status: None) -
     kept = library.local.write(bundle)
     tell("success")
     return kept
+
+
+def check_draft(path: Path, base: Bundle, info: ModelInfo) -> None:
+    """Refuse a draft model that cannot guess for `base`: it must have its tokens. BadRequest."""
+    if base.format is not Format.GGUF:
+        raise BadRequest(
+            f"cannot use the draft model '{path}': '{base.name}' is not a GGUF file",
+            hint="start vLLM with --speculative-config instead, after --",
+        )
+    header = _header(path.name, path)
+    kind = header.metadata.get("tokenizer.ggml.model")
+    if _is_projector(header) or is_adapter(header) or kind is None:
+        raise BadRequest(f"cannot use '{path}' as a draft model: it is no model that writes text")
+    if kind != info.metadata.get("tokenizer.ggml.model"):
+        raise BadRequest(
+            f"cannot use '{path}' as a draft model: its tokens are not those of '{base.name}'",
+            hint="use a smaller model of the same family",
+        )
 
 
 def copy(library: Library, bundle: Bundle, name: str) -> Bundle:

@@ -40,10 +40,13 @@ def read_info(bundle: Bundle) -> ModelInfo:
     """
     if bundle.format is Format.SAFETENSORS:
         return read_folder(bundle.path)
-    others = {bundle.projector, *bundle.adapters}
+    others = {bundle.projector, bundle.draft, *bundle.adapters}
     headers = [read_header(path) for path in bundle.files if path not in others]
     projector = read_header(bundle.projector) if bundle.projector else None
     info = combine_headers(headers, projector=projector, quant=bundle.quant)
+    if bundle.draft:  # it is loaded beside the model
+        draft = combine_headers([read_header(bundle.draft)])
+        info = replace(info, weights_bytes=info.weights_bytes + draft.weights_bytes)
     if info.parameter_count == 0:
         raise BadModelFile(
             f"cannot use '{bundle.path}': it holds no weights (a vocabulary only)",

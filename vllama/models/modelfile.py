@@ -29,8 +29,8 @@ KEYWORDS = (
     "from", "parameter", "template", "system", "adapter", "license", "message", "requires",
     "renderer", "parser", "draft",
 )  # fmt: skip
-UNUSED = ("requires", "renderer", "parser", "draft")
-"""Taken, but without effect here."""
+# a version as Go's semver takes it, with or without its "v"
+_VERSION = re.compile(r"v?\d+(\.\d+(\.\d+(-[0-9A-Za-z.-]+)?(\+[0-9A-Za-z.-]+)?)?)?")
 _WORD = re.compile(r"\s*(\S+)(?:\s+|$)")
 
 
@@ -45,6 +45,10 @@ class Modelfile:
     messages: tuple[Mapping[str, object], ...] = ()
     license: str | None = None
     adapters: tuple[str, ...] = ()
+    draft: str | None = None
+    renderer: str | None = None
+    parser: str | None = None
+    requires: str | None = None
     unused: tuple[str, ...] = ()
 
 
@@ -55,7 +59,7 @@ def parse_modelfile(text: str) -> Modelfile:
     messages: list[Mapping[str, object]] = []
     unused: dict[str, None] = {}
     for number, keyword, word, value in _instructions(text):
-        if not value and keyword in ("from", "adapter"):
+        if not value and keyword in ("from", "adapter", "draft"):
             raise _wrong(number, f"{keyword.upper()} needs a value")
         match keyword:
             case "parameter" if word in OBSOLETE:
@@ -64,20 +68,27 @@ def parse_modelfile(text: str) -> Modelfile:
                 _add_parameter(parameters, number, word, value)
             case "message":
                 messages.append({"role": word, "content": value})
+            case "requires":
+                if not _VERSION.fullmatch(value):
+                    raise _wrong(number, "requires must be a valid semver (e.g. 0.14.0)")
+                found[keyword].append(value.removeprefix("v"))
             case _:
                 found[keyword].append(value)
-                if keyword in UNUSED:
-                    unused[keyword.upper()] = None
     if not found["from"]:
         raise BadRequest(
             "cannot use the Modelfile: it has no FROM line",
             hint="name the model that it builds on: FROM smollm2:135m",
         )
+    last = {keyword: values[-1] if values else None for keyword, values in found.items()}
     return Modelfile(
         sources=tuple(found["from"]),
         parameters=parameters,
-        system=found["system"][-1] if found["system"] else None,
-        template=found["template"][-1] if found["template"] else None,
+        system=last["system"],
+        template=last["template"],
+        draft=last["draft"],
+        renderer=last["renderer"] or None,
+        parser=last["parser"] or None,
+        requires=last["requires"],
         messages=tuple(messages),
         license="\n\n".join(found["license"]) if found["license"] else None,
         adapters=tuple(found["adapter"]),
@@ -163,10 +174,17 @@ def format_modelfile(bundle: Bundle, info: ModelInfo) -> str:
     if not bundle.base and bundle.projector:
         lines.append(f"FROM {bundle.projector}")
     lines += [f"ADAPTER {path}" for path in bundle.adapters]
+    if bundle.draft:
+        lines.append(f"DRAFT {bundle.draft}")
     if template := bundle.template or info.chat_template or BARE_TEMPLATE:
         lines.append(f"TEMPLATE {_quoted(template)}")
     if bundle.system:
         lines.append(f"SYSTEM {_quoted(bundle.system)}")
+    for keyword, said in (
+        ("RENDERER", bundle.renderer), ("PARSER", bundle.parser), ("REQUIRES", bundle.requires),
+    ):  # fmt: skip
+        if said:
+            lines.append(f"{keyword} {said}")
     for name, value in _each_value(bundle.parameters):
         text = _quoted(value) if isinstance(value, str) else _shown(value)
         lines.append(f"PARAMETER {name} {text}")

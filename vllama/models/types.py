@@ -130,7 +130,9 @@ class Bundle:
     `messages` (role, content) and `system` come before a conversation; `template` (Go's, as in a
     Modelfile) makes the prompts in the place of the one in the model's file.
     `base` is the name of the model that a created one was made from. `upstream` is set for the
-    models of servers that run already.
+    models of servers that run already. `draft` is a small model whose guesses the engine checks
+    (speculative decoding). `renderer` and `parser` are the names of code inside Ollama, `requires`
+    is the version of Ollama that a model wants: they are only shown.
     `revision` is the branch, tag or commit of `hub_id` that was asked for, None: main.
     `key` tells whether two names are one model: equal keys share one engine process.
     """
@@ -154,15 +156,18 @@ class Bundle:
     template: str | None = None
     messages: tuple[Mapping[str, object], ...] = ()
     adapters: tuple[Path, ...] = ()
+    draft: Path | None = None
+    renderer: str | None = None
+    parser: str | None = None
+    requires: str | None = None
     info: ModelInfo | None = None
     upstream: UpstreamModel | None = None
 
     @property
     def key(self) -> str:
         """Identity for sharing one engine process."""
-        if not self.adapters:
-            return str(self.path)
-        return "+".join(str(path) for path in (self.path, *self.adapters))
+        draft = (self.draft,) if self.draft else ()
+        return "+".join(str(path) for path in (self.path, *self.adapters, *draft))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

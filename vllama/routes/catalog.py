@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from vllama.chat.request import LoadOptions, Sampling
@@ -54,10 +54,16 @@ class Entry:
 class Catalog:
     """A short memory before the library."""
 
-    def __init__(self, library: Library, clock: Clock, *, paths: bool) -> None:
-        """`paths`: clients may name any file by its path, else only models that are listed."""
+    def __init__(
+        self, library: Library, clock: Clock, *, paths: bool, go_templates: bool = True
+    ) -> None:
+        """`paths`: clients may name any file by its path, else only models that are listed.
+
+        Without `go_templates` a Modelfile's template gives way to the one in the model's file.
+        """
         self.library = library
         self._paths = paths
+        self._go_templates = go_templates
         self._clock = clock
         self._kept: dict[str, tuple[float, Entry]] = {}
         self._pending: dict[str, asyncio.Task[Entry]] = {}
@@ -118,6 +124,10 @@ class Catalog:
 
     def _look_up(self, name: str) -> Entry:
         bundle = self._find(name)
+        if bundle.template and not self._go_templates:
+            own = replace(bundle, template=None)
+            if (info := self.library.info(own)).chat_template:
+                return Entry(own, info)
         return Entry(bundle, self.library.info(bundle))
 
     def _find(self, name: str) -> Bundle:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from vllama.routes import decisions, health, rerank, tokens
 from vllama.routes.anthropic import messages
 from vllama.routes.ollama import chat, cloud, create, embed, generate, models, web
-from vllama.routes.openai import audio, completions, responses
+from vllama.routes.openai import audio, completions, media, responses
 from vllama.routes.openai import chat as openai_chat
 from vllama.routes.openai import models as openai_models
 
@@ -66,6 +66,9 @@ ROUTES: Mapping[str, Methods] = {
     "/score": {"POST": rerank.score},
     "/v1/audio/transcriptions": {"POST": audio.transcriptions},
     "/v1/audio/translations": {"POST": audio.translations},
+    "/v1/audio/speech": {"POST": media.speech},
+    "/v1/images/generations": {"POST": media.generate_images},
+    "/v1/images/edits": {"POST": media.edit_images},
 }
 WHILE_STARTING = frozenset({health.get_root, health.get_version, health.get_live, health.get_ready})
 """The handlers that need only a server that runs, or that say what it still lacks.

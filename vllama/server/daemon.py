@@ -80,7 +80,12 @@ class Daemon:
         self._planner = Planner(facts, library, self._renderer, reporter)
         self._engines = EngineHooks(config, facts, self._environ, reporter)
         clock = RealClock()
-        self._catalog = Catalog(library, clock, paths=is_loopback(config.host))
+        self._catalog = Catalog(
+            library,
+            clock,
+            paths=is_loopback(config.host),
+            go_templates=config.go_template,
+        )
         self._upstreams = Upstreams()
         self._watch = make_watch(facts)
         self._preloaded = Preload(config.model)

@@ -125,6 +125,9 @@ class Traits:
     rerank_path: str | None = None
     transcription_path: str | None = None
     translation_path: str | None = None
+    speech_path: str | None = None
+    images_path: str | None = None
+    image_edits_path: str | None = None
 
     # -- answers --
     usage_in_stream: bool = True

@@ -81,6 +81,10 @@ def create(
         messages=order.messages or None,
         license=order.license,
         adapters=tuple(Path(_located(text, folder)) for text in order.adapters),
+        draft=_draft(library, _located(order.draft, folder)) if order.draft else None,
+        renderer=order.renderer,
+        parser=order.parser,
+        requires=order.requires,
         new_base=quant is not None,
         notes=tuple(f"leaving out {name}: not used here" for name in order.unused),
     )
@@ -112,6 +116,12 @@ def _located(text: str, folder: Path) -> str:
     path = folder / text
     is_model = path.is_file() or holds_model(path)
     return str(path) if is_model or text.startswith(("./", "../")) or text == "." else text
+
+
+def _draft(library: Library, name: str) -> Path:
+    """Return the file of a draft model: one that is named by its path, or a model that is here."""
+    path = Path(name).expanduser()
+    return path if path.is_file() else library.find(name).path
 
 
 def _base(library: Library, name: str) -> Bundle | None:

@@ -62,6 +62,7 @@ CMAKE_ARGS = (
 )
 PROGRAM = "llama-server"
 CHILD = Path(__file__).with_name("xllamacpp_child.py")
+DRAFT_TOKENS = 4
 LOOK_S = 5.0
 ALL_LAYERS = 999
 """More layers than any model has; older versions have no word for all of them."""
@@ -202,6 +203,17 @@ def end_turn_at(token: str, number: int) -> Mapping[str, object]:
     return {"preserved_tokens": [token], "stop": [token]}
 
 
+def _draft(start: Start) -> Path | None:
+    """Return the draft model; what makes vectors drafts nothing."""
+    return None if start.embeds else start.bundle.draft
+
+
+def _draft_tokens(start: Start) -> int:
+    """Return how many tokens are drafted at once: Ollama's default if the model does not say."""
+    value = start.bundle.parameters.get("draft_num_predict")
+    return value if isinstance(value, int) and value > 0 else DRAFT_TOKENS
+
+
 def _kv_type(start: Start) -> str | None:
     kind = start.settings.kv_cache_type
     return kind if kind != "fp8" else None
@@ -229,6 +241,10 @@ FLAGS: tuple[Flag, ...] = (
     ("--cache-type-v", _kv_type),
     ("--cache-ram", lambda start: start.settings.prompt_cache_bytes // MIB),
     ("--lora", lambda start: start.bundle.adapters),
+    ("--model-draft", _draft),
+    # several kinds of draft models exist; a plain one is used only if it is named so
+    ("--spec-type", lambda start: "draft-simple" if _draft(start) else None),
+    ("--spec-draft-n-max", lambda start: _draft_tokens(start) if _draft(start) else None),
     ("--mmproj", lambda start: start.bundle.projector if not start.embeds else None),
     ("--jinja", lambda start: True),
     ("--chat-template", _template),

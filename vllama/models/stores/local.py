@@ -166,7 +166,7 @@ class LocalStore:
             inside = path.is_relative_to(self._root)
             return str(path.relative_to(self._root) if inside else path)
 
-        own = set(bundle.adapters)
+        own = {*bundle.adapters, bundle.draft}
         return Record(
             name=bundle.name,
             base=Base(
@@ -184,6 +184,10 @@ class LocalStore:
             messages=[dict(message) for message in bundle.messages],
             license=bundle.license,
             adapters=[text(path) for path in bundle.adapters],
+            draft=text(bundle.draft) if bundle.draft else None,
+            renderer=bundle.renderer,
+            parser=bundle.parser,
+            requires=bundle.requires,
         )
 
     def _load(self, path: Path) -> Bundle | None:
@@ -196,7 +200,8 @@ class LocalStore:
             return None
         base = self._base(record.base)
         adapters = tuple(self._root / text for text in record.adapters)
-        files = (*base.files, *adapters)
+        draft = self._root / record.draft if record.draft else None
+        files = (*base.files, *adapters, *((draft,) if draft else ()))
         return replace(
             base,
             name=record.name,
@@ -212,6 +217,10 @@ class LocalStore:
             license=record.license,
             base=record.base.name,
             adapters=adapters,
+            draft=draft,
+            renderer=record.renderer,
+            parser=record.parser,
+            requires=record.requires,
         )
 
     def _base(self, base: Base) -> Bundle:
@@ -292,4 +301,8 @@ class Record(msgspec.Struct, omit_defaults=True):
     messages: list[dict[str, Any]] = []
     license: str | None = None
     adapters: list[str] = []
+    draft: str | None = None
+    renderer: str | None = None
+    parser: str | None = None
+    requires: str | None = None
     digest: str | None = None

@@ -142,13 +142,13 @@ def _bundle(models: OllamaModels, name: StoredName) -> Bundle:
     (weights,) = manifest.of("model")
     projector = manifest.first("projector")
     adapters = manifest.of("adapter")
+    drafts = manifest.of("draft")[:1]
     extra = (projector,) if projector else ()
-    files = [_file(models, layer) for layer in (weights, *extra, *adapters)]
+    files = [_file(models, layer) for layer in (weights, *extra, *adapters, *drafts)]
     template = _text(models, manifest.first("template", "prompt"))
     # such a model's prompts are made by code inside Ollama: its template layer is a placeholder,
     # and the file's own template says the same as that code
     template = None if config.get("renderer") else template
-    quant = config.get("file_type")
     return Bundle(
         name=name.display,
         store=OllamaStore.name,
@@ -158,15 +158,24 @@ def _bundle(models: OllamaModels, name: StoredName) -> Bundle:
         size_bytes=manifest.size_bytes,
         digest=hashlib.sha256(content).hexdigest(),
         modified_s=modified_s,
-        quant=quant if isinstance(quant, str) and quant else None,
+        quant=_word(config, "file_type"),
         projector=files[1] if projector else None,
         parameters=_parameters(models, manifest),
         system=_text(models, manifest.first("system")),
         license="\n".join(filter(None, (_text(models, x) for x in manifest.of("license")))) or None,
         template=template,
         messages=_messages(models, manifest),
-        adapters=tuple(files[len(files) - len(adapters) :]),
+        adapters=tuple(files[1 + len(extra) : len(files) - len(drafts)]),
+        draft=files[-1] if drafts else None,
+        renderer=_word(config, "renderer"),
+        parser=_word(config, "parser"),
+        requires=_word(config, "requires"),
     )
+
+
+def _word(config: Mapping[str, Any], name: str) -> str | None:
+    value = config.get(name)
+    return value if isinstance(value, str) and value else None
 
 
 def _file(models: OllamaModels, layer: Layer) -> Path:

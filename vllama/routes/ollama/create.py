@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 BLOBS = "/api/blobs/"
 PIECE_BYTES = 1024 * 1024
-UNUSED = ("renderer", "parser", "requires", "draft_files", "draft_quantize", "info")
+UNUSED = ("draft_quantize", "info")
 SUCCESS = "success"
 
 
@@ -125,6 +125,7 @@ def read_recipe_settings(gateway: Gateway, fields: Fields) -> dict[str, Any]:
     if unknown:
         notes.append(f"leaving out unknown parameters: {', '.join(unknown)}")
     messages = fields.items("messages", "[]api.Message")
+    drafts = fields.mapping("draft_files", "map[string]string")
     return {
         "parameters": parameters,
         "system": fields.text("system") or None,
@@ -134,6 +135,10 @@ def read_recipe_settings(gateway: Gateway, fields: Fields) -> dict[str, Any]:
         "adapters": tuple(
             path for _, path in get_blobs(gateway, fields.mapping("adapters", "map[string]string"))
         ),
+        "draft": next((path for _, path in get_blobs(gateway, drafts)), None),
+        "renderer": fields.text("renderer") or None,
+        "parser": fields.text("parser") or None,
+        "requires": fields.text("requires") or None,
         "notes": tuple(notes),
     }
 

@@ -177,12 +177,15 @@ async def show(gateway: Gateway, request: Request) -> None:
         "parameters": format_parameters(entry.bundle.parameters),
         "template": bundle.template or info.chat_template or BARE_TEMPLATE,
         "system": bundle.system,
+        "renderer": bundle.renderer,
+        "parser": bundle.parser,
         "details": build_details(bundle, info, lengths=False),
         "messages": list(bundle.messages),
         "model_info": metadata,
         "tensors": list_tensors(info),
         "capabilities": list_capabilities(info),
         "modified_at": rfc3339_local(bundle.modified_s),
+        "requires": bundle.requires,
     }
     if bundle.projector:
         reply["projector_info"] = await asyncio.to_thread(read_projector_info, bundle.projector)
