@@ -1,1 +1,1 @@
-"""What `make bench` runs: a synthetic engine, a load client, and the comparison of fronts."""
+"""The programs behind `make bench`: a synthetic engine, a load client, a comparison of fronts."""

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: MIT
-"""How soon does a client that hangs up stop the engine, and what does one cost that does not read?
+"""Measure how soon a disconnecting client stops the engine, and the cost of one that does not read.
 
-Opens N streams through a proxy, reads a few tokens of each, closes the sockets
-and polls engine.py's /__stats until no stream is active. One JSON line.
+Opens N streams through a proxy, reads a few tokens of each, closes the sockets, and polls
+/__stats of engine.py until no stream is active. Prints one line of JSON.
 
     python -m bench.abort http://127.0.0.1:11434 --engine http://127.0.0.1:9000 --streams 16
 
-With --prefill the clients hang up while the engine has not sent a token yet (a proxy that only
-notices when it next writes keeps the engine busy until then).
+With --prefill the clients disconnect before the engine has sent a token. A proxy that notices this
+only at its next write keeps the engine busy until then.
 
-With --no-read SECONDS the clients ask for long unthrottled answers and read nothing: how many
-tokens the engine could push (backpressure bounds it), whether it still pushes at the end, and how
-much the proxy (--watch PID) grew.
+With --no-read SECONDS the clients request long unthrottled answers and read nothing. The result
+says how many tokens the engine could push (backpressure limits them), whether it still pushes at
+the end, and how much memory the proxy (--watch PID) took.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from urllib.parse import urlsplit
 from bench import protocol
 from bench.watch import usage
 
-MANY = 100_000  # tokens of an answer that nobody reads
-STILL_S = 0.5  # the engine stands still if it sends nothing for this long
+MANY = 100_000  # tokens of an unread answer
+STILL_S = 0.5  # the engine counts as stopped if it sends nothing for this long
 POLL_S = 0.002
 
 
@@ -62,7 +62,7 @@ def close(a, socks, idle):
 
 
 def leave(a):
-    """Hang up while the engine generates, or with --prefill before its first token."""
+    """Disconnect while the engine generates, or with --prefill before its first token."""
     before = stats(a.engine)
     prefill = " @ttft=5000" if a.prefill else ""
     socks = open_streams(a, f"Say something. @rate=50{prefill}", 3000)
@@ -88,7 +88,7 @@ def leave(a):
 
 
 def unread(a):
-    """Ask for much, read nothing, then hang up."""
+    """Request long answers, read nothing, then disconnect."""
     before = stats(a.engine)
     rss = usage(a.watch)[1] if a.watch else None
     socks = open_streams(a, f"Say something. @rate=0 @tokens={MANY}", 3000)

@@ -29,7 +29,7 @@ HEAD = (
 
 
 def directives(text: bytes) -> dict[str, int]:
-    """Return what a prompt tells the engine: `@rate=50 @utf8` → `{"rate": 50, "utf8": 1}`."""
+    """Return the directives in a prompt: `@rate=50 @utf8` → `{"rate": 50, "utf8": 1}`."""
     return {k.decode(): int(v) if v else 1 for k, v in DIRECTIVE.findall(text)}
 
 
@@ -45,7 +45,7 @@ def error(message: str, kind: str, code: int) -> dict:
 
 @dataclass(frozen=True, kw_only=True)
 class Ask:
-    """One completion request, as far as the answer depends on it."""
+    """The parts of a completion request on which the answer depends."""
 
     chat: bool
     rid: str
@@ -71,7 +71,7 @@ class Ask:
 
 
 def whole(ask: Ask, stamp: int, think: int) -> dict:
-    """Return a whole answer's document; its first `think` tokens are reasoning."""
+    """Return the document of a whole answer; its first `think` tokens are reasoning."""
     token = f" ~{stamp:0{STAMP_DIGITS}d}{UTF8 if ask.utf8 else ''}"
     think = min(think, ask.tokens)
     choice: dict = {"index": 0, "logprobs": None, "finish_reason": ask.finish, "stop_reason": None}
@@ -98,7 +98,7 @@ def whole(ask: Ask, stamp: int, think: int) -> dict:
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """A streamed answer, cut at the stamps: head, then `pre` + stamp + `suf` a token, tail."""
+    """A streamed answer, split at the stamps: head, `pre` + stamp + `suf` for each token, tail."""
 
     head: bytes
     pre: bytes
@@ -159,7 +159,7 @@ def stream(ask: Ask) -> Parts:
 
 
 def tool_deltas() -> list[str]:
-    """Return the call in three pieces: its name, then the arguments cut in two."""
+    """Return the tool call in three deltas: its name, then the arguments in two parts."""
     function = TOOL_CALL["function"]
     arguments = function["arguments"]
     first = (
@@ -173,7 +173,7 @@ def tool_deltas() -> list[str]:
 
 
 def models(model: str) -> dict:
-    """Return the list with the one model."""
+    """Return the list of models, with one model."""
     entry = {"id": model, "object": "model", "created": 1700000000, "owned_by": "synthetic"}
     return {"object": "list", "data": [entry | {"max_model_len": 32768}]}
 

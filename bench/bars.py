@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""The goals, and whether rows of `compare.py` and `startup.py` reach them. Pure functions.
+"""The goals, and whether the rows of `compare.py` and `startup.py` reach them. Pure functions.
 
-A row is what one run printed, with `step`, `scenario`, `target` and `round`. Only rows of the same
-step and round are put in relation: they ran one right after the other.
+A row is the output of one run, with `step`, `scenario`, `target` and `round`. Only rows of the same
+step and round are compared, because they ran directly after each other.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Key = tuple[str, int]
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One line of the verdict: `values`, one a round, whose median is held against `limit`."""
+    """One line of the verdict: the median of `values`, one per round, is compared with `limit`."""
 
     bar: int
     what: str
@@ -45,7 +45,7 @@ class Finding:
 
 
 def dig(row: Row, path: str) -> float | None:
-    """Return `row["a"]["b"]` for `a.b`, None if there is none."""
+    """Return `row["a"]["b"]` for the path `a.b`, None if it is missing."""
     value: object = row
     for key in path.split("."):
         value = value.get(key) if isinstance(value, dict) else None
@@ -53,7 +53,7 @@ def dig(row: Row, path: str) -> float | None:
 
 
 def pick(rows: Iterable[Row], scenario: str, target: str, path: str) -> dict[Key, float]:
-    """Return one value a run, by step and round."""
+    """Return one value per run, by step and round."""
     found = {}
     for row in rows:
         if row.get("scenario") == scenario and row.get("target") == target:
@@ -64,19 +64,19 @@ def pick(rows: Iterable[Row], scenario: str, target: str, path: str) -> dict[Key
 
 
 def together(how: Callable[..., float | None], *columns: dict[Key, float]) -> tuple[float, ...]:
-    """Apply `how` to the values of each round that all columns have; leave out its Nones."""
+    """Apply `how` to the values of each round that all columns have; drop results of None."""
     keys = [key for key in columns[0] if all(key in column for column in columns[1:])]
     results = [how(*(column[key] for column in columns)) for key in sorted(keys)]
     return tuple(value for value in results if value is not None)
 
 
 def over(a: float, b: float) -> float | None:
-    """Return a / b, None if that means nothing."""
+    """Return a / b, None if it is meaningless."""
     return a / b if b > 0 else None
 
 
 def over_added(a: float, b: float, direct: float) -> float | None:
-    """Return what a adds to direct as a multiple of what b adds; None if b adds nothing."""
+    """Return the overhead of a over direct divided by that of b; None if b has no overhead."""
     return over(max(0.0, a - direct), b - direct)
 
 
@@ -156,7 +156,7 @@ def bars(rows: list[Row]) -> list[Finding]:
 
 
 def exact(rows: list[Row], api: str, target: str) -> Finding:
-    """Return how many replies of the correctness scenarios were wrong, in any way."""
+    """Return the number of wrong replies in the correctness scenarios."""
     mine = [r for r in rows if r.get("target") == target and r.get("scenario") in EXACT]
     ok = sum(r.get("ok", 0) for r in mine)
     wrong = {}
@@ -176,7 +176,7 @@ def exact(rows: list[Row], api: str, target: str) -> Finding:
 
 
 def amount(value: float, unit: str) -> str:
-    """Write a number with three significant digits: `1.38 ×`, `0.0048 ×`, `12.4 ms`."""
+    """Format a number with three significant digits: `1.38 ×`, `0.0048 ×`, `12.4 ms`."""
     digits = f"{value:.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
     return f"{digits} {unit}".strip()
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Two yardsticks for compare.py (fastapi, httpx and uvicorn[standard]; see peers.py).
 
-naive: the proxy most people would write, FastAPI + httpx aiter_lines + stdlib json,
+naive: the proxy that most people would write: FastAPI, httpx's aiter_lines, and stdlib json;
     /api/chat over ENGINE
 front: the shape of vLLM's own HTTP front, FastAPI + one pydantic dump per token,
     /v1/chat/completions

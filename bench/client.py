@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""The load client's worker: N connections on one selector, each a closed loop.
+"""The worker of the load client: N connections on one selector, each a closed loop.
 
-Raw non-blocking sockets on epoll/kqueue, so that it costs far less than what it measures.
+It uses raw non-blocking sockets on epoll/kqueue, so that it costs far less than the fronts that it
+measures.
 """
 
 from __future__ import annotations
@@ -157,7 +158,7 @@ class Worker:
             self.fail(s, "conn_error", str(e))
 
     def fail(self, s, kind, why=""):
-        """The connection broke: right only where the engine was told to break off."""
+        """Handle a broken connection, which is correct only if the engine had to reset it."""
         self.count(s, (kind, why) if kind != "truncated" or not self.cut_well(s) else None)
         self.close(s)
         self.active -= 1
@@ -269,7 +270,7 @@ class Worker:
         self.again(s)
 
     def wrong(self, s):
-        """What is wrong with a finished answer: (kind, words); None if nothing."""
+        """Return what is wrong with a finished answer as (kind, description), or None."""
         want, tail = self.expect, protocol.joined(s.tail)
         if s.status != want.status:
             return "http_error", f"HTTP {s.status} {s.tail[-200:]!r}"

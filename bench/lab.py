@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Start the synthetic engine and the fronts of a TOML file, and end them again."""
+"""Start the synthetic engine and the fronts of a TOML file, and stop them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def say(text):
 
 
 def raise_file_limit():
-    """A thousand streams are two thousand sockets in a front; many shells allow 1024 files."""
+    """Raise the limit on open files: 1,000 streams are 2,000 sockets in a front."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
@@ -71,9 +71,9 @@ def ready(port, path, process, limit):
 
 
 class Processes:
-    """Processes with a folder of their own, ended with all that they have started when it is left.
+    """Processes with a temporary folder; the context manager stops them with all descendants.
 
-    The folder, `tmp`, is there once it is entered; each process writes its log there.
+    Each process writes its log to the folder, `tmp`, which exists within the context.
     """
 
     def __init__(self):
@@ -86,7 +86,7 @@ class Processes:
         return self
 
     def environment(self, more=None):
-        """Ours with `more`; what an installed vllama or Ollama is told must not be measured."""
+        """Return our environment with `more`, without settings of an installed server."""
         own = {k: v for k, v in os.environ.items() if not k.startswith(("VLLAMA_", "OLLAMA_"))}
         return own | (more or {})
 
@@ -157,7 +157,7 @@ class Lab(Processes):
         return self
 
     def start(self, targets):
-        """Start the fronts; return those that run, with `_port` and `_pid`; say what is missing."""
+        """Start the fronts; return those that run, with `_port` and `_pid`; report the others."""
         live = []
         for target in targets:
             t = dict(target)

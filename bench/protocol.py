@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Requests as bytes, and what makes an answer right. Pure functions.
+"""Requests as bytes, and the correctness of answers. Pure functions.
 
-`Expected` is derived from the prompt's directives (see `answers.py`): the same words that tell the
-engine what to do tell the client what must come of it.
+`Expected` is derived from the directives of the prompt (see `answers.py`), which also control the
+engine.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def request(
 
 
 def take_request(data: bytes) -> tuple[bytes, bytes, bytes, bool, bytes] | None:
-    """Return method, path, body, whether to close after it, the rest; None: not all here yet."""
+    """Return method, path, body, whether to close, and the rest; None if it is incomplete."""
     head, end, rest = data.partition(b"\r\n\r\n")
     if not end:
         return None
@@ -126,10 +126,10 @@ def header(head: bytes, name: bytes) -> bytes | None:
 # --------------------------------------------------------------------- answers
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """What a right answer is.
+    """The properties of a correct answer.
 
-    `status`: of the head. `tokens`: how many `~` it has; None: any number. `end`: bytes its last
-    piece holds; empty: none. `cut`: the engine breaks off, so it must not end like a good one.
+    `tokens` is the number of `~`, None for any. `end` are bytes that its last part contains, or
+    empty. `cut`: the engine resets the connection, so the answer must not have a regular end.
     """
 
     status: int = 200
@@ -139,7 +139,7 @@ class Expected:
 
 
 def expected(api: str, prompt: str, tokens: int, stream: bool) -> Expected:
-    """Return what the prompt's directives lead to."""
+    """Return the correct answer for the directives of a prompt."""
     asked = directives(prompt.encode())
     if "status" in asked:
         return Expected(status=asked["status"])
@@ -156,7 +156,7 @@ CHUNK_EDGE = re.compile(rb"\r\n[0-9a-fA-F]+\r\n")
 
 
 def joined(tail: bytes) -> bytes:
-    """Return the last bytes of a body without the edges of its chunks, which may cut a marker."""
+    """Return the last bytes of a body without chunk frames, which may split a marker."""
     return CHUNK_EDGE.sub(b"", tail).replace(b'"done": ', b'"done":')
 
 
@@ -173,7 +173,7 @@ def dechunk(raw: bytes) -> bytes:
 
 
 def documents(api: str, raw: bytes, stream: bool) -> list[dict]:
-    """Return the JSON documents of a body. Raises ValueError for anything else between them."""
+    """Return the JSON documents of a body. Raises ValueError for anything else in it."""
     if not stream:
         return [json.loads(raw)]
     if not api.startswith("openai"):
@@ -190,7 +190,7 @@ def documents(api: str, raw: bytes, stream: bool) -> list[dict]:
 
 
 def content(api: str, docs: list[dict]) -> tuple[str, str, list[tuple[str, dict]], int | None]:
-    """Join an answer: its text, its thinking, its calls (name, arguments), its count of tokens."""
+    """Return the text, thinking, calls (name, arguments) and token count of an answer."""
     text, thinking, calls, count = [], [], [], None
     parts: dict[int, list[str]] = {}
     for doc in docs:
@@ -216,7 +216,7 @@ def content(api: str, docs: list[dict]) -> tuple[str, str, list[tuple[str, dict]
 
 
 def fault(api: str, prompt: str, tokens: int, docs: list[dict]) -> str | None:
-    """Return what is wrong with a finished answer's content, None if it is exactly as sent."""
+    """Return what is wrong with the content of a finished answer, None if it is exactly as sent."""
     asked = directives(prompt.encode())
     tokens = asked.get("tokens", tokens)
     think = min(asked.get("think", 0), tokens)

@@ -1,11 +1,11 @@
-"""Downloads against one `curl`, on loopback: nginx sends, curl and vllama take turns.
+"""Compare downloads by vllama with those by `curl`, on loopback from nginx, in turns.
 
     python -m bench.pull [--folder DIR] [--mib 1024] [--rounds 7] [--cap 25]
 
-Each side writes the same file to DIR (a tmpfs shows the programs, a disk mostly itself); vllama
-goes the whole way: the hub's answers, ranges, SHA-256, the cache's layout. With --cap each
-connection gets that many MB/s. Prints the medians of the rounds' ratios; CPU seconds are of the
-receiving program and its children.
+Both write the same file to DIR (use a tmpfs to measure the programs and not the disk). vllama does
+a complete download: the hub's API, ranges, SHA-256, the layout of the cache. --cap limits each
+connection to that many MB/s. Prints the medians of the ratios of all rounds; CPU seconds are those
+of the receiving program and its children.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def sender(folder: Path, cap: float | None) -> Iterator[str]:
 
 
 def timed(work: Callable[[], object], whose: int) -> tuple[float, float]:
-    """Return seconds on the clock and on the processors."""
+    """Return the wall time and the CPU time in seconds."""
     before, begin = resource.getrusage(whose), time.monotonic()
     work()
     took, after = time.monotonic() - begin, resource.getrusage(whose)

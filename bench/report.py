@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Write rows as Markdown: the machine, the verdict, one table a scenario; put it into a file."""
+"""Format rows as Markdown (the machine, the verdict, one table per scenario) for BENCHMARKS.md."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LABELS = {
 
 
 def versions():
-    """Return names and versions of what is compared."""
+    """Return the names and versions of the compared programs."""
     found = {"Python": platform.python_version()}
     for name in ("vllama-serve", "uvloop", "httptools", "msgspec"):
         try:
@@ -40,7 +40,7 @@ def versions():
 
 
 def machine():
-    """Return lines about this machine and its load just now."""
+    """Return lines about this machine and its current load."""
     info = Path("/proc/cpuinfo")
     found = re.search(r"model name\s*: (.*)", info.read_text()) if info.exists() else None
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
@@ -57,7 +57,7 @@ def machine():
 
 
 def table(rows, scenario):
-    """Return one scenario's table, only with the columns that say something about it."""
+    """Return the table of one scenario, with only the columns that matter for it."""
     names = list(dict.fromkeys(r["target"] for r in rows))
     names = [n for n in ("direct", "nginx") if n in names] + [
         n for n in names if n not in ("direct", "nginx")
@@ -68,7 +68,7 @@ def table(rows, scenario):
 
 
 def startup_table(rows):
-    """Return medians of the start-up times in milliseconds."""
+    """Return the medians of the start-up times in milliseconds."""
     lines = ["| | ms, median | ÷ bare Python |", "|---|---|---|"]
     median = bars.statistics.median
     lines.append(f"| `python -c pass` | {median(r['bare1'] for r in rows):.1f} | 1 |")
@@ -81,7 +81,7 @@ def startup_table(rows):
 
 
 def whole(rows, commands, facts, minutes, command="make bench"):
-    """Return the text between the markers. `commands`: {step: its command line}."""
+    """Return the text between the markers; `commands` maps steps to their command lines."""
     today = datetime.date.today().isoformat()
     parts = [
         f"Measured {today} by `{command}` in {minutes:.0f} minutes.",
@@ -107,7 +107,7 @@ def whole(rows, commands, facts, minutes, command="make bench"):
 
 
 def insert(text, body, markers=(BEGIN, END)):
-    """Return `text` with `body` between the markers. Raises ValueError if they are not there."""
+    """Return `text` with `body` between the markers. Raises ValueError if they are missing."""
     before, begin, rest = text.partition(markers[0])
     _, end, after = rest.partition(markers[1])
     if not (begin and end):

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""`make bench`: set up what is missing, run every scenario, hold the numbers against the goals.
+"""`make bench`: install what is missing, run every scenario, compare the results with the goals.
 
     make bench                  # at most 40 minutes; writes BENCHMARKS.md
     make bench QUICK=1          # 3 to 6 minutes; prints only
     make bench ARGS="--scenario steady256 --scenario ttft --only direct,nginx,vllama-chat"
 
-The last run is kept in .venv/bench/last.json; `--from FILE` makes the report of such a file again.
+The last run is stored in .venv/bench/last.json; `--from FILE` writes the report from such a file.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SHORT = ",tokens=100"  # of a quick run
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One call of compare.py: servers started once, `rounds` rounds (in a quick run `quick`)."""
+    """One call of compare.py: the servers start once, then `rounds` rounds, or `quick` if QUICK."""
 
     name: str
     targets: tuple[str, ...]
@@ -43,7 +43,7 @@ class Step:
     fresh: bool = False
 
     def command(self, a) -> list[str] | None:
-        """Return the module's arguments; None if what was asked for leaves nothing to do."""
+        """Return the arguments of the module; None if the options leave nothing to do."""
         rounds = ["--rounds", str(a.rounds or (self.quick if a.quick else self.rounds))]
         scenarios = [s for s in self.scenarios if not a.scenario or s.split(",")[0] in a.scenario]
         if not scenarios:
@@ -113,7 +113,7 @@ def measure(step, command, a):
 
 
 def shown(command):
-    """Return the command line as a person types it in the repository's root."""
+    """Return the command line as typed in the root of the repository."""
     return f".venv/bin/python -m {shlex.join(command)}"
 
 
@@ -131,12 +131,12 @@ def parser():
 
 
 def partial(a):
-    """Whether less is run than what BENCHMARKS.md reports."""
+    """Return whether this run has less than BENCHMARKS.md reports."""
     return bool(a.quick or a.only or a.scenario or a.rounds)
 
 
 def collect(a):
-    """Set up, run the steps; return all that the report is made of."""
+    """Install what is missing and run the steps; return the data of the report."""
     STORE.mkdir(parents=True, exist_ok=True)
     plan = [(step, step.command(a)) for step in STEPS]
     plan = [(step, command) for step, command in plan if command]

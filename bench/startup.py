@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""How long do the start and the short commands take, against bare Python?
+"""Measure how long the start and the short commands take, compared with bare Python.
 
     python -m bench.startup --rounds 40
 
-Each round runs, one right after the other: `python -c pass`, `vllama --version`, `python -c pass`,
+Each round runs in this order: `python -c pass`, `vllama --version`, `python -c pass`,
 `vllama --help`, `python -c pass`, `vllama serve` until its port accepts and until it has answered a
 GET; then, each after a bare start, `vllama list`, `ps`, `show` and `stop` with that server running
-and a GGUF of a usual vocabulary on the disk. Every figure is paired with the bare start just before
-it. One JSON line a round with milliseconds, then the medians of the paired ratios.
+and a GGUF with a typical vocabulary on disk. Every figure is compared with the bare start just
+before it. Prints one line of JSON per round with milliseconds, then the medians of the ratios.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def ms_since(begun):
 
 
 def own(lab, more=None):
-    """Return variables for a home of our own, with one model."""
+    """Return the environment variables of a separate home with one model."""
     return {"HOME": str(lab.tmp), "VLLAMA_FOLDERS": str(lab.tmp / "models")} | (more or {})
 
 
@@ -55,7 +55,7 @@ def timed(command, lab, more=None):
 
 
 def write_model(folder):
-    """Write a GGUF of one tensor, with as many tokens and merges as today's models have."""
+    """Write a GGUF with one tensor, and as many tokens and merges as current models have."""
 
     def string(text):
         return struct.pack("<Q", len(text)) + text.encode()
@@ -76,7 +76,7 @@ def write_model(folder):
 
 
 def front(command, bare, lab):
-    """Return milliseconds until the front accepts, until it has answered, and of the commands."""
+    """Return the milliseconds until the front accepts and answers, and those of the commands."""
     port = free_port()
     serve = [*command, "serve", "--port", str(port), "--upstream", lab.engine_url]
     begun = time.perf_counter()

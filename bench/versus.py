@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The section of BENCHMARKS.md about a real Ollama: claims, who is ahead, one table. Pure."""
+"""The section of BENCHMARKS.md about a real Ollama: claims, winners, one table. Pure."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ OURS = "vllama"
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """What is said of such systems: a ratio of `metric` that has to reach `limit`.
+    """A claim about such systems: a ratio of `metric` that has to reach `limit`.
 
-    Ours ÷ theirs; `inverse`: theirs ÷ ours.
+    The ratio is ours ÷ theirs, or theirs ÷ ours if `inverse`.
     """
 
     text: str
@@ -59,18 +59,18 @@ CLAIMS = (
 
 
 def names(result):
-    """Return what the servers are called, ours first."""
+    """Return the names of the servers, ours first."""
     return [one["name"] for one in result["servers"]]
 
 
 def on_gpu(result):
-    """Whether all servers had the model on a GPU; an Ollama that cannot tell says so of any."""
+    """Return whether all servers report that the model is on a GPU."""
     loads = [row for row in result["rows"] if row["step"] == "load"]
     return bool(loads) and all(row["gpu_bytes"] for row in loads)
 
 
 def claims(result):
-    """Return the table of the claims, a line for each."""
+    """Return the table of the claims, with a line for each."""
     found = make_findings(result["rows"])
     others = names(result)[1:]
     head = ["claim", "measured here", *(f"beside {other}" for other in others), "both on a GPU"]
@@ -83,7 +83,7 @@ def claims(result):
 
 
 def against(claim, found, other):
-    """Return what was measured of a claim, and whether it is so."""
+    """Return the measurements of a claim, and whether it holds."""
     of = [each for each in found if each.metric == claim.metric]
     if any(each.clients for each in of):
         of = [each for each in of if each.prompt == of[0].prompt]
@@ -111,7 +111,7 @@ def clients(number):
 
 
 def behind(results):
-    """Return sentences that tell in what the others are ahead."""
+    """Return sentences about the values in which other servers are better."""
     lines = []
     for other in names(results[""])[1:]:
         lost = [
@@ -125,7 +125,7 @@ def behind(results):
 
 
 def table(results):
-    """Return the table of all values, of both runs."""
+    """Return the table of all values of both runs."""
     ours, *others = names(results[""])
     head = ["", ours, *(cell for other in others for cell in (other, "ratio", "ahead"))]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
@@ -142,7 +142,7 @@ def table(results):
 
 
 def whole(quiet, busy, facts, minutes, files):
-    """Return the text between the markers. `quiet`, `busy`: what `vllama bench --json` printed."""
+    """Return the text between the markers; `quiet` and `busy` come from `vllama bench --json`."""
     results = {"": quiet, ", busy": busy}
     engines = "; ".join(
         f"{one['name']}: version {one['version']}"

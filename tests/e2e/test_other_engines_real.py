@@ -332,4 +332,4 @@ def test_damaged_weights_are_told(case, model, tmp_path):
     server = serving(case, tmp_path / "home", broken)
     done = subprocess.run(server.command, env=server.env, capture_output=True, text=True)
     assert done.returncode != 0
-    assert "it is cut" in done.stdout + done.stderr
+    assert "it is truncated" in done.stdout + done.stderr

@@ -15,6 +15,7 @@ from tests.facts import (
     facts,
 )
 from vllama.plan.choose import make_plan
+from vllama.plan.threads import choose_threads
 from vllama.plan.types import Need
 
 
@@ -61,6 +62,13 @@ def test_a_number_that_was_asked_for_stays(made):
 def test_replicas_share_the_cores_and_keep_their_threads():
     made = plan(replicas=2)
     assert (made.settings.threads, made.most_threads) == (2, None)
+
+
+def test_an_engine_that_does_not_set_threads_is_given_no_reason_for_them():
+    known = facts(CPU, (LLAMA_SERVER_HERE,), engine=LLAMA_SERVER_HERE.engine)
+    engine = known.found.engines[LLAMA_SERVER_HERE.engine]
+    made = choose_threads(known, replace(engine, sets_threads=False), Need(), on_gpu=False)
+    assert (made.most, made.reason) == (None, "")
 
 
 def test_nothing_is_said_of_threads_where_a_gpu_computes():

@@ -145,7 +145,7 @@ def _read_header(path: Path) -> tuple[dict[str, _Entry], dict[str, object]]:
         missing = 8 + length + end - size
         raise _bad(
             path,
-            f"it is cut: {missing} bytes of tensor data are missing "
+            f"it is truncated: {missing} bytes of tensor data are missing "
             f"(file has {size}, header announces {8 + length + end})",
         )
     return entries, about if isinstance(about, dict) else {}

@@ -220,7 +220,7 @@ def layers(
     engine = facts.found.engines[choice.engine]
     if not wanted:
         return -1, f"all layers on {where}"
-    if not isinstance(engine, Splitting):
+    if not (isinstance(engine, Splitting) and engine.splits_layers):
         return -1, f"all layers on {where}: {engine.title} does not split a model"
     assert asked is not None
     if info.block_count and asked > info.block_count:

@@ -43,7 +43,7 @@ def choose_threads(facts: Facts, engine: Engine, need: Need, *, on_gpu: bool) ->
             return Threads(generate=limit, batch=limit, reason=reason)
         return Threads(generate=asked, batch=asked, reason=f"{_count(asked)}, as asked for")
     cores = max(1, (platform.physical_cores or platform.cores) // prefs.replicas)
-    if not isinstance(engine, Threaded) or on_gpu:
+    if not (isinstance(engine, Threaded) and engine.sets_threads) or on_gpu:
         return Threads(generate=max(1, cores - 1), batch=cores)
     fewer = min(cores, need.threads_at_most or cores)
     if fewer < cores:

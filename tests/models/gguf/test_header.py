@@ -58,8 +58,8 @@ def test_agrees_with_the_gguf_package(tiny: Path) -> None:
     ("content", "says"),
     [
         (b"", "the file is empty"),
-        (b"GG", "cut or damaged inside its header"),
-        (b"GGUF", "cut or damaged inside its header"),
+        (b"GG", "truncated or damaged inside its header"),
+        (b"GGUF", "truncated or damaged inside its header"),
         (b"# A model card\n", "it is not a GGUF file"),
         (b"version https://git-lfs", "it is not a GGUF file"),
         (b"GGUF" + struct.pack("<IQQ", 1, 0, 0), "version 1 is not supported"),
@@ -96,7 +96,7 @@ def test_cut_weights_are_counted(tiny: Path, tmp_path: Path) -> None:
     with pytest.raises(BadModelFile) as caught:
         read_header(path)
     assert (
-        f"it is cut: 1000 bytes of tensor data are missing (file has {len(whole) - 1000}, "
+        f"it is truncated: 1000 bytes of tensor data are missing (file has {len(whole) - 1000}, "
         f"header announces {len(whole)})" in caught.value.message
     )
 

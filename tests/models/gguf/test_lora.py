@@ -37,11 +37,11 @@ def test_an_adapter_is_kept_and_makes_another_model(library: Library, tmp_path: 
         ({"n_embd": 32}, "its tensors for 'blk.0.attn_q.weight' have another shape"),
         ({"tensor": "blk.7.attn_q.weight"}, "the model has no tensor 'blk.7.attn_q.weight'"),
         ({"tensor": "blk.0.ffn_gate.weight"}, "another shape"),
-        ({"tensor": "blk.0.attn_norm.weight"}, "are no matrices"),
-        ({"parts": ("lora_a",)}, "are no pair"),
+        ({"tensor": "blk.0.attn_norm.weight"}, "are not matrices"),
+        ({"parts": ("lora_a",)}, "are not a pair"),
         ({"parts": ()}, "it has no tensors"),
         ({"arch": "qwen2"}, "it is for the architecture qwen2, the model has llama"),
-        ({"kind": "control"}, "it is no LoRA adapter"),
+        ({"kind": "control"}, "it is not a LoRA adapter"),
     ],
 )
 def test_adapters_that_do_not_fit(
@@ -60,7 +60,7 @@ def test_files_that_are_no_adapter(library: Library, tmp_path: Path) -> None:  #
     text = tmp_path / "a.txt"
     text.write_text("hello")
     for path, says in (
-        (model, "it is no LoRA adapter"),
+        (model, "it is not a LoRA adapter"),
         (text, "not a GGUF file"),
         (tmp_path / "gone.gguf", "No such file"),
     ):

@@ -110,7 +110,7 @@ def test_a_blob_that_the_registry_lacks(registry: StandInRegistry, library: Libr
     ("fault", "error", "says"),
     [
         (Fault(status=404), ModelNotFound, "^pull model manifest: file does not exist$"),
-        (Fault(status=401), AuthRequired, "wants a login"),
+        (Fault(status=401), AuthRequired, "requires a login"),
         (Fault(status=403), AuthRequired, "does not allow"),
         (Fault(status=500), SourceError, "answered 500"),
         (Fault(status=302, headers={"Location": "/around"}), SourceError, "edirects"),
@@ -157,9 +157,9 @@ def test_without_a_network_the_model_that_is_here_will_do(
         (b"{", SourceError, "damaged"),
         (b"[]", SourceError, "damaged"),
         (b"\xff\xfe", SourceError, "damaged"),
-        (json.dumps({"layers": [{"digest": "../../x"}]}).encode(), SourceError, "impossible blob"),
+        (json.dumps({"layers": [{"digest": "../../x"}]}).encode(), SourceError, "invalid blob"),
         (json.dumps({"layers": []}).encode(), NoPlan, "no model layer"),
-        (json.dumps({"manifests": [{"digest": "x"}]}).encode(), SourceError, "list of others"),
+        (json.dumps({"manifests": [{"digest": "x"}]}).encode(), SourceError, "list of manifests"),
         (b" " * 5_000_000, SourceError, "too long"),
     ],
 )

@@ -229,7 +229,7 @@ def test_a_token_that_runs_out_is_renewed(registry: StandInRegistry, library: Li
         ("http://127.0.0.1:9/token", None, "another host"),
         ("http://evil.example/token", None, "another host"),
         (None, "wrong", "does not allow it"),
-        ("", None, "wants a login"),
+        ("", None, "requires a login"),
     ],
 )
 def test_refused_tokens(
@@ -287,5 +287,5 @@ def with_registry(settings: ModelsSettings) -> Callable[[str], Library]:
 def test_a_setting_that_is_no_address(
     with_registry: Callable[[str], Library], address: str
 ) -> None:
-    with pytest.raises(VllamaError, match="no address of a registry"):
+    with pytest.raises(VllamaError, match="not the address of a registry"):
         with_registry(address).pull("tiny")

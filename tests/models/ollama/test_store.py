@@ -166,7 +166,7 @@ def test_what_is_left_out_is_told_and_hides_nothing(
         "big:cloud": "cloud",
         "split:latest": "split",
         "torch:latest": "format is pt",
-        "words:latest": "params are no JSON",
+        "words:latest": "params are not JSON",
         "holes:latest": "not complete",
     }
     assert reasons.keys() == said.keys()
@@ -289,7 +289,7 @@ def test_a_created_model_stands_on_one_of_ollamas(
         (tmp_path / "data" / "blobs").iterdir()
     )
     library.remove("tiny", force=True)
-    with pytest.raises(BadModelFile, match="is gone"):
+    with pytest.raises(BadModelFile, match="is missing"):
         library.info(library.find("mine"))
 
 

@@ -77,7 +77,7 @@ def test_shards_in_order_and_an_incomplete_set(root: Path, library: Library) -> 
     assert [p.name[-11:-5] for p in bundle.files] == ["-00002", "-00002"]
     assert [p.read_bytes() for p in bundle.files] == [b"\1", b"\2"]
     (left,) = library.skipped()
-    assert left.name == "hf.co/org/cut:latest" and "a part is missing" in left.reason
+    assert left.name == "hf.co/org/cut:latest" and "a shard is missing" in left.reason
 
 
 @pytest.mark.parametrize(

@@ -156,9 +156,7 @@ def test_a_base_that_has_gone(library: Library, home: Path):
     assert [b.name for b in library.list()] == ["mine:latest"]
     with pytest.raises(BadModelFile) as caught:
         library.info(made)
-    assert caught.value.message == (
-        "cannot use 'mine:latest': 'tiny:latest', which it was made from, is gone"
-    )
+    assert caught.value.message == ("cannot use 'mine:latest': its base, 'tiny:latest', is missing")
     assert "vllama pull tiny:latest" in str(caught.value.hint)
     assert library.remove("mine").names == ("mine:latest",)
 

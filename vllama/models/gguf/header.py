@@ -1,7 +1,7 @@
-"""GGUF headers: key/values, the tensor table and the tokens with a meaning, without a library.
+"""GGUF headers: key/value pairs, the tensor table, and special tokens; without a library.
 
-`read_header` maps a local file into memory. `parse_header` reads any prefix of a remote file and
-raises NeedMore where the prefix ends too early.
+`read_header` maps a local file into memory. `parse_header` parses the first bytes of a remote file,
+and raises NeedMore if they are too few.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from vllama.models.chat_templates import MARKS
 from vllama.models.gguf.parser import AGAIN, Buffer, LongArray, NeedMore, Parser, Tensor, map_file
 from vllama.models.gguf.types import STRING, TENSOR_TYPES
 
-_MOST_ALIGNMENT = 2**20
+_MAX_ALIGNMENT = 2**20
 
 __all__ = [
     "TENSOR_TYPES",
@@ -31,10 +31,10 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GgufHeader:
-    """A parsed header. `special_tokens` has the text of the BOS, EOS … ids under their keys.
+    """A parsed header. `special_tokens` maps `bos`, `eos` … to the texts of these tokens.
 
-    `turn_tokens` are the control tokens that mark turns, with their numbers; they are only looked
-    for where there is no chat template to tell the same.
+    `turn_tokens` are the control tokens that mark turns, with their numbers. They are only searched
+    if there is no chat template, which would contain the same information.
     """
 
     version: int
@@ -46,13 +46,13 @@ class GgufHeader:
 
     @property
     def announced_bytes(self) -> int:
-        """Size that the file must have at least for all its tensors to be there."""
+        """The minimum size of a file that contains all its tensors."""
         ends = [t.offset + t.size_bytes for t in self.tensors if t.size_bytes is not None]
         return self.data_offset + max(ends) if ends else 0
 
 
 def read_header(path: Path) -> GgufHeader:
-    """Read a local file's header and check that all tensor data is there.
+    """Read the header of a local file, and check that the file contains all tensor data.
 
     Raises BadModelFile, with the reason and the path in its message.
     """
@@ -67,7 +67,7 @@ def read_header(path: Path) -> GgufHeader:
     if header.announced_bytes > size:
         missing = header.announced_bytes - size
         raise BadModelFile(
-            f"cannot use '{path}': it is cut: {missing} bytes of tensor data are missing "
+            f"cannot use '{path}': it is truncated: {missing} bytes of tensor data are missing "
             f"(file has {size}, header announces {header.announced_bytes})",
             hint=AGAIN,
         )
@@ -79,16 +79,16 @@ def parse_header(
 ) -> GgufHeader:
     """Parse a header from `data`, the first bytes of a file of `total_bytes`.
 
-    Raises NeedMore if `data` ends too early, BadModelFile if the file itself does or is no GGUF.
+    Raises NeedMore if `data` ends too early, and BadModelFile if the file is truncated or not GGUF.
     """
     parser = Parser(data, total_bytes, source)
     try:
-        return _header(parser, path)
+        return _parse(parser, path)
     except (struct.error, IndexError, OverflowError):
         raise parser.ends_early(len(data) + 1) from None
 
 
-def _header(parser: Parser, path: Path | None) -> GgufHeader:
+def _parse(parser: Parser, path: Path | None) -> GgufHeader:
     version, tensor_count, kv_count = parser.preamble()
     position = 24
     metadata: dict[str, object] = {}
@@ -99,7 +99,7 @@ def _header(parser: Parser, path: Path | None) -> GgufHeader:
         metadata[key] = value
         parser.keep(1, 0 if isinstance(value, LongArray) else position - start)
     alignment = metadata.get("general.alignment", 32)
-    if not isinstance(alignment, int) or not 1 <= alignment <= _MOST_ALIGNMENT:
+    if not isinstance(alignment, int) or not 1 <= alignment <= _MAX_ALIGNMENT:
         raise parser.bad(f"its alignment is {alignment!r}")
     tensors: list[Tensor] = []
     for _ in range(tensor_count):
@@ -112,15 +112,17 @@ def _header(parser: Parser, path: Path | None) -> GgufHeader:
         metadata=metadata,
         tensors=tuple(tensors),
         data_offset=-(-position // alignment) * alignment,
-        special_tokens=special_tokens(parser, metadata),
+        special_tokens=find_special_tokens(parser, metadata),
         turn_tokens=(
-            {} if "tokenizer.chat_template" in metadata else control_tokens(parser, metadata, MARKS)
+            {}
+            if "tokenizer.chat_template" in metadata
+            else find_control_tokens(parser, metadata, MARKS)
         ),
     )
 
 
-# what marks the text before a gap, after it, and what fills it (llama.cpp's llama-vocab.cpp)
-# key → key in older files, texts
+# The tokens for fill-in-the-middle: before the gap, after it, and before its filling (llama.cpp's
+# llama-vocab.cpp). key → key in older files, texts
 _FIM: dict[str, tuple[str, tuple[str, ...]]] = {
     "fim_pre": ("prefix", (
         "<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<｜fim▁begin｜>", "<PRE>", "▁<PRE>",
@@ -138,29 +140,29 @@ _FIM: dict[str, tuple[str, tuple[str, ...]]] = {
 _CONTROL = (3, 4)  # control, user-defined (llama.h, enum llama_token_type)
 
 
-def special_tokens(parser: Parser, metadata: Mapping[str, object]) -> dict[str, str]:
-    """Return the texts of the BOS, EOS … and of the tokens that mark a gap, by their keys."""
+def find_special_tokens(parser: Parser, metadata: Mapping[str, object]) -> dict[str, str]:
+    """Return the texts of the BOS, EOS … and fill-in-the-middle tokens, by their keys."""
     tokens = metadata.get("tokenizer.ggml.tokens")
-    found: dict[str, str] = {}
+    special: dict[str, str] = {}
     for key in ("bos", "eos", "eot", "unknown", "padding"):
         number = metadata.get(f"tokenizer.ggml.{key}_token_id")
         text = parser.entry(tokens, number) if isinstance(number, int) else None
         if text is not None:
-            found[key] = text
+            special[key] = text
     for key, (old, _) in _FIM.items():
         for name in (key, old):
             number = metadata.get(f"tokenizer.ggml.{name}_token_id")
             text = parser.entry(tokens, number) if isinstance(number, int) else None
             if text is not None:
-                found.setdefault(key, text)
-    # most files do not say; llama.cpp too goes by the tokens' texts then
-    return _fim_by_text(parser.data, tokens) | found
+                special.setdefault(key, text)
+    # most files lack these keys, and llama.cpp too then finds the tokens by their texts
+    return _find_fim_by_text(parser.data, tokens) | special
 
 
-def control_tokens(
+def find_control_tokens(
     parser: Parser, metadata: Mapping[str, object], texts: Iterable[str]
 ) -> dict[str, int]:
-    """Return those of `texts` that are control or user-defined tokens, with their numbers."""
+    """Return the control and user-defined tokens among `texts`, with their numbers."""
     tokens = metadata.get("tokenizer.ggml.tokens")
     kinds = metadata.get("tokenizer.ggml.token_type")
     return {
@@ -170,8 +172,8 @@ def control_tokens(
     }
 
 
-def _fim_by_text(data: Buffer, tokens: object) -> dict[str, str]:
-    """Find the tokens that mark a gap by their texts, without building the list."""
+def _find_fim_by_text(data: Buffer, tokens: object) -> dict[str, str]:
+    """Find the fill-in-the-middle tokens by their texts, without building the list of tokens."""
     if isinstance(tokens, list):
         known = {t for t in tokens if isinstance(t, str)}
         return {
@@ -184,10 +186,10 @@ def _fim_by_text(data: Buffer, tokens: object) -> dict[str, str]:
     entries = data[tokens.offset : tokens.end]
     if not any(sign in entries for sign in (b"fim", b"PRE>", b"code_prefix")):
         return {}
-    found: dict[str, str] = {}
+    special: dict[str, str] = {}
     for key, (_, texts) in _FIM.items():
         for text in texts:
             entry = text.encode()
             if struct.pack("<Q", len(entry)) + entry in entries:
-                found.setdefault(key, text)
-    return found
+                special.setdefault(key, text)
+    return special

@@ -1,8 +1,8 @@
-"""LoRA adapters in GGUF files: what makes one fit a model.
+"""LoRA adapters in GGUF files: whether an adapter fits a model.
 
-Format (llama.cpp's `convert_lora_to_gguf.py`, `llama-adapter.cpp`): tensors in pairs, `NAME.lora_a`
+Format (llama.cpp's `convert_lora_to_gguf.py`, `llama-adapter.cpp`): pairs of tensors, `NAME.lora_a`
 and `NAME.lora_b`, whose product is added to the model's tensor `NAME`. llama.cpp's Python server
-dies of an adapter with wrong shapes (signal 11), so they are looked at before.
+crashes (signal 11) on an adapter with wrong shapes, so the shapes are checked first.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _EMBEDDING = "token_embd.weight"  # its adapter is transposed
 
 
 def is_adapter(header: GgufHeader) -> bool:
-    """Tell whether a GGUF file is an adapter."""
+    """Return whether a GGUF file is an adapter."""
     return header.metadata.get("general.type") == "adapter"
 
 
 def check_adapter(path: Path, info: ModelInfo) -> None:
-    """Refuse a file that is no adapter for a model like `info`. Raises BadRequest. Blocking."""
+    """Check that a file is an adapter for a model like `info`. Raises BadRequest. Blocking."""
     try:
         header = read_header(path)
     except BadModelFile as error:
@@ -32,17 +32,17 @@ def check_adapter(path: Path, info: ModelInfo) -> None:
         ) from error
     meta = header.metadata
     if not is_adapter(header) or meta.get("adapter.type", "lora") != "lora":
-        raise BadRequest(f"cannot use '{path}': it is no LoRA adapter", hint=CONVERT)
+        raise BadRequest(f"cannot use '{path}': it is not a LoRA adapter", hint=CONVERT)
     made_for = meta.get("general.architecture")
     if made_for != info.architecture:
         raise BadRequest(
             f"cannot use the adapter '{path}': it is for the architecture {made_for}, the model "
             f"has {info.architecture}"
         )
-    if wrong := explain_misfit(header, info):
+    if misfit := explain_misfit(header, info):
         raise BadRequest(
-            f"cannot use the adapter '{path}': {wrong}",
-            hint="take the model that it was trained on",
+            f"cannot use the adapter '{path}': {misfit}",
+            hint="use the model that it was trained on",
         )
 
 
@@ -57,12 +57,12 @@ def explain_misfit(header: GgufHeader, info: ModelInfo) -> str | None:
         return "it has no tensors"
     for name, pair in pairs.items():
         if set(pair) != {"lora_a", "lora_b"}:
-            return f"its tensors for '{name}' are no pair"
+            return f"its tensors for '{name}' are not a pair"
         if name not in model:
             return f"the model has no tensor '{name}'"
         a, b, own = pair["lora_a"], pair["lora_b"], model[name]
         if min(len(a), len(b), len(own)) < 2:
-            return f"its tensors for '{name}' are no matrices"
+            return f"its tensors for '{name}' are not matrices"
         fits = (a[0], b[1]) == own[:2] if name != _EMBEDDING else (b[1], a[1]) == own[:2]
         if not fits:
             return f"its tensors for '{name}' have another shape"

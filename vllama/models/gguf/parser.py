@@ -1,4 +1,4 @@
-"""Reads the pieces of a GGUF header: numbers, strings, arrays, lines of the tensor table.
+"""Reads the parts of a GGUF header: numbers, strings, arrays, and the tensor table.
 
 Layout (github.com/ggml-org/ggml, docs/gguf.md), little endian::
 
@@ -8,8 +8,8 @@ Layout (github.com/ggml-org/ggml, docs/gguf.md), little endian::
     tensor = string name, u32 n_dims, u64 dims[n_dims], u32 type, u64 offset
     padding to general.alignment (32), then the tensors' data
 
-Every length is checked against the file's size, and every count against a limit, before it is
-trusted. Token lists are skipped, not built: they are most of a header and nearly nobody wants them.
+Every length is checked against the size of the file, and every count against a limit, before it is
+used. Long arrays are skipped: lists of tokens are most of a header, and are rarely needed.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ Buffer: TypeAlias = bytes | mmap.mmap
 
 AGAIN = "fetch the file again"
 SHORT_ARRAY = 4096
-_STRIDE = 1024  # entries between two remembered positions of a skipped string array
+_STRIDE = 1024  # entries between two stored positions of a skipped string array
 _MAX_DIMS = 4  # GGML_MAX_DIMS
-# the largest real headers have some 20 MB, 2,000 tensors, 60 keys and 500,000 entries in an array
-MOST_HEADER_BYTES = 64 * 1024 * 1024
-MOST_TENSORS = 65_536
-MOST_KEYS = 65_536
-MOST_ENTRIES = 2**20
-MOST_STRING_BYTES = 4 * 1024 * 1024
-MOST_KEPT_BYTES = 16 * 1024 * 1024
-"""Of all strings that are kept."""
-MOST_KEPT = 2**18
-"""Values that are kept, those in short arrays counted one by one."""
+# The largest real headers have some 20 MB, 2,000 tensors, 60 keys and 500,000 entries in an array.
+MAX_HEADER_BYTES = 64 * 1024 * 1024
+MAX_TENSORS = 65_536
+MAX_KEYS = 65_536
+MAX_ENTRIES = 2**20
+MAX_STRING_BYTES = 4 * 1024 * 1024
+MAX_KEPT_BYTES = 16 * 1024 * 1024
+"""The limit on the sum of all strings in memory."""
+MAX_KEPT = 2**18
+"""The limit on the number of values in memory, counting the elements of short arrays."""
 _SUPPORTED = (2, 3)
 
 _u32 = struct.Struct("<I").unpack_from
@@ -61,7 +61,7 @@ class NeedMore(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LongArray:
-    """An array that was skipped: where it lies, and for strings every 1024th entry's place."""
+    """A skipped array: its position, and in `marks` the position of every 1024th string."""
 
     element_type: int
     count: int
@@ -71,7 +71,7 @@ class LongArray:
     end: int = 0
 
     def load(self) -> list[object]:
-        """Read the whole array from its file; an empty list if that is gone or remote."""
+        """Read the whole array from its file; an empty list if there is no such file here."""
         if self.path is None or not self.path.is_file():
             return []
         with map_file(self.path) as data:
@@ -82,7 +82,7 @@ class LongArray:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tensor:
-    """One line of the tensor table; `size_bytes` is None for a type not known here."""
+    """An entry of the tensor table; `size_bytes` is None for an unknown type."""
 
     name: str
     type_name: str
@@ -97,15 +97,15 @@ class Tensor:
 
 
 def map_file(path: Path) -> mmap.mmap:
-    """Map a file; raises OSError."""
+    """Map a file into memory. Raises OSError."""
     with path.open("rb") as file:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 class Parser:
-    """Reads the pieces of one header; positions are offsets in the file.
+    """Reads the parts of one header; positions are offsets in the file.
 
-    `data` are its first bytes. Raises NeedMore and BadModelFile.
+    `data` are the first bytes of the file. Methods raise NeedMore and BadModelFile.
     """
 
     def __init__(self, data: Buffer, total_bytes: int, source: str) -> None:
@@ -113,48 +113,48 @@ class Parser:
         self._kept = self._kept_bytes = 0
 
     def bad(self, reason: str) -> BadModelFile:
-        """Make the error for a file that is no good GGUF."""
+        """Return the error for an unusable file."""
         return BadModelFile(f"cannot use '{self.source}': {reason}", hint=AGAIN)
 
     def ends_early(self, at_least: int) -> Exception:
-        """Return what to raise when byte `at_least` is needed and not in the buffer."""
+        """Return the error to raise if the buffer lacks some of the first `at_least` bytes."""
         if self.have < self.total:
             return NeedMore(max(min(at_least, self.total), self.have + 1))
         return self.bad(
-            f"it is cut or damaged inside its header (the file has {self.total} bytes, "
+            f"it is truncated or damaged inside its header (the file has {self.total} bytes, "
             f"the header needs at least {at_least})"
         )
 
     def need(self, position: int, size: int) -> None:
-        """Check that `size` bytes are there."""
-        if position + size > MOST_HEADER_BYTES:
-            raise self.bad(f"its header has more than {MOST_HEADER_BYTES} bytes")
+        """Check that `size` bytes follow."""
+        if position + size > MAX_HEADER_BYTES:
+            raise self.bad(f"its header has more than {MAX_HEADER_BYTES} bytes")
         if position + size > self.have:
             if position + size > self.total:
-                self.have = self.total  # no amount of reading helps
+                self.have = self.total  # more bytes cannot help
             raise self.ends_early(position + size)
 
     def string(self, position: int) -> tuple[str, int]:
-        """Read a string; return it and where it ends."""
+        """Read a string; return it and the position after it."""
         self.need(position, 8)
         (size,) = _u64(self.data, position)
-        if size > MOST_STRING_BYTES:
+        if size > MAX_STRING_BYTES:
             raise self.bad(f"it is damaged: a string in it has {size} bytes")
         self.need(position + 8, size)
         end = position + 8 + size
         return self.data[position + 8 : end].decode("utf-8", "replace"), end
 
     def keep(self, values: int, size: int = 0) -> None:
-        """Count what the header's owner will hold in memory."""
+        """Count values that stay in memory, against the limits."""
         self._kept, self._kept_bytes = self._kept + values, self._kept_bytes + size
-        if self._kept > MOST_KEPT or self._kept_bytes > MOST_KEPT_BYTES:
+        if self._kept > MAX_KEPT or self._kept_bytes > MAX_KEPT_BYTES:
             raise self.bad("it is damaged: its header has too many values")
 
     def preamble(self) -> tuple[int, int, int]:
-        """Return version and the counts of tensors and of keys."""
+        """Return the version, and the numbers of tensors and keys."""
         magic = bytes(self.data[:4])
         if magic != b"GGUF"[: len(magic)] or not magic:
-            # not what it begins with: the name may come from a client that may not read the file
+            # without its first bytes: a client may name a file that it is not allowed to read
             raise self.bad("it is not a GGUF file")
         self.need(0, 24)
         (version,) = _u32(self.data, 4)
@@ -163,14 +163,14 @@ class Parser:
                 raise self.bad("it is a big-endian GGUF, made for another kind of machine")
             raise self.bad(f"its GGUF version {version} is not supported (only 2 and 3 are)")
         (tensors,), (pairs,) = _u64(self.data, 8), _u64(self.data, 16)
-        # an entry takes at least 24 and 13 bytes: refuse absurd counts before looping over them
+        # an entry has at least 24 or 13 bytes: refuse absurd counts before looping over them
         fits = tensors * 24 <= self.total and pairs * 13 <= self.total
-        if not fits or tensors > MOST_TENSORS or pairs > MOST_KEYS:
+        if not fits or tensors > MAX_TENSORS or pairs > MAX_KEYS:
             raise self.bad(f"it is damaged: it announces {tensors} tensors and {pairs} keys")
         return version, tensors, pairs
 
     def value(self, position: int, path: Path | None) -> tuple[object, int]:
-        """Read a type and a value of it; long arrays are skipped."""
+        """Read a type and a value of that type; skip a long array."""
         self.need(position, 4)
         (kind,) = _u32(self.data, position)
         position += 4
@@ -181,7 +181,7 @@ class Parser:
         self.need(position, 12)
         element, count = _u32u64(self.data, position)
         position += 12
-        if count > MOST_ENTRIES:
+        if count > MAX_ENTRIES:
             raise self.bad(f"it is damaged: an array in it has {count} entries")
         if count <= SHORT_ARRAY:
             self.keep(count)
@@ -212,7 +212,7 @@ class Parser:
         return values, position
 
     def skip(self, kind: int, count: int, position: int) -> tuple[int, tuple[int, ...]]:
-        """Find an array's end; of strings, remember places on the way."""
+        """Find the end of an array; for strings, also collect the positions of some entries."""
         if kind != STRING:
             layout = SCALARS.get(kind)
             if layout is None:
@@ -225,13 +225,13 @@ class Parser:
         data, unpack = self.data, _u64
         for start in range(0, count, _STRIDE):
             marks.append(position)
-            for _ in range(min(_STRIDE, count - start)):  # the hot loop: no checks, no calls
+            for _ in range(min(_STRIDE, count - start)):  # the hot loop: no checks, few calls
                 position += 8 + unpack(data, position)[0]
         self.need(position, 0)
         return position, tuple(marks)
 
     def tensor(self, position: int) -> tuple[Tensor, int]:
-        """Read one line of the tensor table."""
+        """Read one entry of the tensor table."""
         name, position = self.string(position)
         self.need(position, 4)
         (dimensions,) = _u32(self.data, position)
@@ -255,7 +255,7 @@ class Parser:
         return tensor, position + 12
 
     def entry(self, array: object, index: int) -> str | None:
-        """Read one string of an array, from the nearest remembered position."""
+        """Read one string of an array, starting at the nearest stored position."""
         if isinstance(array, list):
             value = array[index] if 0 <= index < len(array) else None
             return value if isinstance(value, str) else None
@@ -269,7 +269,7 @@ class Parser:
         return self.string(position)[0]
 
     def number(self, array: object, index: int) -> object:
-        """Read one number of an array; None if it is not there."""
+        """Read one number of an array; None if there is no such entry."""
         if isinstance(array, list):
             return array[index] if 0 <= index < len(array) else None
         if not isinstance(array, LongArray) or array.element_type not in SCALARS:
@@ -280,13 +280,13 @@ class Parser:
         return self.scalar(array.element_type, array.offset + index * size)[0]
 
     def indexes(self, array: object, texts: Iterable[str]) -> dict[str, int]:
-        """Return where these strings stand in an array, those that do, without building it."""
+        """Return the indexes of the given strings that an array contains, without building it."""
         if isinstance(array, list):
             return {text: array.index(text) for text in texts if text in array}
         if not isinstance(array, LongArray) or array.element_type != STRING:
             return {}
-        entries = bytes(self.data[array.offset : array.end])  # searched faster than a mapped file
-        found: dict[str, int] = {}
+        entries = bytes(self.data[array.offset : array.end])  # faster to search than a mapped file
+        indexes: dict[str, int] = {}
         for text in texts:
             entry = _u64_bytes(len(text.encode())) + text.encode()
             place = entries.find(entry) + array.offset
@@ -297,6 +297,6 @@ class Parser:
             while position < place:
                 position += 8 + _u64(self.data, position)[0]
                 index += 1
-            if position == place:  # else it was inside another string
-                found[text] = index
-        return found
+            if position == place:  # otherwise the match was inside another string
+                indexes[text] = index
+        return indexes

@@ -1,4 +1,4 @@
-"""The numbers of GGUF's types: values in the header, and tensors. Tables only."""
+"""The numbers of GGUF's types, for values in the header and for tensors. Tables only."""
 
 from __future__ import annotations
 

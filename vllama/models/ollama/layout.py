@@ -1,4 +1,4 @@
-"""The layout of Ollama's model store, which vllama shares, and the registry a name belongs to.
+"""The layout of Ollama's model store, which vllama shares, and the registry of a name.
 
 ::
 
@@ -6,12 +6,12 @@
              blobs/sha256-<hex>                              (older: sha256:<hex>)
              .vllama/…                                       ours: unfinished blobs, locks, marks
 
-Ollama deletes unknown files from `blobs` when it starts, so vllama keeps its own elsewhere. A mark
-says which manifest vllama wrote. Paths and files only: no network.
+Ollama deletes unknown files from `blobs` when it starts, so vllama has a folder of its own. A mark
+in it records a manifest that vllama wrote. Paths and files only; no network.
 
-A name belongs to a registry that speaks Ollama's protocol if it says so (`ollama://model`), names a
-host (`host/namespace/model`), or is a plain library name and the settings name a registry for
-those. Plain http is allowed to this machine, to a registry configured with it, and for pulls that
+A name refers to a registry with Ollama's protocol if it says so (`ollama://model`), contains a
+host (`host/namespace/model`), or is a library name and the settings name a registry for those.
+Plain http is allowed to this machine, to a registry that is configured with it, and for pulls that
 ask for it (Ollama's `insecure`). See docs/reference/ollama-api.md#names.
 """
 
@@ -38,7 +38,7 @@ ABANDONED_S = 14 * 24 * 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredName:
-    """A model's full name, as its manifest's path spells it."""
+    """A model's full name, spelled as in the path of its manifest."""
 
     host: str
     namespace: str
@@ -61,12 +61,12 @@ class StoredName:
 
     @property
     def path(self) -> Path:
-        """Its place below `manifests`."""
+        """The path of its manifest below `manifests`."""
         return Path(self.host, self.namespace, self.model, self.tag)
 
     @classmethod
     def of(cls, ref: ModelRef) -> StoredName:
-        """Fill in Ollama's defaults."""
+        """Return the full name of `ref`, with Ollama's defaults."""
         return cls(
             host=ref.host or DEFAULT_HOST,
             namespace=ref.namespace or DEFAULT_NAMESPACE,
@@ -76,7 +76,7 @@ class StoredName:
 
 
 class OllamaModels:
-    """One such store; a place for downloads too (`BlobPlace`)."""
+    """A store with this layout; also the target of downloads (`BlobPlace`)."""
 
     variable = "OLLAMA_MODELS"
 
@@ -86,23 +86,23 @@ class OllamaModels:
         self._own = folder / ".vllama"
 
     def prepare(self) -> None:
-        """Create the folders; raises OSError."""
+        """Create the folders, and delete abandoned downloads. Raises OSError."""
         for folder in (self._manifests, self.folder / "blobs", self._own):
             folder.mkdir(parents=True, exist_ok=True)
         for path in self._own.glob("sha256-*.partial*"):
-            with contextlib.suppress(OSError):  # of pulls that nobody has gone on with
+            with contextlib.suppress(OSError):
                 if time.time() - path.stat().st_mtime > ABANDONED_S:
                     path.unlink()
 
     # -- blobs --------------------------------------------------------------------------------
 
     def blob(self, etag: str) -> Path:
-        """Return where the blob of 64 hex digits lies, or would."""
+        """Return the path of the blob with this digest (64 hex digits), even if it is missing."""
         path, older = _blob_paths(self.folder, etag)
         return older if not path.exists() and older.exists() else path
 
     def partial(self, etag: str) -> Path:
-        """Return where the bytes of an unfinished download lie."""
+        """Return the file of an unfinished download."""
         return self._own / f"sha256-{etag}.partial"
 
     def lock(self, etag: str) -> Path:
@@ -110,16 +110,16 @@ class OllamaModels:
         return self._own / f"sha256-{etag}.lock"
 
     def has_blob(self, etag: str, size_bytes: int) -> bool:
-        """Tell whether a blob is complete (it only gets its name when it is)."""
+        """Return whether a blob is complete; it has this name only if it is."""
         try:
             return self.blob(etag).stat().st_size == size_bytes
         except OSError:
             return False
 
     def prune(self, digests: Iterable[str]) -> int:
-        """Delete those of the blobs that no manifest names; return the bytes that came free.
+        """Delete the given blobs unless a manifest names them; return the freed bytes.
 
-        Under the lock. Where a manifest cannot be read nothing is deleted.
+        The caller holds the lock. If any manifest cannot be read, nothing is deleted.
         """
         used: set[str] = set()
         for name in self.names():
@@ -138,39 +138,39 @@ class OllamaModels:
     # -- manifests ----------------------------------------------------------------------------
 
     def names(self) -> Iterator[StoredName]:
-        """Iterate over the manifests by their names, in order."""
-        for host in _inside(self._manifests):
-            for namespace in _inside(self._manifests / host):
-                for model in _inside(self._manifests / host / namespace):
-                    for tag in _inside(self._manifests / host / namespace / model):
+        """Yield the names of all manifests, in order."""
+        for host in _list_names(self._manifests):
+            for namespace in _list_names(self._manifests / host):
+                for model in _list_names(self._manifests / host / namespace):
+                    for tag in _list_names(self._manifests / host / namespace / model):
                         yield StoredName(host=host, namespace=namespace, model=model, tag=tag)
 
     def spelled(self, name: StoredName) -> StoredName:
-        """Return a name as it is on the disk: in another case, if it is there so."""
+        """Return a name in the spelling on disk, which may have another case."""
         if self.manifest(name).exists():
             return name
         wanted = str(name.path).lower()
         return next((n for n in self.names() if str(n.path).lower() == wanted), name)
 
     def manifest(self, name: StoredName) -> Path:
-        """Return a manifest's file."""
+        """Return the file of a manifest."""
         return self._manifests / name.path
 
     def write_manifest(self, name: StoredName, content: bytes) -> None:
-        """Make a model visible, in one step; raises OSError. Under the lock.
+        """Make a model visible, atomically. Raises OSError. The caller holds the lock.
 
-        What was here and was not vllama's stays so.
+        If another program wrote the old manifest, the new one does not count as vllama's either.
         """
         path = self.manifest(name)
         ours = not path.exists() or self.is_ours(name, path.read_bytes())
         if ours:
             mark = hashlib.sha256(content).hexdigest().encode()
             write_shared(self._mark(name), mark, by=self._own)
-        # by way of our folder: Ollama would take any file between its own for a manifest
+        # written in our folder first: Ollama takes every file among its manifests for one
         write_shared(path, content, by=self._own)
 
     def is_ours(self, name: StoredName, content: bytes) -> bool:
-        """Tell whether vllama has written this very manifest."""
+        """Return whether vllama wrote exactly this manifest."""
         try:
             mark = self._mark(name).read_text().strip()
         except (OSError, UnicodeDecodeError):
@@ -178,7 +178,7 @@ class OllamaModels:
         return mark == hashlib.sha256(content).hexdigest()
 
     def delete_manifest(self, name: StoredName) -> int:
-        """Delete a manifest; return its bytes. Raises OSError. Under the lock."""
+        """Delete a manifest; return its size. Raises OSError. The caller holds the lock."""
         path, mark = self.manifest(name), self._mark(name)
         size = path.stat().st_size
         path.unlink()
@@ -192,8 +192,8 @@ class OllamaModels:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other pulls and removals of vllama from writing. Raises VllamaError, OSError."""
-        from filelock import FileLock, Timeout  # a start writes nothing
+        """Exclude other pulls and removals by vllama. Raises VllamaError, OSError."""
+        from filelock import FileLock, Timeout  # keeps the start of the server fast
 
         self._own.mkdir(parents=True, exist_ok=True)
         try:
@@ -210,15 +210,15 @@ def _blob_paths(folder: Path, digest: str) -> tuple[Path, Path]:
     return folder / "blobs" / f"sha256-{digest}", folder / "blobs" / f"sha256:{digest}"
 
 
-def _inside(folder: Path) -> list[str]:
+def _list_names(folder: Path) -> list[str]:
     try:
         return sorted(p.name for p in folder.iterdir() if not p.name.startswith("."))
-    except OSError:  # a file in the place of a folder, or no right to read it
+    except OSError:  # a file instead of a folder, or no permission
         return []
 
 
 def _delete(path: Path) -> int:
-    """Delete a file; return what that frees: nothing for a link, or one of several names."""
+    """Delete a file; return the freed bytes, 0 for a link or one of several hard links."""
     try:
         status = path.lstat()
         path.unlink()
@@ -232,9 +232,9 @@ SCHEME = "ollama://"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistryTarget:
-    """A model at a registry: its full name, the registry's address without a trailing slash.
+    """A model at a registry; `address` has no trailing slash.
 
-    `asked`: the name itself said that it is there.
+    `asked`: the name itself refers to the registry.
     """
 
     name: StoredName
@@ -245,10 +245,10 @@ class RegistryTarget:
 def find_target(
     ref: ModelRef, registry: str | None, *, insecure: bool = False
 ) -> RegistryTarget | None:
-    """Return where `ref` would be pulled from by Ollama's protocol, None if it would not be.
+    """Return the registry from which `ref` is pulled with Ollama's protocol, None if from none.
 
     `registry` is the one from the settings, for names without a host. Raises BadRequest for plain
-    http that nobody has allowed, ConfigError for a setting that is no address.
+    http that is not allowed, and ConfigError for an invalid setting.
     """
     text = ref.text.lower()
     if ref.kind is not Kind.LIBRARY:
@@ -258,29 +258,29 @@ def find_target(
         return None
     name = StoredName.of(ref)
     if registry is not None and name.host.lower() == DEFAULT_HOST:
-        return RegistryTarget(name=name, address=_configured(registry), asked=asked)
-    if text.startswith("http://") and not (insecure or _is_here(name.host)):
+        return RegistryTarget(name=name, address=_normalise_address(registry), asked=asked)
+    if text.startswith("http://") and not (insecure or _is_this_machine(name.host)):
         raise BadRequest("insecure protocol http", hint="allow it: vllama pull --insecure")
-    plain = insecure or (_is_here(name.host) and not text.startswith("https://"))
+    plain = insecure or (_is_this_machine(name.host) and not text.startswith("https://"))
     return RegistryTarget(
         name=name, address=f"{'http' if plain else 'https'}://{name.host}", asked=asked
     )
 
 
-def _configured(registry: str) -> str:
+def _normalise_address(registry: str) -> str:
     if "://" not in registry:
-        registry = f"{'http' if _is_here(registry) else 'https'}://{registry}"
+        registry = f"{'http' if _is_this_machine(registry) else 'https'}://{registry}"
     parts = urlsplit(registry.rstrip("/"))
     if parts.scheme not in ("http", "https") or not parts.netloc:
         raise ConfigError(
-            f"cannot use ollama_registry '{registry}': it is no address of a registry",
+            f"cannot use ollama_registry '{registry}': it is not the address of a registry",
             hint="give a host, or an address such as https://registry.example",
         )
     return parts.geturl()
 
 
-def _is_here(host: str) -> bool:
-    """Tell whether `host[:port]` is this machine."""
+def _is_this_machine(host: str) -> bool:
+    """Return whether `host[:port]` is this machine."""
     name = urlsplit(f"//{host}").hostname or ""
     try:
         return name == "localhost" or ipaddress.ip_address(name).is_loopback

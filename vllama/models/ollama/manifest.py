@@ -1,6 +1,6 @@
-"""Ollama's manifests: which blobs make up a model, and which of them can be served. Pure.
+"""Ollama's manifests: the blobs of a model, and whether it can be served. Pure.
 
-A manifest names a config and layers by SHA-256; what a layer is, its media type says
+A manifest names a config and layers by SHA-256. The media type of a layer says what it contains
 (`application/vnd.ollama.image.model`).
 
 See docs/reference/ollama-api.md#store.
@@ -23,7 +23,7 @@ _ANY_DIGEST = re.compile(rb"sha256[:-]([0-9a-fA-F]{64})")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """One blob of a model: `kind` as in Ollama's media types, `digest` as 64 hex digits."""
+    """A blob of a model; `kind` is the end of its media type, `digest` has 64 hex digits."""
 
     kind: str
     digest: str
@@ -32,7 +32,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """A model's blobs; `config` is None in a manifest without one."""
+    """The blobs of a model; `config` is None if the manifest has none."""
 
     layers: tuple[Layer, ...]
     config: Layer | None = None
@@ -45,7 +45,7 @@ class Manifest:
 
     @property
     def size_bytes(self) -> int:
-        """Sum of all blobs."""
+        """The sum of the sizes of all blobs."""
         return sum(layer.size_bytes for layer in self.blobs)
 
     def of(self, *kinds: str) -> tuple[Layer, ...]:
@@ -70,38 +70,38 @@ class _Document(msgspec.Struct):
 
 
 def parse_manifest(content: bytes) -> Manifest:
-    """Read a manifest. Raises ValueError with the reason."""
+    """Parse a manifest. Raises ValueError with the reason."""
     try:
         document = msgspec.json.decode(content, type=_Document)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"its manifest is damaged ({error})") from None
     if document.manifests and not document.layers:
-        raise ValueError("its manifest is a list of others, as of container images")
-    layers = tuple(_layer(blob) for blob in document.layers or ())
-    config = _layer(document.config) if document.config and document.config.digest else None
+        raise ValueError("its manifest is a list of manifests, as for container images")
+    layers = tuple(_make_layer(blob) for blob in document.layers or ())
+    config = _make_layer(document.config) if document.config and document.config.digest else None
     return Manifest(layers=layers, config=config)
 
 
-def _layer(blob: _Blob) -> Layer:
+def _make_layer(blob: _Blob) -> Layer:
     match = _DIGEST.fullmatch(blob.digest)
     if match is None or blob.size < 0:
-        raise ValueError(f"its manifest names the impossible blob '{blob.digest[:80]}'")
+        raise ValueError(f"its manifest names the invalid blob '{blob.digest[:80]}'")
     kind = blob.mediaType.partition(";")[0].strip()
     return Layer(kind=kind.removeprefix(_LAYER_TYPE), digest=match[1].lower(), size_bytes=blob.size)
 
 
 def find_digests(content: bytes) -> set[str]:
-    """Return all digests that a manifest names, also those of a damaged one."""
+    """Return all digests in a manifest, even if it is damaged."""
     return {match.decode().lower() for match in _ANY_DIGEST.findall(content)}
 
 
 def explain_unservable(manifest: Manifest, config: Mapping[str, Any]) -> str | None:
-    """Return why no engine can be given this model's blobs; None if one can."""
+    """Return why no engine can serve this model's blobs, None if one can."""
     if config.get("remote_host") or config.get("remote_model"):
         return "it runs in Ollama's cloud"
     models = manifest.of("model")
     if not models and manifest.of("tensor"):
-        return "its tensors are layers of their own, which only Ollama's MLX engine reads"
+        return "its tensors are separate layers, which only Ollama's MLX engine reads"
     if not models:
         return "it has no model layer"
     if len(models) > 1:

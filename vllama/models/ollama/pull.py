@@ -1,11 +1,11 @@
-"""Pulls a model from a registry of Ollama's kind into Ollama's own layout.
+"""Pulls a model from a registry with Ollama's protocol into Ollama's own layout.
 
-1. The manifest; a model that nothing here could serve is refused before its gigabytes move.
-2. Its blobs, those that are missing, checked while they come.
-3. The manifest's file, last: what Ollama or vllama can see is complete. Then the blobs that only
-   the manifest before it needed are deleted.
+1. Fetch the manifest, and refuse a model that no engine can serve before downloading gigabytes.
+2. Download the missing blobs, and verify them during the download.
+3. Write the manifest last, so that Ollama and vllama never see an incomplete model. Then delete the
+   blobs that only the previous manifest needed.
 
-Blocking; call it in a thread. Statuses are Ollama's.
+Blocking; call it in a thread. The statuses are Ollama's.
 
 See docs/reference/ollama-api.md#model-management.
 """
@@ -27,7 +27,7 @@ from vllama.models.settings import ModelsSettings
 from vllama.models.sources.base import Transient
 from vllama.models.types import Format, Progress, PullEvent, SourceFile
 
-TRIES = 3
+ATTEMPTS = 3
 
 
 def pull_model(
@@ -40,10 +40,10 @@ def pull_model(
     cancel: threading.Event,
     free_space: Callable[[Path], int] = get_free_bytes,
 ) -> StoredName:
-    """Bring `target` into `models`, or up to date; return its name there.
+    """Download `target` into `models`, or update it; return its name there.
 
-    `progress` may be called from several threads. Raises ModelNotFound, NoPlan (a form that no
-    engine reads), AuthRequired, Cancelled, ChecksumMismatch, DiskFull, Offline, SourceError.
+    `progress` may be called from several threads. Raises ModelNotFound, NoPlan (for a format that
+    no engine reads), AuthRequired, Cancelled, ChecksumMismatch, DiskFull, Offline, SourceError.
     """
     what = target.name.display
     with (
@@ -52,8 +52,8 @@ def pull_model(
         map_disk_errors(models, what),
     ):
         registry = OllamaRegistry(client, target)
-        content = _manifest(registry, settings, cancel)
-        manifest = _checked(content, what, formats)
+        content = _fetch_manifest(registry, settings, cancel)
+        manifest = _check_manifest(content, what, formats)
         files = [
             SourceFile(
                 path=f"{what} (blob {blob.digest[:12]})",
@@ -65,7 +65,7 @@ def pull_model(
         ]
         models.prepare()
         name = models.spelled(target.name)
-        for _ in range(TRIES):
+        for _ in range(ATTEMPTS):
             check_space(models, files, what, free_space)
             fetch_files(
                 files,
@@ -76,23 +76,25 @@ def pull_model(
                 progress=progress,
                 cancel=cancel,
             )
-            progress(PullEvent(status="verifying sha256 digest"))  # was done while they came
+            progress(PullEvent(status="verifying sha256 digest"))  # done during the download
             with models.locked():
-                # a removal may have taken a blob meanwhile that another model had here
+                # the blob of another model may have been removed together with it meanwhile
                 if all(models.has_blob(blob.digest, blob.size_bytes) for blob in manifest.blobs):
                     _publish(models, name, content, progress)
                     return name
-    raise SourceError(f"cannot pull '{what}': its blobs are removed as soon as they are here")
+    raise SourceError(f"cannot pull '{what}': its blobs are deleted as soon as they are here")
 
 
-def _manifest(registry: OllamaRegistry, settings: ModelsSettings, cancel: threading.Event) -> bytes:
-    """Ask for the manifest, and again where the registry is overloaded for a moment."""
-    for pause in range(TRIES - 1):
+def _fetch_manifest(
+    registry: OllamaRegistry, settings: ModelsSettings, cancel: threading.Event
+) -> bytes:
+    """Fetch the manifest, with retries while the registry is overloaded."""
+    for pause in range(ATTEMPTS - 1):
         try:
             return registry.manifest()
         except Transient as error:
             if cancel.wait(settings.backoff_s * 2**pause):
-                raise Cancelled("cannot go on: cancelled", hint=error.message) from error
+                raise Cancelled("cannot continue: cancelled", hint=error.message) from error
     return registry.manifest()
 
 
@@ -106,7 +108,7 @@ def _publish(models: OllamaModels, name: StoredName, content: bytes, progress: P
         models.prune(unused)
 
 
-def _checked(content: bytes, what: str, formats: Sequence[Format]) -> Manifest:
+def _check_manifest(content: bytes, what: str, formats: Sequence[Format]) -> Manifest:
     try:
         manifest = parse_manifest(content)
     except ValueError as error:

@@ -1,8 +1,8 @@
-"""A registry of models that speaks Ollama's protocol: manifests, where blobs are, tokens.
+"""The client of registries with Ollama's protocol: manifests, the locations of blobs, tokens.
 
-The protocol is Docker's registry API v2 with Ollama's media types. The bytes are fetched by
-`models.download`: `locate` finds the storage's own address first, as the registry's credentials
-must not go there. All exceptions of the HTTP library are mapped to ours here.
+The protocol is Docker's registry API v2 with Ollama's media types. `models.download` fetches the
+bytes of blobs; `locate` finds the address of the storage first, because the registry's credentials
+must not be sent there. All exceptions of the HTTP library are translated here.
 
 See docs/reference/ollama-api.md#registry.
 """
@@ -31,9 +31,9 @@ _MAX_REDIRECTS = 5
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _AGENT = {"user-agent": f"vllama/{__version__}"}
 _CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
-_TOKEN = re.compile(r"[\x21-\x7e]{1,65536}")  # what can stand in a header
+_TOKEN = re.compile(r"[\x21-\x7e]{1,65536}")  # characters that are allowed in a header
 _PORTS = {"http": 80, "https": 443}
-_LOGIN = "only models that everybody may pull can be pulled: vllama has no account there"
+_LOGIN = "only public models can be pulled: vllama has no account there"
 
 
 class _TokenAnswer(msgspec.Struct):
@@ -42,7 +42,7 @@ class _TokenAnswer(msgspec.Struct):
 
 
 class OllamaRegistry:
-    """One model at its registry. `client` makes the requests; may be used by many threads."""
+    """One model at its registry. Thread-safe if `client` is."""
 
     def __init__(self, client: httpx2.Client, target: RegistryTarget) -> None:
         self._client, self._target = client, target
@@ -52,45 +52,48 @@ class OllamaRegistry:
         self._token: str | None = None
 
     def manifest(self) -> bytes:
-        """Return the manifest's very bytes.
+        """Return the manifest byte for byte.
 
-        Raises ModelNotFound in Ollama's words, AuthRequired, Offline, Transient, SourceError.
+        Raises ModelNotFound with Ollama's text, AuthRequired, Offline, Transient, SourceError.
         """
         url = f"{self._base}/manifests/{self._target.name.tag}"
-        with self._mapped(), self._open(url, {"accept": MANIFEST_TYPE}, follow=True) as answer:
+        with (
+            self._translate_errors(),
+            self._open(url, {"accept": MANIFEST_TYPE}, follow=True) as answer,
+        ):
             if answer.status_code == 404:
                 raise ModelNotFound(
                     self._target.name.display,
                     message="pull model manifest: file does not exist",
                 )
             self._check(answer, (200,))
-            return self._body(answer, MAX_MANIFEST)
+            return self._read_body(answer, MAX_MANIFEST)
 
     def locate(self, file: SourceFile) -> Location:
-        """Ask where a blob's bytes are: here, or at the storage that the registry points to."""
+        """Find the location of a blob: the registry, or the storage that it redirects to."""
         assert file.etag is not None  # a manifest names all digests
         url = f"{self._base}/blobs/sha256:{file.etag}"
-        with self._mapped():
+        with self._translate_errors():
             for _ in range(_MAX_REDIRECTS):
-                # one byte: some registries would send the whole blob
-                # (and those as they are: a range of compressed bytes would be of no use)
+                # One byte, because some registries would send the whole blob; uncompressed, because
+                # a range of compressed bytes is useless.
                 asked = {"range": "bytes=0-0", "accept-encoding": "identity"}
                 with self._open(url, asked, follow=False) as answer:
                     if answer.status_code not in _REDIRECTS:
                         self._check(answer, (200, 206, 416))
-                        return self._location(file, url, self._headers())
+                        return self._make_location(file, url, self._make_headers())
                     url = urljoin(url, answer.headers.get("location", ""))
                 if _origin(url) != _origin(self._base):
-                    return self._location(file, url, _AGENT)
+                    return self._make_location(file, url, _AGENT)
         raise SourceError(f"{self._cannot}: {self._host} redirects without end")
 
-    def _location(self, file: SourceFile, url: str, headers: Mapping[str, str]) -> Location:
+    def _make_location(self, file: SourceFile, url: str, headers: Mapping[str, str]) -> Location:
         assert file.etag is not None
         return Location(
             url=url, etag=file.etag, size_bytes=file.size_bytes, commit="", headers=headers
         )
 
-    def _headers(self) -> dict[str, str]:
+    def _make_headers(self) -> dict[str, str]:
         token = {"authorization": f"Bearer {self._token}"} if self._token else {}
         return {**_AGENT, **token}
 
@@ -98,9 +101,9 @@ class OllamaRegistry:
     def _open(
         self, url: str, headers: Mapping[str, str], *, follow: bool
     ) -> Iterator[httpx2.Response]:
-        """Ask; if the registry wants a token, fetch one and ask once more."""
+        """Send a GET; if the registry requires a token, fetch one and send it again."""
         for again in (False, True):
-            request = {**self._headers(), **GZIP, **headers}
+            request = {**self._make_headers(), **GZIP, **headers}
             with self._client.stream(
                 "GET", url, headers=request, follow_redirects=follow
             ) as answer:
@@ -111,30 +114,30 @@ class OllamaRegistry:
             self._token = self._fetch_token(challenge)
 
     def _fetch_token(self, challenge: str) -> str:
-        """Ask for a token as everybody may have it (docs.docker.com, registry token protocol)."""
+        """Fetch an anonymous token (docs.docker.com, registry token protocol)."""
         kind, _, rest = challenge.partition(" ")
-        said = dict(_CHALLENGE.findall(rest))
-        realm = said.get("realm", "")
+        parameters = dict(_CHALLENGE.findall(rest))
+        realm = parameters.get("realm", "")
         if kind.lower() != "bearer" or not realm:
-            raise AuthRequired(f"{self._cannot}: {self._host} wants a login", hint=_LOGIN)
+            raise AuthRequired(f"{self._cannot}: {self._host} requires a login", hint=_LOGIN)
         downgraded = self._base.startswith("https:") and not realm.lower().startswith("https:")
         if _origin(realm)[1:] != _origin(self._base)[1:] or downgraded:
-            # as Ollama does: a registry must not send its clients to ask elsewhere
+            # as in Ollama, a registry must not send its clients to another host
             raise AuthRequired(
                 f"{self._cannot}: {self._host} sends its clients to another host for a token, "
                 f"{urlsplit(realm).netloc}"
             )
-        query = [("service", said["service"])] if said.get("service") else []
-        query += [("scope", scope) for scope in said.get("scope", "").split()]
+        query = [("service", parameters["service"])] if parameters.get("service") else []
+        query += [("scope", scope) for scope in parameters.get("scope", "").split()]
         url = str(httpx2.URL(realm).copy_merge_params(query))
         with self._client.stream(
             "GET", url, headers={**_AGENT, **GZIP}, follow_redirects=False
         ) as answer:
             status = answer.status_code
-            content = self._body(answer, _MAX_TOKEN_ANSWER) if status == 200 else b""
+            content = self._read_body(answer, _MAX_TOKEN_ANSWER) if status == 200 else b""
         try:
             reply = msgspec.json.decode(content, type=_TokenAnswer)
-        except (ValueError, RecursionError):  # msgspec's own are ValueErrors
+        except (ValueError, RecursionError):  # msgspec raises ValueErrors
             reply = _TokenAnswer()
         token = reply.token or reply.access_token
         if not token or not _TOKEN.fullmatch(token):
@@ -143,7 +146,7 @@ class OllamaRegistry:
             )
         return token
 
-    def _body(self, answer: httpx2.Response, most_bytes: int) -> bytes:
+    def _read_body(self, answer: httpx2.Response, most_bytes: int) -> bytes:
         try:
             return read_body(answer, most_bytes)
         except SourceError as error:
@@ -170,7 +173,7 @@ class OllamaRegistry:
         return f"cannot pull '{self._target.name.display}'"
 
     @contextmanager
-    def _mapped(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         try:
             yield
         except httpx2.TransportError as error:
@@ -178,7 +181,7 @@ class OllamaRegistry:
             raise Offline(
                 f"cannot reach {self._host}: {reason}", hint="check the network and the proxy"
             ) from error
-        except (httpx2.RequestError, httpx2.InvalidURL) as error:  # redirects without end …
+        except (httpx2.RequestError, httpx2.InvalidURL) as error:  # such as too many redirects
             raise SourceError(f"{self._cannot}: {error}") from error
 
 
@@ -186,6 +189,6 @@ def _origin(url: str) -> tuple[str, str | None, int | None]:
     parts = urlsplit(url)
     try:
         port = parts.port
-    except ValueError:  # no number
+    except ValueError:  # not a number
         port = None
     return parts.scheme, parts.hostname, port or _PORTS.get(parts.scheme)

@@ -1,9 +1,9 @@
-"""Answers of hubs and registries: read with a limit, and kept with their ETags.
+"""Answers of hubs and registries: read with a size limit, and cached with their ETags.
 
-A server may compress what nobody asked it to compress, and a few kilobytes of zstd can become
-gigabytes of blanks; so the HTTP library decodes nothing here. A kept answer is asked for again
-with `If-None-Match` and used only after a 304, so it is never older than what the hub would say
-now. Each answer is one file in a folder of vllama's own.
+A server may compress its answer without being asked, and a few kilobytes of zstd can expand to
+gigabytes. So the HTTP library decodes nothing here. A cached answer is used only after the server
+has confirmed it (`If-None-Match`, 304), so it is never out of date. Each answer is a file in a
+folder of vllama's own.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ import msgspec
 from vllama import private
 from vllama.errors import SourceError
 
-_KEPT = 256
+_MAX_ANSWERS = 256
 
 
 class KeptAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A body with its ETag; `next` is the query of the following page, if there is one."""
+    """A body with its ETag; `next` is the query of the next page, if there is one."""
 
     etag: str
     body: bytes
@@ -34,28 +34,28 @@ class KeptAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AnswerCache:
-    """Answers by address, in `folder`; None keeps nothing."""
+    """A cache of answers by address in `folder`; None caches nothing."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
 
     def load(self, url: str, token: str | None) -> KeptAnswer | None:
-        """Return what is kept for an address; of another token's answers nothing."""
+        """Return the cached answer for an address and token, or None."""
         if self._folder is None:
             return None
         try:
             return msgspec.msgpack.decode(self._place(url, token).read_bytes(), type=KeptAnswer)
-        except (OSError, ValueError):  # ValueError: msgspec's own
+        except (OSError, ValueError):  # msgspec raises ValueErrors
             return None
 
     def keep(self, url: str, token: str | None, answer: KeptAnswer) -> None:
-        """Keep an answer; a folder that cannot be written keeps none."""
+        """Cache an answer, if the folder can be written."""
         if self._folder is None:
             return
         place = self._place(url, token)
         with contextlib.suppress(OSError):
             private.make_folder(self._folder)
-            # lists of private repositories are nobody else's business
+            # mkstemp makes the file private: answers may list private repositories
             handle, name = tempfile.mkstemp(prefix=".", dir=self._folder)
             with os.fdopen(handle, "wb") as file:
                 file.write(msgspec.msgpack.encode(answer))
@@ -69,29 +69,29 @@ class AnswerCache:
     def _prune(self) -> None:
         assert self._folder is not None
         files = sorted(self._folder.iterdir(), key=lambda path: path.stat().st_mtime)
-        for path in files[:-_KEPT]:
+        for path in files[:-_MAX_ANSWERS]:
             path.unlink(missing_ok=True)
 
 
 GZIP = {"accept-encoding": "gzip"}
-"""The header to ask with."""
+"""The header for requests whose answers `read_body` reads."""
 
 
 def read_body(response: httpx2.Response, most_bytes: int) -> bytes:
-    """Return the body of a streamed answer that has not been read.
+    """Return the body of a streamed answer, of at most `most_bytes`.
 
-    Raises SourceError for one that is longer, damaged or encoded in another way; what the HTTP
-    library raises.
+    Raises SourceError if it is longer, damaged or has another encoding, and the errors of the HTTP
+    library.
     """
     body = bytearray()
-    for piece in _decoded(response, most_bytes + 1):
+    for piece in _decode(response, most_bytes + 1):
         body += piece
         if len(body) > most_bytes:
             raise SourceError(f"cannot read {_place(response)}: its answer is too long")
     return bytes(body)
 
 
-def _decoded(response: httpx2.Response, most_bytes: int) -> Iterator[bytes]:
+def _decode(response: httpx2.Response, most_bytes: int) -> Iterator[bytes]:
     """Yield the body in pieces of at most `most_bytes`."""
     encoding = response.headers.get("content-encoding", "identity").strip().lower()
     if encoding in ("identity", ""):
@@ -100,11 +100,11 @@ def _decoded(response: httpx2.Response, most_bytes: int) -> Iterator[bytes]:
     if encoding not in ("gzip", "x-gzip"):
         raise SourceError(
             f"cannot read {_place(response)}: it is compressed as {encoding[:40]!r}, "
-            "which nobody asked for"
+            "which was not requested"
         )
     unpacked, received = zlib.decompressobj(wbits=31), 0
     for packed in response.iter_raw():
-        received += len(packed)  # empty blocks become nothing, however many there are
+        received += len(packed)  # a limit for endless empty blocks, which decompress to nothing
         if unpacked.eof or received > most_bytes:
             break
         try:

@@ -12,7 +12,7 @@ from vllama.models.types import Bundle, Removed, Skipped
 
 
 class Store(Protocol):
-    """A place on this disk where models lie."""
+    """A place on this disk with models."""
 
     @property
     def name(self) -> str:
@@ -20,11 +20,11 @@ class Store(Protocol):
         ...
 
     def list(self) -> list[Bundle]:
-        """Return every complete model; a place that cannot be read has none."""
+        """Return all complete models; none if the place cannot be read."""
         ...
 
     def find(self, ref: ModelRef) -> Bundle | None:
-        """Return the model that `ref` means, or None."""
+        """Return the model with the name `ref`, or None."""
         ...
 
 
@@ -33,40 +33,40 @@ class RemovingStore(Store, Protocol):
     """A store that vllama may delete from."""
 
     def remove(self, bundle: Bundle) -> Removed:
-        """Delete a model and return what came free."""
+        """Delete a model; return its names and the freed bytes."""
         ...
 
 
 @runtime_checkable
 class ForeignStore(Store, Protocol):
-    """A store of another program, which says why vllama does not delete from it."""
+    """A store of another program, with models that vllama does not delete."""
 
     def keeps(self, bundle: Bundle) -> tuple[str, str] | None:
-        """Return (why it is not ours to delete, what the user can do instead), None if it is."""
+        """Return (why vllama does not delete it, what the user can do); None if vllama may."""
         ...
 
 
 @runtime_checkable
 class SkippingStore(Store, Protocol):
-    """A store that may hold models it leaves out."""
+    """A store that may have models which cannot be served, and are not listed."""
 
     def skipped(self) -> tuple[Skipped, ...]:
-        """Return them with the reasons."""
+        """Return the models that are not listed, with the reasons."""
         ...
 
 
 def compute_digest(lines: Iterable[tuple[str, str, int]]) -> str:
     """Return the SHA-256 of a canonical text of (file name, identity, size) lines.
 
-    The identity is a checksum where the store knows one, so that equal models have equal
-    digests; reading gigabytes for it would make listing slow.
+    The identity is a checksum if the store knows one, so that equal models have equal digests.
+    Computing checksums would make listing slow, since it would read gigabytes.
     """
     text = "".join(f"{name}\t{identity}\t{size}\n" for name, identity, size in sorted(lines))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def sum_real_sizes(paths: Iterable[Path]) -> int:
-    """Return the bytes of the files behind `paths`, links followed, each file once."""
+    """Return the sum of the sizes of the files, following links and counting each file once."""
     sizes: dict[tuple[int, int], int] = {}
     for path in paths:
         status = path.stat()

@@ -1,7 +1,7 @@
-"""Files that clients upload, by their checksum: `<data_dir>/blobs/sha256-<64 hex digits>`.
+"""Uploaded files, by their checksum: `<data_dir>/blobs/sha256-<64 hex digits>`.
 
-The layout and the answers are Ollama's. A file has its final name only when it is whole and its
-checksum is right. Blocking; safe from many threads and processes.
+The layout and the messages are Ollama's. A file gets its final name only when it is complete and
+its checksum is correct. Blocking; safe for use by many threads and processes.
 
 See docs/reference/ollama-api.md#model-management, #store.
 """
@@ -23,10 +23,10 @@ from vllama.models.disk import get_free_bytes
 from vllama.units import format_bytes_decimal
 
 ORPHAN_S = 3600.0
-"""How long an unreferenced blob is kept: its model may be about to be created."""
+"""How long an unreferenced blob is kept, because its model may be created soon."""
 ABANDONED_S = 24 * 3600.0
 RESERVE_BYTES = 256 * 1024 * 1024
-_LOOK_EVERY_BYTES = 64 * 1024 * 1024
+_CHECK_INTERVAL_BYTES = 64 * 1024 * 1024
 _DIGEST = re.compile(r"sha256[:-]([0-9a-fA-F]{64})")
 
 
@@ -38,14 +38,14 @@ class BlobStore:
         self._free_space = free_space
 
     def path(self, digest: str) -> Path:
-        """Return where the blob of `sha256:…` lies, or would. Raises BadRequest."""
+        """Return the path of the blob `sha256:…`, whether or not it exists. Raises BadRequest."""
         match = _DIGEST.fullmatch(digest)
         if match is None:
             raise BadRequest("invalid digest format")
         return self.folder / f"sha256-{match[1].lower()}"
 
     def has(self, digest: str) -> bool:
-        """Tell whether the blob is here, and count it as new again. Raises BadRequest."""
+        """Return whether the blob exists, and restart its `ORPHAN_S`. Raises BadRequest."""
         try:
             os.utime(self.path(digest))
         except OSError:
@@ -53,7 +53,7 @@ class BlobStore:
         return True
 
     def writer(self, digest: str, size_bytes: int | None) -> BlobWriter:
-        """Begin an upload; `size_bytes` as announced. Raises BadRequest, DiskFull."""
+        """Start an upload with the announced size. Raises BadRequest, DiskFull."""
         path = self.path(digest)
         self._check_room(size_bytes or 0)
         try:
@@ -61,10 +61,10 @@ class BlobStore:
             self._sweep()
             return BlobWriter(path, self._check_room)
         except OSError as error:
-            raise _write_error(path, error) from error
+            raise _make_write_error(path, error) from error
 
     def prune(self, used: Collection[Path], doomed: Collection[Path] = ()) -> int:
-        """Delete blobs that are not `used`: the `doomed` ones, and old ones. Return the bytes."""
+        """Delete `doomed` and old blobs that are not `used`; return the freed bytes."""
         freed = 0
         for path in self.folder.glob("sha256-*"):
             if path in used:
@@ -83,11 +83,11 @@ class BlobStore:
             raise DiskFull(
                 f"cannot store the file: {needs} needed and "
                 f"{format_bytes_decimal(free)} are free at {self.folder}",
-                hint="remove models with vllama rm",
+                hint="remove a model: vllama rm NAME",
             )
 
     def _sweep(self) -> None:
-        """Delete the unfinished uploads of a server that was killed."""
+        """Delete unfinished uploads of a server that was killed."""
         for path in self.folder.glob(".upload-*"):
             with contextlib.suppress(OSError):
                 if time.time() - path.stat().st_mtime > ABANDONED_S:
@@ -95,10 +95,10 @@ class BlobStore:
 
 
 class BlobWriter:
-    """One upload: `write` pieces, then `finish`; `discard` at any time, also after `finish`."""
+    """One upload: `write` the parts, then `finish`. `discard` always, even after `finish`."""
 
     def __init__(self, path: Path, check_room: Callable[[int], None]) -> None:
-        import tempfile  # not at the top: a list of models uploads nothing
+        import tempfile  # slow to import, and needed only for uploads
 
         self._path = path
         self._check_room = check_room
@@ -109,9 +109,9 @@ class BlobWriter:
         self._temporary = Path(name)
 
     def write(self, data: bytes) -> None:
-        """Append a piece. Raises DiskFull."""
+        """Append a part. Raises DiskFull."""
         self._unchecked += len(data)
-        if self._unchecked >= _LOOK_EVERY_BYTES:  # the size is not always announced
+        if self._unchecked >= _CHECK_INTERVAL_BYTES:  # the announced size may be missing
             self._unchecked = 0
             self._check_room(0)
         self._hash.update(data)
@@ -120,28 +120,28 @@ class BlobWriter:
             while rest:
                 rest = rest[self._file.write(rest) :]
         except OSError as error:
-            raise _write_error(self._path, error) from error
+            raise _make_write_error(self._path, error) from error
 
     def finish(self) -> None:
         """Verify the checksum and give the file its name. Raises BadRequest."""
-        found = f"sha256-{self._hash.hexdigest()}"
-        if found != self._path.name:
+        actual = f"sha256-{self._hash.hexdigest()}"
+        if actual != self._path.name:
             raise BadRequest(
                 f"digest mismatch, expected {self._path.name.replace('-', ':')}, "
-                f"got {found.replace('-', ':')}"
+                f"got {actual.replace('-', ':')}"
             )
         try:
             self._file.close()
             self._temporary.replace(self._path)
         except OSError as error:
-            raise _write_error(self._path, error) from error
+            raise _make_write_error(self._path, error) from error
 
     def discard(self) -> None:
-        """Leave nothing behind, unless it was finished."""
+        """Delete the temporary file unless the upload was finished."""
         self._file.close()
         self._temporary.unlink(missing_ok=True)
 
 
-def _write_error(path: Path, error: OSError) -> VllamaError:
+def _make_write_error(path: Path, error: OSError) -> VllamaError:
     text = f"cannot write '{path}': {error.strerror or error}"
     return DiskFull(text) if error.errno == errno.ENOSPC else VllamaError(text)

@@ -1,7 +1,7 @@
-"""Models named by their path, and folders full of GGUFs that the user told us about.
+"""Models that are named by their path, and the user's own folders with models.
 
-Never writes or deletes there. Paths are grouped like a hub repository: shards together, the
-projector beside its model.
+Never writes or deletes there. Files are grouped as in a repository of the hub: the shards of a
+model together, with its projector.
 """
 
 from __future__ import annotations
@@ -33,32 +33,32 @@ class FolderStore:
         self._folders = tuple(folders)
 
     def list(self) -> list[Bundle]:
-        """Return the models in the folders, and the files, that were named in the settings."""
+        """Return the models in the folders and files that are named in the settings."""
         bundles: dict[str, Bundle] = {}
         for folder in self._folders:
-            for bundle in _models_in(folder):
+            for bundle in _list_models(folder):
                 bundles.setdefault(bundle.name, bundle)
         return list(bundles.values())
 
     def find(self, ref: ModelRef) -> Bundle | None:
-        """Return the model at a path, or the listed one of that name."""
+        """Return the model at a path, or the listed model with that name."""
         if ref.kind is not Kind.PATH:
             return next((b for b in self.list() if ref.means(b.name)), None)
         assert ref.path is not None  # by kind
         try:
-            return _at_path(ref.path)
+            return _find_at_path(ref.path)
         except OSError:
             return None
 
     def keeps(self, bundle: Bundle) -> tuple[str, str]:
-        """Return why files that the user put somewhere are not deleted."""
+        """Return why the user's own files are not deleted."""
         return (
-            "it is your own file, not one that vllama fetched",
+            "it is your own file, and vllama did not download it",
             f"delete '{bundle.path}' yourself",
         )
 
 
-def _at_path(path: Path) -> Bundle | None:
+def _find_at_path(path: Path) -> Bundle | None:
     if path.is_file():
         if path.suffix == ".safetensors" and (path.parent / "config.json").is_file():
             return make_safetensors_bundle(path.parent)
@@ -68,7 +68,7 @@ def _at_path(path: Path) -> Bundle | None:
             if group.paths == wanted:
                 return make_gguf_bundle(path.parent, group)
         if parse_shard(path.name) is not None:
-            return None  # a part is missing
+            return None  # a shard is missing
         return make_gguf_bundle(path.parent, GgufGroup(label=None, quant=None, paths=(path.name,)))
     if not path.is_dir():
         return None
@@ -78,10 +78,10 @@ def _at_path(path: Path) -> Bundle | None:
     return make_gguf_bundle(path, chosen) if chosen else None
 
 
-def _models_in(folder: Path) -> list[Bundle]:
+def _list_models(folder: Path) -> list[Bundle]:
     try:
         if folder.is_file():
-            bundle = _at_path(folder)
+            bundle = _find_at_path(folder)
             return [bundle] if bundle else []
         groups = find_gguf_groups(folder)
         bundles = [make_gguf_bundle(folder, group) for group in groups]
@@ -94,30 +94,30 @@ def _models_in(folder: Path) -> list[Bundle]:
 
 
 def find_gguf_groups(folder: Path, *, deep: bool = True) -> tuple[GgufGroup, ...]:
-    """Return the GGUF models of a folder; raises OSError."""
-    # a folder from the settings is searched to its depth; one that a client names is not: "/"
-    found = list_files_below(folder) if deep else folder.iterdir()
-    files = (p for p in found if p.suffix.lower() == ".gguf" and p.is_file())
+    """Return the GGUF models of a folder; `deep` includes its subfolders. Raises OSError."""
+    # not deep for folders that a client names, because it could name "/"
+    paths = list_files_below(folder) if deep else folder.iterdir()
+    files = (p for p in paths if p.suffix.lower() == ".gguf" and p.is_file())
     return group_ggufs(p.relative_to(folder).as_posix() for p in files)
 
 
 def make_gguf_bundle(folder: Path, group: GgufGroup) -> Bundle:
-    """Return one of those models; raises OSError."""
+    """Return the bundle of a GGUF model in a folder. Raises OSError."""
     files = tuple(folder / path for path in group.paths)
     projector = folder / group.projector if group.projector else None
     everything = (*files, projector) if projector else files
     name = path_stem(Path(get_stem(group.paths[0]) if files[0].suffix else group.paths[0]))
-    return _bundle(Format.GGUF, f"{name}:latest", files[0], everything, group.quant, projector)
+    return _make_bundle(Format.GGUF, f"{name}:latest", files[0], everything, group.quant, projector)
 
 
 def make_safetensors_bundle(folder: Path) -> Bundle:
-    """Return the model that a folder with a config and weights is; raises OSError."""
+    """Return the bundle of a folder with a config and weights. Raises OSError."""
     name = path_stem(folder)
     files = tuple(sorted(p for p in folder.iterdir() if p.is_file()))
-    return _bundle(Format.SAFETENSORS, f"{name}:latest", folder, files, None, None)
+    return _make_bundle(Format.SAFETENSORS, f"{name}:latest", folder, files, None, None)
 
 
-def _bundle(
+def _make_bundle(
     format: Format,
     name: str,
     path: Path,
@@ -133,7 +133,7 @@ def _bundle(
         path=path,
         files=files,
         size_bytes=sum_real_sizes(files),
-        # no checksum is known: the time stands in for the content
+        # no checksum is known, so the time of modification stands for the content
         digest=compute_digest((f.name, str(s.st_mtime_ns), s.st_size) for f, s in statuses),
         modified_s=max(s.st_mtime for _, s in statuses),
         quant=quant,

@@ -1,8 +1,8 @@
-"""LM Studio's models read in place: `<models>/<publisher>/<repository>/<files>`.
+"""LM Studio's models, read in place: `<models>/<publisher>/<repository>/<files>`.
 
-The two folders are those of the hub (lmstudio.ai/docs, "Import models"), so a model is named as
-if it had come from there: `hf.co/publisher/repository:QUANT`. Writes nothing there, and deletes
-only what it is told to delete all the same.
+The two folders correspond to the hub (lmstudio.ai/docs, "Import models"), so a model has the name
+that it would have there: `hf.co/publisher/repository:QUANT`. Writes nothing, and deletes only with
+`--force`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MLX = "it is in MLX's format, which only Apple's MLX engine reads"
 
 
 class LMStudioStore:
-    """The models in LM Studio's folders; of one name the first folder's."""
+    """The models in LM Studio's folders; of equal names, the one in the first folder counts."""
 
     name = "lmstudio"
 
@@ -31,55 +31,55 @@ class LMStudioStore:
         self._folders = tuple(folders)
 
     def list(self) -> list[Bundle]:
-        """Return every complete model that can be served."""
-        found: dict[str, Bundle] = {}
-        for repository in self._repositories():
-            for bundle in self._models(repository):
-                found.setdefault(bundle.name, bundle)
-        return list(found.values())
+        """Return all complete models that can be served."""
+        bundles: dict[str, Bundle] = {}
+        for repository in self._list_repositories():
+            for bundle in self._list_models(repository):
+                bundles.setdefault(bundle.name, bundle)
+        return list(bundles.values())
 
     def skipped(self) -> tuple[Skipped, ...]:
         """Return the repositories that are not listed, with the reason."""
         return tuple(
             Skipped(
-                name=ModelRef.of_hub(_hub_id(folder)).display,
+                name=ModelRef.of_hub(_make_hub_id(folder)).display,
                 store=self.name,
                 path=folder,
                 reason=reason,
             )
-            for folder in self._repositories()
-            if (reason := _reason(folder))
+            for folder in self._list_repositories()
+            if (reason := _explain_skip(folder))
         )
 
     def find(self, ref: ModelRef) -> Bundle | None:
-        """Return the model; without a quantisation the preferred one among those here."""
+        """Return the model; if `ref` names no quantisation, the preferred one."""
         if ref.hub_id is None:
             return None
         wanted = ref.hub_id.lower()
-        for folder in self._repositories():
-            if _hub_id(folder).lower() != wanted:
+        for folder in self._list_repositories():
+            if _make_hub_id(folder).lower() != wanted:
                 continue
             try:
                 group = choose_group(find_gguf_groups(folder), ref.tag if ref.has_tag else None)
                 if group is not None:
-                    return self._named(folder, make_gguf_bundle(folder, group), group.label)
+                    return self._rename(folder, make_gguf_bundle(folder, group), group.label)
             except OSError:
                 continue
-            for bundle in self._models(folder):
+            for bundle in self._list_models(folder):
                 if ref.means(bundle.name):
                     return bundle
         return None
 
     def keeps(self, bundle: Bundle) -> tuple[str, str]:
-        """Return why LM Studio's files are not deleted without being told to."""
+        """Return why LM Studio's files are not deleted without `--force`."""
         force = f"vllama rm --force {bundle.name}"
-        hint = f"remove it there (My Models, or lms), or delete it all the same: {force}"
+        hint = f"remove it there (My Models, or lms), or delete it anyway: {force}"
         return "it belongs to LM Studio", hint
 
     def remove(self, bundle: Bundle) -> Removed:
-        """Delete a model's files; those that another one there uses (a projector) stay."""
-        folder = next(f for f in self._repositories() if bundle.path.is_relative_to(f))
-        others = (other for other in self._models(folder) if other.name != bundle.name)
+        """Delete the files of a model, except those that another model uses (a projector)."""
+        folder = next(f for f in self._list_repositories() if bundle.path.is_relative_to(f))
+        others = (other for other in self._list_models(folder) if other.name != bundle.name)
         kept = {file for other in others for file in other.files}
         freed = 0
         try:
@@ -95,21 +95,21 @@ class LMStudioStore:
             ) from error
         return Removed(names=(bundle.name,), freed_bytes=freed)
 
-    def _repositories(self) -> Iterator[Path]:
-        """Iterate over the folders of the second level; links are followed."""
+    def _list_repositories(self) -> Iterator[Path]:
+        """Yield the folders of the second level, following links."""
         for root in self._folders:
-            for publisher in _folders(root):
-                for folder in _folders(publisher):
+            for publisher in _list_folders(root):
+                for folder in _list_folders(publisher):
                     try:
-                        if ModelRef.parse(_hub_id(folder)).kind is Kind.HUB:
+                        if ModelRef.parse(_make_hub_id(folder)).kind is Kind.HUB:
                             yield folder
-                    except InvalidModelRef:  # a name that nobody could type
+                    except InvalidModelRef:  # not a folder of LM Studio's layout
                         continue
 
-    def _models(self, folder: Path) -> tuple[Bundle, ...]:
+    def _list_models(self, folder: Path) -> tuple[Bundle, ...]:
         try:
             bundles = [
-                self._named(folder, make_gguf_bundle(folder, group), group.label)
+                self._rename(folder, make_gguf_bundle(folder, group), group.label)
                 for group in find_gguf_groups(folder)
             ]
             if (
@@ -117,28 +117,28 @@ class LMStudioStore:
                 and list_weight_files(folder)
                 and not is_mlx(folder)
             ):
-                bundles.append(self._named(folder, make_safetensors_bundle(folder), None))
+                bundles.append(self._rename(folder, make_safetensors_bundle(folder), None))
         except OSError:
             return ()
         return tuple(bundles)
 
-    def _named(self, folder: Path, bundle: Bundle, label: str | None) -> Bundle:
-        hub_id = _hub_id(folder)
+    def _rename(self, folder: Path, bundle: Bundle, label: str | None) -> Bundle:
+        hub_id = _make_hub_id(folder)
         name = ModelRef.of_hub(hub_id, label or "latest").display
         return replace(bundle, name=name, store=self.name, hub_id=hub_id)
 
 
-def _hub_id(folder: Path) -> str:
+def _make_hub_id(folder: Path) -> str:
     return f"{folder.parent.name}/{folder.name}"
 
 
-def _reason(folder: Path) -> str | None:
-    """Return why a repository's folder gives no model; None if it gives one."""
+def _explain_skip(folder: Path) -> str | None:
+    """Return why the folder of a repository has no model to list, None if it has one."""
     try:
         if find_gguf_groups(folder):
             return None
         if any(path.suffix == ".gguf" for path in list_files_below(folder)):
-            return "its GGUF files make no complete model: a part is missing"
+            return "its GGUF files are not a complete model: a shard is missing"
         if not (folder / "config.json").is_file():
             return None
         weights = list_weight_files(folder)
@@ -147,7 +147,7 @@ def _reason(folder: Path) -> str | None:
         return f"it cannot be read ({error.strerror or error})"
 
 
-def _folders(folder: Path) -> list[Path]:
+def _list_folders(folder: Path) -> list[Path]:
     try:
         return sorted(p for p in folder.iterdir() if not p.name.startswith(".") and p.is_dir())
     except OSError:

@@ -1,12 +1,12 @@
-"""vllama's own models: created and copied ones, each a small JSON file that points at its base.
+"""vllama's own models, created or copied: small JSON files that refer to the files of a base model.
 
 Layout below the data folder::
 
-    models/<host>/<namespace>/<model>/<tag>.json     lower case; the name as typed stands inside
+    models/<host>/<namespace>/<model>/<tag>.json     lower case; the file has the name as typed
     blobs/sha256-<hex>                               uploaded files (see `blobs`)
 
-A base's files are never copied. A base that moved to another path (a newer revision in the hub's
-cache) is found again by its name. Paths below the data folder are stored relative to it.
+The files of a base are never copied. A base that has moved to another path (a newer revision in the
+hub's cache) is found again by its name. Paths below the data folder are stored relative to it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LOCK_LIMIT_S = 30.0
 
 
 class LocalStore:
-    """The models created or copied on this machine; `bases` are the stores they stand on."""
+    """The models created or copied on this machine; `bases` are the stores of their bases."""
 
     name = "created"
 
@@ -54,39 +54,40 @@ class LocalStore:
         return self._root
 
     def list(self) -> list[Bundle]:
-        """Return every model, also those whose base is gone: they can be removed."""
-        found = (self._load(path) for path in sorted(_records(self._folder)))
-        return [bundle for bundle in found if bundle is not None]
+        """Return all models, even those whose base is missing, so that they can be removed."""
+        bundles = (self._load(path) for path in sorted(_list_records(self._folder)))
+        return [bundle for bundle in bundles if bundle is not None]
 
     def find(self, ref: ModelRef) -> Bundle | None:
-        """Return the model of that name, in any case."""
+        """Return the model with that name, ignoring case."""
         if ref.kind is Kind.PATH:
             return None
-        found = (self._load(self._file(name)) for name in ref.candidates)
-        whole = next((bundle for bundle in found if bundle is not None), None)
-        return whole or self._converted(ref)
+        bundles = (self._load(self._get_path(name)) for name in ref.candidates)
+        exact = next((bundle for bundle in bundles if bundle is not None), None)
+        return exact or self._find_converted(ref)
 
-    def _converted(self, ref: ModelRef) -> Bundle | None:
-        """Return what a hub model named without its quantisation was converted to, the newest.
+    def _find_converted(self, ref: ModelRef) -> Bundle | None:
+        """Return the latest conversion of a hub model that is named without a quantisation.
 
-        Nothing else of ours has a hub name.
+        Only converted models of this store have names of the hub.
         """
         if ref.kind is not Kind.HUB or ref.has_tag:
             return None
-        found = (self._load(path) for path in _records(self._file(ref.canonical).parent))
-        return max((b for b in found if b is not None), key=lambda b: b.modified_s, default=None)
+        folder = self._get_path(ref.canonical).parent
+        bundles = (self._load(path) for path in _list_records(folder))
+        return max((b for b in bundles if b is not None), key=lambda b: b.modified_s, default=None)
 
     def write(self, bundle: Bundle, *, digest: str | None = None) -> Bundle:
-        """Keep `bundle` under its name, in the place of another of that name; return it as kept.
+        """Store `bundle` under its name, replacing a model with that name; return it as stored.
 
-        A name that is there already keeps its spelling. A copy is told by the `digest` of what it
-        is a copy of, as in Ollama. Raises BadRequest, VllamaError.
+        An existing name keeps its spelling. A copy has the `digest` of its original, as in Ollama.
+        Raises BadRequest, VllamaError.
         """
-        path = self._file(ModelRef.parse(bundle.name).candidates[0])
+        path = self._get_path(ModelRef.parse(bundle.name).candidates[0])
         with self._locked():
             old = self._load(path)
             self._check_blobs(bundle)
-            record = self._record(bundle if old is None else replace(bundle, name=old.name))
+            record = self._make_record(bundle if old is None else replace(bundle, name=old.name))
             record.digest = digest
             try:
                 write_whole(
@@ -100,8 +101,8 @@ class LocalStore:
         return kept
 
     def remove(self, bundle: Bundle) -> Removed:
-        """Delete our file and the uploads that only it used; the base stays."""
-        path = self._file(ModelRef.parse(bundle.name).candidates[0])
+        """Delete a model and the uploads that only it uses; its base stays."""
+        path = self._get_path(ModelRef.parse(bundle.name).candidates[0])
         with self._locked():
             try:
                 freed = path.stat().st_size
@@ -118,14 +119,14 @@ class LocalStore:
 
     # -- files --------------------------------------------------------------------------------
 
-    def _file(self, canonical: str) -> Path:
+    def _get_path(self, canonical: str) -> Path:
         name, _, tag = canonical.rpartition(":")
         return self._folder.joinpath(*name.split("/")) / f"{tag}.json"
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Keep other threads and processes from writing."""
-        from filelock import FileLock, Timeout  # a start writes nothing
+        """Exclude other threads and processes from writing."""
+        from filelock import FileLock, Timeout  # keeps the start of the server fast
 
         try:
             private.make_folder(self._folder)
@@ -143,25 +144,25 @@ class LocalStore:
             lock.release()
 
     def _check_blobs(self, bundle: Bundle) -> None:
-        for path in _paths(bundle):
+        for path in _list_paths(bundle):
             if path.parent == self.blobs.folder and not path.is_file():
                 raise BadRequest(
                     f"blob {path.name.replace('-', ':')} not found", hint="upload the file again"
                 )
 
     def _prune(self, old: Bundle | None) -> int:
-        """Delete the blobs that nothing uses any more, first of all those of `old`."""
+        """Delete blobs that no model uses any more: those of `old`, and old ones."""
         used: set[Path] = set()
-        for path in _records(self._folder):
+        for path in _list_records(self._folder):
             bundle = self._load(path)
             if bundle is None:
-                return 0  # what it uses is not known
-            used.update(_paths(bundle))
-        return self.blobs.prune(used, _paths(old) if old else ())
+                return 0  # unknown which blobs it uses
+            used.update(_list_paths(bundle))
+        return self.blobs.prune(used, _list_paths(old) if old else ())
 
     # -- JSON ---------------------------------------------------------------------------------
 
-    def _record(self, bundle: Bundle) -> Record:
+    def _make_record(self, bundle: Bundle) -> Record:
         def text(path: Path) -> str:
             inside = path.is_relative_to(self._root)
             return str(path.relative_to(self._root) if inside else path)
@@ -191,14 +192,14 @@ class LocalStore:
         )
 
     def _load(self, path: Path) -> Bundle | None:
-        """Read one file; None if it is not there or damaged."""
+        """Read one file; None if it is missing or damaged."""
         try:
             content = path.read_bytes()
             modified_s = path.stat().st_mtime
             record = msgspec.json.decode(content, type=Record)
-        except (OSError, ValueError):  # ValueError: msgspec's own
+        except (OSError, ValueError):  # msgspec raises ValueErrors
             return None
-        base = self._base(record.base)
+        base = self._load_base(record.base)
         adapters = tuple(self._root / text for text in record.adapters)
         draft = self._root / record.draft if record.draft else None
         files = (*base.files, *adapters, *((draft,) if draft else ()))
@@ -207,7 +208,7 @@ class LocalStore:
             name=record.name,
             store=self.name,
             files=files,
-            size_bytes=_size(files) or base.size_bytes,
+            size_bytes=_sum_sizes(files) or base.size_bytes,
             digest=record.digest or hashlib.sha256(content).hexdigest(),
             modified_s=modified_s,
             parameters=record.parameters,
@@ -223,10 +224,10 @@ class LocalStore:
             requires=record.requires,
         )
 
-    def _base(self, base: Base) -> Bundle:
+    def _load_base(self, base: Base) -> Bundle:
         files = tuple(self._root / text for text in base.files)
         if base.name and not (files and all(file.exists() for file in files)):
-            found = self._named(base.name)
+            found = self._find_in_bases(base.name)
             if found is not None and found.format is base.format:
                 return found
         return Bundle(
@@ -243,35 +244,35 @@ class LocalStore:
             hub_id=base.hub_id,
         )
 
-    def _named(self, name: str) -> Bundle | None:
+    def _find_in_bases(self, name: str) -> Bundle | None:
         try:
             ref = ModelRef.parse(name)
-        except InvalidModelRef:  # a server elsewhere may use any name
+        except InvalidModelRef:  # an upstream may use any name
             return None
         return next((b for store in self._bases if (b := store.find(ref))), None)
 
 
 def check_base(bundle: Bundle) -> None:
-    """Raise BadModelFile if the files of a created model are gone."""
+    """Raise BadModelFile if the files of a created model are missing."""
     if bundle.store != LocalStore.name or (bundle.files and all(f.exists() for f in bundle.files)):
         return
-    shown = f"'{bundle.base}'" if bundle.base else f"the file '{bundle.path}'"
-    again = f"pull its base again: vllama pull {bundle.base}, or " if bundle.base else ""
+    base = f"'{bundle.base}'" if bundle.base else f"the file '{bundle.path}'"
+    pull = f"pull its base again: vllama pull {bundle.base}, or " if bundle.base else ""
     raise BadModelFile(
-        f"cannot use '{bundle.name}': {shown}, which it was made from, is gone",
-        hint=f"{again}remove it: vllama rm {bundle.name}",
+        f"cannot use '{bundle.name}': its base, {base}, is missing",
+        hint=f"{pull}remove it: vllama rm {bundle.name}",
     )
 
 
-def _records(folder: Path) -> Iterator[Path]:
+def _list_records(folder: Path) -> Iterator[Path]:
     return (path for path in list_files_below(folder) if path.suffix == ".json")
 
 
-def _paths(bundle: Bundle) -> set[Path]:
+def _list_paths(bundle: Bundle) -> set[Path]:
     return {bundle.path, *bundle.files, *bundle.adapters}
 
 
-def _size(files: Sequence[Path]) -> int:
+def _sum_sizes(files: Sequence[Path]) -> int:
     try:
         return sum_real_sizes(files)
     except OSError:
@@ -279,7 +280,7 @@ def _size(files: Sequence[Path]) -> int:
 
 
 class Base(msgspec.Struct, omit_defaults=True):
-    """The files behind a model; `name` is None for files that have none."""
+    """The files of a base; `name` is None for files without a name."""
 
     format: Format
     path: str
@@ -291,7 +292,7 @@ class Base(msgspec.Struct, omit_defaults=True):
 
 
 class Record(msgspec.Struct, omit_defaults=True):
-    """The content of one file; `adapters` are paths. `digest` is that of what it is a copy of."""
+    """The content of one file; `adapters` are paths, `digest` is that of a copy's original."""
 
     name: str
     base: Base

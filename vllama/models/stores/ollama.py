@@ -1,7 +1,7 @@
-"""Ollama's own store read in place: what `ollama pull` or vllama brought there is served as it is.
+"""Ollama's store, read in place: models that `ollama pull` or vllama downloaded are served as is.
 
-Nothing is copied or converted. vllama deletes there what it pulled itself; other models are
-Ollama's, and go only when the user insists.
+Nothing is copied or converted. vllama deletes the models that it pulled itself. All others are
+Ollama's, and are deleted only with `--force`.
 
 See docs/reference/ollama-api.md#store.
 """
@@ -27,11 +27,11 @@ from vllama.models.ollama.manifest import (
 from vllama.models.ref import Kind, ModelRef
 from vllama.models.types import Bundle, Format, Removed, Skipped
 
-_MAX_TEXT = 16 * 1024 * 1024  # templates, licences, conversations: no gigabytes by mistake
+_MAX_TEXT = 16 * 1024 * 1024  # limit for templates, licences and messages
 
 
 class OllamaStore:
-    """The models in folders laid out as Ollama does; of one name the first folder's."""
+    """The models in folders with Ollama's layout; of equal names, the one in the first counts."""
 
     name = "ollama"
 
@@ -39,29 +39,29 @@ class OllamaStore:
         self._places = tuple(OllamaModels(folder) for folder in folders)
 
     def list(self) -> list[Bundle]:
-        """Return every complete model that can be served."""
-        found: dict[str, Bundle] = {}
-        for models, name in self._names():
+        """Return all complete models that can be served."""
+        bundles: dict[str, Bundle] = {}
+        for models, name in self._list_names():
             try:
-                bundle = _bundle(models, name)
-            except (OSError, ValueError):  # told by `skipped`; it must not hide the others
+                bundle = _read_bundle(models, name)
+            except (OSError, ValueError):  # `skipped` reports it; it must not hide the others
                 continue
-            found.setdefault(bundle.name, bundle)
-        return list(found.values())
+            bundles.setdefault(bundle.name, bundle)
+        return list(bundles.values())
 
     def skipped(self) -> tuple[Skipped, ...]:
         """Return the models that are not listed, with the reason."""
-        found: list[Skipped] = []
-        for models, name in self._names():
+        skipped: list[Skipped] = []
+        for models, name in self._list_names():
             try:
-                _bundle(models, name)
+                _read_bundle(models, name)
             except OSError as error:
                 reason = f"it cannot be read ({error.strerror or error})"
             except ValueError as error:
                 reason = str(error)
             else:
                 continue
-            found.append(
+            skipped.append(
                 Skipped(
                     name=name.display,
                     store=self.name,
@@ -69,58 +69,55 @@ class OllamaStore:
                     reason=reason,
                 )
             )
-        return tuple(found)
+        return tuple(skipped)
 
     def find(self, ref: ModelRef) -> Bundle | None:
-        """Return the model of that name, in any case."""
+        """Return the model with that name, ignoring case."""
         if ref.kind is Kind.PATH:
             return None
-        for models, name in self._names():
+        for models, name in self._list_names():
             if ref.means(name.display):
                 try:
-                    return _bundle(models, name)
+                    return _read_bundle(models, name)
                 except (OSError, ValueError):
                     continue
         return None
 
     def keeps(self, bundle: Bundle) -> tuple[str, str] | None:
-        """Return why a model is not deleted without being told to; None for vllama's own pulls."""
-        models, name, content = self._manifest(bundle)
+        """Return why a model is not deleted without `--force`; None if vllama pulled it."""
+        models, name, content = self._find_manifest(bundle)
         if models.is_ours(name, content):
             return None
         return (
             "it is in Ollama's store and vllama did not pull it",
-            f"to delete it all the same: vllama rm --force {bundle.name}",
+            f"to delete it anyway: vllama rm --force {bundle.name}",
         )
 
     def remove(self, bundle: Bundle) -> Removed:
-        """Delete a model; blobs that other models use stay.
-
-        The bytes returned are those that really came free.
-        """
-        models, name, content = self._manifest(bundle)
+        """Delete a model, except blobs that other models use; return the bytes actually freed."""
+        models, name, content = self._find_manifest(bundle)
         try:
             with models.locked():
                 freed = models.delete_manifest(name) + models.prune(find_digests(content))
         except OSError as error:
             raise VllamaError(
                 f"cannot remove '{bundle.name}': {error.strerror or error}",
-                hint=f"check the owner and the rights of {models.folder}",
+                hint=f"check the owner and the permissions of {models.folder}",
             ) from error
         return Removed(names=(bundle.name,), freed_bytes=freed)
 
-    def _names(self) -> Iterator[tuple[OllamaModels, StoredName]]:
+    def _list_names(self) -> Iterator[tuple[OllamaModels, StoredName]]:
         for models in self._places:
             for name in models.names():
                 try:
                     ModelRef.parse(name.display)
-                except InvalidModelRef:  # some other file: nobody could type that name
+                except InvalidModelRef:  # not a manifest
                     continue
                 yield models, name
 
-    def _manifest(self, bundle: Bundle) -> tuple[OllamaModels, StoredName, bytes]:
-        """Find a bundle's manifest again: the one that its digest was made of."""
-        for models, name in self._names():
+    def _find_manifest(self, bundle: Bundle) -> tuple[OllamaModels, StoredName, bytes]:
+        """Return the manifest that a bundle was made from, which has its digest."""
+        for models, name in self._list_names():
             if name.display == bundle.name:
                 try:
                     content = models.manifest(name).read_bytes()
@@ -131,12 +128,12 @@ class OllamaStore:
         raise ModelNotFound(bundle.name)
 
 
-def _bundle(models: OllamaModels, name: StoredName) -> Bundle:
+def _read_bundle(models: OllamaModels, name: StoredName) -> Bundle:
     """Read one model's manifest and small layers. Raises OSError, ValueError with a reason."""
     path = models.manifest(name)
     content, modified_s = path.read_bytes(), path.stat().st_mtime
     manifest = parse_manifest(content)
-    config = _config(models, manifest)
+    config = _read_config(models, manifest)
     if reason := explain_unservable(manifest, config):
         raise ValueError(reason)
     (weights,) = manifest.of("model")
@@ -144,10 +141,10 @@ def _bundle(models: OllamaModels, name: StoredName) -> Bundle:
     adapters = manifest.of("adapter")
     drafts = manifest.of("draft")[:1]
     extra = (projector,) if projector else ()
-    files = [_file(models, layer) for layer in (weights, *extra, *adapters, *drafts)]
-    template = _text(models, manifest.first("template", "prompt"))
-    # such a model's prompts are made by code inside Ollama: its template layer is a placeholder,
-    # and the file's own template says the same as that code
+    files = [_get_blob(models, layer) for layer in (weights, *extra, *adapters, *drafts)]
+    template = _read_text(models, manifest.first("template", "prompt"))
+    # With a `renderer`, code inside Ollama makes the prompts. The template layer is a placeholder
+    # then, and the template in the model file is equivalent to that code.
     template = None if config.get("renderer") else template
     return Bundle(
         name=name.display,
@@ -158,68 +155,69 @@ def _bundle(models: OllamaModels, name: StoredName) -> Bundle:
         size_bytes=manifest.size_bytes,
         digest=hashlib.sha256(content).hexdigest(),
         modified_s=modified_s,
-        quant=_word(config, "file_type"),
+        quant=_read_word(config, "file_type"),
         projector=files[1] if projector else None,
-        parameters=_parameters(models, manifest),
-        system=_text(models, manifest.first("system")),
-        license="\n".join(filter(None, (_text(models, x) for x in manifest.of("license")))) or None,
+        parameters=_read_parameters(models, manifest),
+        system=_read_text(models, manifest.first("system")),
+        license="\n".join(filter(None, (_read_text(models, x) for x in manifest.of("license"))))
+        or None,
         template=template,
-        messages=_messages(models, manifest),
+        messages=_read_messages(models, manifest),
         adapters=tuple(files[1 + len(extra) : len(files) - len(drafts)]),
         draft=files[-1] if drafts else None,
-        renderer=_word(config, "renderer"),
-        parser=_word(config, "parser"),
-        requires=_word(config, "requires"),
+        renderer=_read_word(config, "renderer"),
+        parser=_read_word(config, "parser"),
+        requires=_read_word(config, "requires"),
     )
 
 
-def _word(config: Mapping[str, Any], name: str) -> str | None:
+def _read_word(config: Mapping[str, Any], name: str) -> str | None:
     value = config.get(name)
     return value if isinstance(value, str) and value else None
 
 
-def _file(models: OllamaModels, layer: Layer) -> Path:
-    """Return a blob that must be complete."""
+def _get_blob(models: OllamaModels, layer: Layer) -> Path:
+    """Return the path of a blob. Raises ValueError if it is incomplete."""
     if not models.has_blob(layer.digest, layer.size_bytes):
         raise ValueError(f"its {layer.kind}, the blob sha256:{layer.digest[:12]}, is not complete")
     return models.blob(layer.digest)
 
 
-def _text(models: OllamaModels, layer: Layer | None) -> str | None:
+def _read_text(models: OllamaModels, layer: Layer | None) -> str | None:
     if layer is None or layer.size_bytes > _MAX_TEXT:
         return None
-    return _file(models, layer).read_bytes().decode(errors="replace") or None
+    return _get_blob(models, layer).read_bytes().decode(errors="replace") or None
 
 
-def _json(models: OllamaModels, layer: Layer | None) -> object:
-    text = _text(models, layer)
+def _read_json(models: OllamaModels, layer: Layer | None) -> object:
+    text = _read_text(models, layer)
     try:
         return msgspec.json.decode(text) if text else None
     except (msgspec.DecodeError, RecursionError) as error:
-        assert layer is not None  # it had text
-        raise ValueError(f"its {layer.kind} are no JSON ({error})") from None
+        assert layer is not None  # since it has text
+        raise ValueError(f"its {layer.kind} are not JSON ({error})") from None
 
 
-def _config(models: OllamaModels, manifest: Manifest) -> Mapping[str, Any]:
-    """Return the config; empty where it is missing, as all that is needed of it is in the GGUF."""
+def _read_config(models: OllamaModels, manifest: Manifest) -> Mapping[str, Any]:
+    """Return the config; empty if it is missing, because the GGUF contains all that is needed."""
     if manifest.config is None:
         return {}
     try:
-        config = _json(models, manifest.config)
+        config = _read_json(models, manifest.config)
     except (OSError, ValueError):
         return {}
     return config if isinstance(config, dict) else {}
 
 
-def _parameters(models: OllamaModels, manifest: Manifest) -> dict[str, object]:
-    found = _json(models, manifest.first("params"))
-    given = found.items() if isinstance(found, dict) else ()
-    return {name: value for name, value in given if value is not None}
+def _read_parameters(models: OllamaModels, manifest: Manifest) -> dict[str, object]:
+    params = _read_json(models, manifest.first("params"))
+    items = params.items() if isinstance(params, dict) else ()
+    return {name: value for name, value in items if value is not None}
 
 
-def _messages(models: OllamaModels, manifest: Manifest) -> tuple[Mapping[str, object], ...]:
-    found = _json(models, manifest.first("messages"))
-    rows = found if isinstance(found, list) else []
+def _read_messages(models: OllamaModels, manifest: Manifest) -> tuple[Mapping[str, object], ...]:
+    messages = _read_json(models, manifest.first("messages"))
+    rows = messages if isinstance(messages, list) else []
     return tuple(
         {"role": row["role"], "content": row["content"]}
         for row in rows

@@ -1,8 +1,8 @@
-"""Models of servers that already run elsewhere (`--upstream`): listed from their `/v1/models`.
+"""Models of external servers (`--upstream`), listed from their `/v1/models`.
 
-Nothing of them lies on this disk, so a bundle of this store has no files and carries what is
-known of the model: what the user's settings say, else what the server tells, else a guess that
-refuses nothing. Blocking; answers are kept for a while.
+None of their files is on this disk, so a bundle of this store has no files. It contains the known
+facts about the model: from the user's settings, or else from the server, or else a guess that
+refuses nothing. Blocking; answers are cached for a while.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from vllama.models.types import Bundle, Capability, Format, ModelInfo, UpstreamM
 KEEP_S = 5.0
 FACTS_KEEP_S = 60.0
 SCHEME = "upstream:"
-# what a server may be able to do that does not tell: nothing is refused here
+# capabilities of a model whose server reports none, so that nothing is refused here
 ANYTHING = frozenset(
     {Capability.COMPLETION, Capability.TOOLS, Capability.THINKING, Capability.VISION}
 )
@@ -35,8 +35,8 @@ _EMBEDS = re.compile(r"(?i)embed|(?:^|[/_-])(?:bge|gte|e5)[_-]|minilm")
 class UpstreamStore:
     """The models that the given servers list.
 
-    `traits` are what the user says, by the URL of a server or the id of a model; a model's come
-    before its server's.
+    `traits` are the user's settings, by the URL of a server or the id of a model; those of a model
+    take precedence.
     """
 
     name = "upstream"
@@ -56,7 +56,7 @@ class UpstreamStore:
         self._shown: dict[tuple[str, str], tuple[float, Mapping[str, Any]]] = {}
 
     def list(self) -> list[Bundle]:
-        """Return the models of all servers that answer; one model on several is one."""
+        """Return the models of all servers that answer; equal ids are one model."""
         with self._lock:
             until_s, bundles = self._kept
             if time.monotonic() < until_s:
@@ -69,13 +69,13 @@ class UpstreamStore:
                 for row in rows or ():
                     if row["id"] not in found:
                         found[row["id"]] = self._describe(server, row)
-            # a server that is away for a moment does not take its models along
+            # if no server answers, keep the list: they may be unreachable for a moment only
             bundles = [self._place(bundle) for bundle in found.values()] or bundles
             self._kept = (time.monotonic() + KEEP_S, bundles)
             return list(bundles)
 
     def find(self, ref: ModelRef) -> Bundle | None:
-        """Return the model that was meant, by the server's own id, with or without `:latest`."""
+        """Return the model with this id on its server, with or without `:latest`."""
         wanted = ref.text.strip().lower()
         for bundle in self.list():
             own = str(bundle.hub_id).lower()
@@ -84,11 +84,11 @@ class UpstreamStore:
         return None
 
     def keeps(self, bundle: Bundle) -> tuple[str, str]:
-        """Return why a model elsewhere is not deleted."""
-        return "it lies on another server", "remove it there"
+        """Return why a model of another server is not deleted."""
+        return "it is on another server", "remove it there"
 
     def _place(self, bundle: Bundle) -> Bundle:
-        """Note which servers have a model: all but those that have listed theirs without it."""
+        """Return the bundle with the servers that have it: all but those that do not list it."""
         assert bundle.upstream is not None
         urls = tuple(
             server.url
@@ -175,7 +175,7 @@ def _capabilities(
     shown: frozenset[Capability] | None,
     said: UpstreamTraits,
 ) -> frozenset[Capability]:
-    """Return what a model can do: as the user says, the server, or, in the end, its name."""
+    """Return the capabilities of a model: from the user, or else its server, or else its name."""
     embeds = said.embeddings
     if embeds is None and shown is None:
         embeds = facts.only_embeds or _EMBEDS.search(name) is not None
