@@ -105,7 +105,7 @@ def test_a_revision_has_only_its_own_files(
         library.pull(f"{REPO}@v1.0:Q8_0", formats=GGUF)
     with pytest.raises(ModelNotFound, match="has no such revision") as caught:
         library.pull(f"{REPO}@v2.0", formats=GGUF, progress=events)
-    assert "leave the @revision out" in str(caught.value.hint)
+    assert "omit the @revision" in str(caught.value.hint)
     hub.settle()
     assert hub.sent("cdn") == 0
 

@@ -499,10 +499,10 @@ def test_faults_in_the_middle(
 def test_something_else_than_a_hub(hub: StandInHub, source: HuggingFace) -> None:
     add_base(hub)
     hub.fault = lambda method, path, sent, server: Fault(status=200)
-    with pytest.raises(SourceError, match="does not answer as a hub does"):
+    with pytest.raises(SourceError, match="does not answer like the hub"):
         choose(source, BASE)
     hub.fault = lambda m, path, sent, server: Fault(status=200) if "?filter" in path else None
-    with pytest.raises(SourceError, match="does not answer as a hub does"):
+    with pytest.raises(SourceError, match="does not answer like the hub"):
         choose(source, BASE)
 
 

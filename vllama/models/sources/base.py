@@ -11,18 +11,18 @@ from vllama.models.types import SourceFile, Variant
 
 
 class Transient(SourceError):
-    """The source is overloaded or restarting: another try soon may succeed."""
+    """The source is overloaded or restarting, so a retry may succeed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repository:
-    """A model repository at one commit. `hub_id` is in the source's own spelling.
+    """A model repository at one commit. `hub_id` has the spelling of the source.
 
-    `branch` is the revision that was asked for: a branch, a tag or a commit.
-    `gated` is what has to be done before the files may be fetched ("auto", "manual"), or None.
-    `variants` are what can be served of `files`. `license` is the licence's name, `bases` the
-    repositories that it was made from. `parameter_count` is None where the source does not tell
-    it, or tells the count of packed numbers; `dtypes` are numbers of parameters by type.
+    `branch` is the requested revision: a branch, a tag or a commit. `gated` is the kind of access
+    control ("auto", "manual"), or None. `variants` are the servable forms among `files`. `license`
+    is the name of the licence, `bases` are the repositories that it was made from.
+    `parameter_count` is None if the source does not report it, or reports a count of packed
+    numbers; `dtypes` are numbers of parameters by type.
     """
 
     hub_id: str
@@ -40,7 +40,7 @@ class Repository:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """A repository in a list: without sizes and commit. `paths` are its files' names."""
+    """A repository in a list, without sizes and commit; `paths` are the names of its files."""
 
     hub_id: str
     gated: str | None = None
@@ -51,9 +51,9 @@ class Listed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Location:
-    """The current address of a file's bytes; it may be signed and expire.
+    """The current address of a file, which may be signed and expire.
 
-    `headers` are for that address only (credentials never go to another origin).
+    `headers` are for this address only, because credentials must not be sent to another origin.
     """
 
     url: str
@@ -64,35 +64,35 @@ class Location:
 
 
 class Source(Protocol):
-    """A place to fetch models from. Blocking; errors are `SourceError`s or `ModelNotFound`."""
+    """A place to download models from. Blocking; raises SourceError and ModelNotFound."""
 
     def resolve(self, hub_id: str, revision: str | None = None) -> Repository:
-        """Ask for the commit of a revision, by default the newest one, and its variants."""
+        """Fetch the commit of a revision, by default the newest commit, and its variants."""
         ...
 
     def locate(self, repository: Repository, file: SourceFile) -> Location:
-        """Ask where the bytes of one file are."""
+        """Fetch the current address of a file."""
         ...
 
 
 class Hub(Source, Protocol):
-    """A source that can be searched for other forms of a model. The same errors."""
+    """A source that can be searched for other forms of a model; raises the same errors."""
 
     def children(self, hub_id: str, label: str | None = None) -> tuple[Listed, ...]:
-        """List what says that it was quantised from `hub_id` (exact case), most loaded first.
+        """List the quantisations of `hub_id` (exact case), most downloaded first.
 
-        `label` narrows it to repositories with that tag, such as `gguf`.
+        `label` limits them to repositories with that tag, such as `gguf`.
         """
         ...
 
     def search(self, text: str, limit: int) -> tuple[str, ...]:
-        """List the ids of repositories that have all words of `text` in their id."""
+        """List the ids of repositories whose id contains all words of `text`."""
         ...
 
     def read_json(self, repository: Repository, path: str) -> Mapping[str, object]:
-        """Read a small JSON file of a repository; empty if it is absent or holds no object."""
+        """Read a small JSON file of a repository; empty if it is missing or not an object."""
         ...
 
     def check_access(self, repository: Repository) -> None:
-        """Raise AuthRequired if the files of a gated repository may not be fetched."""
+        """Raise AuthRequired if the user may not download the files of a gated repository."""
         ...

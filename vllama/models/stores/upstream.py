@@ -202,14 +202,14 @@ def _capabilities(
 
 
 def _in_text(said: str | None, info: Mapping[str, Any], parser: str) -> bool | None:
-    """Tell whether calls, or thinking, stay in the text; SGLang names its `parser` for them."""
+    """Return whether tool calls or thinking remain in the text; SGLang reports its `parser`."""
     if said is not None:
         return said in ("text", "tags")
     return not info[parser] if parser in info else None
 
 
 def _read_shown(shown: Mapping[str, Any]) -> ModelInfo:
-    """Read an answer of Ollama's `/api/show`."""
+    """Parse an answer of Ollama's `/api/show`."""
     details, metadata = _table(shown.get("details")), dict(_table(shown.get("model_info")))
     arch = str(metadata.get("general.architecture") or details.get("family") or "unknown")
     words = shown.get("capabilities")
@@ -228,7 +228,7 @@ def _read_shown(shown: Mapping[str, Any]) -> ModelInfo:
 
 
 def _overlay(below: UpstreamTraits, above: UpstreamTraits) -> UpstreamTraits:
-    """Return traits of which those of `above` win where it has them."""
+    """Return `below` with all values that are set in `above`."""
     values = {name: getattr(above, name) for name in UpstreamTraits.__slots__}
     return replace(below, **{name: value for name, value in values.items() if value is not None})
 
@@ -238,14 +238,14 @@ def _table(value: object) -> Mapping[str, Any]:
 
 
 def _number(value: object) -> int | None:
-    """Return a whole number above zero that a server told, None if it is not one."""
+    """Return `value` if it is a positive integer, else None."""
     if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 2**63:
         return None
     return value
 
 
 def _key(name: str) -> str:
-    """Return the key of a setting: of a URL its root, of a model's id the id."""
+    """Return the key of a setting: the root of a URL, or the id of a model."""
     return find_root(name).lower() if "://" in name else name.lower()
 
 

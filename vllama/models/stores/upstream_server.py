@@ -1,8 +1,8 @@
-"""What a running server tells about itself and its models, besides their names.
+"""Queries an external server about itself and its models.
 
-Servers of OpenAI's API have no common route for that, so those that are known are tried once:
-`/props` (llama.cpp), `/server_info` (SGLang), `/api/show` (Ollama, and vllama itself). None of
-them generates anything. A server that has none of them is known by its list of models alone.
+OpenAI's API has no route for this. Therefore the routes of known servers are tried: `/props`
+(llama.cpp), `/server_info` (SGLang), `/api/show` (Ollama, and vllama itself). None of them makes
+the server generate. If a server has none of them, only its list of models is known.
 
 See docs/reference/engines.md#upstreams.
 """
@@ -25,10 +25,10 @@ TIMEOUT_S = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerFacts:
-    """What a server told. `props` and `info` are the answers of `/props` and of `/server_info`.
+    """Facts about a server. `props` and `info` are the answers of `/props` and `/server_info`.
 
-    `shows`: it has Ollama's `/api/show`, which describes each model. `only_embeds`: its routes are
-    those for embeddings.
+    `shows`: it has Ollama's `/api/show`, which describes each model. `only_embeds`: it serves
+    embeddings only.
     """
 
     props: Mapping[str, Any] = field(default_factory=dict)
@@ -38,16 +38,16 @@ class ServerFacts:
 
 
 class UpstreamServer:
-    """Asks one server; `url` without `/v1`. Blocking."""
+    """The client of one server; `url` is without `/v1`. Blocking."""
 
     def __init__(self, url: str, key: str | None) -> None:
         self.url = url
         self._headers = {"authorization": f"Bearer {key}"} if key else {}
 
     def list_models(self) -> list[Mapping[str, Any]] | None:
-        """Return the rows of `/v1/models` that have an id, None if the server does not answer."""
+        """Return the rows of `/v1/models` with an id, None if the server does not answer."""
         try:
-            status, body = self._ask("GET", "/v1/models")
+            status, body = self._request("GET", "/v1/models")
             rows = decode_json(body)["data"] or () if status == 200 else None
         except (OSError, HTTPException, ValueError, KeyError, TypeError):
             return None
@@ -56,42 +56,42 @@ class UpstreamServer:
         return [row for row in rows if isinstance(row, dict) and isinstance(row.get("id"), str)]
 
     def describe(self) -> ServerFacts:
-        """Try the routes by which servers describe themselves; nothing is known on failure."""
+        """Try the routes by which servers describe themselves; return no facts on failure."""
         try:
-            if "default_generation_settings" in (props := self._json("GET", "/props")):
+            if "default_generation_settings" in (props := self._request_json("GET", "/props")):
                 # a request without fields: 501 if it was not started for embeddings
-                status, _ = self._ask("POST", "/v1/embeddings", {})
+                status, _ = self._request("POST", "/v1/embeddings", {})
                 return ServerFacts(props=props, only_embeds=status == 400)
             for path in ("/server_info", "/get_server_info"):
-                if "model_path" in (info := self._json("GET", path)):
+                if "model_path" in (info := self._request_json("GET", path)):
                     return ServerFacts(info=info, only_embeds=info.get("is_embedding") is True)
-            if isinstance(self._json("GET", "/api/version").get("version"), str):
+            if isinstance(self._request_json("GET", "/api/version").get("version"), str):
                 return ServerFacts(shows=True)
             # FastAPI answers 405 where a route takes only POST, and 404 where there is none
-            lacks_chat = self._ask("GET", "/v1/chat/completions")[0] == 404
-            has_vectors = self._ask("GET", "/v1/embeddings")[0] == 405
+            lacks_chat = self._request("GET", "/v1/chat/completions")[0] == 404
+            has_vectors = self._request("GET", "/v1/embeddings")[0] == 405
             return ServerFacts(only_embeds=lacks_chat and has_vectors)
         except (OSError, HTTPException):
             return ServerFacts()
 
     def show(self, name: str) -> Mapping[str, Any]:
-        """Return what Ollama's `/api/show` says of a model; empty on failure."""
+        """Return the answer of Ollama's `/api/show` about a model; empty on failure."""
         try:
-            return self._json("POST", "/api/show", {"model": name})
+            return self._request_json("POST", "/api/show", {"model": name})
         except (OSError, HTTPException):
             return {}
 
-    def _json(self, method: str, path: str, body: object = None) -> Mapping[str, Any]:
-        """Return the object that a route answers with; empty if it has no such answer."""
-        status, data = self._ask(method, path, body)
+    def _request_json(self, method: str, path: str, body: object = None) -> Mapping[str, Any]:
+        """Return the JSON object that a route returns; empty if it returns anything else."""
+        status, data = self._request(method, path, body)
         try:
             value = decode_json(data) if status == 200 else {}
         except ValueError:
             return {}
         return value if isinstance(value, dict) else {}
 
-    def _ask(self, method: str, path: str, body: object = None) -> tuple[int, bytes]:
-        # the standard library's client: it is asked while streams run, and this one is cheap
+    def _request(self, method: str, path: str, body: object = None) -> tuple[int, bytes]:
+        # the standard library's client, since it is cheap, and this runs while answers stream
         where = urlsplit(self.url)
         kind = HTTPSConnection if where.scheme == "https" else HTTPConnection
         data = None if body is None else msgspec.json.encode(body)
