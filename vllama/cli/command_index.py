@@ -18,8 +18,8 @@ GROUPS = (
     (
         "Running models",
         (
-            ("ps", "ps:ps", "List the models that are loaded."),
-            ("stop", "stop:stop", "Unload a model; the server goes on."),
+            ("ps", "ps:ps", "List the models that are loaded, or the requests that run."),
+            ("stop", "stop:stop", "Unload a model, or end a request; the server goes on."),
             ("logs", "logs:logs", "Show the log of a model's engine, or of vllama itself."),
         ),
     ),
@@ -65,34 +65,3 @@ ALIASES = {"ls": "list", "start": "serve", "login": "signin", "logout": "signout
 COMMANDS = {name: place for _, rows in (*GROUPS, ("", HIDDEN)) for name, place, _ in rows}
 
 INTRODUCTION = "Serve language models with the vendors' own servers, behind the API of Ollama."
-HELP = f"""\
-Usage: vllama [OPTIONS] COMMAND [ARGS]...
-
-  {INTRODUCTION}
-
-Options:
-  -v, --version  Show the version.
-  -h, --help     Show this message and exit.
-
-"""
-EXAMPLES = """\
-Examples:
-  vllama serve --model smollm2:135m      start the server and load a model
-  vllama run smollm2:135m "Why?"         ask it, from another terminal
-  vllama pull Qwen/Qwen3-0.6B            download a model of the Hugging Face hub
-  vllama launch codex                    use a coding agent with a model of your own
-  vllama list                            see what is there
-
-'vllama COMMAND --help' tells more about a command. The server is found at OLLAMA_HOST.
-'vllama completion bash' (zsh, fish) prints what makes the shell complete commands and models.
-"""
-
-
-def help_page() -> str:
-    """Return what `vllama --help` prints."""
-    sections = []
-    for title, rows in GROUPS:
-        width = max(len(name) for name, _, _ in rows)
-        lines = [f"  {name.ljust(width)}  {line}\n" for name, _, line in rows]
-        sections.append(f"{title}:\n{''.join(lines)}\n")
-    return HELP + "".join(sections) + EXAMPLES

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 
 COLUMNS = ("NAME", "ID", "SIZE", "MODIFIED", "FORMAT", "QUANT", "STORE")
 """Ollama's four first: scripts count on them."""
+OPTIONAL_COLUMNS = ("STORE", "FORMAT", "ID", "QUANT", "MODIFIED")
+"""Those that go, in this order, where the terminal is too narrow."""
 
 
 HEAD_LINES = 2

@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO
 
+from vllama.cli.table import align_cells, fit_cells
+
 if TYPE_CHECKING:
     from rich.console import Console
-
-COLUMN_GAP = "    "
 
 
 def is_terminal(stream: TextIO) -> bool:
@@ -56,42 +56,27 @@ def _labelled(label: str, style: str, text: str) -> None:
     console(stderr=True).print(Text.assemble((label, style), " ", text))
 
 
-def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table as Ollama does: aligned, four spaces apart, no borders."""
-    lines = align_cells(columns, rows)
+def show_table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], optional: Sequence[str] = ()
+) -> None:
+    """Print a table as Ollama does: aligned, four spaces apart, no borders.
+
+    On a terminal that is too narrow the `optional` columns go, in their order.
+    """
     if not is_terminal(sys.stdout):
-        for line in lines:
+        for line in align_cells(columns, rows):
             say(line)
         return
     out = console()
-    out.print(lines[0], style="bold")
-    for line in lines[1:]:
+    header, *lines = fit_cells(columns, rows, out.width, optional)
+    out.print(header, style="bold")
+    for line in lines:
         out.print(line)
-
-
-def align_cells(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Align the cells of a table, the header first."""
-    table = [tuple(columns), *(tuple(row) for row in rows)]
-    widths = [max(_width(row[i]) for row in table) for i in range(len(columns))]
-    return [
-        COLUMN_GAP.join(
-            cell + " " * (width - _width(cell)) for cell, width in zip(row, widths, strict=True)
-        ).rstrip()
-        for row in table
-    ]
 
 
 def show_json(value: object) -> None:
     """Print a value for programs."""
     say(json.dumps(value, indent=2, ensure_ascii=False))
-
-
-def _width(text: str) -> int:
-    if text.isascii():
-        return len(text)
-    from rich.cells import cell_len
-
-    return cell_len(text)
 
 
 def ask(question: str, default: str) -> str:

@@ -2,22 +2,63 @@
 
 from __future__ import annotations
 
+import shutil
 from functools import cache
 from importlib import import_module
 from typing import Any
 
 import typer
-from typer.core import TyperArgument, TyperCommand, TyperGroup
+from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 from typer.main import get_command, get_install_completion_arguments
 
-from vllama.cli.command_index import ALIASES, COMMANDS, INTRODUCTION, help_page
+from vllama.cli.command_index import ALIASES, COMMANDS, INTRODUCTION
+from vllama.cli.help_page import help_page
 
-CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+MOST_HELP_COLUMNS, LEAST_HELP_COLUMNS = 100, 30
 COMPLETION_VARIABLE = "_VLLAMA_COMPLETE"
+
+
+class TextArgument(TyperArgument):
+    """An argument whose text reaches the command as it is."""
+
+    def process_value(self, ctx: Any, value: Any) -> Any:
+        """Return the value. Raises a usage error if it is missing or wrong."""
+        return value if needs_no_conversion(self, value) else super().process_value(ctx, value)
+
+
+class TextOption(TyperOption):
+    """An option whose text reaches the command as it is."""
+
+    def process_value(self, ctx: Any, value: Any) -> Any:
+        """Return the value. Raises a usage error if it is missing or wrong."""
+        return value if needs_no_conversion(self, value) else super().process_value(ctx, value)
+
+
+def needs_no_conversion(parameter: TyperArgument | TyperOption, value: Any) -> bool:
+    """Tell whether typer need not see a value.
+
+    typer has pydantic convert every value, even None and text, and importing pydantic takes longer
+    than most commands run.
+    """
+    if value is None:
+        return not parameter.required
+    is_text = parameter.type_descriptor.annotation in (str, list[str])
+    return is_text and parameter.callback is None and not parameter.value_is_missing(value)
+
+
+def take_text(parameters: list[Any]) -> list[Any]:
+    """Make a command's parameters ours: typer makes them itself, and takes no class for it."""
+    for each in parameters:
+        each.__class__ = TextOption if isinstance(each, TyperOption) else TextArgument
+    return parameters
 
 
 class PlainCommand(TyperCommand):
     """A command whose help names its arguments as bare words, without types and braces."""
+
+    def get_params(self, ctx: Any) -> Any:
+        """Return the parameters, --help included."""
+        return take_text(super().get_params(ctx))
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the words of the usage line."""
@@ -43,6 +84,10 @@ class PlainCommand(TyperCommand):
 class Commands(TyperGroup):
     """All commands by name; an alias is found, but not shown."""
 
+    def get_params(self, ctx: Any) -> Any:
+        """Return the parameters, --help included."""
+        return take_text(super().get_params(ctx))
+
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names to complete."""
         return list(COMMANDS)
@@ -54,7 +99,13 @@ class Commands(TyperGroup):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write our own page, which needs no command to be imported."""
-        formatter.write(help_page())
+        formatter.write(help_page(terminal_width()))
+
+
+def terminal_width() -> int:
+    """Return how many columns help pages may use; long lines are hard to read."""
+    columns = shutil.get_terminal_size().columns
+    return min(max(columns, LEAST_HELP_COLUMNS), MOST_HELP_COLUMNS)
 
 
 def root() -> Commands:
@@ -63,7 +114,10 @@ def root() -> Commands:
         name="vllama",
         help=INTRODUCTION,
         params=list(get_install_completion_arguments()),
-        context_settings=CONTEXT_SETTINGS,
+        context_settings={
+            "help_option_names": ["-h", "--help"],
+            "terminal_width": terminal_width(),
+        },
         rich_markup_mode=None,
     )
 

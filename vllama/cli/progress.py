@@ -102,35 +102,21 @@ class _Lines:
 
 
 class _Bars:
-    """One bar a file with bytes, speed and time left, and below them what is going on."""
+    """A line for each file with what the terminal has room for, and below what is going on."""
 
     def __init__(self, out: Console | None = None) -> None:
         from rich.console import Group
         from rich.live import Live
-        from rich.progress import (
-            BarColumn,
-            DownloadColumn,
-            Progress,
-            TaskProgressColumn,
-            TextColumn,
-            TimeRemainingColumn,
-            TransferSpeedColumn,
-        )
         from rich.spinner import Spinner
 
-        self._bars = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TaskProgressColumn(),
-            DownloadColumn(),
-            TransferSpeedColumn(),
-            TimeRemainingColumn(compact=True),
-        )
+        from vllama.cli.progress_bar import FittingProgress
+
+        self._bars = FittingProgress(console=out or console(stderr=True))
         self._spinner = Spinner("dots", text="")
         self._group = Group
         self._tasks: dict[str, TaskID] = {}
         self._live = Live(
-            Group(self._bars, self._spinner), console=out or console(stderr=True), transient=False
+            Group(self._bars, self._spinner), console=self._bars.console, transient=False
         )
         self._live.start()
 

@@ -10,7 +10,7 @@ from typing import Protocol
 from vllama.cli.chat.images import names_image
 from vllama.cli.chat.session import Session
 from vllama.cli.model_view import COLUMNS as LIST_COLUMNS
-from vllama.cli.model_view import format_sections, make_rows, make_sections
+from vllama.cli.model_view import OPTIONAL_COLUMNS, format_sections, make_rows, make_sections
 from vllama.cli.output import say, show_error, show_table
 from vllama.errors import ModelNotFound
 from vllama.models.modelfile import parse_parameter
@@ -173,7 +173,7 @@ class Commands:
     def _list(self, words: Sequence[str], rest: str) -> bool:
         models = self._session.client.get("/api/tags").get("models") or []
         start = words[0].lower() if words else ""
-        show_table(LIST_COLUMNS, make_rows(models, start))
+        show_table(LIST_COLUMNS, make_rows(models, start), OPTIONAL_COLUMNS)
         return False
 
     def _clear(self, words: Sequence[str], rest: str) -> bool:

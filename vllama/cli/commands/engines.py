@@ -35,6 +35,7 @@ installation goes on where it was. An engine elsewhere is named by the setting e
 
 ACTIONS = ("list", "install", "remove", "doctor", "check")
 COLUMNS = ("NAME", "VERSION", "WHERE", "FORMATS", "ON THIS MACHINE", "TO INSTALL")
+OPTIONAL_COLUMNS = ("FORMATS", "WHERE", "TO INSTALL")
 
 
 def complete_action(incomplete: str) -> list[str]:
@@ -116,9 +117,10 @@ def show_list(settings: Config, *, as_json: bool) -> None:
     if as_json:
         show_json({"platform": describe(facts.platform), "engines": rows})
         return
-    show_table(COLUMNS, [table_cells(one) for one in rows])
+    show_table(COLUMNS, [table_cells(one) for one in rows], OPTIONAL_COLUMNS)
     say()
     say(f"This machine: {describe(facts.platform)}")
+    say("To install one: vllama engines install NAME")
     if none is None:
         say(f"Chosen here: {chosen}")
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from vllama.cli.model_view import COLUMNS, make_rows
+from vllama.cli.model_view import COLUMNS, OPTIONAL_COLUMNS, make_rows
 from vllama.cli.options import AsJson, argument
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def list_models(
     if as_json:
         show_json({"models": entries, "skipped": [_skipped(one) for one in skipped]})
         return
-    show_table(COLUMNS, make_rows(entries))
+    show_table(COLUMNS, make_rows(entries), OPTIONAL_COLUMNS)
     for one in skipped:
         say_aside(f"left out: {one.name} ({one.store}, {one.path}): {one.reason}")
 
