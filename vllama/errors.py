@@ -11,6 +11,7 @@
         TemplateTooCostly      400           a model's chat template takes too much time or memory
       Unauthorized             401           a request has no key, or a wrong one
       Forbidden                403           the server's settings do not allow it (--read-only …)
+        RequestEnded           403           an administrator has ended it (vllama stop --request)
       ModelNotFound            404           no such model here, or at its source
       BadModelFile             500           a model's file is damaged, or is not a model
       SourceError              502           a hub or registry failed
@@ -113,6 +114,10 @@ class Forbidden(VllamaError):
     """The settings of this server do not allow the request, whatever its key."""
 
     status = 403
+
+
+class RequestEnded(Forbidden):
+    """Somebody has ended the request; not a status that clients take for "try again"."""
 
 
 class ModelNotFound(VllamaError):

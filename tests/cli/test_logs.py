@@ -98,12 +98,12 @@ def test_the_own_log(vllama: Vllama, logs: Path) -> None:
     log_context.trace.reset(traced)
     log_context.model.reset(named)
     first, second = (json.loads(line) for line in vllama("logs", "--json").stdout.splitlines())
-    assert set(first) == {"ts", "level", "logger", "msg"}
+    assert set(first) == {"ts", "level", "component", "msg"}
     assert (second["request_id"], second["model"], second["level"]) == ("abc-1", "tiny:1b", "error")
     shown = vllama("logs").stdout.splitlines()
-    assert shown[0].endswith(" INFO    vllama.x: begun")
+    assert shown[0].endswith(" INFO    x: begun")
     # nothing that moves a terminal, nor a line that somebody else wrote
-    assert shown[1].endswith(r" ERROR   vllama.x: bad \x1b[2J news\nof two lines [abc-1]")
+    assert shown[1].endswith(r" ERROR   x: bad \x1b[2J news\nof two lines [abc-1]")
     assert len(shown) == 2
     assert vllama("logs", "-n", "1", "--json").stdout.count("\n") == 1
 

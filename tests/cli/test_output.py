@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import random
 
 import pytest
+from rich.console import Console
 
 from vllama.cli.chat.answer_view import WordWrap
+from vllama.cli.command_index import GROUPS
+from vllama.cli.help_page import help_page
 from vllama.cli.model_view import format_sections, make_sections
-from vllama.cli.output import align_cells, show_error
+from vllama.cli.output import show_error
 from vllama.cli.progress import _Lines, label_event, read_event
+from vllama.cli.progress_bar import FittingProgress
 from vllama.cli.reporter import TerminalReporter
 from vllama.cli.server_log import set_up_logging
+from vllama.cli.table import align_cells, fit_cells
 from vllama.models.types import PullEvent
 from vllama.server.reporter import Reporter
 
@@ -27,6 +33,61 @@ def test_tables() -> None:
         "a       22",
     ]
     assert align_cells(("NAME", "ID"), []) == ["NAME    ID"]
+
+
+TABLE = (
+    ("NAME", "ID", "SIZE", "STORE"),
+    [("hf.co/bartowski/Llama-3.2-1B-Instruct-GGUF:Q4_K_M", "4f0b524721b7", "98 MB", "ollama")],
+)
+
+
+@pytest.mark.parametrize(
+    ("width", "header"),
+    [
+        (200, ["NAME", "ID", "SIZE", "STORE"]),
+        (80, ["NAME", "ID", "SIZE", "STORE"]),
+        (76, ["NAME", "ID", "SIZE"]),
+        (60, ["NAME", "SIZE"]),
+        (40, ["NAME", "SIZE"]),
+    ],
+)
+def test_a_table_fits_the_terminal(width: int, header: list[str]) -> None:
+    lines = fit_cells(*TABLE, width, optional=("STORE", "ID"))
+    assert lines[0].split() == header
+    assert all(len(line) <= width for line in lines)
+    # the tag of a name is what tells two of them apart
+    assert ":Q4_K_M" in lines[1] and lines[1].startswith("hf.co/")
+
+
+def test_text_is_shortened_at_its_end() -> None:
+    lines = fit_cells(("A", "WHY"), [("x", "it suits this machine very well")], 20)
+    assert lines[1] == "x  it suits this ma…"
+
+
+@pytest.mark.parametrize("width", [30, 40, 50, 80, 200])
+def test_progress_takes_one_line(width: int) -> None:
+    out = io.StringIO()
+    terminal = Console(file=out, force_terminal=True, width=width, color_system=None)
+    bars = FittingProgress(terminal)
+    bars.add_task("pulling Qwen3-Coder-30B-A3B-Instruct-Q4_K_M.gguf", total=9e9, completed=4e9)
+    terminal.print(bars.make_tasks_table(bars.tasks))
+    (line,) = out.getvalue().splitlines()
+    assert len(line.rstrip()) <= width
+    assert " 44%" in line and line.startswith("pulling Qwen")
+    assert ("4.0/9.0 GB" in line) is (width >= 40) and ("━" in line) is (width >= 80)
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_the_help_page_fits_the_terminal(width: int) -> None:
+    lines = help_page(min(width, 100)).splitlines()
+    usage = {
+        "Usage: vllama [OPTIONS] COMMAND [ARGS]...",
+        "  -h, --help     Show this message and exit.",
+    }
+    assert all(len(line) <= width for line in lines if line not in usage)
+    words = " ".join(" ".join(lines).split())
+    for name, _, text in (row for _, rows in GROUPS for row in rows):
+        assert f"{name} {text}" in words
 
 
 def test_errors(capsys: Capture) -> None:
@@ -161,7 +222,7 @@ def test_the_voice_of_the_server(capsys: Capture) -> None:
     now_s = [0.0]
     ui: Reporter = TerminalReporter(clock=lambda: now_s[0])
     ui.note("a note")
-    ui.ready(["listening on http://127.0.0.1:1", "linux"])
+    ui.warn("be careful")
     for text in ("loading m", "1 of 9", "2 of 9"):
         ui.loading(text)
     now_s[0] += 3
@@ -169,17 +230,18 @@ def test_the_voice_of_the_server(capsys: Capture) -> None:
     ui.loading("")
     ui.pull(PullEvent(status="pulling manifest"))
     ui.pull(PullEvent(status="success"))
+    ui.ready("http://127.0.0.1:1", "vllama run m")
     ui.error("it broke", None)
     shown = capsys.readouterr()
     assert shown.out == ""
     assert shown.err.splitlines() == [
         "a note",
-        "listening on http://127.0.0.1:1",
-        "linux",
+        "Warning: be careful",
         "loading m",
         "3 of 9",
         "pulling manifest",
         "success",
+        "ready: http://127.0.0.1:1 (try: vllama run m)",
         "Error: it broke",
     ]
 
@@ -201,7 +263,7 @@ def test_the_log(capsys: Capture) -> None:
     logging.getLogger("vllama.x").debug("not heard")
     logging.getLogger("other").info("not heard")
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.endswith("INFO    vllama.x: heard 1")
+    assert line.endswith("INFO    x: heard 1")
     set_up_logging(debug=True, log_format="json")
     logging.getLogger("vllama.x").debug("heard %d", 2)
     try:
@@ -209,5 +271,5 @@ def test_the_log(capsys: Capture) -> None:
     except ValueError:
         logging.getLogger("other").exception("it broke")
     first, second = (json.loads(line) for line in capsys.readouterr().err.splitlines())
-    assert (first["level"], first["logger"], first["msg"]) == ("debug", "vllama.x", "heard 2")
+    assert (first["level"], first["component"], first["msg"]) == ("debug", "x", "heard 2")
     assert "ValueError: deep" in second["exception"]

@@ -139,6 +139,43 @@ def test_stop(stub: StubServer, vllama: Vllama) -> None:
     assert stub.bodies("POST /api/generate") == [{"model": "smollm2", "keep_alive": 0}]
 
 
+ROW = {
+    "id": "abc-1", "model": "m:latest", "method": "POST", "path": "/api/chat",
+    "client": "10.0.0.7", "key": "…abcd", "state": "running", "started_at": "", "tokens": 12,
+    "prompt_tokens": 30,
+}  # fmt: skip
+
+
+def test_ps_of_requests(stub: StubServer, vllama: Vllama) -> None:
+    since = rfc3339_local(time.time() - 120)
+    rows = [ROW | {"started_at": since}, ROW | {"started_at": since, "model": "other:1b"}]
+    stub.on("GET /api/requests", {"requests": rows})
+    header, row, _ = vllama("ps", "--requests").stdout.splitlines()
+    assert header.split() == ["ID", "MODEL", "ROUTE", "CLIENT", "KEY", "SINCE", "STATE", "TOKENS"]
+    assert row.split("    ") == [
+        *("abc-1", "m:latest", "/api/chat", "10.0.0.7", "…abcd"),
+        *("2 minutes ago", "running", "12"),
+    ]
+    assert json.loads(vllama("ps", "--requests", "other", "--json").stdout) == {
+        "requests": [rows[1]]
+    }
+
+
+def test_stop_of_a_request(stub: StubServer, vllama: Vllama) -> None:
+    stub.on("DELETE /api/requests/abc%2F1")
+    done = vllama("stop", "--request", "abc/1")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    stub.fail("DELETE /api/requests/gone", 404, "no request 'gone' is running")
+    done = vllama("stop", "--request", "gone")
+    assert done.returncode == 1 and "no request 'gone' is running" in done.stderr
+
+
+@pytest.mark.parametrize("args", [(), ("m", "--request", "abc")])
+def test_stop_wants_one_thing(vllama: Vllama, args: tuple[str, ...]) -> None:
+    done = vllama("stop", *args)
+    assert done.returncode == 2 and "MODEL or --request ID" in done.stderr
+
+
 def test_stop_of_an_unknown_model(stub: StubServer, vllama: Vllama) -> None:
     stub.fail("POST /api/generate", 404, "model 'nope' not found")
     done = vllama("stop", "nope")

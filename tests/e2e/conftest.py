@@ -44,5 +44,5 @@ def real(counting, tmp_path_factory):
     home = tmp_path_factory.mktemp("real")
     with Server(home, *ENGINE, "--model", MODEL, fake=False) as server:
         server.take(counting)
-        server.wait_for("is ready")
+        server.wait_for("ready: http")
         yield server

@@ -22,7 +22,7 @@ def server(request, tmp_path_factory):
     env = {"VLLAMA_ENGINE_PATHS": f"llama-server={engine_at()}"} if native else {}
     arguments = ("--engine", request.param, "--ctx", str(CONTEXT), "--model", MODEL)
     with Server(tmp_path_factory.mktemp("contexts"), *arguments, fake=False, env=env) as running:
-        running.wait_for("is ready")
+        running.wait_for("ready: http")
         running.shifts = native
         yield running
 

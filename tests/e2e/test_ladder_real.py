@@ -51,7 +51,7 @@ def room(tmp_path_factory: pytest.TempPathFactory) -> int:
         pytest.skip("ulimit -v holds on Linux only")
     home = tmp_path_factory.mktemp("unlimited")
     with Server(home, *ENGINE, "--model", MODEL, fake=False, env=limited(home, None)) as server:
-        server.wait_for("is ready")
+        server.wait_for("ready: http")
         status = Path(f"/proc/{engine_of(server).pid}/status").read_text()
     peak = next(line for line in status.splitlines() if line.startswith("VmPeak"))
     # the cache alone is 16384 cells of 23 KB, half of which the second plan does without

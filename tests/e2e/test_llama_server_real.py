@@ -78,7 +78,7 @@ def native(serve, counting, tmp_path_factory):
     arguments = ("--parallel", str(PARALLEL), "--ctx", "2048", "--model", MODEL)
     with serve(home, *arguments) as server:
         server.take(counting)
-        server.wait_for("is ready")
+        server.wait_for("ready: http")
         yield server
 
 
@@ -362,7 +362,7 @@ def test_drafts_by_further_arguments(serve, counting, tmp_path):
         arguments = ("--ctx", "512", "--parallel", "1", "--model", str(counting / f"{COUNTS}.gguf"),
                      "--", "--model-draft", str(draft), "--spec-draft-n-max", "4")  # fmt: skip
         with serve(tmp_path / draft.stem, *arguments) as server:
-            server.wait_for("is ready")
+            server.wait_for("ready: http")
             (row,) = server.get("/api/ps")["models"]
             reply = ask(server, {"model": row["name"], "prompt": "one two", "raw": True,
                                  "options": {"num_predict": 8}})  # fmt: skip
@@ -375,7 +375,7 @@ def test_sigkill_leaves_no_engine(serve, tmp_path, when):
     with serve(tmp_path, "--model", MODEL) as server:
         until(server.tree)
         if when == "serving":
-            server.wait_for("is ready")
+            server.wait_for("ready: http")
         tree = server.tree()
         server.process.kill()
         server.process.wait()

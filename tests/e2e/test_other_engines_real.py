@@ -131,8 +131,8 @@ def model(case, tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def server(case, model, tmp_path_factory):
     with serving(case, tmp_path_factory.mktemp(case.engine), model) as running:
-        running.wait_for(r"(?m)is ready$|^Error: ", START_S)
-        assert "is ready" in running.output, running.output
+        running.wait_for(r"(?m)^ready: |^Error: ", START_S)
+        assert "ready: http" in running.output, running.output
         yield running
 
 

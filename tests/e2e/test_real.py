@@ -268,7 +268,7 @@ def test_an_engine_killed_in_mid_stream(real):
 
 def test_a_stopped_server_leaves_nothing(tmp_path):
     with Server(tmp_path, *ENGINE, "--model", MODEL, fake=False) as server:
-        server.wait_for("is ready")
+        server.wait_for("ready: http")
         tree = server.tree()
         assert any("llama_cpp.server" in " ".join(process.cmdline()) for process in tree)
         server.process.send_signal(signal.SIGTERM)
@@ -281,7 +281,7 @@ def test_sigkill_leaves_no_engine(tmp_path, when):
     with Server(tmp_path, *ENGINE, "--model", MODEL, fake=False) as server:
         until(lambda: any("llama_cpp.server" in " ".join(p.cmdline()) for p in server.tree()))
         if when == "serving":
-            server.wait_for("is ready")
+            server.wait_for("ready: http")
         tree = server.tree()
         server.process.kill()
         server.process.wait()

@@ -115,8 +115,8 @@ def server(environment, model, tmp_path_factory):
     home = tmp_path_factory.mktemp("vllm")
     arguments = ("--model", str(model), "--ctx", "2048", "--", *COMPACT)
     with serving(home, environment, *arguments) as running:
-        running.wait_for(r"(?m)is ready$|^Error: ", START_S)
-        assert "is ready" in running.output, running.output
+        running.wait_for(r"(?m)^ready: |^Error: ", START_S)
+        assert "ready: http" in running.output, running.output
         yield running
 
 

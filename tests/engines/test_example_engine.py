@@ -63,7 +63,7 @@ def serve(home: Path, python: Path, *arguments: str) -> Server:
 def server(python, tmp_path_factory):
     home = tmp_path_factory.mktemp("echo")
     with serve(home, python, "--engine", "parrot") as running:
-        running.wait_for("is ready")
+        running.wait_for("ready: http")
         yield running
 
 

@@ -94,7 +94,7 @@ def test_serve_downloads_the_model_it_is_given(hub, tmp_path):
     home = tmp_path / "home"
     env = {"HF_ENDPOINT": hub.url}
     with Server(home, "--model", "test/Tiny-GGUF", env=env) as server:
-        server.wait_for("is ready")
+        server.wait_for("ready: http")
         assert server.get("/api/ps")["models"][0]["name"] == NAME
         assert "success" in server.output
         # the plan's short form: the file, then why
@@ -122,7 +122,7 @@ def test_a_cached_model_is_used_in_place_and_offline(hub, tmp_path):
         requests = len(hub.log)
     env = {"HF_ENDPOINT": hub.url, "HF_HUB_OFFLINE": "1"}
     with Server(home, "--model", "test/Tiny-GGUF", env=env) as server:
-        server.wait_for("is ready")
+        server.wait_for("ready: http")
     assert len(hub.log) == requests
     listed = [path.name for path in (home / "hf" / "hub").iterdir()]
     assert "models--test--Tiny-GGUF" in listed

@@ -281,18 +281,6 @@ async def test_what_keeps_a_model_from_serving_is_known():
 
 
 @in_loop
-async def test_only_requests_are_logged_as_such(caplog):
-    caplog.set_level("INFO", logger="vllama")
-    world = World()
-    async with world.running() as scheduler:
-        await use(scheduler, "first")  # as `serve --model` does
-        log_context.trace.set(log_context.Trace("request-1"))
-        await use(scheduler, "second")
-    waited = [line for line in caplog.messages if "a request waited" in line]
-    assert [line.partition(":")[0] for line in waited] == ["second"]
-
-
-@in_loop
 async def test_unload_waits_for_the_running_request():
     world = World()
     async with world.running() as scheduler:

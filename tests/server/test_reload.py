@@ -153,7 +153,7 @@ def test_ids_go_to_the_engine_and_all_of_the_log_is_json(tmp_path):
         server.ask("/api/chat", "", {"model": "none", **CHAT}, **{"x-request-id": "mine-2"})
         server.wait_for('POST /api/chat 404.*"mine-2"')
     told = [json.loads(line) for line in server.output.splitlines()]
-    assert all({"ts", "level", "logger", "msg"} <= set(line) for line in told)
+    assert all({"ts", "level", "component", "msg"} <= set(line) for line in told)
     served = next(
         line for line in told if line.get("request_id") == "mine-1" and " 200 " in line["msg"]
     )

@@ -30,9 +30,8 @@ GRACE = Grace(term_s=15.0, second_term_s=10.0)
 SPAWN_LIMIT_S = 30.0
 STOP_LIMIT_S = 45.0
 LOOK_EVERY_S = 0.1
-LISTENS = re.compile(r"listening on (https?://\S+)")
-READY = " is ready"
-"""How the server says where it listens, and that the model of `--model` is loaded."""
+READY = re.compile(r"ready: (https?://\S+)")
+"""How the server says where it is, once the model of `--model` is loaded."""
 
 
 def serve(model: str | None = None, **options: Any) -> Server:
@@ -168,13 +167,13 @@ class Server:
                 *whole, rest = (rest + lines.read()).split("\n")
                 for line in whole:
                     self._hear(line)
-                    if self.url and (not self.model or line.endswith(READY)):
+                    if self.url:
                         return
                 if ended or self._cancelled.is_set():
                     raise self._make_error()
 
     def _hear(self, line: str) -> None:
-        if found := LISTENS.match(line):
+        if found := READY.match(line):
             self.url = found[1]
         self._said.append(line)
         self._on_line(line)

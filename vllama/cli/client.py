@@ -72,6 +72,10 @@ class Client:
         """Send an object, wait for the whole answer."""
         return self._one("POST", path, body)
 
+    def delete(self, path: str) -> None:
+        """Ask for something to be removed or ended."""
+        self._one("DELETE", path, None)
+
     def _one(self, method: str, path: str, body: Mapping[str, object] | None) -> Reply:
         """Send a request, and return the last line of the answer."""
         lines = list(self._lines(method, path, body))

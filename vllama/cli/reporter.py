@@ -10,10 +10,10 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from vllama.cli.output import console, is_terminal, say_aside, show_error
+from vllama.cli.output import console, is_terminal, say_aside, show_error, show_warning
 from vllama.cli.progress import SUCCESS, PullDisplay
 from vllama.cli.server_log import SHOWN
 
@@ -38,6 +38,7 @@ class TerminalReporter:
         self._status: Status | None = None
         self._pull: PullDisplay | None = None
         self._last_loading = ("", -LOADING_EVERY_S)
+        self._starting = True
 
     def note(self, text: str) -> None:
         """Print a line."""
@@ -45,14 +46,21 @@ class TerminalReporter:
             self._calm()
             say_aside(text)
 
-    def ready(self, lines: Sequence[str]) -> None:
-        """Print that the server answers; the first line stands out."""
+    def warn(self, text: str) -> None:
+        """Print a warning."""
         with self._lock:
             self._calm()
-            if self._fancy and lines:
-                console(stderr=True).print(lines[0], style="bold green")
-                lines = lines[1:]
-            for line in lines:
+            show_warning(text)
+
+    def ready(self, url: str, advice: str) -> None:
+        """Print where the server is and what to type next; the line stands out."""
+        with self._lock:
+            self._calm()
+            self._starting = False
+            line = format_ready(url, advice)
+            if self._fancy:
+                console(stderr=True).print(line, style="bold green")
+            else:
                 say_aside(line)
 
     def loading(self, text: str) -> None:
@@ -62,7 +70,7 @@ class TerminalReporter:
                 self._calm()
             elif self._fancy:
                 self._spin(text)
-            else:
+            elif self._starting:  # afterwards the log tells enough
                 self._print_loading(text)
 
     def pull(self, event: PullEvent) -> None:
@@ -114,13 +122,19 @@ class TerminalReporter:
             self._pull = None
 
 
+def format_ready(url: str, advice: str) -> str:
+    """Return the last line of a start."""
+    return f"ready: {url} (try: {advice})"
+
+
 log = logging.getLogger("vllama.serve")
 
 
 class LogReporter:
-    """Logs what is said; says it on a terminal as well if there is one.
+    """Logs what is reported; until the server is ready, a terminal shows it as plain lines.
 
-    A terminal that has gone (its user has left) is no reason to fail.
+    From then on the terminal shows the log itself, so that its lines are of one style, and only
+    what moves besides. A terminal that has gone (its user has left) is no reason to fail.
     """
 
     def __init__(self, terminal: Reporter | None) -> None:
@@ -129,15 +143,25 @@ class LogReporter:
         self._pulled = ""
 
     def note(self, text: str) -> None:
-        """Say something worth knowing."""
-        log.info("%s", text, extra=self._extra)
-        self._say(lambda terminal: terminal.note(text))
+        """Report something worth knowing."""
+        self._report(logging.INFO, text, lambda terminal: terminal.note(text))
 
-    def ready(self, lines: Sequence[str]) -> None:
-        """Say that the server answers."""
-        for line in lines:
-            log.info("%s", line, extra=self._extra)
-        self._say(lambda terminal: terminal.ready(lines))
+    def warn(self, text: str) -> None:
+        """Report a warning."""
+        self._report(logging.WARNING, text, lambda terminal: terminal.warn(text))
+
+    def ready(self, url: str, advice: str) -> None:
+        """Report that the start is over."""
+        text = format_ready(url, advice)
+        self._report(logging.INFO, text, lambda terminal: terminal.ready(url, advice))
+        self._extra = None
+
+    def _report(self, level: int, text: str, show: Callable[[Reporter], None]) -> None:
+        if self._extra is None:  # the log itself is shown
+            self.loading("")
+        log.log(level, "%s", text, extra=self._extra)
+        if self._extra is not None:
+            self._say(show)
 
     def loading(self, text: str) -> None:
         """Show how far an engine's start is: its own log has that, ours need not."""
@@ -157,7 +181,8 @@ class LogReporter:
 
     def log_error(self, message: str, hint: str | None) -> None:
         """Log what went wrong; somebody else says it."""
-        log.error("%s", f"{message}; {hint}" if hint else message, extra=self._extra)
+        extra = SHOWN if self._terminal else None
+        log.error("%s", f"{message}; {hint}" if hint else message, extra=extra)
 
     def log_bug(self) -> None:
         """Log the exception that is being handled; Python itself prints it, at the very end."""

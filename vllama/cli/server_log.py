@@ -86,10 +86,17 @@ def add_context(record: logging.LogRecord) -> bool:
     return True
 
 
+def name_component(logger: str) -> str:
+    """Return the part of vllama, or the library, that a logger belongs to."""
+    first, *others = logger.split(".")
+    return others[0] if first == "vllama" and others else first
+
+
 class JsonFormatter(logging.Formatter):
     """One JSON object a line; what is not known is left out.
 
-    `ts` is UTC in RFC 3339, `exception` a traceback as text.
+    `ts` is UTC in RFC 3339, `exception` a traceback as text. The `fields` of a record stand beside
+    them, under their own names.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -97,8 +104,9 @@ class JsonFormatter(logging.Formatter):
         fields: dict[str, object] = {
             "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds"),
             "level": record.levelname.lower(),
-            "logger": record.name,
+            "component": name_component(record.name),
             "msg": record.getMessage(),
+            **getattr(record, "fields", {}),
         }
         for name in ("request_id", "model"):
             if value := getattr(record, name, ""):
@@ -116,7 +124,7 @@ class TextFormatter(logging.Formatter):
         return text_line(
             self.formatTime(record),
             record.levelname,
-            record.name,
+            name_component(record.name),
             record.getMessage(),
             getattr(record, "request_id", ""),
             self.formatException(record.exc_info) if record.exc_info else "",
@@ -129,16 +137,18 @@ def as_text(fields: dict[str, Any]) -> str:
     return text_line(
         f"{when:%Y-%m-%d %H:%M:%S},{when.microsecond // 1000:03d}",
         str(fields["level"]).upper(),
-        str(fields["logger"]),
+        str(fields.get("component") or name_component(str(fields.get("logger", "")))),
         str(fields["msg"]),
         str(fields.get("request_id", "")),
         str(fields.get("exception", "")),
     )
 
 
-def text_line(when: str, level: str, logger: str, text: str, request: str, exception: str) -> str:
+def text_line(
+    when: str, level: str, component: str, text: str, request: str, exception: str
+) -> str:
     """Put a line for people together; nothing in it can forge a line or steer a terminal."""
-    line = f"{when} {level:7} {logger}: {_printable(text)}"
+    line = f"{when} {level:7} {component}: {_printable(text)}"
     if request:
         line += f" [{request}]"
     return "\n".join((line, *map(_printable, exception.splitlines())))

@@ -1,13 +1,14 @@
 """The grammar of a listening address, as `OLLAMA_HOST` has it (Ollama's `envconfig.Host`).
 
-Pure: text in, parts out. A part that the text does not name is None, so that a lower-ranking
-source may give it.
+Pure but for `find_network_host`: text in, parts out. A part that the text does not name is None, so
+that a lower-ranking source may give it.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import re
+import socket
 from dataclasses import dataclass
 
 SCHEME_PORTS = {"http": 80, "https": 443}
@@ -72,6 +73,21 @@ def url(scheme: str, host: str, port: int) -> str:
 def reachable_host(host: str) -> str:
     """Return where a client finds a server that listens on `host`: not "all interfaces"."""
     return {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(host, host)
+
+
+def find_network_host() -> str | None:
+    """Return the IPv4 address at which others find this machine; None if it has no network."""
+    import psutil  # slow to import, and seldom needed
+
+    found = [
+        ipaddress.IPv4Address(one.address)
+        for group in psutil.net_if_addrs().values()
+        for one in group
+        if one.family == socket.AF_INET
+    ]
+    usable = [one for one in found if not (one.is_loopback or one.is_link_local)]
+    # a private one is that of the local network rather than that of a tunnel
+    return str(min(usable, key=lambda one: not one.is_private)) if usable else None
 
 
 def is_loopback(host: str) -> bool:

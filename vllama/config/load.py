@@ -117,19 +117,24 @@ class _Loader:
         self._port_rank = 99  # the rank of the address that names a port
 
     def take(self, setting: Setting, given: Iterable[_Given]) -> None:
-        """Take the value of the highest source that has a usable one."""
+        """Take the value of the highest source that has a usable one.
+
+        Lower ones are read too: a wrong value is an error even where a flag hides it today.
+        """
         for source in given:
+            hidden = setting.field in self.values
             try:
                 value = _parse(setting, source)
             except ConfigError as error:
                 if not source.lenient:
                     raise
+                if hidden:
+                    continue
                 if not (setting.is_switch or setting.field == "flash_attention"):
                     self.notes.append(f"{error.message}; it is left out")
                     continue
                 value = True  # Ollama's booleans: whatever cannot be read counts as true
             self._set(setting.field, value, source.origin)
-            return
 
     def take_addresses(self, setting: Setting, given: Iterable[_Given]) -> None:
         """Take scheme, host and port each from the highest source that names it."""
@@ -147,11 +152,10 @@ class _Loader:
 
     def take_port(self, setting: Setting, given: Iterable[_Given]) -> None:
         """Take the port setting unless an address of a higher source names a port."""
-        for source in given:
-            number = _parse(setting, source)
-            if source.rank <= self._port_rank:
-                self.values["port"], self.sources["port"] = number, source.origin
-            return
+        sources = list(given)
+        numbers = [_parse(setting, source) for source in sources]
+        if sources and sources[0].rank <= self._port_rank:
+            self.values["port"], self.sources["port"] = numbers[0], sources[0].origin
 
     def _lenient_address(self, text: str, origin: str) -> Address:
         try:

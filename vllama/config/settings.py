@@ -77,6 +77,14 @@ class Config:
         flag="--ctx",
         foreign="OLLAMA_CONTEXT_LENGTH",
     )
+    max_tokens: int | None = setting(
+        None,
+        kinds.auto(kinds.number(1), "0"),
+        "most tokens of any answer, whatever a request asks for; 0 for as many as it asks for",
+        example="4096",
+        flag="--max-tokens",
+        needs_restart=True,
+    )
     gpu_layers: int | None = setting(
         None,
         kinds.auto(kinds.LAYERS),
@@ -440,7 +448,10 @@ class Config:
         """The warning for a server that others can reach and that wants no key."""
         if self.api_key or address.is_loopback(self.host):
             return None
-        where = address.url("https" if self.tls_cert else "http", self.host, self.port)
+        scheme = "https" if self.tls_cert else "http"
+        where = address.url(scheme, self.host, self.port)
+        if self.host in ("0.0.0.0", "::") and (other := address.find_network_host()):
+            where += f" (for other machines {address.url(scheme, other, self.port)})"
         can = "run its models" if self.read_only else "run, add, replace and delete its models"
         return (
             f"no key protects {where}: everybody who can reach it can {can}; set keys with "

@@ -57,6 +57,7 @@ class Client(asyncio.Protocol):
         "_transport",
         "_twice",
         "_url",
+        "host",
         "in_request_head",
         "paused",
         "quiet_since_s",
@@ -140,6 +141,8 @@ class Client(asyncio.Protocol):
         """Store the transport."""
         self._transport = cast("asyncio.Transport", transport)
         self.write = self._transport.write
+        peer = self._transport.get_extra_info("peername")  # unknown once the connection is lost
+        self.host = str(peer[0]) if isinstance(peer, tuple) else ""
         self._server.admit(self)
 
     def connection_lost(self, exc: Exception | None) -> None:

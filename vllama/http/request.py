@@ -151,6 +151,11 @@ class Request:
         given = self.header(b"x-request-id") if b"x-request-id" in self.headers else ""
         self.id = given if given and is_usable_id(given) else number
 
+    @property
+    def client_host(self) -> str:
+        """The address of the client, or of the last proxy before us."""
+        return self._client.host
+
     def header(self, name: bytes) -> str:
         """Return a header's text, "" if absent; `name` in lower case."""
         return self.headers.get(name, b"").decode("latin-1")

@@ -217,6 +217,28 @@ class Relay:
             self.reply.tally.counts()  # now, before the engine logs the counts of another request
         self._drain()
 
+    def end(self, error: VllamaError) -> bool:
+        """End the answer here with `error`; False if it has not begun, or is over."""
+        if self._state not in (RelayState.AWAITING_HEAD, RelayState.STREAMING):
+            return False
+        self._error = error
+        self._leave_fast_path()
+        self.cut()
+        return True
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens of the answer have come."""
+        counted = self.reply.tally.usage.completion_tokens
+        path = self._connection.fast_path if self._connection else None
+        return max(counted, path.tokens) if path is not None else counted
+
+    @property
+    def span_ns(self) -> int:
+        """Time from the first token of the answer to the last."""
+        tally = self.reply.tally
+        return max(0, tally.last_token_ns - (tally.first_token_ns or tally.last_token_ns))
+
     def on_lost(self, error: ConnectionLost) -> None:
         """Note that the engine's connection was lost; a complete answer is no error."""
         if not self.reply.tally.ended:

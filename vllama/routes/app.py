@@ -6,24 +6,23 @@ passes nothing but `send()` (see docs/decisions).
 
 from __future__ import annotations
 
+import asyncio
 import html
 import itertools
 import logging
 import time
-from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from vllama.dialects.errors import write_anthropic_error, write_ollama_error, write_openai_error
 from vllama.errors import Busy, Forbidden, Unauthorized, VllamaError
 from vllama.http.request import ClientGone, Request, now_ns
 from vllama.log_context import Trace, model, trace
+from vllama.routes.access_log import log_access
 from vllama.routes.context import Gateway
 from vllama.routes.guards import cors_headers
 from vllama.routes.openai.common import make_seed
 from vllama.routes.route_table import ROUTES, WHILE_STARTING, WRITES, Handler, find_methods
-
-if TYPE_CHECKING:
-    pass
+from vllama.routes.running import RunningRequest, mask_key
 
 log = logging.getLogger(__name__)
 
@@ -55,14 +54,11 @@ class App:
         self._gateway = gateway
         self._numbers = itertools.count(1)
         self._prefix = f"{time.time_ns() // 1_000_000:x}"
-        self._running: set[str] = set()
         self._ready: dict[tuple[str, str], Handler] = {}  # by method and path, of fixed paths
 
     async def __call__(self, request: Request) -> None:
         """Serve one request."""
         request.identify(f"{self._prefix}-{next(self._numbers)}")
-        doubled = request.id in self._running
-        trace.set(Trace(request.id, f"{request.id}-{request.number}" if doubled else ""))
         model.set("")
         origin = request.header(b"origin") if b"origin" in request.headers else ""
         host = request.header(b"host")
@@ -77,15 +73,24 @@ class App:
             if preflight:
                 request.respond(204, b"")
                 return
-        self._running.add(request.id)
+        running = self._gateway.running.begin(request, self._show_key(request))
+        trace.set(Trace(request.id, running.id))
         try:
-            await self._handle(request)
+            await self._handle(request, running)
         finally:
-            if not doubled:
-                self._running.discard(request.id)
-        self._note(request)
+            self._gateway.running.finish(running)
+        self._note(request, running)
 
-    def _note(self, request: Request) -> None:
+    def _show_key(self, request: Request) -> str:
+        """Return what may be shown of the request's key, "" if it has none of the server's."""
+        guards = self._gateway.guards
+        if not guards.keys:
+            return ""
+        authorization, api_key = request.header(b"authorization"), request.header(b"x-api-key")
+        key = guards.find_key(authorization, api_key)
+        return mask_key(key) if key is not None else ""
+
+    def _note(self, request: Request, running: RunningRequest) -> None:
         """Count an answer that has ended, and log it in a line, with the error it ended with."""
         took_s = (now_ns() - request.started_ns) / 1e9
         route = request.path if request.path in ROUTES else "other"
@@ -101,24 +106,26 @@ class App:
             end = f"{', then an error' if late else ''}: {failure.sentence()[:MAX_LOGGED]}"
         elif request.left and not request.done:
             end = ": the client has left"
-        path = request.path[:MAX_LOGGED]
-        log.log(level, "%s %s %s %.3fs%s", request.method, path, status or "-", took_s, end)
+        log_access(level, running, took_s, end)
         while error is not None:
             # it holds what was read of the request, in cycles that are collected late
             before = error.__cause__ or error.__context__
             error.__traceback__ = error.__cause__ = error.__context__ = None
             error = before
 
-    async def _handle(self, request: Request) -> None:
+    async def _handle(self, request: Request, running: RunningRequest) -> None:
         """Find the handler and run it; the one place where a request's errors end."""
         try:
-            if self._gateway.guards.keys:
-                self._check_key(request)
+            self._check_key(request, running)
             handle = self._ready.get((request.method, request.path)) or await self._route(request)
             if handle:
                 await handle(self._gateway, request)
         except ClientGone:
             pass  # there is nobody to answer; see `_note`
+        except asyncio.CancelledError:
+            if not running.claims_cancellation():
+                raise
+            self._fail(request, running.make_error())
         except VllamaError as error:
             self._fail(request, error)
         except Exception:
@@ -139,8 +146,10 @@ class App:
             kind = b"text/html; charset=utf-8"
         request.respond(status, page, kind, {"location": place})
 
-    def _check_key(self, request: Request) -> None:
+    def _check_key(self, request: Request, running: RunningRequest) -> None:
         """Raise Unauthorized if the request shows none of the server's keys."""
+        if running.key:
+            return
         guards = self._gateway.guards
         authorization, api_key = request.header(b"authorization"), request.header(b"x-api-key")
         if not guards.key_allowed(request.path, authorization, api_key):

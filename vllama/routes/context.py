@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from vllama.errors import VllamaError
 from vllama.metrics import Metrics
 from vllama.routes.guards import Guards
+from vllama.routes.running import RunningRequests
 
 if TYPE_CHECKING:
     from vllama.models.types import Bundle
@@ -55,6 +56,7 @@ class Gateway:
         """To be made in the running loop."""
         self.guards = guards
         self.metrics = metrics
+        self.running = RunningRequests()
         self._complete: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def complete(

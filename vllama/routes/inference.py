@@ -77,11 +77,14 @@ async def with_lease(
     """
     scheduler = gateway.scheduler
     log_context.model.set(bundle.name)
+    running = gateway.running.of(request)
+    running.model = bundle.name
     lease = scheduler.try_acquire(bundle, need, keep_alive_s, prefix)
     if lease is None:
         waiting = scheduler.acquire(bundle, need, keep_alive_s, prefix)
         lease = await unless_gone(request, waiting)
         request.queue_position = lease.queue_position
+    running.is_running = True
     try:
         for pause_s in (*RETRY_PAUSES_S, None):
             try:
@@ -131,6 +134,7 @@ async def run_relay(
     before_finish: Callable[[], Awaitable[None]] | None = None,
 ) -> None:
     """Run a relay and count its tokens, also those of an answer that nobody waited for."""
+    gateway.running.of(request).follow(relay)
     try:
         await relay.run(upstream, call, before_finish)
     finally:

@@ -203,6 +203,11 @@ class Scheduler:
         self._health.update_limits()
 
     @property
+    def running(self) -> int:
+        """How many requests are being answered."""
+        return sum(instance.leases for instance in self._table.all())
+
+    @property
     def closing(self) -> bool:
         """Whether new requests are refused because the server stops."""
         return self._closing
@@ -281,11 +286,10 @@ class Scheduler:
             instance.queue.appendleft(waiter)
         lease.queued_s = lease.began_s - begun_s
         lease.queue_position = position
-        if log_context.trace.get():  # otherwise it is the server's own load of the first model
-            log.info(
-                "%s: a request waited %.3f s, from position %d of the queue",
-                *(instance.bundle.name, lease.queued_s, position),
-            )
+        log.debug(
+            "%s: a request waited %.3f s, from position %d of the queue",
+            *(instance.bundle.name, lease.queued_s, position),
+        )
         return lease
 
     async def _wait_for_turn(self, waiter: Waiter) -> None:

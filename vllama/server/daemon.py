@@ -19,7 +19,7 @@ from dataclasses import replace
 from vllama import log_context
 from vllama.clock import RealClock
 from vllama.config import Config, environ, guards, models_settings, preferences
-from vllama.config.address import is_loopback
+from vllama.config.address import is_loopback, reachable_host, url
 from vllama.config.changes import compare_settings
 from vllama.engines.capabilities import Attachable
 from vllama.errors import (
@@ -32,7 +32,7 @@ from vllama.errors import (
 from vllama.hardware.detect import describe
 from vllama.http.server import Server
 from vllama.models.library import Library, open_library
-from vllama.models.types import Bundle
+from vllama.models.types import Bundle, Capability
 from vllama.plan.choose import choose_engine, list_loadable_formats
 from vllama.plan.fitting import FitsHere
 from vllama.plan.types import Facts, Need
@@ -56,6 +56,7 @@ from vllama.upstream.pool import Upstreams
 log = logging.getLogger(__name__)
 
 STOP_LIMIT_S = 20.0
+FIRST_MODEL = "smollm2:135m"
 LOADED_PER_GPU = 3
 
 
@@ -119,10 +120,12 @@ class Daemon:
                 responses=ResponseStore(self._config.data_dir / "responses"),
                 searxng=self._config.searxng,
             )
-            self._reporter.ready(self._ready_lines(listener))
+            address = self._address(listener)
+            for line in self._describe_start(address):
+                self._reporter.note(line)
             self._warn_of_exposure()
             watching = group.create_task(self._watch.run(), name="watch")
-            preload = group.create_task(self._preload(stop), name="preload")
+            preload = group.create_task(self._complete_start(stop, address), name="preload")
             reloading = group.create_task(self._reload_when(reload, gateway, server), name="reload")
             await stop.asked.wait()
             reloading.cancel()
@@ -134,9 +137,9 @@ class Daemon:
         self, server: Server, http: asyncio.Task[None], keeper: asyncio.Task[None], stop: Stop
     ) -> None:
         """Stop in reverse order: accepting, the queue, running requests, engines, connections."""
-        log.info("stopping")
         server.stop()
         self.scheduler.close_queue()
+        self._reporter.note(self._describe_stop())
         drained = asyncio.ensure_future(self.scheduler.wait_until_idle())
         hurried = asyncio.ensure_future(stop.hurry.wait())
         await asyncio.wait(
@@ -145,7 +148,7 @@ class Daemon:
             return_when=asyncio.FIRST_COMPLETED,
         )
         if not drained.done():
-            self._reporter.note("stopping with requests still running")
+            self._reporter.note("ending the answers that are still running")
         drained.cancel()
         hurried.cancel()
         self._upstreams.mark_stopping()
@@ -208,9 +211,44 @@ class Daemon:
             self._warn_of_exposure()
         log.info("settings read again: %s", "; ".join(found.taken) or "nothing new")
 
+    def _describe_stop(self) -> str:
+        """Say what a stop waits for."""
+        running = self.scheduler.running
+        if not running:
+            return "stopping"
+        limit_s = self._config.drain_timeout_s
+        answers = f"{running} answer{'s' if running > 1 else ''}"
+        return f"stopping: {answers} may take up to {limit_s:g} s; Ctrl-C again ends them at once"
+
     def _warn_of_exposure(self) -> None:
         if warning := self._config.exposure:
-            log.warning("%s", warning)
+            self._reporter.warn(warning)
+
+    async def _complete_start(self, stop: Stop, address: str) -> None:
+        """Load the first model if one is named, then report that the server is ready."""
+        await self._preload(stop)
+        if not stop.asked.is_set():
+            model = await asyncio.to_thread(self._find_model_to_try)
+            self._reporter.ready(address, self._advise(address, model))
+
+    def _find_model_to_try(self) -> str:
+        """Return the model of the start, else the newest that can chat, else a small one."""
+        if self._config.model:
+            return self._config.model
+        for bundle in sorted(self._library.list(), key=lambda one: -one.modified_s):
+            with contextlib.suppress(VllamaError):  # a damaged one
+                if Capability.COMPLETION in self._library.info(bundle).capabilities:
+                    return bundle.name
+        return FIRST_MODEL
+
+    def _advise(self, address: str, model: str) -> str:
+        """Return the command that a user would type next."""
+        command = f"vllama run {model}"
+        given = self._config.sources
+        if any(given.get(name, "").startswith("--") for name in ("host", "port")):
+            # flags of this process, which other terminals do not know
+            return f"OLLAMA_HOST={address.removeprefix('http://')} {command}"
+        return command
 
     async def _preload(self, stop: Stop) -> None:
         """Download and load the model of `--model`; if that fails, the server ends."""
@@ -255,18 +293,21 @@ class Daemon:
             cancel.set()
             self._catalog.forget()
 
-    def _ready_lines(self, listener: socket.socket) -> list[str]:
-        """Return what to report at the start: the address, the machine, the engine and why it."""
-        host, port = listener.getsockname()[:2]
-        shown = f"[{host}]" if ":" in host else host
+    def _address(self, listener: socket.socket) -> str:
+        """Return where clients on this machine find the server; the port may have been 0."""
+        port = listener.getsockname()[1]
         scheme = "https" if self._config.tls_cert else "http"
-        lines = [f"listening on {scheme}://{shown}:{port}", describe(self._facts.platform)]
+        return url(scheme, reachable_host(self._config.host), port)
+
+    def _describe_start(self, address: str) -> list[str]:
+        """Return what to report first: the address, the machine, and the engine."""
+        lines = [f"listening on {address}", describe(self._facts.platform)]
         if self._config.model:  # its plan will say more in a moment
             return lines
         with contextlib.suppress(NoPlan):
             choice = choose_engine(self._facts)
             title = self._facts.found.engines[choice.engine].title
-            lines.append(f"{title} {choice.installation.version}: {choice.reason}")
+            lines.append(f"engine: {title} {choice.installation.version}")
         return lines
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Hashable, Mapping
+from dataclasses import replace
 from functools import partial
 
 from vllama.chat.engine.traits import Traits
@@ -76,7 +77,7 @@ class EngineHooks:
                 f"{engine.title} takes {traits.max_concurrency} request at a time, not {wanted}: "
                 "the others wait in order"
             )
-        return traits
+        return replace(traits, max_answer_tokens=self._config.max_tokens)
 
     def _start(self, plan: Plan) -> Process:
         engine = self._engine(plan)
@@ -108,7 +109,7 @@ class EngineHooks:
     def _report_end_of_load(self, plan: Plan, error: VllamaError | None) -> None:
         """End the display of a load; a failed one is reported by whoever asked for it."""
         if error is None:
-            self._reporter.note(f"{plan.bundle.name} is ready")
+            self._reporter.note(f"{plan.bundle.name} is loaded")
         else:
             self._reporter.loading("")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -16,8 +15,12 @@ class Reporter(Protocol):
         """Show a line."""
         ...
 
-    def ready(self, lines: Sequence[str]) -> None:
-        """Show that the server is ready, and what it found."""
+    def warn(self, text: str) -> None:
+        """Show a warning."""
+        ...
+
+    def ready(self, url: str, advice: str) -> None:
+        """Show that the start is over, where the server is, and what to type next."""
         ...
 
     def loading(self, text: str) -> None:

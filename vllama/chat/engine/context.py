@@ -53,8 +53,9 @@ def compute_answer_limit(
     is full, which only can be told with `prompt_tokens`.
     """
     limit = OPEN_ENDED * traits.window
-    if asked is not None:
-        limit = min(limit, asked)
+    for most in (asked, traits.max_answer_tokens):
+        if most is not None:
+            limit = min(limit, most)
     if prompt_tokens is not None:
         if not shift:
             limit = min(limit, traits.window - prompt_tokens)

@@ -67,6 +67,8 @@ class Traits:
     context_length: int  # tokens of one request
     # what one request asked for where that is less; never set by an adapter (`chat.context`)
     num_ctx: int | None = None
+    # the server's ceiling for an answer (`--max-tokens`); never set by an adapter
+    max_answer_tokens: int | None = None
     # when the context is full it drops the oldest half and goes on: only a limit ends an answer
     shifts_context: bool = False
     max_concurrency: int = 1  # requests that it answers at once; vllama queues the others

@@ -1,17 +1,23 @@
-"""`vllama ps`: the models that are loaded."""
+"""`vllama ps`: the models that are loaded, or the requests that run."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from vllama.cli.options import AsJson, argument
+
+if TYPE_CHECKING:
+    from vllama.cli.client import Client
 
 EXAMPLES = """\
 \b
 Examples:
   vllama ps
+  vllama ps --requests       who has asked for what, and how far it is
   vllama ps --json
 """
 
@@ -28,14 +34,20 @@ NO_ANSWER = "No answer"  # vllama cannot restart an upstream
 
 def ps(
     prefix: Annotated[str, argument("PREFIX", "Only models whose name starts so.")] = "",
+    requests: Annotated[
+        bool, typer.Option("--requests", help="List the requests that run or wait instead.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the models that are loaded."""
+    """List the models that are loaded, or the requests that run."""
     from vllama.cli.context import connect
     from vllama.cli.output import say_aside, show_json, show_table
     from vllama.units import format_bytes_decimal
 
     with connect() as client:
+        if requests:
+            show_requests(client, prefix, as_json=as_json)
+            return
         reply = client.get("/api/ps")
     found, failed = (
         [row for row in reply.get(kind) or [] if has_prefix(row, prefix)]
@@ -65,15 +77,45 @@ def ps(
             )
             for model in found
         ],
+        optional=("ID", "PROCESSOR", "CONTEXT", "SIZE", "STATE", "REQUESTS"),
     )
     for row in (*found, *failed):
         if row.get("cause"):
             say_aside(describe_cause(row))
 
 
+def show_requests(client: Client, prefix: str, *, as_json: bool) -> None:
+    """Show the requests to models whose names begin with `prefix`, the oldest first."""
+    from vllama.cli.output import show_json, show_table
+    from vllama.units import format_ago, parse_rfc3339
+
+    found = [row for row in client.get("/api/requests")["requests"] if has_prefix(row, prefix)]
+    if as_json:
+        show_json({"requests": found})
+        return
+    now_s = time.time()
+    show_table(
+        ("ID", "MODEL", "ROUTE", "CLIENT", "KEY", "SINCE", "STATE", "TOKENS"),
+        [
+            (
+                str(row["id"]),
+                str(row["model"]),
+                str(row["path"]),
+                str(row["client"] or "-"),
+                str(row["key"] or "-"),
+                format_ago(max(0.0, now_s - parse_rfc3339(str(row["started_at"])))),
+                str(row["state"]),
+                str(row["tokens"]),
+            )
+            for row in found
+        ],
+        optional=("KEY", "ROUTE", "CLIENT", "STATE"),
+    )
+
+
 def has_prefix(row: Mapping[str, object], prefix: str) -> bool:
     """Tell whether a model's name begins with `prefix`, ignoring case."""
-    return str(row.get("name", "")).lower().startswith(prefix.lower())
+    return str(row.get("name") or row.get("model", "")).lower().startswith(prefix.lower())
 
 
 def describe_requests(model: Mapping[str, object]) -> str:

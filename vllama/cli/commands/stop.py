@@ -1,31 +1,57 @@
-"""`vllama stop`: unload a model."""
+"""`vllama stop`: unload a model, or end a request."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import quote
+
+import typer
 
 from vllama.cli.options import model_argument
 
+if TYPE_CHECKING:
+    from vllama.cli.client import Client
+
 EXAMPLES = """\
 \b
-Example:
+Examples:
   vllama stop smollm2:135m
+  vllama stop --request 1a20546f505-6    as in vllama ps --requests
 """
 
 
 def stop(
-    model: Annotated[str, model_argument("Name of the model, as in ps.")],
+    model: Annotated[str | None, model_argument("Name of the model, as in ps.")] = None,
+    request: Annotated[
+        str | None,
+        typer.Option("--request", metavar="ID", help="End this request instead of a model."),
+    ] = None,
 ) -> None:
-    """Unload a model; the server goes on."""
+    """Unload a model, or end a request; the server goes on."""
     from vllama.cli.context import connect
+    from vllama.errors import ConfigError
+
+    if (model is None) == (request is None):
+        raise ConfigError(
+            "name a model to unload, or a request to end: MODEL or --request ID",
+            hint="see what runs: vllama ps, vllama ps --requests",
+        )
+    with connect() as client:
+        if model is not None:
+            unload(client, model)
+        else:
+            client.delete(f"/api/requests/{quote(str(request), safe='')}")
+
+
+def unload(client: Client, model: str) -> None:
+    """Have the server unload a model."""
     from vllama.errors import ModelNotFound
 
-    with connect() as client:
-        try:
-            client.post("/api/generate", {"model": model, "keep_alive": 0})
-        except ModelNotFound as error:
-            raise ModelNotFound(
-                model,
-                message=f'couldn\'t find model "{model}" to stop',
-                hint="see what is loaded: vllama ps",
-            ) from error
+    try:
+        client.post("/api/generate", {"model": model, "keep_alive": 0})
+    except ModelNotFound as error:
+        raise ModelNotFound(
+            model,
+            message=f'couldn\'t find model "{model}" to stop',
+            hint="see what is loaded: vllama ps",
+        ) from error

@@ -1,0 +1,160 @@
+"""The requests that are being answered: who asked for what, how far each is, and how one is ended.
+
+`GET /api/requests` lists them and `DELETE /api/requests/ID` ends one. Only requests to a model are
+listed: the others are over in a moment, or have progress of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from vllama.errors import BadRequest, RequestEnded
+from vllama.http.request import Request
+from vllama.relay.relay import Relay
+from vllama.units import rfc3339_local
+
+if TYPE_CHECKING:
+    from vllama.routes.context import Gateway
+
+PREFIX = "/api/requests/"
+SHOWN_KEY_CHARACTERS = 4
+LEAST_SECRET_CHARACTERS = 12
+"""Fewer than these, and the shown ones would give too much of a key away."""
+
+
+class RunningRequest:
+    """One request, from its first byte to the end of its answer."""
+
+    __slots__ = ("_ended", "_relays", "_task", "id", "is_running", "key", "model", "request")
+
+    def __init__(self, id_: str, request: Request, key: str) -> None:
+        """To be made in the task that answers. `key` is what may be shown of the client's key."""
+        self.id = id_
+        self.request = request
+        self.key = key
+        self.model = ""
+        self.is_running = False  # else it waits: for its turn, or for the model to be loaded
+        self._task = asyncio.current_task()
+        self._relays: list[Relay] = []
+        self._ended = False
+
+    def follow(self, relay: Relay) -> None:
+        """Count the tokens of `relay` too; an answer of several choices has several."""
+        self._relays.append(relay)
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the prompt, as far as they are known."""
+        return max((relay.reply.tally.usage.prompt_tokens for relay in self._relays), default=0)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the answer so far."""
+        return sum(relay.tokens for relay in self._relays)
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """How fast the answer came, from its first token to its last; None if that is unknown."""
+        spans_ns = (relay.span_ns for relay in self._relays)
+        total_ns = sum(spans_ns)
+        later_tokens = self.tokens - len(self._relays)  # the first of each begins its span
+        return later_tokens / total_ns * 1e9 if total_ns > 0 and later_tokens > 0 else None
+
+    def end(self) -> None:
+        """End the answer with an error for the client, in whatever state it is."""
+        self._ended = True
+        if self._relays and self._relays[-1].end(self.make_error()):
+            return
+        if self._task is not None:
+            self._task.cancel()
+
+    def claims_cancellation(self) -> bool:
+        """Tell whether the task was cancelled by `end`; it then goes on, to answer."""
+        if not self._ended or self._task is None:
+            return False
+        self._ended = False
+        self._task.uncancel()
+        return True
+
+    @staticmethod
+    def make_error() -> RequestEnded:
+        """Make the error that the client gets."""
+        return RequestEnded("the request was ended by 'vllama stop --request'")
+
+    def describe(self) -> dict[str, Any]:
+        """Return its row in `GET /api/requests`."""
+        return {
+            "id": self.id,
+            "model": self.model,
+            "method": self.request.method,
+            "path": self.request.path,
+            "client": self.request.client_host,
+            "key": self.key or None,
+            "state": "running" if self.is_running else "waiting",
+            "started_at": rfc3339_local(self.request.started_ns / 1e9),
+            "prompt_tokens": self.prompt_tokens,
+            "tokens": self.tokens,
+        }
+
+
+class RunningRequests:
+    """All of them, by their ids."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, RunningRequest] = {}
+        self._by_request: dict[Request, RunningRequest] = {}
+
+    def begin(self, request: Request, key: str) -> RunningRequest:
+        """Add a request; its id is the client's own unless another running request has that."""
+        doubled = request.id in self._by_id
+        id_ = f"{request.id}-{request.number}" if doubled else request.id
+        running = self._by_id[id_] = self._by_request[request] = RunningRequest(id_, request, key)
+        return running
+
+    def finish(self, running: RunningRequest) -> None:
+        """Forget a request: its answer has ended."""
+        del self._by_id[running.id], self._by_request[running.request]
+
+    def of(self, request: Request) -> RunningRequest:
+        """Return what is known of a request."""
+        return self._by_request[request]
+
+    def find(self, id_: str) -> RunningRequest | None:
+        """Return a request to a model by its id."""
+        running = self._by_id.get(id_)
+        return running if running and running.model else None
+
+    def all(self) -> list[RunningRequest]:
+        """Return all requests to models, the oldest first."""
+        found = [running for running in self._by_id.values() if running.model]
+        return sorted(found, key=lambda running: running.request.started_ns)
+
+
+def mask_key(key: str) -> str:
+    """Return so much of a key that its owner recognises it."""
+    return "…" + (key[-SHOWN_KEY_CHARACTERS:] if len(key) >= LEAST_SECRET_CHARACTERS else "")
+
+
+async def list_requests(gateway: Gateway, request: Request) -> None:
+    """List the requests to models that wait or run."""
+    rows = [running.describe() for running in gateway.running.all()]
+    request.json(200, {"requests": rows})
+
+
+async def end_request(gateway: Gateway, request: Request) -> None:
+    """End a request; its client gets an error in the dialect of its route."""
+    id_ = request.path.removeprefix(PREFIX)
+    running = gateway.running.find(id_)
+    if running is None:
+        raise UnknownRequest(
+            f"no request '{id_}' is running", hint="see what runs: vllama ps --requests"
+        )
+    running.end()
+    request.respond(200, b"")
+
+
+class UnknownRequest(BadRequest):
+    """There is no such request, or its answer has ended."""
+
+    status = 404
