@@ -245,6 +245,7 @@ class Nobody:
     """A client whose answers go nowhere."""
 
     paused = False
+    host = ""
 
     def date(self) -> bytes:
         return b""

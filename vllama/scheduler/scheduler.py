@@ -205,7 +205,7 @@ class Scheduler:
     @property
     def running(self) -> int:
         """How many requests are being answered."""
-        return sum(instance.leases for instance in self._table.all())
+        return sum(instance.leases for instance in self._table.list_all())
 
     @property
     def closing(self) -> bool:
