@@ -25,14 +25,22 @@ LIMIT_S = 240.0
 
 
 class Terminal:
-    """Runs `python -m vllama ARGS` on a terminal of 24 × 80."""
+    """Runs `python -m vllama ARGS`, or another command, on a terminal of 24 × 80."""
 
-    def __init__(self, args: Sequence[str], env: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        args: Sequence[str],
+        env: Mapping[str, str],
+        *,
+        command: Sequence[str] = (sys.executable, "-m", "vllama"),
+        cwd: Path | None = None,
+    ) -> None:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _WRAPPER, sys.executable, "-m", "vllama", *args],
+                [sys.executable, "-c", _WRAPPER, *command, *args],
+                cwd=cwd,
                 stdin=slave,
                 stdout=slave,
                 stderr=slave,

@@ -233,6 +233,25 @@ def test_completion(stub: StubServer, vllama: Vllama) -> None:
     assert complete(vllama, "vllama rm smoll", OLLAMA_HOST="127.0.0.1:9") == []
 
 
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("vllama serve --engine llama-", {"llama-cpp-python", "llama-server"}),
+        ("vllama engines install vl", {"vllm"}),
+        ("vllama engines ins", {"install"}),
+        ("vllama serve --log-format ", {"text", "json"}),
+        ("vllama run m --think ", {"true", "false", "low", "medium", "high", "max"}),
+        ("vllama run m --format ", {"json"}),
+        ("vllama config s", {"show", "schema"}),
+        ("vllama completion ", {"bash", "zsh", "fish"}),
+        ("vllama serve --config ", set()),  # the shell offers files
+        ("vllama create mine -f ", set()),
+    ],
+)
+def test_completion_of_choices(vllama: Vllama, line: str, offered: set[str]) -> None:
+    assert set(complete(vllama, line)) == offered
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_scripts(shell: str, vllama: Vllama, tmp_path: Path) -> None:
     done = vllama("completion", shell)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
 
 import pytest
 
 from tests.cli.conftest import Vllama
 from tests.cli.stub import Body, Reply, StubServer
-from vllama.cli.client import Client
+from vllama.cli.client import Client, _unreachable
 from vllama.cli.commands.ps import describe_expiry, describe_processor
 from vllama.errors import BadRequest, Busy, ModelNotFound, ServerUnreachable, VllamaError
 from vllama.units import rfc3339_local
@@ -292,6 +293,20 @@ def test_a_proxy_is_for_servers_elsewhere(
             with pytest.raises(ServerUnreachable):
                 client.post("/x", {})
     assert stub.bodies(f"POST {url}/x") == ([{"a": "ä"}] if proxied else [])
+
+
+@pytest.mark.parametrize(
+    ("reason", "cause"),
+    [
+        (socket.gaierror(-2, "Name or service not known"), "the host is not known (Name or "),
+        (ConnectionRefusedError(111, "Connection refused"), ": connection refused"),
+        (TimeoutError("timed out"), ": no answer within 5 s"),
+    ],
+)
+def test_the_cause_of_an_unreachable_server_elsewhere(reason: OSError, cause: str) -> None:
+    error = _unreachable("https://gpu.example:443", reason)
+    assert cause in error.message and "OLLAMA_HOST" in str(error.hint)
+    assert "vllama serve --host" in str(error.hint)
 
 
 def test_a_limit_ends_the_wait_for_an_answer(stub: StubServer) -> None:

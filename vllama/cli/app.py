@@ -32,7 +32,7 @@ def run(argv: Sequence[str]) -> int:
         if isinstance(stream, io.TextIOWrapper):  # an unencodable character must not end an answer
             stream.reconfigure(errors="replace")
     try:
-        if argv and argv[0] in ("--version", "-v"):
+        if argv and argv[0] in ("--version", "-v", "version"):
             sys.stdout.write(f"vllama version is {__version__}\n")
             status = 0
         else:

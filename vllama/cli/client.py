@@ -15,6 +15,7 @@ from http.client import (
     InvalidURL,
     RemoteDisconnected,
 )
+from socket import gaierror
 from ssl import SSLCertVerificationError, SSLError
 from types import TracebackType
 from typing import Any
@@ -104,10 +105,7 @@ class Client:
         except URLError as error:  # the request could not be sent
             if isinstance(error.reason, SSLError):
                 raise _untrusted(self.url, error.reason) from error
-            raise ServerUnreachable(
-                f"could not connect to a vllama server at {self.url}",
-                hint="run 'vllama serve' to start it",
-            ) from error
+            raise _unreachable(self.url, error.reason) from error
         except InvalidURL as error:
             raise VllamaError(f'cannot use the address "{self.url}": {error}') from error
         except RemoteDisconnected as error:
@@ -120,6 +118,28 @@ class Client:
                 f"the server at {self.url} ended the answer early",
                 hint="see whether it still runs: vllama ps",
             ) from error
+
+
+def _unreachable(url: str, reason: object) -> ServerUnreachable:
+    """Return the error for a connection that cannot be made."""
+    if is_loopback(urlsplit(url).hostname or ""):
+        return ServerUnreachable(
+            f"could not connect to a vllama server at {url}", hint="run 'vllama serve' to start it"
+        )
+    match reason:
+        case gaierror():
+            cause = f"the host is not known ({reason.strerror})"
+        case TimeoutError():
+            cause = f"no answer within {CONNECT_TIMEOUT_S:g} s"
+        case OSError():
+            cause = (reason.strerror or str(reason)).lower()
+        case _:
+            cause = str(reason)
+    return ServerUnreachable(
+        f"could not connect to a vllama server at {url}: {cause}",
+        hint="check OLLAMA_HOST, and whether the server there listens for other machines "
+        "(vllama serve --host 0.0.0.0)",
+    )
 
 
 def _untrusted(url: str, error: SSLError) -> ServerUnreachable:

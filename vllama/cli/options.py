@@ -1,4 +1,4 @@
-"""Parameters that several commands share, and the completion of models' names."""
+"""Parameters that several commands share."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Annotated, Any, TypeAlias
 import typer
 
 from vllama import config
+from vllama.cli.complete import complete_engine, complete_model, complete_schema
 
-COMPLETION_LIMIT_S = 1.0
+COMPLETED = {"model": complete_model, "engine": complete_engine}
 
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Insecure: TypeAlias = Annotated[bool, typer.Option("--insecure", hidden=True)]
@@ -34,22 +35,6 @@ def model_argument(help: str, metavar: str = "MODEL") -> Any:
 def model_option(*names: str, help: str, metavar: str = "NAME") -> Any:
     """Return an option that takes a model's name, which the shell completes."""
     return typer.Option(*names, metavar=metavar, help=help, autocompletion=complete_model)
-
-
-def complete_model(incomplete: str) -> list[str]:
-    """Return the names of the server's models that begin so; none where there is no server."""
-    from vllama import config
-    from vllama.cli.client import Client
-    from vllama.errors import VllamaError
-
-    try:
-        settings = config.load({}, config.environ())
-        with Client(settings.url, key=settings.key_to_send, limit_s=COMPLETION_LIMIT_S) as client:
-            models = client.get("/api/tags").get("models") or []
-    except VllamaError:
-        return []
-    names = [str(model.get("name", "")) for model in models]
-    return [name for name in names if name.startswith(incomplete)]
 
 
 Command = Callable[..., int]
@@ -87,7 +72,7 @@ def _option(setting: config.Setting) -> inspect.Parameter:
         *(name for name in (setting.flag, setting.short) if name),
         metavar=None if setting.is_switch else setting.kind.metavar,
         help=_help(setting),
-        autocompletion=complete_model if setting.field == "model" else None,
+        autocompletion=COMPLETED.get(setting.field) or complete_schema(setting.kind.schema),
     )
     return inspect.Parameter(
         setting.field,

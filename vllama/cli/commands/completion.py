@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from vllama.cli.complete import complete_words
 from vllama.cli.options import argument
 
 EXAMPLES = """\
@@ -19,13 +20,8 @@ NO_COLON = 'COMP_WORDBREAKS="${COMP_WORDBREAKS//:/}"'
 """bash would take the name of a model for two words."""
 
 
-def complete_shell(incomplete: str) -> list[str]:
-    """Return the shells that begin so."""
-    return [shell for shell in SHELLS if shell.startswith(incomplete)]
-
-
 def completion(
-    shell: Annotated[str, argument("SHELL", "bash, zsh or fish.", complete_shell)],
+    shell: Annotated[str, argument("SHELL", "bash, zsh or fish.", complete_words(*SHELLS))],
 ) -> None:
     """Print a script that completes commands in a shell."""
     from typer.completion import shell_complete

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from vllama.cli.complete import complete_words
 from vllama.cli.options import AsJson, argument
 
 if TYPE_CHECKING:
@@ -31,15 +32,13 @@ NEW_FILE = """\
 """
 
 
-def complete_action(incomplete: str) -> list[str]:
-    """Return the actions that begin so."""
-    return [action for action in ACTIONS if action.startswith(incomplete)]
-
-
 def configure(
-    action: Annotated[str, argument("ACTION", "show, edit or schema. [show]", complete_action)] = (
-        "show"
-    ),
+    action: Annotated[
+        str,
+        argument(
+            "ACTION", "show, edit or schema. [show]", complete_words("show", "edit", "schema")
+        ),
+    ] = ("show"),
     file: Annotated[
         Path | None, typer.Option("--config", metavar="FILE", help="Config file to use.")
     ] = None,

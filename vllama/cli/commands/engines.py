@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from vllama.cli.complete import complete_engine, complete_words
 from vllama.cli.options import argument, yes_option
 
 if TYPE_CHECKING:
@@ -38,19 +39,21 @@ COLUMNS = ("NAME", "VERSION", "WHERE", "FORMATS", "ON THIS MACHINE", "TO INSTALL
 OPTIONAL_COLUMNS = ("FORMATS", "WHERE", "TO INSTALL")
 
 
-def complete_action(incomplete: str) -> list[str]:
-    """Return the actions that begin so."""
-    return [action for action in ACTIONS if action.startswith(incomplete)]
-
-
 def engines(
     context: typer.Context,
     action: Annotated[
-        str, argument("ACTION", "list, install, remove, doctor or check. [list]", complete_action)
+        str,
+        argument(
+            "ACTION", "list, install, remove, doctor or check. [list]", complete_words(*ACTIONS)
+        ),
     ] = "list",
     names: Annotated[
         list[str] | None,
-        argument("NAMES", "Engines to install or remove; adapters to check (MODULE:OBJECT)."),
+        argument(
+            "NAMES",
+            "Engines to install or remove; adapters to check (MODULE:OBJECT).",
+            complete_engine,
+        ),
     ] = None,
     yes: Annotated[bool, yes_option()] = False,
     upgrade: Annotated[

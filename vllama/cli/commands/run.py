@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from vllama.cli.complete import complete_words
 from vllama.cli.options import Insecure, argument, model_argument
 
 EXAMPLES = """\
@@ -39,7 +40,10 @@ def run(
     format_: Annotated[
         str | None,
         typer.Option(
-            "--format", metavar="FORM", help="Form of the answer: json, or a JSON schema."
+            "--format",
+            metavar="FORM",
+            help="Form of the answer: json, or a JSON schema.",
+            autocompletion=complete_words("json"),
         ),
     ] = None,
     think: Annotated[
@@ -48,6 +52,7 @@ def run(
             "--think",
             metavar="LEVEL",
             help="Think first, or not: --think, --think=false, --think=high.",
+            autocompletion=complete_words("true", "false", *LEVELS),
         ),
     ] = None,
     hidethinking: Annotated[
