@@ -17,6 +17,7 @@ import pytest
 
 from tests.cli.conftest import Vllama
 from vllama import log_context
+from vllama.cli.log_runs import LONGEST_RUN, RunShortener
 from vllama.cli.server_log import BatchHandler, JsonFormatter, LogFile, TextFormatter, add_context
 from vllama.supervise.logs import OWN_LOG, get_rotated_path, open_log, rotate
 
@@ -52,6 +53,26 @@ def test_an_engine_as_json(vllama: Vllama, logs: Path) -> None:
         {"model": "tiny:1b", "attempt": 1, "line": "loading"},
         {"model": "tiny:1b", "attempt": 1, "line": "end 1"},
     ]
+
+
+def test_lines_about_each_tensor_are_left_out(vllama: Vllama, logs: Path) -> None:
+    tensors = [f"create_tensor: loading tensor blk.{number}.weight" for number in range(300)]
+    lines = ["loader: one", *tensors, "server: ready", *tensors[:LONGEST_RUN], "no part at all"]
+    open_log(logs, "big:1b", now_s=1.0).write_text("\n".join(lines) + "\n")
+    more = f"… {300 - LONGEST_RUN} more lines of create_tensor (all: vllama logs --debug)"
+    shown = [*lines[: LONGEST_RUN + 1], more, *lines[301:]]
+    assert vllama("logs", "big:1b").stdout.splitlines() == shown
+    assert vllama("logs", "big:1b", "-n", "50").stdout.splitlines() == shown[-50:]
+    assert vllama("logs", "big:1b", "--debug").stdout.splitlines() == lines
+    assert vllama("logs", "big:1b", VLLAMA_DEBUG="1").stdout.splitlines() == lines
+    assert len(vllama("logs", "big:1b", "--json").stdout.splitlines()) == len(lines)
+
+
+def test_a_run_that_goes_on_is_one_run() -> None:
+    runs = RunShortener()
+    assert len(list(runs.feed(["a: x"] * (LONGEST_RUN + 2)))) == LONGEST_RUN
+    assert list(runs.feed(["a: x"] * 3)) == []
+    assert list(runs.feed(["b: y"])) == ["… 5 more lines of a (all: vllama logs --debug)", "b: y"]
 
 
 def test_latest_may_be_left_out(vllama: Vllama, logs: Path) -> None:

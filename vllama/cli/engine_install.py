@@ -44,9 +44,7 @@ def confirm_install(question: str, *, yes: bool) -> bool:
     if yes:
         return True
     if not (sys.stdin.isatty() and is_terminal(sys.stderr)):
-        raise ConfigError(
-            "cannot ask whether to install: this is no terminal", hint="run it again with --yes"
-        )
+        raise ConfigError("cannot ask: this is no terminal", hint="agree with --yes")
     return confirm(question)
 
 

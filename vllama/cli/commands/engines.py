@@ -97,7 +97,7 @@ def engines(
             extra = (*(["--upgrade"] if upgrade else []), *(context.obj or ()))
             install_one(settings, name, yes=yes, compiled=compiled, extra_args=extra)
         else:
-            remove_one(settings, name)
+            remove_one(settings, name, yes=yes)
     return 0
 
 
@@ -238,8 +238,9 @@ def check_adapter(target: str) -> int:
     return 1 if findings else 0
 
 
-def remove_one(settings: Config, name: str) -> None:
-    """Remove one engine's environment. Raises VllamaError."""
+def remove_one(settings: Config, name: str, *, yes: bool) -> None:
+    """Remove one engine's environment, if the user agrees. Raises VllamaError, Abort."""
+    from vllama.cli.engine_install import confirm_install
     from vllama.cli.output import say
     from vllama.engines.base import Installation
     from vllama.engines.install import uninstall
@@ -247,6 +248,9 @@ def remove_one(settings: Config, name: str) -> None:
     from vllama.errors import EngineMissing
 
     engine, _, environments = find_engine(settings, name)
+    folder = environments / engine.name
+    if folder.exists() and not confirm_install(f"Remove {engine.title} from {folder}?", yes=yes):
+        raise typer.Abort
     if uninstall(engine, environments):
         say(f"{engine.title} is removed")
         return

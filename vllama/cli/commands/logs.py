@@ -39,7 +39,9 @@ Show = Callable[[str], None]
 
 
 def logs(
-    model: Annotated[str | None, model_argument("vllama's own without.")] = None,
+    model: Annotated[
+        str | None, model_argument("Model whose engine is meant; without one, vllama itself.")
+    ] = None,
     follow: Annotated[
         bool,
         typer.Option("--follow", "-f", help="Go on with what is added, new starts included."),
@@ -58,6 +60,9 @@ def logs(
             help="Only the last N lines. [all; with --follow 20]",
         ),
     ] = None,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show all lines, also those about each tensor.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, an object a line.")] = False,
 ) -> None:
     """Show the log of a model's engine, or of vllama itself."""
@@ -68,7 +73,8 @@ def logs(
     if lines is None and follow:
         lines = FOLLOWED_LINES
     if model is not None:
-        _Engine(settings, model, as_json=as_json).show(attempt, lines, follow=follow)
+        whole = debug or settings.debug
+        _Engine(settings, model, as_json=as_json, whole=whole).show(attempt, lines, follow=follow)
     elif attempt is not None:
         raise ConfigError("--attempt needs a MODEL", hint="see 'vllama logs --help'")
     else:
@@ -78,10 +84,13 @@ def logs(
 class _Engine:
     """The logs of one model's engine."""
 
-    def __init__(self, settings: Config, model: str, *, as_json: bool) -> None:
+    def __init__(self, settings: Config, model: str, *, as_json: bool, whole: bool) -> None:
+        """`whole`: show every line, also those of long runs; JSON always has all."""
+        from vllama.cli.log_runs import RunShortener
         from vllama.supervise.log_reader import Logbook
 
         self._settings, self._model, self._as_json = settings, model, as_json
+        self._runs = None if whole or as_json else RunShortener()
         self._book: Logbook = Logbook(settings.log_dir)
 
     def show(self, attempt: int | None, lines: int | None, *, follow: bool) -> None:
@@ -96,17 +105,27 @@ class _Engine:
             found = self._attempts()
         name, path = found[-1] if attempt is None else self._numbered(found, attempt)
         reader = Reader(path)
-        self._print(name, reader, _last(reader.read_all(), None if follow else reader, lines))
+        begun = self._shorten(_unfinished(reader.read_all(), None if follow else reader))
+        self._print(name, reader, _last(begun, lines))
         while follow:
             _wait()
-            self._print(name, reader, reader.read_new())
+            self._print(name, reader, self._shorten(reader.read_new(), goes_on=True))
             newer = self._newer(name, path) if attempt is None else None
             if newer is not None:
-                self._print(name, reader, [*reader.read_new(), *reader.flush()])
+                self._print(name, reader, self._shorten([*reader.read_new(), *reader.flush()]))
                 name, path = newer
                 reader = Reader(path)
                 self._announce(name, path)
-                self._print(name, reader, reader.read_all())
+                self._print(name, reader, self._shorten(reader.read_all()))
+
+    def _shorten(self, lines: Iterable[str], *, goes_on: bool = False) -> Iterable[str]:
+        """Yield what to show of lines; `goes_on`: their run may go on with the next ones."""
+        if self._runs is None:
+            yield from lines
+            return
+        yield from self._runs.feed(lines)
+        if not goes_on:
+            yield from self._runs.flush()
 
     def _attempts(self) -> list[tuple[str, Path]]:
         """Return the attempts of the model, or of all its replicas, the oldest first."""
@@ -187,7 +206,7 @@ def _show_own(log_dir: Path, lines: int | None, *, as_json: bool, follow: bool) 
         raise ConfigError(f"there is no '{path}'", hint="'vllama serve' has not run yet")
     reader = Reader(path, line_bytes=OWN_LINE_BYTES)
     show = say if as_json else _coloured if is_terminal(sys.stdout) else _plain
-    for line in _last(reader.read_all(), None if follow else reader, lines):
+    for line in _last(_unfinished(reader.read_all(), None if follow else reader), lines):
         show(line)
     while follow:
         _wait()
@@ -219,15 +238,16 @@ def _readable(line: str) -> tuple[str, str]:
         return "", line  # cut when the disk was full
 
 
-def _last(lines: Iterable[str], ended: Reader | None, count: int | None) -> Iterable[str]:
-    """Yield the last `count` lines, None for all, with an unfinished last line of `ended`."""
+def _unfinished(lines: Iterable[str], ended: Reader | None) -> Iterable[str]:
+    """Yield lines, and then the unfinished last line of `ended`."""
+    yield from lines
+    if ended is not None:
+        yield from ended.flush()
 
-    def every() -> Iterable[str]:
-        yield from lines
-        if ended is not None:
-            yield from ended.flush()
 
-    return every() if count is None else deque(every(), maxlen=count)
+def _last(lines: Iterable[str], count: int | None) -> Iterable[str]:
+    """Return the last `count` lines, None for all."""
+    return lines if count is None else deque(lines, maxlen=count)
 
 
 def _wait() -> None:
