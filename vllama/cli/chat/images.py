@@ -34,6 +34,11 @@ def take_images(text: str) -> tuple[str, list[tuple[Path, str]]]:
     return "".join([*kept, text[at:]]).strip(), images
 
 
+def find_images(text: str) -> list[Path]:
+    """Return the images that a text names, without reading them."""
+    return [path for _, _, path in _found(text)]
+
+
 def names_image(text: str) -> bool:
     """Tell whether a text begins with the path of an existing image."""
     return any(start == 0 for start, _, _ in _found(text))

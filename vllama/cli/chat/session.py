@@ -8,18 +8,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vllama.cli.chat.answer_view import AnswerPrinter, Waiting, show_numbers
-from vllama.cli.chat.images import take_images
+from vllama.cli.chat.images import find_images, take_images
 from vllama.cli.client import Client, Reply
-from vllama.cli.output import say_aside
+from vllama.cli.output import say_aside, show_warning
 from vllama.cli.progress import PullDisplay, read_event
 from vllama.errors import ModelNotFound, VllamaError
+
+STILL_READING = "the engine may still be reading the message that was cancelled"
 
 
 @dataclass(slots=True, kw_only=True)
 class Session:
     """Settings and history of one conversation; the user changes them as it goes.
 
-    `sees`: the model takes images, so paths of images are looked for in messages.
+    `sees`: the model takes images, so paths of images are looked for in messages. `thinks`: it can
+    think, or the server does not say.
     """
 
     client: Client
@@ -31,14 +34,19 @@ class Session:
     verbose: bool = False
     wrap: bool = True
     sees: bool = False
+    thinks: bool = True
     system: str = ""
     options: dict[str, object] = field(default_factory=dict)
     messages: list[dict[str, Any]] = field(default_factory=list)
+    _cancelled_unread: bool = False
+    """The last message was cancelled before its answer began."""
 
     def describe(self) -> Reply:
         """Ask what the model is."""
         shown = self.client.post("/api/show", {"model": self.model})
-        self.sees = "vision" in (shown.get("capabilities") or [])
+        capabilities = shown.get("capabilities") or []
+        self.sees = "vision" in capabilities
+        self.thinks = not capabilities or "thinking" in capabilities
         return shown
 
     def describe_or_pull(self) -> Reply:
@@ -91,11 +99,14 @@ class Session:
                 self._keep(answer)
             else:
                 self.messages.pop()
+                self._cancelled_unread = True
             raise
         self._keep(answer)
 
     def _with_images(self, text: str) -> tuple[str, list[str]]:
         if not self.sees:
+            for path in find_images(text):
+                show_warning(f"'{self.model}' takes no images; '{path}' is sent as text")
             return text, []
         text, images = take_images(text)
         for path, _ in images:
@@ -137,7 +148,8 @@ class Session:
     def _answer(self, path: str, body: dict[str, object], kept: list[str] | None = None) -> None:
         """Print an answer as it streams in; `kept` collects its text."""
         printer = AnswerPrinter(wrap=self.wrap, hide_thinking=self.hide_thinking)
-        waiting = Waiting("")
+        waiting = Waiting(STILL_READING if self._cancelled_unread else "")
+        self._cancelled_unread = False
         last: Reply = {}
         with _closing(self.client.stream(path, body)) as lines:
             try:

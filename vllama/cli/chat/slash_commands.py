@@ -11,7 +11,7 @@ from vllama.cli.chat.images import names_image
 from vllama.cli.chat.session import Session
 from vllama.cli.model_view import COLUMNS as LIST_COLUMNS
 from vllama.cli.model_view import OPTIONAL_COLUMNS, format_sections, make_rows, make_sections
-from vllama.cli.output import say, show_error, show_table
+from vllama.cli.output import say, show_error, show_table, show_warning
 from vllama.errors import ModelNotFound
 from vllama.models.modelfile import parse_parameter
 
@@ -88,6 +88,8 @@ class Commands:
             case ["format", "json"] | ["noformat"]:
                 session.format = "json" if words[0] == "format" else None
                 say("Set format to 'json' mode." if session.format else "Disabled format.")
+            case ["think", *_] if not session.thinks:
+                show_warning(f"'{session.model}' cannot think; nothing was changed")
             case ["think"] | ["nothink"]:
                 session.think = words[0] == "think"
                 say(f"Set '{words[0]}' mode.")
