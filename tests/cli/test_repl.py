@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -191,6 +192,57 @@ def test_images(stub: StubServer, terminal: Open, tmp_path: Path) -> None:
     assert stub.bodies(CHAT)[1]["messages"] == [
         {"role": "user", "content": f"what is '{picture}'?"}
     ]
+
+
+def test_what_a_model_cannot_do_is_said(stub: StubServer, terminal: Open, tmp_path: Path) -> None:
+    stub.on(CHAT, *answer("ok", chat=True))
+    stub.on("POST /api/show", {"capabilities": ["completion"]})
+    screen = ready(stub, terminal)
+    for words in ("think", "think high"):
+        ask(screen, f"/set {words}", "'m' cannot think; nothing was changed")
+    ask(screen, "/set nothink", "Set 'nothink' mode.")
+    picture = tmp_path / "a.png"
+    picture.write_bytes(b"\x89PNG\r\n\x1a\n")
+    screen.type(f"what is {picture}?\r")
+    screen.expect("takes no images; ")
+    screen.expect("ok")
+    screen.expect(PROMPT)
+    stub.on("POST /api/show", {"capabilities": ["completion", "thinking"]})
+    ask(screen, "/load other", "Loading model 'other'")
+    ask(screen, "/set think", "Set 'think' mode.")
+    ask(screen, "go", "ok")
+    assert [body.get("think") for body in stub.bodies(CHAT)] == [False, True]
+
+
+def test_a_cancelled_message_may_still_be_read(stub: StubServer, terminal: Open) -> None:
+    left = threading.Event()
+
+    def silent(body: Body, reply: Reply) -> None:
+        reply.begin()
+        reply.wait_for_leaving()
+        left.set()
+
+    stub.routes[CHAT] = silent
+    screen = ready(stub, terminal)
+    screen.type("a long message\r")
+    while not stub.bodies(CHAT):
+        time.sleep(0.01)
+    screen.type("\x03")
+    assert left.wait(60)
+    screen.expect(PROMPT)
+    go_on = threading.Event()
+
+    def late(body: Body, reply: Reply) -> None:
+        assert go_on.wait(60)
+        for line in answer("fine", chat=True):
+            reply.line(line)
+
+    stub.routes[CHAT] = late
+    screen.type("and now?\r")
+    screen.expect("the engine may still be reading")
+    go_on.set()
+    screen.expect("fine")
+    screen.expect(PROMPT)
 
 
 def test_ctrl_c_stops_an_answer_only(stub: StubServer, terminal: Open) -> None:
