@@ -216,6 +216,32 @@ def test_what_is_refused(
     assert message in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("shown", "loaded", "context"),
+    [
+        # our server tells what the model is, or would be, loaded with
+        ({"vllama": {"context_length": 4096}}, [], 4096),
+        ({}, [{"name": "hermes:latest", "context_length": 100_000}], 100_000),
+        ({}, [{"name": "other:latest", "context_length": 100_000}], 40_960),
+        ({"model_info": {}, "details": {"context_length": 262_144}}, [], 262_144),
+    ],
+)
+def test_the_context_is_the_one_that_will_be_in_use(
+    home: Path,
+    stub: StubServer,
+    vllama: Vllama,
+    shown: dict[str, object],
+    loaded: list[dict[str, object]],
+    context: int,
+) -> None:
+    stub.on("POST /api/show", SHOWN | shown)
+    stub.on("GET /api/ps", {"models": loaded})
+    done = vllama("launch", "codex", "-m", "hermes", "--config", "--yes")
+    assert done.returncode == 0, done.stderr
+    written = (home / ".codex/vllama.config.toml").read_text()
+    assert f"model_context_window = {context}\n" in written
+
+
 def test_a_model_that_only_makes_vectors(home: Path, stub: StubServer, vllama: Vllama) -> None:
     stub.on("POST /api/show", {"capabilities": ["embedding"]})
     done = vllama("launch", "codex", "-m", "vectors", "-y")

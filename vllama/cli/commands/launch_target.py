@@ -81,8 +81,9 @@ def _described(client: Client, model: str, *, yes: bool) -> Reply:
     """Ask what the model is; offer to pull it if it is missing."""
     from vllama.cli.chat.session import pull_through
 
+    asked = {"model": model, "plan": True}
     try:
-        return client.post("/api/show", {"model": model})
+        return client.post("/api/show", asked)
     except ModelNotFound:
         if not yes:
             if not is_terminal(sys.stdin):
@@ -90,17 +91,24 @@ def _described(client: Client, model: str, *, yes: bool) -> Reply:
             if not confirm(f"'{model}' is not here; pull it?"):
                 raise typer.Abort from None
     pull_through(client, model)
-    return client.post("/api/show", {"model": model})
+    return client.post("/api/show", asked)
 
 
 def _context(shown: Reply, loaded_now: Sequence[Reply], model: str) -> int | None:
-    """Return the context in tokens: the one in use, else the model's own."""
+    """Return the context in tokens: what the model is or would be loaded with, else its own.
+
+    Our server tells its plan; Ollama tells only what is loaded.
+    """
+    if length := (shown.get("vllama") or {}).get("context_length"):
+        return int(length)
+    wanted = (model.lower(), f"{model.lower()}:latest")
     for one in loaded_now:
         names = (str(one.get("name")).lower(), str(one.get("model")).lower())
-        if model.lower() in names and (length := one.get("context_length")):
+        if any(name in names for name in wanted) and (length := one.get("context_length")):
             return int(length)
     info = shown.get("model_info") or {}
     length = info.get(f"{info.get('general.architecture')}.context_length")
+    length = length or (shown.get("details") or {}).get("context_length")
     return int(length) if length else None
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -39,6 +40,7 @@ def serve(
     from vllama.cli.server_log import set_up_logging
     from vllama.errors import ConfigError, EngineMissing, VllamaError
     from vllama.server import startup
+    from vllama.server.folders import move_unwritable
     from vllama.supervise.logs import OWN_LOG
 
     if name and flags["model"]:
@@ -50,8 +52,10 @@ def serve(
     environ = config.environ()
 
     def load() -> config.Config:
-        return config.load(given, environ, config_file)
+        return replace(config.load(given, environ, config_file), **moved)
 
+    moved: dict[str, Any] = {}
+    moved, warning = move_unwritable(load())
     settings = load()
     config.prepare_environment()
     as_json = settings.log_format == "json"
@@ -63,6 +67,8 @@ def serve(
     reporter = LogReporter(None if as_json else terminal)
     for note in settings.notes:
         reporter.note(note)
+    if warning:
+        reporter.warn(warning)
     if settings.scheme == "https" and settings.tls_cert is None:
         reporter.note(
             "there is no certificate, so http is served, not https: give one with --tls-cert"
