@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
-from vllama.routes import decisions, health, rerank, running, tokens
+from vllama.routes import decisions, health, requests, rerank, tokens
 from vllama.routes.anthropic import messages
 from vllama.routes.ollama import chat, cloud, create, embed, generate, models, web
 from vllama.routes.openai import audio, completions, media, responses
@@ -28,7 +28,7 @@ ROUTES: Mapping[str, Methods] = {
     "/api/version": {"GET": health.get_version, "HEAD": health.get_version},
     "/api/tags": {"GET": models.tags, "HEAD": models.tags},
     "/api/ps": {"GET": models.ps},
-    "/api/requests": {"GET": running.list_requests},
+    "/api/requests": {"GET": requests.list_requests},
     "/api/show": {"POST": models.show},
     "/api/pull": {"POST": models.pull},
     "/api/delete": {"DELETE": models.delete},
@@ -91,7 +91,7 @@ PREFIXES: tuple[tuple[str, Methods], ...] = (
     ("/v1/models/", {"GET": openai_models.model}),
     ("/v1/responses/", {"GET": responses.get_response, "DELETE": responses.delete_response}),
     ("/api/blobs/", {"HEAD": create.head_blob, "POST": create.upload_blob}),
-    (running.PREFIX, {"DELETE": running.end_request}),
+    (requests.PREFIX, {"DELETE": requests.end_request}),
     ("/api/user/keys/", {"DELETE": cloud.sign_out}),
 )
 

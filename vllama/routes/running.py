@@ -1,23 +1,18 @@
 """The requests that are being answered: who asked for what, how far each is, and how one is ended.
 
-`GET /api/requests` lists them and `DELETE /api/requests/ID` ends one. Only requests to a model are
-listed: the others are over in a moment, or have progress of their own.
+Only requests to a model are listed: the others are over in a moment, or have progress of their own.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from vllama.errors import BadRequest, RequestEnded
+from vllama.errors import RequestEnded
 from vllama.http.request import Request
 from vllama.relay.relay import Relay
 from vllama.units import rfc3339_local
 
-if TYPE_CHECKING:
-    from vllama.routes.context import Gateway
-
-PREFIX = "/api/requests/"
 SHOWN_KEY_CHARACTERS = 4
 LEAST_SECRET_CHARACTERS = 12
 """Fewer than these, and the shown ones would give too much of a key away."""
@@ -134,27 +129,3 @@ class RunningRequests:
 def mask_key(key: str) -> str:
     """Return so much of a key that its owner recognises it."""
     return "…" + (key[-SHOWN_KEY_CHARACTERS:] if len(key) >= LEAST_SECRET_CHARACTERS else "")
-
-
-async def list_requests(gateway: Gateway, request: Request) -> None:
-    """List the requests to models that wait or run."""
-    rows = [running.describe() for running in gateway.running.all()]
-    request.json(200, {"requests": rows})
-
-
-async def end_request(gateway: Gateway, request: Request) -> None:
-    """End a request; its client gets an error in the dialect of its route."""
-    id_ = request.path.removeprefix(PREFIX)
-    running = gateway.running.find(id_)
-    if running is None:
-        raise UnknownRequest(
-            f"no request '{id_}' is running", hint="see what runs: vllama ps --requests"
-        )
-    running.end()
-    request.respond(200, b"")
-
-
-class UnknownRequest(BadRequest):
-    """There is no such request, or its answer has ended."""
-
-    status = 404
