@@ -43,17 +43,19 @@ def test_create_show_cp_rm(folder: Path, tmp_path: Path, vllama: Vllama) -> None
     file = modelfile(
         tmp_path,
         'FROM MINE\nPARAMETER temperature 0.5\nSYSTEM """Say\nlittle."""\nMESSAGE user hi\n'
-        "REQUIRES 0.14.0\n",
+        "REQUIRES 0.14.0\nRENDERER qwen3\nPARSER qwen3\nPARAMETER numa true\n",
     )
     done = vllama("create", "Terse", "-f", file)
     assert (done.returncode, done.stdout) == (0, "")
     said = done.stderr.splitlines()
     assert said[0].startswith("using existing layer sha256:")
-    assert "leaving out REQUIRES: not used here" in said
+    assert "leaving out PARAMETER numa: not used here" in said
     assert said[-2:] == ["writing manifest", "success"]
     assert vllama("show", "terse", "--system").stdout == "Say\nlittle.\n"
     text = vllama("show", "terse", "--modelfile").stdout
     assert "FROM mine:latest" in text
+    for line in ("RENDERER qwen3", "PARSER qwen3", "REQUIRES 0.14.0"):
+        assert line in text.splitlines()
     assert vllama("create", "again", "-f", "-", stdin=text).returncode == 0
     again = vllama("show", "again", "--modelfile").stdout
     assert again.splitlines()[3:] == text.splitlines()[3:]
@@ -62,8 +64,21 @@ def test_create_show_cp_rm(folder: Path, tmp_path: Path, vllama: Vllama) -> None
     models = json.loads(vllama("list", "--json").stdout)["models"]
     assert {"Terse:latest", "again:latest", "team/other:v1"} < {row["name"] for row in models}
     assert vllama("rm", "terse", "again", "team/other:v1").returncode == 0
-    assert vllama("list", "t").stdout.split() == [*COLUMNS]
+    assert vllama("list", "terse").stdout.split() == [*COLUMNS]
     assert (folder / "mine.gguf").exists()
+
+
+def test_a_draft_model(folder: Path, tmp_path: Path, vllama: Vllama) -> None:
+    write_tiny_gguf(folder / "small.gguf", n_embd=32)
+    file = modelfile(tmp_path, "FROM mine\nDRAFT small\nPARAMETER draft_num_predict 5\n")
+    done = vllama("create", "drafting", "-f", file)
+    assert done.returncode == 0, done.stderr
+    text = vllama("show", "drafting", "--modelfile").stdout
+    assert f"DRAFT {folder / 'small.gguf'}" in text
+    assert vllama("create", "again", "-f", "-", stdin=text).returncode == 0
+    alone = modelfile(tmp_path, "FROM mine\nDRAFT mine\n")
+    done = vllama("create", "odd", "-f", alone)
+    assert done.returncode != 0 and "it is the model itself" in done.stderr
 
 
 @pytest.mark.parametrize("source", ["./there.gguf", "there.gguf", "dir", "{}/there.gguf"])

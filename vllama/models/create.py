@@ -122,6 +122,11 @@ def check_draft(path: Path, base: Bundle, info: ModelInfo) -> None:
             f"cannot use the draft model '{path}': '{base.name}' is not a GGUF file",
             hint="start vLLM with --speculative-config instead, after --",
         )
+    if path.resolve() == base.path.resolve():
+        raise BadRequest(
+            f"cannot use '{path}' as a draft model: it is the model itself",
+            hint="use a smaller model of the same family",
+        )
     header = _header(path.name, path)
     kind = header.metadata.get("tokenizer.ggml.model")
     if _is_projector(header) or is_adapter(header) or kind is None:
