@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,17 +15,25 @@ class Site(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self) -> None:
+    def __init__(self, context: ssl.SSLContext | None = None) -> None:
+        """With a `context` it speaks https."""
         self.pages: dict[str, tuple[int, dict[str, str], bytes]] = {}
         self.searches: list[dict[str, list[str]]] = []
         self.hosts: list[str | None] = []
         self.released = threading.Event()
         super().__init__(("127.0.0.1", 0), _Handler)
+        self._scheme = "http"
+        if context is not None:
+            self._scheme = "https"
+            self.socket = context.wrap_socket(self.socket, server_side=True)
 
     @property
     def url(self) -> str:
         """Base URL."""
-        return f"http://127.0.0.1:{self.server_port}"
+        return f"{self._scheme}://127.0.0.1:{self.server_port}"
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Ignore clients that leave in the midst of a handshake."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -77,9 +86,9 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def run_site():
+def run_site(context: ssl.SSLContext | None = None):
     """Yield a running site."""
-    site = Site()
+    site = Site(context)
     thread = threading.Thread(target=site.serve_forever, args=(0.01,))
     thread.start()
     try:

@@ -1,9 +1,12 @@
 """Fetching pages: what comes back, and what is never fetched."""
 
 import ipaddress
+import ssl
 
 import pytest
+import trustme
 
+from tests.web.site import run_site
 from vllama.errors import BadRequest, UpstreamError
 from vllama.web.fetch import MAX_PAGE_BYTES, MAX_REDIRECTS, fetch_page
 from vllama.web.public_address import is_public, resolve_public
@@ -32,6 +35,23 @@ def test_the_host_is_the_one_that_was_asked_for(site):
     site.pages["/"] = (200, HTML, b"x")
     fetch(f"http://example.org:{site.server_port}")
     assert site.hosts == [f"example.org:{site.server_port}"]
+
+
+def test_https_is_checked(tmp_path, monkeypatch):
+    authority = trustme.CA()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("example.org").configure_cert(context)
+    with run_site(context) as site:
+        site.pages["/"] = (200, HTML, b"secure")
+        url = f"https://example.org:{site.server_port}/"
+        with pytest.raises(UpstreamError, match="CERTIFICATE_VERIFY_FAILED"):
+            fetch(url)
+        authority.cert_pem.write_to_path(str(tmp_path / "authority.pem"))
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "authority.pem"))
+        assert fetch(url).content == "secure"
+        with pytest.raises(UpstreamError, match="CERTIFICATE_VERIFY_FAILED"):
+            fetch(url.replace("example.org", "example.com"))
+        assert site.hosts == [f"example.org:{site.server_port}"]
 
 
 @pytest.mark.parametrize("charset", ["iso-8859-1", '"ISO-8859-1"', "iso-8859-1; q=1"])

@@ -414,6 +414,14 @@ class Config:
         flag="--debug",
         foreign="OLLAMA_DEBUG",
     )
+    debug_log_requests: bool = setting(
+        False,
+        kinds.SWITCH,
+        "keep the body of every request to a model in a file, with a command that repeats it",
+        example="true",
+        foreign="OLLAMA_DEBUG_LOG_REQUESTS",
+        needs_restart=True,
+    )
     log_format: str = setting(
         "text",
         kinds.choice("text", "json"),

@@ -169,6 +169,10 @@ class Request:
         parts = [piece async for piece in self.pieces(limit_bytes)]
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
+    def put_back(self, body: bytes) -> None:
+        """Let a body that was read whole be read again."""
+        self._parts, self._size = [body] if body else [], len(body)
+
     async def pieces(self, limit_bytes: int | None = None) -> AsyncIterator[bytes]:
         """Yield the body as it arrives. Raises BodyTooLarge, ClientGone."""
         announced = self.header(b"content-length")

@@ -21,6 +21,7 @@ from vllama.routes.access_log import log_access
 from vllama.routes.context import Gateway
 from vllama.routes.guards import cors_headers
 from vllama.routes.openai.common import make_seed
+from vllama.routes.request_log import INFERENCE
 from vllama.routes.route_table import ROUTES, WHILE_STARTING, WRITES, Handler, find_methods
 from vllama.routes.running import RunningRequest, mask_key
 
@@ -119,6 +120,8 @@ class App:
             self._check_key(request, running)
             handle = self._ready.get((request.method, request.path)) or await self._route(request)
             if handle:
+                if self._gateway.request_log is not None and request.path in INFERENCE:
+                    await self._gateway.request_log.keep(request)
                 await handle(self._gateway, request)
         except ClientGone:
             pass  # there is nobody to answer; see `_note`

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from vllama.plan.types import Facts
     from vllama.rendering.renderer import Renderer
     from vllama.routes.catalog import Catalog
+    from vllama.routes.request_log import RequestLog
     from vllama.routes.response_store import ResponseStore
     from vllama.scheduler.scheduler import Scheduler
     from vllama.supervise.external import UpstreamMonitor
@@ -57,6 +58,7 @@ class Gateway:
         self.guards = guards
         self.metrics = metrics
         self.running = RunningRequests()
+        self.request_log: RequestLog | None = None
         self._complete: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def complete(
@@ -72,12 +74,13 @@ class Gateway:
         preload: Preload,
         responses: ResponseStore,
         searxng: str | None = None,
+        request_log: RequestLog | None = None,
     ) -> None:
         """Take what was still missing, and let the waiting requests go on."""
         self.catalog, self.scheduler, self.upstreams = catalog, scheduler, upstreams
         self.renderer, self.facts, self.environ = renderer, facts, environ
         self.watch, self.preload, self.searxng = watch, preload, searxng
-        self.responses = responses
+        self.responses, self.request_log = responses, request_log
         self._complete.set_result(None)
 
     def fail(self, error: VllamaError) -> None:

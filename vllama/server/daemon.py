@@ -39,6 +39,7 @@ from vllama.plan.types import Facts, Need
 from vllama.rendering.renderer import Renderer
 from vllama.routes.catalog import Catalog
 from vllama.routes.context import Gateway, Preload
+from vllama.routes.request_log import RequestLog
 from vllama.routes.response_store import ResponseStore
 from vllama.scheduler.scheduler import Scheduler
 from vllama.scheduler.state import Limits
@@ -119,6 +120,9 @@ class Daemon:
                 preload=self._preloaded,
                 responses=ResponseStore(self._config.data_dir / "responses"),
                 searxng=self._config.searxng,
+                request_log=RequestLog(self._config.log_dir / "requests")
+                if self._config.debug_log_requests
+                else None,
             )
             address = self._address(listener)
             for line in self._describe_start(address):

@@ -67,25 +67,28 @@ def _get(url: str, resolve: Resolve, deadline_s: float) -> tuple[int, Mapping[st
     """Ask one address and follow nothing; header names are in lower case."""
     parts, host, port = _split(url)
     address = resolve(host, port)
+    path = quote(parts.path or "/", safe="/%:@!$&'()*+,;=~")
+    if query := quote(parts.query, safe="/%:@!$&'()*+,;=~?"):
+        path += f"?{query}"
+    connection = http.client.HTTPConnection(host, port)
     try:
-        with _connect(address, port, deadline_s) as plain:
-            sock: socket.socket = plain
-            if parts.scheme.lower() == "https":
-                sock = ssl.create_default_context().wrap_socket(plain, server_hostname=host)
-            connection = http.client.HTTPConnection(host, port)
+        with _connect(address, port, deadline_s) as sock:
             connection.sock = sock
-            path = quote(parts.path or "/", safe="/%:@!$&'()*+,;=~")
-            query = quote(parts.query, safe="/%:@!$&'()*+,;=~?")
+            if parts.scheme.lower() == "https":
+                context = ssl.create_default_context()
+                connection.sock = context.wrap_socket(sock, server_hostname=host)
             headers = {"Host": _write_host(parts, host, port), **_HEADERS}
-            connection.request("GET", f"{path}?{query}" if query else path, headers=headers)
-            answer = connection.getresponse()
-            body = answer.read(MAX_PAGE_BYTES + 1)
+            connection.request("GET", path, headers=headers)
+            with connection.getresponse() as answer:
+                body = answer.read(MAX_PAGE_BYTES + 1)
             if time.monotonic() >= deadline_s:
                 raise TimeoutError  # what has come may look whole
     except (OSError, ValueError, http.client.HTTPException) as error:
         late = time.monotonic() >= deadline_s
         reason = "it takes too long" if late else str(error) or type(error).__name__
         raise UpstreamError(f"cannot fetch the page: {reason}") from None
+    finally:
+        connection.close()
     if len(body) > MAX_PAGE_BYTES:
         raise UpstreamError(f"cannot fetch the page: it has more than {MAX_PAGE_BYTES} bytes")
     return answer.status, {name.lower(): value for name, value in answer.getheaders()}, body
