@@ -115,7 +115,9 @@ def test_a_draft_model():
         "--model-draft", "/small.gguf", "--spec-type", "draft-simple", "--spec-draft-n-max", "7",
     )  # fmt: skip
     assert "4" in launch(made=bundle(draft=Path("/small.gguf"))).argv[at:]
-    for argv in (launch().argv, launch(made=made, mode=Mode.EMBED).argv):
+    assert "draft-mtp" in launch(made=made, draft_kind="mtp").argv
+    none = bundle(draft=Path("/small.gguf"), parameters={"draft_num_predict": 0})
+    for argv in (launch().argv, launch(made=made, mode=Mode.EMBED).argv, launch(made=none).argv):
         assert not {"--model-draft", "--spec-type", "--spec-draft-n-max"} & set(argv)
 
 

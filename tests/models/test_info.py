@@ -15,6 +15,7 @@ from vllama.models.info import (
     build_details,
     build_model_info,
     combine_headers,
+    find_draft_kind,
     format_parameter_count,
     read_info,
 )
@@ -343,3 +344,17 @@ def test_damaged_safetensors(tmp_path: Path) -> None:
     (folder / "config.json").write_text("{")
     with pytest.raises(BadModelFile, match="not readable JSON"):
         read_info(bundle)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "kind"),
+    [
+        ({"general.architecture": "llama"}, "simple"),
+        ({"general.architecture": "qwen35", "qwen35.nextn_predict_layers": 1}, "mtp"),
+        ({"general.architecture": "qwen35", "qwen35.nextn_predict_layers": 0}, "simple"),
+        ({"general.architecture": "dflash"}, "dflash"),
+        ({"general.architecture": "eagle3"}, "eagle3"),
+    ],
+)
+def test_kinds_of_draft_models(metadata, kind):
+    assert find_draft_kind(metadata) == kind

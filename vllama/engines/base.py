@@ -83,7 +83,8 @@ class Settings:
 
     `context_length` is in tokens per request; `gpu_layers` -1 means all layers. `kv_cache_type` is
     f16, q8_0, q4_0 or fp8, None for the engine's default. `parallel` is the number of simultaneous
-    requests that the user asked for. `ranks` marks a model that scores documents.
+    requests that the user asked for. `ranks` marks a model that scores documents,
+    `draft_kind` is that of its draft model.
     `chat_template` is the template in the model's files, or with `template_family` the one that
     vllama supplies because the files have none; `turn_end` is then the token that ends an answer,
     as text and number. `prompt_cache_bytes` limits the RAM for conversations that have lost their
@@ -102,6 +103,7 @@ class Settings:
     parallel: int | None = None
     logprobs: bool = False
     ranks: bool = False
+    draft_kind: str | None = None
     stall_timeout_s: float | None = 300.0
     capabilities: frozenset[Capability] = frozenset({Capability.COMPLETION})
     chat_template: str | None = None

@@ -26,6 +26,7 @@ from vllama.errors import (
 )
 from vllama.models.gguf.header import GgufHeader, read_header
 from vllama.models.gguf.lora import check_adapter, is_adapter
+from vllama.models.info import PLAIN_DRAFT, find_draft_kind
 from vllama.models.library import Library
 from vllama.models.modelfile import BARE_TEMPLATE
 from vllama.models.quant import UNQUANTISED, find_quant
@@ -128,6 +129,8 @@ def check_draft(path: Path, base: Bundle, info: ModelInfo) -> None:
             hint="use a smaller model of the same family",
         )
     header = _header(path.name, path)
+    if find_draft_kind(header.metadata) != PLAIN_DRAFT:
+        return  # a head of the model, without tokens of its own
     kind = header.metadata.get("tokenizer.ggml.model")
     if _is_projector(header) or is_adapter(header) or kind is None:
         raise BadRequest(f"cannot use '{path}' as a draft model: it is no model that writes text")

@@ -30,6 +30,7 @@ from vllama.models.types import Bundle, Capability, Format, ModelInfo
 
 _BOS_BY_DEFAULT = frozenset({"llama3", "llama-v3", "llama-bpe", "tekken"})
 _CONTROL = frozenset({2, 3})  # unknown, control (llama.h, enum llama_token_type)
+DRAFT_HEADS, PLAIN_DRAFT = ("dflash", "eagle3", "dspark"), "simple"
 _HIDDEN = frozenset({"general.name", "tokenizer.chat_template"})
 
 
@@ -45,14 +46,23 @@ def read_info(bundle: Bundle) -> ModelInfo:
     projector = read_header(bundle.projector) if bundle.projector else None
     info = combine_headers(headers, projector=projector, quant=bundle.quant)
     if bundle.draft:  # it is loaded beside the model
-        draft = combine_headers([read_header(bundle.draft)])
-        info = replace(info, weights_bytes=info.weights_bytes + draft.weights_bytes)
+        header = read_header(bundle.draft)
+        total_bytes = info.weights_bytes + combine_headers([header]).weights_bytes
+        info = replace(info, weights_bytes=total_bytes, draft_kind=find_draft_kind(header.metadata))
     if info.parameter_count == 0:
         raise BadModelFile(
             f"cannot use '{bundle.path}': it holds no weights (a vocabulary only)",
             hint="fetch the model itself",
         )
     return info
+
+
+def find_draft_kind(metadata: Mapping[str, object]) -> str:
+    """Return how a draft model drafts: as a model of its own, or as a head of a larger one."""
+    architecture = str(metadata.get("general.architecture"))
+    if architecture in DRAFT_HEADS:
+        return architecture
+    return "mtp" if metadata.get(f"{architecture}.nextn_predict_layers") else PLAIN_DRAFT
 
 
 def combine_headers(

@@ -65,7 +65,8 @@ class ModelInfo:
 
     `metadata` holds the raw key/values under their GGUF names (arrays as lists), for `/api/show`.
     `key_length`/`value_length` are per attention head, in elements.
-    `weights_bytes` is the size of all tensors. `chat_template` is the one in its files, or that of
+    `weights_bytes` is the size of all tensors, those of a draft model included, whose `draft_kind`
+    is llama.cpp's word for how it drafts. `chat_template` is the one in its files, or that of
     `template_family`, which was recognised by its tokens where the files have none
     (`chat_templates`); `turn_end` is then the token that ends an answer, and its number.
     `fim_tokens` are the texts before a prompt, before
@@ -85,6 +86,7 @@ class ModelInfo:
     sliding_window: int | None = None
     vocab_size: int | None = None
     weights_bytes: int = 0
+    draft_kind: str | None = None
     chat_template: str | None = None
     template_family: str | None = None
     turn_end: tuple[str, int] | None = None

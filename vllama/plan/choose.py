@@ -291,6 +291,7 @@ def draft_plan(
             parallel=estimate.parallel,
             logprobs=need.logprobs or not engine.overhead.logprobs_take_memory,
             ranks=info.ranks,
+            draft_kind=info.draft_kind,
             stall_timeout_s=prefs.stall_timeout_s,
             capabilities=info.capabilities,
             chat_template=info.chat_template,

@@ -76,7 +76,7 @@ def test_everything_a_model_is_made_of(
             ("license", "MIT"),
             ("license", "Apache"),
         ],
-        {"file_type": "Q4_K_M"},
+        {"file_type": "Q4_K_M", "parser": "qwen3", "requires": "0.14.0"},
     )
     path = store(root, LIBRARY + "tiny:1b", made)
     os.utime(path, (1_700_000_000, 1_700_000_000))
@@ -89,6 +89,7 @@ def test_everything_a_model_is_made_of(
     assert bundle.parameters == PARAMS
     assert bundle.messages == tuple(turns)
     assert bundle.license == "MIT\nApache"
+    assert (bundle.renderer, bundle.parser, bundle.requires) == (None, "qwen3", "0.14.0")
     place = root / "blobs"
     assert bundle.path == place / f"sha256-{made.layer('model')}"
     assert bundle.projector == place / f"sha256-{made.layer('projector')}"

@@ -204,14 +204,18 @@ def end_turn_at(token: str, number: int) -> Mapping[str, object]:
 
 
 def _draft(start: Start) -> Path | None:
-    """Return the draft model; what makes vectors drafts nothing."""
-    return None if start.embeds else start.bundle.draft
+    """Return the draft model; what makes vectors drafts nothing, nor what is to draft 0 tokens."""
+    return start.bundle.draft if not start.embeds and _draft_tokens(start) > 0 else None
+
+
+def _draft_kind(start: Start) -> str | None:
+    return f"draft-{start.settings.draft_kind or 'simple'}" if _draft(start) else None
 
 
 def _draft_tokens(start: Start) -> int:
     """Return how many tokens are drafted at once: Ollama's default if the model does not say."""
     value = start.bundle.parameters.get("draft_num_predict")
-    return value if isinstance(value, int) and value > 0 else DRAFT_TOKENS
+    return value if isinstance(value, int) else DRAFT_TOKENS
 
 
 def _kv_type(start: Start) -> str | None:
@@ -242,8 +246,8 @@ FLAGS: tuple[Flag, ...] = (
     ("--cache-ram", lambda start: start.settings.prompt_cache_bytes // MIB),
     ("--lora", lambda start: start.bundle.adapters),
     ("--model-draft", _draft),
-    # several kinds of draft models exist; a plain one is used only if it is named so
-    ("--spec-type", lambda start: "draft-simple" if _draft(start) else None),
+    # a draft model is loaded without it, but not used
+    ("--spec-type", _draft_kind),
     ("--spec-draft-n-max", lambda start: _draft_tokens(start) if _draft(start) else None),
     ("--mmproj", lambda start: start.bundle.projector if not start.embeds else None),
     ("--jinja", lambda start: True),

@@ -52,7 +52,6 @@ SWITCHES = {
     "--context-shift": ("ctx_shift", True),
     "--no-warmup": ("warmup", False),
 }
-SPECULATION = ("draft-simple",)
 FLASH = {"on": "ENABLED", "off": "DISABLED", "auto": "AUTO"}
 
 
@@ -77,7 +76,7 @@ def build_parser() -> argparse.ArgumentParser:
     known.add_argument("--pooling", type=str.upper)
     known.add_argument("--chat-template-kwargs", type=json.loads)
     known.add_argument("--rerank", "--reranking", action="store_true")
-    known.add_argument("--spec-type", choices=SPECULATION)
+    known.add_argument("--spec-type", type=str.upper)
     known.add_argument("--lora", action="append", default=[])
     known.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
     return known
@@ -128,7 +127,11 @@ def build_parameters(given: dict[str, Any]) -> Any:
             "speculative.draft.mparams.path": path,
             "speculative.types": [cpp.common_speculative_type.COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE],
         },
-        "spec_type": lambda word: {},  # the only one here, see above
+        "spec_type": lambda word: {
+            "speculative.types": [
+                cpp.common_speculative_type[f"COMMON_SPECULATIVE_TYPE_{word.replace('-', '_')}"]
+            ]
+        },
         "set": lambda pairs: dict(pair.split("=", 1) for pair in pairs),
     }
     for target, value in given.items():

@@ -139,9 +139,8 @@ def _read_bundle(models: OllamaModels, name: StoredName) -> Bundle:
     (weights,) = manifest.of("model")
     projector = manifest.first("projector")
     adapters = manifest.of("adapter")
-    drafts = manifest.of("draft")[:1]
     extra = (projector,) if projector else ()
-    files = [_get_blob(models, layer) for layer in (weights, *extra, *adapters, *drafts)]
+    files = [_get_blob(models, layer) for layer in (weights, *extra, *adapters)]
     template = _read_text(models, manifest.first("template", "prompt"))
     # With a `renderer`, code inside Ollama makes the prompts. The template layer is a placeholder
     # then, and the template in the model file is equivalent to that code.
@@ -163,8 +162,7 @@ def _read_bundle(models: OllamaModels, name: StoredName) -> Bundle:
         or None,
         template=template,
         messages=_read_messages(models, manifest),
-        adapters=tuple(files[1 + len(extra) : len(files) - len(drafts)]),
-        draft=files[-1] if drafts else None,
+        adapters=tuple(files[len(files) - len(adapters) :]),
         renderer=_read_word(config, "renderer"),
         parser=_read_word(config, "parser"),
         requires=_read_word(config, "requires"),
