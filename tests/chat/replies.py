@@ -51,7 +51,6 @@ def generate_reply(**options: Any) -> Reply:
 
 def openai_reply(
     writer: Writer,
-    options: ReplyOptions,
     traits: Traits,
     *,
     think: bool = False,
@@ -59,21 +58,24 @@ def openai_reply(
     prompt_tokens: int | None = None,
     from_completion: bool = False,
     stops: StopFilter | None = None,
+    tools: Any = False,
+    stop: Sequence[str] = (),
+    max_tokens: int | None = None,
 ) -> Reply:
     """A reply of any dialect that becomes a chat request in OpenAI's form."""
     filters = compose_filters(
         traits,
-        tools=options.tools,
+        tools=tools,
         thinks=think,
-        think_opened=think_opened and not options.constrained,
+        think_opened=think_opened,
         from_completion=from_completion,
     )
     return Reply(
         writer,
         filters,
-        stops=stops or make_stop_filter(options.stop, traits),
+        stops=stops or make_stop_filter(stop, traits),
         prompt_tokens=prompt_tokens,
-        max_tokens=options.max_tokens,
+        max_tokens=max_tokens,
     )
 
 
@@ -81,9 +83,9 @@ def streamed(
     options: ReplyOptions, traits: Traits, *, part: Part | None = None, **more: Any
 ) -> Reply:
     """`POST /v1/chat/completions` with `stream`."""
-    return openai_reply(StreamWriter(options, part), options, traits, **more)
+    return openai_reply(StreamWriter(options, part), traits, **more)
 
 
 def collected(options: ReplyOptions, traits: Traits, **more: Any) -> Reply:
     """`POST /v1/chat/completions` without."""
-    return openai_reply(WholeWriter(options), options, traits, **more)
+    return openai_reply(WholeWriter(options), traits, **more)

@@ -11,9 +11,7 @@ TRAITS = Traits(context_length=4096)
 
 
 def options(*, stream):
-    return ReplyOptions(
-        kind="chat", stream=stream, include_usage=False, model="m", upstream_model="m"
-    )
+    return ReplyOptions(kind="chat", stream=stream, include_usage=False, model="m")
 
 
 def event(text, reason=None):

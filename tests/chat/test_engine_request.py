@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
-from vllama.chat.engine.request import make_chat_call, make_completion_call, make_embed_call
+from tests.chat.bodies import chat_call, completion_call
+from vllama.chat.engine.request import make_embed_call
 from vllama.chat.engine.traits import SchemaStyle, Traits, VectorStyle
-from vllama.chat.request import Message, Sampling, ToolCall
+from vllama.chat.request import Message, Sampling
 from vllama.engines.request_body import add_fields
 from vllama.errors import BadRequest, CapabilityMissing
+from vllama.parsers.call_values import ToolCall
 
 NAMES = (
     "temperature top_p top_k min_p repeat_penalty presence_penalty frequency_penalty seed stop"
@@ -24,8 +26,7 @@ LCP = Traits(  # as llama_cpp.server
     parses_tools=False,
     splits_reasoning=False,
     takes_content_parts=False,
-    takes_null_content=False,
-    takes_developer_role=False,
+    roles=frozenset({"system", "user", "assistant", "tool"}),
     takes_nulls=False,
     takes_logprobs=False,
     schema_style=SchemaStyle.JSON_OBJECT,
@@ -50,7 +51,7 @@ SCHEMA: dict[str, object] = {"type": "object", "properties": {"a": {"type": "str
 def chat(
     traits: Traits, messages: Any = USER, sampling: Sampling | None = None, **more: Any
 ) -> Any:
-    call = make_chat_call(messages, sampling or Sampling(), traits, model="m", **more)
+    call = chat_call(messages, sampling or Sampling(), traits, **more)
     assert call.path == "/v1/chat/completions"
     return json.loads(call.body)
 
@@ -164,8 +165,9 @@ def test_logprobs() -> None:
 
 def test_tools() -> None:
     tool = {"type": "function", "function": {"name": "f"}, "items": None}
-    assert chat(LCP, tools=[tool])["tools"] == [{"type": "function", "function": {"name": "f"}}]
-    assert chat(LCP, tools=[{"function": {"name": "f"}}])["tools"][0]["type"] == "function"
+    function = {"name": "f", "parameters": {"type": "object", "properties": {}}}
+    assert chat(LCP, tools=(tool,))["tools"] == [{"type": "function", "function": function}]
+    assert chat(LCP, tools=({"function": {"name": "f"}},))["tools"][0]["type"] == "function"
     assert "tools" not in chat(LCP, tools=())
 
 
@@ -240,24 +242,18 @@ def test_other_files() -> None:
 
 
 def test_completion() -> None:
-    call = make_completion_call(
-        "p", Sampling(max_tokens=7), VLLM, model="m", suffix="s", logprobs=2
-    )
+    call = completion_call("p", Sampling(max_tokens=7), VLLM, logprobs=True, top_logprobs=2)
     body = json.loads(call.body)
     assert call.path == "/v1/completions"
-    assert (body["prompt"], body["suffix"], body["max_tokens"]) == ("p", "s", 7)
+    assert (body["prompt"], body["max_tokens"]) == ("p", 7)
     assert (body["stream"], body["logprobs"], body["model"]) == (True, 2, "engine")
     assert body["stream_options"] == {"include_usage": True}
 
 
 def test_completion_always_sends_a_limit() -> None:
     unlimited = Sampling()
-    assert (
-        json.loads(make_completion_call("p", unlimited, LCP, model="m").body)["max_tokens"] == 2048
-    )
-    assert (
-        json.loads(make_completion_call("p", unlimited, VLLM, model="m").body)["max_tokens"] is None
-    )
+    assert json.loads(completion_call("p", unlimited, LCP).body)["max_tokens"] == 2048
+    assert json.loads(completion_call("p", unlimited, VLLM).body)["max_tokens"] is None
 
 
 def test_embed() -> None:

@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vllama.chat.go_template_prompt import GoTemplate, parse_go_template
-from vllama.chat.request import Message, ToolCall
+from vllama.chat.request import Message
 from vllama.errors import BadRequest
+from vllama.parsers.call_values import ToolCall
 
 NOW = 1_780_000_000.0
 

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
+from tests.chat.bodies import adapt_chat, chat_call
 from tests.jinja import rendered
-from vllama.chat.engine.request import make_chat_call
 from vllama.chat.engine.traits import Traits
 from vllama.chat.go_template_prompt import GoTemplate
-from vllama.chat.prefill import is_continued, join_answer_bodies, join_answers, render_continued
-from vllama.chat.request import Message, Sampling, ToolCall
-from vllama.dialects.openai.read import adapt_chat
+from vllama.chat.prefill import is_continued, join_answers, render_continued
+from vllama.chat.request import Message, Sampling
 from vllama.errors import BadRequest
+from vllama.parsers.call_values import ToolCall
 from vllama.parsers.thinking import is_unfinished
 
 CHATML = (
@@ -154,16 +154,6 @@ def test_a_template_that_refuses_it_all_says_why() -> None:
 )  # fmt: skip
 def test_answers_at_the_end_are_one(turns: list[Message], expected: list[Message]) -> None:
     assert list(join_answers(turns)) == expected
-    plain = [turn for turn in turns if not turn.thinking]
-    if plain == turns:  # the same for OpenAI's messages
-        assert join_answer_bodies([body_of(turn) for turn in turns]) == [
-            body_of(turn) for turn in expected
-        ]
-
-
-def body_of(message: Message) -> dict[str, object]:
-    calls: dict[str, object] = {"tool_calls": ["c"]} if message.tool_calls else {}
-    return {"role": message.role, "content": message.content, **calls}
 
 
 @pytest.mark.parametrize(
@@ -203,19 +193,19 @@ KNOWS = Traits(context_length=100, takes_continue_final_message=True)
 def test_an_engine_that_knows_how_is_asked(
     traits: Traits, turns: list[Message], asks: bool
 ) -> None:
-    body = json.loads(make_chat_call(turns, Sampling(), traits, model="m").body)
+    body = json.loads(chat_call(turns, Sampling(), traits).body)
     fields = (body.get("continue_final_message"), body.get("add_generation_prompt"))
     assert fields == ((True, False) if asks else (None, None))
     given = {"messages": [{"role": turn.role, "content": turn.content} for turn in turns]}
     if not turns[-1].tool_calls:
-        data = json.loads(adapt_chat(given, traits, model="m")[0])
+        data = adapt_chat(given, traits)[0]
         assert data.get("continue_final_message") == (True if asks else None)
 
 
 def test_what_the_client_says_of_it_wins() -> None:
     turns = [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "a"}]
     body = {"messages": turns, "add_generation_prompt": True}
-    assert "continue_final_message" not in json.loads(adapt_chat(body, KNOWS, model="m")[0])
+    assert "continue_final_message" not in adapt_chat(body, KNOWS)[0]
 
 
 def test_an_image_is_not_lost_by_joining() -> None:

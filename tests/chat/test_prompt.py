@@ -7,8 +7,9 @@ import pytest
 
 from tests.jinja import rendered
 from vllama.chat.engine.context import find_starts, take_newest
-from vllama.chat.request import Message, ToolCall
+from vllama.chat.request import Message
 from vllama.errors import BadRequest
+from vllama.parsers.call_values import ToolCall
 from vllama.parsers.thinking import ends_open
 
 USER = [Message(role="user", content="Hi <b>")]

@@ -4,12 +4,11 @@ import json
 
 import pytest
 
-from vllama.chat.engine.request import make_chat_call, make_completion_call
+from tests.chat.bodies import adapt_chat, adapt_completion, chat_call, completion_call
 from vllama.chat.engine.traits import SchemaStyle, Traits
 from vllama.chat.grammar_schema import make_safe_schema
 from vllama.chat.request import Sampling
 from vllama.chat.schema import MOST_DEPTH, References, check_schema
-from vllama.dialects.openai.read import adapt_chat, adapt_completion
 from vllama.errors import BadRequest
 
 TREE = {"$defs": {"t": {"type": "object", "properties": {"n": {"$ref": "#/$defs/t"}}}}}
@@ -63,8 +62,8 @@ ENGINES = (
 def test_what_is_valid_is_not_refused(schema: dict[str, object]) -> None:
     check_schema(schema)
     for traits in ENGINES:
-        make_chat_call((), Sampling(), traits, model="m", format=schema)
-        make_completion_call("a", Sampling(), traits, model="m", format=schema)
+        chat_call((), Sampling(), traits, format=schema)
+        completion_call("a", Sampling(), traits, format=schema)
 
 
 BAD = [
@@ -143,14 +142,14 @@ def test_what_cannot_be_used_is_refused_for_every_engine(
     body = {"messages": [{"role": "user", "content": "a"}], "response_format": wanted}
     for traits in ENGINES:
         with pytest.raises(BadRequest, match="cannot use the JSON schema"):
-            make_chat_call((), Sampling(), traits, model="m", format=schema)
+            chat_call((), Sampling(), traits, format=schema)
         with pytest.raises(BadRequest, match="cannot use the JSON schema"):
-            make_completion_call("a", Sampling(), traits, model="m", format=schema)
+            completion_call("a", Sampling(), traits, format=schema)
         with pytest.raises(BadRequest, match="cannot use the JSON schema"):
-            adapt_chat(body, traits, model="m")
+            adapt_chat(body, traits)
     own = {"prompt": "a", "json_schema": schema}  # the engine's own word, which passes through
     with pytest.raises(BadRequest, match="cannot use the JSON schema"):
-        adapt_completion(own, ENGINES[2], model="m")
+        adapt_completion(own, ENGINES[2])
 
 
 def test_a_schema_that_has_no_end() -> None:

@@ -15,9 +15,7 @@ from vllama.chat.reply import Reply, ReplyOptions
 
 KEPT = Traits(context_length=64, stops=Stops.KEPT)
 UNKNOWN = Traits(context_length=64, stops=Stops.UNKNOWN)
-OPTIONS = ReplyOptions(
-    kind="chat", stream=True, include_usage=True, model="m", upstream_model="e", stop=("7",)
-)
+OPTIONS = ReplyOptions(kind="chat", stream=True, include_usage=True, model="m")
 USAGE = {"prompt_tokens": 5, "completion_tokens": 9, "total_tokens": 14}
 
 
@@ -89,11 +87,11 @@ def test_a_completion_too() -> None:
 
 def test_openai_gets_it_streamed_and_whole() -> None:
     data = stream("5 ", "6 7", " 8")
-    whole = json.loads(run(collected(OPTIONS, KEPT), [data]))
+    whole = json.loads(run(collected(OPTIONS, KEPT, stop=("7",)), [data]))
     assert whole["choices"][0]["message"]["content"] == "5 6 "
     assert whole["choices"][0]["finish_reason"] == "stop"
     assert whole["usage"]["completion_tokens"] == 9
-    out = run(streamed(OPTIONS, KEPT), [data])
+    out = run(streamed(OPTIONS, KEPT, stop=("7",)), [data])
     *events, done = [part.removeprefix(b"data: ") for part in out.split(b"\n\n")[:-1]]
     assert done == b"[DONE]"
     choices = [one for part in events for one in json.loads(part)["choices"]]
@@ -103,7 +101,7 @@ def test_openai_gets_it_streamed_and_whole() -> None:
 
 
 def test_a_rendered_chat_too() -> None:
-    reply = collected(OPTIONS, KEPT, from_completion=True)
+    reply = collected(OPTIONS, KEPT, stop=("7",), from_completion=True)
     got = json.loads(run(reply, [stream("5 ", "7", chat=False)]))
     assert got["choices"][0]["message"]["content"] == "5 "
 
@@ -122,11 +120,11 @@ def test_an_engine_that_would_go_on_is_told_that_it_is_enough() -> None:
 
 
 def test_what_is_no_event_of_a_choice_passes() -> None:
-    reply = collected(OPTIONS, KEPT)
+    reply = collected(OPTIONS, KEPT, stop=("7",))
     with pytest.raises(Exception, match="out of memory"):
         reply.feed(event(error={"message": "out of memory"}), 1)
     with pytest.raises(Exception, match="not valid JSON"):
-        collected(OPTIONS, KEPT).feed(b'data: {"error": "a "b""}\n\n', 1)
+        collected(OPTIONS, KEPT, stop=("7",)).feed(b'data: {"error": "a "b""}\n\n', 1)
 
 
 @given(

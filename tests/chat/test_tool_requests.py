@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.chat.bodies import adapt_chat
 from tests.chat.replies import collected
 from tests.chat.test_engine_request import LCP, VLLM
 from vllama.chat.reply import ReplyOptions
+from vllama.chat.request import PreparedChat
 from vllama.chat.template_style import Style, choose_think, read_style, template_switches
 from vllama.chat.tool_requests import make_call_schema
-from vllama.dialects.openai.read import adapt_chat
 from vllama.errors import BadRequest
 from vllama.parsers.call_values import Form
 from vllama.parsers.tool_calls import Toolset
@@ -30,6 +31,7 @@ TOOLS: list[dict[str, Any]] = [
                                       "parameters": CITY}},
     {"type": "function", "function": {"name": "now"}},
 ]  # fmt: skip
+OPTIONS = ReplyOptions(kind="chat", stream=False, include_usage=False, model="m")
 NAMED = {"type": "function", "function": {"name": "now"}}
 HISTORY: list[dict[str, Any]] = [
     USER,
@@ -43,15 +45,14 @@ HISTORY: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-def chat(traits: Any, style: Style | None, **fields: Any) -> tuple[dict[str, Any], ReplyOptions]:
+def chat(traits: Any, style: Style | None, **fields: Any) -> tuple[dict[str, Any], PreparedChat]:
     body = {"model": "m", "messages": [USER], "tools": TOOLS, **fields}
-    data, passage = adapt_chat(body, traits, model="m", style=style)
-    return json.loads(data), passage
+    return adapt_chat(body, traits, style=style)
 
 
-def tools_of(passage: ReplyOptions) -> Toolset:
-    assert isinstance(passage.tools, Toolset)
-    return passage.tools
+def tools_of(passage: PreparedChat) -> Toolset:
+    assert passage.toolset is not None
+    return passage.toolset
 
 
 @pytest.mark.parametrize("choice", ["required", NAMED])
@@ -65,7 +66,7 @@ def test_an_engine_that_parses_but_keeps_to_no_schema_is_given_one(choice: objec
     assert schema == make_call_schema(body["tools"])
     tools = tools_of(passage)
     assert (tools.forced, set(tools.schemas)) == (True, names)
-    whole = collected(passage, careless)
+    whole = collected(OPTIONS, careless, tools=tools)
     text = json.dumps({"name": "now", "arguments": {}})
     chunk = {"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": "stop"}]}
     whole.feed(f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n".encode(), 1)
@@ -84,7 +85,7 @@ def test_an_engine_that_parses_gets_all_as_it_is() -> None:
     assert body["tools"] == TOOLS
     assert (body["tool_choice"], body["parallel_tool_calls"]) == ("required", False)
     assert "response_format" not in body
-    assert passage.tools
+    assert passage.toolset
 
 
 @pytest.mark.parametrize("traits", [LCP, SILENT, PARSES])
@@ -93,7 +94,7 @@ def test_none_shows_the_model_no_tools(traits: Any, style: Style | None) -> None
     body, passage = chat(traits, style, tool_choice="none", parallel_tool_calls=True)
     assert not {"tools", "tool_choice", "parallel_tool_calls"} & set(body)
     assert body["messages"] == [USER]
-    assert passage.tools is False
+    assert passage.toolset is None
 
 
 def test_auto_leaves_the_rendering_to_the_template() -> None:
@@ -127,7 +128,7 @@ def test_required_is_a_schema_for_the_whole_answer(choice: object, names: set[st
     assert {tool["function"]["name"] for tool in body["tools"]} == names
     tools = tools_of(passage)
     assert (tools.forced, tools.most, set(tools.schemas)) == (True, 1, names)
-    assert passage.constrained and passage.chat_only
+    assert passage.constrained
     assert chat(SILENT, KNOWS, tool_choice=choice)[0]["response_format"]["type"] == "json_schema"
 
 
@@ -165,7 +166,7 @@ def test_a_model_without_tools_is_told_them() -> None:
     assert system["role"] == "system" and user == USER
     assert json.dumps(CITY, separators=(",", ":")) in system["content"]
     assert "<tool_call>" in system["content"]
-    assert passage.tools
+    assert passage.toolset
     own = {"role": "system", "content": "Be kind."}
     body, _ = chat(LCP, KNOWS_NOT, messages=[own, USER], tool_choice="required")
     assert body["messages"][0]["content"].startswith("Be kind.\n\nYou have functions")
@@ -372,7 +373,8 @@ def test_thinking_is_on_unless_asked_otherwise() -> None:
     off_by_itself = read_style("{% if thinking %}<think>{% endif %}")
     assert choose_think(None, off_by_itself) is True
     assert choose_think(False, off_by_itself) is False
-    assert choose_think(None, read_style("{% if enable_thinking %}")) is None
+    assert choose_think(None, read_style("{% if enable_thinking %}")) is True
+    assert choose_think(None, read_style("{{ messages }}")) is None
     assert choose_think(None, None) is None
 
 

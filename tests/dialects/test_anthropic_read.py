@@ -5,12 +5,11 @@ from typing import Any
 
 import pytest
 
+from tests.chat.bodies import adapt_chat
 from tests.chat.test_engine_request import LCP, VLLM
-from vllama.chat.request import ToolCall
 from vllama.dialects.anthropic.read import MessagesRequest, parse_messages
 from vllama.dialects.anthropic.write import estimate_tokens
-from vllama.dialects.openai.read import adapt_chat
-from vllama.dialects.openai.values import read_conversation
+from vllama.dialects.openai.read import read_chat
 from vllama.errors import BadRequest, CapabilityMissing
 
 HI = [{"role": "user", "content": "Hi"}]
@@ -48,10 +47,11 @@ def test_parameters() -> None:
         metadata={"user_id": "x"}, service_tier="auto", nobody_knows={"x": 1}, container=None,
     )  # fmt: skip
     assert asked.stream and asked.stop == ("a", "b")
-    body, passage = adapt_chat(asked.chat, VLLM, model="m")
-    sent = json.loads(body)
+    body, _ = adapt_chat(asked.chat, VLLM)
+    sent = body
     assert (sent["temperature"], sent["top_p"], sent["top_k"]) == (0.2, 0.5, 3)
-    assert sent["stop"] == ["a", "b"] and sent["max_tokens"] == 10 and passage.stream
+    assert sent["stop"] == ["a", "b"] and sent["max_tokens"] == 10
+    assert read_chat(asked.chat).stream
     assert not {"metadata", "service_tier", "nobody_knows", "container"} & set(sent)
 
 
@@ -81,11 +81,11 @@ def test_no_system(system: Any) -> None:
 def test_images_stay_where_they_were() -> None:
     content = [{"type": "text", "text": "a"}, IMAGE, {"type": "text", "text": "b"}]
     asked = parse(messages=[{"role": "user", "content": content}])
-    parts = json.loads(adapt_chat(asked.chat, VLLM, model="m")[0])["messages"][0]["content"]
+    parts = adapt_chat(asked.chat, VLLM)[0]["messages"][0]["content"]
     assert [part["type"] for part in parts] == ["text", "image_url", "text"]
     assert parts[1]["image_url"]["url"] == f"data:image/png;base64,{PNG}"
     with pytest.raises(CapabilityMissing, match="vision"):
-        adapt_chat(asked.chat, LCP, model="m")
+        adapt_chat(asked.chat, LCP)
 
 
 def test_history_of_tools() -> None:
@@ -113,13 +113,12 @@ def test_history_of_tools() -> None:
     assert json.loads(got[1]["tool_calls"][0]["function"]["arguments"]) == {"city": "Paris"}
     assert [message["content"] for message in got[2:5]] == ["rain", "wind", ""]
     assert [part["type"] for part in got[5]["content"]] == ["text", "image_url"]
-    sent = adapt_chat({"model": "m", "messages": got}, VLLM, model="m")[0]
-    seen = read_conversation(sent)[0]
-    assert seen[1].tool_calls == (
-        ToolCall(id="toolu_1", name="weather", arguments={"city": "Paris"}),
-    )
+    sent = adapt_chat({"messages": got}, VLLM)[0]
+    seen = read_chat({"messages": got}).messages
+    (call,) = seen[1].tool_calls
+    assert (call.id, call.name, call.arguments) == ("toolu_1", "weather", {"city": "Paris"})
     assert seen[2].tool_call_id == "toolu_1"
-    assert json.loads(sent)["messages"][1]["reasoning"] == "hm"
+    assert sent["messages"][1]["reasoning"] == "hm"
 
 
 def test_a_turn_of_calls_alone_has_no_text() -> None:
@@ -281,10 +280,10 @@ def test_a_count_needs_no_limit() -> None:
 
 
 def test_an_estimate_grows_with_all_that_is_sent() -> None:
-    small = estimate_tokens(chat())
+    small = estimate_tokens(read_chat(chat()))
     assert small == 1
-    long = estimate_tokens(chat(messages=[{"role": "user", "content": "word " * 80}]))
+    long = estimate_tokens(read_chat(chat(messages=[{"role": "user", "content": "word " * 80}])))
     assert long == 100
-    assert estimate_tokens(chat(tools=[WEATHER])) > 20
+    assert estimate_tokens(read_chat(chat(tools=[WEATHER]))) > 20
     parts = [{"type": "text", "text": "x" * 40}, IMAGE]
-    assert estimate_tokens(chat(messages=[{"role": "user", "content": parts}])) == 10
+    assert estimate_tokens(read_chat(chat(messages=[{"role": "user", "content": parts}]))) == 10

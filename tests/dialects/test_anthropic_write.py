@@ -26,20 +26,18 @@ CALL = [{"type": "tool_use", "id": "chatcmpl-tool-a", "name": "weather",
 
 
 def passage(stream: bool = True, **more: Any) -> ReplyOptions:
-    return ReplyOptions(
-        kind="chat", stream=stream, include_usage=False, model="m", upstream_model="e", **more
-    )
+    return ReplyOptions(kind="chat", stream=stream, include_usage=False, model="m", **more)
 
 
 def reply(traits: Traits = VLLM, *, stream: bool = True, **more: Any) -> Reply:
     tools, limit = more.pop("tools", False), more.pop("max_tokens", None)
-    asked = passage(stream, tools=tools, max_tokens=limit)
+    asked = passage(stream)
     stop = more.get("stop")
     stops = StopFilter(stop, cuts=True) if stop and not traits.names_stop else None
     own = ("request_id", "estimate", "stop", "hide_thinking")
     options = {name: more.pop(name) for name in own if name in more}
     writer = MessagesWriter(asked, seed="5eed", **options)
-    return openai_reply(writer, asked, traits, stops=stops, **more)
+    return openai_reply(writer, traits, tools=tools, max_tokens=limit, stops=stops, **more)
 
 
 def events(data: bytes) -> list[Any]:

@@ -9,20 +9,22 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from tests.chat.bodies import adapt_chat
 from tests.chat.test_engine_request import LCP, VLLM
-from vllama.chat.engine.fields import parse_effort
+from vllama.chat.engine.request import make_chat_call, make_completion_call
 from vllama.chat.engine.traits import Traits
-from vllama.chat.request import Call
+from vllama.chat.prepare import prepare_chat
+from vllama.chat.template_style import Style
 from vllama.dialects.anthropic.read import parse_messages
 from vllama.dialects.anthropic.write import estimate_tokens
 from vllama.dialects.ollama.embeddings import parse_embeddings
 from vllama.dialects.ollama.options import resolve_options
-from vllama.dialects.openai.choices import parse_n, reseed
+from vllama.dialects.openai.choices import reseed
 from vllama.dialects.openai.completions import parse_completion
-from vllama.dialects.openai.extras import add_effort, take_extras
-from vllama.dialects.openai.read import adapt_chat, adapt_completion, parse_openai
-from vllama.dialects.openai.values import read_conversation
+from vllama.dialects.openai.extras import take_extras
+from vllama.dialects.openai.read import parse_openai, read_chat
 from vllama.dialects.responses.read import parse_responses
 from vllama.errors import VllamaError
 
@@ -30,11 +32,10 @@ from vllama.errors import VllamaError
 def chat(body: bytes, traits: Traits) -> None:
     data, extras = take_extras(parse_openai(body))
     defaults, _ = resolve_options({}, extras.options)
-    parse_n(data.get("n"))
-    parse_effort(data.get("reasoning_effort"))
-    given_body = add_effort(data, extras.think)
-    sent, _ = adapt_chat(given_body, traits, model="m", defaults=defaults)
-    read_conversation(reseed(Call(path="/", body=sent), traits, 1).body)
+    asked = read_chat(data, extras)
+    sampling = replace(defaults, **asked.parameters)
+    call = make_chat_call(prepare_chat(asked, traits, Style()), sampling, traits)
+    json.loads(reseed(call, traits, 1).body)
 
 
 def completion(body: bytes, traits: Traits) -> None:
@@ -42,9 +43,12 @@ def completion(body: bytes, traits: Traits) -> None:
     defaults, _ = resolve_options({}, extras.options)
     asked = parse_completion(data)
     for prompt in asked.prompts:
-        adapt_chat(asked.chat(prompt), traits, model="m", defaults=defaults)
-        sent, _ = adapt_completion(asked.completion(prompt), traits, model="m", defaults=defaults)
-        reseed(Call(path="/", body=sent), traits, 1)
+        text = asked.read_prompt(prompt, extras, truncate=True)
+        sampling = replace(defaults, **text.parameters)
+        prepared = prepare_chat(text, traits, None)
+        if text.messages:
+            make_chat_call(prepared, sampling, traits)
+        reseed(make_completion_call(prepared, prompt, sampling, traits), traits, 1)
 
 
 def embeddings(body: bytes, traits: Traits) -> None:
@@ -56,15 +60,15 @@ def embeddings(body: bytes, traits: Traits) -> None:
 def responses(body: bytes, traits: Traits) -> None:
     asked = parse_responses(body)
     resolve_options({}, asked.extras.options)
-    read_conversation(adapt_chat(asked.chat, traits, model="m")[0])
+    adapt_chat(asked.chat, traits)
     json.dumps(asked.echo)
 
 
 def messages(body: bytes, traits: Traits) -> None:
     asked = parse_messages(body)
     resolve_options({}, asked.extras.options)
-    estimate_tokens(asked.chat)
-    read_conversation(adapt_chat(asked.chat, traits, model="m")[0])
+    estimate_tokens(read_chat(asked.chat))
+    adapt_chat(asked.chat, traits)
 
 
 Route = Callable[[bytes, Traits], None]

@@ -47,22 +47,20 @@ def stream(**counts: Any) -> bytes:
 
 
 def options(*, whole: bool = True) -> ReplyOptions:
-    return ReplyOptions(
-        kind="chat", stream=not whole, include_usage=True, model="m", upstream_model="e"
-    )
+    return ReplyOptions(kind="chat", stream=not whole, include_usage=True, model="m")
 
 
 def messages() -> Reply:
-    return openai_reply(MessagesWriter(options(), seed="5"), options(), VLLM)
+    return openai_reply(MessagesWriter(options(), seed="5"), VLLM)
 
 
 def responses() -> Reply:
     writer = ResponsesWriter(options(), seed="5", created_ns=0, echo={}, names={})
-    return openai_reply(writer, options(), VLLM)
+    return openai_reply(writer, VLLM)
 
 
 def text() -> Reply:
-    return openai_reply(TextWriter(options()), options(), VLLM)
+    return openai_reply(TextWriter(options()), VLLM)
 
 
 def last_usage(data: bytes) -> Any:

@@ -5,14 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from vllama.chat.engine.request import make_chat_call, make_completion_call, make_rendered_call
+from tests.chat.bodies import adapt_completion, completion_call
 from vllama.chat.engine.traits import SchemaStyle, Traits
 from vllama.chat.gbnf import make_grammar
 from vllama.chat.grammar_schema import close_schema, make_safe_schema
 from vllama.chat.prefill import should_render
 from vllama.chat.request import Sampling
 from vllama.chat.template_style import Style
-from vllama.dialects.openai.read import adapt_completion
 
 SCHEMA = {"type": "object", "properties": {"age": {"type": "integer"}}}
 REFERRED = {"$ref": "#/$defs/a"}
@@ -61,7 +60,7 @@ def forms(body):
 
 @pytest.mark.parametrize(("traits", "format_", "expected"), ROWS)
 def test_a_finished_prompt(traits, format_, expected):
-    call = make_completion_call("a", Sampling(), traits, model="m", format=format_)
+    call = completion_call("a", Sampling(), traits, format=format_)
     assert forms(json.loads(call.body)) == expected
 
 
@@ -74,17 +73,8 @@ def test_a_finished_prompt(traits, format_, expected):
     ],
 )
 def test_an_openai_clients_completion(given, expected):
-    body, _ = adapt_completion({"prompt": "a", "response_format": given}, BARE, model="m")
-    assert forms(json.loads(body)) == expected
-
-
-@pytest.mark.parametrize("traits", [BARE, GRAMMAR])
-def test_a_chat_that_the_front_renders_keeps_its_form(traits):
-    chat = make_chat_call((), Sampling(), traits, model="m", format=SCHEMA)
-    direct = make_completion_call("a", Sampling(), traits, model="m", format=SCHEMA)
-    call = make_rendered_call(chat.body, "a", traits)
-    assert call.path == direct.path
-    assert forms(json.loads(call.body)) == forms(json.loads(direct.body)) != {}
+    body = adapt_completion({"prompt": "a", "response_format": given}, BARE)
+    assert forms(body) == expected
 
 
 def test_who_renders_a_chat_that_keeps_to_a_form():

@@ -8,14 +8,15 @@ import pytest
 from msgspec.structs import replace
 
 from tests.chat import transcripts as streams
+from tests.chat.bodies import adapt_completion
 from tests.chat.cuts import run, ways
 from tests.chat.replies import openai_reply
 from tests.chat.test_engine_request import LCP, VLLM
 from tests.dialects.test_anthropic_write import passage
 from vllama.chat.engine.traits import Traits
 from vllama.chat.reply import Reply
+from vllama.chat.request import Message
 from vllama.dialects.openai.completions import CompletionRequest, parse_completion
-from vllama.dialects.openai.read import adapt_chat, adapt_completion
 from vllama.dialects.openai.write_text import TextWriter, answer_without_engine
 from vllama.errors import BadRequest, EngineCrashed, UpstreamError
 
@@ -30,10 +31,10 @@ def parse(**fields: Any) -> CompletionRequest:
 def test_the_least() -> None:
     asked = parse()
     assert (asked.prompts, asked.n, asked.max_tokens, asked.logprobs) == (("Hi",), 1, None, None)
-    sent = json.loads(adapt_chat(asked.chat("Hi"), LCP, model="m")[0])
-    assert sent["messages"] == [{"role": "user", "content": "Hi"}]
-    assert "max_tokens" not in sent and sent["temperature"] == 1.0
-    sent = json.loads(adapt_completion(asked.completion("Hi"), LCP, model="m")[0])
+    chat = asked.read_prompt("Hi", truncate=True)
+    assert chat.messages == (Message(role="user", content="Hi"),)
+    assert "max_tokens" not in chat.parameters and chat.parameters["temperature"] == 1.0
+    sent = adapt_completion({"prompt": "Hi"}, LCP)
     assert sent["prompt"] == "Hi" and sent["max_tokens"] == 2048  # not OpenAI's 16
 
 
@@ -47,9 +48,9 @@ def test_all_of_it() -> None:
     assert (asked.n, asked.logprobs, asked.max_tokens) == (2, 3, 7)
     assert asked.stream and asked.include_usage and asked.ignored == ("best_of",)
     assert asked.fields == {"seed": 4, "stop": ["x"], "temperature": 0.5, "user": "me"}
-    chat = asked.chat("a")
-    assert (chat["logprobs"], chat["top_logprobs"], chat["max_tokens"]) == (True, 3, 7)
-    assert asked.completion("a")["logprobs"] == 3
+    text = asked.read_prompt("a", truncate=True)
+    assert (text.messages, text.prompt, text.suffix, text.raw) == ((), "a", "s", True)
+    assert (text.logprobs, text.top_logprobs, text.parameters["max_tokens"]) == (True, 3, 7)
 
 
 @pytest.mark.parametrize(
@@ -95,9 +96,9 @@ def test_errors(fields: dict[str, Any], text: str) -> None:
 
 def reply(traits: Traits = LCP, *, stream: bool = True, **more: Any) -> Reply:
     usage = more.pop("include_usage", False)
-    asked = replace(passage(stream, max_tokens=6), kind="completion", include_usage=usage)
+    asked = replace(passage(stream), kind="completion", include_usage=usage)
     options = {name: more.pop(name) for name in ("echo", "top") if name in more}
-    return openai_reply(TextWriter(asked, **options), asked, traits, **more)
+    return openai_reply(TextWriter(asked, **options), traits, max_tokens=6, **more)
 
 
 def events(data: bytes) -> list[Any]:

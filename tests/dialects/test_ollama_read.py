@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllama.chat.request import ChatRequest, GenerateRequest, Message, ToolCall
+from vllama.chat.request import ChatRequest, Message
 from vllama.dialects.ollama.read import (
     check_raw,
     parse_chat,
     parse_generate,
 )
 from vllama.errors import BadRequest
+from vllama.parsers.call_values import ToolCall
 
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n1234").decode()
 
@@ -88,7 +89,10 @@ def test_chat_everything() -> None:
             Message(role="tool", content="r", tool_name="f", tool_call_id="c"),
         ),
         stream=False,
-        format=schema,
+        response_format={
+            "type": "json_schema",
+            "json_schema": {"name": "response", "schema": schema},
+        },
         options={"num_ctx": 5, "Stop": None},
         keep_alive=5400.0,
         think="high",
@@ -195,12 +199,11 @@ def test_think(value: object) -> None:
 
 
 def test_generate() -> None:
-    assert parse_generate(body(model="m")) == GenerateRequest(model="m")
+    assert parse_generate(body(model="m")) == ChatRequest(model="m")
     request = parse_generate(
         body(
             model="m",
             prompt="p",
-            suffix="s",
             system="y",
             template="t",
             context=[1, 2],
@@ -209,20 +212,29 @@ def test_generate() -> None:
             stream=False,
         )
     )
-    assert request == GenerateRequest(
+    assert request == ChatRequest(
         model="m",
-        prompt="p",
-        suffix="s",
-        system="y",
+        messages=(
+            Message(role="system", content="y"),
+            Message(role="user", content="p", images=(PNG,)),
+        ),
         template="t",
         context=(1, 2),
-        images=(PNG,),
-        format="json",
+        response_format={"type": "json_object"},
         stream=False,
     )
-    assert parse_generate(body(model="m", system="", template="", context=[])) == GenerateRequest(
+    assert parse_generate(body(model="m", system="", template="", context=[])) == ChatRequest(
         model="m"
     )
+    assert parse_generate(body(model="m", system="y")).is_empty
+
+
+def test_generate_goes_on_with_a_text() -> None:
+    gap = parse_generate(body(model="m", prompt="p", suffix="s"))
+    assert (gap.prompt, gap.suffix, gap.messages, gap.is_text) == ("p", "s", (), True)
+    raw = parse_generate(body(model="m", prompt="p", raw=True))
+    assert (raw.prompt, raw.messages, raw.is_text) == ("p", (), True)
+    assert parse_generate(body(model="m", raw=True)).is_empty
 
 
 RAW = "raw mode does not support template, system, or context"

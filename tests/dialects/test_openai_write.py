@@ -16,19 +16,11 @@ from vllama.chat.request import Usage
 from vllama.errors import ContextOverflow, EngineCrashed, UpstreamError
 
 NOW = 1_795_264_126_000_000_000
-PLAIN = ReplyOptions(kind="chat", stream=True, include_usage=False, model="m", upstream_model="m")
-ALIAS = ReplyOptions(
-    kind="chat", stream=True, include_usage=False, model='a"b', upstream_model="engine"
-)
-USAGE = ReplyOptions(
-    kind="chat", stream=True, include_usage=True, model="m", upstream_model="engine"
-)
-TOOLS = ReplyOptions(
-    kind="chat", stream=True, include_usage=False, model="m", upstream_model="m", tools=True
-)
-TEXT = ReplyOptions(
-    kind="completion", stream=True, include_usage=True, model="m", upstream_model="m", max_tokens=4
-)
+PLAIN = ReplyOptions(kind="chat", stream=True, include_usage=False, model="m")
+ALIAS = ReplyOptions(kind="chat", stream=True, include_usage=False, model='a"b')
+USAGE = ReplyOptions(kind="chat", stream=True, include_usage=True, model="m")
+TOOLS = ReplyOptions(kind="chat", stream=True, include_usage=False, model="m")
+TEXT = ReplyOptions(kind="completion", stream=True, include_usage=True, model="m")
 
 
 def events(data: bytes) -> list[Any]:
@@ -131,7 +123,9 @@ def test_usage_is_made_when_the_engine_has_none() -> None:
             "choices": [],
             "usage": {"prompt_tokens": 31, "completion_tokens": 6, "total_tokens": 37},
         }
-    got = events(run(streamed(TEXT, LCP, prompt_tokens=5), [streams.COMPLETION], start_ns=NOW))
+    got = events(
+        run(streamed(TEXT, LCP, prompt_tokens=5, max_tokens=4), [streams.COMPLETION], start_ns=NOW)
+    )
     assert got[-1]["object"] == "text_completion"
     assert got[-1]["usage"] == {"prompt_tokens": 5, "completion_tokens": 4, "total_tokens": 9}
 
@@ -163,14 +157,14 @@ def test_thinking_is_split_from_text() -> None:
 
 def test_tool_calls_are_found_in_text() -> None:
     for reads in ways(streams.TOOL_TEXT):
-        got = events(run(streamed(TOOLS, LCP), reads, start_ns=NOW))
+        got = events(run(streamed(TOOLS, LCP, tools=True), reads, start_ns=NOW))
         assert deltas(got, "content") == ""
         choice = got[-1]["choices"][0]
         assert choice["finish_reason"] == "tool_calls"
         (call,) = choice["delta"]["tool_calls"]
         assert call["type"] == "function" and call["index"] == 0
         assert call["function"] == {"name": "weather", "arguments": '{"city":"Paris"}'}
-    whole = json.loads(run(collected(TOOLS, LCP), [streams.TOOL_TEXT], start_ns=NOW))
+    whole = json.loads(run(collected(TOOLS, LCP, tools=True), [streams.TOOL_TEXT], start_ns=NOW))
     assert whole["choices"][0]["finish_reason"] == "tool_calls"
     assert whole["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "weather"
     assert whole["choices"][0]["message"]["content"] == ""
@@ -178,7 +172,7 @@ def test_tool_calls_are_found_in_text() -> None:
 
 def test_a_name_repeated_in_every_piece_is_said_once() -> None:
     for reads in ways(streams.FORCED_TOOL, seeds=3):
-        got = events(run(streamed(TOOLS, LCP), reads, start_ns=NOW))
+        got = events(run(streamed(TOOLS, LCP, tools=True), reads, start_ns=NOW))
         pieces = [p for e in got for p in e["choices"][0]["delta"].get("tool_calls") or ()]
         assert "".join(p["function"].get("name", "") for p in pieces) == "weather"
         assert sum("id" in p for p in pieces) == 1
@@ -227,7 +221,7 @@ def test_whole() -> None:
 
 def test_whole_completion() -> None:
     whole = json.loads(
-        run(collected(TEXT, LCP, prompt_tokens=5), [streams.COMPLETION], start_ns=NOW)
+        run(collected(TEXT, LCP, prompt_tokens=5, max_tokens=4), [streams.COMPLETION], start_ns=NOW)
     )
     assert whole["object"] == "text_completion"
     assert whole["choices"] == [
@@ -239,7 +233,9 @@ def test_whole_completion() -> None:
 def test_whole_logprobs() -> None:
     chat = json.loads(run(collected(PLAIN, LCP), [streams.CHAT_LOGPROBS], start_ns=NOW))
     assert [e["token"] for e in chat["choices"][0]["logprobs"]["content"]] == ["I", "'m"]
-    text = json.loads(run(collected(TEXT, LCP), [streams.COMPLETION_LOGPROBS], start_ns=NOW))
+    text = json.loads(
+        run(collected(TEXT, LCP, max_tokens=4), [streams.COMPLETION_LOGPROBS], start_ns=NOW)
+    )
     assert text["choices"][0]["logprobs"]["tokens"] == [")", "\n"]
     assert text["choices"][0]["logprobs"]["text_offset"] == [3, 4]
 

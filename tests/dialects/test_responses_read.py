@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from tests.chat.bodies import adapt_chat
 from tests.chat.test_engine_request import LCP, VLLM
-from vllama.dialects.openai.read import adapt_chat
 from vllama.dialects.responses.read import ResponsesRequest, continue_from, parse_responses
 from vllama.dialects.responses.stored import make_input_items
 from vllama.errors import BadRequest
@@ -52,7 +52,7 @@ def test_parameters() -> None:
     assert asked.stream and asked.truncate and asked.ignored == ("background",)
     assert asked.chat["messages"][0] == {"role": "system", "content": "be kind"}
     assert asked.chat["reasoning_effort"] == "low"
-    sent = json.loads(adapt_chat(asked.chat, VLLM, model="m")[0])
+    sent = adapt_chat(asked.chat, VLLM)[0]
     assert (sent["temperature"], sent["top_p"], sent["max_tokens"]) == (0.2, 0.5, 7)
     assert sent["reasoning_effort"] == "low"
     echo = asked.echo
@@ -126,7 +126,7 @@ def test_messages() -> None:
         ("developer", "d"), ("system", "s"), ("user", "a\nb"), ("assistant", "yesno"),
     ]  # fmt: skip
     assert got[4]["content"][1] == {"type": "image_url", "image_url": {"url": PIXEL}}
-    sent = json.loads(adapt_chat({"model": "m", "messages": got[:4]}, LCP, model="m")[0])
+    sent = adapt_chat({"model": "m", "messages": got[:4]}, LCP)[0]
     assert sent["messages"][0]["role"] == "system"
 
 
@@ -173,7 +173,7 @@ def test_formats() -> None:
         "name": "city", "schema": SCHEMA, "strict": True,
     }  # fmt: skip
     for traits in (VLLM, LCP):
-        assert adapt_chat(asked.chat, traits, model="m")
+        assert adapt_chat(asked.chat, traits)
     asked = parse(text={"format": {"type": "json_object"}})
     assert asked.chat["response_format"] == {"type": "json_object"}
     assert "response_format" not in parse(text={"format": {"type": "text"}}).chat
@@ -289,7 +289,7 @@ def test_refused(fields: dict[str, Any], text: str) -> None:
 
 def test_an_effort_is_checked_where_it_is_used() -> None:
     with pytest.raises(BadRequest, match="invalid reasoning value"):
-        adapt_chat(parse(reasoning={"effort": "huge"}).chat, VLLM, model="m")
+        adapt_chat(parse(reasoning={"effort": "huge"}).chat, VLLM)
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b"5"])

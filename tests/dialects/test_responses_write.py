@@ -28,11 +28,11 @@ def reply(traits: Traits = VLLM, *, stream: bool = True, **more: Any) -> Reply:
     space = {"type": "namespace", "name": "at", "tools": [{"type": "function", "name": "now"}]}
     body = {"model": "m", "input": "x", "tools": [space] if tools else []}
     asked = parse_responses(json.dumps(body).encode())
-    options = passage(stream, tools=tools, max_tokens=limit)
+    options = passage(stream)
     writer = ResponsesWriter(
         options, seed="5eed", created_ns=NOW, echo=asked.echo, names=asked.names
     )
-    return openai_reply(writer, options, traits, **more)
+    return openai_reply(writer, traits, tools=tools, max_tokens=limit, **more)
 
 
 def events(data: bytes) -> list[Any]:

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.jinja import rendered
-from vllama.chat.request import Message, ToolCall
+from vllama.chat.request import Message
 from vllama.chat.template_style import read_style
-from vllama.parsers.call_values import Form
+from vllama.parsers.call_values import Form, ToolCall
 from vllama.parsers.thinking import ThinkSplitter
 from vllama.parsers.tool_calls import CallScanner, Toolset
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.facts import INFO, bundle
-from vllama.chat.engine.fields import map_role
+from vllama.chat.engine.messages import map_role
 from vllama.engines.base import Installation, Mode, Settings
 from vllama.engines.capabilities import Attachable
 from vllama.engines.child_env import build_child_env

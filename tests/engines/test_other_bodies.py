@@ -4,10 +4,9 @@ import json
 
 import pytest
 
+from tests.chat.bodies import adapt_chat, adapt_completion, chat_call, completion_call
 from tests.engines.others import MAX, MLX, SGLANG, TINYGRAD, TRANSFORMERS, traits
-from vllama.chat.engine.request import make_chat_call, make_completion_call
 from vllama.chat.request import Message, Sampling
-from vllama.dialects.openai.read import adapt_chat, adapt_completion
 from vllama.engines.max_serve import FIELDS as MAX_FIELDS
 from vllama.engines.transformers_serve import FIELDS as TRANSFORMERS_FIELDS
 from vllama.errors import CapabilityMissing
@@ -23,7 +22,7 @@ SAMPLING = Sampling(
 
 
 def sent(engine, sampling=SAMPLING, **more):
-    return json.loads(make_chat_call(HI, sampling, traits(engine), model="m", **more).body)
+    return json.loads(chat_call(HI, sampling, traits(engine), **more).body)
 
 
 def test_transformers_gets_sampling_where_it_reads_it():
@@ -38,8 +37,8 @@ def test_transformers_gets_sampling_where_it_reads_it():
 
 def test_transformers_is_always_told_a_limit():
     assert sent(TRANSFORMERS, Sampling())["max_tokens"] == 4096
-    body, _ = adapt_completion({"prompt": "a", "max_tokens": None}, traits(TRANSFORMERS), model="m")
-    assert json.loads(body)["max_tokens"] == 4096
+    body = adapt_completion({"prompt": "a", "max_tokens": None}, traits(TRANSFORMERS))
+    assert body["max_tokens"] == 4096
 
 
 def test_mlx_gets_all_and_looks_back_as_far_as_ollama():
@@ -74,7 +73,7 @@ STRANGE = {
 
 @pytest.mark.parametrize("engine", [TRANSFORMERS, MAX])
 def test_a_field_that_would_be_refused_is_left_out(engine):
-    body = json.loads(adapt_chat(STRANGE, traits(engine), model="m")[0])
+    body = adapt_chat(STRANGE, traits(engine))[0]
     assert set(body) <= (MAX_FIELDS if engine is MAX else TRANSFORMERS_FIELDS)
     assert body["logit_bias"] == {"1": 2}
     sampling = body if engine is MAX else json.loads(body["generation_config"])
@@ -83,7 +82,7 @@ def test_a_field_that_would_be_refused_is_left_out(engine):
 
 @pytest.mark.parametrize("engine", [MLX, TINYGRAD])
 def test_a_field_that_is_ignored_there_passes(engine):
-    assert json.loads(adapt_chat(STRANGE, traits(engine), model="m")[0])["x_unknown"] == 1
+    assert adapt_chat(STRANGE, traits(engine))[0]["x_unknown"] == 1
 
 
 @pytest.mark.parametrize("engine", [TRANSFORMERS, MLX, MAX, TINYGRAD])
@@ -93,28 +92,28 @@ def test_a_form_that_it_cannot_keep_to_is_refused(engine):
     wanted = {"type": "json_schema", "json_schema": {"schema": {"type": "object"}}}
     for form in (wanted, {"type": "json_object"}):
         with pytest.raises(CapabilityMissing, match="structured outputs"):
-            adapt_chat(STRANGE | {"response_format": form}, traits(engine), model="m")
+            adapt_chat(STRANGE | {"response_format": form}, traits(engine))
     text = STRANGE | {"response_format": {"type": "text"}}
-    assert "response_format" not in json.loads(adapt_chat(text, traits(engine), model="m")[0])
+    assert "response_format" not in adapt_chat(text, traits(engine))[0]
 
 
 @pytest.mark.parametrize("engine", [TRANSFORMERS, MLX, MAX])
 def test_a_forced_call_is_left_to_the_model_where_no_schema_can_force_it(engine):
     asked = STRANGE | {"tools": [TOOL], "tool_choice": "required"}
-    body = json.loads(adapt_chat(asked, traits(engine), model="m")[0])
+    body = adapt_chat(asked, traits(engine))[0]
     assert "response_format" not in body
     assert [tool["function"]["name"] for tool in body["tools"]] == ["f"]
 
 
 def test_tinygrad_shows_no_tools_and_completes_no_prompts():
     with pytest.raises(CapabilityMissing, match="tools"):
-        sent(TINYGRAD, tools=[TOOL])
+        sent(TINYGRAD, tools=(TOOL,))
     with pytest.raises(CapabilityMissing, match="tools"):
-        adapt_chat(STRANGE | {"tools": [TOOL]}, traits(TINYGRAD), model="m")
+        adapt_chat(STRANGE | {"tools": [TOOL]}, traits(TINYGRAD))
     with pytest.raises(CapabilityMissing, match="chats only"):
-        make_completion_call("a", SAMPLING, traits(TINYGRAD), model="m")
+        completion_call("a", SAMPLING, traits(TINYGRAD))
     with pytest.raises(CapabilityMissing, match="chats only"):
-        adapt_completion({"prompt": "a"}, traits(TINYGRAD), model="m")
+        adapt_completion({"prompt": "a"}, traits(TINYGRAD))
 
 
 def test_pictures_go_to_models_that_see():

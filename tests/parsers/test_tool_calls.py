@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vllama.chat.call_collector import CallCollector
 from vllama.chat.engine.events import FunctionDelta, ToolDelta
-from vllama.parsers.tool_calls import CallCollector, CallScanner, call_id, parse_calls
+from vllama.parsers.tool_calls import CallScanner, call_id, parse_calls
 
 HERMES = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
 TEXTS = [

@@ -81,8 +81,8 @@ def test_each_dialect_tells_thinking_text_and_calls_apart(server, model):
 
 
 def test_switches_reach_the_template_though_the_engine_takes_none(server):
-    chat(server)
-    assert "messages" in server.sent("bare")
+    chat(server)  # on, if nothing is said of it
+    assert server.sent("bare")["prompt"].endswith("[assistant]")
     chat(server, reasoning_effort="none")
     assert server.sent("bare")["prompt"].endswith("[assistant]<think></think>")
     chat(server, "/api/chat", think=False)

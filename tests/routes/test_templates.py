@@ -249,3 +249,27 @@ def test_show_with_a_system_message_and_options_of_the_client(server):
     assert shown["parameters"].split() == ["stop", '"a"', "top_k", "3"]
     assert 'SYSTEM """other"""' in shown["modelfile"]
     assert "system" not in server.post("/api/show", {"model": "plain"})[1]
+
+
+THINKING = (
+    "{{ range .Messages }}<|{{ .Role }}|>{{ if .Thinking }}<think>{{ .Thinking }}</think>{{ end }}"
+    "{{ .Content }}{{ end }}<|assistant|>{{ if and .IsThinkSet .Think }}<think>{{ end }}"
+)
+HI = [{"role": "user", "content": "hi"}]
+ROUTES = [
+    ("/api/chat", {"messages": HI}, {"think": False}),
+    ("/api/generate", {"prompt": "hi"}, {"think": False}),
+    ("/v1/chat/completions", {"messages": HI}, {"reasoning_effort": "none"}),
+    ("/v1/responses", {"input": "hi"}, {"reasoning": {"effort": "none"}}),
+    ("/v1/messages", {"messages": HI, "max_tokens": 9}, {"thinking": {"type": "disabled"}}),
+]
+
+
+@pytest.mark.parametrize(("route", "asked", "off"), ROUTES, ids=[row[0] for row in ROUTES])
+def test_a_model_that_can_think_does_so_on_every_route(server, made, route, asked, off):
+    made("thinker", template=THINKING)
+    body = {"model": "thinker", "stream": False, **asked}
+    assert server.post(route, body)[0] == 200
+    assert server.sent("thinker")["prompt"] == "<|user|>hi<|assistant|><think>"
+    assert server.post(route, body | off)[0] == 200
+    assert server.sent("thinker")["prompt"] == "<|user|>hi<|assistant|>"

@@ -14,8 +14,8 @@ import msgspec
 from vllama.chat.engine.events import Choice, Delta, Event, FunctionDelta, ToolDelta
 from vllama.chat.engine.traits import Stops, Traits
 from vllama.chat.logprobs import convert_logprobs
-from vllama.chat.request import ToolCall
 from vllama.chat.stop_finder import StopFinder
+from vllama.parsers.call_values import ToolCall
 from vllama.parsers.thinking import ThinkSplitter, Trim
 from vllama.parsers.tool_calls import CallScanner, Toolset
 

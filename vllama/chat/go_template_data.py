@@ -13,8 +13,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from vllama.chat.request import Message, Think, ToolCall
+from vllama.chat.request import Message, Think
 from vllama.gotemplate.values import JsonList, JsonMap, Struct, TypeNames
+from vllama.parsers.call_values import ToolCall
 
 
 def collate(messages: Iterable[Message]) -> tuple[str, list[Message]]:

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Any
 
 from msgspec.structs import replace
 
-from vllama.chat.engine.fields import is_plain_answer
 from vllama.chat.engine.traits import Traits
 from vllama.chat.request import Message, Think
 from vllama.chat.template_style import Style
@@ -30,32 +28,18 @@ def join_answers(messages: Sequence[Message]) -> Sequence[Message]:
     out = list(messages)
     while len(out) > 1 and _is_answer(out[-1]):
         before, last = out[-2:]
-        if not (last.content or last.thinking or last.images):
+        if not (last.content or last.thinking or last.media_count):
             out.pop()
         elif _is_answer(before):
             out[-2:] = [
                 replace(
                     last,
-                    content="\n\n".join(filter(None, (before.content, last.content))),
+                    parts=before.parts + last.parts,
                     thinking=before.thinking or last.thinking,
                     images=before.images + last.images,
-                )
+                    extra={**before.extra, **last.extra},
+                ).with_text("\n\n".join(filter(None, (before.content, last.content))))
             ]
-        else:
-            break
-    return out if len(out) < len(messages) else messages
-
-
-def join_answer_bodies(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return OpenAI's messages with the answers at their end in one, as `join_answers` does."""
-    out = list(messages)
-    while len(out) > 1 and is_plain_answer(out[-1]):
-        before, last = out[-2:]
-        if not any(value for name, value in last.items() if name != "role"):
-            out.pop()
-        elif is_plain_answer(before):
-            texts = (before.get("content"), last.get("content"))
-            out[-2:] = [before | last | {"content": "\n\n".join(filter(None, texts))}]
         else:
             break
     return out if len(out) < len(messages) else messages
@@ -93,12 +77,6 @@ async def render_continued(
     return prompt + text
 
 
-def ends_in_answer(messages: object) -> bool:
-    """Tell whether the last of a client's OpenAI messages is an answer: such are few."""
-    last = messages[-1] if isinstance(messages, list) and messages else None
-    return isinstance(last, dict) and last.get("role") == "assistant" and not last.get("tool_calls")
-
-
 def _is_answer(message: Message) -> bool:
     return message.role == "assistant" and not message.tool_calls
 
@@ -111,7 +89,7 @@ def should_render(
     *,
     plain: bool = False,
 ) -> bool:
-    """Tell whether the front should render a chat: the engine would do it wrongly, or slower.
+    """Tell whether vllama should render a chat: the engine would do it wrongly, or slower.
 
     `plain`: its answer is nothing but text, without thinking or calls.
     """

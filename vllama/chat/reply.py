@@ -28,9 +28,8 @@ from vllama.chat.engine.events import (
 from vllama.chat.event_template import EventTemplate
 from vllama.chat.filters import Filter, StopFilter
 from vllama.chat.framing import DONE, SseReader
-from vllama.chat.request import Think, Usage
+from vllama.chat.request import Usage
 from vllama.errors import EngineCrashed, VllamaError
-from vllama.parsers.tool_calls import Toolset
 
 CUT_SHORT = "the engine ended the stream before the answer was complete"
 EVENT_STREAM = "text/event-stream"
@@ -43,24 +42,14 @@ CountsReader = Callable[[], EngineUsage | None]
 class ReplyOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What an OpenAI client wants of the answer, while the engine always streams with usage.
 
-    `model` is the name that the client wrote; `upstream_model` the one the engine will say.
-    `tools` are those whose calls may come, True: any. `think` is what the template is asked for.
-    `constrained`: a grammar holds from the first token on, so that no thinking comes before;
-    `chat_only`: only the engine's chat route can do it. `stop` are the sequences that end it.
+    `model` is the name that the client wrote, which the answer bears.
     """
 
     kind: Literal["chat", "completion"]
     stream: bool
     include_usage: bool
     model: str
-    upstream_model: str
-    max_tokens: int | None = None
-    tools: Toolset | bool = False
-    think: Think = None
-    constrained: bool = False
-    chat_only: bool = False
     top_logprobs: int = 0
-    stop: tuple[str, ...] = ()
 
 
 class Tally:

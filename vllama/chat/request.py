@@ -9,13 +9,12 @@ See docs/reference/ollama-api.md#generate, #chat, #embed, #request-options, #loa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Literal, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import msgspec
 
-Format: TypeAlias = Literal["json"] | dict[str, object] | None
-"""Constrained output: none, any JSON, or a JSON schema."""
+from vllama.parsers.call_values import ToolCall, Toolset
 
 Think: TypeAlias = bool | str | None
 """On, off, a level (`low`, `medium`, `high`, `max`) or the model's default."""
@@ -54,17 +53,14 @@ class LoadOptions(msgspec.Struct, frozen=True, kw_only=True):
     use_mmap: bool | None = None
 
 
-class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that a model asked for. `id` is "" when the client gave none."""
-
-    id: str = ""
-    name: str
-    arguments: dict[str, object] = msgspec.field(default_factory=dict)
-    index: int = 0
-
-
 class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """One turn. `images` are base64 (images, or wav audio)."""
+    """One turn.
+
+    `content` is its text. Media come as `images` (base64 of pictures or wav sound) from Ollama's
+    clients, and among `parts` from OpenAI's: text and media in their order. `has_content` is false
+    for a null in the place of a text, which some templates tell from an empty text. `extra`: other
+    fields of the message, for the engine.
+    """
 
     role: str
     content: str = ""
@@ -73,47 +69,97 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     tool_calls: tuple[ToolCall, ...] = ()
     tool_name: str | None = None
     tool_call_id: str | None = None
+    parts: tuple[Mapping[str, Any], ...] = ()
+    has_content: bool = True
+    extra: Mapping[str, Any] = msgspec.field(default_factory=dict)
+
+    @property
+    def media(self) -> tuple[Mapping[str, Any], ...]:
+        """The parts that are no text."""
+        return tuple(part for part in self.parts if part["type"] != "text")
+
+    @property
+    def media_count(self) -> int:
+        """How many pictures and sounds it has."""
+        return len(self.images) + len(self.media)
+
+    def with_text(self, text: str) -> Message:
+        """Return the message with another text; its media stay."""
+        media = self.media
+        parts = ({"type": "text", "text": text}, *media) if media else ()
+        return msgspec.structs.replace(self, content=text, parts=parts, has_content=True)
 
 
 class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """`POST /api/chat`. `keep_alive` in seconds, `math.inf` for ever, None not given."""
+    """A request to a model for text: the same for every dialect and route.
+
+    It continues a conversation (`messages`) or a text (`prompt`): one that goes to the model as it
+    is (`raw`), or one with a gap before `suffix`. `context` are the tokens of an earlier answer.
+
+    `options` are Ollama's, for loading and for sampling. `parameters` are what the dialect's own
+    fields say of `Sampling`; they win. `response_format` has OpenAI's form. `keep_alive` is in
+    seconds, `math.inf` for ever, None not given. `template` is a Modelfile's, in place of the
+    model's own. `extra` are the fields that only engines understand: they are passed on.
+    """
 
     model: str
     messages: tuple[Message, ...] = ()
-    stream: bool = True
-    format: Format = None
-    options: Mapping[str, object] = msgspec.field(default_factory=dict)
-    keep_alive: float | None = None
-    think: Think = None
-    tools: tuple[dict[str, object], ...] = ()
-    truncate: bool = True
-    shift: bool = True
-    logprobs: bool = False
-    top_logprobs: int = 0
-    debug_render_only: bool = False
-
-
-class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """`POST /api/generate`. `system` and `template` None: the model's own."""
-
-    model: str
     prompt: str = ""
     suffix: str = ""
-    system: str | None = None
-    template: str | None = None
-    context: tuple[int, ...] = ()
     raw: bool = False
-    images: tuple[str, ...] = ()
+    context: tuple[int, ...] = ()
+    template: str | None = None
     stream: bool = True
-    format: Format = None
+    response_format: Mapping[str, Any] | None = None
     options: Mapping[str, object] = msgspec.field(default_factory=dict)
+    parameters: Mapping[str, Any] = msgspec.field(default_factory=dict)
     keep_alive: float | None = None
     think: Think = None
+    tools: tuple[dict[str, Any], ...] = ()
+    tool_choice: object = None
+    parallel_tool_calls: object = None
     truncate: bool = True
     shift: bool = True
     logprobs: bool = False
     top_logprobs: int = 0
+    n: int = 1
+    include_usage: bool = False
     debug_render_only: bool = False
+    extra: Mapping[str, Any] = msgspec.field(default_factory=dict)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to continue, by which Ollama's clients load or unload."""
+        return not (self.prompt if self.is_text else self.messages)
+
+    @property
+    def is_text(self) -> bool:
+        """Whether it continues a text as it is, and not a conversation."""
+        return self.raw or bool(self.suffix)
+
+
+class PreparedChat(msgspec.Struct, frozen=True, kw_only=True):
+    """A request as one engine takes it: what the body for the engine is built from.
+
+    `tool_fields` go with the tools, such as `tool_choice`. `response_format` is spelled for the
+    engine; `constrained`: it holds from the first token on, so that no thinking comes before.
+    `toolset`: what to look for in the answer. `continues`: the last message is an answer that the
+    client has begun.
+    """
+
+    model: str
+    messages: Sequence[Message] = ()
+    tools: Sequence[dict[str, Any]] = ()
+    tool_fields: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    response_format: Mapping[str, Any] | None = None
+    constrained: bool = False
+    think: Think = None
+    logprobs: bool = False
+    top_logprobs: int = 0
+    n: int = 1
+    continues: bool = False
+    toolset: Toolset | None = None
+    extra: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
 
 class EmbedRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -40,7 +40,8 @@ class Style:
 
     `takes_tools`: it shows tools to the model; `takes_system`: it does not refuse a system message;
     `form`: how calls are marked; `short_ids`: it takes ids of calls of nine characters only;
-    `switches`: variables that it knows of `template_switches`.
+    `switches`: variables that it knows of `template_switches`. `keeps_history`: earlier calls stay
+    calls even if it takes no tools, as in Ollama's templates.
     """
 
     takes_tools: bool = True
@@ -48,6 +49,7 @@ class Style:
     form: Form = Form.TAGGED
     short_ids: bool = False
     switches: frozenset[str] = frozenset()
+    keeps_history: bool = False
 
 
 @lru_cache(maxsize=64)
@@ -74,11 +76,11 @@ def marks_thinking(template: str) -> bool:
 
 
 def choose_think(think: Think, style: Style | None) -> Think:
-    """Return what the template is asked for: thinking is on unless it is switched off.
+    """Return what the template is asked for: as in Ollama thinking is on unless it is switched off.
 
-    Only where a template leaves it off by itself must it be said (DeepSeek V3.1, Granite).
+    It has to be said, because some templates leave it off by themselves (DeepSeek V3.1, Granite).
     """
-    if think is None and style is not None and style.switches == {"thinking"}:
+    if think is None and style is not None and style.switches & {"enable_thinking", "thinking"}:
         return True
     return think
 

@@ -1,56 +1,60 @@
-"""Earlier calls and results in a conversation, as the model's template can take them.
-
-For Ollama's routes, whose messages are our own values; `adapt` does the same with OpenAI's.
-"""
+"""Earlier calls and results in a conversation, as the model's template can take them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 from msgspec.structs import replace
 
 from vllama.chat.request import Message
-from vllama.chat.template_style import Style
-from vllama.chat.tool_prompt import write_call, write_result
-from vllama.parsers.tool_calls import short_id
+from vllama.parsers.call_values import ToolCall, object_of, short_id
 
 
-def fit_history(messages: Sequence[Message], style: Style) -> Sequence[Message]:
-    """Return the messages as a template of this style can render them.
+def has_tools(messages: Sequence[Message]) -> bool:
+    """Tell whether a history has calls or results in it."""
+    return any(message.tool_calls or _is_result(message) for message in messages)
 
-    One that knows no tools would drop calls in silence and may refuse the role `tool`, so both
-    become text. Mistral's refuse ids that do not have nine letters or digits.
+
+def write_tools_as_text(
+    messages: Sequence[Message], *, tagged: bool = False
+) -> tuple[Message, ...]:
+    """Rewrite calls and results as text: templates that know no tools drop or refuse them.
+
+    `tagged`: calls as `tool_prompt.write_guide` asks for them; else in words: models repeat tags
+    they see. Results that follow one another, and what the user says after them, become one turn:
+    many templates refuse two turns of one role.
     """
-    if not any(message.tool_calls or message.role == "tool" for message in messages):
-        return messages
-    if not style.takes_tools:
-        return _as_text(messages)
-    return _with_short_ids(messages) if style.short_ids else messages
-
-
-def _as_text(messages: Sequence[Message]) -> tuple[Message, ...]:
     out: list[Message] = []
     names: dict[str, str] = {}
     after_result = False
     for message in messages:
         if message.tool_calls:
             names |= {call.id: call.name for call in message.tool_calls}
-            written = (write_call(call.name, call.arguments) for call in message.tool_calls)
+            written = (_write_call(call, tagged=tagged) for call in message.tool_calls)
             text = "\n".join(filter(None, (message.content, *written)))
-            message = replace(message, content=text, tool_calls=())
-        is_result = message.role == "tool"
+            message = replace(message, tool_calls=()).with_text(text)
+        is_result = _is_result(message)
         if is_result:
             name = message.tool_name or names.get(message.tool_call_id or "", "")
-            message = Message(role="user", content=write_result(name, message.content))
-        if after_result and message.role == "user":  # templates refuse two turns of one role
-            message = replace(message, content=f"{out.pop().content}\n{message.content}")
+            text = f"Result of {name}: {message.content}" if name else f"Result: {message.content}"
+            message = Message(role="user", images=message.images, parts=message.media)
+            message = message.with_text(text)
+        if after_result and message.role == "user":
+            before = out.pop()
+            message = replace(
+                message, images=before.images + message.images, parts=before.media + message.parts
+            ).with_text(f"{before.content}\n{message.content}")
         out.append(message)
         after_result = is_result
     return tuple(out)
 
 
-def _with_short_ids(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """Give calls without an id one of their own, which their results then bear."""
+def shorten_ids(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """Write the ids of calls as Mistral's templates want them: nine letters or digits.
+
+    Calls without an id get one, which their results then bear.
+    """
     out: list[Message] = []
     waiting: list[tuple[str, str]] = []  # (id, name) of calls without a result
     for number, message in enumerate(messages):
@@ -72,3 +76,17 @@ def _with_short_ids(messages: Sequence[Message]) -> tuple[Message, ...]:
             message = replace(message, tool_call_id=found[0])
         out.append(message)
     return tuple(out)
+
+
+def _is_result(message: Message) -> bool:
+    return message.role in ("tool", "function")
+
+
+def _write_call(call: ToolCall, *, tagged: bool) -> str:
+    arguments: object = object_of(call.text) if call.text else call.arguments
+    if arguments is None:  # what a client sent need not be an object
+        arguments = call.text
+    if not tagged:
+        return f"(Called {call.name} with {msgspec.json.encode(arguments).decode()})"
+    written = msgspec.json.encode({"name": call.name, "arguments": arguments}).decode()
+    return f"<tool_call>\n{written}\n</tool_call>"

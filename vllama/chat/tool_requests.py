@@ -1,19 +1,22 @@
-"""The JSON schema of "exactly one call of one of these tools", for engines that hold to one."""
+"""The tools of a request as an engine needs them: its own fields, a schema, or words."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vllama.chat.engine.fields import make_response_format, need_tools
+from msgspec.structs import replace
+
+from vllama.chat.engine.fields import make_response_format, make_schema_format, need_tools
 from vllama.chat.engine.traits import SchemaStyle, Traits
-from vllama.chat.go_json import kind
 from vllama.chat.grammar_schema import is_safe, make_safe_schema
+from vllama.chat.request import ChatRequest, PreparedChat
 from vllama.chat.schema import check_size
 from vllama.chat.template_style import Style
-from vllama.chat.tool_prompt import add_guide, has_tools, write_guide, write_tools_as_text
+from vllama.chat.tool_history import write_tools_as_text
+from vllama.chat.tool_prompt import add_guide, write_guide
 from vllama.errors import BadRequest
-from vllama.parsers.tool_calls import Toolset
+from vllama.parsers.call_values import Toolset
 
 
 def make_call_schema(tools: Sequence[Mapping[str, Any]]) -> dict[str, object]:
@@ -43,30 +46,33 @@ def make_call_schema(tools: Sequence[Mapping[str, Any]]) -> dict[str, object]:
     return calls[0] if len(calls) == 1 else {"anyOf": calls}
 
 
-_CHOICE_FIELDS = ("tool_choice", "parallel_tool_calls")
-_FIELDS = frozenset(("tools", *_CHOICE_FIELDS))
 _NO_PARAMETERS: Mapping[str, object] = {"type": "object", "properties": {}}
 
 
-def place_tools(out: dict[str, Any], traits: Traits, style: Style | None) -> Toolset | None:
-    """Put a request's tools as this engine needs them; return what to look for in the answer.
+def place_tools(
+    chat: PreparedChat, asked: ChatRequest, traits: Traits, style: Style | None
+) -> PreparedChat:
+    """Return `chat` with the tools of a request, as this engine needs them.
 
-    `out` is the engine's body with adapted messages. `style` None: the template is not known, and
-    is taken to know tools. Raises BadRequest, CapabilityMissing.
+    `style` None: the template is not known, and is taken to know tools. Raises BadRequest,
+    CapabilityMissing.
     """
-    tools = _list(out)
-    mode, names = _choice(out.get("tool_choice"))
-    if not tools or mode == "none":
-        if not _FIELDS.isdisjoint(out):
-            for name in _FIELDS:
-                out.pop(name, None)
-        if style is not None and not style.takes_tools and not traits.parses_tools:
-            _history(out, tagged=False)
-        return None
+    mode, names = _read_choice(asked.tool_choice)
+    if not asked.tools or mode == "none":
+        return chat
     need_tools(traits)
     if traits.parses_tools and (mode != "required" or traits.keeps_call_schema):
-        return make_toolset(tools, style)
-    tools = [_checked(number, tool) for number, tool in enumerate(tools)]
+        given = {
+            "tool_choice": asked.tool_choice,
+            "parallel_tool_calls": asked.parallel_tool_calls,
+        }
+        return replace(
+            chat,
+            tools=asked.tools,
+            tool_fields={name: value for name, value in given.items() if value is not None},
+            toolset=make_toolset(asked.tools, style),
+        )
+    tools = [_checked(number, tool) for number, tool in enumerate(asked.tools)]
     known = {tool["function"]["name"] for tool in tools}
     unknown = next((name for name in names if name not in known), None)
     if unknown is not None:
@@ -75,27 +81,23 @@ def place_tools(out: dict[str, Any], traits: Traits, style: Style | None) -> Too
         tools = [tool for tool in tools if tool["function"]["name"] in names]
     # an engine that knows no schema leaves the choice to the model, as Ollama does with all
     forced = mode == "required" and traits.schema_style is not SchemaStyle.NONE
-    most = 1 if forced or out.get("parallel_tool_calls") is False else None
-    for name in _CHOICE_FIELDS:
-        out.pop(name, None)
-    out["tools"] = tools
+    most = 1 if forced or asked.parallel_tool_calls is False else None
+    chat = replace(chat, toolset=make_toolset(tools, style, most=most, forced=forced))
     if forced:
         # a schema for the whole answer: what a client's own format says cannot hold as well
-        out["response_format"] = make_response_format(make_call_schema(tools), traits)
+        wanted = make_response_format(make_schema_format(make_call_schema(tools)), traits)
+        chat = replace(chat, response_format=wanted)
     if style is not None and not style.takes_tools:
-        out.pop("tools")
-        _history(out, tagged=True)
-        out["messages"] = add_guide(
-            out["messages"], write_guide(tools, must=forced, most=most), style
-        )
-    elif traits.silent_tool_choice is not None:
-        out["tool_choice"] = traits.silent_tool_choice
-    return make_toolset(tools, style, most=most, forced=forced)
+        messages = write_tools_as_text(asked.messages, tagged=True)
+        guide = write_guide(tools, must=forced, most=most)
+        return replace(chat, messages=add_guide(messages, guide, style))
+    silent = traits.silent_tool_choice
+    return replace(chat, tools=tools, tool_fields={} if silent is None else {"tool_choice": silent})
 
 
-def leaves_choice(body: Mapping[str, Any]) -> bool:
+def leaves_choice(asked: ChatRequest) -> bool:
     """Tell whether a request gives tools and leaves it to the model to call them."""
-    return bool(_list(body)) and _choice(body.get("tool_choice"))[0] == "auto"
+    return bool(asked.tools) and _read_choice(asked.tool_choice)[0] == "auto"
 
 
 def make_toolset(
@@ -116,19 +118,7 @@ def make_toolset(
     return Toolset(schemas=schemas, form=form, most=most, forced=forced)
 
 
-def _list(out: Mapping[str, Any]) -> list[dict[str, Any]]:
-    tools = out.get("tools")
-    if tools is not None and not (
-        isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)
-    ):
-        raise BadRequest(
-            "Invalid type for 'tools': expected an array of objects, "
-            f"but got {kind(tools)} instead."
-        )
-    return tools or []
-
-
-def _choice(value: object) -> tuple[str, tuple[str, ...]]:
+def _read_choice(value: object) -> tuple[str, tuple[str, ...]]:
     """Return auto, none or required, and which tools may be called (none named: all)."""
     match value:
         case None | "":
@@ -165,9 +155,3 @@ def _checked(number: int, tool: Mapping[str, Any]) -> dict[str, Any]:
         parameters = _NO_PARAMETERS
     known = {key: value for key, value in function.items() if value is not None}
     return {"type": "function", "function": {**known, "parameters": dict(parameters)}}
-
-
-def _history(out: dict[str, Any], *, tagged: bool) -> None:
-    """Write calls and results as text."""
-    if has_tools(out["messages"]):
-        out["messages"] = write_tools_as_text(out["messages"], tagged=tagged)

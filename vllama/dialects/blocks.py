@@ -12,12 +12,13 @@ from enum import StrEnum
 
 import msgspec
 
+from vllama.chat.call_collector import CallCollector
 from vllama.chat.engine.events import Choice, Event, ToolDelta
 from vllama.chat.event_template import EventTemplate
 from vllama.chat.reply import EVENT_STREAM, JSON, ReplyOptions, Tally
-from vllama.chat.request import ToolCall
 from vllama.errors import VllamaError
-from vllama.parsers.tool_calls import CallCollector, call_id
+from vllama.parsers.call_values import ToolCall
+from vllama.parsers.tool_calls import call_id
 
 
 class BlockKind(StrEnum):

@@ -132,7 +132,6 @@ class MlxLm(PackageServer):
             formats_completions=False,
             parses_tools=False,
             splits_reasoning=False,
-            takes_developer_role=False,
             takes_nulls=False,
             takes_logprobs=False,
             takes_images=Capability.VISION in settings.capabilities,

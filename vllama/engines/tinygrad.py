@@ -136,8 +136,6 @@ class Tinygrad(PackageServer):
             takes_tools=False,
             parses_tools=False,
             splits_reasoning=False,
-            takes_null_content=False,
-            takes_developer_role=False,
             takes_nulls=False,
             takes_logprobs=False,
             roles=frozenset({"system", "user", "assistant"}),

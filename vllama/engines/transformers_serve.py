@@ -182,7 +182,6 @@ class TransformersServe(PackageServer):
             formats_completions=False,
             parses_tools=False,
             splits_reasoning=False,
-            takes_developer_role=False,
             takes_nulls=False,
             takes_logprobs=False,
             takes_images=Capability.VISION in settings.capabilities,

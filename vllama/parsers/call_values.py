@@ -8,11 +8,9 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
-
-from vllama.chat.request import ToolCall
 
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789"
 # models write line breaks into strings as they are
@@ -26,6 +24,21 @@ Found: TypeAlias = tuple[list[Named], int]
 """Calls and where the text goes on after them."""
 
 
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call that a model asked for. `id` is "" when the client gave none.
+
+    `text`: the arguments as the client wrote them, where it wrote JSON in a string; they need not
+    be an object, and engines are sent them unchanged. `extra`: other fields of the call.
+    """
+
+    id: str = ""
+    name: str
+    arguments: dict[str, object] = msgspec.field(default_factory=dict)
+    index: int = 0
+    text: str = ""
+    extra: Mapping[str, Any] = msgspec.field(default_factory=dict)
+
+
 class Form(StrEnum):
     """How a family marks calls, where the marker alone does not tell."""
 
@@ -37,7 +50,7 @@ class Form(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Toolset:
-    """The tools of a request whose calls the front looks for in the answer.
+    """The tools of a request whose calls vllama looks for in the answer.
 
     `schemas` maps names to the JSON schemas of their arguments; empty: names are not known, any
     is taken. `most` bounds the calls of an answer. `forced`: the answer is constrained by a grammar

@@ -1,6 +1,6 @@
-"""Tool calls in answers: pieces of a stream made whole, or found in the text.
+"""Tool calls found in the text of an answer.
 
-`CallCollector` joins OpenAI's deltas. `CallScanner` is for engines that pass tools to the template
+`CallScanner` is for engines that pass tools to the template
 and leave the answer as text (llama.cpp's Python server): it finds what the families of models
 write, by the readers of `families`. What cannot be read stays text, without its tags: they must
 never be seen in the content.
@@ -11,24 +11,20 @@ See docs/reference/engines.md#llama-cpp-python-requests; docs/reference/ollama-a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
-from vllama.chat.engine.events import ToolDelta
-from vllama.chat.request import ToolCall
 from vllama.parsers.call_values import (
+    ToolCall,
     Toolset,
     call_id,
-    encodable,
     make_call,
-    object_of,
     short_id,
 )
 from vllama.parsers.scan import begins_bare, markers_of, read_calls
 
 __all__ = [
-    "CallCollector",
     "CallScanner",
     "Toolset",
     "call_id",
@@ -39,77 +35,6 @@ __all__ = [
 ]
 
 _ANY = Toolset()
-
-
-class _Partial:
-    __slots__ = ("arguments", "id", "name", "whole")
-
-    def __init__(self) -> None:
-        self.id = ""
-        self.name = ""
-        self.arguments: list[str] = []
-        self.whole: dict[str, object] | None = None
-
-
-class CallCollector:
-    """Joins the deltas of a stream's tool calls."""
-
-    __slots__ = ("_calls",)
-
-    def __init__(self) -> None:
-        self._calls: dict[int, _Partial] = {}
-
-    def openai(self) -> list[dict[str, object]]:
-        """Return the calls in OpenAI's form, arguments as the engine wrote them."""
-        out: list[dict[str, object]] = []
-        for position, (_, call) in enumerate(sorted(self._calls.items())):
-            raw = "".join(call.arguments) or "{}"
-            if call.whole is not None:
-                raw = msgspec.json.encode(call.whole).decode()
-            identity = call.id or call_id(call.name, raw, position)
-            function = {"name": call.name, "arguments": raw}
-            out.append(
-                {"index": position, "id": identity, "type": "function", "function": function}
-            )
-        return out
-
-    def __bool__(self) -> bool:
-        """Tell whether any call has begun."""
-        return bool(self._calls)
-
-    def add(self, deltas: Iterable[ToolDelta]) -> None:
-        """Take the pieces of one chunk; each may repeat name and id."""
-        for position, delta in enumerate(deltas):
-            index = position if delta.index is None else delta.index
-            call = self._calls.setdefault(index, _Partial())
-            call.id = call.id or delta.id or ""
-            function = delta.function
-            if function is None:
-                continue
-            call.name = call.name or function.name or ""
-            if isinstance(function.arguments, str):
-                call.arguments.append(function.arguments)
-            elif isinstance(function.arguments, dict):
-                call.whole = function.arguments if encodable(function.arguments) else None
-
-    def finish(self) -> tuple[list[ToolCall], str]:
-        """Return the whole calls, and as text what is no call: arguments must be an object."""
-        calls: list[ToolCall] = []
-        broken: list[str] = []
-        for _, partial in sorted(self._calls.items()):
-            raw = "".join(partial.arguments)
-            arguments = partial.whole if partial.whole is not None else object_of(raw)
-            if arguments is None or not partial.name:
-                name = msgspec.json.encode(partial.name).decode()
-                broken.append(f'{{"name": {name}, "arguments": {raw or "{}"}}}')
-                continue
-            position = len(calls)
-            identity = partial.id or call_id(partial.name, arguments, position)
-            calls.append(
-                ToolCall(id=identity, name=partial.name, arguments=arguments, index=position)
-            )
-        self._calls.clear()
-        return calls, "\n".join(broken)
 
 
 class CallScanner:

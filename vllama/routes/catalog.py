@@ -165,3 +165,11 @@ class Catalog:
             except VllamaError:  # a damaged file must not hide the others
                 rows.append((bundle, None))
         return rows
+
+
+async def find_model(catalog: Catalog, name: str, text: str = "model '{}' not found") -> Entry:
+    """Return the model, or raise ModelNotFound in the words of the route."""
+    try:
+        return await catalog.find(name)
+    except ModelNotFound as error:
+        raise ModelNotFound(name, message=text.format(name)) from error

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from vllama.chat.logprobs import convert_logprobs
-from vllama.chat.request import Fitting
 from vllama.dialects.decisions.openai import parse_decisions, write_decisions
 from vllama.dialects.decisions.questions import (
     Counts,
@@ -22,16 +21,16 @@ from vllama.dialects.decisions.questions import (
 )
 from vllama.dialects.decisions.systemone import parse_systemone, write_systemone
 from vllama.dialects.openai.extras import Extras, take_extras
-from vllama.dialects.openai.read import parse_openai
+from vllama.dialects.openai.read import parse_openai, read_chat
 from vllama.dialects.openai.whole import WholeWriter
 from vllama.engines.base import Mode
 from vllama.http.request import Request
 from vllama.models.types import Capability
 from vllama.relay.relay import Relay
 from vllama.routes.catalog import Entry
-from vllama.routes.chat_pipeline import add_own_messages, prepare_turn
 from vllama.routes.inference import NotSupported, make_need, run_relay, with_lease
-from vllama.routes.openai.common import find_chat_model
+from vllama.routes.openai.common import find_v1_model, make_options
+from vllama.routes.prepare import check_request, prepare
 from vllama.scheduler.instance import Lease
 from vllama.upstream.pool import Upstream
 
@@ -46,7 +45,7 @@ async def systemone(gateway: Gateway, request: Request) -> None:
     """Serve `POST /v1/systemone`: TypeSafe's questions about a state."""
     body, extras = take_extras(parse_openai(await request.body()))
     name = read_model(body)
-    entry, asked = await find_chat_model(gateway, name), parse_systemone(body)
+    entry, asked = await find_v1_model(gateway, name), parse_systemone(body)
     found, counts = await decide(gateway, request, entry, name, asked, extras)
     request.json(200, write_systemone(asked, found, model=name, counts=counts))
 
@@ -55,13 +54,13 @@ async def decisions(gateway: Gateway, request: Request) -> None:
     """Serve `POST /v1/decisions`: OpenAI's questions about an input."""
     body, extras = take_extras(parse_openai(await request.body()))
     name = read_model(body)
-    entry, asked = await find_chat_model(gateway, name), parse_decisions(body)
+    entry, asked = await find_v1_model(gateway, name), parse_decisions(body)
     found, counts = await decide(gateway, request, entry, name, asked, extras)
     request.json(200, write_decisions(asked, found, model=name, counts=counts))
 
 
 def read_model(body: Mapping[str, Any]) -> str:
-    """Return the model's name; "" is none, which `find_chat_model` refuses."""
+    """Return the model's name; "" is none, which `find_v1_model` refuses."""
     name = body.get("model")
     return name if isinstance(name, str) else ""
 
@@ -81,30 +80,33 @@ async def decide(
     """
     found: list[Distribution] = []
     counts = Counts()
-    defaults, load = entry.options(extras.options)
     common: dict[str, Any] = {
         "model": name, "max_tokens": 1, "temperature": 0, "logprobs": True,
         "top_logprobs": LIKELIEST,
     }  # fmt: skip
     if Capability.THINKING in entry.info.capabilities:
         common["reasoning_effort"] = "none"
+    prompts = [
+        check_request(
+            entry,
+            read_chat(
+                common | {"messages": asked.write_messages(question)}, extras, truncate=False
+            ),
+            "chat",
+        )
+        for question in asked.questions
+    ]
 
     async def use(lease: Lease, upstream: Upstream) -> None:
         nonlocal counts
         found.clear()
         counts = Counts()
-        for question in asked.questions:
-            body = add_own_messages(
-                common | {"messages": asked.write_messages(question)}, entry.bundle
-            )
-            turn = await prepare_turn(
-                entry, body, gateway.renderer, upstream, lease.traits,
-                defaults=defaults, fitting=Fitting(truncate=False),
-            )  # fmt: skip
+        for question, prompt in zip(asked.questions, prompts, strict=True):
+            turn = await prepare(prompt, lease.traits, gateway.renderer, upstream)
             kept: list[bytes] = []
-            reply = turn.reply(WholeWriter(turn.options))
+            reply = turn.make_reply(WholeWriter(make_options(prompt.asked)))
             relay = Relay(request, reply, whole=True, headers={}, deliver=kept.append)
-            await run_relay(gateway, request, entry.bundle, relay, upstream, turn.call)
+            await run_relay(gateway, request, entry.bundle, relay, upstream, turn.make_call())
             tokens = convert_logprobs(msgspec.json.decode(kept[0])["choices"][0].get("logprobs"))
             if not tokens:
                 raise NotSupported(
@@ -118,6 +120,6 @@ async def decide(
                 cached=counts.cached + (usage.cached_tokens or 0),
             )
 
-    need = make_need(load, Mode.CHAT, logprobs=True)
+    need = make_need(prompts[0].load, Mode.CHAT, logprobs=True)
     await with_lease(gateway, request, entry.bundle, need, extras.keep_alive, use)
     return found, counts

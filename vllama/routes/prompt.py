@@ -127,7 +127,7 @@ class Prompt:
         """
         check_length(sum(len(item.content) for item in messages))  # rendering it takes a copy
         self._thought_begun = is_continued(messages) and is_unfinished(messages[-1].content)
-        images = sum(len(item.images) for item in messages)
+        images = sum(item.media_count for item in messages)
         self.finished = self._go is not None and not images
         self._may_cut &= not images and not (chat_only and not self._traits.formats_completions)
         if self._is_foreign and not images:
@@ -236,13 +236,13 @@ class Prompt:
         if self._is_bounded:
             return True
         size = sum(len(message.content.encode()) for message in messages)
-        size += IMAGE_TOKENS * sum(len(message.images) for message in messages)
+        size += IMAGE_TOKENS * sum(message.media_count for message in messages)
         size += len(encode_json(tools)) if tools else 0
         return size >= self._traits.window
 
     def _holds(self, messages: Sequence[Message]) -> bool:
         """Tell whether the context holds the messages that were counted last."""
-        images = sum(len(message.images) for message in messages)
+        images = sum(message.media_count for message in messages)
         return (self.tokens or 0) + IMAGE_TOKENS * images <= self._traits.window
 
     async def _drop_oldest(
@@ -284,7 +284,7 @@ class Prompt:
         tools: Sequence[dict[str, object]],
         think: Think,
     ) -> str:
-        plain = [msgspec.structs.replace(message, images=()) for message in messages]
+        plain = [msgspec.structs.replace(message, images=(), parts=()) for message in messages]
 
         async def render(turns: Sequence[Message], opens: bool) -> str:
             now = time.time()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from vllama.routes import decisions, health, requests, rerank, tokens
 from vllama.routes.anthropic import messages
-from vllama.routes.ollama import chat, cloud, create, embed, generate, models, web
+from vllama.routes.ollama import chat, cloud, create, embed, models, web
 from vllama.routes.openai import audio, completions, media, responses
 from vllama.routes.openai import chat as openai_chat
 from vllama.routes.openai import models as openai_models
@@ -46,7 +46,7 @@ ROUTES: Mapping[str, Methods] = {
     "/api/tokenize": {"POST": tokens.tokenize},
     "/api/detokenize": {"POST": tokens.detokenize},
     "/api/chat": {"POST": chat.chat},
-    "/api/generate": {"POST": generate.generate},
+    "/api/generate": {"POST": chat.generate},
     "/api/embed": {"POST": embed.embed},
     "/api/embeddings": {"POST": embed.legacy_embed},
     "/v1/models": {"GET": openai_models.models},

@@ -14,10 +14,9 @@ from vllama.dialects.ollama.request_types import TOKENIZE
 from vllama.errors import BadRequest
 from vllama.http.request import Request
 from vllama.routes import tokenizer
-from vllama.routes.catalog import Entry
+from vllama.routes.catalog import Entry, find_model
 from vllama.routes.engine_routes import make_need_of_entry
 from vllama.routes.inference import NotSupported, with_lease
-from vllama.routes.ollama.common import find_model
 from vllama.routes.ollama.models import need_name
 from vllama.scheduler.instance import Lease
 from vllama.units import parse_keep_alive
@@ -77,7 +76,7 @@ async def read_request(gateway: Gateway, request: Request) -> tuple[str, Fields,
     """Return the name, the fields and the model of a request."""
     body = decode_request(await request.body(), TOKENIZE)
     name = need_name(body)
-    return name, Fields(body, "TokenizeRequest"), await find_model(gateway, name)
+    return name, Fields(body, "TokenizeRequest"), await find_model(gateway.catalog, name)
 
 
 def read_keep_alive(fields: Fields) -> float | None:

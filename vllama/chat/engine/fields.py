@@ -1,7 +1,6 @@
 """Parts of a request body that go to an engine, spelled as its traits say.
 
-Used by `openai_in` (Ollama's dialect) and `adapt` (OpenAI's): parameters, schemas, thinking,
-images.
+Parameters, schemas, thinking.
 
 See docs/reference/ollama-api.md#request-options, #engine-fields, #openai-chat-completions;
 docs/reference/engines.md#llama-cpp-python-requests, #llama-cpp-python.
@@ -9,7 +8,6 @@ docs/reference/engines.md#llama-cpp-python-requests, #llama-cpp-python.
 
 from __future__ import annotations
 
-import binascii
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,10 +16,10 @@ from vllama.chat.engine.traits import SchemaStyle, Traits, remember_for_traits
 from vllama.chat.gbnf import make_grammar
 from vllama.chat.go_json import encode_json
 from vllama.chat.grammar_schema import close_schema, make_safe_schema
-from vllama.chat.request import Format, Sampling, Think
+from vllama.chat.request import Sampling, Think
 from vllama.chat.schema import check_schema
 from vllama.chat.template_style import template_switches
-from vllama.errors import BadRequest, CapabilityMissing
+from vllama.errors import CapabilityMissing
 
 _INT32_MAX = 2**31 - 1
 
@@ -47,28 +45,6 @@ _SENT = (
 MAX_PUT = 256
 
 _SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-
-_SIGNATURES = (
-    (b"\x89PNG\r\n\x1a\n", "image/png"),
-    (b"\xff\xd8\xff", "image/jpeg"),
-    (b"GIF8", "image/gif"),
-)
-_LEVELS = {
-    "minimal": "low", "low": "low", "medium": "medium", "high": "high",
-    "max": "max", "xhigh": "max", "ultra": "max",
-}  # fmt: skip
-
-
-def map_role(role: str, traits: Traits) -> str:
-    """Return a message's role as the engine takes it. Raises BadRequest for one that it refuses."""
-    known = "system" if role == "developer" and not traits.takes_developer_role else role
-    if traits.roles is not None and known not in traits.roles:
-        raise BadRequest(
-            f"invalid role '{role[:40]}': use system, user, assistant or tool"
-            if role
-            else "a message has no role: use system, user, assistant or tool"
-        )
-    return known
 
 
 def put_model(body: dict[str, Any], traits: Traits, model: str) -> None:
@@ -139,8 +115,10 @@ def mask_seed(seed: int, traits: Traits) -> int | None:
     return None if seed == -1 else seed & ((1 << min(traits.seed_bits, 63)) - 1)
 
 
-def make_response_format(wanted: Format, traits: Traits) -> dict[str, object] | None:
-    """Return the `response_format` of a format, None for free text.
+def make_response_format(
+    wanted: Mapping[str, Any] | None, traits: Traits
+) -> Mapping[str, Any] | None:
+    """Spell a `response_format` of OpenAI's form as the engine takes it; None is free text.
 
     Raises CapabilityMissing if the engine cannot keep to one: answering anyhow would look like it;
     BadRequest for a schema that cannot be used.
@@ -151,12 +129,19 @@ def make_response_format(wanted: Format, traits: Traits) -> dict[str, object] | 
         raise CapabilityMissing(
             "the engine of this model does not support structured outputs (format)"
         )
-    if wanted == "json":
+    named = wanted.get("json_schema")
+    schema = named["schema"] if isinstance(named, Mapping) else wanted.get("schema")
+    if not isinstance(schema, Mapping):
         return {"type": "json_object"}
-    check_schema(wanted)
+    check_schema(schema)
     if traits.schema_style is SchemaStyle.JSON_OBJECT:
-        return {"type": "json_object", "schema": make_safe_schema(wanted)}
-    return {"type": "json_schema", "json_schema": {"name": "response", "schema": wanted}}
+        return {"type": "json_object", "schema": make_safe_schema(schema)}
+    return wanted if named is not None else make_schema_format(schema)
+
+
+def make_schema_format(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return OpenAI's `response_format` for answers that keep to `schema`."""
+    return {"type": "json_schema", "json_schema": {"name": "response", "schema": schema}}
 
 
 def put_completion_format(
@@ -182,33 +167,6 @@ def put_completion_format(
         body[traits.completion_schema] = {"x-guidance": _SPACING} | close_schema(schema)
     else:
         body["response_format"] = wanted
-
-
-def adapt_response_format(value: object, traits: Traits) -> dict[str, object] | None:
-    """Turn OpenAI's `response_format` into the engine's form. Raises what `response_format` does,
-    and BadRequest.
-    """
-    if not isinstance(value, dict):
-        raise BadRequest("Invalid type for 'response_format': expected an object.")
-    match value.get("type"):
-        case "text":
-            return None
-        case "json_object":
-            schema = value.get("schema")
-        case "json_schema":
-            inner = value.get("json_schema")
-            schema = inner.get("schema") if isinstance(inner, dict) else None
-            if not isinstance(schema, dict):
-                raise BadRequest("Missing required parameter: 'response_format.json_schema'.")
-            if traits.schema_style is SchemaStyle.OPENAI:
-                check_schema(schema)
-                return value  # with its name and strictness
-        case other:
-            raise BadRequest(
-                f"Invalid value: {str(other)[:80]!r}. Supported values are: "
-                "'json_object', 'json_schema', and 'text'."
-            )
-    return make_response_format(schema if isinstance(schema, dict) else "json", traits)
 
 
 def put_think(body: dict[str, Any], think: Think, traits: Traits) -> None:
@@ -246,85 +204,6 @@ def need_tools(traits: Traits) -> None:
     """Raise CapabilityMissing if the engine would not show tools to the model."""
     if not traits.takes_tools:
         raise CapabilityMissing("the engine of this model does not support tools")
-
-
-def read_effort(body: Mapping[str, Any]) -> object:
-    """Return the effort that a body asks for; `reasoning` wins over `reasoning_effort`."""
-    reasoning = body.get("reasoning")
-    effort = reasoning.get("effort") if isinstance(reasoning, dict) else None
-    return body.get("reasoning_effort") if effort is None else effort
-
-
-def parse_effort(value: object) -> Think:
-    """Map OpenAI's reasoning effort to `think`. Raises BadRequest."""
-    if value is None:
-        return None
-    if value == "none":
-        return False
-    level = _LEVELS.get(value) if isinstance(value, str) else None
-    if level is None:
-        raise BadRequest(
-            f"invalid reasoning value: '{str(value)[:80]}' "
-            '(must be "high", "medium", "low", "max", or "none")'
-        )
-    return level
-
-
-def make_media_part(data: str, traits: Traits, model: str) -> dict[str, object]:
-    """Return the content part of one base64 image or wav.
-
-    Raises CapabilityMissing when the model takes none, BadRequest for an unknown kind of file.
-    """
-    kind = _media_type(data)
-    if kind == "audio/wav":
-        return make_audio_part(data, "wav", traits, model)
-    if not traits.takes_images:
-        raise CapabilityMissing(f'"{model}" does not support vision')
-    if kind is None:
-        raise BadRequest("cannot read the image: not PNG, JPEG, WebP or GIF")
-    return {"type": "image_url", "image_url": {"url": f"data:{kind};base64,{data}"}}
-
-
-def make_audio_part(data: str, kind: str, traits: Traits, model: str) -> dict[str, object]:
-    """Return the content part of base64 audio. Raises CapabilityMissing."""
-    if not traits.takes_audio:
-        raise CapabilityMissing(f'"{model}" does not support audio')
-    return {"type": "input_audio", "input_audio": {"data": data, "format": kind}}
-
-
-def _media_type(data: str) -> str | None:
-    """Tell the kind of a base64 file by its first bytes."""
-    try:
-        head = binascii.a2b_base64(data[:24])
-    except binascii.Error:
-        return None
-    if head[:4] == b"RIFF":
-        return {b"WEBP": "image/webp", b"WAVE": "audio/wav"}.get(head[8:12])
-    return next((kind for prefix, kind in _SIGNATURES if head.startswith(prefix)), None)
-
-
-def put_continuation(body: dict[str, Any], traits: Traits) -> None:
-    """Ask the engine to continue the last message, if it is an answer and the engine knows how.
-
-    What the client said about it wins.
-    """
-    own = "continue_final_message" in body or "add_generation_prompt" in body
-    if not traits.takes_continue_final_message or own:
-        return
-    messages = body["messages"]
-    if is_plain_answer(messages[-1]) and messages[-1].get("content"):
-        body["continue_final_message"] = True
-        body["add_generation_prompt"] = False
-
-
-def is_plain_answer(message: dict[str, Any]) -> bool:
-    """Tell whether a message of OpenAI's form is an answer of text alone."""
-    content = message.get("content")
-    return (
-        message.get("role") == "assistant"
-        and not message.get("tool_calls")
-        and (content is None or isinstance(content, str))
-    )
 
 
 def engine_body(body: Mapping[str, Any], traits: Traits) -> bytes:

@@ -82,7 +82,7 @@ class Traits:
     # the dict that it is given. `engines.request_body` has the common steps.
     finish_body: Callable[[dict[str, Any]], dict[str, Any]] | None = None
     seed_bits: int = 64
-    takes_nulls: bool = True  # a field may be null
+    takes_nulls: bool = True  # a field, or the content of a message, may be null
     takes_n: bool = False  # it makes several choices of one request
     takes_logprobs: bool = True
     takes_reasoning_effort: bool = False
@@ -92,10 +92,8 @@ class Traits:
     request_id_header: str | None = None  # where it takes an id of any form
 
     # -- messages --
-    roles: frozenset[str] | None = None  # None: any
-    takes_developer_role: bool = True
+    roles: frozenset[str] | None = None  # None: any; `developer` becomes `system` if need be
     takes_content_parts: bool = True  # text may come in parts
-    takes_null_content: bool = True
     takes_images: bool = False
     takes_audio: bool = False
     reasoning_field: str | None = None  # where a message carries an earlier turn's thinking

@@ -16,14 +16,14 @@ from typing import Any
 
 import msgspec
 
+from vllama.chat.call_collector import CallCollector
 from vllama.chat.engine.events import FunctionDelta, ToolDelta
 from vllama.chat.go_json import encode_json
 from vllama.chat.reply import ReplyOptions, Tally
-from vllama.chat.request import Usage
+from vllama.chat.request import ChatRequest, Usage
 from vllama.dialects.blocks import Block, BlockKind, BlockWriter
 from vllama.dialects.errors import write_anthropic_error
 from vllama.errors import ContextOverflow, VllamaError
-from vllama.parsers.tool_calls import CallCollector
 
 CHARS_PER_TOKEN = 4
 """Ollama's estimate, for engines that count by themselves and at the end only."""
@@ -36,14 +36,12 @@ _DELTAS = {
 _encode = msgspec.json.Encoder().encode
 
 
-def estimate_tokens(chat: Mapping[str, Any]) -> int:
+def estimate_tokens(chat: ChatRequest) -> int:
     """Guess the tokens of a chat request from its text; media count nothing. Raises BadRequest."""
-    size = len(encode_json(chat["tools"])) if chat.get("tools") else 0
-    for message in chat["messages"]:
-        content = message.get("content") or ""
-        parts = [{"text": content}] if isinstance(content, str) else content
-        size += sum(len(part.get("text", "")) for part in parts)
-        size += len(encode_json(message["tool_calls"])) if message.get("tool_calls") else 0
+    size = len(encode_json(chat.tools)) if chat.tools else 0
+    for message in chat.messages:
+        size += len(message.content)
+        size += sum(len(call.text or encode_json(call.arguments)) for call in message.tool_calls)
     return max(1, size // CHARS_PER_TOKEN)
 
 

@@ -1,4 +1,4 @@
-"""Vectors: what engines answer, and the arithmetic that is left to the front.
+"""Vectors: what engines answer, and the arithmetic that is left to vllama.
 
 llama.cpp's Python server gives one vector per token. Pure Python: a few hundred tokens of a few
 hundred numbers take milliseconds, numpy's import more.

@@ -17,15 +17,9 @@ from typing import Any
 import msgspec
 
 from vllama.chat.go_json import Fields, check_messages, decode_object, fold, kind
-from vllama.chat.request import (
-    ChatRequest,
-    Format,
-    GenerateRequest,
-    Message,
-    Think,
-    ToolCall,
-)
+from vllama.chat.request import ChatRequest, Message, Think
 from vllama.errors import BadRequest
+from vllama.parsers.call_values import ToolCall
 from vllama.units import parse_keep_alive
 
 _COMMON = (
@@ -105,25 +99,36 @@ def parse_chat(body: bytes) -> ChatRequest:
     )
 
 
-def parse_generate(body: bytes) -> GenerateRequest:
-    """Parse the body of `POST /api/generate`. Raises BadRequest."""
+def parse_generate(body: bytes) -> ChatRequest:
+    """Parse the body of `POST /api/generate`: a text, or a conversation of one turn.
+
+    Raises BadRequest.
+    """
     fields = Fields(fold(decode_object(body, "api.GenerateRequest"), _GENERATE), "GenerateRequest")
-    return GenerateRequest(
+    prompt, suffix, images = fields.text("prompt"), fields.text("suffix"), _images(fields)
+    raw = fields.flag("raw", False)
+    system = fields.text("system")
+    messages: tuple[Message, ...] = ()
+    if system and (raw or prompt or images):
+        messages = (Message(role="system", content=system),)
+    if not raw and not suffix and (prompt or images):
+        messages = (*messages, Message(role="user", content=prompt, images=images))
+        prompt = ""
+    return ChatRequest(
         model=fields.text("model"),
-        prompt=fields.text("prompt"),
-        suffix=fields.text("suffix"),
-        system=fields.text("system") or None,
+        messages=messages,
+        prompt=prompt,
+        suffix=suffix,
         template=fields.text("template") or None,
         context=tuple(_token(fields, item) for item in fields.items("context", "[]int")),
-        raw=fields.flag("raw", False),
-        images=_images(fields),
+        raw=raw,
         **_common(fields),
     )
 
 
-def check_raw(request: GenerateRequest) -> None:
+def check_raw(request: ChatRequest) -> None:
     """Refuse what a raw prompt leaves no place for (after the model was found)."""
-    if request.raw and (request.system or request.template or request.context):
+    if request.raw and (request.messages or request.template or request.context):
         raise BadRequest("raw mode does not support template, system, or context")
 
 
@@ -170,14 +175,15 @@ def _think(value: object) -> Think:
             )
 
 
-def _format(value: object) -> Format:
+def _response_format(value: object) -> dict[str, object] | None:
+    """Return `format` in OpenAI's form."""
     match value:
         case None | "":
             return None
         case "json":
-            return "json"
+            return {"type": "json_object"}
         case dict():
-            return value
+            return {"type": "json_schema", "json_schema": {"name": "response", "schema": value}}
         case str():
             shown = f'"{value[:80]}"'
         case _:
@@ -188,7 +194,7 @@ def _format(value: object) -> Format:
 # how fields are called with us, and how they are read
 _READ: dict[str, tuple[str, Callable[[Fields], object]]] = {
     "stream": ("stream", lambda fields: fields.flag("stream", True)),
-    "format": ("format", lambda fields: _format(fields.raw("format"))),
+    "format": ("response_format", lambda fields: _response_format(fields.raw("format"))),
     "options": ("options", lambda fields: fields.mapping("options", "map[string]interface {}")),
     "keep_alive": ("keep_alive", _keep_alive),
     "think": ("think", lambda fields: _think(fields.raw("think"))),
@@ -242,7 +248,7 @@ def _tool_call(position: int, item: object) -> ToolCall:
     )
 
 
-def _tool(item: object) -> dict[str, object]:
+def _tool(item: object) -> dict[str, Any]:
     if not isinstance(item, dict):
         raise BadRequest(
             f"json: cannot unmarshal {kind(item)} into Go struct field "
@@ -253,7 +259,7 @@ def _tool(item: object) -> dict[str, object]:
     Fields(fold(function, frozenset(("name", "description"))), "ChatRequest.tools.function").text(
         "name"
     )
-    return item
+    return {"type": "function"} | {name: value for name, value in item.items() if value is not None}
 
 
 def _token(fields: Fields, item: object) -> int:

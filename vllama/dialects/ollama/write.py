@@ -13,14 +13,15 @@ from typing import Any
 
 import msgspec
 
+from vllama.chat.call_collector import CallCollector
 from vllama.chat.engine.events import Event
 from vllama.chat.event_template import EventTemplate, TimestampCache
 from vllama.chat.logprobs import convert_logprobs
 from vllama.chat.reply import Tally
-from vllama.chat.request import ToolCall
 from vllama.dialects.errors import write_ollama_error
 from vllama.errors import VllamaError
-from vllama.parsers.tool_calls import CallCollector, write_ollama_calls
+from vllama.parsers.call_values import ToolCall
+from vllama.parsers.tool_calls import write_ollama_calls
 from vllama.units import rfc3339_utc
 
 NDJSON = "application/x-ndjson"

@@ -9,14 +9,17 @@ See docs/reference/ollama-api.md#openai-completions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import msgspec
 
 from vllama.chat.go_json import kind
+from vllama.chat.request import ChatRequest
 from vllama.dialects.ollama.embeddings import is_tokens
 from vllama.dialects.openai.choices import MAX_CHOICES, parse_n
+from vllama.dialects.openai.extras import NOTHING, Extras
+from vllama.dialects.openai.read import read_chat
 from vllama.errors import BadRequest
 
 MAX_LOGPROBS = 20
@@ -53,30 +56,24 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
         """Whether it only loads the model: Ollama's meaning of an empty prompt."""
         return self.prompts == ("",) and not self.suffix
 
-    def chat(self, prompt: str) -> dict[str, Any]:
-        """Return one prompt as a chat request in OpenAI's form."""
-        body = self._common() | {
-            "model": self.model,
-            "messages": [{"role": "user", "content": prompt}],
-        }
-        if self.logprobs is not None:
-            body |= {"logprobs": True, "top_logprobs": self.logprobs}
-        return body
-
-    def completion(self, prompt: str | Sequence[int]) -> dict[str, Any]:
-        """Return one prompt, or its tokens, as a request for a completion of finished text."""
-        body = self._common() | {"prompt": prompt}
-        if self.logprobs is not None:
-            body["logprobs"] = max(1, self.logprobs)  # engines read 0 as none
-        return body
-
-    def _common(self) -> dict[str, Any]:
-        return {
+    def read_prompt(self, prompt: str, extras: Extras = NOTHING, *, truncate: bool) -> ChatRequest:
+        """Return the request for one prompt. Raises BadRequest."""
+        fields = {
             **self.fields,
             "model": self.model,
+            "messages": [{"role": "user", "content": prompt}],
             "stream": self.stream,
+            "stream_options": {"include_usage": self.include_usage},
             "max_tokens": self.max_tokens,
+            "logprobs": self.logprobs is not None,
+            "top_logprobs": self.logprobs,
         }
+        chat = read_chat(fields, extras, truncate=truncate)
+        if not (self.raw or self.suffix):
+            return chat
+        return msgspec.structs.replace(
+            chat, messages=(), prompt=prompt, suffix=self.suffix, raw=self.raw
+        )
 
 
 def parse_completion(body: Mapping[str, Any]) -> CompletionRequest:

@@ -12,13 +12,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from vllama.chat.engine.fields import read_effort
 from vllama.chat.go_json import kind
 from vllama.chat.request import Think
 from vllama.errors import BadRequest
 from vllama.units import parse_keep_alive
 
 _LEVELS = ("low", "medium", "high", "max")
+_EFFORTS = {
+    "minimal": "low", "low": "low", "medium": "medium", "high": "high",
+    "max": "max", "xhigh": "max", "ultra": "max",
+}  # fmt: skip
 # the two that are 1.0 when absent, so that an option must stand in their place
 _FORCED = ("temperature", "top_p")
 _NAMES = frozenset(("options", "num_ctx", "keep_alive", "think", "truncate", "shift"))
@@ -75,6 +78,28 @@ def take_extras(body: Mapping[str, Any]) -> tuple[dict[str, Any], Extras]:
         truncate=truncate,
         shift=shift is not False,
     )
+
+
+def read_effort(body: Mapping[str, Any]) -> object:
+    """Return the effort that a body asks for; `reasoning` wins over `reasoning_effort`."""
+    reasoning = body.get("reasoning")
+    effort = reasoning.get("effort") if isinstance(reasoning, dict) else None
+    return body.get("reasoning_effort") if effort is None else effort
+
+
+def parse_effort(value: object) -> Think:
+    """Map OpenAI's reasoning effort to `think`. Raises BadRequest."""
+    if value is None:
+        return None
+    if value == "none":
+        return False
+    level = _EFFORTS.get(value) if isinstance(value, str) else None
+    if level is None:
+        raise BadRequest(
+            f"invalid reasoning value: '{str(value)[:80]}' "
+            '(must be "high", "medium", "low", "max", or "none")'
+        )
+    return level
 
 
 def add_effort(body: dict[str, Any], think: Think) -> dict[str, Any]:

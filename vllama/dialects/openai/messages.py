@@ -1,105 +1,77 @@
-"""The `messages` of an OpenAI client, made fit for the engine behind.
+"""The `messages` of an OpenAI client as our own values.
 
-Ollama takes text, images as data URIs, and audio. llama.cpp's Python server cannot take parts,
-null content, or the role `developer`.
+Ollama takes text, images as data URIs, and audio. What a model or an engine cannot take is found
+out when the engine's body is built (`chat.engine.messages`).
 
-See docs/reference/ollama-api.md#openai-chat-completions;
-docs/reference/engines.md#llama-cpp-python-requests.
+See docs/reference/ollama-api.md#openai-chat-completions.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
-from vllama.chat.engine.fields import make_audio_part, map_role
-from vllama.chat.engine.traits import Traits, remember_for_traits
 from vllama.chat.go_json import encode_json, kind
-from vllama.chat.template_style import Style
-from vllama.errors import BadRequest, CapabilityMissing
-from vllama.parsers.tool_calls import short_id
+from vllama.chat.request import Message
+from vllama.errors import BadRequest
+from vllama.parsers.call_values import ToolCall, object_of
 
-_DATA_URI = re.compile(r"data:(?:image/(?:jpeg|jpg|png|webp|gif))?;base64,", re.IGNORECASE)
+_READ = frozenset(
+    ("role", "content", "tool_calls", "tool_call_id", "name", "reasoning", "reasoning_content")
+)
+_OF_CALLS = frozenset(("id", "type", "function"))
 
 
-def adapt_messages(
-    value: object, traits: Traits, model: str, style: Style | None = None
-) -> list[dict[str, Any]]:
-    """Rewrite each message per `traits` and `style`. Raises BadRequest, CapabilityMissing."""
+def read_messages(value: object) -> tuple[Message, ...]:
+    """Return the messages of a body. Raises BadRequest."""
     if value is None or value == []:
         raise BadRequest("[] is too short - 'messages'")
     if not isinstance(value, list):
         raise BadRequest(f"Invalid type for 'messages': expected an array, got {kind(value)}.")
-    plain = _plain_roles(traits)
-    messages = [
-        item
-        if type(item) is dict
-        and len(item) == 2
-        and item.get("role") in plain
-        and type(item.get("content")) is str
-        else _message(number, item, traits, model)
-        for number, item in enumerate(value)
-    ]
-    if style is not None and style.short_ids:
-        for message in messages:
-            _shorten_ids(message)
-    return messages
+    return tuple(_message(number, item) for number, item in enumerate(value))
 
 
-@remember_for_traits
-def _plain_roles(traits: Traits) -> tuple[str, ...]:
-    """Return the roles of messages that pass as they are if they have a text and nothing else."""
-    roles = ("user", "assistant", "system", "tool")
-    return tuple(role for role in roles if traits.roles is None or role in traits.roles)
-
-
-def _shorten_ids(message: dict[str, Any]) -> None:
-    """Write the ids of calls as Mistral's templates want them: nine letters or digits."""
-    for call in message.get("tool_calls") or ():
-        call["id"] = short_id(str(call.get("id") or ""))
-    if message.get("role") == "tool":
-        message["tool_call_id"] = short_id(str(message.get("tool_call_id") or ""))
-
-
-def _message(number: int, item: object, traits: Traits, model: str) -> dict[str, Any]:
+def _message(number: int, item: object) -> Message:
     where = f"messages[{number}]"
     if not isinstance(item, dict):
         raise BadRequest(f"Invalid type for '{where}': expected an object, got {kind(item)}.")
-    message = {name: v for name, v in item.items() if v is not None}
-    role = message.get("role")
+    role, content = item.get("role"), item.get("content")
     if not isinstance(role, str) or not role:
         raise BadRequest(f"Missing required parameter: '{where}.role'.")
-    message["role"] = map_role(role.lower(), traits)
-    if "tool_calls" in message:
-        calls = message.pop("tool_calls")
-        if calls:
-            message["tool_calls"] = _tool_calls(where, calls)
-    content = message.get("content")
+    role = role.lower()
+    if len(item) == 2 and isinstance(content, str):  # as most have it
+        return Message(role=role, content=content)
+    parts: tuple[dict[str, Any], ...] = ()
     if isinstance(content, list):
-        message["content"] = _parts(where, content, traits, model)
-    elif content is None:
-        message["content"] = None if traits.takes_null_content else ""
-    elif not isinstance(content, str):
+        parts = _parts(where, content)
+        text = "\n".join(part["text"] for part in parts if part["type"] == "text")
+    elif content is None or isinstance(content, str):
+        text = content or ""
+    else:
         raise BadRequest(
             f"Invalid type for '{where}.content': expected a string or an array, "
             f"but got {kind(content)}."
         )
-    if "reasoning" in message or "reasoning_content" in message:
-        _reasoning(message, traits)
-    return message
+    return Message(
+        role=role,
+        content=text,
+        parts=parts,
+        has_content=content is not None,
+        thinking=_text(item, "reasoning") or _text(item, "reasoning_content"),
+        tool_calls=_tool_calls(where, item.get("tool_calls") or ()),
+        tool_call_id=_text(item, "tool_call_id"),
+        tool_name=_text(item, "name"),
+        extra={k: v for k, v in item.items() if k not in _READ and v is not None},
+    )
 
 
-def _reasoning(message: dict[str, Any], traits: Traits) -> None:
-    """Replay earlier thinking under the one name that the engine reads, or not at all."""
-    values = [message.pop(name, None) for name in ("reasoning", "reasoning_content")]
-    text = next((v for v in values if isinstance(v, str) and v), None)
-    if text is not None and traits.reasoning_field is not None:
-        message[traits.reasoning_field] = text
+def _text(item: Mapping[str, Any], name: str) -> str | None:
+    value = item.get(name)
+    return value if isinstance(value, str) and value else None
 
 
-def _tool_calls(where: str, calls: object) -> list[dict[str, Any]]:
-    if not isinstance(calls, list):
+def _tool_calls(where: str, calls: object) -> tuple[ToolCall, ...]:
+    if not isinstance(calls, list | tuple):
         raise BadRequest(f"Invalid type for '{where}.tool_calls': expected an array.")
     out = []
     for number, call in enumerate(calls):
@@ -108,24 +80,26 @@ def _tool_calls(where: str, calls: object) -> list[dict[str, Any]]:
             raise BadRequest(
                 f"Missing required parameter: '{where}.tool_calls[{number}].function.name'."
             )
-        arguments = function.get("arguments", "")
-        if arguments is None:
-            arguments = ""
-        if not isinstance(arguments, str):
-            arguments = encode_json(arguments).decode()
+        given = function.get("arguments")
+        text = given if isinstance(given, str) else ""
+        if given is not None and not isinstance(given, str):
+            text = encode_json(given).decode()
         out.append(
-            {
-                **{name: v for name, v in call.items() if v is not None},
-                "type": "function",
-                "function": {"name": function["name"], "arguments": arguments or "{}"},
-            }
+            ToolCall(
+                id=_text(call, "id") or "",
+                name=function["name"],
+                arguments=object_of(text) or {},
+                index=number,
+                text=text,
+                extra={k: v for k, v in call.items() if k not in _OF_CALLS and v is not None},
+            )
         )
-    return out
+    return tuple(out)
 
 
-def _parts(where: str, parts: list[object], traits: Traits, model: str) -> object:
-    """Check the parts; only text becomes one string where the engine takes no parts."""
-    out: list[dict[str, object]] = []
+def _parts(where: str, parts: list[object]) -> tuple[dict[str, Any], ...]:
+    """Check the parts and spell them as OpenAI does."""
+    out: list[dict[str, Any]] = []
     for number, part in enumerate(parts):
         here = f"{where}.content[{number}]"
         if isinstance(part, str):
@@ -140,31 +114,26 @@ def _parts(where: str, parts: list[object], traits: Traits, model: str) -> objec
                     raise BadRequest(f"Invalid type for '{here}.text': expected a string.")
                 out.append({"type": "text", "text": text})
             case "image_url":
-                out.append(_image(here, part.get("image_url"), traits, model))
+                out.append(_image(here, part.get("image_url")))
             case "input_audio":
-                out.append(_audio(here, part.get("input_audio"), traits, model))
+                out.append(_audio(here, part.get("input_audio")))
             case other:
                 raise BadRequest(f"Invalid value for '{here}.type': '{str(other)[:80]}'.")
-    if all(part["type"] == "text" for part in out) and (not traits.takes_content_parts or not out):
-        return "\n".join(str(part["text"]) for part in out)
-    return out
+    return tuple(out)
 
 
-def _image(here: str, value: object, traits: Traits, model: str) -> dict[str, object]:
+def _image(here: str, value: object) -> dict[str, Any]:
     url = value.get("url") if isinstance(value, Mapping) else value
     if not isinstance(url, str):
         raise BadRequest(f"Missing required parameter: '{here}.image_url.url'.")
-    if not traits.takes_images:
-        raise CapabilityMissing(f'"{model}" does not support vision')
-    if _DATA_URI.match(url) is None:  # an address would make the engine fetch it, from in here
-        raise BadRequest("invalid image input")
-    image: dict[str, object] = {"url": url}
+    image: dict[str, Any] = {"url": url}
     if isinstance(value, Mapping) and isinstance(value.get("detail"), str):
         image["detail"] = value["detail"]
     return {"type": "image_url", "image_url": image}
 
 
-def _audio(here: str, value: object, traits: Traits, model: str) -> dict[str, object]:
+def _audio(here: str, value: object) -> dict[str, Any]:
     if not isinstance(value, Mapping) or not isinstance(value.get("data"), str):
         raise BadRequest(f"Missing required parameter: '{here}.input_audio.data'.")
-    return make_audio_part(value["data"], str(value.get("format") or "wav"), traits, model)
+    audio = {"data": value["data"], "format": str(value.get("format") or "wav")}
+    return {"type": "input_audio", "input_audio": audio}

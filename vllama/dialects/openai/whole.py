@@ -7,13 +7,13 @@ from typing import Any
 
 import msgspec
 
+from vllama.chat.call_collector import CallCollector
 from vllama.chat.engine.events import Choice, Chunk, Event
 from vllama.chat.event_template import EventTemplate
 from vllama.chat.logprobs import tidy
 from vllama.chat.reply import JSON, ReplyOptions, Tally
 from vllama.dialects.errors import write_openai_error
 from vllama.errors import VllamaError
-from vllama.parsers.tool_calls import CallCollector
 
 FINGERPRINT = "fp_ollama"
 

@@ -1,30 +1,34 @@
 """Anthropic's routes: `POST /v1/messages` and its `count_tokens`.
 
-Keys and versions in the headers are accepted and ignored, as Ollama does. `relay_blocks` serves
-every dialect that becomes a chat request in OpenAI's form.
+Keys and versions in the headers are accepted and ignored, as Ollama does.
 
 See docs/reference/ollama-api.md#messages.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from vllama.chat.request import Fitting, Sampling
-from vllama.dialects.anthropic.read import parse_messages
+from vllama.dialects.anthropic.read import MessagesRequest, parse_messages
 from vllama.dialects.anthropic.write import MessagesWriter, estimate_tokens, make_too_long_error
-from vllama.dialects.openai.values import read_conversation
+from vllama.dialects.openai.read import read_chat
 from vllama.engines.base import Mode
 from vllama.errors import ContextOverflow
 from vllama.http.request import Request
 from vllama.relay.relay import COUNT_HEADER, ESTIMATE
-from vllama.routes.chat_pipeline import prepare_turn
 from vllama.routes.inference import make_need, with_lease
-from vllama.routes.openai.common import complete_chat, find_chat_model, make_seed, relay_blocks
+from vllama.routes.openai.common import (
+    check_blocks,
+    find_v1_model,
+    make_seed,
+    read_truncate,
+    relay_blocks,
+)
+from vllama.routes.prepare import CheckedRequest, prepare
 from vllama.routes.tokenizer import count_conversation
 from vllama.scheduler.instance import Lease
 from vllama.upstream.pool import Upstream
@@ -37,27 +41,17 @@ async def messages(gateway: Gateway, request: Request) -> None:
     """Serve `POST /v1/messages`: continue a conversation."""
     identity = _identify(request)
     asked = parse_messages(await request.body())
-    entry = await find_chat_model(gateway, asked.model)
-    chat = complete_chat(entry, asked.chat, asked.extras)
+    checked = await _check(gateway, request, asked)
     make = partial(
         MessagesWriter,
         seed=make_seed(request),
         request_id=identity,
-        estimate=estimate_tokens(chat),
+        estimate=estimate_tokens(checked.asked),
         stop=asked.stop,
         hide_thinking=asked.hide_thinking,
     )
     try:
-        await relay_blocks(
-            gateway,
-            request,
-            entry,
-            chat,
-            make,
-            extras=asked.extras,
-            truncate=False,
-            ignored=asked.ignored,
-        )
+        await relay_blocks(gateway, request, checked, make, ignored=asked.ignored)
     except ContextOverflow as error:
         raise make_too_long_error(error) from error
 
@@ -70,44 +64,39 @@ async def count_tokens(gateway: Gateway, request: Request) -> None:
     _identify(request)
     data = await request.body()
     asked = parse_messages(data, count_only=True)
-    entry = await find_chat_model(gateway, asked.model)
-    chat = complete_chat(entry, asked.chat, asked.extras)
-    _, load = entry.options(asked.extras.options)
+    checked = await _check(gateway, request, asked)
+    whole = msgspec.structs.replace(checked.asked, truncate=False)
+    uncut = dataclasses.replace(checked, asked=whole)
 
     async def use(lease: Lease, upstream: Upstream) -> None:
-        # also where the engine would count by itself, but only while it answers
-        traits = replace(lease.traits, usage_in_stream=False)
-        sampling = Sampling()
         try:
-            turn = await prepare_turn(
-                entry,
-                chat,
-                gateway.renderer,
-                upstream,
-                traits,
-                defaults=sampling,
-                fitting=Fitting(truncate=False),
-            )
+            # also where the engine would count by itself, but only while it answers
+            turn = await prepare(uncut, lease.traits, gateway.renderer, upstream, counts=True)
             tokens = turn.prompt.tokens
-            if tokens is None and entry.bundle.upstream is not None:
-                given, sent = (msgspec.json.decode(body) for body in (data, turn.call.body))
-                tokens = await count_conversation(upstream, traits, given, sent)
+            if tokens is None and checked.entry.bundle.upstream is not None:
+                given, sent = (msgspec.json.decode(body) for body in (data, turn.make_call().body))
+                tokens = await count_conversation(upstream, lease.traits, given, sent)
             elif tokens is None and not turn.prompt.finished:  # no template: the text is most of it
-                texts = (item.content for item in read_conversation(turn.call.body)[0])
-                await turn.prompt.take("\n".join(texts))
+                await turn.prompt.take("\n".join(item.content for item in turn.chat.messages))
                 tokens = turn.prompt.tokens
         except ContextOverflow as error:
             tokens = error.tokens  # its size is what was asked for
         headers = {COUNT_HEADER: ESTIMATE} if tokens is None else {}
-        count = estimate_tokens(chat) if tokens is None else tokens
+        count = estimate_tokens(whole) if tokens is None else tokens
         body = msgspec.json.encode({"input_tokens": count})
         request.respond(200, body, headers=headers)
 
-    need = make_need(load, Mode.CHAT)
-    await with_lease(gateway, request, entry.bundle, need, asked.extras.keep_alive, use)
+    need = make_need(checked.load, Mode.CHAT)
+    await with_lease(gateway, request, checked.entry.bundle, need, whole.keep_alive, use)
 
 
-# -- for every dialect of this kind -----------------------------------------------------------
+async def _check(gateway: Gateway, request: Request, asked: MessagesRequest) -> CheckedRequest:
+    """Find the model, and complete the request with what it brings."""
+    entry = await find_v1_model(gateway, asked.model)
+    truncate = read_truncate(request, asked.extras, default=False)
+    return check_blocks(
+        entry, read_chat(asked.chat, asked.extras, truncate=truncate, neutral=False)
+    )
 
 
 def _identify(request: Request) -> str:

@@ -1,53 +1,39 @@
-"""`POST /api/chat`.
+"""`POST /api/chat` and `POST /api/generate`.
 
-See docs/reference/ollama-api.md#chat.
+See docs/reference/ollama-api.md#chat, #generate, #raw-context-system-template.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Literal
 
-from msgspec.structs import replace
+import msgspec
 
-from vllama.chat.filters import compose_filters, make_stop_filter
-from vllama.chat.prefill import join_answers
 from vllama.chat.reply import Reply
-from vllama.chat.request import Call, ChatRequest, Message, Sampling
-from vllama.chat.template_style import read_style
-from vllama.chat.tool_history import fit_history
-from vllama.chat.tool_requests import make_toolset
-from vllama.dialects.ollama.read import parse_chat
-from vllama.dialects.ollama.write import ChatWriter
+from vllama.chat.request import ChatRequest
+from vllama.dialects.ollama.objects import write_load
+from vllama.dialects.ollama.read import check_raw, parse_chat, parse_generate
+from vllama.dialects.ollama.write import JSON, ChatWriter, GenerateWriter
 from vllama.engines.base import Mode
-from vllama.errors import BadRequest, CapabilityMissing
+from vllama.errors import BadRequest, ModelNotFound
 from vllama.http.request import Request, now_ns
-from vllama.models.types import Capability
 from vllama.relay.relay import Relay
-from vllama.routes.affinity import hash_messages
-from vllama.routes.catalog import Entry
+from vllama.routes.affinity import Prefix, hash_messages, hash_text
+from vllama.routes.catalog import Entry, find_model
 from vllama.routes.inference import make_need, run_relay, with_lease
-from vllama.routes.ollama.common import (
-    add_system,
-    answer_loaded,
-    answer_nothing,
-    answer_rendered,
-    answer_unloaded,
-    begins_thinking,
-    check,
-    choose_template_think,
-    find_model,
-    make_call,
-    make_fitting,
-    needs_chat_route,
-)
-from vllama.routes.prompt import Prompt, make_dropped_header
-from vllama.routes.prompt_templates import find_template
+from vllama.routes.prepare import CheckedRequest, Turn, check_request, prepare
+from vllama.routes.prompt import make_dropped_header
 from vllama.scheduler.instance import Lease
+from vllama.units import rfc3339_utc
 from vllama.upstream.pool import Upstream
 
 if TYPE_CHECKING:
     from vllama.routes.context import Gateway
+
+# an engine's stream that ends before its first token
+NOTHING = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"length"}]}\n\n'
 
 
 async def chat(gateway: Gateway, request: Request) -> None:
@@ -55,94 +41,114 @@ async def chat(gateway: Gateway, request: Request) -> None:
     asked = parse_chat(await request.body())
     if not asked.model:
         raise BadRequest("model is required")
-    entry = await find_model(gateway, asked.model)
-    if not asked.messages and asked.keep_alive == 0:
-        await answer_unloaded(gateway, request, entry, asked.model, "chat")
-        return
-    shown = check(entry, asked.model, "chat", asked.think)
-    if asked.tools and Capability.TOOLS not in entry.info.capabilities:
-        raise CapabilityMissing(f"{entry.full_name} does not support tools")
-    sampling, load = entry.options(asked.options)
-    need = make_need(load, Mode.CHAT, logprobs=asked.logprobs or asked.top_logprobs > 0)
-    if not asked.messages:
-        await answer_loaded(gateway, request, entry, asked.model, "chat", need, asked.keep_alive)
-        return
-    messages = add_system(asked.messages, entry.bundle.system, entry.bundle.messages)
-    template = find_template(entry)
-    if template is None and entry.info.chat_template:
-        messages = fit_history(messages, read_style(entry.info.chat_template))
-    messages = join_answers(messages)
-
-    async def use(lease: Lease, upstream: Upstream) -> None:
-        own = None if needs_chat_route(asked, lease.traits) else template
-        fitting = make_fitting(asked, sampling)
-        prompt = Prompt(entry.info, gateway.renderer, upstream, lease.traits, own, fitting)
-        await relay_chat(
-            gateway, request, entry, asked, messages, sampling, shown, prompt, upstream
-        )
-
-    prefix = hash_messages(messages)
-    await with_lease(gateway, request, entry.bundle, need, asked.keep_alive, use, prefix)
+    entry = await find_model(gateway.catalog, asked.model)
+    await answer(gateway, request, entry, asked, ChatWriter, hash_messages(asked.messages))
 
 
-async def relay_chat(
+async def generate(gateway: Gateway, request: Request) -> None:
+    """Serve `POST /api/generate`: continue a prompt."""
+    asked = parse_generate(await request.body())
+    if not asked.model:
+        raise ModelNotFound("", message="model '' not found")
+    entry = await find_model(gateway.catalog, asked.model)
+    texts = (message.content for message in asked.messages)
+    make_writer = partial(GenerateWriter, raw=asked.raw)
+    await answer(gateway, request, entry, asked, make_writer, hash_text(asked.prompt, *texts))
+
+
+async def answer(
     gateway: Gateway,
     request: Request,
     entry: Entry,
     asked: ChatRequest,
-    messages: Sequence[Message],
-    sampling: Sampling,
-    shown: bool | None,
-    prompt: Prompt,
+    make_writer: Callable[..., ChatWriter | GenerateWriter],
+    prefix: Prefix,
+) -> None:
+    """Serve a request of either route: load or unload the model, show a prompt, or answer it."""
+    kind: Literal["chat", "generate"] = "chat" if make_writer is ChatWriter else "generate"
+    if asked.is_empty and asked.keep_alive == 0:  # at once, also if it was not loaded
+        gateway.scheduler.unload(entry.bundle)
+        request.respond(200, write_load(asked.model, now_ns(), kind, "unload"))
+        return
+    check_raw(asked)
+    checked = check_request(entry, asked, kind)
+    need = make_need(checked.load, Mode.CHAT, logprobs=asked.logprobs)
+
+    async def use(lease: Lease, upstream: Upstream) -> None:
+        if asked.is_empty:
+            return
+        loaded_ns = now_ns()
+        turn = await prepare(
+            checked,
+            lease.traits,
+            gateway.renderer,
+            upstream,
+            # engines that count by themselves are not asked twice, unless there is no answer
+            counts=asked.debug_render_only or checked.sampling.max_tokens == 0,
+            text_wanted=kind == "generate",  # for `context`
+        )
+        if asked.debug_render_only:
+            answer_rendered(request, asked.model, kind, turn)
+            return
+        writer = make_writer(
+            model=asked.model,
+            stream=asked.stream,
+            started_ns=request.started_ns,
+            loaded_ns=loaded_ns,
+            sent_ns=now_ns(),
+            hide_thinking=checked.is_thinking_shown is False and not asked.is_text,
+            top_logprobs=asked.top_logprobs,
+        )
+        await relay_turn(gateway, request, checked, turn, writer, upstream)
+
+    if asked.is_empty and gateway.scheduler.touch(entry.bundle, need, asked.keep_alive):
+        pass  # one that is loaded is not waited for, whatever it is at
+    else:
+        await with_lease(gateway, request, entry.bundle, need, asked.keep_alive, use, prefix)
+    if asked.is_empty:
+        request.respond(200, write_load(asked.model, now_ns(), kind, "load"))
+
+
+async def relay_turn(
+    gateway: Gateway,
+    request: Request,
+    checked: CheckedRequest,
+    turn: Turn,
+    writer: ChatWriter | GenerateWriter,
     upstream: Upstream,
 ) -> None:
-    """Count, cut, translate and relay one chat."""
-    loaded_ns = now_ns()
-    kept = await prompt.fit(
-        messages,
-        asked.tools,
-        think=choose_template_think(asked, shown, prompt.traits),
-        always=asked.debug_render_only or sampling.max_tokens == 0,
-        chat_only=needs_chat_route(asked, prompt.traits),
-    )
-    if asked.debug_render_only:
-        images = sum(len(message.images) for message in kept)
-        await answer_rendered(request, asked.model, "chat", prompt, images)
+    """Send a prepared request to the engine, and its answer to the client."""
+    reply = turn.make_reply(writer, as_chat=False)
+    headers = make_dropped_header(turn.prompt)
+
+    async def add_context() -> None:
+        if isinstance(writer, GenerateWriter) and not checked.asked.raw:
+            writer.context = await turn.prompt.context(writer.text)
+
+    if turn.sampling.max_tokens == 0:  # some engines read it as "no limit"
+        await add_context()
+        answer_nothing(request, reply, headers)
         return
-    await prompt.shorten()
-    limit = prompt.limit(sampling.max_tokens)
-    if not asked.shift:
-        sampling = replace(sampling, max_tokens=limit)
-    call: Call | None = None
-    if sampling.max_tokens != 0:
-        call = make_call(prompt, kept, asked, sampling, asked.think if shown is not None else None)
-    writer = ChatWriter(
-        model=asked.model,
-        stream=asked.stream,
-        started_ns=request.started_ns,
-        loaded_ns=loaded_ns,
-        sent_ns=now_ns(),
-        hide_thinking=shown is False,
-        top_logprobs=asked.top_logprobs,
+    relay = Relay(request, reply, whole=not checked.asked.stream, headers=headers)
+    call = turn.make_call()
+    finish = add_context if isinstance(writer, GenerateWriter) else None
+    await run_relay(gateway, request, checked.entry.bundle, relay, upstream, call, finish)
+
+
+def answer_nothing(request: Request, reply: Reply, headers: dict[str, str]) -> None:
+    """Answer `num_predict` 0, for which no engine is asked."""
+    reply.feed(NOTHING, now_ns())
+    request.respond(200, reply.finish(now_ns()), reply.content_type.encode(), headers)
+
+
+def answer_rendered(request: Request, model: str, kind: str, turn: Turn) -> None:
+    """Answer `_debug_render_only`: the prompt as the engine would see it, nothing generated."""
+    empty: dict[str, object] = (
+        {"message": {"role": "", "content": ""}} if kind == "chat" else {"response": ""}
     )
-    filters = compose_filters(
-        prompt.traits,
-        tools=make_toolset(asked.tools, read_style(entry.info.chat_template))
-        if asked.tools
-        else False,
-        thinks=shown is not None,
-        think_opened=begins_thinking(prompt, asked),
-    )
-    reply = Reply(
-        writer,
-        filters,
-        stops=make_stop_filter(sampling.stop, prompt.traits),
-        prompt_tokens=prompt.tokens,
-        max_tokens=limit,
-    )
-    headers = make_dropped_header(prompt)
-    if call is None:
-        await answer_nothing(request, reply, headers)
-        return
-    relay = Relay(request, reply, whole=not asked.stream, headers=headers)
-    await run_relay(gateway, request, entry.bundle, relay, upstream, call)
+    info: dict[str, object] = {"rendered_template": turn.prompt.text or ""}
+    if images := sum(message.media_count for message in turn.chat.messages):
+        info["image_count"] = images
+    made = rfc3339_utc(now_ns())
+    value = {"model": model, "created_at": made, **empty, "done": False, "_debug_info": info}
+    request.respond(200, msgspec.json.encode(value), JSON.encode())

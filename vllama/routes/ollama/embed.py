@@ -29,15 +29,17 @@ from vllama.engines.base import Mode
 from vllama.errors import BadRequest, ContextOverflow, ModelNotFound
 from vllama.http.request import Request, now_ns
 from vllama.models.ref import ModelRef
-from vllama.routes.catalog import Entry
+from vllama.routes.catalog import Entry, find_model
 from vllama.routes.embedding import embed_all
 from vllama.routes.inference import make_need, unless_gone, with_lease
-from vllama.routes.ollama.common import find_model
 from vllama.scheduler.instance import Lease
 from vllama.upstream.pool import Upstream
 
 if TYPE_CHECKING:
     from vllama.routes.context import Gateway
+
+
+NOT_FOUND = 'model "{}" not found, try pulling it first'
 
 
 async def embed(gateway: Gateway, request: Request) -> None:
@@ -48,7 +50,7 @@ async def embed(gateway: Gateway, request: Request) -> None:
         raise ModelNotFound("", message="model '' not found")
     ModelRef.parse(name)  # what is wrong with it is said before what is wrong with the input
     asked = read_embed(fields)
-    entry = await find_model(gateway, asked.model, 'model "{}" not found, try pulling it first')
+    entry = await find_model(gateway.catalog, asked.model, NOT_FOUND)
     await answer_embed(gateway, request, entry, asked)
 
 
@@ -57,7 +59,7 @@ async def legacy_embed(gateway: Gateway, request: Request) -> None:
     asked = read_legacy_embed(decode_request(await request.body(), LEGACY_EMBED))
     if not asked.model:
         raise BadRequest("model is required")
-    entry = await find_model(gateway, asked.model, 'model "{}" not found, try pulling it first')
+    entry = await find_model(gateway.catalog, asked.model, NOT_FOUND)
     await answer_embed(gateway, request, entry, asked)
 
 

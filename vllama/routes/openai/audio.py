@@ -16,17 +16,18 @@ import msgspec
 
 from vllama.chat.engine.traits import Traits
 from vllama.chat.reply import EVENT_STREAM
-from vllama.chat.request import Call, Fitting, Sampling
+from vllama.chat.request import Call
 from vllama.dialects.openai.multipart import FormReader, Part, build_form
+from vllama.dialects.openai.read import read_chat
 from vllama.dialects.openai.whole import WholeWriter
 from vllama.errors import BadRequest
 from vllama.http.request import JSON, Request
 from vllama.relay.relay import Relay
 from vllama.routes.catalog import Entry
-from vllama.routes.chat_pipeline import prepare_turn
 from vllama.routes.engine_routes import fetch_or_refuse, list_traits, make_need_of_entry
 from vllama.routes.inference import NotSupported, run_relay, unless_gone, with_lease
-from vllama.routes.openai.common import find_v1_model
+from vllama.routes.openai.common import find_v1_model, make_options
+from vllama.routes.prepare import check_request, prepare
 from vllama.scheduler.instance import Lease
 from vllama.upstream.pool import Upstream
 
@@ -140,14 +141,14 @@ async def transcribe_by_chat(
             {"role": "user", "content": [{"type": "input_audio", "input_audio": sound}]},
         ],
     }
-    whole = Fitting(truncate=False)
-    turn = await prepare_turn(
-        entry, body, gateway.renderer, upstream, lease.traits, defaults=Sampling(), fitting=whole
+    asked = read_chat(body, truncate=False)
+    turn = await prepare(
+        check_request(entry, asked, "chat"), lease.traits, gateway.renderer, upstream
     )
     kept: list[bytes] = []
-    reply = turn.reply(WholeWriter(turn.options))
+    reply = turn.make_reply(WholeWriter(make_options(asked)))
     relay = Relay(request, reply, whole=True, headers={}, deliver=kept.append)
-    await run_relay(gateway, request, entry.bundle, relay, upstream, turn.call)
+    await run_relay(gateway, request, entry.bundle, relay, upstream, turn.make_call())
     answer = msgspec.json.decode(kept[0])
     text: str = answer["choices"][0]["message"]["content"]
     return text.strip()

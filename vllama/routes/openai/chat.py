@@ -12,7 +12,6 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING
 
-from vllama.chat.engine.fields import parse_effort, read_effort
 from vllama.dialects.ollama.embeddings import (
     finish_vector,
     parse_embeddings,
@@ -20,21 +19,19 @@ from vllama.dialects.ollama.embeddings import (
     write_embeddings,
     write_float32s,
 )
-from vllama.dialects.openai.choices import Part, parse_n, reseed
-from vllama.dialects.openai.extras import add_effort, take_extras
-from vllama.dialects.openai.read import parse_openai
+from vllama.dialects.openai.choices import Part, reseed
+from vllama.dialects.openai.extras import take_extras
+from vllama.dialects.openai.read import parse_openai, read_chat
 from vllama.dialects.openai.whole import WholeWriter
 from vllama.dialects.openai.write import StreamWriter
 from vllama.engines.base import Mode
-from vllama.errors import CapabilityMissing
 from vllama.http.request import Request
-from vllama.models.types import Capability
 from vllama.routes.affinity import hash_messages
-from vllama.routes.chat_pipeline import add_own_messages, prepare_turn
 from vllama.routes.embedding import check_inputs, embed_all
 from vllama.routes.inference import make_need, unless_gone, with_lease
-from vllama.routes.openai.common import find_v1_model, make_fitting, read_truncate
+from vllama.routes.openai.common import find_v1_model, make_options, read_truncate
 from vllama.routes.openai.multi_choice import Choice, relay_choices
+from vllama.routes.prepare import check_request, prepare
 from vllama.routes.prompt import make_dropped_header
 from vllama.scheduler.instance import Lease
 from vllama.upstream.pool import Upstream
@@ -47,50 +44,37 @@ async def chat(gateway: Gateway, request: Request) -> None:
     """Serve `POST /v1/chat/completions`: continue a conversation."""
     body, extras = take_extras(parse_openai(await request.body()))
     entry = await find_v1_model(gateway, body.get("model"))
-    model = str(body["model"])
-    if Capability.COMPLETION not in entry.info.capabilities:
-        raise CapabilityMissing(f'"{model}" does not support chat')
-    thinks = Capability.THINKING in entry.info.capabilities
-    if not thinks and (extras.think or parse_effort(read_effort(body))):
-        raise CapabilityMissing(f'"{model}" does not support thinking')
-    n = parse_n(body.get("n"))
-    body = add_own_messages(add_effort(body, extras.think), entry.bundle)
-    defaults, load = entry.options(extras.options)
-    need = make_need(load, Mode.CHAT, logprobs=bool(body.get("logprobs")))
-    fitting = make_fitting(request, extras, defaults)
+    asked = read_chat(body, extras, truncate=read_truncate(request, extras, default=True))
+    checked = check_request(entry, asked, "chat")
+    options = make_options(asked)
+    need = make_need(checked.load, Mode.CHAT, logprobs=asked.logprobs)
 
     async def use(lease: Lease, upstream: Upstream) -> None:
         traits = lease.traits
         # without sampling they are alike, and engines refuse to make several of them
-        together = traits.takes_n and body.get("temperature") != 0
-        given = body | {"n": n if together and n > 1 else None}
-        turn = await prepare_turn(
-            entry, given, gateway.renderer, upstream, traits, defaults=defaults, fitting=fitting
+        together = traits.takes_n and checked.sampling.temperature != 0
+        turn = await prepare(
+            checked, traits, gateway.renderer, upstream, n=asked.n if together else 1
         )
-        options = turn.options
+        call = turn.make_call()
         choices = [
             Choice(
-                call=reseed(turn.call, traits, number),
-                reply=turn.reply(
-                    StreamWriter(options, part) if options.stream else WholeWriter(options)
+                call=reseed(call, traits, number),
+                reply=turn.make_reply(
+                    StreamWriter(options, part) if asked.stream else WholeWriter(options)
                 ),
                 new_prompt=number == 0,
             )
-            for number, part in enumerate(Part.several([1 if together else n]))
+            for number, part in enumerate(Part.several([1 if together else asked.n]))
         ]
         headers = make_dropped_header(turn.prompt)
+        whole = not asked.stream
         await relay_choices(
-            gateway,
-            request,
-            entry.bundle,
-            upstream,
-            choices,
-            whole=not options.stream,
-            headers=headers,
+            gateway, request, entry.bundle, upstream, choices, whole=whole, headers=headers
         )
 
-    prefix = hash_messages(body.get("messages"))
-    await with_lease(gateway, request, entry.bundle, need, extras.keep_alive, use, prefix)
+    prefix = hash_messages(asked.messages)
+    await with_lease(gateway, request, entry.bundle, need, asked.keep_alive, use, prefix)
 
 
 async def embeddings(gateway: Gateway, request: Request) -> None:

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
-import msgspec
+from msgspec.structs import replace
 
 from vllama.chat.filters import StopFilter
 from vllama.chat.reply import ReplyOptions
-from vllama.chat.request import Fitting, Sampling
+from vllama.chat.request import ChatRequest
 from vllama.dialects.blocks import BlockWriter
 from vllama.dialects.openai.extras import Extras
 from vllama.engines.base import Mode
-from vllama.errors import BadRequest, CapabilityMissing, ModelNotFound
+from vllama.errors import BadRequest
 from vllama.http.request import Request
 from vllama.models.types import Capability
 from vllama.relay.relay import Relay
 from vllama.routes.affinity import hash_messages
-from vllama.routes.catalog import Entry
-from vllama.routes.chat_pipeline import add_own_messages, prepare_turn
+from vllama.routes.catalog import Entry, find_model
 from vllama.routes.inference import make_need, run_relay, with_lease
+from vllama.routes.prepare import CheckedRequest, check_request, prepare
 from vllama.routes.prompt import make_dropped_header
 from vllama.scheduler.instance import Lease
 from vllama.upstream.pool import Upstream
@@ -37,62 +38,52 @@ MAX_NAMED = 10
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.\[\]-]")
 
 
-async def find_chat_model(gateway: Gateway, name: str) -> Entry:
-    """Return the model, which must be one that chats. Raises ModelNotFound, CapabilityMissing."""
-    entry = await find_v1_model(gateway, name)
-    if Capability.COMPLETION not in entry.info.capabilities:
-        raise CapabilityMissing(f'"{name}" does not support chat')
-    return entry
+def make_options(asked: ChatRequest, kind: Literal["chat", "completion"] = "chat") -> ReplyOptions:
+    """Return what the writer of an answer must know of its request."""
+    return ReplyOptions(
+        kind=kind,
+        stream=asked.stream,
+        include_usage=asked.include_usage,
+        model=asked.model,
+        top_logprobs=asked.top_logprobs,
+    )
 
 
-def complete_chat(entry: Entry, chat: dict[str, Any], extras: Extras) -> dict[str, Any]:
-    """Complete a chat request with what belongs to the model: its own turns, its sampling.
+def check_blocks(entry: Entry, asked: ChatRequest) -> CheckedRequest:
+    """Complete a request of a dialect whose answers are blocks.
 
-    What the model cannot do about thinking is left out in silence.
+    Thinking that the model cannot do is left out in silence: such clients always ask for it.
     """
-    defaults, _ = entry.options(extras.options)
-    out = {"temperature": defaults.temperature, "top_p": defaults.top_p, **chat}
-    out = add_own_messages(out, entry.bundle)
     if Capability.THINKING not in entry.info.capabilities:
-        out.pop("reasoning_effort", None)
-    return out
+        asked = replace(asked, think=None)
+    return check_request(entry, asked, "chat")
 
 
 async def relay_blocks(
     gateway: Gateway,
     request: Request,
-    entry: Entry,
-    chat: dict[str, Any],
-    make: Callable[[ReplyOptions], BlockWriter],
+    checked: CheckedRequest,
+    make_writer: Callable[[ReplyOptions], BlockWriter],
     *,
-    extras: Extras,
-    truncate: bool = False,
     ignored: Sequence[str] = (),
 ) -> None:
-    """Serve a chat request in OpenAI's form with the writer that `make` builds.
-
-    `truncate`: what is too long may be cut, unless the request says otherwise.
-    """
-    defaults, load = entry.options(extras.options)
-    fitting = make_fitting(request, extras, defaults, truncate=truncate)
+    """Serve a request with the writer that `make_writer` builds."""
+    entry, asked = checked.entry, checked.asked
 
     async def use(lease: Lease, upstream: Upstream) -> None:
-        traits = lease.traits
-        body, sampling, stops = chat, defaults, None
-        if (stop := chat.get("stop")) and not traits.names_stop:  # it must be known which it was
-            body = {name: value for name, value in chat.items() if name != "stop"}
-            sampling = msgspec.structs.replace(defaults, stop=())
+        traits, sent, stops = lease.traits, checked, None
+        if (stop := asked.parameters.get("stop")) and not traits.names_stop:
+            # it must be known which it was
+            sent = dataclasses.replace(checked, sampling=replace(checked.sampling, stop=()))
             stops = StopFilter(stop, cuts=True)
-        turn = await prepare_turn(
-            entry, body, gateway.renderer, upstream, traits, defaults=sampling, fitting=fitting
-        )
+        turn = await prepare(sent, traits, gateway.renderer, upstream)
         headers = make_ignored_header(ignored) | make_dropped_header(turn.prompt)
-        reply = turn.reply(make(turn.options), stops=stops)
-        relay = Relay(request, reply, whole=not turn.options.stream, headers=headers)
-        await run_relay(gateway, request, entry.bundle, relay, upstream, turn.call)
+        reply = turn.make_reply(make_writer(make_options(asked)), stops=stops)
+        relay = Relay(request, reply, whole=not asked.stream, headers=headers)
+        await run_relay(gateway, request, entry.bundle, relay, upstream, turn.make_call())
 
-    need, prefix = make_need(load, Mode.CHAT), hash_messages(chat.get("messages"))
-    await with_lease(gateway, request, entry.bundle, need, extras.keep_alive, use, prefix)
+    need, prefix = make_need(checked.load, Mode.CHAT), hash_messages(asked.messages)
+    await with_lease(gateway, request, entry.bundle, need, asked.keep_alive, use, prefix)
 
 
 def make_seed(request: Request) -> str:
@@ -104,21 +95,7 @@ async def find_v1_model(gateway: Gateway, name: object) -> Entry:
     """Return the model that a body names. Raises BadRequest, ModelNotFound."""
     if not isinstance(name, str) or not name:
         raise BadRequest("you must provide a model parameter")
-    try:
-        return await gateway.catalog.find(name)
-    except ModelNotFound as error:
-        raise ModelNotFound(name, message=f"model '{name}' not found") from error
-
-
-def make_fitting(
-    request: Request, extras: Extras, sampling: Sampling, *, truncate: bool = True
-) -> Fitting:
-    """Return what may be done so that a request fits its context; `truncate` is the default."""
-    return Fitting(
-        truncate=read_truncate(request, extras, default=truncate),
-        shift=extras.shift,
-        num_keep=sampling.num_keep,
-    )
+    return await find_model(gateway.catalog, name)
 
 
 def read_truncate(request: Request, extras: Extras, *, default: bool) -> bool:

@@ -15,12 +15,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from vllama.chat.go_json import encode_json
+from vllama.dialects.openai.read import read_chat
 from vllama.dialects.responses.read import continue_from, parse_responses
 from vllama.dialects.responses.stored import list_items, make_input_items
 from vllama.dialects.responses.write import ResponsesWriter
 from vllama.errors import BadRequest
 from vllama.http.request import MAX_BODY_BYTES, BodyTooLarge, Request
-from vllama.routes.openai.common import complete_chat, find_chat_model, relay_blocks
+from vllama.routes.openai.common import check_blocks, find_v1_model, read_truncate, relay_blocks
 from vllama.routes.response_store import Record, ResponseNotFound
 
 if TYPE_CHECKING:
@@ -57,8 +58,9 @@ async def responses(gateway: Gateway, request: Request) -> None:
         )
         store.keep(record, after=earlier)
 
-    entry = await find_chat_model(gateway, asked.model)
-    chat = complete_chat(entry, asked.chat, asked.extras)
+    entry = await find_v1_model(gateway, asked.model)
+    truncate = read_truncate(request, asked.extras, default=asked.truncate)
+    chat = read_chat(asked.chat, asked.extras, truncate=truncate, neutral=False)
     make = partial(
         ResponsesWriter,
         seed=seed,
@@ -67,16 +69,8 @@ async def responses(gateway: Gateway, request: Request) -> None:
         names=asked.names,
         keep=None if asked.store is False else keep,
     )
-    await relay_blocks(
-        gateway,
-        request,
-        entry,
-        chat,
-        make,
-        extras=asked.extras,
-        truncate=asked.truncate,
-        ignored=asked.ignored,
-    )
+    checked = check_blocks(entry, chat)
+    await relay_blocks(gateway, request, checked, make, ignored=asked.ignored)
     if asked.store:
         await store.save(f"resp_{seed}", owner)
 

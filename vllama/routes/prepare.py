@@ -1,0 +1,250 @@
+"""A request on its way to an engine: checked, completed, rendered, counted, cut.
+
+The only place that knows the model, its template, its context and the engine's limits together. All
+dialects pass through it: `check_request` before an engine is asked for, `prepare` with the engine's
+lease. A prompt that `Prompt` finishes itself, with a Modelfile's Go template or because the engine
+would render it wrongly, is sent as a completion instead of a chat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from vllama.chat.engine.request import make_chat_call, make_completion_call
+from vllama.chat.engine.traits import Traits
+from vllama.chat.filters import StopFilter, compose_filters, make_stop_filter
+from vllama.chat.go_template_prompt import GoTemplate
+from vllama.chat.prepare import prepare_chat
+from vllama.chat.reply import Reply, Writer
+from vllama.chat.request import (
+    Call,
+    ChatRequest,
+    Fitting,
+    LoadOptions,
+    Message,
+    PreparedChat,
+    Sampling,
+    Think,
+)
+from vllama.chat.template_style import Style, read_style
+from vllama.chat.tool_requests import leaves_choice
+from vllama.errors import BadRequest, CapabilityMissing
+from vllama.models.types import Bundle, Capability, Format
+from vllama.rendering.renderer import Renderer
+from vllama.routes.catalog import Entry
+from vllama.routes.prompt import Prompt, strip_bos
+from vllama.routes.prompt_templates import find_template, render_insertion
+from vllama.routes.tokenizer import decode_tokens
+from vllama.upstream.pool import Upstream
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedRequest:
+    """A request that its model can answer, completed with what the model brings.
+
+    `template` is the Go template in force, None if there is none.
+    """
+
+    entry: Entry
+    asked: ChatRequest
+    sampling: Sampling
+    load: LoadOptions
+    template: GoTemplate | None
+
+    @property
+    def thinks(self) -> bool:
+        """Whether the model can think."""
+        return Capability.THINKING in self.entry.info.capabilities
+
+    @property
+    def is_thinking_shown(self) -> bool | None:
+        """Whether thinking belongs into the answer; None: the model has none."""
+        return self.asked.think is not False if self.thinks else None
+
+
+def check_request(entry: Entry, asked: ChatRequest, what: str) -> CheckedRequest:
+    """Complete a request with the model's own messages and options.
+
+    `what` names the route in an error. Raises CapabilityMissing for what the model cannot do, and
+    BadRequest for options and templates that cannot be read.
+    """
+    capabilities = entry.info.capabilities
+    template = None if asked.raw else find_template(entry, asked.template)
+    inserts = Capability.INSERT in capabilities or (template and template.takes_suffix)
+    if asked.suffix and not inserts:
+        raise CapabilityMissing(f"{entry.full_name} does not support insert")
+    if asked.think and Capability.THINKING not in capabilities:
+        raise CapabilityMissing(f'"{asked.model}" does not support thinking')
+    if Capability.COMPLETION not in capabilities:
+        raise CapabilityMissing(f'"{asked.model}" does not support {what}')
+    # what must be called can be had of any model, by a schema
+    if leaves_choice(asked) and Capability.TOOLS not in capabilities:
+        raise CapabilityMissing(f"{entry.full_name} does not support tools")
+    sampling, load = entry.options(asked.options)
+    if asked.parameters:
+        sampling = replace(sampling, **asked.parameters)
+    if asked.messages and not asked.is_text:
+        asked = replace(asked, messages=add_own_messages(asked, entry.bundle))
+    return CheckedRequest(entry=entry, asked=asked, sampling=sampling, load=load, template=template)
+
+
+def add_own_messages(asked: ChatRequest, bundle: Bundle) -> tuple[Message, ...]:
+    """Put what the model brings before the conversation: its SYSTEM, then its MESSAGEs.
+
+    The system prompt is left out if the conversation itself begins with one, and the messages if it
+    goes on from the tokens of an earlier answer, which has them.
+    """
+    own = () if asked.context else bundle.messages
+    messages = (*map(make_own_message, own), *asked.messages)
+    if not bundle.system or asked.messages[0].role in ("system", "developer"):
+        return messages
+    return (Message(role="system", content=bundle.system), *messages)
+
+
+def make_own_message(item: Mapping[str, object]) -> Message:
+    """Return a message that a model brings."""
+    images = item.get("images")
+    return Message(
+        role=str(item.get("role", "user")),
+        content=str(item.get("content", "")),
+        images=tuple(map(str, images)) if isinstance(images, list) else (),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """A prepared request: what is sent to the engine, and what to expect of its answer.
+
+    `limit` bounds the tokens of the answer, None: the end of the engine's context does. `is_text`:
+    the answer goes on a text, so that nothing in it is thinking.
+    """
+
+    chat: PreparedChat
+    sampling: Sampling
+    prompt: Prompt
+    limit: int | None
+    thinks: bool
+    is_text: bool
+
+    def make_call(self) -> Call:
+        """Return the request to the engine. Raises BadRequest, CapabilityMissing."""
+        prompt, chat, traits = self.prompt, self.chat, self.prompt.traits
+        if not (prompt.finished or self.is_text):
+            return make_chat_call(chat, self.sampling, traits)
+        if chat.response_format is not None and not traits.formats_completions:
+            raise BadRequest(
+                "cannot use 'format' with a finished prompt (raw, suffix, context or a template of "
+                "the request): this engine keeps to a format in chats only",
+                hint="leave one of them out",
+            )
+        return make_completion_call(chat, prompt.sent, self.sampling, traits)
+
+    def make_reply(
+        self, writer: Writer, *, stops: StopFilter | None = None, as_chat: bool = True
+    ) -> Reply:
+        """Return the reply that `writer` writes; `stops` instead of those that were asked for.
+
+        `as_chat`: the writer wants the chunks of a chat, also where a completion is sent.
+        """
+        prompt, traits = self.prompt, self.prompt.traits
+        filters = compose_filters(
+            traits,
+            tools=self.chat.toolset or False,
+            thinks=self.thinks and not self.is_text,
+            think_opened=prompt.opens_thinking and not self.chat.constrained,
+            from_completion=as_chat and prompt.finished and not self.is_text,
+        )
+        return Reply(
+            writer,
+            filters,
+            stops=stops or make_stop_filter(self.sampling.stop, traits),
+            prompt_tokens=prompt.tokens,
+            max_tokens=self.limit,
+        )
+
+
+async def prepare(
+    checked: CheckedRequest,
+    traits: Traits,
+    renderer: Renderer,
+    upstream: Upstream,
+    *,
+    n: int = 1,
+    counts: bool = False,
+    text_wanted: bool = False,
+) -> Turn:
+    """Make a request fit for the engine of `traits`.
+
+    `n`: how many choices the engine is asked for. `counts`: the prompt is rendered and counted even
+    if the engine does so; `text_wanted`: its text is needed. Raises BadRequest, ContextOverflow,
+    CapabilityMissing.
+    """
+    entry, asked, sampling = checked.entry, checked.asked, checked.sampling
+    chat = prepare_chat(asked, traits, find_style(entry, checked.template), n=n)
+    # with some engines only their own chat route holds an answer to a format
+    chat_only = chat.response_format is not None and not traits.formats_completions
+    # a template that was asked for is not given up for a format in silence
+    template = checked.template if asked.template or not chat_only else None
+    fitting = Fitting(truncate=asked.truncate, shift=asked.shift, num_keep=sampling.num_keep)
+    prompt = Prompt(entry.info, renderer, upstream, traits, template, fitting)
+    think: Think = None
+    if checked.thinks:
+        think = True if chat.think is None else chat.think
+    if asked.is_text:
+        text = asked.prompt
+        if not asked.raw:
+            text = render_insertion(
+                entry, text, asked.suffix, template=checked.template, think=think
+            )
+        await prompt.take(text)
+    elif asked.context:
+        check_tokens(asked.context, entry.info.vocab_size)
+        before = await decode_tokens(entry.info, upstream, traits, asked.context)
+        await prompt.fit(chat.messages, (), think=think, always=True)
+        text = before + (prompt.text or asked.messages[-1].content)
+        await prompt.take(strip_bos(text, entry.info))
+    else:
+        kept = await prompt.fit(
+            chat.messages,
+            chat.tools,
+            think=think,
+            always=counts,
+            # a completion's log probabilities say less; but only one continues an answer
+            chat_only=(chat_only and not asked.template) or (chat.logprobs and not chat.continues),
+            text_wanted=text_wanted,
+        )
+        chat = replace(chat, messages=kept)
+    limit = None
+    if not asked.debug_render_only:
+        await prompt.shorten()
+        limit = prompt.limit(sampling.max_tokens)
+        if not asked.shift:
+            sampling = replace(sampling, max_tokens=limit)
+    return Turn(
+        chat=chat,
+        sampling=sampling,
+        prompt=prompt,
+        limit=limit,
+        thinks=checked.thinks,
+        is_text=asked.is_text or bool(asked.context),
+    )
+
+
+def find_style(entry: Entry, template: GoTemplate | None) -> Style | None:
+    """Return what the template in force tells, None if another server keeps it to itself."""
+    source = entry.info.chat_template
+    if template is not None:
+        form = read_style(source).form
+        return Style(takes_tools=template.takes_tools, form=form, keeps_history=True)
+    if entry.bundle.format is Format.REMOTE and not source:
+        return None
+    return read_style(source)
+
+
+def check_tokens(tokens: Sequence[int], vocab_size: int | None) -> None:
+    """Refuse tokens that the model does not have: an engine might die of them."""
+    if any(token < 0 or (vocab_size is not None and token >= vocab_size) for token in tokens):
+        raise BadRequest("cannot use 'context': it holds tokens of another model")
