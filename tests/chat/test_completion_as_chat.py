@@ -41,7 +41,7 @@ def test_only_the_first_delta_names_the_role(together):
     assert [one["choices"][0]["delta"] for one in told] == [
         {"role": "assistant", "content": "One"},
         {"content": " two"},
-        {"content": ""},
+        {},
     ]
     assert {one["object"] for one in told} == {"chat.completion.chunk"}
     assert {one["id"] for one in told} == {"chatcmpl-7"}

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from vllama.chat.request import ChatRequest, Message
 from vllama.dialects.ollama.read import (
+    check_format,
     check_raw,
     parse_chat,
     parse_generate,
@@ -144,7 +145,7 @@ CHAT_ERRORS = [
     ),
     (
         {"messages": ["x"]},
-        "json: cannot unmarshal string into Go struct field ChatRequest.messages of type api.Message",
+        "json: cannot unmarshal string into Go struct field ChatRequest.messages of type api.Alias",
     ),
     (
         {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
@@ -152,8 +153,7 @@ CHAT_ERRORS = [
     ),
     (
         {"messages": [{"tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}]},
-        "json: cannot unmarshal string into Go struct field ChatRequest.messages.tool_calls.function.arguments"
-        " of type api.ToolCallFunctionArguments",
+        "Value looks like object, but can't find closing '}' symbol",
     ),
     ({"stream": "yes"}, "json: cannot unmarshal string into Go struct field ChatRequest.stream of type bool"),
     (
@@ -165,15 +165,13 @@ CHAT_ERRORS = [
     ({"tools": ["f"]}, "json: cannot unmarshal string into Go struct field ChatRequest.tools of type api.Tool"),
     ({"think": "yes"}, 'invalid think value: "yes" (must be "high", "medium", "low", "max", true, or false)'),
     ({"think": 1}, 'think must be a boolean or string ("high", "medium", "low", "max", true, or false)'),
-    ({"format": "xml"}, 'invalid format: "xml"; expected "json" or a valid JSON Schema object'),
-    ({"format": 3}, 'invalid format: number; expected "json" or a valid JSON Schema object'),
     ({"keep_alive": "300"}, 'time: missing unit in duration "300"'),
     ({"keep_alive": ""}, 'time: invalid duration ""'),
     ({"keep_alive": True}, "Unsupported type: 'bool'"),
     ({"top_logprobs": 21}, "top_logprobs must be between 0 and 20"),
     ({"top_logprobs": -1}, "top_logprobs must be between 0 and 20"),
     ({"messages": [{"images": ["data:image/png;base64,AAAA"]}]}, "illegal base64 data at input byte 4"),
-    ({"messages": [{"images": ["AAA"]}]}, "illegal base64 data at input byte 3"),
+    ({"messages": [{"images": ["AAA"]}]}, "illegal base64 data at input byte 0"),
     ({"messages": [{"images": ["AA=A"]}]}, "illegal base64 data at input byte 4"),
 ]  # fmt: skip
 
@@ -386,3 +384,17 @@ def test_the_usual_body_says_what_it_says_at_length(value, more) -> None:
         at_length = parsed(body)
     quickly = parsed(body)
     assert quickly == at_length and repr(quickly) == repr(at_length)
+
+
+@pytest.mark.parametrize(
+    ("given_", "shown"), [("xml", r'"\"xml\""'), (3, '"3"'), ([], '"[]"'), (True, '"true"')]
+)
+def test_an_unknown_format_is_refused_where_it_is_used(given_: object, shown: str) -> None:
+    messages = [{"role": "user", "content": "x"}]
+    asked = parse_chat(body(model="m", messages=messages, format=given_))
+    with pytest.raises(BadRequest) as caught:
+        check_format(asked)
+    said = f'invalid format: {shown}; expected "json" or a valid JSON Schema object'
+    assert caught.value.message == said
+    loads = parse_chat(body(model="m", format=given_))
+    assert check_format(loads).response_format is None

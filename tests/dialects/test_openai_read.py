@@ -148,8 +148,10 @@ def test_the_models_own_parameters_fill_in() -> None:
             {"role": "user", "content": "a\nb"},
         ),
         ({"role": "user", "content": []}, {"role": "user", "content": ""}),
-        ({"role": "assistant", "content": None}, {"role": "assistant", "content": ""}),
-        ({"role": "assistant"}, {"role": "assistant", "content": ""}),
+        (
+            {"role": "assistant", "content": None, "reasoning": "r"},
+            {"role": "assistant", "content": ""},
+        ),
         ({"role": "developer", "content": "d"}, {"role": "system", "content": "d"}),
         ({"role": "USER", "content": "d", "name": None}, {"role": "user", "content": "d"}),
         ({"role": "assistant", "content": "d", "tool_calls": []}, {"role": "assistant", "content": "d"}),
@@ -201,14 +203,14 @@ def test_messages_of_an_engine_that_takes_more() -> None:
         ({"messages": None}, "[] is too short - 'messages'"),
         ({"messages": "x"}, "Invalid type for 'messages': expected an array, got string."),
         ({"messages": ["x"]}, "Invalid type for 'messages[0]': expected an object, got string."),
-        ({"messages": [{"content": "x"}]}, "Missing required parameter: 'messages[0].role'."),
+        ({"messages": [{"content": "x"}]}, "a message has no role: use system, user, assistant or tool"),
         (
             {"messages": [{"role": "user", "content": 5}]},
-            "Invalid type for 'messages[0].content': expected a string or an array, but got number.",
+            "invalid message content type: float64",
         ),
         (
             {"messages": [{"role": "user", "content": [{"type": "video"}]}]},
-            "Invalid value for 'messages[0].content[0].type': 'video'.",
+            "invalid message format",
         ),
         (
             {"temperature": "hot"},
@@ -220,10 +222,6 @@ def test_messages_of_an_engine_that_takes_more() -> None:
             "Invalid type for 'max_tokens': expected an integer, but got number instead.",
         ),
         ({"seed": "x"}, "Invalid type for 'seed': expected an integer, but got string instead."),
-        (
-            {"stop": [1]},
-            "Invalid type for 'stop': expected a string or an array of strings, but got array instead.",
-        ),
         ({"stream": "yes"}, "Invalid type for 'stream': expected a boolean, but got string instead."),
         (
             {"tools": [1]},
@@ -231,12 +229,8 @@ def test_messages_of_an_engine_that_takes_more() -> None:
         ),
         ({"grammar": "root ::= ("}, "Unrecognized request argument supplied: grammar"),
         (
-            {"response_format": {"type": "xml"}},
-            "Invalid value: 'xml'. Supported values are: 'json_object', 'json_schema', and 'text'.",
-        ),
-        (
             {"reasoning_effort": "huge"},
-            "invalid reasoning value: 'huge' (must be \"high\", \"medium\", \"low\", \"max\", or \"none\")",
+            "invalid reasoning value: \"huge\" (must be \"minimal\", \"low\", \"medium\", \"high\", \"xhigh\", \"ultra\", \"max\", or \"none\")",
         ),
     ],
 )  # fmt: skip

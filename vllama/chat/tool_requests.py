@@ -148,7 +148,7 @@ def _checked(number: int, tool: Mapping[str, Any]) -> dict[str, Any]:
     """Return a tool with all that templates read of it. Raises BadRequest."""
     function = tool.get("function")
     name = function.get("name") if isinstance(function, Mapping) else None
-    if not isinstance(function, Mapping) or not isinstance(name, str) or not name:
+    if not isinstance(function, Mapping) or not isinstance(name, str):
         raise BadRequest(f"Missing required parameter: 'tools[{number}].function.name'.")
     parameters = function.get("parameters")
     if not isinstance(parameters, Mapping):

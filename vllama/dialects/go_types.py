@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
-from vllama.chat.go_json import decode_json, encode_json, kind
+from vllama.chat.go_json import check_messages, decode_json, encode_json, kind
 from vllama.errors import BadRequest
 
 _NOT_BASE64 = re.compile(r"[^A-Za-z0-9+/=\r\n]")
@@ -119,11 +119,21 @@ def decode_request(
 
     Raises BadRequest: `empty` for a body without any value, otherwise Go's text.
     """
+    return struct.fold(decode_body(body, struct, empty=empty))
+
+
+def decode_body(
+    body: bytes, struct: Struct, *, empty: str = "missing request body"
+) -> dict[str, object]:
+    """Decode a body with all its fields as they are; those of `struct` have the right types.
+
+    Raises BadRequest as `decode_request` does.
+    """
     value = decode_json(body, empty=empty)
     error = find_error(value, struct)
     if error is not None:
         raise BadRequest(str(error))
-    return struct.fold(value) if isinstance(value, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def find_error(value: object, go_type: GoType) -> GoError | None:
@@ -225,6 +235,18 @@ def list_of(item: GoType, name: str) -> GoType:
             return
         for one in value:
             item(one, walk)
+
+    return check
+
+
+def messages_of(item: GoType, name: str) -> GoType:
+    """Return the type of a list of messages, of which there may only be so many."""
+    check_items = list_of(item, name)
+
+    def check(value: object, walk: Walk) -> None:
+        if isinstance(value, list):
+            check_messages(value)
+        check_items(value, walk)
 
     return check
 

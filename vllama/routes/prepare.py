@@ -83,12 +83,20 @@ def check_request(entry: Entry, asked: ChatRequest, what: str) -> CheckedRequest
     # what must be called can be had of any model, by a schema
     if leaves_choice(asked) and Capability.TOOLS not in capabilities:
         raise CapabilityMissing(f"{entry.full_name} does not support tools")
+    if asked.tools:  # Ollama takes tools without a name, which nobody can call
+        asked = replace(asked, tools=tuple(tool for tool in asked.tools if has_name(tool)))
     sampling, load = entry.options(asked.options)
     if asked.parameters:
         sampling = replace(sampling, **asked.parameters)
     if asked.messages and not asked.is_text:
         asked = replace(asked, messages=add_own_messages(asked, entry.bundle))
     return CheckedRequest(entry=entry, asked=asked, sampling=sampling, load=load, template=template)
+
+
+def has_name(tool: Mapping[str, object]) -> bool:
+    """Tell whether a tool's function has a name."""
+    function = tool.get("function")
+    return isinstance(function, Mapping) and bool(function.get("name"))
 
 
 def add_own_messages(asked: ChatRequest, bundle: Bundle) -> tuple[Message, ...]:

@@ -8,7 +8,7 @@ See docs/reference/ollama-api.md#messages.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from vllama.chat.go_json import check_messages, encode_json
@@ -16,9 +16,6 @@ from vllama.errors import BadRequest
 
 # changes with every request and would spoil the engine's prefix cache; it instructs nobody
 _BILLING = "x-anthropic-billing-header:"
-_PASSED_OVER = (
-    "redacted_thinking", "server_tool_use", "tool_reference", "container_upload", "compaction",
-)  # fmt: skip
 
 
 def refuse(where: str, problem: str) -> NoReturn:
@@ -34,35 +31,27 @@ def system_messages(value: object) -> list[dict[str, Any]]:
         texts = [value]
     else:
         blocks = _blocks("system", value)
-        texts = [read_text(where, block) for where, block in blocks if block.get("type") == "text"]
+        texts = [read_text(block) for where, block in blocks if block.get("type") == "text"]
     text = "\n\n".join(text for text in texts if not text.startswith(_BILLING))
     return [{"role": "system", "content": text}] if text else []
 
 
-def chat_messages(value: object) -> list[dict[str, Any]]:
-    """Return `messages` in OpenAI's form. Raises BadRequest."""
-    if value is None:
-        refuse("messages", "Field required")
-    if not isinstance(value, list):
-        refuse("messages", "Input should be a valid list")
-    if not value:
-        refuse("messages", "at least one message is required")
+def chat_messages(value: Sequence[Mapping[str, Any] | None]) -> list[dict[str, Any]]:
+    """Return `messages`, whose types are right, in OpenAI's form. Raises BadRequest.
+
+    As with Ollama, every role will do, blocks of unknown kinds are passed over, and a message
+    without any content is left out.
+    """
     check_messages(value)
     out: list[dict[str, Any]] = []
     for number, item in enumerate(value):
-        where = f"messages.{number}"
-        if not isinstance(item, Mapping):
-            refuse(where, "Input should be an object")
-        role, content = item.get("role"), item.get("content")
-        if role not in ("user", "assistant", "system"):
-            refuse(f"{where}.role", "Input should be 'user' or 'assistant'")
-        if content is None:
-            refuse(f"{where}.content", "Field required")
+        fields = item or {}
+        role, content = str(fields.get("role") or "").lower(), fields.get("content")
         if isinstance(content, str):
             out.append({"role": role, "content": content})
             continue
-        blocks = _blocks(f"{where}.content", content)
-        out.extend([_assistant(blocks)] if role == "assistant" else _user(str(role), blocks))
+        blocks = _blocks(f"messages.{number}.content", content or [])
+        out.extend(_assistant(blocks) if role == "assistant" else _user(role, blocks))
     return out
 
 
@@ -72,45 +61,51 @@ def _blocks(where: str, value: object) -> list[tuple[str, Mapping[str, Any]]]:
         return [(where, {"type": "text", "text": value})]
     if not isinstance(value, list):
         refuse(where, "Input should be a valid string or list")
-    for number, block in enumerate(value):
-        if not isinstance(block, Mapping) or not isinstance(block.get("type"), str):
-            refuse(f"{where}.{number}.type", "Field required")
-    return [(f"{where}.{number}", block) for number, block in enumerate(value)]
+    return [
+        (f"{where}.{number}", block)
+        for number, block in enumerate(value)
+        if isinstance(block, Mapping) and isinstance(block.get("type"), str)
+    ]
 
 
-def read_text(where: str, block: Mapping[str, Any], name: str = "text") -> str:
-    """Return a string field that must be there. Raises BadRequest."""
+def read_text(block: Mapping[str, Any], name: str = "text") -> str:
+    """Return a string field, "" if it is not there."""
     text = block.get(name)
-    return text if isinstance(text, str) else refuse(f"{where}.{name}", "Field required")
+    return text if isinstance(text, str) else ""
 
 
-def _assistant(blocks: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
+def _need_text(block: Mapping[str, Any], name: str) -> str:
+    """Return a field that a call must have. Raises BadRequest."""
+    if not (text := read_text(block, name)):
+        raise BadRequest(f"tool_use block missing required '{name}' field")
+    return text
+
+
+def _assistant(blocks: Iterable[tuple[str, Mapping[str, Any]]]) -> list[dict[str, Any]]:
     texts: list[str] = []
     thoughts: list[str] = []
     calls: list[dict[str, Any]] = []
-    for where, block in blocks:
+    for _, block in blocks:
         match block["type"]:
             case "text":
-                texts.append(read_text(where, block))
+                texts.append(read_text(block))
             case "thinking":
-                thoughts.append(read_text(where, block, "thinking"))
+                thoughts.append(read_text(block, "thinking"))
             case "tool_use":
                 given = block.get("input")
+                identity = _need_text(block, "id")
                 function = {
-                    "name": read_text(where, block, "name"),
+                    "name": _need_text(block, "name"),
                     "arguments": encode_json({} if given is None else given).decode(),
                 }
-                identity = read_text(where, block, "id")
                 calls.append({"id": identity, "type": "function", "function": function})
-            case other:
-                _pass_over(where, other)
     message: dict[str, Any] = {"role": "assistant", "content": "".join(texts)}
     if thoughts:
         message["reasoning"] = "".join(thoughts)
     if calls:
         message["content"] = message["content"] or None
         message["tool_calls"] = calls
-    return message
+    return [message] if len(message) > 2 or message["content"] else []
 
 
 def _user(role: str, blocks: Iterable[tuple[str, Mapping[str, Any]]]) -> list[dict[str, Any]]:
@@ -125,12 +120,12 @@ def _user(role: str, blocks: Iterable[tuple[str, Mapping[str, Any]]]) -> list[di
         inner: list[dict[str, Any]] = []
         for place, item in _blocks(f"{where}.content", "" if content is None else content):
             inner.extend(_part(place, item))
-        identity = read_text(where, block, "tool_use_id")
+        identity = read_text(block, "tool_use_id")
         texts = [part["text"] for part in inner if part["type"] == "text"]
         results.append({"role": "tool", "tool_call_id": identity, "content": "\n".join(texts)})
         # engines take pictures from the user only
         parts.extend(part for part in inner if part["type"] != "text")
-    if parts or not results:
+    if parts:
         results.append({"role": role, "content": join_blocks(parts)})
     return results
 
@@ -145,7 +140,7 @@ def join_blocks(parts: list[dict[str, Any]]) -> str | list[dict[str, Any]]:
 def _part(where: str, block: Mapping[str, Any]) -> list[dict[str, Any]]:
     match block["type"]:
         case "text":
-            return [{"type": "text", "text": read_text(where, block)}]
+            return [{"type": "text", "text": read_text(block)}]
         case "image":
             return [_image(where, block.get("source"))]
         case "document":
@@ -154,13 +149,14 @@ def _part(where: str, block: Mapping[str, Any]) -> list[dict[str, Any]]:
             head = {"type": "text", "text": f"{block.get('title', '')} ({block.get('source', '')})"}
             inner = _blocks(f"{where}.content", block.get("content") or [])
             return [head, *(part for place, item in inner for part in _part(place, item))]
-        case other:
-            _pass_over(where, other)
+        case _:
             return []
 
 
 def _image(where: str, source: object) -> dict[str, Any]:
-    if not isinstance(source, Mapping) or source.get("type") != "base64":
+    if not isinstance(source, Mapping):
+        raise BadRequest("invalid image source")
+    if source.get("type") != "base64":
         refuse(f"{where}.source", "only base64 images are supported")
     kind, data = source.get("media_type"), source.get("data")
     if not isinstance(kind, str) or not isinstance(data, str):
@@ -177,9 +173,3 @@ def _document(where: str, source: object) -> list[dict[str, Any]]:
             return [part for place, item in inner for part in _part(place, item)]
         case _:
             refuse(f"{where}.source", "only documents of plain text are supported")
-
-
-def _pass_over(where: str, kind: str) -> None:
-    """Let blocks of Anthropic's own tools pass without a trace; refuse what nobody knows."""
-    if kind not in _PASSED_OVER and not kind.endswith("_tool_result"):
-        refuse(where, f"Input tag '{kind[:80]}' found using 'type' is not supported")

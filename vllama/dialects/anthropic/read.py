@@ -2,7 +2,7 @@
 
 The result goes through `adapt_chat` like an OpenAI client's own body, so that what an engine lacks
 is supplied in one place. Unknown fields are ignored, as are `metadata`, `cache_control` and the
-budget of thinking. Errors are worded as Anthropic's: `field.path: what is wrong`.
+budget of thinking. What is missing is said in Ollama's words.
 
 See docs/reference/ollama-api.md#messages.
 """
@@ -19,8 +19,12 @@ from vllama.dialects.anthropic.messages import (
     refuse,
     system_messages,
 )
+from vllama.dialects.anthropic.request_types import MESSAGES
+from vllama.dialects.go_types import find_error
+from vllama.dialects.ollama.request_types import PARAMETERS
 from vllama.dialects.openai.extras import Extras, add_effort, take_extras
 from vllama.dialects.openai.read import parse_openai
+from vllama.errors import BadRequest
 
 _EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "max"}
 
@@ -46,16 +50,19 @@ def parse_messages(body: bytes, *, count_only: bool = False) -> MessagesRequest:
 
     Raises BadRequest.
     """
-    data, extras = take_extras(parse_openai(body))
+    data, extras = take_extras(parse_openai(body, MESSAGES))
     model = data.get("model")
-    if model is None or model == "":
-        refuse("model", "Field required")
-    if not isinstance(model, str):
-        refuse("model", "Input should be a valid string")
+    if not isinstance(model, str) or not model:
+        raise BadRequest("model is required")
     chat: dict[str, Any] = {"model": model}
-    if data.get("max_tokens") is not None or not count_only:
-        chat["max_tokens"] = _limit(data.get("max_tokens"))
-    messages = chat_messages(data.get("messages"))
+    limit = data.get("max_tokens") or 0
+    if limit > 0:
+        chat["max_tokens"] = int(limit)
+    elif not count_only:
+        raise BadRequest("max_tokens is required and must be positive")
+    if not data.get("messages"):
+        raise BadRequest("messages is required")
+    messages = chat_messages(data["messages"])
     chat["messages"] = system_messages(data.get("system")) + messages
     stream = data.get("stream")
     if stream is not None and not isinstance(stream, bool):
@@ -78,18 +85,6 @@ def parse_messages(body: bytes, *, count_only: bool = False) -> MessagesRequest:
         ignored=ignored,
         extras=extras,
     )
-
-
-def _limit(value: object) -> int:
-    if value is None:
-        refuse("max_tokens", "Field required")
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int):
-        refuse("max_tokens", "Input should be a valid integer")
-    if value < 1:
-        refuse("max_tokens", "Input should be greater than or equal to 1")
-    return value
 
 
 def _number(name: str, value: object) -> float:
@@ -122,10 +117,11 @@ def _tools(data: Mapping[str, Any], chat: dict[str, Any]) -> tuple[str, ...]:
         if tool.get("type") not in (None, "custom"):
             ignored.append(str(tool["type"])[:80])
             continue
-        schema = tool.get("input_schema")
-        if not isinstance(schema, Mapping):
-            refuse(f"{where}.input_schema", "Field required")
-        function: dict[str, Any] = {"name": read_text(where, tool, "name"), "parameters": schema}
+        name, schema = str(tool.get("name") or ""), tool.get("input_schema")
+        error = find_error(schema, PARAMETERS)
+        if error is not None:
+            raise BadRequest(f'invalid input_schema for tool "{name}": {error}')
+        function: dict[str, Any] = {"name": name, "parameters": schema or {"type": "object"}}
         if isinstance(tool.get("description"), str):
             function["description"] = tool["description"]
         tools.append({"type": "function", "function": function})
@@ -167,7 +163,7 @@ def _choice(value: object) -> tuple[str, str, bool | None]:
         case "any":
             return "required", "", parallel
         case "tool" if isinstance(value, Mapping):
-            return "named", read_text("tool_choice", value, "name"), parallel
+            return "named", read_text(value, "name"), parallel
         case "none":
             return "none", "", parallel
     return refuse("tool_choice.type", "Input should be 'auto', 'any', 'tool' or 'none'")

@@ -17,6 +17,7 @@ from vllama.dialects.go_types import (
     float64,
     integer,
     list_of,
+    messages_of,
     string,
 )
 from vllama.dialects.ollama.request_types import ARGUMENTS
@@ -34,13 +35,21 @@ CITATION = Struct(
 SOURCE = Struct(
     "anthropic.ImageSource", {"type": string, "media_type": string, "data": string, "url": string}
 )
+
+
+def _source(value: object, walk: Walk) -> None:
+    """Check a picture's source. That of a search result, which Ollama does not know, is a text."""
+    if not isinstance(value, str):
+        SOURCE(value, walk)
+
+
 BLOCK = Struct(
     "anthropic.ContentBlock",
     {
         "type": string,
         "text": string,
         "citations": list_of(CITATION, "[]anthropic.Citation"),
-        "source": SOURCE,
+        "source": _source,
         "id": string,
         "name": string,
         "input": ARGUMENTS,
@@ -89,7 +98,7 @@ MESSAGES = Struct(
     {
         "model": string,
         "max_tokens": integer,
-        "messages": list_of(MESSAGE, "[]anthropic.MessageParam"),
+        "messages": messages_of(MESSAGE, "[]anthropic.MessageParam"),
         "system": anything,
         "stream": boolean,
         "temperature": float64,

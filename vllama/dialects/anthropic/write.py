@@ -1,6 +1,6 @@
 """An engine's streamed answer as Anthropic's message, whole or in events.
 
-Order of events: `message_start`, `ping`, for each block `content_block_start`, its deltas (and a
+Order of events: `message_start`, for each block `content_block_start`, its deltas (and a
 `signature_delta` after thinking) and `content_block_stop`, then `message_delta` with the reason and
 the real usage, `message_stop`. A failure after the first event is an `error` event.
 
@@ -80,7 +80,7 @@ class MessagesWriter(BlockWriter):
     def _begin(self, tally: Tally) -> bytes:
         known = tally.usage.prompt_tokens or self._estimate
         message = self._message([], None, None, _write_usage(Usage(prompt_tokens=known)))
-        return _event({"type": "message_start", "message": message}) + _event({"type": "ping"})
+        return _event({"type": "message_start", "message": message})
 
     def _opened_block(self, block: Block) -> bytes:
         start: dict[str, Any]

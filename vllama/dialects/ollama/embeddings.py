@@ -55,8 +55,7 @@ def parse_embeddings(data: Mapping[str, Any]) -> EmbeddingsRequest:
             "Invalid type for 'dimensions': expected an integer, "
             f"but got {kind(dimensions)} instead."
         )
-    if dimensions < 0:
-        raise BadRequest("Invalid value for 'dimensions': must be at least 1.")
+    dimensions = max(0, dimensions)
     encoding = data.get("encoding_format") or "float"
     known = encoding.lower() if isinstance(encoding, str) else ""
     if known not in ("float", "base64"):
@@ -76,15 +75,17 @@ def _inputs(given: object) -> tuple[Input, ...]:
     """Read a text, texts, tokens, or lists of tokens."""
     if isinstance(given, str):
         return (given,)
-    if not isinstance(given, list) or not given:
+    if given is None or given == []:
         raise BadRequest("invalid input")
+    if not isinstance(given, list):
+        raise BadRequest("invalid input type")
     if all(isinstance(item, str) for item in given):
         return tuple(given)
     if is_tokens(given):
         return (given,)
     if all(is_tokens(item) for item in given):
         return tuple(given)
-    raise BadRequest("invalid input")
+    raise BadRequest("invalid input type")
 
 
 def is_tokens(value: object) -> bool:

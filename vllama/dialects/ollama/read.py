@@ -16,8 +16,10 @@ from typing import Any
 
 import msgspec
 
-from vllama.chat.go_json import Fields, check_messages, decode_object, fold, kind
+from vllama.chat.go_json import Fields, check_messages, encode_json, fold, kind
 from vllama.chat.request import ChatRequest, Message, Think
+from vllama.dialects.go_types import decode_request, find_error
+from vllama.dialects.ollama.request_types import CHAT, GENERATE, keep_alive, think
 from vllama.errors import BadRequest
 from vllama.parsers.call_values import ToolCall
 from vllama.units import parse_keep_alive
@@ -30,6 +32,7 @@ _CHAT = frozenset((*_COMMON, "messages", "tools"))
 _GENERATE = frozenset(
     (*_COMMON, "prompt", "suffix", "system", "template", "context", "raw", "images")
 )
+_UNKNOWN = "unknown"
 _MESSAGE = frozenset(
     ("role", "content", "thinking", "images", "tool_calls", "tool_name", "tool_call_id")
 )
@@ -72,6 +75,8 @@ def _plain_chat(body: bytes) -> ChatRequest | None:
     messages = [
         Message(role=message.role.lower(), content=message.content) for message in found.messages
     ]
+    if find_error(found.think, think) or find_error(found.keep_alive, keep_alive):
+        return None  # the body tells which comes first
     return ChatRequest(
         model=found.model,
         messages=tuple(messages),
@@ -87,7 +92,7 @@ def parse_chat(body: bytes) -> ChatRequest:
     """Parse the body of `POST /api/chat`. Raises BadRequest."""
     if len(body) <= MAX_PLAIN_BYTES and (plain := _plain_chat(body)) is not None:
         return plain
-    fields = Fields(fold(decode_object(body, "api.ChatRequest"), _CHAT), "ChatRequest")
+    fields = Fields(decode_request(body, CHAT), "ChatRequest")
     model = fields.text("model")
     messages = fields.items("messages", "[]api.Message")
     check_messages(messages)
@@ -104,7 +109,7 @@ def parse_generate(body: bytes) -> ChatRequest:
 
     Raises BadRequest.
     """
-    fields = Fields(fold(decode_object(body, "api.GenerateRequest"), _GENERATE), "GenerateRequest")
+    fields = Fields(decode_request(body, GENERATE), "GenerateRequest")
     prompt, suffix, images = fields.text("prompt"), fields.text("suffix"), _images(fields)
     raw = fields.flag("raw", False)
     system = fields.text("system")
@@ -176,7 +181,7 @@ def _think(value: object) -> Think:
 
 
 def _response_format(value: object) -> dict[str, object] | None:
-    """Return `format` in OpenAI's form."""
+    """Return `format` in OpenAI's form; what is none of them is refused by `check_format`."""
     match value:
         case None | "":
             return None
@@ -184,10 +189,18 @@ def _response_format(value: object) -> dict[str, object] | None:
             return {"type": "json_object"}
         case dict():
             return {"type": "json_schema", "json_schema": {"name": "response", "schema": value}}
-        case str():
-            shown = f'"{value[:80]}"'
         case _:
-            shown = kind(value)
+            return {"type": _UNKNOWN, "given": value}
+
+
+def check_format(asked: ChatRequest) -> ChatRequest:
+    """Refuse an unknown format, or leave it out where nothing is generated, as Ollama does."""
+    wanted = asked.response_format
+    if wanted is None or wanted.get("type") != _UNKNOWN:
+        return asked
+    if asked.is_empty or asked.debug_render_only:
+        return msgspec.structs.replace(asked, response_format=None)
+    shown = encode_json(encode_json(wanted.get("given")).decode()).decode()
     raise BadRequest(f'invalid format: {shown}; expected "json" or a valid JSON Schema object')
 
 

@@ -18,6 +18,7 @@ from vllama.dialects.go_types import (
     integer,
     list_of,
     map_of,
+    messages_of,
     one_of,
     ordered_map_of,
     string,
@@ -94,7 +95,7 @@ MESSAGE_FIELDS = {
     "tool_call_id": string,
 }
 MESSAGE = decodes_itself(Struct("api.Alias", MESSAGE_FIELDS))
-MESSAGES = list_of(MESSAGE, "[]api.Message")
+MESSAGES = messages_of(MESSAGE, "[]api.Message")
 
 _INFERENCE = {
     "model": string,

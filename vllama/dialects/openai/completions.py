@@ -16,7 +16,6 @@ import msgspec
 
 from vllama.chat.go_json import kind
 from vllama.chat.request import ChatRequest
-from vllama.dialects.ollama.embeddings import is_tokens
 from vllama.dialects.openai.choices import MAX_CHOICES, parse_n
 from vllama.dialects.openai.extras import NOTHING, Extras
 from vllama.dialects.openai.read import read_chat
@@ -107,17 +106,18 @@ def parse_completion(body: Mapping[str, Any]) -> CompletionRequest:
     )
 
 
+def make_list_error() -> BadRequest:
+    """Say of a list of prompts what Ollama says of all of them."""
+    go_type = "Go struct field CompletionRequest.prompt of type string"
+    return BadRequest(f"json: cannot unmarshal array into {go_type}")
+
+
 def _prompts(value: object) -> tuple[str, ...]:
     if isinstance(value, str):
         return (value,)
     if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
         return tuple(value)
-    if is_tokens(value) or (isinstance(value, list) and value and all(map(is_tokens, value))):
-        raise BadRequest(
-            "cannot use 'prompt': token ids are not supported",
-            hint="send the text; /api/detokenize turns tokens into it",
-        )
-    return _refuse("prompt", "a string or an array of strings", value)
+    raise make_list_error()
 
 
 def _logprobs(value: object) -> int | None:

@@ -89,15 +89,15 @@ def read_effort(body: Mapping[str, Any]) -> object:
 
 def parse_effort(value: object) -> Think:
     """Map OpenAI's reasoning effort to `think`. Raises BadRequest."""
-    if value is None:
+    if value is None or value == "":
         return None
     if value == "none":
         return False
     level = _EFFORTS.get(value) if isinstance(value, str) else None
     if level is None:
         raise BadRequest(
-            f"invalid reasoning value: '{str(value)[:80]}' "
-            '(must be "high", "medium", "low", "max", or "none")'
+            f'invalid reasoning value: "{str(value)[:80]}" (must be "minimal", "low", "medium", '
+            '"high", "xhigh", "ultra", "max", or "none")'
         )
     return level
 

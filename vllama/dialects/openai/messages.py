@@ -19,6 +19,14 @@ from vllama.parsers.call_values import ToolCall, object_of
 _READ = frozenset(
     ("role", "content", "tool_calls", "tool_call_id", "name", "reasoning", "reasoning_content")
 )
+_FOR_CONTENT = frozenset(("tool_calls", "reasoning", "reasoning_content"))
+"""What a message may have instead of content; Ollama takes the first only."""
+_GO_TYPES = {
+    "null": "<nil>",
+    "bool": "bool",
+    "number": "float64",
+    "object": "map[string]interface {}",
+}
 _OF_CALLS = frozenset(("id", "type", "function"))
 
 
@@ -35,23 +43,17 @@ def _message(number: int, item: object) -> Message:
     where = f"messages[{number}]"
     if not isinstance(item, dict):
         raise BadRequest(f"Invalid type for '{where}': expected an object, got {kind(item)}.")
-    role, content = item.get("role"), item.get("content")
-    if not isinstance(role, str) or not role:
-        raise BadRequest(f"Missing required parameter: '{where}.role'.")
-    role = role.lower()
+    role, content = str(item.get("role") or "").lower(), item.get("content")
     if len(item) == 2 and isinstance(content, str):  # as most have it
         return Message(role=role, content=content)
     parts: tuple[dict[str, Any], ...] = ()
     if isinstance(content, list):
-        parts = _parts(where, content)
+        parts = _parts(content)
         text = "\n".join(part["text"] for part in parts if part["type"] == "text")
-    elif content is None or isinstance(content, str):
+    elif isinstance(content, str) or (content is None and not _FOR_CONTENT.isdisjoint(item)):
         text = content or ""
     else:
-        raise BadRequest(
-            f"Invalid type for '{where}.content': expected a string or an array, "
-            f"but got {kind(content)}."
-        )
+        raise BadRequest(f"invalid message content type: {_GO_TYPES[kind(content)]}")
     return Message(
         role=role,
         content=text,
@@ -97,43 +99,44 @@ def _tool_calls(where: str, calls: object) -> tuple[ToolCall, ...]:
     return tuple(out)
 
 
-def _parts(where: str, parts: list[object]) -> tuple[dict[str, Any], ...]:
+def _parts(parts: list[object]) -> tuple[dict[str, Any], ...]:
     """Check the parts and spell them as OpenAI does."""
     out: list[dict[str, Any]] = []
-    for number, part in enumerate(parts):
-        here = f"{where}.content[{number}]"
+    for part in parts:
         if isinstance(part, str):
             out.append({"type": "text", "text": part})
             continue
         if not isinstance(part, Mapping):
-            raise BadRequest(f"Invalid type for '{here}': expected an object, got {kind(part)}.")
+            raise BadRequest("invalid message format")
         match part.get("type"):
             case "text" | "input_text" | "output_text" | "refusal":
-                text = part.get("text", part.get("refusal", ""))
+                text = part.get("text", part.get("refusal"))
                 if not isinstance(text, str):
-                    raise BadRequest(f"Invalid type for '{here}.text': expected a string.")
+                    raise BadRequest("invalid message format")
                 out.append({"type": "text", "text": text})
             case "image_url":
-                out.append(_image(here, part.get("image_url")))
+                out.append(_image(part.get("image_url")))
             case "input_audio":
-                out.append(_audio(here, part.get("input_audio")))
-            case other:
-                raise BadRequest(f"Invalid value for '{here}.type': '{str(other)[:80]}'.")
+                out.append(_audio(part.get("input_audio")))
+            case _:
+                raise BadRequest("invalid message format")
     return tuple(out)
 
 
-def _image(here: str, value: object) -> dict[str, Any]:
+def _image(value: object) -> dict[str, Any]:
     url = value.get("url") if isinstance(value, Mapping) else value
     if not isinstance(url, str):
-        raise BadRequest(f"Missing required parameter: '{here}.image_url.url'.")
+        raise BadRequest("invalid message format")
     image: dict[str, Any] = {"url": url}
     if isinstance(value, Mapping) and isinstance(value.get("detail"), str):
         image["detail"] = value["detail"]
     return {"type": "image_url", "image_url": image}
 
 
-def _audio(here: str, value: object) -> dict[str, Any]:
-    if not isinstance(value, Mapping) or not isinstance(value.get("data"), str):
-        raise BadRequest(f"Missing required parameter: '{here}.input_audio.data'.")
+def _audio(value: object) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise BadRequest("invalid input_audio format")
+    if not isinstance(value.get("data"), str):
+        raise BadRequest("invalid input_audio format: missing data")
     audio = {"data": value["data"], "format": str(value.get("format") or "wav")}
     return {"type": "input_audio", "input_audio": audio}

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from vllama.chat.go_json import check_messages, decode_object, kind
+from vllama.chat.go_json import check_messages, kind
 from vllama.chat.request import ChatRequest
+from vllama.dialects.go_types import Struct, decode_body, string
 from vllama.dialects.openai.choices import parse_n
 from vllama.dialects.openai.extras import NOTHING, Extras, parse_effort, read_effort
 from vllama.dialects.openai.messages import read_messages
@@ -23,12 +24,20 @@ _NUMBERS = (
     "presence_penalty", "frequency_penalty",
 )  # fmt: skip
 _INTEGERS = ("top_k", "repeat_last_n", "num_keep", "seed")
+MAX_LOGPROBS = 20
 _OURS = {"repetition_penalty": "repeat_penalty"}  # vLLM's name
 
 
-def parse_openai(body: bytes) -> dict[str, Any]:
-    """Decode a `/v1` body: an object, top-level keys in lower case. Raises BadRequest."""
-    source = decode_object(body, "openai.Request", empty="EOF")
+OWN = Struct("openai.Request", {"model": string})
+"""The requests that Ollama does not have."""
+
+
+def parse_openai(body: bytes, struct: Struct = OWN) -> dict[str, Any]:
+    """Decode a `/v1` body: an object, top-level keys in lower case.
+
+    Fields that Ollama knows have the types of `struct`. Raises BadRequest.
+    """
+    source = decode_body(body, struct, empty="EOF")
     if not "".join(source).islower():
         source = {key.lower(): value for key, value in source.items()}
     if isinstance(messages := source.get("messages"), list):
@@ -42,15 +51,22 @@ def read_chat(
     *,
     truncate: bool = True,
     neutral: bool = True,
+    may_be_empty: bool = False,
 ) -> ChatRequest:
     """Read a chat, without the `extras` that were taken out of it. Raises BadRequest.
 
     `neutral`: `temperature` and `top_p` are 1.0 if they are absent, as Ollama has it for OpenAI's
-    chats and completions; else the model's own.
+    chats and completions; else the model's own. `may_be_empty`: without messages a request loads
+    the model. As in Ollama, messages are looked at first, and a `stop` or a `response_format` that
+    says nothing is left out.
     """
     rest = {name: value for name, value in body.items() if value is not None}
+    given = rest.pop("messages", None)
+    messages = () if may_be_empty and not given else read_messages(given)
     logprobs = _boolean(rest, "logprobs")
-    top_logprobs = _count(rest, "top_logprobs")
+    top_logprobs = _integer("top_logprobs", rest.pop("top_logprobs", 0))
+    if not 0 <= top_logprobs <= MAX_LOGPROBS:
+        raise BadRequest(f"top_logprobs must be between 0 and {MAX_LOGPROBS}")
     effort = parse_effort(read_effort(rest))
     for name in ("reasoning_effort", "reasoning"):
         rest.pop(name, None)
@@ -60,7 +76,7 @@ def read_chat(
         _refuse_type("logit_bias", "an object", rest["logit_bias"])
     return ChatRequest(
         model=str(rest.pop("model", "")),
-        messages=read_messages(rest.pop("messages", None)),
+        messages=messages,
         stream=_boolean(rest, "stream"),
         include_usage=_include_usage(rest),
         response_format=_response_format(rest),
@@ -94,20 +110,14 @@ def _response_format(rest: dict[str, Any]) -> Mapping[str, Any] | None:
     if not isinstance(value, dict):
         raise BadRequest("Invalid type for 'response_format': expected an object.")
     match value.get("type"):
-        case "text":
-            return None
         case "json_object":
             return value
         case "json_schema":
             inner = value.get("json_schema")
-            if not isinstance(inner, dict) or not isinstance(inner.get("schema"), dict):
-                raise BadRequest("Missing required parameter: 'response_format.json_schema'.")
-            return value
-        case other:
-            raise BadRequest(
-                f"Invalid value: {str(other)[:80]!r}. Supported values are: "
-                "'json_object', 'json_schema', and 'text'."
-            )
+            has_schema = isinstance(inner, dict) and isinstance(inner.get("schema"), dict)
+            return value if has_schema else None
+        case _:
+            return None
 
 
 def _tools(rest: dict[str, Any]) -> tuple[dict[str, Any], ...]:
@@ -139,13 +149,8 @@ def _parameters(rest: dict[str, Any]) -> dict[str, Any]:
 
 
 def _stop(value: object) -> tuple[str, ...]:
-    if value is None or value == "":
-        return ()
-    if isinstance(value, str):
-        return (value,)
-    if isinstance(value, list) and all(isinstance(item, str) for item in value):
-        return tuple(value)
-    return _refuse_type("stop", "a string or an array of strings", value)
+    texts = value if isinstance(value, list) else [value]
+    return tuple(text for text in texts if isinstance(text, str) and text)
 
 
 def _boolean(rest: dict[str, Any], name: str) -> bool:

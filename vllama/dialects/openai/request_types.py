@@ -14,6 +14,7 @@ from vllama.dialects.go_types import (
     float64,
     integer,
     list_of,
+    messages_of,
     string,
 )
 from vllama.dialects.ollama.request_types import TOOL
@@ -54,7 +55,7 @@ CHAT = Struct(
     "openai.ChatCompletionRequest",
     {
         "model": string,
-        "messages": list_of(MESSAGE, "[]openai.Message"),
+        "messages": messages_of(MESSAGE, "[]openai.Message"),
         "stream": boolean,
         "stream_options": STREAM_OPTIONS,
         "max_tokens": integer,

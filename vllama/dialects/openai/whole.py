@@ -116,5 +116,5 @@ def _completion_choice(index: int, part: ChoiceParts) -> dict[str, Any]:
         "index": index,
         "text": "".join(part.texts),
         "finish_reason": part.finish_reason,
-        "logprobs": part.logprobs or None,
+        **({"logprobs": part.logprobs} if part.logprobs else {}),
     }

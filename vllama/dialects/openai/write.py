@@ -128,8 +128,10 @@ def _put(choice: Choice, sent: dict[str, Any]) -> dict[str, Any]:
     """Put a choice into the JSON that it was decoded from."""
     if choice.finish_reason is not None:
         sent["finish_reason"] = choice.finish_reason
-    if choice.logprobs is not None or "logprobs" in sent:
+    if choice.logprobs is not None:
         sent["logprobs"] = choice.logprobs
+    else:
+        sent.pop("logprobs", None)
     delta = choice.delta
     if delta is None:
         if choice.text is not None:
@@ -147,4 +149,6 @@ def _put(choice: Choice, sent: dict[str, Any]) -> dict[str, Any]:
         out["reasoning"] = delta.reasoning
     if delta.tool_calls is not None:
         out["tool_calls"] = delta.tool_calls
+    if choice.finish_reason is not None and out.get("content") == "":
+        del out["content"]  # the end has an empty delta
     return {**sent, "delta": out}

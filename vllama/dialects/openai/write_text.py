@@ -107,7 +107,8 @@ def make_head(
 
 def make_choice(text: str, reason: str | None, logprobs: object = None) -> dict[str, Any]:
     """Return one choice; chunks of the middle have no reason."""
-    return {"text": text, "index": 0, "logprobs": logprobs, "finish_reason": reason}
+    said = {} if logprobs is None else {"logprobs": logprobs}
+    return {"text": text, "index": 0, **said, "finish_reason": reason}
 
 
 def answer_without_engine(

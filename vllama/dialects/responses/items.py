@@ -21,6 +21,9 @@ _PASSED_OVER = (
 )  # fmt: skip
 
 
+_ITEM = 'struct { Type string "json:\\"type\\""; Role string "json:\\"role\\"" }'
+
+
 def refuse_type(name: str, wanted: str, value: object) -> NoReturn:
     """Raise BadRequest in OpenAI's words."""
     raise BadRequest(
@@ -30,20 +33,16 @@ def refuse_type(name: str, wanted: str, value: object) -> NoReturn:
 
 def input_messages(value: object) -> list[dict[str, Any]]:
     """Return `input`, a text or items, as messages. Raises BadRequest."""
-    if value is None:
-        raise BadRequest("Missing required parameter: 'input'.")
-    if isinstance(value, str):
-        return [{"role": "user", "content": value}]
     if not isinstance(value, list):
-        refuse_type("input", "a string or an array", value)
-    if not value:
-        raise BadRequest("[] is too short - 'input'")
+        return [{"role": "user", "content": value}] if value else []
     check_messages(value)
     items = _Items()
     for number, item in enumerate(value):
         where = f"input[{number}]"
         if not isinstance(item, Mapping):
-            refuse_type(where, "an object", item)
+            raise BadRequest(
+                f"{where}: json: cannot unmarshal {kind(item)} into Go value of type {_ITEM}"
+            )
         items.add(where, item)
     return items.messages
 
@@ -57,7 +56,7 @@ class _Items:
 
     def add(self, where: str, item: Mapping[str, Any]) -> None:
         """Take the next item."""
-        kind_of = item.get("type", "message" if "role" in item else None)
+        kind_of = item.get("type") or ("message" if item.get("role") else None)
         match kind_of:
             case "message":
                 self._message(where, item)

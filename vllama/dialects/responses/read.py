@@ -17,9 +17,11 @@ from vllama.dialects.anthropic.read import put_tools
 from vllama.dialects.openai.extras import Extras, add_effort, take_extras
 from vllama.dialects.openai.read import parse_openai
 from vllama.dialects.responses.items import input_messages, refuse_type
+from vllama.dialects.responses.request_types import RESPONSES
 from vllama.errors import BadRequest
 
 SEPARATOR = "."
+_NUMBERS = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,11 +62,9 @@ def continue_from(
 
 def parse_responses(body: bytes) -> ResponsesRequest:
     """Parse a request. Raises BadRequest."""
-    rest, extras = take_extras(parse_openai(body))
+    rest, extras = take_extras(parse_openai(body, RESPONSES))
     data = {name: value for name, value in rest.items() if value is not None}
     model = _string(data, "model", "")
-    if not model:
-        raise BadRequest("you must provide a model parameter")
     instructions = _string(data, "instructions", None)
     messages = input_messages(data.get("input"))
     if instructions:
@@ -86,7 +86,7 @@ def parse_responses(body: bytes) -> ResponsesRequest:
     chat.setdefault("temperature", 1.0)
     limit = data.get("max_output_tokens")
     if limit is not None:
-        chat["max_tokens"] = _positive("max_output_tokens", limit)
+        chat["max_tokens"] = limit
     text = _format(data.get("text"), chat)
     reasoning = data.get("reasoning", {})
     if not isinstance(reasoning, Mapping):
@@ -100,9 +100,7 @@ def parse_responses(body: bytes) -> ResponsesRequest:
         "metadata": _object(data, "metadata"),
         "parallel_tool_calls": _boolean(data, "parallel_tool_calls", True),
         "previous_response_id": previous,
-        "reasoning": {
-            "effort": reasoning.get("effort"), "summary": reasoning.get("summary"),
-        },
+        "reasoning": _echo_reasoning(reasoning, stream),
         "store": data.get("store") is True,  # false by default, as Ollama's
         "background": background,
         "frequency_penalty": chat.get("frequency_penalty", 0),
@@ -115,11 +113,11 @@ def parse_responses(body: bytes) -> ResponsesRequest:
         "temperature": chat["temperature"],
         "text": text,
         "tool_choice": data.get("tool_choice", "auto"),
-        "tools": data.get("tools", []),
+        "tools": [_echo_tool(tool) for tool in data.get("tools", [])],
         "top_p": chat.get("top_p", 1.0),
-        "truncation": "auto" if data.get("truncation") == "auto" else "disabled",
-        "user": data.get("user"),
+        "truncation": data.get("truncation", "disabled"),
     }  # fmt: skip
+    echo |= {name: _whole(echo[name]) for name in _NUMBERS}
     encode_json(echo)  # refuses what the answer could not repeat, as numbers beyond 64 bits
     return ResponsesRequest(
         model=model,
@@ -130,7 +128,7 @@ def parse_responses(body: bytes) -> ResponsesRequest:
         names=names,
         ignored=tuple(dict.fromkeys(ignored)),
         extras=extras,
-        input=data["input"],
+        input=data.get("input"),
         previous=previous,
         store=data["store"] if isinstance(data.get("store"), bool) else None,
     )
@@ -160,14 +158,24 @@ def _object(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else refuse_type(name, "an object", value)
 
 
-def _positive(name: str, value: object) -> int:
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int):
-        refuse_type(name, "an integer", value)
-    if value < 1:
-        raise BadRequest(f"Invalid value for '{name}': expected a value >= 1, but got {value}.")
-    return value
+def _whole(value: float) -> float:
+    """Return a number as Go writes it: a whole one without a fraction."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _echo_reasoning(reasoning: Mapping[str, Any], stream: bool) -> dict[str, Any] | None:
+    """Return what was asked for, as Ollama does: nulls for the rest in streams only."""
+    names = ("effort", "summary")
+    given = {name: reasoning[name] for name in names if reasoning.get(name)}
+    return (dict.fromkeys(names) if stream and given else {}) | given or None
+
+
+def _echo_tool(tool: object) -> object:
+    """Return a tool with all fields of Ollama's."""
+    if not isinstance(tool, Mapping):
+        return tool
+    absent = {"type": "", "name": "", "description": None, "strict": None, "parameters": None}
+    return absent | {name: value for name, value in tool.items() if value is not None}
 
 
 def _format(text: object, chat: dict[str, Any]) -> dict[str, Any]:
@@ -184,20 +192,13 @@ def _format(text: object, chat: dict[str, Any]) -> dict[str, Any]:
             pass
         case "json_object":
             chat["response_format"] = {"type": "json_object"}
-        case "json_schema":
-            if not isinstance(wanted.get("schema"), Mapping):
-                raise BadRequest("Missing required parameter: 'text.format.schema'.")
+        case "json_schema" if isinstance(wanted.get("schema"), Mapping):
             schema = {
                 name: wanted[name] for name in ("name", "schema", "strict", "description")
                 if wanted.get(name) is not None
             }  # fmt: skip
             schema.setdefault("name", "response")
             chat["response_format"] = {"type": "json_schema", "json_schema": schema}
-        case other:
-            raise BadRequest(
-                f"Invalid value for 'text.format.type': '{str(other)[:80]}'. Supported values "
-                "are: 'text', 'json_object' and 'json_schema'."
-            )
     return {**text, "format": wanted}
 
 
@@ -217,7 +218,7 @@ def _tools(
         where = f"tools[{number}]"
         if not isinstance(tool, Mapping):
             refuse_type(where, "an object", tool)
-        match tool.get("type"):
+        match tool.get("type", ""):
             case "function":
                 tools.append(_function(where, tool, ""))
             case "namespace":

@@ -3,7 +3,7 @@
 Order of events: `created`, `in_progress`; for each item `output_item.added`, its parts and deltas,
 `output_item.done`; then `completed` or `failed`. Every event has the next `sequence_number`; there
 is no `[DONE]`. An answer cut by its length is completed, too, as in Ollama: the official client's
-streams know no other good end. That it was cut stands in `incomplete_details`.
+streams know no other good end.
 
 See docs/reference/ollama-api.md#responses.
 """
@@ -117,14 +117,13 @@ class ResponsesWriter(BlockWriter):
         return self._event("response.completed", {"response": self._ended(tally, now_ns)})
 
     def _whole(self, tally: Tally, now_ns: int) -> bytes:
+        if all(block.kind is BlockKind.THINKING for block in self._blocks):
+            self._blocks.append(Block(kind=BlockKind.TEXT, index=len(self._blocks)))
         return _encode(self._ended(tally, now_ns))
 
     def _ended(self, tally: Tally, now_ns: int) -> dict[str, Any]:
         """Return the response as it is at the end."""
-        cut = tally.finish_reason == "length"
         more: dict[str, Any] = {"completed_at": now_ns // 1_000_000_000}
-        if cut:
-            more["incomplete_details"] = {"reason": "max_output_tokens"}
         response = self._response("completed", self._items("completed"), _usage(tally), more)
         if self._keep is not None:
             self._keep(response)
@@ -168,6 +167,8 @@ class ResponsesWriter(BlockWriter):
                 item["content"] = [_text(text)] if begun else []
             case BlockKind.THINKING:
                 item["type"] = "reasoning"
+                if not self.streams:
+                    del item["status"]
                 item["summary"] = [{"type": "summary_text", "text": text}] if begun else []
                 if begun:  # plain text: it comes back with the next request
                     item["encrypted_content"] = text
@@ -215,7 +216,7 @@ def _usage(tally: Tally) -> dict[str, Any]:
     thought = _detail(given, "completion_tokens_details", "reasoning_tokens")
     return {
         "input_tokens": given["prompt_tokens"],
-        "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
+        "input_tokens_details": {"cached_tokens": cached},
         "output_tokens": given["completion_tokens"],
         "output_tokens_details": {"reasoning_tokens": thought},
         "total_tokens": given["total_tokens"],

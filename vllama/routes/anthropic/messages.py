@@ -19,6 +19,7 @@ from vllama.dialects.openai.read import read_chat
 from vllama.engines.base import Mode
 from vllama.errors import ContextOverflow
 from vllama.http.request import Request
+from vllama.models.types import Capability
 from vllama.relay.relay import COUNT_HEADER, ESTIMATE
 from vllama.routes.inference import make_need, with_lease
 from vllama.routes.openai.common import (
@@ -91,12 +92,16 @@ async def count_tokens(gateway: Gateway, request: Request) -> None:
 
 
 async def _check(gateway: Gateway, request: Request, asked: MessagesRequest) -> CheckedRequest:
-    """Find the model, and complete the request with what it brings."""
-    entry = await find_v1_model(gateway, asked.model)
+    """Find the model, and complete the request with what it brings.
+
+    Thinking that the model cannot do is left out in silence: Claude Code always asks for it.
+    """
     truncate = read_truncate(request, asked.extras, default=False)
-    return check_blocks(
-        entry, read_chat(asked.chat, asked.extras, truncate=truncate, neutral=False)
-    )
+    chat = read_chat(asked.chat, asked.extras, truncate=truncate, neutral=False, may_be_empty=True)
+    entry = await find_v1_model(gateway, asked.model)
+    if Capability.THINKING not in entry.info.capabilities:
+        chat = msgspec.structs.replace(chat, think=None)
+    return check_blocks(entry, chat, ignored=asked.ignored)
 
 
 def _identify(request: Request) -> str:

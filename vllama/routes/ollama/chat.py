@@ -5,6 +5,7 @@ See docs/reference/ollama-api.md#chat, #generate, #raw-context-system-template.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Literal
@@ -14,7 +15,7 @@ import msgspec
 from vllama.chat.reply import Reply
 from vllama.chat.request import ChatRequest
 from vllama.dialects.ollama.objects import write_load
-from vllama.dialects.ollama.read import check_raw, parse_chat, parse_generate
+from vllama.dialects.ollama.read import check_format, check_raw, parse_chat, parse_generate
 from vllama.dialects.ollama.write import JSON, ChatWriter, GenerateWriter
 from vllama.engines.base import Mode
 from vllama.errors import BadRequest, ModelNotFound
@@ -72,6 +73,8 @@ async def answer(
         return
     check_raw(asked)
     checked = check_request(entry, asked, kind)
+    asked = check_format(asked)
+    checked = dataclasses.replace(checked, asked=check_format(checked.asked))
     need = make_need(checked.load, Mode.CHAT, logprobs=asked.logprobs)
 
     async def use(lease: Lease, upstream: Upstream) -> None:

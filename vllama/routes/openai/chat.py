@@ -22,6 +22,7 @@ from vllama.dialects.ollama.embeddings import (
 from vllama.dialects.openai.choices import Part, reseed
 from vllama.dialects.openai.extras import take_extras
 from vllama.dialects.openai.read import parse_openai, read_chat
+from vllama.dialects.openai.request_types import CHAT, EMBEDDING
 from vllama.dialects.openai.whole import WholeWriter
 from vllama.dialects.openai.write import StreamWriter
 from vllama.engines.base import Mode
@@ -29,7 +30,12 @@ from vllama.http.request import Request
 from vllama.routes.affinity import hash_messages
 from vllama.routes.embedding import check_inputs, embed_all
 from vllama.routes.inference import make_need, unless_gone, with_lease
-from vllama.routes.openai.common import find_v1_model, make_options, read_truncate
+from vllama.routes.openai.common import (
+    find_text_model,
+    find_v1_model,
+    make_options,
+    read_truncate,
+)
 from vllama.routes.openai.multi_choice import Choice, relay_choices
 from vllama.routes.prepare import check_request, prepare
 from vllama.routes.prompt import make_dropped_header
@@ -42,9 +48,9 @@ if TYPE_CHECKING:
 
 async def chat(gateway: Gateway, request: Request) -> None:
     """Serve `POST /v1/chat/completions`: continue a conversation."""
-    body, extras = take_extras(parse_openai(await request.body()))
-    entry = await find_v1_model(gateway, body.get("model"))
+    body, extras = take_extras(parse_openai(await request.body(), CHAT))
     asked = read_chat(body, extras, truncate=read_truncate(request, extras, default=True))
+    entry = await find_v1_model(gateway, asked.model)
     checked = check_request(entry, asked, "chat")
     options = make_options(asked)
     need = make_need(checked.load, Mode.CHAT, logprobs=asked.logprobs)
@@ -79,9 +85,9 @@ async def chat(gateway: Gateway, request: Request) -> None:
 
 async def embeddings(gateway: Gateway, request: Request) -> None:
     """Serve `POST /v1/embeddings`: make embeddings, normalised, in base64 if requested."""
-    body, extras = take_extras(parse_openai(await request.body()))
+    body, extras = take_extras(parse_openai(await request.body(), EMBEDDING))
     asked = parse_embeddings(body)
-    entry = await find_v1_model(gateway, asked.model)
+    entry = await find_text_model(gateway, asked.model)
     name = str(asked.model)
     check_inputs(asked.inputs, name, entry.info.vocab_size)
     _, load = entry.options(extras.options)

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Literal
 from msgspec.structs import replace
 
 from vllama.chat.filters import StopFilter
-from vllama.chat.reply import ReplyOptions
+from vllama.chat.reply import Reply, ReplyOptions
 from vllama.chat.request import ChatRequest
 from vllama.dialects.blocks import BlockWriter
 from vllama.dialects.openai.extras import Extras
 from vllama.engines.base import Mode
-from vllama.errors import BadRequest
-from vllama.http.request import Request
+from vllama.errors import BadRequest, CapabilityMissing, ModelNotFound
+from vllama.http.request import Request, now_ns
 from vllama.models.types import Capability
 from vllama.relay.relay import Relay
 from vllama.routes.affinity import hash_messages
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from vllama.routes.context import Gateway
 
 
+# an engine's stream that has nothing to say
+NO_ANSWER = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n'
 IGNORED_HEADER = "x-vllama-ignored"
 TRUNCATE_HEADER = b"x-vllama-truncate"
 MAX_NAMED = 10
@@ -49,13 +51,16 @@ def make_options(asked: ChatRequest, kind: Literal["chat", "completion"] = "chat
     )
 
 
-def check_blocks(entry: Entry, asked: ChatRequest) -> CheckedRequest:
+def check_blocks(
+    entry: Entry, asked: ChatRequest, *, ignored: Sequence[str] = ()
+) -> CheckedRequest:
     """Complete a request of a dialect whose answers are blocks.
 
-    Thinking that the model cannot do is left out in silence: such clients always ask for it.
+    `ignored`: the tools of the vendor's own servers, which need a model with tools nevertheless.
+    Raises what `check_request` does.
     """
-    if Capability.THINKING not in entry.info.capabilities:
-        asked = replace(asked, think=None)
+    if ignored and Capability.TOOLS not in entry.info.capabilities:
+        raise CapabilityMissing(f"{entry.full_name} does not support tools")
     return check_request(entry, asked, "chat")
 
 
@@ -71,6 +76,11 @@ async def relay_blocks(
     entry, asked = checked.entry, checked.asked
 
     async def use(lease: Lease, upstream: Upstream) -> None:
+        if not asked.messages:
+            reply = Reply(make_writer(make_options(asked)), ())
+            answer = reply.feed(NO_ANSWER, now_ns()) + reply.finish(now_ns())
+            request.respond(200, answer, reply.content_type.encode())
+            return
         traits, sent, stops = lease.traits, checked, None
         if (stop := asked.parameters.get("stop")) and not traits.names_stop:
             # it must be known which it was
@@ -94,7 +104,14 @@ def make_seed(request: Request) -> str:
 async def find_v1_model(gateway: Gateway, name: object) -> Entry:
     """Return the model that a body names. Raises BadRequest, ModelNotFound."""
     if not isinstance(name, str) or not name:
-        raise BadRequest("you must provide a model parameter")
+        raise BadRequest("model is required")
+    return await find_model(gateway.catalog, name)
+
+
+async def find_text_model(gateway: Gateway, name: object) -> Entry:
+    """Return the model of a completion or of vectors, where Ollama words it in another way."""
+    if not isinstance(name, str) or not name:
+        raise ModelNotFound("", message="model '' not found")
     return await find_model(gateway.catalog, name)
 
 

@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING
 
 from vllama.chat.reply import EVENT_STREAM
 from vllama.dialects.openai.choices import Part, reseed
-from vllama.dialects.openai.completions import parse_completion
+from vllama.dialects.openai.completions import make_list_error, parse_completion
 from vllama.dialects.openai.extras import take_extras
 from vllama.dialects.openai.read import parse_openai
+from vllama.dialects.openai.request_types import COMPLETION
 from vllama.dialects.openai.write_text import TextWriter, answer_without_engine
 from vllama.engines.base import Mode
+from vllama.errors import CapabilityMissing, ModelNotFound
 from vllama.http.request import JSON, Request, now_ns
 from vllama.routes.affinity import hash_text
 from vllama.routes.inference import make_need, with_lease
 from vllama.routes.openai.common import (
-    find_v1_model,
+    find_text_model,
     make_ignored_header,
     make_options,
     read_truncate,
@@ -35,14 +37,19 @@ if TYPE_CHECKING:
 
 async def completions(gateway: Gateway, request: Request) -> None:
     """Serve `POST /v1/completions`: continue prompts."""
-    body, extras = take_extras(parse_openai(await request.body()))
+    body, extras = take_extras(parse_openai(await request.body(), COMPLETION))
     asked = parse_completion(body)
-    entry = await find_v1_model(gateway, asked.model)
     truncate = read_truncate(request, extras, default=True)
-    texts = [
-        check_request(entry, asked.read_prompt(text, extras, truncate=truncate), "generate")
-        for text in asked.prompts
-    ]
+    try:
+        entry = await find_text_model(gateway, asked.model)
+        texts = [
+            check_request(entry, asked.read_prompt(text, extras, truncate=truncate), "generate")
+            for text in asked.prompts
+        ]
+    except (ModelNotFound, CapabilityMissing):
+        if isinstance(body.get("prompt"), list):  # of which Ollama says nothing else
+            raise make_list_error() from None
+        raise
     need = make_need(texts[0].load, Mode.CHAT, logprobs=asked.logprobs is not None)
 
     async def use(lease: Lease, upstream: Upstream) -> None:

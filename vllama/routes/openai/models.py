@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from vllama.engines.base import Mode
+from vllama.errors import ModelNotFound
 from vllama.http.request import Request
 from vllama.models.types import Bundle, ModelInfo
-from vllama.routes.ollama.models import known_context, list_capabilities
+from vllama.routes.ollama.models import add_tag, known_context, list_capabilities
 from vllama.routes.openai.common import find_v1_model
 from vllama.scheduler.views import Phase, View
 
@@ -72,6 +73,9 @@ async def models(gateway: Gateway, request: Request) -> None:
 async def model(gateway: Gateway, request: Request) -> None:
     """Serve `GET /v1/models/{id}`: describe one model; an id may contain slashes."""
     name = unquote(request.path.removeprefix("/v1/models/"))
-    entry = await find_v1_model(gateway, name)
+    try:
+        entry = await find_v1_model(gateway, name)
+    except ModelNotFound as error:
+        raise ModelNotFound(name, message=f"model '{add_tag(name)}' not found") from error
     view = find_views(gateway).get(entry.bundle.name)
     request.json(200, make_row(entry.bundle, entry.info, view) | {"id": name})

@@ -58,9 +58,9 @@ async def responses(gateway: Gateway, request: Request) -> None:
         )
         store.keep(record, after=earlier)
 
-    entry = await find_v1_model(gateway, asked.model)
     truncate = read_truncate(request, asked.extras, default=asked.truncate)
-    chat = read_chat(asked.chat, asked.extras, truncate=truncate, neutral=False)
+    chat = read_chat(asked.chat, asked.extras, truncate=truncate, neutral=False, may_be_empty=True)
+    entry = await find_v1_model(gateway, asked.model)
     make = partial(
         ResponsesWriter,
         seed=seed,
@@ -69,7 +69,7 @@ async def responses(gateway: Gateway, request: Request) -> None:
         names=asked.names,
         keep=None if asked.store is False else keep,
     )
-    checked = check_blocks(entry, chat)
+    checked = check_blocks(entry, chat, ignored=asked.ignored)
     await relay_blocks(gateway, request, checked, make, ignored=asked.ignored)
     if asked.store:
         await store.save(f"resp_{seed}", owner)
