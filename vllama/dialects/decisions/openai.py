@@ -36,6 +36,8 @@ def parse_decisions(body: Mapping[str, Any]) -> Decision:
         for number, value in enumerate(questions)
     ]
     messages = input_messages(body.get("input"))
+    if not messages:
+        raise BadRequest("Missing required parameter: 'input'.")
     return Decision(messages=tuple(messages), questions=tuple(parsed))
 
 
