@@ -1,0 +1,150 @@
+"""Where vllama differs from Ollama on purpose; `docs/reference/api.md` has the same list."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """A difference with its reason, in the words of the documentation.
+
+    It explains what `find_differences` says if all three patterns are found: in the path, in the
+    request's body and in what was said. Without a `said` it is none that the recording shows.
+    """
+
+    reason: str
+    said: str = r"\Z.\A"
+    path: str = ""
+    body: str = ""
+
+    def explains(self, path: str, body: Any, said: str) -> bool:
+        """Tell whether this is why `said` was said of a request."""
+        text = body if isinstance(body, str) else json.dumps(body, ensure_ascii=False)
+        found = (
+            re.search(self.path, path),
+            re.search(self.body, text, re.DOTALL),
+            re.search(self.said, said, re.DOTALL),
+        )
+        return all(found)
+
+
+DIFFERENCES = (
+    Difference(
+        reason=(
+            "Answers have more keys: counts of cached tokens, the store, the state and the "
+            "lengths of a model, signatures of thinking."
+        ),
+        said=r"^extra ",
+    ),
+    Difference(
+        reason="`/v1/completions` takes a list of prompts.",
+        path="^/v1/completions",
+        body=r'"prompt": \[',
+        said=r"^status 400 → 200|^error ",
+    ),
+    Difference(
+        reason="`/v1/embeddings` takes tokens and lists of tokens.",
+        path="^/v1/embeddings",
+        body=r'"input": \[+\d',
+        said=r"^status 400 → 200",
+    ),
+    Difference(
+        reason="`/v1/messages/count_tokens` is there.",
+        path="count_tokens",
+        said=r"^status 404 → ",
+    ),
+    Difference(
+        reason=(
+            "`/api/embed` makes vectors with any model; Ollama's answer for one that chats is"
+            " a 501."
+        ),
+        path="^/api/embed",
+        said=r"^status 501 → 200",
+    ),
+    Difference(
+        reason=(
+            "What is wrong with a request is a 400 where Ollama answers 500: `format`, "
+            "`options` and digests of a wrong type."
+        ),
+        said=r"^status 500 → 400",
+    ),
+    Difference(
+        reason="A JSON schema that cannot be used is refused by vllama itself, with its place.",
+        body="nonsense",
+        said=r"^error .*JSON schema",
+    ),
+    Difference(
+        reason='A picture for a model that sees none: `"MODEL" does not support vision`.',
+        body="image",
+        said=r"^error .*does not support vision",
+    ),
+    Difference(
+        reason=(
+            "A file that was not uploaded is named by its digest, not by its place on the server."
+        ),
+        path="^/api/create",
+        said=r"blob sha256:\w+ not found",
+    ),
+    Difference(
+        reason="What cannot be pulled is said in words of vllama's own, with what to do.",
+        path="^/api/(create|pull)",
+        said=r"cannot (pull|find)",
+    ),
+    Difference(
+        reason="`/api/ps` shows what vllama has loaded, with contexts as it has planned them.",
+        path="^/api/ps",
+        said=r"^value .models",
+    ),
+    Difference(
+        reason="Tools without a name are left out; Ollama's models call them by none.",
+        body=r'"tools": \[\{"type": "function"\}\]',
+        said=r"^missing .message.tool_calls|^status 200 → 400",
+    ),
+    Difference(
+        reason="Arguments of earlier tool calls that are not JSON are passed on.",
+        path="^/v1/chat",
+        body=r'"arguments": ""',
+        said=r"^error .*invalid tool call arguments",
+    ),
+    Difference(
+        reason=(
+            "`/v1/responses` without any input gives an empty list as `output` in its stream,"
+            " not null."
+        ),
+        path="^/v1/responses",
+        body=r'"stream": true',
+        said=r"^value response.completed.response.output",
+    ),
+    Difference(
+        reason="`/v1/responses` with tools for a model that has none is a 400 in a stream, too.",
+        path="^/v1/responses",
+        body=r"web_search",
+        said=r"^status 200 → 400",
+    ),
+    Difference(
+        reason=(
+            "`/api/show` has the parameters of the Modelfile only; Ollama adds stop sequences"
+            " of templates that it recognises."
+        ),
+        path="^/api/show",
+        said=r"^value .(parameters|modelfile)",
+    ),
+    Difference(
+        reason=(
+            "A whole number may be written as `3.0`, and an assistant's message may have "
+            "thinking instead of content."
+        ),
+    ),
+    Difference(
+        reason=(
+            "With `llama_cpp.server` or another engine, the words of a model may differ, and "
+            "so what it calls."
+        ),
+        body=r'"tools"|"model": "thinker"',
+        said=r"(tool_calls|thinking|reasoning|summary|encrypted_content|content\[\])",
+    ),
+)
