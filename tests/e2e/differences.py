@@ -112,6 +112,12 @@ DIFFERENCES = (
     ),
     Difference(
         reason=(
+            "An answer of `/v1/responses` that was cut by a limit which the client had not "
+            "set says so in `incomplete_details`."
+        ),
+    ),
+    Difference(
+        reason=(
             "`/v1/responses` without any input gives an empty list as `output` in its stream,"
             " not null."
         ),

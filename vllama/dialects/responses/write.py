@@ -3,7 +3,7 @@
 Order of events: `created`, `in_progress`; for each item `output_item.added`, its parts and deltas,
 `output_item.done`; then `completed` or `failed`. Every event has the next `sequence_number`; there
 is no `[DONE]`. An answer cut by its length is completed, too, as in Ollama: the official client's
-streams know no other good end.
+streams know no other good end. `incomplete_details` tells it where the limit was not the client's.
 
 See docs/reference/ollama-api.md#responses.
 """
@@ -124,6 +124,8 @@ class ResponsesWriter(BlockWriter):
     def _ended(self, tally: Tally, now_ns: int) -> dict[str, Any]:
         """Return the response as it is at the end."""
         more: dict[str, Any] = {"completed_at": now_ns // 1_000_000_000}
+        if tally.finish_reason == "length" and self._echo.get("max_output_tokens") is None:
+            more["incomplete_details"] = {"reason": "max_output_tokens"}
         response = self._response("completed", self._items("completed"), _usage(tally), more)
         if self._keep is not None:
             self._keep(response)
