@@ -229,7 +229,7 @@ def test_completion(stub: StubServer, vllama: Vllama) -> None:
     assert set(complete(vllama, "vllama l")) == {"launch", "list", "logs"}
     assert complete(vllama, "vllama run smo") == ["smollm2:135m", "smol:latest"]
     assert complete(vllama, "vllama launch codex --model smoll") == ["smollm2:135m"]
-    assert set(complete(vllama, "vllama launch c")) == {"claude", "codex", "copilot"}
+    assert set(complete(vllama, "vllama launch co")) == {"codex", "copilot"}
     assert complete(vllama, "vllama rm smoll", OLLAMA_HOST="127.0.0.1:9") == []
 
 

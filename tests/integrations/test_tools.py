@@ -183,6 +183,67 @@ def test_vscode() -> None:
         changed("vscode", '{"a": 1}')
 
 
+def test_kimi() -> None:
+    flag, given, *rest = find("kimi").start(TARGET, ("-p", "hi")).args
+    assert (flag, rest) == ("--config", ["-p", "hi"])
+    config = json.loads(given)
+    assert config["default_model"] == "vllama"
+    assert config["providers"]["vllama"]["base_url"] == f"{URL}/v1"
+    assert config["models"]["vllama"]["model"] == "qwen3:8b"
+    assert config["models"]["vllama"]["max_context_size"] == 40960
+
+
+def test_pi() -> None:
+    provider = load(changed("pi", '{"providers": {"mine": {}}}'))["providers"]
+    assert provider["mine"] == {}
+    assert provider["vllama"] == {
+        "baseUrl": f"{URL}/v1",
+        "api": "openai-completions",
+        "apiKey": "vllama",
+        "models": [
+            {
+                "id": "qwen3:8b",
+                "input": ["text", "image"],
+                "reasoning": False,
+                "maxTokens": 8192,
+                "contextWindow": 40960,
+            }
+        ],
+    }
+    start = find("pi").start(TARGET, ("-p", "hi"))
+    assert start.args == ("--provider", "vllama", "--model", "qwen3:8b", "-p", "hi")
+
+
+def test_droid() -> None:
+    mine = '{"customModels": [{"displayName": "mine"}], "sessionDefaultSettings": {"model": "x"}}'
+    text = changed("droid", mine)
+    settings = load(text)
+    assert settings["sessionDefaultSettings"] == {"model": "x"}
+    first, ours = settings["customModels"]
+    assert first == {"displayName": "mine"}
+    assert (ours["model"], ours["baseUrl"]) == ("qwen3:8b", f"{URL}/v1")
+    assert changed("droid", text) == text
+    assert len(load(changed("droid", text, Target(url=URL, model="other")))["customModels"]) == 3
+
+
+def test_cline() -> None:
+    config = load(changed("cline", '{"providers": {"openai": {"settings": {}}}}'))
+    assert config["lastUsedProvider"] == "ollama"
+    assert config["providers"]["openai"] == {"settings": {}}
+    settings = config["providers"]["ollama"]["settings"]
+    assert (settings["model"], settings["baseUrl"]) == ("qwen3:8b", f"{URL}/v1")
+
+
+def test_openclaw() -> None:
+    config = load(changed("openclaw", '{"agents": {"defaults": {"workspace": "w"}}}'))
+    defaults = config["agents"]["defaults"]
+    assert defaults == {"workspace": "w", "model": {"primary": "vllama/qwen3:8b"}}
+    provider = config["models"]["providers"]["vllama"]
+    assert (provider["baseUrl"], provider["api"]) == (URL, "ollama")
+    assert provider["models"][0]["contextWindow"] == 40960
+    assert find("openclaw").start(TARGET, ()).args == ("tui",)
+
+
 def test_zed() -> None:
     text = '{\n  "theme": "One", // mine\n}\n'
     assert changed("zed", text) == (
@@ -204,6 +265,12 @@ def test_zed() -> None:
             ("session",),
             {"GOOSE_PROVIDER": "ollama", "GOOSE_MODEL": "qwen3:8b", "OLLAMA_HOST": URL},
         ),
+        (
+            "qwen",
+            ("--auth-type", "openai", "--model", "qwen3:8b"),
+            {"OPENAI_BASE_URL": f"{URL}/v1", "OPENAI_MODEL": "qwen3:8b"},
+        ),
+        ("pool", ("-m", "qwen3:8b"), {"POOLSIDE_STANDALONE_BASE_URL": f"{URL}/v1"}),
         ("aider", (), {"OLLAMA_API_BASE": URL, "AIDER_MODEL": "ollama_chat/qwen3:8b"}),
     ],
 )
@@ -212,7 +279,8 @@ def test_tools_of_the_environment(name: str, args: tuple[str, ...], environ: obj
     start = tool.start(TARGET, ())
     assert start.args == args
     assert environ.items() <= start.environ.items()
-    assert tool.start(TARGET, ("x",)).args == ("x",)
+    own = tool.start(TARGET, ("x",)).args
+    assert own == (("x",) if name == "goose" else (*args, "x"))
     assert tool.edits is None
 
 

@@ -8,9 +8,10 @@ import shutil
 from vllama.errors import BadRequest
 from vllama.integrations.agents import AGENTS
 from vllama.integrations.editors import EDITORS
+from vllama.integrations.more_agents import MORE_AGENTS
 from vllama.integrations.types import Integration, Places
 
-INTEGRATIONS = (*AGENTS, *EDITORS)
+INTEGRATIONS = (*AGENTS, *MORE_AGENTS, *EDITORS)
 
 
 def find(name: str) -> Integration:

@@ -1,0 +1,229 @@
+"""More coding agents of the terminal: Qwen Code, Kimi, Pool, Droid, pi, Cline, OpenClaw."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from vllama.integrations import jsonc
+from vllama.integrations.types import NAME, Edit, Integration, Places, Start, Target
+
+_CONTEXT = 131_072
+"""Taken where the model's is not known and a tool wants a number."""
+_ANSWER_TOKENS = 8192
+
+
+def _plain_start(target: Target, args: Sequence[str]) -> Start:
+    return Start(args=tuple(args), environ={})
+
+
+def _answer_tokens(target: Target) -> int:
+    return min(_ANSWER_TOKENS, (target.context or _CONTEXT) // 2)
+
+
+def _inputs(target: Target) -> list[str]:
+    return ["text", "image"] if "vision" in target.capabilities else ["text"]
+
+
+# Qwen Code: qwenlm.github.io/qwen-code-docs, "Authentication": OpenAI-compatible API.
+
+
+def _qwen_start(target: Target, args: Sequence[str]) -> Start:
+    variables = {
+        "OPENAI_BASE_URL": f"{target.url}/v1",
+        "OPENAI_API_KEY": target.key,
+        "OPENAI_MODEL": target.model,
+    }
+    return Start(args=("--auth-type", "openai", "--model", target.model, *args), environ=variables)
+
+
+# Kimi: moonshotai.github.io/kimi-cli, "Config files": `--config` takes a whole one.
+
+
+def _kimi_start(target: Target, args: Sequence[str]) -> Start:
+    model = {
+        "provider": NAME,
+        "model": target.model,
+        "max_context_size": target.context or _CONTEXT,
+    }
+    provider = {"type": "openai_legacy", "base_url": f"{target.url}/v1", "api_key": target.key}
+    config = {"default_model": NAME, "providers": {NAME: provider}, "models": {NAME: model}}
+    return Start(args=("--config", json.dumps(config), *args), environ={})
+
+
+# Pool: github.com/poolsideai/pool.
+
+
+def _pool_start(target: Target, args: Sequence[str]) -> Start:
+    variables = {
+        "POOLSIDE_STANDALONE_BASE_URL": f"{target.url}/v1",
+        "POOLSIDE_API_KEY": target.key,
+    }
+    return Start(args=("-m", target.model, *args), environ=variables)
+
+
+# Droid: docs.factory.ai/cli/byok/overview, "customModels" of its settings file.
+
+
+def _droid_edits(target: Target, places: Places) -> tuple[Edit, ...]:
+    model = {
+        "model": target.model,
+        "displayName": f"{target.model} ({NAME})",
+        "baseUrl": f"{target.url}/v1",
+        "apiKey": target.key,
+        "provider": "generic-chat-completion-api",
+        "maxOutputTokens": _answer_tokens(target),
+        "supportsImages": "vision" in target.capabilities,
+    }
+
+    def change(text: str) -> str:
+        settings = jsonc.load(text) if text.strip() else {}
+        models = settings.get("customModels", []) if isinstance(settings, dict) else []
+        names = [one.get("displayName") for one in models if isinstance(one, dict)]
+        shown = model["displayName"]
+        at = names.index(shown) if shown in names else len(models)
+        return jsonc.put(text, ("customModels", at), model)
+
+    return (Edit(path=places.home / ".factory" / "settings.json", change=change),)
+
+
+# pi: its guide "Custom models": a provider of models.json, chosen by flags.
+
+
+def _pi_start(target: Target, args: Sequence[str]) -> Start:
+    return Start(args=("--provider", NAME, "--model", target.model, *args), environ={})
+
+
+def _pi_edits(target: Target, places: Places) -> tuple[Edit, ...]:
+    folder = places.named("PI_CODING_AGENT_DIR", places.home / ".pi" / "agent")
+    model: dict[str, object] = {
+        "id": target.model,
+        "input": _inputs(target),
+        "reasoning": "thinking" in target.capabilities,
+        "maxTokens": _answer_tokens(target),
+    }
+    if target.context:
+        model["contextWindow"] = target.context
+    provider = {
+        "baseUrl": f"{target.url}/v1",
+        "api": "openai-completions",
+        "apiKey": target.key,
+        "models": [model],
+    }
+
+    def change(text: str) -> str:
+        return jsonc.put(text, ("providers", NAME), provider)
+
+    return (Edit(path=folder / "models.json", change=change),)
+
+
+# Cline: its own providers.json, as `cline auth` writes it; it speaks /v1 to what it calls Ollama.
+
+
+def _cline_edits(target: Target, places: Places) -> tuple[Edit, ...]:
+    settings = {"provider": "ollama", "model": target.model, "baseUrl": f"{target.url}/v1"}
+
+    def change(text: str) -> str:
+        if not text.strip():
+            text = jsonc.put(text, ("version",), 1)
+        text = jsonc.put(text, ("lastUsedProvider",), "ollama")
+        text = jsonc.put(text, ("providers", "ollama", "settings"), settings)
+        return jsonc.put(text, ("providers", "ollama", "tokenSource"), "manual")
+
+    path = places.home / ".cline" / "data" / "settings" / "providers.json"
+    return (Edit(path=path, change=change),)
+
+
+# OpenClaw: docs.openclaw.ai/providers/ollama; its gateway reads the file again by itself.
+
+
+def _openclaw_start(target: Target, args: Sequence[str]) -> Start:
+    return Start(args=tuple(args or ("tui",)), environ={})
+
+
+def _openclaw_edits(target: Target, places: Places) -> tuple[Edit, ...]:
+    model: dict[str, object] = {
+        "id": target.model,
+        "name": target.model,
+        "input": _inputs(target),
+        "reasoning": "thinking" in target.capabilities,
+        "maxTokens": _answer_tokens(target),
+    }
+    if target.context:
+        model["contextWindow"] = target.context
+    provider = {"baseUrl": target.url, "apiKey": target.key, "api": "ollama", "models": [model]}
+
+    def change(text: str) -> str:
+        text = jsonc.put(text, ("models", "providers", NAME), provider)
+        return jsonc.put(text, ("agents", "defaults", "model", "primary"), f"{NAME}/{target.model}")
+
+    return (Edit(path=places.home / ".openclaw" / "openclaw.json", change=change),)
+
+
+MORE_AGENTS = (
+    Integration(
+        name="qwen",
+        title="Qwen Code",
+        aliases=("qwen-code",),
+        commands=("qwen",),
+        folders=(".local/bin", ".npm-global/bin"),
+        install="npm install -g @qwen-code/qwen-code",
+        start=_qwen_start,
+    ),
+    Integration(
+        name="kimi",
+        title="Kimi Code CLI",
+        aliases=("kimi-cli",),
+        commands=("kimi",),
+        folders=(".local/bin",),
+        install="uv tool install kimi-cli",
+        start=_kimi_start,
+    ),
+    Integration(
+        name="cline",
+        title="Cline",
+        commands=("cline",),
+        install="npm install -g cline",
+        start=_plain_start,
+        edits=_cline_edits,
+        after="every cline uses this server now, until 'vllama launch cline --restore'",
+    ),
+    Integration(
+        name="droid",
+        title="Droid",
+        commands=("droid",),
+        folders=(".local/bin",),
+        install="see docs.factory.ai/cli/getting-started/quickstart",
+        start=_plain_start,
+        edits=_droid_edits,
+        after="choose the model there with /model",
+    ),
+    Integration(
+        name="pi",
+        title="pi",
+        commands=("pi",),
+        install="npm install -g @earendil-works/pi-coding-agent",
+        start=_pi_start,
+        edits=_pi_edits,
+        after=f"start it by yourself with: pi --provider {NAME}",
+    ),
+    Integration(
+        name="pool",
+        title="Pool",
+        aliases=("poolside",),
+        commands=("pool",),
+        folders=(".local/bin",),
+        install="see github.com/poolsideai/pool",
+        start=_pool_start,
+    ),
+    Integration(
+        name="openclaw",
+        title="OpenClaw",
+        aliases=("clawdbot", "moltbot"),
+        commands=("openclaw", "clawdbot"),
+        install="npm install -g openclaw",
+        start=_openclaw_start,
+        edits=_openclaw_edits,
+        after="start it with: openclaw tui",
+    ),
+)
