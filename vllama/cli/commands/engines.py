@@ -36,7 +36,7 @@ installation goes on where it was. An engine elsewhere is named by the setting e
 
 ACTIONS = ("list", "install", "remove", "doctor", "check")
 COLUMNS = ("NAME", "VERSION", "WHERE", "FORMATS", "ON THIS MACHINE", "TO INSTALL")
-OPTIONAL_COLUMNS = ("FORMATS", "WHERE", "TO INSTALL")
+OPTIONAL_COLUMNS = ("FORMATS", "WHERE", "TO INSTALL", "VERSION")
 
 
 def engines(

@@ -109,7 +109,7 @@ def show_requests(client: Client, prefix: str, *, as_json: bool) -> None:
             )
             for row in found
         ],
-        optional=("KEY", "ROUTE", "CLIENT", "STATE"),
+        optional=("KEY", "ROUTE", "CLIENT", "STATE", "SINCE"),
     )
 
 
