@@ -267,3 +267,10 @@ def test_bars(hub: StandInHub, terminal: Callable[..., Terminal]) -> None:
     screen.expect("100%")
     screen.expect("success")
     assert screen.finish() == 0
+
+
+@pytest.mark.parametrize("args", [("rm", "nope"), ("cp", "nope", "other")])
+def test_what_is_to_be_removed_or_copied_is_not_pulled(vllama: Vllama, args: list[str]) -> None:
+    done = vllama(*args)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == "Hint: see what is here: vllama list"

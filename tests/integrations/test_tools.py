@@ -228,10 +228,12 @@ def test_droid() -> None:
 
 def test_cline() -> None:
     config = load(changed("cline", '{"providers": {"openai": {"settings": {}}}}'))
-    assert config["lastUsedProvider"] == "ollama"
     assert config["providers"]["openai"] == {"settings": {}}
+    assert config["providers"]["ollama"]["updatedAt"]
     settings = config["providers"]["ollama"]["settings"]
     assert (settings["model"], settings["baseUrl"]) == ("qwen3:8b", f"{URL}/v1")
+    start = find("cline").start(TARGET, ("hi",))
+    assert start.args == ("--provider", "ollama", "--model", "qwen3:8b", "hi")
 
 
 def test_openclaw() -> None:

@@ -117,18 +117,26 @@ def _pi_edits(target: Target, places: Places) -> tuple[Edit, ...]:
     return (Edit(path=folder / "models.json", change=change),)
 
 
-# Cline: its own providers.json, as `cline auth` writes it; it speaks /v1 to what it calls Ollama.
+# Cline: `cline --help`, and providers.json as `cline auth` writes it. It leaves out a provider
+# without the time of its last change.
+
+
+def _cline_start(target: Target, args: Sequence[str]) -> Start:
+    return Start(args=("--provider", "ollama", "--model", target.model, *args), environ={})
 
 
 def _cline_edits(target: Target, places: Places) -> tuple[Edit, ...]:
     settings = {"provider": "ollama", "model": target.model, "baseUrl": f"{target.url}/v1"}
+    provider = ("providers", "ollama")
 
     def change(text: str) -> str:
         if not text.strip():
             text = jsonc.put(text, ("version",), 1)
-        text = jsonc.put(text, ("lastUsedProvider",), "ollama")
-        text = jsonc.put(text, ("providers", "ollama", "settings"), settings)
-        return jsonc.put(text, ("providers", "ollama", "tokenSource"), "manual")
+        text = jsonc.put(text, (*provider, "settings"), settings)
+        text = jsonc.put(text, (*provider, "tokenSource"), "manual")
+        if "updatedAt" not in jsonc.load(text)["providers"]["ollama"]:
+            text = jsonc.put(text, (*provider, "updatedAt"), "1970-01-01T00:00:00.000Z")
+        return text
 
     path = places.home / ".cline" / "data" / "settings" / "providers.json"
     return (Edit(path=path, change=change),)
@@ -184,9 +192,9 @@ MORE_AGENTS = (
         title="Cline",
         commands=("cline",),
         install="npm install -g cline",
-        start=_plain_start,
+        start=_cline_start,
         edits=_cline_edits,
-        after="every cline uses this server now, until 'vllama launch cline --restore'",
+        after="start it by yourself with: cline --provider ollama",
     ),
     Integration(
         name="droid",

@@ -102,8 +102,11 @@ class Library:
                 return store
         raise VllamaError("cannot keep models: no data folder is set")
 
-    def find(self, name: str) -> Bundle:
-        """Return the model called `name`; raise InvalidModelRef or ModelNotFound."""
+    def find(self, name: str, *, may_pull: bool = True) -> Bundle:
+        """Return the model called `name`; raise InvalidModelRef or ModelNotFound.
+
+        `may_pull`: the hint of the error may be to pull it, which is no help to remove or copy one.
+        """
         ref = ModelRef.parse(name)
         bundle = self._find(ref)
         if bundle is not None:
@@ -117,7 +120,7 @@ class Library:
                 hint="name a .gguf file, or a folder with config.json and *.safetensors",
             )
         shown = name.strip() if ref.kind is Kind.HUB else ref.display
-        raise ModelNotFound(shown, hint=self._advice(ref))
+        raise ModelNotFound(shown, hint=self._advice(ref, may_pull=may_pull))
 
     def _find(self, ref: ModelRef) -> Bundle | None:
         bundle = self._in_stores(ref)
@@ -143,8 +146,8 @@ class Library:
         """Return the hub model that a library name, or a user's alias, stands for; or None."""
         return find_hub_alias(ref, self._settings.aliases)
 
-    def _advice(self, ref: ModelRef) -> str:
-        """Return the hint for a model that is not here: a similar name, or a pull."""
+    def _advice(self, ref: ModelRef, *, may_pull: bool) -> str:
+        """Return the hint for a model that is not here: a similar name, a pull, or the list."""
         for item in self.skipped():
             if ref.means(item.name):
                 return f"it lies in '{item.path}', but is left out: {item.reason}"
@@ -159,11 +162,13 @@ class Library:
         wanted = f"{ref.plain}:{ref.tag}" if ref.has_tag else ref.plain
         close = difflib.get_close_matches(wanted.lower(), keys, n=3, cutoff=0.7)
         near = list(dict.fromkeys(keys[key] for key in close))
-        if ref.kind is Kind.HUB or self.alias(ref):
-            pull = f"run: vllama pull {ref.text}"
+        if not may_pull:
+            other = "see what is here: vllama list"
+        elif ref.kind is Kind.HUB or self.alias(ref):
+            other = f"run: vllama pull {ref.text}"
         else:
-            pull = "pull it from the hub by its full name: vllama pull hf.co/org/repo"
-        return f"did you mean {' or '.join(near)}? Otherwise {pull}" if near else pull
+            other = "pull it from the hub by its full name: vllama pull hf.co/org/repo"
+        return f"did you mean {' or '.join(near)}? Otherwise {other}" if near else other
 
     def info(self, bundle: Bundle) -> ModelInfo:
         """Return a model's metadata, with the capabilities of its template. Raises BadModelFile."""

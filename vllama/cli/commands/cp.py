@@ -26,7 +26,7 @@ def cp(
 
     name, library = check_copy_name(destination), local_library(load_settings())
     try:
-        bundle = library.find(whole_path(source))
+        bundle = library.find(whole_path(source), may_pull=False)
     except ModelNotFound as error:
         raise make_no_source_error(source, error) from None
     copy(library, bundle, name)

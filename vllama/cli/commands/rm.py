@@ -39,7 +39,7 @@ def rm(
     for model in map(whole_path, models):
         try:
             # a wrong name or a refusal must not unload anything
-            bundle = library.find(model)
+            bundle = library.find(model, may_pull=False)
             library.check_removable(model, force=force)
             alone = not any(
                 other.key == bundle.key and other.name != bundle.name for other in library.list()
