@@ -1,8 +1,8 @@
 """The lifecycle of one instance: plan, admission, process, slots, sleep, end.
 
-One task runs it and owns the process. No other code starts or stops the process, so there is no
-race about it, and the task does not end before the process tree is gone: whoever waits for the task
-knows that the memory is free. Other code asks for a change by setting a field of the instance and
+One task runs it and owns the process. No other code starts or stops the process, so no two tasks
+can race to do so. The task does not end before the process tree has ended, so the end of the task
+proves that no process is left. Other code requests a change by setting a field of the instance and
 then its `wake` event.
 """
 
