@@ -336,7 +336,7 @@ def test_a_question_that_ends_with_its_sending_side_is_answered() -> None:
 
     async def app(request: Request) -> None:
         if request.path == "/watched":
-            await request.gone()
+            await request.wait_for_disconnect()
             ended.set()
             return
         await echo(request)
@@ -504,10 +504,10 @@ class Counted:
         self.held = self.went_on = 0
         self.request = request
 
-    def hold(self) -> None:
+    def pause(self) -> None:
         self.held += 1
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self.went_on += 1
 
 
@@ -523,7 +523,7 @@ def test_a_client_that_does_not_read() -> None:
         while not counted.held:
             request.write(b"x" * size)
             sent += 1
-        await request.drained()
+        await request.wait_until_drained()
         assert counted.went_on == 1 and not request.paused
         request.end(b"%d" % sent)
 
@@ -551,7 +551,7 @@ def test_a_client_that_leaves() -> None:
                 await request.body()
             except ClientGone:
                 ended.put_nowait("body")
-            await request.gone()
+            await request.wait_for_disconnect()
             ended.put_nowait("gone")
 
         async with running(app) as server:
@@ -578,7 +578,7 @@ def test_an_answer_to_a_client_that_has_gone_is_no_error(way: str, streams: bool
             try:
                 if way == "is cut":
                     request._client.abort()
-                await request.gone()
+                await request.wait_for_disconnect()
                 if streams:
                     request.start(200, b"text/plain")
                     request.write(b"too")

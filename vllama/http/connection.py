@@ -151,7 +151,7 @@ class Client(asyncio.Protocol):
         self.write = _drop  # from now on uvloop's `write` raises
         self._server.clients.pop(self, None)
         for request in tuple(self._requests):
-            request.leave()
+            request.note_disconnect()
         self._requests.clear()
 
     def eof_received(self) -> bool:
@@ -167,7 +167,7 @@ class Client(asyncio.Protocol):
         self._requests[-1].keep_alive = False  # earlier requests are answered first
         for request in tuple(self._requests):
             if request.method not in _WITHOUT_BODY:
-                request.leave()
+                request.note_disconnect()
         return True
 
     def pause_writing(self) -> None:

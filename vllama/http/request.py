@@ -3,7 +3,7 @@
 `start` makes the head, `write` sends a part of the body, and `end` the last part; they write
 directly to the client's socket. The head waits for the first part of the body, so that both are
 sent in one packet. A handler that writes faster than its client reads is notified (`Writes`), or
-waits in `drained`.
+waits in `wait_until_drained`.
 """
 
 from __future__ import annotations
@@ -82,11 +82,11 @@ class ClientGone(Exception):
 class Writes(Protocol):
     """A writer that is notified when its client does not keep up."""
 
-    def hold(self) -> None:
+    def pause(self) -> None:
         """Stop writing for now."""
         ...
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Write again."""
         ...
 
@@ -104,13 +104,13 @@ class Request:
         "_parts",
         "_size",
         "_waiter",
+        "disconnected",
         "done",
         "extra",
         "failure",
         "headers",
         "id",
         "keep_alive",
-        "left",
         "method",
         "number",
         "path",
@@ -134,7 +134,7 @@ class Request:
         self.failure: VllamaError | None = (
             None  # the error of the answer, even after a status of 200
         )
-        self.left = False  # the client has disconnected
+        self.disconnected = False  # the client has disconnected
         self.writes: Writes | None = None
         self._head = b""
         self._chunked = False
@@ -188,7 +188,7 @@ class Request:
     async def _read_piece(self) -> bytes:
         """Return the buffered part of the body, b"" after the last. Raises ClientGone."""
         while not self._parts and self._more:
-            if self.left:
+            if self.disconnected:
                 raise ClientGone
             if self._continues:
                 self._continues = False
@@ -214,11 +214,11 @@ class Request:
 
     # -- the client ---------------------------------------------------------------------------
 
-    def leave(self) -> None:
+    def note_disconnect(self) -> None:
         """Note that the client has disconnected, or closed its side: it may still read."""
-        if self.left:
+        if self.disconnected:
             return
-        self.left = True
+        self.disconnected = True
         self._wake()
         for callback in tuple(self._leaving):
             callback()
@@ -226,21 +226,21 @@ class Request:
     def watch(self, callback: Callable[[], None]) -> None:
         """Call `callback` when the client disconnects, at once if it has, until `unwatch`."""
         self._leaving.append(callback)
-        if self.left:
+        if self.disconnected:
             callback()
 
     def unwatch(self, callback: Callable[[], None]) -> None:
         """Do not call `callback` any more."""
         self._leaving.remove(callback)
 
-    async def gone(self) -> None:
+    async def wait_for_disconnect(self) -> None:
         """Wait until the client has disconnected."""
-        while not self.left:
+        while not self.disconnected:
             await self._wait()
 
-    async def drained(self) -> None:
+    async def wait_until_drained(self) -> None:
         """Wait until the client has read most of the written bytes, or has disconnected."""
-        while self._client.paused and not self.left:
+        while self._client.paused and not self.disconnected:
             await self._wait()
 
     def set_paused(self, paused: bool) -> None:
@@ -249,9 +249,9 @@ class Request:
         if self.writes is None:
             return
         if paused:
-            self.writes.hold()
+            self.writes.pause()
         else:
-            self.writes.go_on()
+            self.writes.resume()
 
     async def _wait(self) -> None:
         """Wait until the next `_wake`; several tasks may wait at once."""
@@ -263,7 +263,7 @@ class Request:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    def tell(self, name: str, value: str) -> None:
+    def set_header(self, name: str, value: str) -> None:
         """Set a header of the answer, before `start`; a later value replaces an earlier one."""
         line = (name.encode(), value.encode("latin-1", "replace"))
         self.extra = [*(old for old in self.extra if old[0] != line[0]), line]
@@ -349,7 +349,7 @@ class Request:
             self._client.abort()
             return
         self.keep_alive = False
-        if self.left:
+        if self.disconnected:
             self.json(CLIENT_CLOSED, {"error": HALF_CLOSED})
         else:
             self.text(500, "internal error")

@@ -179,7 +179,7 @@ class Relay:
             self._start()
         request.write(out)
         if request.paused:
-            self.hold()
+            self.pause()
         elif self._state is RelayState.STREAMING and self.reply.template.tail:
             self._enter_fast_path()
 
@@ -267,13 +267,13 @@ class Relay:
 
     # -- the client ---------------------------------------------------------------------------
 
-    def hold(self) -> None:
+    def pause(self) -> None:
         """Pause reading from the engine, because the client does not keep up."""
         self._leave_fast_path()
         if self._connection and self._state in _OPEN:
             self._connection.pause()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Read from the engine again."""
         if self._connection and self._state in _OPEN:
             self._connection.resume()
@@ -293,7 +293,7 @@ class Relay:
         """
         counted = self._upstream is not None and self._upstream.tells_counts
         if self.reply.may_cut or not counted:
-            self._request.tell(COUNT_HEADER, ESTIMATE)
+            self._request.set_header(COUNT_HEADER, ESTIMATE)
         self._request.start(200, self.reply.content_type.encode(), None, self._headers)
 
     # -- the end ------------------------------------------------------------------------------
@@ -355,7 +355,7 @@ class Relay:
         reply, upstream = self.reply, self._upstream
         estimated = reply.tally.usage.estimated
         if estimated and self._whole:
-            self._request.tell(COUNT_HEADER, ESTIMATE)
+            self._request.set_header(COUNT_HEADER, ESTIMATE)
         if upstream is None or reply.has_enough:
             return
         if reply.tally.counts is not None:

@@ -70,7 +70,7 @@ class App:
         if origin:
             preflight = request.method == "OPTIONS"
             for name, value in cors_headers(origin, preflight=preflight).items():
-                request.tell(name, value)
+                request.set_header(name, value)
             if preflight:
                 request.respond(204, b"")
                 return
@@ -105,7 +105,7 @@ class App:
             late = status < 400
             level = logging.WARNING if late or failure.status >= 500 else logging.INFO
             end = f"{', then an error' if late else ''}: {failure.sentence()[:MAX_LOGGED]}"
-        elif request.left and not request.done:
+        elif request.disconnected and not request.done:
             end = ": the client has left"
         log_access(level, running, took_s, end)
         while error is not None:

@@ -45,7 +45,7 @@ RETRY_PAUSES_S = (0.05, 0.2, 0.5, 1.0, 2.0, 4.0)
 async def unless_gone(request: Request, work: Awaitable[T]) -> T:
     """Return what `work` returns; if the client leaves first, cancel it and raise ClientGone."""
     working = asyncio.ensure_future(work)
-    leaving = asyncio.ensure_future(request.gone())
+    leaving = asyncio.ensure_future(request.wait_for_disconnect())
     try:
         await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
@@ -90,9 +90,9 @@ async def with_lease(
             try:
                 if need.context_length is not None:
                     if need.context_length > lease.traits.context_length:
-                        request.tell(CONTEXT_HEADER, str(lease.traits.context_length))
+                        request.set_header(CONTEXT_HEADER, str(lease.traits.context_length))
                     lease.traits = bound_traits(lease.traits, need.context_length)
-                upstream = gateway.upstreams.to(lease.endpoint)
+                upstream = gateway.upstreams.get_pool(lease.endpoint)
                 upstream.request_id_header = lease.traits.request_id_header
                 upstream.explain = upstream.explain or make_explainer(lease, upstream)
                 if not lease.traits.usage_in_stream:

@@ -165,7 +165,7 @@ class Upstreams:
     def __init__(self) -> None:
         self._pools: dict[Endpoint, Upstream] = {}
 
-    def to(self, endpoint: Endpoint) -> Upstream:
+    def get_pool(self, endpoint: Endpoint) -> Upstream:
         """Return the pool of `endpoint`."""
         pool = self._pools.get(endpoint)
         if pool is None:

@@ -107,5 +107,5 @@ async def _check(gateway: Gateway, request: Request, asked: MessagesRequest) -> 
 def _identify(request: Request) -> str:
     """Make every answer carry `request-id`, which the clients show; return it."""
     identity = f"req_{make_seed(request)}"
-    request.tell("request-id", identity)
+    request.set_header("request-id", identity)
     return identity

@@ -294,7 +294,7 @@ async def send_line(request: Request, value: object) -> None:
     if not request.status:
         request.start(200, NDJSON)
     request.write(msgspec.json.encode(value) + b"\n")
-    await request.drained()
+    await request.wait_until_drained()
 
 
 async def send_error(request: Request, error: VllamaError) -> None:
