@@ -82,7 +82,10 @@ def test_installed_listed_and_removed(vllama: Vllama, env: dict[str, str], uv: F
     assert done.returncode == 0, done.stderr
     assert uv.calls[-1]["args"][-4:] == ["--upgrade", "--pre", "--", "paint==2.5"]
 
-    assert vllama("engines", "remove", "painter").stdout == "Painter is removed\n"
+    refused = vllama("engines", "remove", "painter")  # it asks, and nobody is there
+    assert refused.returncode == 2 and "agree with --yes" in refused.stderr
+    assert home(env).exists()
+    assert vllama("engines", "remove", "painter", "--yes").stdout == "Painter is removed\n"
     assert not home(env).exists()
     assert vllama("engines", "remove", "painter").returncode == 3
 
@@ -96,7 +99,7 @@ def test_installed_listed_and_removed(vllama: Vllama, env: dict[str, str], uv: F
         (["engines", "check"], 2, "cannot check: no engine is named"),
         (["engines", "check", "painter"], 2, "write MODULE:OBJECT"),
         (["engines", "list", "painter"], 2, "it is about all engines"),
-        (["engines", "install", "painter"], 2, "run it again with --yes"),
+        (["engines", "install", "painter"], 2, "agree with --yes"),
         (["engines", "install", "external"], 3, "no package of it is known"),
         (["engines", "remove", "llama.cpp"], 3, "not installed"),
     ],
