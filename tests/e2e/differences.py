@@ -47,10 +47,16 @@ DIFFERENCES = (
         said=r"^status 400 → 200|^error ",
     ),
     Difference(
+        reason="`/v1/chat/completions` and `/v1/completions` make `n` choices.",
+        path="^/v1/(chat/)?completions",
+        body=r'"n": ',
+        said=r"index",
+    ),
+    Difference(
         reason="`/v1/embeddings` takes tokens and lists of tokens.",
         path="^/v1/embeddings",
         body=r'"input": \[+\d',
-        said=r"^status 400 → 200",
+        said=r"^status 400 → (200|404)",
     ),
     Difference(
         reason="`/v1/messages/count_tokens` is there.",

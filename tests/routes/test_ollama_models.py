@@ -136,6 +136,47 @@ def test_unknown_paths_and_methods(server):
     assert server.request("POST", "/api/chat/", {})[0] == 307
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "status", "place", "page"),
+    [
+        ("GET", "/api/tags/", 301, "/api/tags", True),
+        ("HEAD", "/api/tags/", 307, "/api/tags", True),
+        ("PUT", "/api/tags/", 404, None, True),
+        ("POST", "/api/show/", 307, "/api/show", False),
+        ("GET", "//api/tags", 307, "/api/tags", True),
+        ("POST", "/api/./show", 307, "/api/show", False),
+        ("GET", "/x/../api/tags", 307, "/api/tags", True),
+    ],
+)
+def test_paths_are_made_clean(server, method, path, status, place, page):
+    got, headers, body = server.request(method, path)
+    assert (got, headers["location"]) == (status, place)
+    assert ("content-type" in headers) is page
+    if method == "GET":
+        assert f'<a href="{place}">'.encode() in body
+
+
+def test_copies_and_deletions_answer_nothing(server):
+    for method, path, body in (
+        ("POST", "/api/copy", {"source": "plain", "destination": "second"}),
+        ("DELETE", "/api/delete", {"model": "second"}),
+    ):
+        status, headers, data = server.request(method, path, body)
+        assert (status, data, headers["content-type"]) == (200, b"", None)
+
+
+def test_show_has_the_shape_of_ollamas(server):
+    reply = server.post("/api/show", {"name": "plain"})[1]
+    assert reply["modified_at"].endswith("Z") or reply["modified_at"][-6] in "+-"
+    assert "context_length" not in reply["details"] and "license" not in reply
+    assert reply["model_info"]["tokenizer.ggml.tokens"] is None
+    assert reply["model_info"]["llama.attention.layer_norm_rms_epsilon"] == 1e-05
+    names = [tensor["name"] for tensor in reply["tensors"]]
+    first = next(n for n, name in enumerate(names) if name.startswith("blk."))
+    assert names[:first] == sorted(names[:first]) and names[first:] == sorted(names[first:])
+    assert server.post("/api/show", {"model": "no"})[1] == {"error": "model 'no:latest' not found"}
+
+
 def test_openai_models(server):
     reply = server.get("/v1/models")
     assert reply["object"] == "list"

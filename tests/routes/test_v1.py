@@ -46,6 +46,40 @@ def test_a_prompt_is_a_turn_of_a_conversation(server, client):
     assert {part.id for part in parts} == {parts[0].id} and parts[0].object == "text_completion"
 
 
+def test_no_proxy_may_keep_events_back(server):
+    for path in ("/v1/completions", "/v1/messages", "/v1/responses", "/v1/chat/completions"):
+        body = {"model": "plain", "stream": True, "max_tokens": 2, "prompt": "x", "input": "x"}
+        said = body | {"messages": [{"role": "user", "content": "x"}]}
+        _, headers, _ = server.request("POST", path, said)
+        assert headers["cache-control"] == "no-cache", path
+    _, headers, _ = server.request("GET", "/v1/models")
+    assert "cache-control" not in headers
+
+
+def test_errors_are_ollamas_in_its_order(server):
+    for path, body, status, said in (
+        ("chat/completions", {"model": "no"}, 400, "[] is too short - 'messages'"),
+        ("chat/completions", {"model": "no", "messages": [{"role": "user"}]}, 400, "<nil>"),
+        ("chat/completions", {"messages": [{"content": "x"}]}, 400, "model is required"),
+        ("completions", {"model": "no", "prompt": ["a"]}, 400, "cannot unmarshal array"),
+        ("completions", {"prompt": "x"}, 404, "model '' not found"),
+        ("embeddings", {"model": "no"}, 400, "invalid input"),
+        ("messages", {"max_tokens": 0}, 400, "model is required"),
+        ("messages", {"model": "no"}, 400, "max_tokens is required and must be positive"),
+        ("messages", {"model": "no", "max_tokens": 1}, 400, "messages is required"),
+        ("responses", {"model": "no", "input": 5}, 400, "input must be a string or array"),
+        ("responses", {"model": "no"}, 404, "model 'no' not found"),
+    ):
+        got, answer = server.post(f"/v1/{path}", body)
+        assert got == status and said in answer["error"]["message"], (path, body, answer)
+
+
+def test_responses_without_input_load_the_model(server):
+    status, answer = server.post("/v1/responses", {"model": "plain"})
+    assert status == 200 and answer["output"][0]["content"][0]["text"] == ""
+    assert answer["usage"]["total_tokens"] == 0 and answer["reasoning"] is None
+
+
 def test_finished_text_goes_as_it_is(server, client):
     reply = client.completions.create(
         model="plain", prompt="hello", max_tokens=3, extra_body={"raw": True}

@@ -61,7 +61,11 @@ def _make_first_lines(status: int, content_type: bytes) -> bytes:
     """Return the first lines of a head; an answer without a body may be without a type."""
     reason = _REASONS.get(status, b"-")
     line = b"HTTP/1.1 %d %b\r\n" % (status, reason)
-    return line + (b"content-type: %b\r\n" % content_type if content_type else b"")
+    if content_type:
+        line += b"content-type: %b\r\n" % content_type
+    if content_type.startswith(b"text/event-stream"):
+        line += b"cache-control: no-cache\r\n"  # no proxy may keep events back
+    return line
 
 
 class BodyTooLarge(BadRequest):

@@ -172,7 +172,7 @@ def check_new_name(text: str) -> str:
         ref = ModelRef.parse(text)
     except BadRequest:
         raise InvalidModelRef("invalid model name", hint="write name[:tag]") from None
-    taken = ref.kind is Kind.PATH or ref.host == HUB_HOST or is_cloud(ref)
+    taken = ref.kind is Kind.PATH or ref.host == HUB_HOST or is_cloud(ref) or "://" in text
     if taken or len(ref.tag) > MAX_TAG:
         raise InvalidModelRef(
             "invalid model name", hint="write name[:tag]: paths, hub and cloud names are taken"

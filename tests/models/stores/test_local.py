@@ -134,6 +134,7 @@ def test_copies(library: Library):
         ("", None),
         ("a b", None),
         ("./a", None),
+        ("http://n/a", None),
         ("hf.co/o/r", None),
         ("a:cloud", None),
         ("n/a:8b-cloud", None),
