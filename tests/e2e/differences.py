@@ -53,6 +53,18 @@ DIFFERENCES = (
         said=r"index",
     ),
     Difference(
+        reason="`tool_choice` counts: with `none` the model need not know tools.",
+        path="^/v1/",
+        body=r'"tool_choice": ',
+        said=r"^status 400 → 200",
+    ),
+    Difference(
+        reason="`/v1/responses` gives back the `metadata` of the request.",
+        path="^/v1/responses",
+        body=r'"metadata": ',
+        said=r"metadata$",
+    ),
+    Difference(
         reason="`/v1/embeddings` takes tokens and lists of tokens.",
         path="^/v1/embeddings",
         body=r'"input": \[+\d',
@@ -98,7 +110,7 @@ DIFFERENCES = (
     Difference(
         reason="What cannot be pulled is said in words of vllama's own, with what to do.",
         path="^/api/(create|pull)",
-        said=r"cannot (pull|find)",
+        said=r"cannot (pull|find)|^status 500 → 404",
     ),
     Difference(
         reason="`/api/ps` shows what vllama has loaded, with contexts as it has planned them.",

@@ -151,8 +151,8 @@ def test_calls_of_a_response_are_answered_by_their_id(server, client):
     )
     client.responses.create(model="plain", input="and?", previous_response_id=first.id)
     turns = server.sent("plain")["messages"]
-    assert [turn["role"] for turn in turns] == ["user", "assistant", "tool", "assistant", "user"]
-    assert turns[2]["tool_call_id"] == turns[1]["tool_calls"][0]["id"] == "c1"
+    # a template that knows no tools gets them as text
+    assert [turn["role"] for turn in turns][::2] == ["user"] * 3 and "sunny" in turns[2]["content"]
 
 
 def test_a_stored_response_outlives_the_server_and_belongs_to_its_key(tmp_path):
@@ -288,8 +288,7 @@ def test_other_encodings():
     [
         (b"", 400, "invalid_request_error", "EOF"),
         (b"[]", 400, "invalid_request_error", "cannot unmarshal"),
-        ({"input": "x"}, 400, "invalid_request_error", "you must provide a model parameter"),
-        ({"model": "plain"}, 400, "invalid_request_error", "'input'"),
+        ({"input": "x"}, 400, "invalid_request_error", "model is required"),
         ({"model": "nobody", "input": "x"}, 404, "not_found_error", "model 'nobody' not found"),
         (
             {"model": "plain", "input": [{"type": "x"}]},

@@ -64,6 +64,7 @@ def test_errors_are_ollamas_in_its_order(server):
         ("completions", {"model": "no", "prompt": ["a"]}, 400, "cannot unmarshal array"),
         ("completions", {"prompt": "x"}, 404, "model '' not found"),
         ("embeddings", {"model": "no"}, 400, "invalid input"),
+        ("embeddings", {"model": "no", "input": "x"}, 404, "try pulling it first"),
         ("messages", {"max_tokens": 0}, 400, "model is required"),
         ("messages", {"model": "no"}, 400, "max_tokens is required and must be positive"),
         ("messages", {"model": "no", "max_tokens": 1}, 400, "messages is required"),
@@ -121,7 +122,7 @@ def test_an_empty_prompt_loads(server, client):
 @pytest.mark.parametrize(
     ("more", "text"),
     [
-        ({"prompt": [1, 2]}, "token ids are not supported"),
+        ({"prompt": [1, 2]}, "cannot unmarshal array"),
         ({"suffix": "end"}, "plain:latest does not support insert"),
         ({"n": 1000}, "Invalid 'n': expected 1 to 128"),
         ({"prompt": "word " * 2000, "extra_body": {"truncate": False}}, "available context length"),

@@ -74,12 +74,12 @@ def check_request(entry: Entry, asked: ChatRequest, what: str) -> CheckedRequest
     capabilities = entry.info.capabilities
     template = None if asked.raw else find_template(entry, asked.template)
     inserts = Capability.INSERT in capabilities or (template and template.takes_suffix)
-    if asked.suffix and not inserts:
-        raise CapabilityMissing(f"{entry.full_name} does not support insert")
     if asked.think and Capability.THINKING not in capabilities:
         raise CapabilityMissing(f'"{asked.model}" does not support thinking')
     if Capability.COMPLETION not in capabilities:
         raise CapabilityMissing(f'"{asked.model}" does not support {what}')
+    if asked.suffix and not inserts:
+        raise CapabilityMissing(f"{entry.full_name} does not support insert")
     # what must be called can be had of any model, by a schema
     if leaves_choice(asked) and Capability.TOOLS not in capabilities:
         raise CapabilityMissing(f"{entry.full_name} does not support tools")

@@ -117,6 +117,8 @@ def parse_responses(body: bytes) -> ResponsesRequest:
         "top_p": chat.get("top_p", 1.0),
         "truncation": data.get("truncation", "disabled"),
     }  # fmt: skip
+    if data.get("user"):
+        echo["user"] = data["user"]
     echo |= {name: _whole(echo[name]) for name in _NUMBERS}
     encode_json(echo)  # refuses what the answer could not repeat, as numbers beyond 64 bits
     return ResponsesRequest(

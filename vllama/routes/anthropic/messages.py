@@ -101,7 +101,7 @@ async def _check(gateway: Gateway, request: Request, asked: MessagesRequest) -> 
     entry = await find_v1_model(gateway, asked.model)
     if Capability.THINKING not in entry.info.capabilities:
         chat = msgspec.structs.replace(chat, think=None)
-    return check_blocks(entry, chat, ignored=asked.ignored)
+    return check_blocks(entry, chat, has_tools=bool(asked.ignored))
 
 
 def _identify(request: Request) -> str:

@@ -30,6 +30,7 @@ from vllama.http.request import Request
 from vllama.routes.affinity import hash_messages
 from vllama.routes.embedding import check_inputs, embed_all
 from vllama.routes.inference import make_need, unless_gone, with_lease
+from vllama.routes.ollama.embed import NOT_FOUND
 from vllama.routes.openai.common import (
     find_text_model,
     find_v1_model,
@@ -87,7 +88,7 @@ async def embeddings(gateway: Gateway, request: Request) -> None:
     """Serve `POST /v1/embeddings`: make embeddings, normalised, in base64 if requested."""
     body, extras = take_extras(parse_openai(await request.body(), EMBEDDING))
     asked = parse_embeddings(body)
-    entry = await find_text_model(gateway, asked.model)
+    entry = await find_text_model(gateway, asked.model, NOT_FOUND)
     name = str(asked.model)
     check_inputs(asked.inputs, name, entry.info.vocab_size)
     _, load = entry.options(extras.options)

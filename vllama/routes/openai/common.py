@@ -51,15 +51,13 @@ def make_options(asked: ChatRequest, kind: Literal["chat", "completion"] = "chat
     )
 
 
-def check_blocks(
-    entry: Entry, asked: ChatRequest, *, ignored: Sequence[str] = ()
-) -> CheckedRequest:
+def check_blocks(entry: Entry, asked: ChatRequest, *, has_tools: bool = False) -> CheckedRequest:
     """Complete a request of a dialect whose answers are blocks.
 
-    `ignored`: the tools of the vendor's own servers, which need a model with tools nevertheless.
-    Raises what `check_request` does.
+    `has_tools`: the client named tools, though maybe only those of the vendor's own servers, which
+    are left out. Raises what `check_request` does.
     """
-    if ignored and Capability.TOOLS not in entry.info.capabilities:
+    if has_tools and not asked.tools and Capability.TOOLS not in entry.info.capabilities:
         raise CapabilityMissing(f"{entry.full_name} does not support tools")
     return check_request(entry, asked, "chat")
 
@@ -108,11 +106,13 @@ async def find_v1_model(gateway: Gateway, name: object) -> Entry:
     return await find_model(gateway.catalog, name)
 
 
-async def find_text_model(gateway: Gateway, name: object) -> Entry:
-    """Return the model of a completion or of vectors, where Ollama words it in another way."""
+async def find_text_model(
+    gateway: Gateway, name: object, text: str = "model '{}' not found"
+) -> Entry:
+    """Return the model of a completion or of vectors; `text` says that there is none of a name."""
     if not isinstance(name, str) or not name:
         raise ModelNotFound("", message="model '' not found")
-    return await find_model(gateway.catalog, name)
+    return await find_model(gateway.catalog, name, text)
 
 
 def read_truncate(request: Request, extras: Extras, *, default: bool) -> bool:

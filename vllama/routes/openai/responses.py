@@ -69,7 +69,7 @@ async def responses(gateway: Gateway, request: Request) -> None:
         names=asked.names,
         keep=None if asked.store is False else keep,
     )
-    checked = check_blocks(entry, chat, ignored=asked.ignored)
+    checked = check_blocks(entry, chat, has_tools=bool(asked.echo["tools"]))
     await relay_blocks(gateway, request, checked, make, ignored=asked.ignored)
     if asked.store:
         await store.save(f"resp_{seed}", owner)
