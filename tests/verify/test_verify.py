@@ -81,6 +81,9 @@ def test_an_engine_that_ends_while_it_answers(home):
 def test_nothing_outlives_it(home, number):
     name = home.model("slow", "--token-interval", "60")
     log = home.home / "verify.log"
+    temporary = home.home / "temporary"
+    temporary.mkdir()
+    home.env["TMPDIR"] = str(temporary)
     with log.open("wb") as out:
         arguments = command(name, "--engines", "fake,fake")
         process = subprocess.Popen(arguments, env=home.env, stdout=out, stderr=out)
@@ -101,6 +104,7 @@ def test_nothing_outlives_it(home, number):
         process.wait()
     _, alive = psutil.wait_procs(tree, timeout=LIMIT_S)
     assert not alive
+    assert not list(temporary.iterdir())
 
 
 def cmdline(process: psutil.Process) -> list[str]:

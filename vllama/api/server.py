@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TextIO
 
 from vllama import config
 from vllama.config.settings import BY_FIELD
@@ -84,14 +84,16 @@ class Server:
         self._cancelled.clear()
         self._ended.clear()
         with ExitStack() as stack:
-            folder = tempfile.TemporaryDirectory(prefix="vllama-serve-")
+            # the guard removes it as well, in case this process is killed
+            folder = tempfile.TemporaryDirectory(prefix="vllama-serve-", ignore_cleanup_errors=True)
             log = Path(stack.enter_context(folder)) / "serve.log"
             log.touch()
+            lines = stack.enter_context(log.open(encoding="utf-8", errors="replace"))
             try:
                 self._spawn(stack, log)
             except GuardFailed as error:
                 raise ServeFailed(f"cannot start a server: {error}") from None
-            self._wait_ready(log)
+            self._wait_ready(lines)
             self._stack = stack.pop_all()
 
     def stop(self) -> None:
@@ -137,6 +139,7 @@ class Server:
             log_path=log,
             cwd=None,
             grace=GRACE,
+            scratch=log.parent,
         )
         guard = stack.enter_context(Guard(command))
         self._pid = guard.read_pid(SPAWN_LIMIT_S)
@@ -159,18 +162,17 @@ class Server:
                 os.kill(self._pid, signal.SIGTERM)
             self._ended.wait(STOP_LIMIT_S)
 
-    def _wait_ready(self, log: Path) -> None:
-        with log.open(encoding="utf-8", errors="replace") as lines:
-            rest = ""
-            while True:
-                ended = self._ended.wait(LOOK_EVERY_S)
-                *whole, rest = (rest + lines.read()).split("\n")
-                for line in whole:
-                    self._hear(line)
-                    if self.url:
-                        return
-                if ended or self._cancelled.is_set():
-                    raise self._make_error()
+    def _wait_ready(self, log: TextIO) -> None:
+        rest = ""
+        while True:
+            ended = self._ended.wait(LOOK_EVERY_S)
+            *whole, rest = (rest + log.read()).split("\n")
+            for line in whole:
+                self._hear(line)
+                if self.url:
+                    return
+            if ended or self._cancelled.is_set():
+                raise self._make_error()
 
     def _hear(self, line: str) -> None:
         if found := READY.match(line):
