@@ -66,7 +66,7 @@ def test_what_cannot_be_pulled_is_told_in_the_stream(server):
         status, reply = server.post("/api/pull", {"model": name, "stream": False})
         assert status == 500
         assert words in reply["error"]
-        for said in (r"200 \S+s, then an error", r"500 \S+s"):
+        for said in (r"200 \S+s from \S+, then an error", r"500 \S+s from \S+"):
             text = server.wait_for(rf"POST /api/pull {said}: {re.escape(reply['error'][:30])}")
     text = server.request("GET", "/metrics")[2].decode()
     for status in (200, 500):
