@@ -28,7 +28,7 @@ def adapt_chat(
     """Return the engine's body for a chat in OpenAI's form, and the chat that it is made of."""
     asked = read_chat({"model": "m", **body})
     chat = prepare_chat(asked, traits, style)
-    sampling = replace(defaults or Sampling(), **asked.parameters)
+    sampling = replace(defaults or Sampling(), **{**asked.assumed, **asked.parameters})
     return json.loads(make_chat_call(chat, sampling, traits).body), chat
 
 
@@ -39,7 +39,7 @@ def adapt_completion(
     asked = parse_completion({"model": "m", **body})
     request = asked.read_prompt(asked.prompts[0], truncate=True)
     chat = prepare_chat(replace(request, messages=()), traits, None)
-    sampling = replace(defaults or Sampling(), **request.parameters)
+    sampling = replace(defaults or Sampling(), **{**request.assumed, **request.parameters})
     return json.loads(make_completion_call(chat, asked.prompts[0], sampling, traits).body)
 
 

@@ -33,7 +33,7 @@ def chat(body: bytes, traits: Traits) -> None:
     data, extras = take_extras(parse_openai(body))
     defaults, _ = resolve_options({}, extras.options)
     asked = read_chat(data, extras)
-    sampling = replace(defaults, **asked.parameters)
+    sampling = replace(defaults, **{**asked.assumed, **asked.parameters})
     call = make_chat_call(prepare_chat(asked, traits, Style()), sampling, traits)
     json.loads(reseed(call, traits, 1).body)
 
@@ -44,7 +44,7 @@ def completion(body: bytes, traits: Traits) -> None:
     asked = parse_completion(data)
     for prompt in asked.prompts:
         text = asked.read_prompt(prompt, extras, truncate=True)
-        sampling = replace(defaults, **text.parameters)
+        sampling = replace(defaults, **{**text.assumed, **text.parameters})
         prepared = prepare_chat(text, traits, None)
         if text.messages:
             make_chat_call(prepared, sampling, traits)

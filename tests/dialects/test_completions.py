@@ -33,7 +33,7 @@ def test_the_least() -> None:
     assert (asked.prompts, asked.n, asked.max_tokens, asked.logprobs) == (("Hi",), 1, None, None)
     chat = asked.read_prompt("Hi", truncate=True)
     assert chat.messages == (Message(role="user", content="Hi"),)
-    assert "max_tokens" not in chat.parameters and chat.parameters["temperature"] == 1.0
+    assert "max_tokens" not in chat.parameters and chat.assumed["temperature"] == 1.0
     sent = adapt_completion({"prompt": "Hi"}, LCP)
     assert sent["prompt"] == "Hi" and sent["max_tokens"] == 2048  # not OpenAI's 16
 

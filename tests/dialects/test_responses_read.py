@@ -34,8 +34,8 @@ def test_the_least() -> None:
         "model": "m",
         "messages": [{"role": "user", "content": "Hi"}],
         "stream": False,
-        "temperature": 1.0,
     }
+    assert asked.echo["temperature"] == 1.0
     assert asked.echo["tool_choice"] == "auto" and asked.echo["tools"] == []
     assert asked.echo["text"] == {"format": {"type": "text"}}
     assert not asked.stream and not asked.truncate and not asked.ignored

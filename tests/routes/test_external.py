@@ -63,6 +63,17 @@ def two():
         server.stop()
 
 
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory):
+    """Return a server that somebody else started, and vllama before it."""
+    there = Elsewhere()
+    try:
+        with Server(tmp_path_factory.mktemp("x"), "--upstream", there.url, fake=False) as server:
+            yield there, server
+    finally:
+        there.stop()
+
+
 def chat(server):
     return server.post("/api/chat", {"model": "org/big", **user(), "stream": False})
 
@@ -204,6 +215,29 @@ def test_tokens_are_counted_by_the_server_if_it_can(tmp_path, by):
                 assert elsewhere.stats()["bodies"][-1]["model"] == "org/big"
     finally:
         elsewhere.stop()
+
+
+SAMPLING = {"temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
+            "frequency_penalty", "seed"}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("path", "asked", "sent"),
+    [
+        ("/api/chat", {}, {}),
+        # what Ollama's default would be is sent as well, if it is asked for
+        ("/api/chat", {"options": {"temperature": 0.8, "repeat_penalty": 1.1, "num_ctx": 4096}},
+         {"temperature": 0.8, "repetition_penalty": 1.1}),
+        ("/v1/chat/completions", {"top_p": 1, "max_tokens": 3}, {"top_p": 1}),
+        ("/v1/messages", {"max_tokens": 3, "top_k": 7}, {"top_k": 7}),
+        ("/v1/responses", {"input": "hi"}, {}),
+    ],
+)  # fmt: skip
+def test_sampling_that_nobody_asks_for_is_left_to_the_server(elsewhere, path, asked, sent):
+    there, server = elsewhere
+    assert server.post(path, {"model": "org/big", **user(), "stream": False} | asked)[0] == 200
+    body = there.stats()["bodies"][-1]
+    assert {name: value for name, value in body.items() if name in SAMPLING} == sent
 
 
 def test_what_the_settings_say_of_it_holds(tmp_path):

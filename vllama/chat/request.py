@@ -25,6 +25,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
 
     `seed` -1 is random. `max_tokens` None is "no limit": the context bounds it. `num_keep` tokens
     of the prompt's beginning stay when it is cut or the context shifted, -1: all of them.
+    `left_out` are parameters that nobody asked for and that are left to the server.
     """
 
     temperature: float = 0.8
@@ -40,6 +41,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     stop: tuple[str, ...] = ()
     max_tokens: int | None = None
     num_keep: int = 4
+    left_out: frozenset[str] = frozenset()
 
 
 class LoadOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,9 +99,10 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     is (`raw`), or one with a gap before `suffix`. `context` are the tokens of an earlier answer.
 
     `options` are Ollama's, for loading and for sampling. `parameters` are what the dialect's own
-    fields say of `Sampling`; they win. `response_format` has OpenAI's form. `keep_alive` is in
-    seconds, `math.inf` for ever, None not given. `template` is a Modelfile's, in place of the
-    model's own. `extra` are the fields that only engines understand: they are passed on.
+    fields say of `Sampling`; they win. `assumed` are the dialect's values of those that are absent.
+    `response_format` has OpenAI's form. `keep_alive` is in seconds, `math.inf` for ever, None not
+    given. `template` is a Modelfile's, in place of the model's own. `extra` are the fields that
+    only engines understand: they are passed on.
     """
 
     model: str
@@ -113,6 +116,7 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     response_format: Mapping[str, Any] | None = None
     options: Mapping[str, object] = msgspec.field(default_factory=dict)
     parameters: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    assumed: Mapping[str, Any] = msgspec.field(default_factory=dict)
     keep_alive: float | None = None
     think: Think = None
     tools: tuple[dict[str, Any], ...] = ()

@@ -36,10 +36,11 @@ class Entry:
 
     def options(self, given: Mapping[str, object]) -> tuple[Sampling, LoadOptions]:
         """Return a request's options over the model's own. Raises BadRequest."""
+        elsewhere = self.bundle.upstream is not None
         if given:
-            return resolve_options(self.bundle.parameters, given)
+            return resolve_options(self.bundle.parameters, given, has_own_defaults=elsewhere)
         if self._own is None:
-            self._own = resolve_options(self.bundle.parameters, {})
+            self._own = resolve_options(self.bundle.parameters, {}, has_own_defaults=elsewhere)
         return self._own
 
     @property

@@ -86,8 +86,10 @@ def check_request(entry: Entry, asked: ChatRequest, what: str) -> CheckedRequest
     if asked.tools:  # Ollama takes tools without a name, which nobody can call
         asked = replace(asked, tools=tuple(tool for tool in asked.tools if has_name(tool)))
     sampling, load = entry.options(asked.options)
-    if asked.parameters:
-        sampling = replace(sampling, **asked.parameters)
+    # a server elsewhere has defaults of its own
+    assumed = {} if entry.bundle.upstream is not None else asked.assumed
+    if given := {**assumed, **asked.parameters}:
+        sampling = replace(sampling, **given, left_out=sampling.left_out.difference(given))
     if asked.messages and not asked.is_text:
         asked = replace(asked, messages=add_own_messages(asked, entry.bundle))
     return CheckedRequest(entry=entry, asked=asked, sampling=sampling, load=load, template=template)

@@ -78,7 +78,7 @@ def _put(traits: Traits) -> dict[Sampling, dict[str, Any]]:
 def _sampling(sampling: Sampling, traits: Traits) -> dict[str, Any]:
     body: dict[str, Any] = {}
     for name in _SENT:
-        if name in traits.parameters:
+        if name in traits.parameters and name not in sampling.left_out:
             body[traits.parameters[name]] = clamp(name, getattr(sampling, name))
     seed = mask_seed(sampling.seed, traits)
     if seed is not None and "seed" in traits.parameters:

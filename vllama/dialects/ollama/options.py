@@ -32,9 +32,15 @@ _LOAD_INTEGERS = ("num_ctx", "num_batch", "num_gpu", "main_gpu", "num_thread")
 
 
 def resolve_options(
-    model_defaults: Mapping[str, object], request: Mapping[str, object]
+    model_defaults: Mapping[str, object],
+    request: Mapping[str, object],
+    *,
+    has_own_defaults: bool = False,
 ) -> tuple[Sampling, LoadOptions]:
-    """Merge the layers. Raises BadRequest naming the option whose type is wrong."""
+    """Merge the layers. Raises BadRequest naming the option whose type is wrong.
+
+    `has_own_defaults`: the server has defaults of its own, which Ollama's must not replace.
+    """
     merged: dict[str, object] = {}
     for layer in (model_defaults, request):
         merged.update((name, value) for name, value in layer.items() if value is not None)
@@ -56,6 +62,8 @@ def resolve_options(
     }
     if "use_mmap" in merged:
         load["use_mmap"] = _boolean("use_mmap", merged["use_mmap"])
+    if has_own_defaults:
+        sampling["left_out"] = frozenset(Sampling.__struct_fields__).difference(sampling)
     return Sampling(**sampling), LoadOptions(**load)
 
 

@@ -25,6 +25,8 @@ _NUMBERS = (
 )  # fmt: skip
 _INTEGERS = ("top_k", "repeat_last_n", "num_keep", "seed")
 MAX_LOGPROBS = 20
+# what Ollama has for OpenAI's chats and completions in place of a model's own
+NEUTRAL: Mapping[str, Any] = {"temperature": 1.0, "top_p": 1.0}
 _OURS = {"repetition_penalty": "repeat_penalty"}  # vLLM's name
 
 
@@ -50,13 +52,13 @@ def read_chat(
     extras: Extras = NOTHING,
     *,
     truncate: bool = True,
-    neutral: bool = True,
+    assumed: Mapping[str, Any] = NEUTRAL,
     may_be_empty: bool = False,
 ) -> ChatRequest:
     """Read a chat, without the `extras` that were taken out of it. Raises BadRequest.
 
-    `neutral`: `temperature` and `top_p` are 1.0 if they are absent, as Ollama has it for OpenAI's
-    chats and completions; else the model's own. `may_be_empty`: without messages a request loads
+    `assumed` are the dialect's values of parameters that are absent; the others are the model's.
+    `may_be_empty`: without messages a request loads
     the model. As in Ollama, messages are looked at first, and a `stop` or a `response_format` that
     says nothing is left out.
     """
@@ -87,7 +89,8 @@ def read_chat(
         top_logprobs=top_logprobs if logprobs else 0,
         n=parse_n(rest.pop("n", None)),
         think=extras.think if effort is None else effort,
-        parameters=({"temperature": 1.0, "top_p": 1.0} if neutral else {}) | _parameters(rest),
+        parameters=_parameters(rest),
+        assumed=assumed,
         options=extras.options,
         keep_alive=extras.keep_alive,
         truncate=truncate,

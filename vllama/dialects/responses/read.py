@@ -83,7 +83,6 @@ def parse_responses(body: bytes) -> ResponsesRequest:
     for name in ("temperature", "top_p", "presence_penalty", "frequency_penalty"):
         if name in data:
             chat[name] = _number(data, name)
-    chat.setdefault("temperature", 1.0)
     limit = data.get("max_output_tokens")
     if limit is not None:
         chat["max_tokens"] = limit
@@ -110,7 +109,7 @@ def parse_responses(body: bytes) -> ResponsesRequest:
         "service_tier": "default",
         "safety_identifier": data.get("safety_identifier"),
         "prompt_cache_key": data.get("prompt_cache_key"),
-        "temperature": chat["temperature"],
+        "temperature": chat.get("temperature", 1.0),
         "text": text,
         "tool_choice": data.get("tool_choice", "auto"),
         "tools": [_echo_tool(tool) for tool in data.get("tools", [])],

@@ -97,7 +97,7 @@ async def _check(gateway: Gateway, request: Request, asked: MessagesRequest) -> 
     Thinking that the model cannot do is left out in silence: Claude Code always asks for it.
     """
     truncate = read_truncate(request, asked.extras, default=False)
-    chat = read_chat(asked.chat, asked.extras, truncate=truncate, neutral=False, may_be_empty=True)
+    chat = read_chat(asked.chat, asked.extras, truncate=truncate, assumed={}, may_be_empty=True)
     entry = await find_v1_model(gateway, asked.model)
     if Capability.THINKING not in entry.info.capabilities:
         chat = msgspec.structs.replace(chat, think=None)

@@ -59,7 +59,9 @@ async def responses(gateway: Gateway, request: Request) -> None:
         store.keep(record, after=earlier)
 
     truncate = read_truncate(request, asked.extras, default=asked.truncate)
-    chat = read_chat(asked.chat, asked.extras, truncate=truncate, neutral=False, may_be_empty=True)
+    chat = read_chat(
+        asked.chat, asked.extras, truncate=truncate, assumed={"temperature": 1.0}, may_be_empty=True
+    )
     entry = await find_v1_model(gateway, asked.model)
     make = partial(
         ResponsesWriter,
