@@ -302,7 +302,7 @@ def test_an_automatic_context_shrinks_until_it_fits():
         make_plan(facts(small, (LLAMA_CPP_GPU,)), bundle(), large, Need()).settings.context_length
         == 32_768
     )
-    tight = replace(CPU, ram_total_bytes=int(5.2 * GIB))
+    tight = replace(CPU, ram_total_bytes=int(5.1 * GIB))
     plan = make_plan(facts(tight), bundle(), large, Need())
     assert plan.settings.context_length == 2048
     assert any("lowered" in reason for reason in plan.reasons)

@@ -9,7 +9,6 @@ from vllama.engines.base import Overhead
 from vllama.models.types import ModelInfo
 from vllama.plan.fit import (
     choose_default_context,
-    compute_bytes,
     estimate_model_memory,
     find_largest_context,
     kv_bytes,
@@ -19,6 +18,7 @@ from vllama.plan.fit import (
 # Gemma 3 270M
 GEMMA = ModelInfo(
     architecture="gemma3",
+    embedding_length=640,
     block_count=18,
     head_count=4,
     head_count_kv=(1,),
@@ -59,9 +59,11 @@ def test_kv_cache_is_what_llama_cpp_allocates(info, context, cache_type, overhea
     ],
 )
 def test_compute_buffer_is_near_what_llama_cpp_logs(info, context, flash, rows, logged_mib):
-    overhead = Overhead(logits_rows=rows)
-    found = compute_bytes(info, context, overhead, every_row=False, flash=flash)
-    assert found / MIB == pytest.approx(logged_mib, rel=0.04)
+    overhead = Overhead(logits_rows=rows, batch_rows=rows)
+    memory = estimate_model_memory(
+        info, context, overhead, every_row=False, on_gpu=False, flash=flash
+    )
+    assert memory.compute_bytes / MIB == pytest.approx(logged_mib, rel=0.002)
 
 
 def test_the_file_says_which_layers_see_a_window():

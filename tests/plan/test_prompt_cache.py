@@ -15,8 +15,8 @@ from vllama.plan.types import Need
     [
         # a whole context of 4096 tokens is 90 MiB here, sixteen are 1440
         (12 * GIB, 1024),
-        (2 * GIB, 512),  # less 512 MiB of reserve and 381 of the model: half of 1155
-        (900 * MIB, 0),  # nothing is left beside the model
+        (2 * GIB, 512),  # less 512 MiB of reserve and 252 of the model: half of 1284
+        (760 * MIB, 0),  # nothing is left beside the model
         (0, 0),
     ],
 )

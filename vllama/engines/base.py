@@ -140,16 +140,21 @@ class Overhead:
     """What an engine needs in memory besides weights and context.
 
     `fixed_bytes` is the process without a model. `logits_rows` is the number of rows of float32
-    logits that it keeps (llama.cpp's micro-batch). `context_multiple`: the context is rounded up to
-    a multiple of this. `whole_windows`: layers with a sliding window still get a cache for the
-    whole context. `logprobs_take_memory`: log probabilities need the logits of every position.
+    logits that it keeps, `batch_rows` that of tokens whose intermediate results it holds at once
+    (llama.cpp's micro-batch; 0: they are part of `fixed_bytes`). `context_multiple`: the context is
+    rounded up to a multiple of this. `whole_windows`: layers with a sliding window still get a
+    cache for the whole context. `logprobs_take_memory`: log probabilities need the logits of every
+    position.
+    `repacks`: on a CPU it keeps some weights a second time (`plan.repacking`).
     """
 
     fixed_bytes: int = 0
     logits_rows: int = 512
+    batch_rows: int = 0
     context_multiple: int = 1
     whole_windows: bool = True
     logprobs_take_memory: bool = True
+    repacks: bool = False
 
 
 class Engine(Protocol):

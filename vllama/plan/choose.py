@@ -272,6 +272,11 @@ def draft_plan(
         reasons.append(
             f"up to {format_amount(cache_bytes)} more for conversations that lost their slot"
         )
+    if memory.copied_bytes:
+        reasons.append(
+            f"{format_amount(memory.copied_bytes)} of the weights are in memory twice, once in an "
+            "order that suits this processor; the file's copy makes room if memory runs short"
+        )
     if work.reason:
         reasons.append(work.reason)
     plan = Plan(

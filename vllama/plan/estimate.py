@@ -16,6 +16,7 @@ from vllama.plan.fit import (
     find_largest_context,
     round_up,
 )
+from vllama.plan.repacking import count_second_copy
 from vllama.plan.types import Choice, Estimate, Facts, Memory, Need
 
 UNKNOWN_CONTEXT = 131_072
@@ -106,6 +107,8 @@ def make_estimate(
             reasons.append(f"context lowered from {context} to {fitting} tokens to fit into memory")
             context = fitting
     memory = estimate_memory(facts, engine, info, need, context, on_gpu=on_gpu, slots=slots)
+    if engine.overhead.repacks and not on_gpu:
+        memory = replace(memory, copied_bytes=count_second_copy(info, facts.platform))
     return Estimate(
         gpu_layers=gpu_layers,
         context_length=context,

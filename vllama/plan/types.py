@@ -79,7 +79,8 @@ class Facts:
 class Memory:
     """An estimate, in bytes, and whether it is taken from GPUs.
 
-    `prompt_cache_bytes` are taken as conversations come, of the RAM in any case.
+    `prompt_cache_bytes` are taken as conversations come, of the RAM in any case. `copied_bytes` are
+    weights that are in memory a second time, which makes room when memory runs short (`repacking`).
     """
 
     weights_bytes: int
@@ -87,15 +88,21 @@ class Memory:
     compute_bytes: int
     fixed_bytes: int
     prompt_cache_bytes: int = 0
+    copied_bytes: int = 0
     on_gpu: bool = False
 
     @property
     def total_bytes(self) -> int:
-        """Sum of the parts; on a GPU without the prompt cache, which is not there."""
+        """What has to be there; on a GPU without the prompt cache, which is not there."""
         cache_bytes = 0 if self.on_gpu else self.prompt_cache_bytes
         return (
             self.weights_bytes + self.kv_bytes + self.compute_bytes + self.fixed_bytes + cache_bytes
         )
+
+    @property
+    def resident_bytes(self) -> int:
+        """What the process shows where there is enough memory, with what is there twice."""
+        return self.total_bytes + self.copied_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -230,7 +230,9 @@ ENGINE = LlamaCpp(
     failures=build_failures("update it with: vllama engines install llama-cpp-python --upgrade"),
     install=RECIPE,
     max_adapters=1,
-    overhead=Overhead(fixed_bytes=150 * MIB, logits_rows=512, context_multiple=256),
+    overhead=Overhead(
+        fixed_bytes=90 * MIB, logits_rows=512, batch_rows=512, context_multiple=256, repacks=True
+    ),
     most_slots=1,
     logprobs_at_start=True,
 )

@@ -318,7 +318,13 @@ ENGINE = LlamaCpp(
     install=RECIPE,
     max_adapters=16,
     overhead=Overhead(
-        fixed_bytes=100 * MIB, logits_rows=512, context_multiple=256, logprobs_take_memory=False
+        fixed_bytes=60 * MIB,
+        logits_rows=4,  # since build 10488 only the last token of each slot gets logits
+        batch_rows=512,
+        context_multiple=256,
+        whole_windows=False,
+        logprobs_take_memory=False,
+        repacks=True,
     ),
     caches_prompts=True,
     default_slots=4,

@@ -1,8 +1,10 @@
-"""The numbers of GGUF's types, for values in the header and for tensors. Tables only."""
+"""The numbers of GGUF's types, for values in the header and for tensors."""
 
 from __future__ import annotations
 
+import math
 import struct
+from collections.abc import Sequence
 
 STRING, ARRAY = 8, 9
 
@@ -57,3 +59,11 @@ TENSOR_TYPES: dict[int, tuple[str, int, int]] = {
     40: ("NVFP4", 64, 36),
     41: ("Q1_0", 128, 18),
 }
+
+_BLOCKS = {name: (elements, size) for name, elements, size in TENSOR_TYPES.values()}
+
+
+def count_tensor_bytes(type_name: str, shape: Sequence[int]) -> int:
+    """Return the size of a tensor; 0 for a type that is not known."""
+    elements, size_bytes = _BLOCKS.get(type_name, (1, 0))
+    return math.prod(shape) // elements * size_bytes
