@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from types import ModuleType
 from typing import Any
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode, urljoin, urlsplit
 
 import httpx2
 
@@ -98,11 +98,8 @@ class HuggingFace:
         if not any(file.path == path for file in repository.files):
             return {}
         hub = self._library()
-        url = hub.hf_hub_url(
-            repository.hub_id, path, revision=repository.commit, endpoint=self._endpoint
-        )
         with self._translate_errors(hub, repository.hub_id, path):
-            content = self._get(hub, url, {}).content
+            content = self._get(hub, self._address(repository, path), {}).content
         try:
             value = decode_json(content)
         except ValueError:
@@ -111,28 +108,50 @@ class HuggingFace:
 
     def locate(self, repository: Repository, file: SourceFile) -> Location:
         """Fetch the address, checksum and size of a file at the repository's commit."""
+        # not huggingface_hub's get_hf_file_metadata: its module takes 0.1 s to import
         hub = self._library()
-        url = hub.hf_hub_url(
-            repository.hub_id, file.path, revision=repository.commit, endpoint=self._endpoint
-        )
         with self._translate_errors(hub, repository.hub_id, file.path):
-            metadata = hub.get_hf_file_metadata(
-                url, token=self._token, timeout=self._timeout_s, endpoint=self._endpoint, **_US
-            )
             headers = hub.utils.build_hf_headers(token=self._token, **_US)
-        size = metadata.size if metadata.size is not None else file.size_bytes
-        if not metadata.etag or not is_plain(metadata.etag):
+            response = self._get_head(hub, self._address(repository, file.path), headers)
+            found = response.headers
+            length = found.get("x-linked-size") or found.get("content-length")
+            size = int(length) if length else file.size_bytes
+        stated = found.get("x-linked-etag") or found.get("etag") or ""
+        etag = stated.removeprefix("W/").strip('"')
+        if not is_plain(etag):
             raise SourceError(f"cannot fetch '{file.path}' of '{repository.hub_id}': no checksum")
         if not 0 <= size <= MOST_FILE_BYTES:
-            raise SourceError(f"cannot fetch '{file.path}' of '{repository.hub_id}': invalid size")
-        same = _origin(metadata.location) == _origin(self._endpoint)
+            raise SourceError(f"cannot fetch '{file.path}' of '{repository.hub_id}': no such size")
+        url = found.get("location") or str(response.request.url)
+        same = _origin(url) == _origin(self._endpoint)
         return Location(
-            url=metadata.location,
-            etag=metadata.etag,
+            url=url,
+            etag=etag,
             size_bytes=size,
-            commit=metadata.commit_hash or repository.commit,
+            commit=found.get("x-repo-commit") or repository.commit,
             headers=headers if same else {"user-agent": headers["user-agent"]},
         )
+
+    def _address(self, repository: Repository, path: str) -> str:
+        """Return where the hub answers for a file at the repository's commit."""
+        commit = quote(repository.commit, safe="")
+        return f"{self._endpoint}/{repository.hub_id}/resolve/{commit}/{quote(path)}"
+
+    def _get_head(self, hub: ModuleType, url: str, headers: Mapping[str, str]) -> httpx2.Response:
+        """Send a HEAD; follow redirects within the hub, not the one to the bytes."""
+        session: httpx2.Client = hub.utils.get_session()
+        asked = {**headers, "accept-encoding": "identity"}
+        for _ in range(_MAX_REDIRECTS):
+            response = session.request(
+                "HEAD", url, headers=asked, timeout=self._timeout_s, follow_redirects=False
+            )
+            place = response.headers.get("location", "")
+            if not response.is_redirect or urlsplit(place).netloc:
+                if response.status_code >= 400:
+                    hub.utils.hf_raise_for_status(response)
+                return response
+            url = urljoin(url, place)
+        raise httpx2.TooManyRedirects("redirects without end", request=response.request)
 
     def _list(self, about: str, query: list[tuple[str, str]], most: int) -> list[Listed]:
         hub = self._library()
