@@ -233,13 +233,15 @@ def test_a_draft_model(server, tmp_path):
     assert server.request("HEAD", f"/api/blobs/{digest}")[0] == 404
 
 
-def test_what_cannot_draft(server):
+def test_what_cannot_draft(tmp_path):
     content = b"no model"
     digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
-    server.request("POST", f"/api/blobs/{digest}", content)
-    body = {"model": "odd", "from": "plain", "draft_files": {"a.gguf": digest}, "stream": False}
-    status, reply = server.post("/api/create", body)
-    assert status == 400 and reply["error"].startswith("cannot use")
+    with Server(tmp_path) as server:  # of its own: what was uploaded stays
+        server.model("plain")
+        assert server.request("POST", f"/api/blobs/{digest}", content)[0] == 201
+        body = {"model": "odd", "from": "plain", "draft_files": {"a.gguf": digest}, "stream": False}
+        status, reply = server.post("/api/create", body)
+    assert status >= 400 and reply["error"].startswith("cannot use")
 
 
 def test_a_base_that_cannot_be_pulled(server):
