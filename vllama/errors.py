@@ -100,6 +100,10 @@ class ContextOverflow(BadRequest):
     limit: int | None = None
 
 
+class TemplateRefused(BadRequest):
+    """A model's chat template refuses the conversation, with words of its own."""
+
+
 class TemplateTooCostly(BadRequest):
     """A model's chat template took more time or memory than any prompt should need."""
 

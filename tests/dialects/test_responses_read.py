@@ -165,6 +165,20 @@ def test_history_of_tools() -> None:
     assert got[6] == {"role": "tool", "tool_call_id": "c3", "content": ""}
 
 
+def test_pictures_do_not_part_the_results_of_parallel_calls() -> None:
+    seen = [{"type": "input_image", "image_url": PIXEL}]
+    calls = [
+        {"type": "function_call", "call_id": name, "name": "look", "arguments": "{}"}
+        for name in ("c1", "c2")
+    ]
+    results = [
+        {"type": "function_call_output", "call_id": name, "output": seen} for name in ("c1", "c2")
+    ]
+    got = turns({"role": "user", "content": "look"}, *calls, *results)
+    assert [m["role"] for m in got] == ["user", "assistant", "tool", "tool", "user"]
+    assert [part["type"] for part in got[-1]["content"]] == ["image_url", "image_url"]
+
+
 def test_formats() -> None:
     form = {"type": "json_schema", "name": "city", "schema": SCHEMA, "strict": True}
     asked = parse(text={"format": form, "verbosity": "low"})

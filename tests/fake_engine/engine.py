@@ -85,6 +85,7 @@ def parse(args: list[str] | None = None) -> argparse.Namespace:
     flow.add_argument("--error-after-200", action="store_true")
     flow.add_argument("--empty-200", action="store_true")
     flow.add_argument("--counts", choices=("messages", "tokenize"), help="by vLLM's route so named")
+    flow.add_argument("--one-system", action="store_true", help="its template wants it first")
     flow.add_argument("--no-tool-parser", action="store_true", help="as a vLLM without one")
     flow.add_argument("--embed-per-token", action="store_true")
     return p.parse_args(args)
@@ -351,6 +352,10 @@ class Handler(BaseHTTPRequestHandler):
         if options.no_tool_parser and body.get("tools") and body.get("tool_choice") != "none":
             flags = "--enable-auto-tool-choice and --tool-call-parser"
             self.answer(400, error(f'"auto" tool choice requires {flags} to be set', 400))
+            return
+        roles = [item["role"] for item in body.get("messages", ())]
+        if options.one_system and "system" in roles[1:]:
+            self.answer(400, error("System message must be at the beginning.", 400))
             return
         prompt = prompt_text(body, chat)
         found = dict(re.findall(r"@(tokens|delay)=([0-9.]+)", last_user(body, chat)))

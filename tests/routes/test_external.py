@@ -182,6 +182,26 @@ def test_a_vllm_without_a_parser_is_asked_again_without_one(tmp_path):
         elsewhere.stop()
 
 
+def test_a_server_that_refuses_an_order_of_roles_is_asked_in_another(tmp_path):
+    elsewhere = Elsewhere("--owner", "vllm", "--one-system")
+    roles = [("system", "s"), ("user", "a"), ("system", "t")]
+    talk = [{"role": role, "content": text} for role, text in roles]
+    try:
+        with Server(tmp_path, "--upstream", elsewhere.url, fake=False) as server:
+            for path in ("/v1/chat/completions", "/api/chat"):
+                status, reply = server.post(
+                    path, {"model": "org/big", "messages": talk, "stream": False}
+                )
+                assert status == 200, reply
+            sent = [
+                [item["role"] for item in body["messages"]] for body in elsewhere.stats()["bodies"]
+            ]
+            folded = ["system", "user"]
+            assert sent == [["system", "user", "system"], folded, folded]  # it is learnt once
+    finally:
+        elsewhere.stop()
+
+
 @pytest.mark.parametrize("owner", ["vllm", "llamacpp"])
 def test_a_forced_call_is_sent_as_a_schema(tmp_path, owner):
     elsewhere = Elsewhere("--owner", owner, "--say", json.dumps(CALL))

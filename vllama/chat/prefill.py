@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from vllama.chat.engine.traits import Traits
 from vllama.chat.request import Message, Think
+from vllama.chat.roles import join_messages
 from vllama.chat.template_style import Style
 from vllama.errors import BadRequest
 from vllama.parsers.thinking import ends_open, thinking_opening
@@ -31,15 +32,7 @@ def join_answers(messages: Sequence[Message]) -> Sequence[Message]:
         if not (last.content or last.thinking or last.media_count):
             out.pop()
         elif _is_answer(before):
-            out[-2:] = [
-                replace(
-                    last,
-                    parts=before.parts + last.parts,
-                    thinking=before.thinking or last.thinking,
-                    images=before.images + last.images,
-                    extra={**before.extra, **last.extra},
-                ).with_text("\n\n".join(filter(None, (before.content, last.content))))
-            ]
+            out[-2:] = [join_messages(before, last)]
         else:
             break
     return out if len(out) < len(messages) else messages

@@ -8,6 +8,7 @@ from vllama.chat.engine.fields import make_response_format
 from vllama.chat.engine.traits import Traits
 from vllama.chat.prefill import is_continued, join_answers
 from vllama.chat.request import ChatRequest, PreparedChat
+from vllama.chat.roles import fold_roles
 from vllama.chat.template_style import Style, choose_think
 from vllama.chat.tool_history import has_tools, shorten_ids, write_tools_as_text
 from vllama.chat.tool_requests import place_tools
@@ -42,6 +43,8 @@ def prepare_chat(
     if constrained and traits.completes_chats and has_tools(messages):
         messages = write_tools_as_text(messages)
     messages = join_answers(messages)
+    if traits.folds_roles:
+        messages = fold_roles(messages)
     return replace(
         chat,
         messages=messages,

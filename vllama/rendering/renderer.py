@@ -21,7 +21,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from vllama.errors import BadRequest, TemplateTooCostly, VllamaError
+from vllama.errors import BadRequest, TemplateRefused, TemplateTooCostly, VllamaError
 from vllama.rendering.wire import (
     CPU_S,
     HEAD,
@@ -237,7 +237,7 @@ def encoded(source: str, variables: Mapping[str, object] | None, now: float | No
 
 
 def prompt_of(verdict: Verdict, text: bytes) -> str:
-    """Return what was rendered. Raises BadRequest, TemplateTooCostly."""
+    """Return what was rendered. Raises BadRequest, TemplateRefused, TemplateTooCostly."""
     match verdict:
         case Verdict.RENDERED:
             return text.decode()
@@ -245,6 +245,8 @@ def prompt_of(verdict: Verdict, text: bytes) -> str:
             raise BadRequest(f"cannot read the model's chat template: {text.decode()}")
         case Verdict.FAILED:
             raise BadRequest(f"cannot render the chat template: {text.decode()}")
+        case Verdict.REFUSED:
+            raise TemplateRefused(f"cannot render the chat template: {text.decode()}")
         case Verdict.MEMORY:
             raise too_costly(f"it took more than {MEMORY_BYTES // MIB} MiB of memory")
 

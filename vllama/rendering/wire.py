@@ -34,6 +34,7 @@ class Verdict(Enum):
     RENDERED = b"r"
     UNREADABLE = b"u"
     FAILED = b"f"
+    REFUSED = b"x"
     MEMORY = b"m"
 
 

@@ -52,6 +52,10 @@ class Endless(Exception):
     """A template renders more than any prompt is."""
 
 
+class Refused(TemplateError):
+    """A template has called `raise_exception`."""
+
+
 def main() -> None:
     """Answer jobs until the socket ends, or the process has grown too large."""
     jobs, answers = sys.stdin.buffer, open(0, "wb", closefd=False)  # noqa: SIM115
@@ -85,6 +89,8 @@ def answer(job: bytes) -> tuple[Verdict, bytes]:
         try:
             most = text_limit(len(job))
             return Verdict.RENDERED, rendered(template, asked["variables"], asked["now"], most)
+        except Refused as error:
+            return Verdict.REFUSED, detail(error)
         except (*ERRORS, Endless) as error:
             return Verdict.FAILED, detail(error)
     except MemoryError:
@@ -154,7 +160,7 @@ def tojson(
 
 def raise_exception(message: str) -> NoReturn:
     """Let a template refuse what it is given."""
-    raise TemplateError(message)
+    raise Refused(message)
 
 
 def detail(error: Exception) -> bytes:

@@ -19,7 +19,7 @@ from vllama.chat.request import (
     LoadOptions,
 )
 from vllama.engines.base import Mode
-from vllama.errors import BadRequest, CapabilityMissing, UpstreamError
+from vllama.errors import BadRequest, CapabilityMissing, TemplateRefused, UpstreamError
 from vllama.http.request import ClientGone, Request
 from vllama.models.types import Bundle
 from vllama.plan.types import Need
@@ -100,6 +100,8 @@ async def with_lease(
                     upstream.tells_counts &= upstream.counts is not None
                 await use(lease, upstream)
                 return
+            except TemplateRefused:
+                raise  # what may help was tried
             except BadRequest as error:
                 learnt = learn_from_refusal(lease.traits, error.message)
                 if learnt is None or request.status:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import msgspec
@@ -26,9 +27,10 @@ from vllama.chat.go_json import encode_json
 from vllama.chat.go_template_prompt import GoTemplate
 from vllama.chat.prefill import is_continued, render_continued, should_render
 from vllama.chat.request import Fitting, Message, Think
+from vllama.chat.roles import arrange_roles
 from vllama.chat.template_style import marks_thinking, read_style, template_switches
 from vllama.chat.template_variables import template_variables
-from vllama.errors import BadRequest, ContextOverflow, TemplateTooCostly
+from vllama.errors import BadRequest, ContextOverflow, TemplateRefused, TemplateTooCostly
 from vllama.models.types import ModelInfo
 from vllama.parsers.thinking import ends_open, is_unfinished
 from vllama.rendering.renderer import Renderer
@@ -85,6 +87,8 @@ class Prompt:
         self._is_foreign = recognised and template is None
         # whoever splits thinking off must know whether the template has opened it
         self._splits = not traits.splits_reasoning and marks_thinking(info.chat_template or "")
+        # a refusal has to be known before the engine answers it with an error of its own
+        self._may_refuse = "raise_exception" in (info.chat_template or "")
         self._may_cut = traits.completes
         self._cut: str | list[int] | None = None
         self.text: str | None = None
@@ -137,12 +141,12 @@ class Prompt:
             plain = not tools and not marks_thinking(self._info.chat_template)
             self.finished = should_render(messages, think, self._traits, style, plain=plain)
         counts = always or not self._traits.usage_in_stream or self._may_be_long(messages, tools)
-        wanted = counts or text_wanted or self._splits
+        wanted = counts or text_wanted or self._splits or self._may_refuse
         if not self.finished and not (self._info.chat_template and wanted):
             return messages
         try:
-            text = await self._render(messages, tools, think)
-        except TemplateTooCostly:
+            messages, text = await self._arrange(messages, tools, think)
+        except (TemplateRefused, TemplateTooCostly):
             raise  # the engine would try the same
         except BadRequest as error:
             if self.finished and self._go is not None:
@@ -277,6 +281,24 @@ class Prompt:
         kept = take_newest(messages, begins[low])
         await self.take(await render(kept))
         return kept
+
+    async def _arrange(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[dict[str, object]],
+        think: Think,
+    ) -> tuple[Sequence[Message], str]:
+        """Return the conversation as its template takes it, and its prompt.
+
+        Raises TemplateRefused, with the words for the conversation as it came, if there is none.
+        """
+        try:
+            return messages, await self._render(messages, tools, think)
+        except TemplateRefused:
+            for arranged in arrange_roles(messages):
+                with suppress(TemplateRefused):
+                    return arranged, await self._render(arranged, tools, think)
+            raise
 
     async def _render(
         self,

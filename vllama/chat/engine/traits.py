@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -93,6 +94,7 @@ class Traits:
 
     # -- messages --
     roles: frozenset[str] | None = None  # None: any; `developer` becomes `system` if need be
+    folds_roles: bool = False  # its template refuses some orders of roles; learnt by a refusal
     takes_content_parts: bool = True  # text may come in parts
     takes_images: bool = False
     takes_audio: bool = False
@@ -152,12 +154,20 @@ class Traits:
         return self.context_length if self.num_ctx is None else self.num_ctx
 
 
+# of templates on the hub: Qwen 3.5; Gemma, Mistral, Llama 2; Gemma 2
+_ROLES_REFUSED = re.compile(
+    r"system message must|roles must alternate|system role (?:is )?not supported", re.IGNORECASE
+)
+
+
 def learn_from_refusal(traits: Traits, message: str) -> Traits | None:
     """Return the traits that an engine's refusal tells of, None if it tells nothing new."""
     for words, learnt in traits.when_refused.items():
         if words in message:
             others = {key: value for key, value in traits.when_refused.items() if key != words}
             return replace(traits, **learnt, when_refused=others)
+    if not traits.folds_roles and _ROLES_REFUSED.search(message):
+        return replace(traits, folds_roles=True)
     return None
 
 

@@ -44,6 +44,7 @@ def input_messages(value: object) -> list[dict[str, Any]]:
                 f"{where}: json: cannot unmarshal {kind(item)} into Go value of type {_ITEM}"
             )
         items.add(where, item)
+    items.add_media()
     return items.messages
 
 
@@ -53,10 +54,13 @@ class _Items:
     def __init__(self) -> None:
         self.messages: list[dict[str, Any]] = []
         self._reasoning = ""
+        self._media: list[dict[str, Any]] = []
 
     def add(self, where: str, item: Mapping[str, Any]) -> None:
         """Take the next item."""
         kind_of = item.get("type") or ("message" if item.get("role") else None)
+        if kind_of in ("message", "function_call"):
+            self.add_media()
         match kind_of:
             case "message":
                 self._message(where, item)
@@ -116,9 +120,16 @@ class _Items:
         text = "\n".join(part["text"] for part in parts if part["type"] == "text")
         message = {"role": "tool", "tool_call_id": _id(where, item), "content": text}
         self.messages.append(message)
-        media = [part for part in parts if part["type"] != "text"]
-        if media:  # engines take pictures from the user only
-            self.messages.append({"role": "user", "content": media})
+        self._media += [part for part in parts if part["type"] != "text"]
+
+    def add_media(self) -> None:
+        """Add the media of tools' results as the user's: engines take them from nobody else.
+
+        They come after the last result, because the results of parallel calls belong together.
+        """
+        if self._media:
+            self.messages.append({"role": "user", "content": self._media})
+            self._media = []
 
 
 def _id(where: str, item: Mapping[str, Any]) -> str:
