@@ -40,7 +40,9 @@ def test_the_answers(server, method, path, body, status, reply):
 
 
 def test_cloud_models_on_v1(server):
-    status, reply = server.post("/v1/chat/completions", {"model": "m:cloud", "messages": []})
+    status, reply = server.post(
+        "/v1/chat/completions", {"model": "m:cloud", "messages": [{"role": "user", "content": "x"}]}
+    )
     assert status == 403
     assert reply["error"]["message"] == "ollama cloud is disabled: remote model is unavailable"
 

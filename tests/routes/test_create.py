@@ -142,7 +142,7 @@ def test_from_an_uploaded_file(server, client, tmp_path):
     ("body", "status", "text"),
     [
         (b"", 400, "missing request body"),
-        ({"from": "plain"}, 400, "model is required"),
+        ({"from": "plain"}, 400, "invalid model name"),
         ({"model": "a b", "from": "plain"}, 400, "invalid model name"),
         ({"model": "hf.co/a/b", "from": "plain"}, 400, "invalid model name"),
         ({"model": "x:cloud", "from": "plain"}, 400, "invalid model name"),
@@ -150,7 +150,6 @@ def test_from_an_uploaded_file(server, client, tmp_path):
         ({"model": "x", "from": 3}, 400, "json: cannot unmarshal number into Go struct field"),
         ({"model": "x", "from": "plain", "parameters": {"top_k": "a"}}, 400, 'option "top_k"'),
         ({"model": "x", "from": "plain", "messages": ["a"]}, 400, "json: cannot unmarshal string"),
-        ({"model": "x", "from": "plain", "messages": [{"role": "it"}]}, 400, "message role must"),
         ({"model": "x", "from": "plain", "license": [3]}, 400, "json: cannot unmarshal array"),
         ({"model": "x", "from": "plain", "quantize": "Q"}, 400, 'unsupported quantization "Q"'),
         ({"model": "x", "from": "plain", "adapters": {"a": "sha256:0"}}, 400, "invalid digest"),
@@ -160,11 +159,13 @@ def test_from_an_uploaded_file(server, client, tmp_path):
         ({"model": "x", "from": "m:cloud"}, 403, "ollama cloud is disabled: remote model is"),
         ({"model": "x", "from": "plain", "remote_host": "h"}, 403, "ollama cloud is disabled"),
         ({"model": "x", "files": {"a.gguf": "sha256:1"}}, 400, "invalid digest format"),
-        ({"model": "x", "files": {"a.gguf": 1}}, 400, "invalid digest format"),
+        ({"model": "x", "files": {"a.gguf": 1}}, 400, "json: cannot unmarshal number"),
         ({"model": "x", "files": {"a.gguf": "sha256:" + "0" * 64}}, 400, "blob sha256:0000"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_created_is_a_status(server, body, status, text):
+    if isinstance(body, dict):  # a stream tells in a line what comes after its first one
+        body = body | {"stream": False}
     got, headers, data = server.request("POST", "/api/create", body)
     assert (got, headers["content-type"][:16]) == (status, "application/json")
     assert json.loads(data)["error"].startswith(text)

@@ -91,7 +91,9 @@ def check_request(entry: Entry, asked: ChatRequest, what: str) -> CheckedRequest
     if given := {**assumed, **asked.parameters}:
         sampling = replace(sampling, **given, left_out=sampling.left_out.difference(given))
     if asked.messages and not asked.is_text:
-        asked = replace(asked, messages=add_own_messages(asked, entry.bundle))
+        asked = replace(
+            asked, messages=add_own_messages(asked, entry.bundle, system_first=what == "generate")
+        )
     return CheckedRequest(entry=entry, asked=asked, sampling=sampling, load=load, template=template)
 
 
@@ -101,14 +103,19 @@ def has_name(tool: Mapping[str, object]) -> bool:
     return isinstance(function, Mapping) and bool(function.get("name"))
 
 
-def add_own_messages(asked: ChatRequest, bundle: Bundle) -> tuple[Message, ...]:
+def add_own_messages(
+    asked: ChatRequest, bundle: Bundle, *, system_first: bool = False
+) -> tuple[Message, ...]:
     """Put what the model brings before the conversation: its SYSTEM, then its MESSAGEs.
 
-    The system prompt is left out if the conversation itself begins with one, and the messages if it
-    goes on from the tokens of an earlier answer, which has them.
+    `system_first`: a system prompt of the request's own stays before them, as with Ollama's
+    `/api/generate`. The model's is left out if the conversation itself begins with one, and the
+    messages if it goes on from the tokens of an earlier answer, which has them.
     """
-    own = () if asked.context else bundle.messages
-    messages = (*map(make_own_message, own), *asked.messages)
+    own = tuple(map(make_own_message, () if asked.context else bundle.messages))
+    if system_first and asked.messages[0].role == "system":
+        return (asked.messages[0], *own, *asked.messages[1:])
+    messages = (*own, *asked.messages)
     if not bundle.system or asked.messages[0].role in ("system", "developer"):
         return messages
     return (Message(role="system", content=bundle.system), *messages)

@@ -224,6 +224,8 @@ async def copy(gateway: Gateway, request: Request) -> None:
     name = check_copy_name(destination)
     try:
         bundle = await gateway.catalog.bundle(source)
+    except InvalidModelRef:
+        raise BadRequest(f'source "{source}" is invalid') from None
     except ModelNotFound as error:
         raise make_no_source_error(source, error) from None
     await asyncio.to_thread(copy_model, gateway.catalog.library, bundle, name)
