@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator
 
 from vllama.chat.reply import Reply
@@ -16,6 +17,11 @@ def ways(data: bytes, seeds: int = 12) -> Iterator[list[bytes]]:
         chance = random.Random(seed)
         places = sorted(chance.sample(range(len(data) + 1), min(len(data), chance.randint(1, 40))))
         yield [data[a:b] for a, b in zip([0, *places], [*places, len(data)], strict=True)]
+
+
+def hide_ids(answer: bytes) -> bytes:
+    """Put the same id in the place of those of calls, which are random."""
+    return re.sub(rb'"call_[a-z0-9]{8}"', b'"call_random"', answer)
 
 
 def run(reply: Reply, reads: list[bytes], *, start_ns: int = 10, step_ns: int = 10) -> bytes:

@@ -350,6 +350,8 @@ def test_a_grammar_that_holds_from_the_start_switches_thinking_off(asked: dict[s
         ("{%- if not thinking is defined %}{% set thinking = false %}", {"thinking"}),
         ("{% if message.thinking %}{{ message['thinking'] }}", set()),
         ("{%- set effort = reasoning_effort | default('medium') %}", {"reasoning_effort"}),
+        ("{{ '<think>' if thinking else '' }}", {"thinking"}),
+        ("{{ message }} thinking {{ message }}", set()),
         ("Reply with thinking.", set()),
         ("", set()),
     ],

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.chat import transcripts as streams
-from tests.chat.cuts import run, ways
+from tests.chat.cuts import hide_ids, run, ways
 from tests.chat.replies import chat_reply, generate_reply
 from tests.chat.test_engine_request import LCP, VLLM
 from vllama.chat.reply import Reply
@@ -58,7 +58,7 @@ def last(
 
 
 CALL = {"id": "chatcmpl-tool-a", "function": {"index": 0, "name": "weather", "arguments": {"city": "Paris"}}}  # fmt: skip
-NOW_CALL = {"id": "call_hoe7oc03", "function": {"index": 1, "name": "now", "arguments": {}}}
+NOW_CALL = {"id": "call_random", "function": {"index": 1, "name": "now", "arguments": {}}}
 LP = {
     "token": "I",
     "logprob": -2.2280375957489014,
@@ -119,7 +119,7 @@ CHAT_CASES: list[tuple[bytes, dict[str, Any], list[dict[str, Any]]]] = [
 def test_chat_any_cut(stream: bytes, options: dict[str, Any], expected: list[Any]) -> None:
     for reads in ways(stream):
         reply = chat(**options)
-        assert lines(run(reply, reads, start_ns=NOW + 2)) == expected
+        assert lines(hide_ids(run(reply, reads, start_ns=NOW + 2))) == expected
         assert reply.tally.ended
         assert reply.content_type == "application/x-ndjson"
 
@@ -135,7 +135,7 @@ def test_chat_whole(stream: bytes, options: dict[str, Any], expected: list[Any])
                 message[name] = value
     for reads in ways(stream):
         reply = chat(stream=False, **options)
-        out = run(reply, reads, start_ns=NOW + 2)
+        out = hide_ids(run(reply, reads, start_ns=NOW + 2))
         assert b"\n" not in out
         assert lines(out) == [expected[-1] | {"message": message}]
         assert reply.content_type == "application/json; charset=utf-8"
@@ -191,7 +191,7 @@ def test_generate() -> None:
     for reads in ways(streams.COMPLETION):
         reply = generate(prompt_tokens=5, max_tokens=4)
         reply.writer.context = (1, 2, 3)
-        *parts, final = lines(run(reply, reads, start_ns=NOW + 2))
+        *parts, final = lines(hide_ids(run(reply, reads, start_ns=NOW + 2)))
         assert [part["response"] for part in parts] == [" Paris", ".", "\n", "-"]
         assert final == {
             "response": "",

@@ -2,12 +2,13 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
 
 from tests.chat import transcripts as streams
-from tests.chat.cuts import run, ways
+from tests.chat.cuts import hide_ids, run, ways
 from tests.chat.replies import collected, streamed
 from tests.chat.test_engine_request import LCP, VLLM
 from vllama.chat.framing import SseReader
@@ -180,12 +181,62 @@ def test_a_name_repeated_in_every_piece_is_said_once() -> None:
         assert json.loads(joined) == {"city": "Paris"}
 
 
+def call_pieces(*pieces: str, reason: str = "tool_calls") -> bytes:
+    """Return the stream of an engine that finds calls itself."""
+    deltas = [f'{{"tool_calls": [{piece}]}}' for piece in pieces]
+    sent = [f'{{"index": 0, "delta": {delta}, "finish_reason": null}}' for delta in deltas]
+    sent.append(f'{{"index": 0, "delta": {{}}, "finish_reason": "{reason}"}}')
+    lines = [f'data: {{"id": "chatcmpl-7", "choices": [{choice}]}}\n\n' for choice in sent]
+    return "".join(lines).encode() + streams.DONE
+
+
+def join_calls(stream: bytes) -> dict[int, tuple[str, str, str]]:
+    """Join the pieces of each call as clients do: its id, name and arguments."""
+    joined: dict[int, tuple[str, str, str]] = {}
+    for event in events(run(streamed(TOOLS, VLLM, tools=True), [stream], start_ns=NOW)):
+        for piece in event["choices"][0]["delta"].get("tool_calls") or ():
+            function = piece.get("function") or {}
+            new = (piece.get("id"), function.get("name"), function.get("arguments"))
+            old = joined.get(piece["index"], ("", "", ""))
+            joined[piece["index"]] = tuple(a + (b or "") for a, b in zip(old, new, strict=True))
+    return joined
+
+
+@pytest.mark.parametrize("arguments", ["", ', "arguments": ""', ', "arguments": null'])
+def test_a_call_without_arguments_has_an_empty_object(arguments: str) -> None:
+    named = f'"function": {{"name": "now"{arguments}}}'
+    stream = call_pieces(
+        f'{{"index": 0, "id": "a", {named}}}',
+        '{"index": 1, "id": "b", "function": {"name": "f", "arguments": "{\\"a\\""}}',
+        '{"index": 1, "function": {"arguments": ":1}"}}',
+        f'{{"index": 2, "id": "c", {named}}}',
+    )
+    expected = {0: ("a", "now", "{}"), 1: ("b", "f", '{"a":1}'), 2: ("c", "now", "{}")}
+    assert join_calls(stream) == expected
+
+
+def test_a_call_that_was_cut_off_before_its_arguments_gets_none() -> None:
+    stream = call_pieces('{"index": 0, "id": "a", "function": {"name": "now"}}', reason="length")
+    assert join_calls(stream) == {0: ("a", "now", "")}
+
+
+def test_a_call_without_an_id_gets_one_for_all_of_its_pieces() -> None:
+    stream = call_pieces(
+        '{"index": 0, "function": {"name": "f", "arguments": "{"}}',
+        '{"index": 0, "function": {"name": "f", "arguments": "}"}}',
+    )
+    first, second = (join_calls(stream)[0] for _ in range(2))
+    assert re.fullmatch("call_[a-z0-9]{8}", first[0])
+    assert first[1:] == second[1:] == ("f", "{}")
+    assert first[0] != second[0]
+
+
 def test_whole() -> None:
     for reads in ways(streams.VLLM_TOOLS):
         reply = collected(USAGE, VLLM)
         out = run(reply, reads, start_ns=NOW)
         assert reply.content_type == "application/json"
-        assert json.loads(out) == {
+        assert json.loads(hide_ids(out)) == {
             "id": "chatcmpl-7",
             "object": "chat.completion",
             "created": 1,
@@ -206,7 +257,7 @@ def test_whole() -> None:
                             },
                             {
                                 "index": 1,
-                                "id": "call_oh61v630",
+                                "id": "call_random",
                                 "type": "function",
                                 "function": {"name": "now", "arguments": "{}"},
                             },

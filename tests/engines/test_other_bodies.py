@@ -9,6 +9,7 @@ from tests.engines.others import MAX, MLX, SGLANG, TINYGRAD, TRANSFORMERS, trait
 from vllama.chat.request import Message, Sampling
 from vllama.engines.max_serve import FIELDS as MAX_FIELDS
 from vllama.engines.transformers_serve import FIELDS as TRANSFORMERS_FIELDS
+from vllama.engines.vllm.adapter import ENGINE as VLLM
 from vllama.errors import CapabilityMissing
 from vllama.models.types import Capability
 
@@ -33,6 +34,13 @@ def test_transformers_gets_sampling_where_it_reads_it():
         "model": "/models/m", "messages": [{"role": "user", "content": "Hi"}], "stream": True,
         "temperature": 3.0, "top_p": 0.5, "seed": 7, "stop": ["x"], "max_tokens": 9,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("engine", [VLLM, SGLANG, MLX])
+def test_earlier_thinking_is_sent_where_the_template_gets_it(engine):
+    talk = (*HI, Message(role="assistant", content="a", thinking="Hm."), *HI)
+    body = json.loads(chat_call(talk, SAMPLING, traits(engine)).body)
+    assert body["messages"][1]["reasoning_content"] == "Hm."
 
 
 def test_transformers_is_always_told_a_limit():

@@ -87,6 +87,7 @@ def parse(args: list[str] | None = None) -> argparse.Namespace:
     flow.add_argument("--counts", choices=("messages", "tokenize"), help="by vLLM's route so named")
     flow.add_argument("--one-system", action="store_true", help="its template wants it first")
     flow.add_argument("--no-tool-parser", action="store_true", help="as a vLLM without one")
+    flow.add_argument("--strict-messages", action="store_true", help="refuse earlier thinking")
     flow.add_argument("--embed-per-token", action="store_true")
     return p.parse_args(args)
 
@@ -356,6 +357,9 @@ class Handler(BaseHTTPRequestHandler):
         roles = [item["role"] for item in body.get("messages", ())]
         if options.one_system and "system" in roles[1:]:
             self.answer(400, error("System message must be at the beginning.", 400))
+            return
+        if options.strict_messages and "reasoning_content" in json.dumps(body.get("messages")):
+            self.answer(400, error("property 'reasoning_content' is unsupported", 400))
             return
         prompt = prompt_text(body, chat)
         found = dict(re.findall(r"@(tokens|delay)=([0-9.]+)", last_user(body, chat)))

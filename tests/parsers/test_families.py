@@ -170,6 +170,55 @@ def test_plain_json_flows_once_its_first_key_is_no_call_s() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("form", "text", "content", "calls"),
+    [
+        (
+            Form.TAGGED,
+            '<tool_call>{"name": "Hello Group", "arguments": {}}</tool_call>',
+            '{"name": "Hello Group", "arguments": {}}',
+            [],
+        ),
+        (
+            Form.TAGGED,
+            "Look: <tool_call><function=sky><parameter=at>noon</parameter></function></tool_call>",
+            'Look: {"name": "sky", "arguments": {"at":"noon"}}',
+            [],
+        ),
+        (
+            Form.TAGGED,
+            '<tool_call>{"name": "now"}</tool_call><tool_call>{"name": "then"}</tool_call>',
+            '{"name": "then", "arguments": {}}',
+            [NOW],
+        ),
+        (
+            Form.TAGGED,
+            '<|tool_call|>[{"name": "now"}, {"name": "then"}]',
+            '{"name": "then", "arguments": {}}',
+            [NOW],
+        ),
+        (
+            Form.TAGGED,
+            '<｜tool▁call▁begin｜>then<｜tool▁sep｜>{"a": 1}',
+            '{"name": "then", "arguments": {"a":1}}',
+            [],
+        ),
+        (
+            Form.NAMED,
+            '[TOOL_CALLS]then{"a": 1}',
+            '{"name": "then", "arguments": {"a":1}}',
+            [],
+        ),
+    ],
+)
+def test_a_call_of_a_tool_that_nobody_offered_is_text(
+    form: Form, text: str, content: str, calls: list[Any]
+) -> None:
+    tools = Toolset(schemas=SCHEMAS, form=form)
+    for parts in cuts(text):
+        assert scan(tools, parts) == (content, calls)
+
+
 @pytest.mark.parametrize("most", [1, 2])
 def test_at_most_so_many_calls(most: int) -> None:
     text = '<tool_call>{"name": "now"}</tool_call>' * 3

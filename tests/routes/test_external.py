@@ -202,6 +202,70 @@ def test_a_server_that_refuses_an_order_of_roles_is_asked_in_another(tmp_path):
         elsewhere.stop()
 
 
+THOUGHT = {"role": "assistant", "content": "a"}
+NEXT = {"role": "user", "content": "y"}
+EARLIER = [
+    ("/api/chat", {"messages": [*user()["messages"], {**THOUGHT, "thinking": "Hm."}, NEXT]}),
+    (
+        "/v1/chat/completions",
+        {"messages": [*user()["messages"], {**THOUGHT, "reasoning_content": "Hm."}, NEXT]},
+    ),
+    (
+        "/v1/responses",
+        {
+            "input": [
+                *user()["messages"],
+                {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "Hm."},
+                THOUGHT,
+                NEXT,
+            ]
+        },
+    ),
+    (
+        "/v1/messages",
+        {
+            "max_tokens": 9,
+            "messages": [
+                *user()["messages"],
+                {
+                    "role": "assistant",
+                    "content": [
+                        {"type": "thinking", "thinking": "Hm.", "signature": "x"},
+                        {"type": "text", "text": "a"},
+                    ],
+                },
+                NEXT,
+            ],
+        },
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("switches", "field"),
+    [
+        ((), "reasoning_content"),
+        (("--owner", "vllm"), "reasoning_content"),
+        (("--owner", "library"), "reasoning"),
+        (("--strict-messages",), None),
+    ],
+)
+def test_earlier_thinking_reaches_the_server_unless_it_refuses_it(tmp_path, switches, field):
+    elsewhere = Elsewhere(*switches)
+    try:
+        with Server(tmp_path, "--upstream", elsewhere.url, fake=False) as server:
+            for path, body in EARLIER:
+                asked = {"model": "org/big", "stream": False, **body}
+                assert server.post(path, asked)[0] == 200
+                answer = elsewhere.stats()["bodies"][-1]["messages"][-2]
+                thinking = {field: "Hm."} if field else {}
+                assert answer == {"role": "assistant", "content": "a", **thinking}, path
+            refused = 0 if field else 1  # it is learnt once
+            assert elsewhere.stats()["requests"] == len(EARLIER) + refused
+    finally:
+        elsewhere.stop()
+
+
 @pytest.mark.parametrize("owner", ["vllm", "llamacpp"])
 def test_a_forced_call_is_sent_as_a_schema(tmp_path, owner):
     elsewhere = Elsewhere("--owner", owner, "--say", json.dumps(CALL))

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from vllama.chat.engine.events import ToolDelta
-from vllama.parsers.call_values import ToolCall, call_id, encodable, object_of
+from vllama.parsers.call_values import ToolCall, encodable, make_call_id, object_of, write_call
 
 
 class _Partial:
@@ -35,7 +35,7 @@ class CallCollector:
             raw = "".join(call.arguments) or "{}"
             if call.whole is not None:
                 raw = msgspec.json.encode(call.whole).decode()
-            identity = call.id or call_id(call.name, raw, position)
+            identity = call.id or make_call_id()
             function = {"name": call.name, "arguments": raw}
             out.append(
                 {"index": position, "id": identity, "type": "function", "function": function}
@@ -69,11 +69,10 @@ class CallCollector:
             raw = "".join(partial.arguments)
             arguments = partial.whole if partial.whole is not None else object_of(raw)
             if arguments is None or not partial.name:
-                name = msgspec.json.encode(partial.name).decode()
-                broken.append(f'{{"name": {name}, "arguments": {raw or "{}"}}}')
+                broken.append(write_call(partial.name, raw or "{}"))
                 continue
             position = len(calls)
-            identity = partial.id or call_id(partial.name, arguments, position)
+            identity = partial.id or make_call_id()
             calls.append(
                 ToolCall(id=identity, name=partial.name, arguments=arguments, index=position)
             )

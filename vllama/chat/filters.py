@@ -15,7 +15,7 @@ from vllama.chat.engine.events import Choice, Delta, Event, FunctionDelta, ToolD
 from vllama.chat.engine.traits import Stops, Traits
 from vllama.chat.logprobs import convert_logprobs
 from vllama.chat.stop_finder import StopFinder
-from vllama.parsers.call_values import ToolCall
+from vllama.parsers.call_values import ToolCall, make_call_id
 from vllama.parsers.thinking import ThinkSplitter, Trim
 from vllama.parsers.tool_calls import CallScanner, Toolset
 
@@ -52,7 +52,7 @@ def compose_filters(
     filters: list[Filter] = [CompletionAsChat()] if from_completion else []
     if split or scan:
         filters.append(TextClassifier(split=split, opened=think_opened, scan=scan))
-    return [*filters, ThinkingTrim(), CallNames()]
+    return [*filters, ThinkingTrim(), CallCompletion()]
 
 
 def make_stop_filter(stops: Sequence[str], traits: Traits) -> StopFilter | None:
@@ -270,25 +270,51 @@ class ThinkingTrim:
                     delta.content = after[1]
 
 
-class CallNames:
-    """Says a tool call's name and id once: engines repeat them, and clients join the pieces."""
+class CallCompletion:
+    """Completes the pieces of tool calls that an engine has found itself.
+
+    A call's name and id are said once, because engines repeat them and clients join the pieces.
+    One without an id gets one, and one without arguments `{}`: clients parse what they were sent.
+    """
 
     is_idle = True
 
     def __init__(self) -> None:
-        self._named: set[tuple[int, int]] = set()
+        self._argued: dict[tuple[int, int], bool] = {}  # whether a call has arguments so far
 
     def take(self, event: Event) -> None:
-        """Take repeated names and ids out of one event."""
+        """Complete the calls in one event, and at the end of a choice all of its calls."""
         for choice in event.chunk.choices or ():
             pieces = choice.delta.tool_calls if choice.delta is not None else None
             for number, piece in enumerate(pieces or ()):
-                function = piece.function
-                key = (choice.index, number if piece.index is None else piece.index)
-                if key in self._named:
-                    event.changed = True
-                    piece.id = piece.type = None
-                    if function is not None:
-                        function.name = None
-                elif function is not None and function.name:
-                    self._named.add(key)
+                call = number if piece.index is None else piece.index
+                event.changed |= self._complete((choice.index, call), piece)
+            if self._argued and choice.finish_reason in ("tool_calls", "stop"):
+                self._end(event, choice)
+
+    def _complete(self, key: tuple[int, int], piece: ToolDelta) -> bool:
+        """Complete one piece of a call; return whether it was changed."""
+        function = piece.function
+        argued = function is not None and bool(function.arguments)
+        if key in self._argued:
+            self._argued[key] |= argued
+            piece.id = piece.type = None
+            if function is not None:
+                function.name = None
+            return True
+        if function is None or not function.name:
+            return False
+        self._argued[key] = argued
+        if piece.id:
+            return False
+        piece.id, piece.type = make_call_id(), "function"
+        return True
+
+    def _end(self, event: Event, choice: Choice) -> None:
+        """Give arguments to the calls of a choice that have none."""
+        for key, argued in self._argued.items():
+            if key[0] == choice.index and not argued:
+                self._argued[key] = event.changed = True
+                delta = choice.delta = choice.delta or Delta()
+                empty = ToolDelta(index=key[1], function=FunctionDelta(arguments="{}"))
+                delta.tool_calls = [*(delta.tool_calls or ()), empty]

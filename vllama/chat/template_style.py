@@ -24,7 +24,7 @@ _THINKING = re.compile(
 _NO_SYSTEM = re.compile(r"raise_exception\(\s*['\"][^'\"]*system role", re.IGNORECASE)
 # a variable of the template, not a message's field of that name
 _SWITCH = re.compile(
-    r"\{%[^%]*?(?<![.\w'\"])(enable_thinking|thinking|reasoning_effort)(?![\w'\"])"
+    r"(?:\{%[^%]*?|\{\{[^{}]*?)(?<![.\w'\"])(enable_thinking|thinking|reasoning_effort)(?![\w'\"])"
 )
 _SHORT_IDS = re.compile(r"length\s*!=\s*9|length 9\b")
 _FORMS = (

@@ -17,8 +17,7 @@ from vllama.chat.engine.events import Choice, Event, ToolDelta
 from vllama.chat.event_template import EventTemplate
 from vllama.chat.reply import EVENT_STREAM, JSON, ReplyOptions, Tally
 from vllama.errors import VllamaError
-from vllama.parsers.call_values import ToolCall
-from vllama.parsers.tool_calls import call_id
+from vllama.parsers.call_values import ToolCall, make_call_id
 
 
 class BlockKind(StrEnum):
@@ -147,8 +146,7 @@ class BlockWriter(ABC):
         name = function.name if function is not None else None
         may_open = block is None or block.complete
         if name and index != self._live and not self._later and may_open:
-            position = sum(known.kind is BlockKind.CALL for known in self._blocks)
-            identity = piece.id or call_id(name, self._seed, position)
+            identity = piece.id or make_call_id()
             number = len(self._blocks)
             call = Block(kind=BlockKind.CALL, index=number, id=identity, name=name)
             block = self._open(call, out)

@@ -40,6 +40,9 @@ UNKNOWN = Traits(
     parameters=PARAMETERS,
     takes_prompt_lists=True,
     takes_template_kwargs=True,
+    reasoning_field="reasoning_content",
+    # strict servers refuse fields that they do not know, and say which
+    when_refused={"reasoning_content": {"reasoning_field": None}},
     count_tokens_path="/v1/messages/count_tokens",
     # a server without these routes answers 404, which the client is told
     rerank_path="/v1/rerank",
@@ -64,6 +67,7 @@ KNOWN: Mapping[str, Traits] = {
         # nothing else tells that it was started without a parser
         when_refused={"--enable-auto-tool-choice": {"parses_tools": False}},
     ),
+    "library": replace(UNKNOWN, reasoning_field="reasoning"),  # Ollama
     "sglang": replace(
         UNKNOWN, takes_n=True, takes_continue_final_message=True, tokenizer=PROMPT_TOKENIZER
     ),

@@ -136,6 +136,7 @@ class MlxLm(PackageServer):
             takes_logprobs=False,
             takes_images=Capability.VISION in settings.capabilities,
             takes_template_kwargs=True,
+            reasoning_field="reasoning_content",
             roles=frozenset({"system", "user", "assistant", "tool"}),
         )
 

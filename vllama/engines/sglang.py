@@ -148,6 +148,7 @@ class Sglang(PackageServer):
             takes_audio=Capability.AUDIO in settings.capabilities,
             takes_n=True,
             takes_template_kwargs=True,
+            reasoning_field="reasoning_content",
             takes_continue_final_message=True,
             takes_reasoning_effort=True,
             rerank_path="/v1/rerank",

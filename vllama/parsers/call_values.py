@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -67,22 +68,22 @@ class Toolset:
         return isinstance(name, str) and bool(name) and (not self.schemas or name in self.schemas)
 
 
-def call_id(name: str, arguments: object, position: int) -> str:
-    """Make an id as Ollama's, `call_` + 8 alphanumerics, always the same for the same call."""
-    return "call_" + _letters(msgspec.json.encode([name, arguments, position]), 8)
+def make_call_id() -> str:
+    """Make an id as Ollama's: `call_` and 8 random alphanumerics.
+
+    The same call may come again in a later turn, and clients find a call's result by its id.
+    """
+    return "call_" + "".join(secrets.choice(_ALPHABET) for _ in range(8))
 
 
 def short_id(identity: str) -> str:
     """Make an id of nine alphanumerics out of another; one that is so already stays."""
     if len(identity) == 9 and identity.isascii() and identity.isalnum():
         return identity
-    return _letters(identity.encode("utf-8", "surrogatepass"), 9)
-
-
-def _letters(seed: bytes, count: int) -> str:
+    seed = identity.encode("utf-8", "surrogatepass")
     number = int.from_bytes(hashlib.blake2b(seed, digest_size=8).digest(), "big")
     letters = []
-    for _ in range(count):
+    for _ in range(9):
         number, rest = divmod(number, len(_ALPHABET))
         letters.append(_ALPHABET[rest])
     return "".join(letters)
@@ -91,9 +92,13 @@ def _letters(seed: bytes, count: int) -> str:
 def make_call(named: Named, position: int) -> ToolCall:
     """Number a call that was read."""
     name, arguments = named
-    return ToolCall(
-        id=call_id(name, arguments, position), name=name, arguments=arguments, index=position
-    )
+    return ToolCall(id=make_call_id(), name=name, arguments=arguments, index=position)
+
+
+def write_call(name: str, arguments: Mapping[str, object] | str) -> str:
+    """Write what cannot be a call as text; `arguments` may be a model's own words."""
+    given = arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode()
+    return f'{{"name": {msgspec.json.encode(name).decode()}, "arguments": {given}}}'
 
 
 def skip(text: str, at: int) -> int:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from itertools import starmap
 from typing import TypeAlias
 
-from vllama.parsers.call_values import Form, Found, Named, Toolset, skip
+from vllama.parsers.call_values import Form, Found, Named, Toolset, skip, write_call
 from vllama.parsers.json_calls import (
     LONGEST_START,
     json_begins,
@@ -107,7 +108,10 @@ class Markers:
         return 0
 
     def read(self, text: str, at: int, tools: Toolset) -> tuple[list[Named], str]:
-        """Return the calls from `at` on, and the text around them without any marker."""
+        """Return the calls from `at` on, and the text around them without any marker.
+
+        As in Ollama, a call of a tool that nobody has offered is text.
+        """
         calls: list[Named] = []
         texts: list[str] = []
         failures = 0
@@ -119,7 +123,9 @@ class Markers:
             reader = self._opening.get(marker[0])
             read = reader(text, at, tools) if reader and failures < _TRIES else None
             if read is not None:
-                calls += read[0]
+                calls += [call for call in read[0] if tools.knows(call[0])]
+                unknown = [call for call in read[0] if not tools.knows(call[0])]
+                texts.append("\n".join(starmap(write_call, unknown)))
                 at = read[1]
             elif reader is not None:
                 failures += 1

@@ -18,7 +18,6 @@ import msgspec
 from vllama.parsers.call_values import (
     ToolCall,
     Toolset,
-    call_id,
     make_call,
     short_id,
 )
@@ -27,7 +26,6 @@ from vllama.parsers.scan import begins_bare, markers_of, read_calls
 __all__ = [
     "CallScanner",
     "Toolset",
-    "call_id",
     "parse_calls",
     "short_id",
     "write_ollama_calls",

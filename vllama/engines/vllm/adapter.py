@@ -208,6 +208,7 @@ class Vllm:
             takes_audio=Capability.AUDIO in settings.capabilities,
             takes_n=True,
             takes_template_kwargs=True,
+            reasoning_field="reasoning_content",  # 0.32 makes `reasoning` of it, older ones read it
             takes_continue_final_message=True,
             was_given_template=settings.template_family is not None,
             finish_body=partial(add_fields, defaults={"stop_token_ids": [settings.turn_end[1]]})
