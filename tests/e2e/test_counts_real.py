@@ -182,6 +182,8 @@ def told(path, data):
     usage = last.get("response", last)["usage"]
     if "prompt_tokens" in usage:
         return usage["prompt_tokens"], usage["completion_tokens"]
+    if path == ANTHROPIC:  # by its rule, cached tokens are not among the input
+        return usage["input_tokens"] + usage["cache_read_input_tokens"], usage["output_tokens"]
     return usage["input_tokens"], usage["output_tokens"]
 
 

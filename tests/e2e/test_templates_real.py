@@ -167,7 +167,8 @@ def test_an_adapter_changes_the_answer(real, made, tmp_path):
     other = f"sha256:{hashlib.sha256(wrong.read_bytes()).hexdigest()}"
     assert real.request("POST", f"/api/blobs/{other}", wrong.read_bytes())[0] == 201
     status, reply = real.post(
-        "/api/create", {"model": "bad", "from": COUNTS, "adapters": {"c.gguf": other}}
+        "/api/create",
+        {"model": "bad", "from": COUNTS, "adapters": {"c.gguf": other}, "stream": False},
     )
     assert status == 400
     assert "have another shape" in reply["error"]

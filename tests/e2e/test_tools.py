@@ -153,12 +153,12 @@ def test_simple_patterns_are_kept_to(real, pattern, expected):
     ],
 )
 def test_no_format_ends_the_engine(real, schema):
-    before = real.get("/api/ps")["models"]
+    before = {row["name"] for row in real.get("/api/ps")["models"]}
     body = {"model": MODEL, "messages": ASK, "format": schema, "stream": False,
             "options": {"temperature": 0, "num_predict": 10}}  # fmt: skip
     status, reply = real.post("/api/chat", body)
     assert (status, reply["done"]) == (200, True)
-    assert [row["name"] for row in real.get("/api/ps")["models"]] == [row["name"] for row in before]
+    assert {row["name"] for row in real.get("/api/ps")["models"]} == before
 
 
 def test_a_history_without_tools_that_may_be_called(client):

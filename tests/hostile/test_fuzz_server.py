@@ -131,7 +131,26 @@ SEEDS: dict[str, list[dict[str, Any]]] = {
         },
     ],
     "/v1/messages/count_tokens": [{"model": "sea", "messages": TALK[1:]}],
-    "/v1/rerank": [{"model": "sea", "query": "x", "documents": ["a", "b"], "top_n": 1}],
+    **{
+        path: [{"model": "sea", "query": "x", "documents": ["a", "b"], "top_n": 1}]
+        for path in ("/rerank", "/v1/rerank", "/v2/rerank", "/reranking", "/v1/reranking")
+    },
+    **{
+        path: [{"model": "sea", "text_1": "x", "text_2": ["a", "b"]}]
+        for path in ("/score", "/v1/score")
+    },
+    "/v1/decisions": [{"model": "sea", "input": "x", "questions": [{"type": "boolean"}]}],
+    "/v1/systemone": [
+        {
+            "model": "sea",
+            "state": {"a": 1},
+            "questions": {"q": {"type": "noul", "instructions": "x"}},
+        }
+    ],
+    "/v1/audio/speech": [{"model": "sea", "input": "x", "voice": "a"}],
+    "/v1/images/generations": [{"model": "sea", "prompt": "x", "n": 1}],
+    "/api/web_search": [{"query": "x", "max_results": 2}],
+    "/api/web_fetch": [{"url": HERE}],
     "/api/push": [{"model": "sea", "stream": False}],
     "/api/me": [{"name": "x"}],
     "/api/signout": [{"name": "x"}],
@@ -140,7 +159,11 @@ SEEDS: dict[str, list[dict[str, Any]]] = {
     "/api/delete": [{"model": "none-of-this-name"}],
     "/api/pull": [{"model": HERE, "insecure": True, "stream": False}],
 }
-OTHERS = {"/v1/audio/transcriptions", "/v1/audio/translations"}  # which take forms
+OTHERS = {
+    "/v1/audio/transcriptions",
+    "/v1/audio/translations",
+    "/v1/images/edits",
+}  # which take forms
 KEYS = [
     "model", "messages", "stream", "options", "keep_alive", "think", "format", "tools", "tool_choice", "raw",
     "suffix", "logprobs", "top_logprobs", "n", "stop", "logit_bias", "stream_options", "response_format",

@@ -42,7 +42,7 @@ def test_a_large_model_is_made_smaller(server, client):
     assert client.show("sea").details.quantization_level == "F16"
     assert client.chat("small", [{"role": "user", "content": "x"}]).message.content
     answer = server.post("/api/create", {"model": "x", "from": "small", "quantize": "Q8_0"})
-    assert answer == (400, {"error": "quantization is only supported for F16 and F32 models"})
+    assert answer == (400, {"error": "quantization is only supported for F16, BF16 and F32 models"})
     body = {"model": "same", "from": "small", "quantize": "Q4_K_M", "stream": False}
     assert server.post("/api/create", body) == (200, {"status": "success"})
     for name in ("small", "same"):
@@ -94,7 +94,7 @@ def test_uploads_that_cannot_be_converted(converting, tmp_path):
     server, _ = converting
     fine = upload(server, local(tmp_path / "m"))
     body = {"model": "x", "files": {**fine, "../x.json": fine["config.json"]}}
-    assert server.post("/api/create", body)[1]["error"].startswith("invalid file name '../x.json'")
+    assert server.post("/api/create", body)[1]["error"] == "file path must be relative"
     del fine["tokenizer.json"]
     status, reply = server.post("/api/create", {"model": "x", "files": fine})
     assert (status, "no tokenizer" in reply["error"]) == (400, True)

@@ -50,7 +50,7 @@ def test_show(server, field):
     assert status == 200
     assert reply["model_info"]["general.architecture"] == "llama"
     assert reply["model_info"]["llama.context_length"] == 4096
-    assert reply["model_info"]["tokenizer.ggml.tokens"] == []
+    assert reply["model_info"]["tokenizer.ggml.tokens"] is None
     assert reply["model_info"]["general.parameter_count"] > 0
     assert "tokenizer.chat_template" not in reply["model_info"]
     assert reply["modelfile"].count("FROM ") >= 1
@@ -85,7 +85,7 @@ def test_copilot_sees_the_name_it_asked_for(server):
 @pytest.mark.parametrize(
     ("method", "path", "body", "status", "text"),
     [
-        ("POST", "/api/show", {"model": "nope"}, 404, "model 'nope' not found"),
+        ("POST", "/api/show", {"model": "nope"}, 404, "model 'nope:latest' not found"),
         ("POST", "/api/show", {}, 400, "model is required"),
         ("POST", "/api/show", b"", 400, "missing request body"),
         ("POST", "/api/chat", {"model": "nope"}, 404, "model 'nope' not found"),
@@ -184,7 +184,9 @@ def test_openai_models(server):
     assert row == row | {"object": "model", "owned_by": "library", "context_length": 4096}
     assert row["capabilities"] == ["completion"]
     assert server.get("/v1/models/plain")["id"] == "plain"
-    status, reply = server.post("/v1/chat/completions", {"model": "nope", "messages": []})
+    status, reply = server.post(
+        "/v1/chat/completions", {"model": "nope", "messages": [{"role": "user", "content": "x"}]}
+    )
     assert status == 404
     assert reply["error"]["type"] == "not_found_error"
 

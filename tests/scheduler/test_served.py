@@ -96,7 +96,7 @@ def test_replicas_share_the_requests_of_a_serial_engine(tmp_path):
 
 
 def test_the_place_in_the_queue_is_told(tmp_path):
-    with Server(tmp_path, "--max-queue", "1") as server:
+    with Server(tmp_path, "--max-queue", "1", "--debug") as server:
         name = server.model("slow", "--token-interval", "0.05")
         whole(server, name, "@tokens=1")
         with ExitStack() as streams:

@@ -84,7 +84,7 @@ async def create(gateway: Gateway, request: Request) -> None:
     quantize = fields.text("quantize") or fields.text("quantization") or None
     lines = Lines(request, stream=body.get("stream") is not False)
     try:
-        if adapters or not source:
+        if adapters or not (source or is_folder(files)):
             await lines.send({"status": "parsing GGUF"})
         settings = await asyncio.to_thread(read_recipe_settings, gateway, fields)
         if source:
