@@ -30,8 +30,7 @@ def made(server):
         return name
 
     yield create
-    for name in names:  # its process is that of its base, and would go on under this name
-        server.request("POST", "/api/generate", {"model": name, "keep_alive": 0})
+    for name in names:
         server.request("DELETE", "/api/delete", {"model": name})
 
 
@@ -79,7 +78,7 @@ def test_the_template_of_a_created_model(server, made):
     assert shown["capabilities"] == ["completion", "tools", "thinking"]
     assert f"TEMPLATE {CHATML}" in shown["modelfile"]
     lines = server.lines("/api/chat", {"model": "gone", **user("hi")})
-    assert server.sent("plain")["prompt"] == "<|system|>S<|user|>hi<|assistant|>"
+    assert server.sent("gone")["prompt"] == "<|system|>S<|user|>hi<|assistant|>"
     assert "".join(line["message"]["content"] for line in lines).startswith("tok0 tok1 ")
     assert lines[-1]["prompt_eval_count"] == len("<|system|>S<|user|>hi<|assistant|>")
     history = {
@@ -90,7 +89,7 @@ def test_the_template_of_a_created_model(server, made):
         ]
     }
     server.post("/api/chat", {"model": "gone", **history, "tools": [TOOL], "stream": False})
-    assert server.sent("plain")["prompt"] == (
+    assert server.sent("gone")["prompt"] == (
         '<tools>[{"type":"function","function":{"name":"f","description":"","parameters":'
         '{"type":"object","properties":null}}}]</tools>'
         "<|system|>S<|user|>a<|assistant|><think>t</think>b<|user|>c<|assistant|>"
@@ -110,7 +109,7 @@ def test_old_turns_are_cut_from_a_finished_prompt(server, made):
     status, headers, data = server.request("POST", "/api/chat", body)
     assert status == 200, data
     assert int(headers["x-vllama-truncated"]) > 0
-    prompt = server.sent("plain")["prompt"]
+    prompt = server.sent("cut")["prompt"]
     assert len(prompt) < 4096
     assert prompt.startswith("<|system|>S")
     assert prompt.endswith("8" * 600 + "<|assistant|>")
@@ -122,7 +121,7 @@ def test_bos_is_not_there_twice(server, made):
     # the tokenizer of the tiny model puts <s> first
     made("bos", template="<s>{{ .Prompt }}")
     server.post("/api/generate", {"model": "bos", "prompt": "x", "stream": False})
-    assert server.sent("plain")["prompt"] == "x"
+    assert server.sent("bos")["prompt"] == "x"
 
 
 def test_a_gap_by_the_template(server, made):
@@ -130,11 +129,11 @@ def test_a_gap_by_the_template(server, made):
     assert "insert" in server.post("/api/show", {"model": "fim"})[1]["capabilities"]
     body = {"model": "fim", "prompt": "a", "suffix": "b", "stream": False}
     assert server.post("/api/generate", body)[1]["done"] is True
-    sent = server.sent("plain")
+    sent = server.sent("fim")
     assert sent["prompt"] == "<P>a<S>b<M>"
     assert "suffix" not in sent
     server.post("/api/generate", body | {"suffix": ""})
-    assert server.sent("plain")["prompt"] == "<a>"
+    assert server.sent("fim")["prompt"] == "<a>"
     # a request's own template may have the place as well
     server.post("/api/generate", body | {"model": "plain", "template": FIM})
     assert server.sent("plain")["prompt"] == "<P>a<S>b<M>"
@@ -255,6 +254,16 @@ def test_show_with_a_system_message_and_options_of_the_client(server):
     assert "SYSTEM other" in shown["modelfile"]
     assert "PARAMETER top_k 3" in shown["modelfile"]
     assert "system" not in server.post("/api/show", {"model": "plain"})[1]
+
+
+def test_ps_names_what_was_asked_for_last(server, made):
+    """Models with the same files share a process."""
+    made("twin")
+    for name in ("plain", "twin", "plain"):
+        assert server.post("/api/chat", {"model": name, **user("hi"), "stream": False})[0] == 200
+        names = [row["name"] for row in server.get("/api/ps")["models"]]
+        assert f"{name}:latest" in names
+        assert len({"plain:latest", "twin:latest"} & set(names)) == 1
 
 
 THINKING = (

@@ -203,6 +203,8 @@ _LOADED = frozenset({_STATE.SERVING, _STATE.SLEEPING, _STATE.WAKING})
 class Instance:
     """A loaded model, from its plan to the end of its process; changed by the scheduler only.
 
+    `bundle` is the one that was requested last, of all with the files of `key`.
+
     Life: `retiring`: it takes no new requests and ends after the last one. `replaces`: the instance
     of the same model that has to end before this one may load. `unload_reason`: why it is unloaded
     before its keep-alive is over.

@@ -105,6 +105,7 @@ class Scheduler:
             or not instance.fits(bundle, need)
         ):
             return None
+        instance.bundle = bundle
         self._table.count_in(instance, keep_alive_s)
         return self._table.make_lease(instance, prefix)
 
@@ -167,6 +168,7 @@ class Scheduler:
         instance = self._table.instances.get(Key(bundle.key, need.mode))
         if instance is None or not instance.ready or not instance.fits(bundle, need):
             return False
+        instance.bundle = bundle
         self._table.touch(instance, keep_alive_s)
         return True
 
@@ -314,6 +316,7 @@ class Scheduler:
         self._table.check_failure(key)
         old = self._table.instances.get(key)
         if old and old.fits(bundle, need):
+            old.bundle = bundle
             return old
         if old:
             need = widen_need(old, need)

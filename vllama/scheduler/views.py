@@ -84,9 +84,11 @@ def make_view(table: Table, item: Instance, plan: Plan) -> View:
     if plan.memory.on_gpu and not item.sleeping:
         vram_bytes = vram_bytes or item.memory_bytes
     phase = find_phase(item)
+    # models with the same files share an instance: users look for the name that they asked for last
+    bundle = item.bundle if item.bundle.key == plan.bundle.key else plan.bundle
     return View(
-        name=plan.bundle.name,
-        bundle=plan.bundle,
+        name=bundle.name,
+        bundle=bundle,
         plan=plan,
         state=phase,
         cause=item.waits_for or explain_down(process, phase) or plan.instead,
