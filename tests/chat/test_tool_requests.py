@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from tests.chat.bodies import adapt_chat
 from tests.chat.replies import collected
 from tests.chat.test_engine_request import LCP, VLLM
+from vllama.chat.prepare import prepare_chat
 from vllama.chat.reply import ReplyOptions
-from vllama.chat.request import PreparedChat
+from vllama.chat.request import ChatRequest, Message, PreparedChat
 from vllama.chat.template_style import Style, choose_think, read_style, template_switches
 from vllama.chat.tool_requests import make_call_schema
 from vllama.errors import BadRequest
@@ -53,6 +54,23 @@ def chat(traits: Any, style: Style | None, **fields: Any) -> tuple[dict[str, Any
 def tools_of(passage: PreparedChat) -> Toolset:
     assert passage.toolset is not None
     return passage.toolset
+
+
+@pytest.mark.parametrize("choice", ["required", NAMED])
+def test_a_forced_call_in_a_completion_is_not_thought(choice: object) -> None:
+    """There the schema holds from the first token, also with an engine that splits thinking off."""
+    traits = replace(SILENT, splits_reasoning=True)
+    asked = ChatRequest(
+        model="m",
+        messages=(Message(role="user", content="Weather?"),),
+        tools=tuple(TOOLS),
+        tool_choice=choice,
+        think=True,
+    )
+    completion = prepare_chat(asked, traits, Style(), renders=True)
+    assert (completion.constrained, completion.think) == (True, False)
+    in_chat = prepare_chat(asked, traits, Style())
+    assert (in_chat.constrained, in_chat.think) == (False, True)
 
 
 @pytest.mark.parametrize("choice", ["required", NAMED])

@@ -288,3 +288,22 @@ def test_a_model_that_can_think_does_so_on_every_route(server, made, route, aske
     assert server.sent("thinker")["prompt"] == "<|user|>hi<|assistant|><think>"
     assert server.post(route, body | off)[0] == 200
     assert server.sent("thinker")["prompt"] == "<|user|>hi<|assistant|>"
+
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+AS_SCHEMA = {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}
+HELD = [
+    ("/api/chat", {"messages": HI, "format": SCHEMA}),
+    ("/v1/chat/completions", {"messages": HI, "response_format": AS_SCHEMA}),
+]
+
+
+@pytest.mark.parametrize(("route", "asked"), HELD)
+def test_an_answer_that_is_held_to_a_format_does_not_begin_with_thinking(
+    server, made, route, asked
+):
+    """The grammar holds from the first token of a completion: all of it would be thinking."""
+    made("thinker", template=THINKING)
+    assert server.post(route, {"model": "thinker", "stream": False, **asked})[0] == 200
+    sent = server.sent("thinker")
+    assert "<think>" not in str(sent.get("prompt") or sent.get("messages"))

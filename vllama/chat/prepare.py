@@ -15,12 +15,18 @@ from vllama.chat.tool_requests import place_tools
 
 
 def prepare_chat(
-    asked: ChatRequest, traits: Traits, style: Style | None, *, n: int = 1
+    asked: ChatRequest,
+    traits: Traits,
+    style: Style | None,
+    *,
+    n: int = 1,
+    renders: bool = False,
 ) -> PreparedChat:
     """Return a request as the engine of `traits` takes it.
 
     `style` is what the template in force tells, None if another server keeps it to itself; `n`
-    is how many choices the engine is asked for. Raises BadRequest, CapabilityMissing.
+    is how many choices the engine is asked for. `renders`: vllama renders the prompt, with a
+    Modelfile's template. Raises BadRequest, CapabilityMissing.
     """
     chat = PreparedChat(
         model=asked.model,
@@ -38,8 +44,10 @@ def prepare_chat(
             messages = shorten_ids(messages)
         elif not (style.takes_tools or style.keeps_history or chat.tools):
             messages = write_tools_as_text(messages)
-    # an engine that tells thinking apart lets the grammar begin after it; another one at the start
-    constrained = chat.response_format is not None and not traits.splits_reasoning
+    # An engine that tells thinking apart lets the grammar begin after it; another one, and any
+    # engine in a completion, lets it begin at the start, so that the model cannot think first.
+    splits = traits.splits_reasoning and not (renders and traits.formats_completions)
+    constrained = chat.response_format is not None and not splits
     if constrained and traits.completes_chats and has_tools(messages):
         messages = write_tools_as_text(messages)
     messages = join_answers(messages)

@@ -200,7 +200,13 @@ async def prepare(
     CapabilityMissing.
     """
     entry, asked, sampling = checked.entry, checked.asked, checked.sampling
-    chat = prepare_chat(asked, traits, find_style(entry, checked.template), n=n)
+    chat = prepare_chat(
+        asked,
+        traits,
+        find_style(entry, checked.template),
+        n=n,
+        renders=checked.template is not None,
+    )
     # with some engines only their own chat route holds an answer to a format
     chat_only = chat.response_format is not None and not traits.formats_completions
     # a template that was asked for is not given up for a format in silence
