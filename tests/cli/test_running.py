@@ -165,7 +165,7 @@ def test_ps_of_requests(stub: StubServer, vllama: Vllama) -> None:
 def test_stop_of_a_request(stub: StubServer, vllama: Vllama) -> None:
     stub.on("DELETE /api/requests/abc%2F1")
     done = vllama("stop", "--request", "abc/1")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ended request abc/1\n", "")
     stub.fail("DELETE /api/requests/gone", 404, "no request 'gone' is running")
     done = vllama("stop", "--request", "gone")
     assert done.returncode == 1 and "no request 'gone' is running" in done.stderr

@@ -171,6 +171,10 @@ def test_paths_and_folders(
             library.find(name)
         with pytest.raises(ModelNotFound):
             library.pull(name)
+    for name in (models / "README.md", tmp_path / "rubbish.gguf"):
+        name.write_text("# card")
+        with pytest.raises(BadModelFile, match="not a GGUF file"):
+            library.pull(str(name))
 
 
 def test_not_found_in_ollamas_words(library: Library) -> None:

@@ -237,6 +237,8 @@ class Library:
         if hub is not None and fetched:
             check_registry(self._settings.allowed_registries, self._settings.hub_address)
         progress(PullEvent(status="pulling manifest"))
+        if here is not None and ref.kind is Kind.PATH:
+            self.info(here)  # raises: nothing could load it
         if here is not None and (hub is None or not fetched):
             progress(PullEvent(status="success"))
             return here

@@ -29,6 +29,7 @@ def stop(
 ) -> None:
     """Unload a model, or end a request; the server goes on."""
     from vllama.cli.context import connect
+    from vllama.cli.output import say
     from vllama.errors import ConfigError
 
     if (model is None) == (request is None):
@@ -41,6 +42,7 @@ def stop(
             unload(client, model)
         else:
             client.delete(f"/api/requests/{quote(str(request), safe='')}")
+            say(f"ended request {request}")
 
 
 def unload(client: Client, model: str) -> None:
