@@ -69,14 +69,14 @@ def test_the_life_of_a_created_model(server, client):
     assert "FROM sea:latest" in shown["modelfile"]
     reply = client.chat("pirate", [{"role": "user", "content": "hello"}])
     assert reply.message.content
-    body = server.sent("sea")
+    body = server.sent("Pirate")
     assert body["temperature"] == 0.25
     assert body["prompt"] == "You are a pirate.;who?;me;hello;"
     own = [{"role": "system", "content": "no"}, {"role": "user", "content": "hello"}]
     client.chat("pirate", own)
-    assert server.sent("sea")["prompt"] == "who?;me;no;hello;"
+    assert server.sent("Pirate")["prompt"] == "who?;me;no;hello;"
     client.generate("pirate", "hello", system="other")
-    assert server.sent("sea")["prompt"] == "other;who?;me;hello;"
+    assert server.sent("Pirate")["prompt"] == "other;who?;me;hello;"
     client.copy("pirate", "team/second")
     assert "team/second:latest" in names(server)
     client.delete("Pirate:LATEST")
@@ -98,7 +98,7 @@ def test_it_is_loaded_under_its_own_name_and_shares_the_engine(server):
     server.post("/api/chat", {"model": "alias", **user(), "stream": False})
     pid = server.engine("alias").pid
     server.post("/api/chat", {"model": "shared", **user(), "stream": False})
-    assert server.engine("alias").pid == pid
+    assert server.engine("shared").pid == pid
     assert server.request("DELETE", "/api/delete", {"model": "alias"})[0] == 200
     assert pid in [row["pid"] for row in server.get("/api/ps")["models"]]
     assert server.post("/api/generate", {"model": "shared", "keep_alive": 0})[0] == 200
@@ -392,9 +392,9 @@ def test_openai_clients_get_what_a_created_model_brings(server: Server) -> None:
     assert server.post("/api/create", body)[0] == 200
     ask = {"model": "brings", "messages": [{"role": "user", "content": "c"}]}
     assert server.post("/v1/chat/completions", ask)[0] == 200
-    sent = [message["content"] for message in server.sent(base)["messages"]]
+    sent = [message["content"] for message in server.sent("brings")["messages"]]
     assert sent == ["be brief", "a", "b", "c"]
     ask["messages"].insert(0, {"role": "system", "content": "own"})
     assert server.post("/v1/chat/completions", ask)[0] == 200
-    sent = [message["content"] for message in server.sent(base)["messages"]]
+    sent = [message["content"] for message in server.sent("brings")["messages"]]
     assert sent == ["a", "b", "own", "c"]
