@@ -191,9 +191,17 @@ class Server:
             (self.models / file.name).symlink_to(file)
 
     def engine(self, name: str) -> psutil.Process:
-        """Return the engine process of a loaded model."""
-        row = next(row for row in self.get("/api/ps")["models"] if row["name"].startswith(name))
-        return psutil.Process(row["pid"])
+        """Return the engine process of a loaded model.
+
+        It may be listed under the name of another model with the same files, which was asked for
+        later; loading it by this name changes that.
+        """
+        for _ in range(2):
+            for row in self.get("/api/ps")["models"]:
+                if row["name"].startswith(name):
+                    return psutil.Process(row["pid"])
+            self.post("/api/generate", {"model": name})
+        raise AssertionError(f"{name} is not loaded")
 
     def engine_log(self, name: str) -> str:
         """Return all that the newest engine of a model has printed: what `vllama logs` shows.

@@ -35,7 +35,8 @@ def test_the_official_client_lists_and_shows(client):
     shown = client.show(MODEL)
     assert shown.modelinfo["general.architecture"] == "llama"
     assert shown.capabilities == ["completion"]
-    assert client.ps().models[0].model == MODEL
+    client.generate(MODEL)  # loads it
+    assert MODEL in [model.model for model in client.ps().models]
 
 
 def test_the_real_model_answers_whole_and_in_parts(client):
