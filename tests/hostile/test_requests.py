@@ -32,11 +32,11 @@ from vllama.metrics import Metrics
 from vllama.models.ref import MAX_NAME, ModelRef
 from vllama.routes import app as app_module
 from vllama.routes import guards as guards_module
-from vllama.routes import tokenizer
 from vllama.routes.app import App
 from vllama.routes.context import Gateway
 from vllama.routes.guards import Guards
-from vllama.routes.prompt import Prompt
+from vllama.routes.prompts import tokenizer
+from vllama.routes.prompts.prompt import Prompt
 
 STEPS = 300_000
 """Of any of these: some 50 ms of the loop, all of it while others wait."""

@@ -1,4 +1,4 @@
-"""A request made fit for one engine and one template: the pure part of `routes.prepare`."""
+"""A request made fit for one engine and one template: the pure part of `routes.prompts.prepare`."""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ from vllama.chat.engine.traits import Traits
 from vllama.dialects.errors import clean_engine_error
 from vllama.dialects.ollama.embeddings import Input, decode_embeddings
 from vllama.errors import BadRequest, ContextOverflow
-from vllama.routes.prompt import DROPPED_HEADER, DROPPED_TOKENS_HEADER
-from vllama.routes.tokenizer import detokenize, tokenize
+from vllama.routes.prompts.prompt import DROPPED_HEADER, DROPPED_TOKENS_HEADER
+from vllama.routes.prompts.tokenizer import detokenize, tokenize
 from vllama.upstream.pool import Upstream
 
 if TYPE_CHECKING:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
-from vllama.routes import decisions, health, requests, rerank, tokens
+from vllama.routes import health, requests, tokens
 from vllama.routes.anthropic import messages
 from vllama.routes.ollama import chat, cloud, create, embed, models, web
-from vllama.routes.openai import audio, completions, media, responses
+from vllama.routes.openai import audio, completions, decisions, media, rerank, responses
 from vllama.routes.openai import chat as openai_chat
 from vllama.routes.openai import models as openai_models
 

@@ -13,11 +13,11 @@ from vllama.dialects.go_types import decode_request
 from vllama.dialects.ollama.request_types import TOKENIZE
 from vllama.errors import BadRequest
 from vllama.http.request import Request
-from vllama.routes import tokenizer
 from vllama.routes.catalog import Entry, find_model
 from vllama.routes.engine_routes import make_need_of_entry
 from vllama.routes.inference import NotSupported, with_lease
 from vllama.routes.ollama.models import need_name
+from vllama.routes.prompts import tokenizer
 from vllama.scheduler.instance import Lease
 from vllama.units import parse_keep_alive
 from vllama.upstream.pool import Upstream

@@ -29,8 +29,8 @@ from vllama.routes.openai.common import (
     read_truncate,
     relay_blocks,
 )
-from vllama.routes.prepare import CheckedRequest, prepare
-from vllama.routes.tokenizer import count_conversation
+from vllama.routes.prompts.prepare import CheckedRequest, prepare
+from vllama.routes.prompts.tokenizer import count_conversation
 from vllama.scheduler.instance import Lease
 from vllama.upstream.pool import Upstream
 

@@ -24,8 +24,8 @@ from vllama.relay.relay import Relay
 from vllama.routes.affinity import Prefix, hash_messages, hash_text
 from vllama.routes.catalog import Entry, find_model
 from vllama.routes.inference import make_need, run_relay, with_lease
-from vllama.routes.prepare import CheckedRequest, Turn, check_request, prepare
-from vllama.routes.prompt import make_dropped_header
+from vllama.routes.prompts.prepare import CheckedRequest, Turn, check_request, prepare
+from vllama.routes.prompts.prompt import make_dropped_header
 from vllama.scheduler.instance import Lease
 from vllama.units import rfc3339_utc
 from vllama.upstream.pool import Upstream

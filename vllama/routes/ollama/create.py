@@ -33,7 +33,7 @@ from vllama.models.ref import CloudDisabled, Kind, ModelRef
 from vllama.models.types import Bundle, PullEvent
 from vllama.routes.ollama.convert import check_quant, convert_weights
 from vllama.routes.ollama.models import read_name, send_error, send_line, write_pull_line
-from vllama.routes.pull_stream import stream_pull
+from vllama.routes.ollama.pull_stream import stream_pull
 from vllama.units import format_bytes_decimal
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from vllama.models.modelfile import BARE_TEMPLATE, format_modelfile, format_para
 from vllama.models.ref import DEFAULT_TAG, CloudDisabled, Kind, ModelRef
 from vllama.models.types import Bundle, Capability, Format, ModelInfo, PullEvent
 from vllama.plan.report import report_plan
-from vllama.routes.pull_stream import stream_pull
+from vllama.routes.ollama.pull_stream import stream_pull
 from vllama.units import rfc3339_local
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from vllama.routes.catalog import Entry
 from vllama.routes.engine_routes import fetch_or_refuse, list_traits, make_need_of_entry
 from vllama.routes.inference import NotSupported, run_relay, unless_gone, with_lease
 from vllama.routes.openai.common import find_v1_model, make_options
-from vllama.routes.prepare import check_request, prepare
+from vllama.routes.prompts.prepare import check_request, prepare
 from vllama.scheduler.instance import Lease
 from vllama.upstream.pool import Upstream
 

@@ -38,8 +38,8 @@ from vllama.routes.openai.common import (
     read_truncate,
 )
 from vllama.routes.openai.multi_choice import Choice, relay_choices
-from vllama.routes.prepare import check_request, prepare
-from vllama.routes.prompt import make_dropped_header
+from vllama.routes.prompts.prepare import check_request, prepare
+from vllama.routes.prompts.prompt import make_dropped_header
 from vllama.scheduler.instance import Lease
 from vllama.upstream.pool import Upstream
 

@@ -23,8 +23,8 @@ from vllama.relay.relay import Relay
 from vllama.routes.affinity import hash_messages
 from vllama.routes.catalog import Entry, find_model
 from vllama.routes.inference import make_need, run_relay, with_lease
-from vllama.routes.prepare import CheckedRequest, check_request, prepare
-from vllama.routes.prompt import make_dropped_header
+from vllama.routes.prompts.prepare import CheckedRequest, check_request, prepare
+from vllama.routes.prompts.prompt import make_dropped_header
 from vllama.scheduler.instance import Lease
 from vllama.upstream.pool import Upstream
 

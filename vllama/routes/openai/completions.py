@@ -26,8 +26,8 @@ from vllama.routes.openai.common import (
     read_truncate,
 )
 from vllama.routes.openai.multi_choice import Choice, relay_choices
-from vllama.routes.prepare import check_request, prepare
-from vllama.routes.prompt import Prompt, make_dropped_header
+from vllama.routes.prompts.prepare import check_request, prepare
+from vllama.routes.prompts.prompt import Prompt, make_dropped_header
 from vllama.scheduler.instance import Lease
 from vllama.upstream.pool import Upstream
 

@@ -34,7 +34,7 @@ from vllama.errors import BadRequest, ContextOverflow, TemplateRefused, Template
 from vllama.models.types import ModelInfo
 from vllama.parsers.thinking import ends_open, is_unfinished
 from vllama.rendering.renderer import Renderer
-from vllama.routes.tokenizer import check_length, decode_tokens, tokenize
+from vllama.routes.prompts.tokenizer import check_length, decode_tokens, tokenize
 from vllama.upstream.pool import Upstream
 
 log = logging.getLogger(__name__)

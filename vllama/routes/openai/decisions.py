@@ -30,7 +30,7 @@ from vllama.relay.relay import Relay
 from vllama.routes.catalog import Entry
 from vllama.routes.inference import NotSupported, make_need, run_relay, with_lease
 from vllama.routes.openai.common import find_v1_model, make_options
-from vllama.routes.prepare import check_request, prepare
+from vllama.routes.prompts.prepare import check_request, prepare
 from vllama.scheduler.instance import Lease
 from vllama.upstream.pool import Upstream
 

@@ -14,7 +14,7 @@ from vllama.chat.request import Think
 from vllama.errors import CapabilityMissing
 from vllama.models.types import Format
 from vllama.routes.catalog import Entry
-from vllama.routes.prompt import strip_bos
+from vllama.routes.prompts.prompt import strip_bos
 
 # Ollama's for a model that has none: what the user said, and nothing else
 PLAIN = "{{ .Prompt }}"

@@ -35,9 +35,9 @@ from vllama.errors import BadRequest, CapabilityMissing
 from vllama.models.types import Bundle, Capability, Format
 from vllama.rendering.renderer import Renderer
 from vllama.routes.catalog import Entry
-from vllama.routes.prompt import Prompt, strip_bos
-from vllama.routes.prompt_templates import find_template, render_insertion
-from vllama.routes.tokenizer import decode_tokens
+from vllama.routes.prompts.prompt import Prompt, strip_bos
+from vllama.routes.prompts.templates import find_template, render_insertion
+from vllama.routes.prompts.tokenizer import decode_tokens
 from vllama.upstream.pool import Upstream
 
 
