@@ -41,9 +41,9 @@ def create(path: Path) -> BinaryIO:
     return file
 
 
-def replace(path: Path, content: str) -> None:
+def replace(path: Path, content: str | bytes) -> None:
     """Replace a file atomically, so that no reader sees half of it. Raises OSError."""
     new = path.with_suffix(".new")
     with create(new) as file:
-        file.write(content.encode())
+        file.write(content.encode() if isinstance(content, str) else content)
     new.replace(path)

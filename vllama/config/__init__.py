@@ -23,11 +23,27 @@ if TYPE_CHECKING:
     from vllama.plan.types import Preferences
     from vllama.routes.guards import Guards
 
+ANSWERING = (
+    "engine",
+    "context_length",
+    "max_tokens",
+    "gpu_layers",
+    "threads",
+    "num_parallel",
+    "replicas",
+    "go_template",
+    "flash_attention",
+    "kv_cache_type",
+    "engine_args",
+)
+"""Settings that may change what a model answers; none of them is a secret."""
+
 __all__ = [
     "SETTINGS",
     "Config",
     "Setting",
     "default_file",
+    "describe_answering",
     "environ",
     "file_schema",
     "guards",
@@ -90,6 +106,15 @@ def guards(config: Config) -> Guards:
         read_only=config.read_only,
         most_upload_bytes=config.max_blob_size_bytes,
     )
+
+
+def describe_answering(config: Config) -> dict[str, str]:
+    """Return those settings that were given and may change answers, by key, as text."""
+    return {
+        setting.key: setting.kind.text(getattr(config, setting.field))
+        for setting in SETTINGS
+        if setting.field in ANSWERING and setting.field in config.sources
+    }
 
 
 def places(config: Config) -> SearchPaths:

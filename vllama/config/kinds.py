@@ -168,4 +168,9 @@ UPSTREAM_TRAITS = Kind(
     none="none",
     is_table=True,
 )
+CAPTURES = Kind(
+    parse=parse.captures,
+    metavar="N|DIR",
+    schema={"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string"}]},
+)
 SIZE = Kind(parse=parse_bytes, metavar="SIZE", schema={"type": ["string", "integer"]})

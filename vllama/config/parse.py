@@ -84,6 +84,11 @@ def path(text: str) -> Path:
     return Path(plain(text)).expanduser()
 
 
+def captures(text: str) -> int | Path:
+    """Accept how many captures to keep, or the folder to keep them in."""
+    return whole(0)(text) if text.strip().lstrip("-").isdecimal() else path(text)
+
+
 def whole(low: int, high: int | None = None) -> Parser[int]:
     """Make a parser of whole numbers from `low` to `high`."""
 

@@ -422,6 +422,15 @@ class Config:
         foreign="OLLAMA_DEBUG_LOG_REQUESTS",
         needs_restart=True,
     )
+    capture: int | Path = setting(
+        0,
+        kinds.CAPTURES,
+        "keep the last N requests to models with their answers, or as many as 1 GiB holds in the "
+        "folder DIR; see 'vllama requests' and 'vllama replay'",
+        example="100",
+        flag="--capture",
+        needs_restart=True,
+    )
     log_format: str = setting(
         "text",
         kinds.choice("text", "json"),
@@ -450,6 +459,11 @@ class Config:
         """The folders that hold nothing but what vllama has written, whoever made them."""
         data = (self.data_dir,) if self.data_dir == default_data_dir() else ()
         return data + tuple(f for f in (self.log_dir, self.run_dir) if f.parent == self.data_dir)
+
+    @property
+    def capture_dir(self) -> Path:
+        """The folder of the captures, whether any are kept or not."""
+        return self.capture if isinstance(self.capture, Path) else self.data_dir / "captures"
 
     @property
     def exposure(self) -> str | None:

@@ -41,6 +41,11 @@ The line has the form of all engines: lower case, without leading zeros or an ex
 """
 
 
+def unframe(chunk: bytes) -> bytes:
+    """Return the body of one whole chunk."""
+    return chunk[chunk.index(b"\n") + 1 : -2]
+
+
 def split_whole_chunks(data: bytes) -> tuple[list[bytes], bytes]:
     """Return the bodies of the whole chunks at the beginning of `data`, and the remaining bytes.
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from vllama.errors import BadRequest
-from vllama.http.chunked import FRAME
+from vllama.http.chunked import FRAME, unframe
 from vllama.log_context import is_usable_id
 
 if TYPE_CHECKING:
@@ -95,6 +95,18 @@ class Writes(Protocol):
         ...
 
 
+class Recorder(Protocol):
+    """What records an answer while it is sent; see `Request.recorder`."""
+
+    def take_head(self, content_type: bytes) -> None:
+        """Note the head of the answer; its status is that of the request."""
+        ...
+
+    def take_part(self, part: bytes) -> None:
+        """Note a part of the body, without the frames of HTTP."""
+        ...
+
+
 class Request:
     """A request, and its answer."""
 
@@ -119,6 +131,7 @@ class Request:
         "number",
         "path",
         "queue_position",
+        "recorder",
         "started_ns",
         "status",
         "version",
@@ -140,6 +153,7 @@ class Request:
         )
         self.disconnected = False  # the client has disconnected
         self.writes: Writes | None = None
+        self.recorder: Recorder | None = None
         self._head = b""
         self._chunked = False
         self._parts: list[bytes] = []
@@ -283,6 +297,8 @@ class Request:
     ) -> None:
         """Begin the answer; `length` in bytes, None if it is not known yet."""
         self.status = status
+        if self.recorder is not None:
+            self.recorder.take_head(content_type)
         first_lines = _make_first_lines(status, content_type)
         lines = [first_lines, self._client.date(), b"x-request-id: %b\r\n" % self.id.encode()]
         for name, value in self.extra:
@@ -310,18 +326,26 @@ class Request:
         """Whether the client does not keep up."""
         return self._client.paused
 
-    def in_chunks(self) -> Client | None:
-        """Return the connection if the body is being sent in chunks, else None.
+    def get_chunk_writer(self) -> Callable[[bytes], None] | None:
+        """Return what writes framed chunks of the body; None if it is not being sent in chunks."""
+        if not self._chunked or self._head or self.done or self.method == "HEAD":
+            return None
+        write, recorder = self._client.write, self.recorder
+        if recorder is None:
+            return write
 
-        Bytes that are written to the connection need the frames of chunks.
-        """
-        ready = self._chunked and not self._head and not self.done
-        return self._client if ready and self.method != "HEAD" else None
+        def record(chunk: bytes) -> None:
+            recorder.take_part(unframe(chunk))
+            write(chunk)
+
+        return record
 
     def write(self, body: bytes) -> None:
         """Write a part of the body, after the head."""
         if not body or self.done or self.method == "HEAD":
             return
+        if self.recorder is not None:
+            self.recorder.take_part(body)
         head, self._head = self._head, b""
         if self._chunked:
             body = b"".join((head, FRAME[len(body)], body, b"\r\n"))
@@ -333,6 +357,8 @@ class Request:
         """Write the last part of the body, and end the answer."""
         if self.done:
             return
+        if self.recorder is not None and body:
+            self.recorder.take_part(body)
         head, self._head = self._head, b""
         if self.method == "HEAD":
             body = head

@@ -255,9 +255,9 @@ class Relay:
 
     def _enter_fast_path(self) -> None:
         """Move plain tokens to the fast path, if the answer is sent in chunks."""
-        client, connection = self._request.in_chunks(), self._connection
-        if client is not None and connection is not None and connection.fast_path is None:
-            path = make_fast_path(connection, self.reply.template, client.write)
+        write, connection = self._request.get_chunk_writer(), self._connection
+        if write is not None and connection is not None and connection.fast_path is None:
+            path = make_fast_path(connection, self.reply.template, write)
             connection.divert(path)
 
     def _leave_fast_path(self) -> None:

@@ -18,6 +18,7 @@ from vllama.errors import Busy, Forbidden, Unauthorized, VllamaError
 from vllama.http.request import ClientGone, Request, now_ns
 from vllama.log_context import Trace, model, trace
 from vllama.routes.access_log import log_access
+from vllama.routes.capture_writer import RECORDED
 from vllama.routes.context import Gateway
 from vllama.routes.guards import cors_headers
 from vllama.routes.openai.common import make_seed
@@ -80,6 +81,8 @@ class App:
             await self._handle(request, running)
         finally:
             self._gateway.running.finish(running)
+            if running.recorder is not None and self._gateway.captures is not None:
+                self._gateway.captures.end(running)
         self._note(request, running)
 
     def _show_key(self, request: Request) -> str:
@@ -122,6 +125,8 @@ class App:
             if handle:
                 if self._gateway.request_log is not None and request.path in INFERENCE:
                     await self._gateway.request_log.keep(request)
+                if self._gateway.captures is not None and request.path in RECORDED:
+                    await self._gateway.captures.begin(request, running)
                 await handle(self._gateway, request)
         except ClientGone:
             pass  # there is nobody to answer; see `_note`

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from vllama.models.types import Bundle
     from vllama.plan.types import Facts
     from vllama.rendering.renderer import Renderer
+    from vllama.routes.capture_writer import Captures
     from vllama.routes.catalog import Catalog
     from vllama.routes.request_log import RequestLog
     from vllama.routes.response_store import ResponseStore
@@ -59,6 +60,7 @@ class Gateway:
         self.metrics = metrics
         self.running = RunningRequests()
         self.request_log: RequestLog | None = None
+        self.captures: Captures | None = None
         self._complete: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def complete(
@@ -75,12 +77,13 @@ class Gateway:
         responses: ResponseStore,
         searxng: str | None = None,
         request_log: RequestLog | None = None,
+        captures: Captures | None = None,
     ) -> None:
         """Take what was still missing, and let the waiting requests go on."""
         self.catalog, self.scheduler, self.upstreams = catalog, scheduler, upstreams
         self.renderer, self.facts, self.environ = renderer, facts, environ
         self.watch, self.preload, self.searxng = watch, preload, searxng
-        self.responses, self.request_log = responses, request_log
+        self.responses, self.request_log, self.captures = responses, request_log, captures
         self._complete.set_result(None)
 
     def fail(self, error: VllamaError) -> None:

@@ -85,6 +85,7 @@ async def with_lease(
         lease = await unless_gone(request, waiting)
         request.queue_position = lease.queue_position
     running.is_running = True
+    running.lease = lease
     try:
         for pause_s in (*RETRY_PAUSES_S, None):
             try:
@@ -121,7 +122,7 @@ async def with_lease(
             # the lease is kept meanwhile: nobody else is sent there, and the turn is not lost
             await asyncio.sleep(pause_s)
             renewed = scheduler.renew(lease, bundle, need, keep_alive_s, prefix)
-            lease = await unless_gone(request, renewed)
+            lease = running.lease = await unless_gone(request, renewed)
     finally:
         scheduler.release(lease)
 
@@ -136,7 +137,10 @@ async def run_relay(
     before_finish: Callable[[], Awaitable[None]] | None = None,
 ) -> None:
     """Run a relay and count its tokens, also those of an answer that nobody waited for."""
-    gateway.running.of(request).follow(relay)
+    running = gateway.running.of(request)
+    running.follow(relay)
+    if running.recorder is not None:
+        running.recorder.call = call
     try:
         await relay.run(upstream, call, before_finish)
     finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
-from vllama.routes import health, requests, tokens
+from vllama.routes import captures, health, requests, tokens
 from vllama.routes.anthropic import messages
 from vllama.routes.ollama import chat, cloud, create, embed, models, web
 from vllama.routes.openai import audio, completions, decisions, media, rerank, responses
@@ -29,6 +29,7 @@ ROUTES: Mapping[str, Methods] = {
     "/api/tags": {"GET": models.tags, "HEAD": models.tags},
     "/api/ps": {"GET": models.ps},
     "/api/requests": {"GET": requests.list_requests},
+    "/api/captures": {"GET": captures.list_captures},
     "/api/show": {"POST": models.show},
     "/api/pull": {"POST": models.pull},
     "/api/delete": {"DELETE": models.delete},
@@ -92,6 +93,7 @@ PREFIXES: tuple[tuple[str, Methods], ...] = (
     ("/v1/responses/", {"GET": responses.get_response, "DELETE": responses.delete_response}),
     ("/api/blobs/", {"HEAD": create.head_blob, "POST": create.upload_blob}),
     (requests.PREFIX, {"DELETE": requests.end_request}),
+    (captures.PREFIX, {"GET": captures.get_capture}),
     ("/api/user/keys/", {"DELETE": cloud.sign_out}),
 )
 

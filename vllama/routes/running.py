@@ -6,12 +6,17 @@ Only requests to a model are listed: the others are over in a moment, or have pr
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from vllama.chat.request import Usage
 from vllama.errors import RequestEnded
 from vllama.http.request import Request
 from vllama.relay.relay import Relay
 from vllama.units import rfc3339_local
+
+if TYPE_CHECKING:
+    from vllama.routes.answer_recorder import AnswerRecorder
+    from vllama.scheduler.instance import Lease
 
 SHOWN_KEY_CHARACTERS = 4
 LEAST_SECRET_CHARACTERS = 12
@@ -21,7 +26,18 @@ LEAST_SECRET_CHARACTERS = 12
 class RunningRequest:
     """One request, from its first byte to the end of its answer."""
 
-    __slots__ = ("_ended", "_relays", "_task", "id", "is_running", "key", "model", "request")
+    __slots__ = (
+        "_ended",
+        "_relays",
+        "_task",
+        "id",
+        "is_running",
+        "key",
+        "lease",
+        "model",
+        "recorder",
+        "request",
+    )
 
     def __init__(self, id_: str, request: Request, key: str) -> None:
         """To be made in the task that answers. `key` is what may be shown of the client's key."""
@@ -30,6 +46,8 @@ class RunningRequest:
         self.key = key
         self.model = ""
         self.is_running = False  # else it waits: for its turn, or for the model to be loaded
+        self.lease: Lease | None = None  # the last one, even after it was released
+        self.recorder: AnswerRecorder | None = None
         self._task = asyncio.current_task()
         self._relays: list[Relay] = []
         self._ended = False
@@ -37,6 +55,17 @@ class RunningRequest:
     def follow(self, relay: Relay) -> None:
         """Count the tokens of `relay` too; an answer of several choices has several."""
         self._relays.append(relay)
+
+    @property
+    def first_token_ns(self) -> int | None:
+        """When the first token of the answer came; None before it, or if that is unknown."""
+        times_ns = (relay.reply.tally.first_token_ns for relay in self._relays)
+        return min((time_ns for time_ns in times_ns if time_ns is not None), default=None)
+
+    @property
+    def usages(self) -> list[Usage]:
+        """Tokens so far, one for each choice of the answer."""
+        return [relay.reply.tally.usage for relay in self._relays]
 
     @property
     def prompt_tokens(self) -> int:

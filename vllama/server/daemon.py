@@ -17,8 +17,16 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from vllama import log_context
+from vllama.captures.folder import CaptureFolder
 from vllama.clock import RealClock
-from vllama.config import Config, environ, guards, models_settings, preferences
+from vllama.config import (
+    Config,
+    describe_answering,
+    environ,
+    guards,
+    models_settings,
+    preferences,
+)
 from vllama.config.address import is_loopback, reachable_host, url
 from vllama.config.changes import compare_settings
 from vllama.engines.capabilities import Attachable
@@ -37,6 +45,7 @@ from vllama.plan.choose import choose_engine, list_loadable_formats
 from vllama.plan.fitting import FitsHere
 from vllama.plan.types import Facts, Need
 from vllama.rendering.renderer import Renderer
+from vllama.routes.capture_writer import Captures
 from vllama.routes.catalog import Catalog
 from vllama.routes.context import Gateway, Preload
 from vllama.routes.request_log import RequestLog
@@ -109,6 +118,9 @@ class Daemon:
         """
         async with asyncio.TaskGroup() as group:
             keeper = group.create_task(self.scheduler.run(), name="scheduler")
+            captures = open_captures(self._config)
+            if captures is not None:
+                group.create_task(captures.run(), name="captures")
             gateway.complete(
                 catalog=self._catalog,
                 scheduler=self.scheduler,
@@ -123,6 +135,7 @@ class Daemon:
                 request_log=RequestLog(self._config.log_dir / "requests")
                 if self._config.debug_log_requests
                 else None,
+                captures=captures,
             )
             address = self._address(listener)
             for line in self._describe_start(address):
@@ -136,6 +149,8 @@ class Daemon:
             watching.cancel()
             preload.cancel()
             await self._end(server, http, keeper, stop)
+            if captures is not None:
+                captures.close()
 
     async def _end(
         self, server: Server, http: asyncio.Task[None], keeper: asyncio.Task[None], stop: Stop
@@ -206,6 +221,8 @@ class Daemon:
         self.scheduler.set_limits(scheduler_limits(found.config, facts))
         self._planner.use(facts, library)
         self._engines.use(found.config, facts)
+        if gateway.captures is not None:
+            gateway.captures.settings = describe_answering(found.config)
         log_context.set_level(debug=found.config.debug)
         for line in new.notes:
             log.warning("%s", line)
@@ -313,6 +330,14 @@ class Daemon:
             title = self._facts.found.engines[choice.engine].title
             lines.append(f"engine: {title} {choice.installation.version}")
         return lines
+
+
+def open_captures(config: Config) -> Captures | None:
+    """Return what records requests, None if the settings want none recorded."""
+    if not config.capture:
+        return None
+    most = config.capture if isinstance(config.capture, int) else None
+    return Captures(CaptureFolder(config.capture_dir, most=most), describe_answering(config))
 
 
 def make_watch(facts: Facts) -> UpstreamMonitor:

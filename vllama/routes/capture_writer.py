@@ -1,0 +1,291 @@
+"""Makes captures of recorded requests and answers, and writes them to a folder.
+
+Recording copies bytes that are there anyway (`AnswerRecorder`). Everything else (encoding, writing,
+removing old captures) happens in a thread, one capture after the other; what cannot be written is
+lost, with a warning, and no request waits for it or fails by it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from vllama import __version__
+from vllama.captures.folder import CaptureFolder
+from vllama.captures.format import (
+    Body,
+    Capture,
+    CapturedAnswer,
+    CapturedRequest,
+    Engine,
+    Failure,
+    Model,
+    Times,
+    Tokens,
+    encode_parts,
+)
+from vllama.chat.request import Call
+from vllama.http.request import Request, now_ns
+from vllama.routes.answer_recorder import AnswerRecorder
+from vllama.routes.running import RunningRequest
+from vllama.scheduler.instance import Lease
+from vllama.units import rfc3339_utc
+
+log = logging.getLogger(__name__)
+
+MAX_REQUEST_BYTES = 16 * 1024**2
+MAX_WAITING_BYTES = 64 * 1024**2
+"""Of captures that are still to be written; more are dropped."""
+
+RECORDED = frozenset(
+    {
+        "/api/chat", "/api/generate", "/api/embed", "/api/embeddings",
+        "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses",
+        "/v1/messages",
+        "/v1/rerank", "/v1/reranking", "/v2/rerank", "/rerank", "/reranking", "/v1/score", "/score",
+        "/v1/decisions", "/v1/systemone",
+        "/v1/audio/transcriptions", "/v1/audio/translations", "/v1/audio/speech",
+        "/v1/images/generations", "/v1/images/edits",
+    }
+)  # fmt: skip
+"""The routes that ask a model."""
+SHOWN_HEADERS = frozenset(
+    {
+        "accept", "accept-encoding", "accept-language", "anthropic-beta", "anthropic-version",
+        "connection", "content-encoding", "content-length", "content-type", "expect", "host",
+        "openai-beta", "origin", "traceparent", "transfer-encoding", "user-agent", "x-request-id",
+        "x-stainless-arch", "x-stainless-async", "x-stainless-lang", "x-stainless-os",
+        "x-stainless-package-version", "x-stainless-retry-count", "x-stainless-runtime",
+        "x-stainless-runtime-version", "x-stainless-timeout",
+    }
+)  # fmt: skip
+"""Headers whose values are kept. Of all others only the names are: any of them may be a secret."""
+PROMPT_FIELDS = frozenset(
+    {"messages", "prompt", "input", "tools", "documents", "query", "suffix", "chat_template_kwargs"}
+)
+"""Fields of an engine's body that say what the request's own body says."""
+
+
+class Captures:
+    """The captures of a server: what it records, and the folder where that ends up."""
+
+    def __init__(self, folder: CaptureFolder, settings: Mapping[str, str]) -> None:
+        """`settings` are those that captures show, by key."""
+        self.folder = folder.path
+        self.settings = settings
+        self._folder = folder
+        self._waiting: asyncio.Queue[_Recorded | None] = asyncio.Queue()
+        self._waiting_bytes = 0
+        self._is_failing = False
+        log.warning("requests to models are captured in %s, with all that users write", folder.path)
+
+    async def begin(self, request: Request, running: RunningRequest) -> None:
+        """Begin to record; the body is read, and left to be read again."""
+        body = await request.body()
+        request.put_back(body)
+        request.recorder = running.recorder = AnswerRecorder(body)
+
+    def end(self, running: RunningRequest) -> None:
+        """Hand over what was recorded of a request that has ended."""
+        recorder = running.recorder
+        if recorder is None:
+            return
+        lease = running.lease
+        recorded = _Recorded(
+            request=running.request,
+            recorder=recorder,
+            key=running.key,
+            model=describe_model(lease) if lease else None,
+            engine=describe_engine(lease) if lease else None,
+            settings=self.settings,
+            times=describe_times(running, now_ns()),
+            tokens=describe_tokens(running),
+        )
+        if self._waiting_bytes + recorded.size_bytes > MAX_WAITING_BYTES:
+            self._warn("captures come faster than they can be written to '%s'", self.folder)
+            return
+        self._waiting_bytes += recorded.size_bytes
+        self._waiting.put_nowait(recorded)
+
+    async def run(self) -> None:
+        """Write captures until `close`."""
+        while (recorded := await self._waiting.get()) is not None:
+            try:
+                await asyncio.to_thread(self._write, recorded)
+                self._is_failing = False
+            except OSError as error:
+                reason = error.strerror or error
+                self._warn("cannot write captures to '%s': %s", self.folder, reason)
+            except Exception:
+                # boundary: a bug in recording must not end the server
+                log.exception("a request could not be captured: unexpected error")
+            self._waiting_bytes -= recorded.size_bytes
+
+    def close(self) -> None:
+        """Let `run` end as soon as all that was recorded is written."""
+        self._waiting.put_nowait(None)
+
+    def _write(self, recorded: _Recorded) -> None:
+        self._folder.write(recorded.make_capture())
+
+    def _warn(self, text: str, *values: object) -> None:
+        """Warn about captures that are lost, once until the next one is written."""
+        if not self._is_failing:
+            log.warning(text + "; requests are served as ever, and not captured", *values)
+        self._is_failing = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Recorded:
+    """What was recorded of a request: taken in the loop, made into a capture in a thread."""
+
+    request: Request
+    recorder: AnswerRecorder
+    key: str
+    model: Model | None
+    engine: Engine | None
+    settings: Mapping[str, str]
+    times: Times
+    tokens: Tokens | None
+
+    @property
+    def size_bytes(self) -> int:
+        """How much memory it takes."""
+        return len(self.recorder.body) + self.recorder.kept_bytes
+
+    def make_capture(self) -> Capture:
+        """Return it in the form of the files."""
+        request, recorder, engine = self.request, self.recorder, self.engine
+        failure = request.failure
+        is_abandoned = failure is None and request.disconnected and not request.done
+        encoding, parts = encode_parts([part for _, part in recorder.parts])
+        offsets_s = [(at_ns - request.started_ns) / 1e9 for at_ns, _ in recorder.parts]
+        asked = find_model_name(recorder.body) or (self.model.name if self.model else "")
+        if engine is not None:
+            engine = msgspec.structs.replace(engine, sampling=list_sampling(recorder.call))
+        return Capture(
+            id=request.number,
+            request_id=request.id,
+            received_at=rfc3339_utc(request.started_ns),
+            vllama=__version__,
+            client=request.client_host,
+            key=self.key or None,
+            request=CapturedRequest(
+                method=request.method,
+                path=request.path,
+                model=asked,
+                headers=select_headers(request.headers),
+                body=Body.of(recorder.body, MAX_REQUEST_BYTES),
+            ),
+            model=self.model,
+            engine=engine,
+            settings=self.settings,
+            times=self.times,
+            answer=CapturedAnswer(
+                status=request.status,
+                content_type=recorder.content_type,
+                size_bytes=recorder.size_bytes,
+                cut=recorder.size_bytes > recorder.kept_bytes,
+                encoding=encoding,
+                parts=list(zip((round(at_s, 6) for at_s in offsets_s), parts, strict=True)),
+            ),
+            outcome="abandoned" if is_abandoned else "failed" if failure else "completed",
+            error=Failure(message=failure.message, hint=failure.hint) if failure else None,
+            tokens=self.tokens,
+        )
+
+
+def select_headers(headers: Mapping[bytes, bytes]) -> dict[str, str | None]:
+    """Return the headers as a capture has them: without any value that may be a secret."""
+    texts = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers.items()}
+    return {name: value if name in SHOWN_HEADERS else None for name, value in texts.items()}
+
+
+def find_model_name(body: bytes) -> str:
+    """Return the name of a model that a body asks for, "" if it is not JSON or has none."""
+    try:
+        found = msgspec.json.decode(body, type=_Named).model
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return ""
+    return found if isinstance(found, str) else ""
+
+
+class _Named(msgspec.Struct):
+    model: Any = ""
+
+
+def describe_times(running: RunningRequest, ended_ns: int) -> Times:
+    """Return how long the parts of a request took."""
+    began_ns, first_ns, lease = running.request.started_ns, running.first_token_ns, running.lease
+    queued_s = load_s = 0.0
+    if lease is not None:
+        queued_s, instance = lease.queued_s, lease.instance
+        loading_from_s = max(lease.began_s - queued_s, instance.ready_s - instance.load_s)
+        load_s = max(0.0, min(lease.began_s, instance.ready_s) - loading_from_s)
+    return Times(
+        queued_s=round(queued_s, 6),
+        load_s=round(load_s, 6),
+        first_token_s=round((first_ns - began_ns) / 1e9, 6) if first_ns else None,
+        total_s=round((ended_ns - began_ns) / 1e9, 6),
+    )
+
+
+def describe_tokens(running: RunningRequest) -> Tokens | None:
+    """Return the tokens of a request; None if nothing was generated for it."""
+    usages, rate = running.usages, running.tokens_per_s
+    if not usages:
+        return None
+    cached = [usage.cached_tokens for usage in usages if usage.cached_tokens is not None]
+    return Tokens(
+        prompt=running.prompt_tokens,
+        generated=running.tokens,
+        cached=max(cached) if cached else None,
+        estimated=any(usage.estimated for usage in usages),
+        per_s=round(rate, 3) if rate else None,
+    )
+
+
+def describe_model(lease: Lease) -> Model:
+    """Return which files answered."""
+    bundle = lease.instance.bundle
+    return Model(
+        name=bundle.name,
+        digest=bundle.digest,
+        format=str(bundle.format),
+        quantization=bundle.quant,
+    )
+
+
+def describe_engine(lease: Lease) -> Engine | None:
+    """Return which engine answered, and how it was started; None without a plan."""
+    plan = lease.instance.plan
+    if plan is None:
+        return None
+    settings = plan.settings
+    return Engine(
+        name=plan.engine,
+        version=plan.installation.version,
+        context_length=lease.traits.context_length,
+        parallel=settings.parallel,
+        threads=settings.threads,
+        gpu_layers=settings.gpu_layers,
+        kv_cache_type=settings.kv_cache_type,
+        flash_attention=settings.flash_attention,
+        extra_args=settings.extra_args,
+    )
+
+
+def list_sampling(call: Call | None) -> dict[str, Any]:
+    """Return what an engine was sent beside the prompt."""
+    if call is None or not call.content_type.startswith("application/json"):
+        return {}
+    try:
+        body = msgspec.json.decode(call.body, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return {}
+    return {name: value for name, value in body.items() if name not in PROMPT_FIELDS}
