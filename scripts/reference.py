@@ -39,9 +39,12 @@ def routes() -> str:
 
 def metrics() -> str:
     """Return the table of metrics, from what a server without any requests exports."""
-    from vllama.metrics import Metrics
+    from vllama.metrics.exposition import collect_process_families, make_families, write_families
+    from vllama.metrics.server_metrics import Metrics
+    from vllama.routes.metrics import StateGauges
 
-    text = Metrics().format(loaded=0, queued=0).decode()
+    families = make_families([*Metrics().list_instruments(), *StateGauges().list_instruments()])
+    text = write_families([*families, *collect_process_families()], "")[0].decode()
     kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
     helps = re.findall(r"^# HELP (\S+) (.+)$", text, re.MULTILINE)
     rows = [(f"`{name}`", kinds[name], help) for name, help in helps]

@@ -438,7 +438,9 @@ def test_cached_tokens_are_told(native, client):
     assert (status, message["usage"]["cache_read_input_tokens"]) == (200, cached)
     assert message["usage"]["input_tokens"] == prompt - cached
     _, _, metrics = native.request("GET", "/metrics")
-    counted = re.search(rb'vllama_tokens_cached_total\{model="smollm2:135m"\} (\d+)', metrics)
+    counted = re.search(
+        rb'vllama_prompt_tokens_cached_total\{model="smollm2:135m"\} (\d+)', metrics
+    )
     assert int(counted[1]) >= 4 * cached
 
 

@@ -32,6 +32,26 @@ from typing import Any
 DEFAULT_TOKENS = 8
 DIMENSIONS = 8
 CHILD_LIFE_S = 600
+METRICS = """\
+# HELP fake:requests_total Requests.
+# TYPE fake:requests_total counter
+fake:requests_total{model="inside",path="a \\"b\\" c"} 3
+# HELP fake:latency_seconds Latency.
+# TYPE fake:latency_seconds histogram
+fake:latency_seconds_bucket{le="0.5"} 1
+fake:latency_seconds_bucket{le="+Inf"} 2
+fake:latency_seconds_sum 1.5
+fake:latency_seconds_count 2
+# TYPE fake:requests_created gauge
+fake:requests_created 1.7e9
+# TYPE process_open_fds gauge
+process_open_fds 7
+# TYPE vllama_build_info counter
+vllama_build_info 1
+fake_untyped 5
+{"fake.dots",kind="x"} 1
+fake_words{"a.b"="x"} 1
+"""
 
 
 def parse(args: list[str] | None = None) -> argparse.Namespace:
@@ -42,6 +62,7 @@ def parse(args: list[str] | None = None) -> argparse.Namespace:
     p.add_argument("--api-key")
     p.add_argument("--model", default="fake")
     p.add_argument("--owner", default="fake", help="`owned_by` of its model")
+    p.add_argument("--metrics", choices=("good", "bad", "hang"), default="good")
     p.add_argument("--context", type=int, default=0, metavar="N", help="tokens, of no use")
     life = p.add_argument_group("start and end")
     life.add_argument("--ready-after", type=float, default=0.0, metavar="S")
@@ -190,6 +211,8 @@ class Server(ThreadingHTTPServer):
         self.lock = threading.Lock()
         self.slots = threading.Semaphore(options.max_concurrency or 1_000_000)
         self.counts = {"active": 0, "requests": 0, "tokens": 0, "gone": 0, "most": 0, "sleeps": 0}
+        self.counts["scrapes"] = 0
+
         self.asleep = False
         self.core_died = threading.Event()
         self.held = bytes(range(256)) * (4096 * options.hold)
@@ -254,6 +277,11 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(200, {"status": "ok"})
         elif not self.authorized():
             self.answer(401, error("invalid api key", 401))
+        elif path == "/metrics" and options.metrics != "hang":
+            self.server.count(scrapes=1)
+            self.answer(200, (METRICS if options.metrics == "good" else "# TYPE x\n{").encode())
+        elif path == "/metrics":
+            time.sleep(CHILD_LIFE_S)
         elif path == "/is_sleeping":
             self.answer(200, {"is_sleeping": self.server.asleep})
         elif path == "/v1/models":
@@ -330,8 +358,8 @@ class Handler(BaseHTTPRequestHandler):
         return key is None or self.headers.get("Authorization") == f"Bearer {key}"
 
     def answer(self, status: int, value: Any) -> None:
-        """Send a JSON answer."""
-        data = json.dumps(value).encode()
+        """Send a answer, as JSON unless it is bytes."""
+        data = value if isinstance(value, bytes) else json.dumps(value).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))

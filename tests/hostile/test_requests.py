@@ -28,7 +28,7 @@ from vllama.errors import MAX_MESSAGE, BadRequest, InvalidModelRef, VllamaError
 from vllama.gotemplate.parse import MAX_LENGTH
 from vllama.http.head_cache import Head
 from vllama.http.request import Request
-from vllama.metrics import Metrics
+from vllama.metrics.server_metrics import Metrics
 from vllama.models.ref import MAX_NAME, ModelRef
 from vllama.routes import app as app_module
 from vllama.routes import guards as guards_module

@@ -36,15 +36,15 @@ def sse(data: bytes) -> list[dict]:
     return [json.loads(part) for part in re.findall(rb"^data: (\{.*)$", data, re.MULTILINE)]
 
 
-def tokens(server, name: str, kind: str = "tokens_total", more: str = 'kind="completion",') -> int:
+def tokens(server, name: str, kind: str = "generation_tokens_total") -> int:
     """Return a number of /metrics."""
     text = server.request("GET", "/metrics")[2].decode()
-    found = re.search(rf'^vllama_{kind}{{{more}model="{name}:latest"}} (\S+)', text, re.MULTILINE)
+    found = re.search(rf'^vllama_{kind}{{model="{name}:latest"}} (\S+)', text, re.MULTILINE)
     return int(float(found[1])) if found else 0
 
 
 def estimated(server, name: str) -> int:
-    return tokens(server, name, "tokens_estimated_total", "")
+    return tokens(server, name, "generation_tokens_estimated_total")
 
 
 def asked(server, path: str, body: dict):

@@ -241,14 +241,3 @@ def test_other_pages_may_not(server):
 )  # fmt: skip
 def test_the_host_check_stops_dns_rebinding(server, host, status):
     assert server.request("GET", "/api/version", headers={"Host": host})[0] == status
-
-
-def test_metrics_count_requests_and_tokens(server):
-    body = {"model": "plain", "messages": [{"role": "user", "content": "x"}], "stream": False}
-    assert server.post("/api/chat", body)[0] == 200
-    status, headers, data = server.request("GET", "/metrics")
-    assert status == 200
-    assert headers["content-type"].startswith("text/plain")
-    text = data.decode()
-    assert 'vllama_requests_total{route="/api/chat",status="200"}' in text
-    assert 'vllama_tokens_total{kind="completion",model="plain:latest"}' in text

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from vllama.metrics import Metrics
+from vllama.metrics.server_metrics import Metrics
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +54,7 @@ class Watchdog:
         self._thread = threading.get_ident()
         self._cpu_s = get_cpu_clock(self._thread)
         self._alive = threading.Event()
+        self._beat_s = 0.0
         self._stopped = threading.Event()
         self._next_line_s = 0.0
 
@@ -61,11 +62,19 @@ class Watchdog:
         """Watch until `stop`, or until the loop is closed."""
         while not self._stopped.wait(PAUSE_S):
             self._alive.clear()
+            sent_s = time.monotonic()
             try:
-                self._loop.call_soon_threadsafe(self._alive.set)
+                self._loop.call_soon_threadsafe(self._beat)
             except RuntimeError:  # the loop is closed
                 return
             self._watch_heartbeat()
+            if self._beat_s >= sent_s:  # else `stop` has ended the wait
+                self._metrics.loop_lag.observe((), self._beat_s - sent_s)
+
+    def _beat(self) -> None:
+        """Note when the loop has run the heartbeat."""
+        self._beat_s = time.monotonic()
+        self._alive.set()
 
     def stop(self) -> None:
         """End `run`."""
@@ -89,18 +98,18 @@ class Watchdog:
             calls = read_calls(self._thread)
             callback = calls[0] if calls else None
             if callback is not seen:
-                self._count(logged, lasted_s)
+                self._count(logged)
                 seen, lasted_s, logged = callback, beyond_s, False
             else:
                 lasted_s += SAMPLE_S + beyond_s
             if callback is not None and not logged and lasted_s >= LIMIT_S:
                 logged = True
                 self._log(calls, lasted_s)
-        self._count(logged, lasted_s)
+        self._count(logged)
 
-    def _count(self, logged: bool, seconds: float) -> None:
+    def _count(self, logged: bool) -> None:
         if logged:
-            self._metrics.count_slow_callback(seconds)
+            self._metrics.slow_callbacks.add()
 
     def _log(self, calls: list[FrameType], seconds: float) -> None:
         now_s = time.monotonic()

@@ -15,23 +15,27 @@ from urllib.parse import quote
 
 from vllama.dialects.errors import write_anthropic_error, write_ollama_error, write_openai_error
 from vllama.errors import Busy, Forbidden, Unauthorized, VllamaError
-from vllama.http.request import ClientGone, Request, now_ns
+from vllama.http.request import CLIENT_CLOSED, ClientGone, Request, now_ns
 from vllama.log_context import Trace, model, trace
 from vllama.routes.access_log import log_access
 from vllama.routes.capture_writer import RECORDED
 from vllama.routes.context import Gateway
+from vllama.routes.dialect import Dialect, find_dialect
 from vllama.routes.guards import cors_headers
 from vllama.routes.openai.common import make_seed
 from vllama.routes.request_log import INFERENCE
-from vllama.routes.route_table import ROUTES, WHILE_STARTING, WRITES, Handler, find_methods
+from vllama.routes.route_table import (
+    ROUTES,
+    WHILE_STARTING,
+    WRITES,
+    Handler,
+    find_methods,
+    name_route,
+)
 from vllama.routes.running import RunningRequest, mask_key
 
 log = logging.getLogger(__name__)
 
-OPENAI_PATHS = ("/v1/", "/v2/", "/rerank", "/score")
-"""Beginnings of the paths whose errors have OpenAI's form."""
-OLLAMA_V1 = ("/v1/systemone",)
-"""Paths under /v1 whose errors have Ollama's form, as with Ollama."""
 MAX_LOGGED = 1000  # characters of a path, and of an error's text, that stand in the log
 
 
@@ -67,6 +71,7 @@ class App:
         guards = self._gateway.guards
         if not guards.host_allowed(host) or (origin and not guards.origin_allowed(origin, host)):
             self._forbid(request, origin, host)
+            self._count(request, 0.0)
             return
         if origin:
             preflight = request.method == "OPTIONS"
@@ -97,14 +102,18 @@ class App:
     def _note(self, request: Request, running: RunningRequest) -> None:
         """Count an answer that has ended, and log it in a line, with the error it ended with."""
         took_s = (now_ns() - request.started_ns) / 1e9
-        route = request.path if request.path in ROUTES else "other"
-        metrics, failure, status = self._gateway.metrics, request.failure, request.status
+        failure, status = request.failure, request.status
         error: BaseException | None = failure
-        metrics.count_request(route, status, took_s)
+        self._count(request, took_s, key=running.key)
+        if (first_ns := running.first_token_ns) is not None:
+            self._gateway.metrics.observe_tokens(
+                running.model,
+                first_token_s=(first_ns - request.started_ns) / 1e9,
+                tokens_per_s=running.tokens_per_s,
+            )
         level = logging.DEBUG if request.method in ("GET", "HEAD") else logging.INFO
         end = ""
         if failure is not None:
-            metrics.count_error(route, status, failure.kind)
             late = status < 400
             level = logging.WARNING if late or failure.status >= 500 else logging.INFO
             end = f"{', then an error' if late else ''}: {failure.sentence()[:MAX_LOGGED]}"
@@ -116,6 +125,26 @@ class App:
             before = error.__cause__ or error.__context__
             error.__traceback__ = error.__cause__ = error.__context__ = None
             error = before
+
+    def _count(self, request: Request, took_s: float, *, key: str = "") -> None:
+        """Count a request that has ended."""
+        status, failure = request.status, request.failure
+        reason = failure.kind if failure is not None else None
+        outcome = "ok"
+        if failure is not None or status >= 400:
+            outcome, reason = "error", reason or f"status_{status}"
+        elif request.disconnected and not request.done:
+            outcome = "aborted"
+        self._gateway.metrics.count_request(
+            model=model.get(),
+            route=name_route(request.path),
+            dialect=find_dialect(request.path),
+            status=status or CLIENT_CLOSED,
+            outcome=outcome,
+            key=key,
+            seconds=took_s,
+            reason=reason,
+        )
 
     async def _handle(self, request: Request, running: RunningRequest) -> None:
         """Find the handler and run it; the one place where a request's errors end."""
@@ -205,10 +234,11 @@ class App:
             if not request.done:
                 request.fail()
             return
-        if request.path.startswith("/v1/messages"):
+        dialect = find_dialect(request.path)
+        if dialect is Dialect.ANTHROPIC:
             id_ = f"req_{make_seed(request)}"
             status, body = write_anthropic_error(error, request_id=id_)
-        elif request.path.startswith(OPENAI_PATHS) and request.path not in OLLAMA_V1:
+        elif dialect in (Dialect.OPENAI, Dialect.RESPONSES):
             status, body = write_openai_error(error)
         else:
             status, body = write_ollama_error(error)

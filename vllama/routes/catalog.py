@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from vllama import log_context
 from vllama.chat.request import LoadOptions, Sampling
 from vllama.clock import Clock
 from vllama.dialects.ollama.options import resolve_options
@@ -171,6 +172,8 @@ class Catalog:
 async def find_model(catalog: Catalog, name: str, text: str = "model '{}' not found") -> Entry:
     """Return the model, or raise ModelNotFound in the words of the route."""
     try:
-        return await catalog.find(name)
+        entry = await catalog.find(name)
     except ModelNotFound as error:
         raise ModelNotFound(name, message=text.format(name)) from error
+    log_context.model.set(entry.bundle.name)
+    return entry

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vllama.errors import VllamaError
-from vllama.metrics import Metrics
+from vllama.metrics.server_metrics import Metrics
+from vllama.routes.engine_metrics import EngineMetrics
 from vllama.routes.guards import Guards
 from vllama.routes.running import RunningRequests
 
@@ -58,6 +59,7 @@ class Gateway:
         """To be made in the running loop."""
         self.guards = guards
         self.metrics = metrics
+        self.engine_metrics = EngineMetrics()
         self.running = RunningRequests()
         self.request_log: RequestLog | None = None
         self.captures: Captures | None = None

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from vllama import __version__
-from vllama.metrics import CONTENT_TYPE
 from vllama.supervise.external import NOT_YET
 
 if TYPE_CHECKING:
@@ -36,14 +35,6 @@ async def get_version(gateway: Gateway, request: Request) -> None:
 async def get_live(gateway: Gateway, request: Request) -> None:
     """Say that the process answers, and need not be restarted."""
     request.json(200, {"status": "ok"})
-
-
-async def get_metrics(gateway: Gateway, request: Request) -> None:
-    """Export the metrics for Prometheus."""
-    views = gateway.scheduler.list_views()
-    loaded = sum(view.replicas > 0 for view in views)
-    text = gateway.metrics.format(loaded=loaded, queued=sum(view.queued for view in views))
-    request.respond(200, text, CONTENT_TYPE.encode())
 
 
 class Obstacle(msgspec.Struct, frozen=True):

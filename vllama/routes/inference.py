@@ -86,6 +86,7 @@ async def with_lease(
         request.queue_position = lease.queue_position
     running.is_running = True
     running.lease = lease
+    gateway.metrics.queue_time.observe((bundle.name,), lease.queued_s)
     try:
         for pause_s in (*RETRY_PAUSES_S, None):
             try:
@@ -135,8 +136,14 @@ async def run_relay(
     upstream: Upstream,
     call: Call,
     before_finish: Callable[[], Awaitable[None]] | None = None,
+    *,
+    new_prompt: bool = True,
 ) -> None:
-    """Run a relay and count its tokens, also those of an answer that nobody waited for."""
+    """Run a relay and count its tokens, also those of an answer that nobody waited for.
+
+    `new_prompt` False: the prompt is that of another choice, which has been counted. A call that
+    the engine did not begin to answer has no tokens; it may be sent again.
+    """
     running = gateway.running.of(request)
     running.follow(relay)
     if running.recorder is not None:
@@ -144,14 +151,16 @@ async def run_relay(
     try:
         await relay.run(upstream, call, before_finish)
     finally:
-        usage = relay.reply.tally.usage
-        gateway.metrics.count_tokens(
-            bundle.name,
-            usage.prompt_tokens,
-            usage.completion_tokens,
-            cached=usage.cached_tokens or 0,
-            estimated=usage.estimated,
-        )
+        tally = relay.reply.tally
+        usage = tally.usage
+        if tally.first_token_ns is not None or tally.ended:
+            gateway.metrics.count_tokens(
+                bundle.name,
+                usage.prompt_tokens if new_prompt else 0,
+                usage.completion_tokens,
+                cached=(usage.cached_tokens or 0) if new_prompt else 0,
+                estimated=usage.estimated,
+            )
 
 
 def make_need(load: LoadOptions, mode: Mode, *, logprobs: bool = False) -> Need:

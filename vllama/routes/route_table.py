@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
-from vllama.routes import captures, health, requests, tokens
+from vllama.routes import captures, health, metrics, requests, tokens
 from vllama.routes.anthropic import messages
 from vllama.routes.ollama import chat, cloud, create, embed, models, web
 from vllama.routes.openai import audio, completions, decisions, media, rerank, responses
@@ -21,7 +21,7 @@ Methods: TypeAlias = "Mapping[str, Handler]"
 
 ROUTES: Mapping[str, Methods] = {
     "/": {"GET": health.get_root, "HEAD": health.get_root},
-    "/metrics": {"GET": health.get_metrics},
+    "/metrics": {"GET": metrics.get_metrics},
     "/health": {"GET": health.get_health, "HEAD": health.get_health},
     "/livez": {"GET": health.get_live, "HEAD": health.get_live},
     "/readyz": {"GET": health.get_ready, "HEAD": health.get_ready},
@@ -96,6 +96,14 @@ PREFIXES: tuple[tuple[str, Methods], ...] = (
     (captures.PREFIX, {"GET": captures.get_capture}),
     ("/api/user/keys/", {"DELETE": cloud.sign_out}),
 )
+
+
+def name_route(path: str) -> str:
+    """Return the name of a path's route for metrics: a limited number, whatever clients ask for."""
+    if path in ROUTES:
+        return path
+    found = (f"{start}*" for start, _ in PREFIXES if path.startswith(start) and path != start)
+    return next(found, "other")
 
 
 def find_methods(path: str) -> Methods | None:

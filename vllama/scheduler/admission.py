@@ -106,6 +106,11 @@ class Admission:
         """Seconds since the last measurement."""
         return self._table.clock.monotonic() - self._measured_s
 
+    @property
+    def free(self) -> Pools:
+        """Memory that was free for models at the last measurement; empty before the first."""
+        return self._free
+
     async def measure(self) -> Measured:
         """Measure the free memory and that of every instance, and update the instances.
 

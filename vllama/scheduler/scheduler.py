@@ -24,6 +24,7 @@ from vllama.scheduler.contention import Contention
 from vllama.scheduler.hang_detection import HealthMonitor
 from vllama.scheduler.instance import Instance, Key, Lease, Prefix, Waiter
 from vllama.scheduler.lifecycle import Lifecycle
+from vllama.scheduler.policy import Pools
 from vllama.scheduler.state import Hooks, Limits, Table
 from vllama.scheduler.views import FailureView, View, find_obstacle, list_failures, list_views
 
@@ -222,6 +223,10 @@ class Scheduler:
         """Return why a model cannot serve, and whether that is temporary; ("", True) if it can."""
         return find_obstacle(self._table, bundle)
 
+    def list_instances(self) -> list[Instance]:
+        """Return all instances that have not ended, for observers: they change nothing."""
+        return self._table.list_all()
+
     def list_views(self) -> list[View]:
         """Return the loaded and loading models, latest expiry first."""
         return list_views(self._table)
@@ -230,9 +235,18 @@ class Scheduler:
         """Return the models that failed and have not been requested since."""
         return list_failures(self._table)
 
-    async def measure(self, *, max_age_s: float = 0.0) -> None:
-        """Measure memory for `list_views`, unless a measurement is at most `max_age_s` old."""
-        if self._table.list_all() and self._admission.age_s >= max_age_s:
+    @property
+    def free(self) -> Pools:
+        """Memory that was free for models at the last measurement, in bytes by pool."""
+        return self._admission.free
+
+    async def measure(self, *, max_age_s: float = 0.0, unloaded: bool = False) -> None:
+        """Measure memory for `list_views`, unless a measurement is at most `max_age_s` old.
+
+        With `unloaded` also if no model is loaded.
+        """
+        wanted = unloaded or bool(self._table.list_all())
+        if wanted and self._admission.age_s >= max_age_s:
             await self._admission.measure()
 
     async def check_health(self) -> None:

@@ -22,7 +22,7 @@ from vllama.errors import VllamaError
 from vllama.http.certificate import Certificate
 from vllama.http.server import Server, bind
 from vllama.http.watchdog import watch_loop
-from vllama.metrics import Metrics
+from vllama.metrics.server_metrics import Metrics
 from vllama.models.library import open_library
 from vllama.routes.app import App
 from vllama.routes.context import Gateway

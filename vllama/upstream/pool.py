@@ -126,19 +126,29 @@ class Upstream:
 
     def _head(self, call: Call) -> bytes:
         """Return the part of the head that all such calls share."""
+        first = self._first_lines("POST", call.path)
+        return first + f"content-type: {call.content_type}\r\n".encode("latin-1")
+
+    def _first_lines(self, method: str, path: str) -> bytes:
         where = self.endpoint
         auth = f"authorization: Bearer {where.api_key}\r\n" if where.api_key else ""
         return (
-            f"POST {where.prefix}{call.path} HTTP/1.1\r\nhost: {where.host}:{where.port}\r\n"
-            f"{auth}content-type: {call.content_type}\r\n"
+            f"{method} {where.prefix}{path} HTTP/1.1\r\nhost: {where.host}:{where.port}\r\n{auth}"
         ).encode("latin-1")
 
     async def fetch(self, call: Call) -> Answer:
         """Send a call and return the complete answer. Raises ConnectionLost, UpstreamError."""
+        return await self._exchange(self.encode(call))
+
+    async def get(self, path: str) -> Answer:
+        """GET a path and return the complete answer. Raises ConnectionLost, UpstreamError."""
+        return await self._exchange(self._first_lines("GET", path) + b"\r\n")
+
+    async def _exchange(self, request: bytes) -> Answer:
         connection = await self.connect()
         collector = _Collector()
         try:
-            connection.request(self.encode(call), collector)
+            connection.request(request, collector)
             await collector.done
             return Answer(collector.status, b"".join(collector.parts))
         finally:

@@ -130,6 +130,7 @@ class Traits:
     speech_path: str | None = None
     images_path: str | None = None
     image_edits_path: str | None = None
+    metrics_path: str | None = None  # where it shows metrics in the text format of Prometheus
 
     # -- answers --
     usage_in_stream: bool = True

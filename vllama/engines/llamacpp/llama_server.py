@@ -264,6 +264,7 @@ FLAGS: tuple[Flag, ...] = (
 
 TRAITS = Traits(
     context_length=0,
+    metrics_path="/metrics",
     shifts_context=True,
     parameters={
         name: name

@@ -194,6 +194,7 @@ class Vllm:
         return Traits(
             context_length=settings.context_length,
             request_id_header="x-request-id",
+            metrics_path="/metrics",
             max_concurrency=flag_number(
                 given, SEQUENCES, default=settings.parallel or MAX_GPU_SEQUENCES
             ),

@@ -97,6 +97,7 @@ async def answer_embed(
             if asked.legacy:  # Ollama's status there for whatever goes wrong
                 error.status = 500
             raise
+        gateway.metrics.count_tokens(entry.bundle.name, made.tokens, 0, estimated=False)
         if asked.legacy:
             request.respond(200, write_legacy_embed(made.vectors), headers=made.headers)
             return

@@ -113,6 +113,7 @@ async def embeddings(gateway: Gateway, request: Request) -> None:
             ),
         )
         made = await unless_gone(request, work)
+        gateway.metrics.count_tokens(entry.bundle.name, made.tokens, 0, estimated=False)
         reply = write_embeddings(name, made.vectors, made.tokens)
         request.respond(200, reply, headers=made.headers)
 

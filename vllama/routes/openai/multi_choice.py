@@ -50,7 +50,15 @@ async def relay_choices(
         elif number < len(choices) - 1:
             deliver = request.write  # the answer goes on
         relay = Relay(request, choice.reply, whole=whole, headers=headers, deliver=deliver)
-        await run_relay(gateway, request, bundle, relay, upstream, choice.call)
+        await run_relay(
+            gateway,
+            request,
+            bundle,
+            relay,
+            upstream,
+            choice.call,
+            new_prompt=choice.new_prompt,
+        )
         if request.failure is not None and deliver is not None:
             request.end()
             return

@@ -1,0 +1,168 @@
+"""What one server counts; no decision depends on it."""
+
+from __future__ import annotations
+
+from vllama.metrics.instruments import Counter, Histogram, Instrument
+
+LATENCIES_S = (0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+TOKEN_TIMES_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1, 2.5)
+LOAD_TIMES_S = (0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640)
+LAGS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
+
+
+class Metrics:
+    """The counters and histograms of one server.
+
+    Where vLLM has a metric with the same meaning, the name is vLLM's, with our prefix. The label
+    `model` is the name of a model that exists here, or "" for a request that names none.
+    """
+
+    def __init__(self) -> None:
+        by_model = ("model",)
+        self.requests = Counter(
+            "vllama_requests",
+            "Requests that have ended. outcome: ok, error (also within a stream whose status was "
+            "200) or aborted (the client left).",
+            ("model", "route", "dialect", "status", "outcome", "key"),
+        )
+        self.errors = Counter(
+            "vllama_request_errors",
+            "Requests that ended with an error, by its reason.",
+            ("model", "route", "status", "reason"),
+        )
+        self.latency = Histogram(
+            "vllama_e2e_request_latency_seconds",
+            "Time from the arrival of a request to the end of its answer.",
+            ("model", "route"),
+            bounds=LATENCIES_S,
+        )
+        self.queue_time = Histogram(
+            "vllama_request_queue_time_seconds",
+            "Time that a request waited for a slot of its model, or for the model to load.",
+            by_model,
+            bounds=LATENCIES_S,
+        )
+        self.first_token = Histogram(
+            "vllama_time_to_first_token_seconds",
+            "Time from the arrival of a request to the first token of its answer.",
+            by_model,
+            bounds=LATENCIES_S,
+        )
+        self.token_time = Histogram(
+            "vllama_time_per_output_token_seconds",
+            "Mean time between the tokens of an answer, after the first.",
+            by_model,
+            bounds=TOKEN_TIMES_S,
+        )
+        self.prompt_tokens = Counter(
+            "vllama_prompt_tokens", "Tokens of prompts, also those from a cache.", by_model
+        )
+        self.cached_tokens = Counter(
+            "vllama_prompt_tokens_cached",
+            "Tokens of prompts that the engine took from its cache.",
+            by_model,
+        )
+        self.generation_tokens = Counter(
+            "vllama_generation_tokens", "Tokens that were generated.", by_model
+        )
+        self.estimated_tokens = Counter(
+            "vllama_generation_tokens_estimated",
+            "Generated tokens whose number is an estimate: the client left, or the engine reports "
+            "no counts.",
+            by_model,
+        )
+        self.load_time = Histogram(
+            "vllama_model_load_time_seconds",
+            "Time from the start of an engine to the first moment at which it could serve.",
+            by_model,
+            bounds=LOAD_TIMES_S,
+        )
+        self.model_failures = Counter(
+            "vllama_model_failures",
+            "Models that could not be loaded, or that were given up after crashes, by cause.",
+            ("model", "cause"),
+        )
+        self.evictions = Counter(
+            "vllama_model_evictions", "Models unloaded to make room for another one.", by_model
+        )
+        self.unloads = Counter(
+            "vllama_model_unloads",
+            "Models unloaded for any other reason, such as the end of their keep-alive.",
+            by_model,
+        )
+        self.restarts = Counter(
+            "vllama_engine_restarts",
+            "Engines that ended while they served, and were started again.",
+            by_model,
+        )
+        self.downloads = Counter(
+            "vllama_downloads", "Downloads of models that have ended.", ("outcome",)
+        )
+        self.download_bytes = Counter("vllama_download_bytes", "Bytes of models received.")
+        self.loop_lag = Histogram(
+            "vllama_event_loop_lag_seconds",
+            "How late callbacks of the event loop ran, measured some 20 times a second.",
+            bounds=LAGS_S,
+        )
+        self.slow_callbacks = Counter(
+            "vllama_slow_callbacks",
+            "Callbacks that blocked the event loop for more than 100 ms; the log names them.",
+        )
+
+    def list_instruments(self) -> list[Instrument]:
+        """Return all of them, in the order in which they are shown."""
+        return list(vars(self).values())
+
+    def count_request(
+        self,
+        *,
+        model: str,
+        route: str,
+        dialect: str,
+        status: int,
+        outcome: str,
+        key: str,
+        seconds: float,
+        reason: str | None,
+    ) -> None:
+        """Count a request that has ended.
+
+        `route` is from the route table, which bounds the number of labels. `key` is what may be
+        shown of the client's key. `reason` is `VllamaError.kind` of the error that the request
+        ended with, even if `status` is 200; None if there was none.
+        """
+        self.requests.add((model, route, dialect, str(status), outcome, key))
+        self.latency.observe((model, route), seconds)
+        if reason is not None:
+            self.errors.add((model, route, str(status), reason))
+
+    def count_tokens(
+        self, model: str, prompt: int, generated: int, *, cached: int = 0, estimated: bool
+    ) -> None:
+        """Count the tokens of one answer.
+
+        `cached` prompt tokens came from the engine's cache. `estimated`: the engine did not report
+        how many tokens it generated.
+        """
+        labels = (model,)
+        self.prompt_tokens.add(labels, prompt)
+        self.cached_tokens.add(labels, cached)
+        self.generation_tokens.add(labels, generated)
+        self.estimated_tokens.add(labels, generated if estimated else 0)
+
+    def observe_tokens(
+        self, model: str, *, first_token_s: float, tokens_per_s: float | None
+    ) -> None:
+        """Count the time to the first token of an answer, and the mean time of the others.
+
+        `tokens_per_s` is None for an answer of one token.
+        """
+        self.first_token.observe((model,), first_token_s)
+        if tokens_per_s:
+            self.token_time.observe((model,), 1 / tokens_per_s)
+
+    def count_load(self, model: str, seconds: float) -> None:
+        """Count a model that has loaded, and let the series of its later troubles exist."""
+        self.load_time.observe((model,), seconds)
+        for counter in (self.restarts, self.evictions, self.unloads):
+            counter.add((model,), 0)
