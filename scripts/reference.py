@@ -26,15 +26,20 @@ def settings() -> str:
 
 
 def routes() -> str:
-    """Return the table of routes; `…` in a path stands for a name, a digest or a key."""
-    from vllama.routes.route_table import PREFIXES, ROUTES
+    """Return the routes by their APIs, as the description of the API has them."""
+    from vllama.openapi.document import OPERATIONS
+    from vllama.openapi.operation import Tag
 
-    rows: dict[tuple[str, str], list[str]] = {}  # (path, purpose) → methods
-    for path, handlers in (*ROUTES.items(), *((f"{start}…", table) for start, table in PREFIXES)):
-        for method, handler in handlers.items():
-            rows.setdefault((path, _purpose(handler)), []).append(method)
-    head = ("path", "methods", "purpose")
-    return _table(head, ((f"`{p}`", ", ".join(names), why) for (p, why), names in rows.items()))
+    sections = []
+    for tag in Tag:
+        rows = (
+            (f"`{path}`", ", ".join(one.methods).upper(), f"{one.summary}. {one.help}".strip())
+            for one in OPERATIONS
+            if one.tag is tag
+            for path in one.paths
+        )
+        sections.append(f"## {tag}\n\n{_table(('path', 'methods', 'purpose'), rows)}")
+    return "\n\n".join(sections)
 
 
 def metrics() -> str:
@@ -79,13 +84,6 @@ def python() -> str:
 PARTS: dict[str, Callable[[], str]] = {
     part.__name__: part for part in (settings, commands, routes, metrics, python)
 }
-
-
-def _purpose(handler: object) -> str:
-    """Return the first sentence of a handler's docstring, without the route's name."""
-    sentence = (handler.__doc__ or "").strip().partition("\n")[0]
-    sentence = re.sub(r"^Serve (`[^`]+`( and )?)+[.:;,]? ?", "", sentence)
-    return sentence[:1].upper() + sentence[1:]
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:

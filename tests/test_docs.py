@@ -36,7 +36,7 @@ def anchors(page: Path) -> set[str]:
             "| `keep_alive` | `--keep-alive` | `VLLAMA_KEEP_ALIVE`, `OLLAMA_KEEP_ALIVE` |",
         ),
         ("commands", "Usage: vllama serve [OPTIONS]"),
-        ("routes", "| `/api/delete` | DELETE | Unload and remove a model. |"),
+        ("routes", "| `/api/delete` | DELETE | Delete a model. |"),
         ("metrics", "| `vllama_requests_total` | counter |"),
         ("python", "::: vllama.errors"),
     ],

@@ -8,17 +8,11 @@ unless a type that decodes itself fails, which ends the decoding at once.
 
 from __future__ import annotations
 
-import binascii
-import re
-from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from collections.abc import Mapping
+from typing import Any, Protocol, TypeAlias
 
-from vllama.chat.go_json import check_messages, decode_json, encode_json, kind
+from vllama.chat.go_json import decode_json, kind
 from vllama.errors import BadRequest
-
-_NOT_BASE64 = re.compile(r"[^A-Za-z0-9+/=\r\n]")
-_MAX_INT = 2**63 - 1
-_MAX_FLOAT32 = 3.4028235677973366e38  # what rounds to more is no float32
 
 
 class GoError(Exception):
@@ -66,14 +60,25 @@ class Walk:
         self.save(Mismatch(kind(value), go_type))
 
 
-GoType: TypeAlias = Callable[[object, Walk], None]
-"""Checks one value. Saves a mismatch, or raises GoError to end the decoding."""
+Schema: TypeAlias = dict[str, Any]
+"""A JSON Schema (2020-12), or a part of one."""
+
+
+class GoType(Protocol):
+    """A type: it checks values, and it is described for the API's documentation."""
+
+    def __call__(self, value: object, walk: Walk, /) -> None:
+        """Save a mismatch, or raise GoError to end the decoding."""
+
+    def describe(self, structs: dict[str, Schema]) -> Schema:
+        """Return the schema; the structs that it refers to are added to `structs`, by name."""
 
 
 class Struct:
     """A Go struct: its name with its package, and the types of its fields by their JSON names."""
 
     def __init__(self, name: str, fields: Mapping[str, GoType], *, shown: str = "") -> None:
+        self.name = name
         self.fields = dict(fields)
         self._shown = shown or name  # a struct without a name is shown as its source
         self._name = name.rpartition(".")[2]
@@ -101,6 +106,20 @@ class Struct:
             self.fields[name](item, walk)
             walk.path.pop()
         walk.struct = before
+
+    def describe(self, structs: dict[str, Schema]) -> Schema:
+        """Return a reference to the struct, or the schema of one without a name."""
+        name = self.name
+        if not name:
+            return self._describe_fields(structs)
+        if name not in structs:
+            structs[name] = {}  # the struct may contain itself
+            structs[name] = self._describe_fields(structs)
+        return {"$ref": f"#/components/schemas/{name}"}
+
+    def _describe_fields(self, structs: dict[str, Schema]) -> Schema:
+        fields = {name: go_type.describe(structs) for name, go_type in self.fields.items()}
+        return {"type": ["object", "null"], "properties": fields}
 
     def fold(self, source: Mapping[str, object]) -> dict[str, object]:
         """Return the fields that `source` has, by their names; null is absent, the last wins."""
@@ -145,157 +164,3 @@ def find_error(value: object, go_type: GoType) -> GoError | None:
         walk.place(error)
         return error
     return walk.first
-
-
-def decodes_itself(go_type: GoType) -> GoType:
-    """Return a type with an UnmarshalJSON of its own, which decodes its value as `go_type`."""
-
-    def check(value: object, walk: Walk) -> None:
-        error = find_error(value, go_type)
-        if error is not None:
-            raise error
-
-    return check
-
-
-def anything(value: object, walk: Walk) -> None:
-    """Check nothing: `any`, or JSON that is kept as it is."""
-
-
-def string(value: object, walk: Walk) -> None:
-    """Check a `string`."""
-    if value is not None and not isinstance(value, str):
-        walk.refuse(value, "string")
-
-
-def boolean(value: object, walk: Walk) -> None:
-    """Check a `bool`."""
-    if value is not None and not isinstance(value, bool):
-        walk.refuse(value, "bool")
-
-
-def integer(value: object, walk: Walk) -> None:
-    """Check an `int`. Unlike with Go, `3.0` is one: some clients know only one kind of number."""
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        walk.refuse(value, "int")
-    elif (isinstance(value, float) and not value.is_integer()) or abs(value) > _MAX_INT:
-        walk.save(Mismatch(f"number {encode_json(value).decode()}", "int"))
-
-
-def float64(value: object, walk: Walk) -> None:
-    """Check a `float64`."""
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-        walk.refuse(value, "float64")
-
-
-def float32(value: object, walk: Walk) -> None:
-    """Check a `float32`."""
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        walk.refuse(value, "float32")
-    elif abs(value) >= _MAX_FLOAT32:
-        walk.save(Mismatch(f"number {encode_json(value).decode()}", "float32"))
-
-
-def image_data(value: object, walk: Walk) -> None:
-    """Check an `api.ImageData`: bytes, which JSON has in base64 (standard alphabet, padded)."""
-    if value is None:
-        return
-    if not isinstance(value, str):
-        walk.refuse(value, "api.ImageData")
-    elif (at := find_base64_error(value)) is not None:
-        walk.save(GoError(f"illegal base64 data at input byte {at}"))
-
-
-def find_base64_error(text: str) -> int | None:
-    """Return where Go's decoder stops reading base64; None: nowhere."""
-    wrong = _NOT_BASE64.search(text)
-    if wrong is not None:
-        return wrong.start()
-    if "\n" in text or "\r" in text:
-        text = text.replace("\n", "").replace("\r", "")
-    try:
-        binascii.a2b_base64(text, strict_mode=True)
-    except binascii.Error:
-        return len(text) // 4 * 4  # where the last, incomplete group begins
-    return None
-
-
-def list_of(item: GoType, name: str) -> GoType:
-    """Return the type of a list; `name` is Go's, such as `[]string`."""
-
-    def check(value: object, walk: Walk) -> None:
-        if value is None:
-            return
-        if not isinstance(value, list):
-            walk.refuse(value, name)
-            return
-        for one in value:
-            item(one, walk)
-
-    return check
-
-
-def messages_of(item: GoType, name: str) -> GoType:
-    """Return the type of a list of messages, of which there may only be so many."""
-    check_items = list_of(item, name)
-
-    def check(value: object, walk: Walk) -> None:
-        if isinstance(value, list):
-            check_messages(value)
-        check_items(value, walk)
-
-    return check
-
-
-def map_of(item: GoType, name: str) -> GoType:
-    """Return the type of a map of strings; `name` is Go's, such as `map[string]string`."""
-
-    def check(value: object, walk: Walk) -> None:
-        if value is None:
-            return
-        if not isinstance(value, dict):
-            walk.refuse(value, name)
-            return
-        for one in value.values():
-            item(one, walk)
-
-    return check
-
-
-def ordered_map_of(item: GoType) -> GoType:
-    """Return the type of a map that keeps its order, which decodes itself and its values."""
-
-    def check(value: object, walk: Walk) -> None:
-        if value is None:
-            return
-        if not isinstance(value, dict):
-            raise GoError("Value looks like object, but can't find closing '}' symbol")
-        for one in value.values():
-            error = find_error(one, item)
-            if error is not None:
-                raise error
-
-    return check
-
-
-def one_of(*types: GoType) -> GoType:
-    """Return a type that decodes itself as the first of `types` that fits; the last one's error."""
-
-    def check(value: object, walk: Walk) -> None:
-        error: GoError | None = None
-        for go_type in types:
-            error = find_error(value, go_type)
-            if error is None:
-                return
-        if error is not None:
-            raise error
-
-    return check
-
-
-STRINGS = list_of(string, "[]string")
-ANY_MAP = map_of(anything, "map[string]interface {}")

@@ -249,12 +249,13 @@ class App:
             headers["www-authenticate"] = 'Bearer realm="vllama"'
         request.respond(status, body, headers=headers)
 
-    @staticmethod
-    def _forbid(request: Request, origin: str, host: str) -> None:
+    def _forbid(self, request: Request, origin: str, host: str) -> None:
         """Answer 403 and, unlike Ollama, say why and what to do."""
         if origin:
-            text = f"origin '{origin}' is not allowed; add it to OLLAMA_ORIGINS"
+            error = Forbidden(f"origin '{origin}' is not allowed", hint="add it to OLLAMA_ORIGINS")
         else:
-            text = f"host '{host}' is not allowed; use localhost, or --host to listen elsewhere"
-        log.warning("%s %s 403: %s", request.method, request.path[:MAX_LOGGED], text[:MAX_LOGGED])
-        request.json(403, {"error": text})
+            hint = "use localhost, or --host to listen elsewhere"
+            error = Forbidden(f"host '{host}' is not allowed", hint=hint)
+        text = error.sentence()[:MAX_LOGGED]
+        log.warning("%s %s 403: %s", request.method, request.path[:MAX_LOGGED], text)
+        self._fail(request, error)

@@ -35,8 +35,8 @@ HEADERS = (
 MAX_HOST = 300  # characters: a name has 253 at most; what is decided of one is kept
 MAX_ORIGIN = 1000
 PREFLIGHT_AGE_S = 12 * 3600
-KEYLESS = ("/", "/health", "/livez", "/readyz")
-"""For whoever only asks whether the server lives."""
+KEYLESS = ("/", "/health", "/livez", "/readyz", "/openapi.json")
+"""For whoever only asks whether the server lives, or what its API is."""
 
 
 class Guards(Struct, frozen=True, kw_only=True):

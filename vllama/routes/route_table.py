@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
-from vllama.routes import captures, health, metrics, requests, tokens
+from vllama.routes import captures, health, metrics, openapi, requests, tokens
 from vllama.routes.anthropic import messages
 from vllama.routes.ollama import chat, cloud, create, embed, models, web
 from vllama.routes.openai import audio, completions, decisions, media, rerank, responses
@@ -25,6 +25,7 @@ ROUTES: Mapping[str, Methods] = {
     "/health": {"GET": health.get_health, "HEAD": health.get_health},
     "/livez": {"GET": health.get_live, "HEAD": health.get_live},
     "/readyz": {"GET": health.get_ready, "HEAD": health.get_ready},
+    "/openapi.json": {"GET": openapi.get_document, "HEAD": openapi.get_document},
     "/api/version": {"GET": health.get_version, "HEAD": health.get_version},
     "/api/tags": {"GET": models.tags, "HEAD": models.tags},
     "/api/ps": {"GET": models.ps},
@@ -72,7 +73,9 @@ ROUTES: Mapping[str, Methods] = {
     "/v1/images/generations": {"POST": media.generate_images},
     "/v1/images/edits": {"POST": media.edit_images},
 }
-WHILE_STARTING = frozenset({health.get_root, health.get_version, health.get_live, health.get_ready})
+WHILE_STARTING = frozenset(
+    {health.get_root, health.get_version, health.get_live, health.get_ready, openapi.get_document}
+)
 """The handlers that need only a server that runs, or that say what it still lacks.
 
 `/health` is not one of them: a load balancer asks it whether it may send requests that need more.

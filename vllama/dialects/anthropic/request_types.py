@@ -5,19 +5,15 @@ Source: `anthropic/anthropic.go`.
 
 from __future__ import annotations
 
-from vllama.dialects.go_types import (
+from vllama.dialects.go_types import GoError, Schema, Struct, Walk, find_error
+from vllama.dialects.go_values import (
     STRINGS,
-    GoError,
-    Struct,
-    Walk,
+    ListOf,
+    MessagesOf,
     anything,
     boolean,
-    decodes_itself,
-    find_error,
     float64,
     integer,
-    list_of,
-    messages_of,
     string,
 )
 from vllama.dialects.ollama.request_types import ARGUMENTS
@@ -37,10 +33,17 @@ SOURCE = Struct(
 )
 
 
-def _source(value: object, walk: Walk) -> None:
-    """Check a picture's source. That of a search result, which Ollama does not know, is a text."""
-    if not isinstance(value, str):
-        SOURCE(value, walk)
+class _Source:
+    """A picture's source. That of a search result, which Ollama does not know, is a text."""
+
+    def __call__(self, value: object, walk: Walk, /) -> None:
+        """Check a source."""
+        if not isinstance(value, str):
+            SOURCE(value, walk)
+
+    def describe(self, structs: dict[str, Schema]) -> Schema:
+        """Return the schema."""
+        return {"anyOf": [SOURCE.describe(structs), {"type": "string"}]}
 
 
 BLOCK = Struct(
@@ -48,8 +51,8 @@ BLOCK = Struct(
     {
         "type": string,
         "text": string,
-        "citations": list_of(CITATION, "[]anthropic.Citation"),
-        "source": _source,
+        "citations": ListOf(CITATION, "[]anthropic.Citation"),
+        "source": _Source(),
         "id": string,
         "name": string,
         "input": ARGUMENTS,
@@ -60,7 +63,7 @@ BLOCK = Struct(
         "signature": string,
     },
 )
-_BLOCKS = list_of(BLOCK, "[]anthropic.ContentBlock")
+_BLOCKS = ListOf(BLOCK, "[]anthropic.ContentBlock")
 _MESSAGE = Struct(
     "",
     {"role": string, "content": anything},
@@ -68,21 +71,34 @@ _MESSAGE = Struct(
 )
 
 
-def _decode_message(value: object, walk: Walk) -> None:
-    """Check an `anthropic.MessageParam`, whose content is a text or blocks."""
-    error = find_error(value, _MESSAGE)
-    if error is None:
-        fields = value if isinstance(value, dict) else {}
-        keys = {key.lower(): key for key in fields}
-        if "content" not in keys:
-            raise GoError("unexpected end of JSON input")
-        content = fields[keys["content"]]
-        error = None if isinstance(content, str) else find_error(content, _BLOCKS)
-    if error is not None:
-        raise error
+class _MessageParam:
+    """An `anthropic.MessageParam`, which decodes itself: its content is a text or blocks."""
+
+    def __call__(self, value: object, walk: Walk, /) -> None:
+        """Check a message."""
+        error = find_error(value, _MESSAGE)
+        if error is None:
+            fields = value if isinstance(value, dict) else {}
+            keys = {key.lower(): key for key in fields}
+            if "content" not in keys:
+                raise GoError("unexpected end of JSON input")
+            content = fields[keys["content"]]
+            error = None if isinstance(content, str) else find_error(content, _BLOCKS)
+        if error is not None:
+            raise error
+
+    def describe(self, structs: dict[str, Schema]) -> Schema:
+        """Return the schema."""
+        content = {"anyOf": [{"type": "string"}, _BLOCKS.describe(structs)]}
+        role = {"type": ["string", "null"]}
+        return {
+            "type": "object",
+            "properties": {"role": role, "content": content},
+            "required": ["content"],
+        }
 
 
-MESSAGE = decodes_itself(_decode_message)
+MESSAGE = _MessageParam()
 TOOL = Struct(
     "anthropic.Tool",
     {
@@ -98,14 +114,14 @@ MESSAGES = Struct(
     {
         "model": string,
         "max_tokens": integer,
-        "messages": messages_of(MESSAGE, "[]anthropic.MessageParam"),
+        "messages": MessagesOf(MESSAGE, "[]anthropic.MessageParam"),
         "system": anything,
         "stream": boolean,
         "temperature": float64,
         "top_p": float64,
         "top_k": integer,
         "stop_sequences": STRINGS,
-        "tools": list_of(TOOL, "[]anthropic.Tool"),
+        "tools": ListOf(TOOL, "[]anthropic.Tool"),
         "tool_choice": Struct(
             "anthropic.ToolChoice",
             {"type": string, "name": string, "disable_parallel_tool_use": boolean},

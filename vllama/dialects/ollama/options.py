@@ -67,6 +67,18 @@ def resolve_options(
     return Sampling(**sampling), LoadOptions(**load)
 
 
+def describe_options() -> dict[str, Any]:
+    """Return the JSON schema of `options`."""
+    text = {"type": "string"}
+    known: dict[str, Any] = {
+        name: {"type": ["number", "null"]}
+        for name in (*_INTEGERS, *_FLOATS, *_UNUSED_INTEGERS, *_LOAD_INTEGERS)
+    }
+    known["stop"] = {"anyOf": [{"type": ["string", "null"]}, {"type": "array", "items": text}]}
+    known["use_mmap"] = {"type": ["boolean", "null"]}
+    return {"type": ["object", "null"], "properties": known}
+
+
 def _refuse(name: str, wanted: str) -> BadRequest:
     return BadRequest(f'option "{name}" must be of type {wanted}')
 

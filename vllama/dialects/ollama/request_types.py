@@ -5,29 +5,31 @@ See docs/reference/ollama-api.md#conventions.
 
 from __future__ import annotations
 
-from vllama.dialects.go_types import (
+from vllama.dialects.go_types import GoError, GoType, Struct, Walk
+from vllama.dialects.go_values import (
     ANY_MAP,
     STRINGS,
-    GoError,
-    Struct,
-    Walk,
+    DecodesItself,
+    ListOf,
+    MapOf,
+    MessagesOf,
+    OneOf,
+    OrderedMapOf,
     anything,
     boolean,
-    decodes_itself,
+    described,
     image_data,
     integer,
-    list_of,
-    map_of,
-    messages_of,
-    one_of,
-    ordered_map_of,
     string,
 )
 from vllama.units import parse_keep_alive
 
 THINK_LEVELS = ("high", "medium", "low", "max")
+DURATION = r"^[+-]?(0|([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+$"
+"""Go's durations, such as `1h30m`."""
 
 
+@described({"enum": [True, False, None, *THINK_LEVELS]})
 def think(value: object, walk: Walk) -> None:
     """Check an `api.ThinkValue`."""
     if value is None or isinstance(value, bool) or value in THINK_LEVELS:
@@ -42,6 +44,7 @@ def think(value: object, walk: Walk) -> None:
     )
 
 
+@described({"anyOf": [{"type": ["number", "null"]}, {"type": "string", "pattern": DURATION}]})
 def keep_alive(value: object, walk: Walk) -> None:
     """Check an `api.Duration`."""
     try:
@@ -50,21 +53,21 @@ def keep_alive(value: object, walk: Walk) -> None:
         raise GoError(str(error)) from None
 
 
-STRING_MAP = map_of(string, "map[string]string")
-IMAGES = list_of(image_data, "[]api.ImageData")
+STRING_MAP = MapOf(string, "map[string]string")
+IMAGES = ListOf(image_data, "[]api.ImageData")
 
 PROPERTY = Struct(
     "api.ToolProperty",
     {
-        "type": one_of(string, STRINGS),
+        "type": OneOf(string, STRINGS),
         "items": anything,
         "description": string,
-        "enum": list_of(anything, "[]interface {}"),
+        "enum": ListOf(anything, "[]interface {}"),
         "required": STRINGS,
     },
 )
-PROPERTY.add("anyOf", list_of(PROPERTY, "[]api.ToolProperty"))
-PROPERTY.add("properties", ordered_map_of(PROPERTY))
+PROPERTY.add("anyOf", ListOf(PROPERTY, "[]api.ToolProperty"))
+PROPERTY.add("properties", OrderedMapOf(PROPERTY))
 PARAMETERS = Struct(
     "api.ToolFunctionParameters",
     {
@@ -72,7 +75,7 @@ PARAMETERS = Struct(
         "$defs": anything,
         "items": anything,
         "required": STRINGS,
-        "properties": ordered_map_of(PROPERTY),
+        "properties": OrderedMapOf(PROPERTY),
     },
 )
 FUNCTION = Struct(
@@ -80,24 +83,24 @@ FUNCTION = Struct(
 )
 TOOL = Struct("api.Tool", {"type": string, "items": anything, "function": FUNCTION})
 
-ARGUMENTS = ordered_map_of(anything)
+ARGUMENTS = OrderedMapOf(anything)
 CALLED_FUNCTION = Struct(
     "api.ToolCallFunction", {"index": integer, "name": string, "arguments": ARGUMENTS}
 )
 TOOL_CALL = Struct("api.ToolCall", {"id": string, "function": CALLED_FUNCTION})
-MESSAGE_FIELDS = {
+MESSAGE_FIELDS: dict[str, GoType] = {
     "role": string,
     "content": string,
     "thinking": string,
     "images": IMAGES,
-    "tool_calls": list_of(TOOL_CALL, "[]api.ToolCall"),
+    "tool_calls": ListOf(TOOL_CALL, "[]api.ToolCall"),
     "tool_name": string,
     "tool_call_id": string,
 }
-MESSAGE = decodes_itself(Struct("api.Alias", MESSAGE_FIELDS))
-MESSAGES = messages_of(MESSAGE, "[]api.Message")
+MESSAGE = DecodesItself(Struct("api.Alias", MESSAGE_FIELDS))
+MESSAGES = MessagesOf(MESSAGE, "[]api.Message")
 
-_INFERENCE = {
+_INFERENCE: dict[str, GoType] = {
     "model": string,
     "stream": boolean,
     "format": anything,
@@ -112,7 +115,7 @@ _INFERENCE = {
 }
 CHAT = Struct(
     "api.ChatRequest",
-    {**_INFERENCE, "messages": MESSAGES, "tools": list_of(TOOL, "api.Tools")},
+    {**_INFERENCE, "messages": MESSAGES, "tools": ListOf(TOOL, "api.Tools")},
 )
 GENERATE = Struct(
     "api.GenerateRequest",
@@ -122,7 +125,7 @@ GENERATE = Struct(
         "suffix": string,
         "system": string,
         "template": string,
-        "context": list_of(integer, "[]int"),
+        "context": ListOf(integer, "[]int"),
         "raw": boolean,
         "images": IMAGES,
     },
@@ -184,7 +187,7 @@ DELETE = Struct(
     "api.DeleteRequest",
     {"model": string, "name": string, "force": boolean},  # `force` is our own
 )
-_TRANSFER = {
+_TRANSFER: dict[str, GoType] = {
     "model": string,
     "name": string,
     "insecure": boolean,
@@ -202,7 +205,7 @@ TOKENIZE = Struct(
         "text": string,
         "content": string,
         "prompt": string,
-        "tokens": list_of(integer, "[]int"),
+        "tokens": ListOf(integer, "[]int"),
         "keep_alive": keep_alive,
     },
 )

@@ -13,7 +13,8 @@ from typing import Any, NoReturn
 
 from vllama.chat.go_json import check_messages, kind
 from vllama.chat.request import ChatRequest
-from vllama.dialects.go_types import Struct, decode_body, string
+from vllama.dialects.go_types import Struct, decode_body
+from vllama.dialects.go_values import string
 from vllama.dialects.openai.choices import parse_n
 from vllama.dialects.openai.extras import NOTHING, Extras, parse_effort, read_effort
 from vllama.dialects.openai.messages import read_messages

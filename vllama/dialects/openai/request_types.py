@@ -5,21 +5,24 @@ Fields that only vllama reads are checked where they are read.
 
 from __future__ import annotations
 
-from vllama.dialects.go_types import (
-    Struct,
-    Walk,
+from vllama.dialects.go_types import Struct, Walk
+from vllama.dialects.go_values import (
+    ListOf,
+    MessagesOf,
     anything,
     boolean,
+    described,
     float32,
     float64,
     integer,
-    list_of,
-    messages_of,
     string,
 )
 from vllama.dialects.ollama.request_types import TOOL
 
 
+@described(
+    {"anyOf": [{"type": ["string", "null"]}, {"type": "array", "items": {"type": "string"}}]}
+)
 def _prompt(value: object, walk: Walk) -> None:
     """Check a prompt. Lists of texts and of tokens, which OpenAI takes, Ollama refuses."""
     if not isinstance(value, list):
@@ -42,7 +45,7 @@ MESSAGE = Struct(
         "role": string,
         "content": anything,
         "reasoning": string,
-        "tool_calls": list_of(TOOL_CALL, "[]openai.ToolCall"),
+        "tool_calls": ListOf(TOOL_CALL, "[]openai.ToolCall"),
         "name": string,
         "tool_call_id": string,
     },
@@ -55,7 +58,7 @@ CHAT = Struct(
     "openai.ChatCompletionRequest",
     {
         "model": string,
-        "messages": messages_of(MESSAGE, "[]openai.Message"),
+        "messages": MessagesOf(MESSAGE, "[]openai.Message"),
         "stream": boolean,
         "stream_options": STREAM_OPTIONS,
         "max_tokens": integer,
@@ -66,7 +69,7 @@ CHAT = Struct(
         "presence_penalty": float64,
         "top_p": float64,
         "response_format": RESPONSE_FORMAT,
-        "tools": list_of(TOOL, "[]api.Tool"),
+        "tools": ListOf(TOOL, "[]api.Tool"),
         "reasoning": Struct("openai.Reasoning", {"effort": string}),
         "reasoning_effort": string,
         "logprobs": boolean,

@@ -7,21 +7,21 @@ takes more of them.
 from __future__ import annotations
 
 from vllama.chat.go_json import kind
-from vllama.dialects.go_types import (
+from vllama.dialects.go_types import GoError, Struct, Walk
+from vllama.dialects.go_values import (
     ANY_MAP,
     STRINGS,
-    GoError,
-    Struct,
-    Walk,
+    ListOf,
     anything,
     boolean,
+    described,
     float64,
     integer,
-    list_of,
     string,
 )
 
 
+@described({"type": ["string", "array", "null"]})
 def _input(value: object, walk: Walk) -> None:
     if value is not None and not isinstance(value, str | list):
         raise GoError(
@@ -40,7 +40,7 @@ TOOL = Struct(
         "parameters": ANY_MAP,
     },
 )
-TOOL.add("tools", list_of(TOOL, "[]openai.ResponsesTool"))
+TOOL.add("tools", ListOf(TOOL, "[]openai.ResponsesTool"))
 FORMAT = Struct(
     "openai.ResponsesTextFormat",
     {"type": string, "name": string, "schema": anything, "strict": boolean},
@@ -63,7 +63,7 @@ RESPONSES = Struct(
         "text": Struct("openai.ResponsesText", {"format": FORMAT}),
         "top_p": float64,
         "truncation": string,
-        "tools": list_of(TOOL, "[]openai.ResponsesTool"),
+        "tools": ListOf(TOOL, "[]openai.ResponsesTool"),
         "stream": boolean,
     },
 )

@@ -1,0 +1,162 @@
+"""The fields of Anthropic's answers and their types, for the description of the API.
+
+What has `UNSET` as its default may be missing.
+
+See docs/reference/ollama-api.md#messages.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias
+
+from msgspec import UNSET, Struct, UnsetType
+
+
+class AnthropicErrorDetails(Struct):
+    """What went wrong, and what to do."""
+
+    type: str
+    message: str
+
+
+class AnthropicError(Struct):
+    """An error in Anthropic's form."""
+
+    type: Literal["error"]
+    error: AnthropicErrorDetails
+    request_id: str | UnsetType | None = UNSET
+
+
+class TextBlock(Struct, tag="text"):
+    """Text of an answer."""
+
+    text: str
+
+
+class ThinkingBlock(Struct, tag="thinking"):
+    """Thinking before an answer; the signature is to be sent back as it is."""
+
+    thinking: str
+    signature: str | UnsetType = UNSET
+
+
+class ToolUseBlock(Struct, tag="tool_use"):
+    """A call of a tool."""
+
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
+Block: TypeAlias = TextBlock | ThinkingBlock | ToolUseBlock
+
+
+class MessageUsage(Struct):
+    """Tokens; the prompt's are the sum of the three kinds of input."""
+
+    input_tokens: int
+    output_tokens: int
+    cache_creation_input_tokens: int | UnsetType = UNSET
+    cache_read_input_tokens: int | UnsetType = UNSET
+
+
+StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
+
+
+class Message(Struct):
+    """A whole answer of `/v1/messages`."""
+
+    id: str
+    type: Literal["message"]
+    role: Literal["assistant"]
+    model: str
+    content: list[Block]
+    usage: MessageUsage
+    stop_reason: StopReason | UnsetType | None = UNSET
+    stop_sequence: str | UnsetType | None = UNSET
+
+
+class MessageStart(Struct, tag="message_start"):
+    """The first event."""
+
+    message: Message
+
+
+class BlockStart(Struct, tag="content_block_start"):
+    """A block begins."""
+
+    index: int
+    content_block: Block
+
+
+class TextDelta(Struct, tag="text_delta"):
+    """More text."""
+
+    text: str
+
+
+class ThinkingDelta(Struct, tag="thinking_delta"):
+    """More thinking."""
+
+    thinking: str
+
+
+class SignatureDelta(Struct, tag="signature_delta"):
+    """The signature of the thinking before."""
+
+    signature: str
+
+
+class ArgumentsDelta(Struct, tag="input_json_delta"):
+    """More of a call's arguments: a piece of JSON."""
+
+    partial_json: str
+
+
+class BlockDelta(Struct, tag="content_block_delta"):
+    """A block goes on."""
+
+    index: int
+    delta: TextDelta | ThinkingDelta | SignatureDelta | ArgumentsDelta
+
+
+class BlockStop(Struct, tag="content_block_stop"):
+    """A block ends."""
+
+    index: int
+
+
+class EndOfMessage(Struct):
+    """Why the answer ends."""
+
+    stop_reason: StopReason | None
+    stop_sequence: str | UnsetType | None = UNSET
+
+
+class MessageDelta(Struct, tag="message_delta"):
+    """The end of the answer, and what it took."""
+
+    delta: EndOfMessage
+    usage: MessageUsage
+
+
+class MessageStop(Struct, tag="message_stop"):
+    """The last event."""
+
+
+class ErrorEvent(Struct, tag="error"):
+    """The stream failed."""
+
+    error: AnthropicErrorDetails
+    request_id: str | UnsetType | None = UNSET
+
+
+MessageEvent: TypeAlias = (
+    MessageStart | BlockStart | BlockDelta | BlockStop | MessageDelta | MessageStop | ErrorEvent
+)
+
+
+class TokenCount(Struct):
+    """The tokens of a prompt."""
+
+    input_tokens: int

@@ -1,0 +1,279 @@
+"""The fields of Ollama's answers and their types, for the description of the API.
+
+The writers build these answers by hand; the tests compare both. What has `UNSET` as its default may
+be missing. Durations are in nanoseconds, sizes in bytes, times as in RFC 3339.
+
+See docs/reference/ollama-api.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import UNSET, Struct, UnsetType
+
+from vllama.web.search import SearchResult
+
+
+class OllamaError(Struct):
+    """What went wrong, and what to do."""
+
+    error: str
+    signin_url: str | UnsetType = UNSET
+
+
+class CalledFunction(Struct):
+    """The function that a model calls."""
+
+    name: str
+    arguments: dict[str, Any]
+    index: int | UnsetType = UNSET
+
+
+class ToolCall(Struct):
+    """A call of a tool."""
+
+    function: CalledFunction
+    id: str | UnsetType = UNSET
+
+
+class AnswerMessage(Struct):
+    """What the model says: in a stream the next piece of it."""
+
+    role: str
+    content: str
+    thinking: str | UnsetType = UNSET
+    tool_calls: list[ToolCall] | UnsetType = UNSET
+
+
+class TokenLogprob(Struct):
+    """A token with its log probability, and its bytes in UTF-8."""
+
+    token: str
+    logprob: float
+    bytes: list[int] | UnsetType | None = UNSET
+
+
+class GeneratedToken(TokenLogprob):
+    """A token of the answer, and the likeliest ones in its place."""
+
+    top_logprobs: list[TokenLogprob] | UnsetType = UNSET
+
+
+class DebugInfo(Struct):
+    """What `_debug_render_only` asks for."""
+
+    rendered_template: str
+    image_count: int | UnsetType = UNSET
+
+
+class Generated(Struct, kw_only=True):
+    """What all objects of an answer have; counts and durations are in the last one only."""
+
+    model: str
+    created_at: str
+    done: bool
+    done_reason: Literal["stop", "length", "load", "unload"] | UnsetType = UNSET
+    total_duration: int | UnsetType = UNSET
+    load_duration: int | UnsetType = UNSET
+    prompt_eval_count: int | UnsetType = UNSET
+    prompt_eval_cached_count: int | UnsetType = UNSET
+    prompt_eval_duration: int | UnsetType = UNSET
+    eval_count: int | UnsetType = UNSET
+    eval_duration: int | UnsetType = UNSET
+    logprobs: list[GeneratedToken] | UnsetType = UNSET
+    _debug_info: DebugInfo | UnsetType = UNSET
+
+
+class ChatAnswer(Generated, kw_only=True):
+    """An answer of `/api/chat`, or a line of it."""
+
+    message: AnswerMessage
+
+
+class GenerateAnswer(Generated, kw_only=True):
+    """An answer of `/api/generate`, or a line of it."""
+
+    response: str
+    thinking: str | UnsetType = UNSET
+    tool_calls: list[ToolCall] | UnsetType = UNSET
+    context: list[int] | UnsetType = UNSET
+
+
+class EmbedAnswer(Struct):
+    """One vector of length 1 for each input."""
+
+    model: str
+    embeddings: list[list[float]]
+    total_duration: int | UnsetType = UNSET
+    load_duration: int | UnsetType = UNSET
+    prompt_eval_count: int | UnsetType = UNSET
+
+
+class LegacyEmbedAnswer(Struct):
+    """The vector of a prompt, as the model made it."""
+
+    embedding: list[float]
+
+
+class ModelDetails(Struct):
+    """What a model is made of."""
+
+    parent_model: str
+    format: str
+    family: str
+    families: list[str] | None
+    parameter_size: str
+    quantization_level: str
+    context_length: int | UnsetType = UNSET
+    embedding_length: int | UnsetType = UNSET
+
+
+class LocalModel(Struct):
+    """A model on this machine. `store` says where it was found."""
+
+    name: str
+    model: str
+    size: int
+    digest: str
+    details: ModelDetails
+    modified_at: str
+    capabilities: list[str] | UnsetType = UNSET
+    store: str | UnsetType = UNSET
+
+
+class Tags(Struct):
+    """The models of this machine, the newest first."""
+
+    models: list[LocalModel]
+
+
+class LoadedModel(Struct):
+    """A model that is loaded, or on its way. The fields after `context_length` are vllama's own."""
+
+    name: str
+    model: str
+    size: int
+    digest: str
+    details: ModelDetails
+    expires_at: str
+    size_vram: int
+    context_length: int
+    state: str | UnsetType = UNSET
+    engine: str | UnsetType = UNSET
+    requests: int | UnsetType = UNSET
+    slots: int | UnsetType = UNSET
+    queued: int | UnsetType = UNSET
+    replicas: int | UnsetType = UNSET
+    restarts: int | UnsetType = UNSET
+    pid: int | UnsetType | None = UNSET
+    cause: str | UnsetType = UNSET
+
+
+class FailedModel(Struct):
+    """A model that could not be loaded, why, and in how many seconds it is tried again."""
+
+    name: str
+    state: Literal["failed"]
+    cause: str
+    hint: str | None
+    since: str
+    retry_after: float
+
+
+class LoadedModels(Struct):
+    """The loaded models, the one that is unloaded last first."""
+
+    models: list[LoadedModel]
+    failed: list[FailedModel] | UnsetType = UNSET
+
+
+class Tensor(Struct):
+    """A tensor of a model's file."""
+
+    name: str
+    type: str
+    shape: list[int]
+
+
+class ShownModel(Struct):
+    """All that is known of a model; what is empty is left out."""
+
+    details: ModelDetails
+    model_info: dict[str, Any]
+    modified_at: str
+    capabilities: list[str] | UnsetType = UNSET
+    license: str | UnsetType = UNSET
+    modelfile: str | UnsetType = UNSET
+    parameters: str | UnsetType = UNSET
+    template: str | UnsetType = UNSET
+    system: str | UnsetType = UNSET
+    renderer: str | UnsetType = UNSET
+    parser: str | UnsetType = UNSET
+    requires: str | UnsetType = UNSET
+    messages: list[dict[str, Any]] | UnsetType = UNSET
+    tensors: list[Tensor] | UnsetType = UNSET
+    projector_info: dict[str, Any] | UnsetType = UNSET
+    vllama: dict[str, Any] | UnsetType = UNSET
+
+
+class Progress(Struct):
+    """A step of a download, or of the making of a model. The last one is `success`."""
+
+    status: str
+    digest: str | UnsetType = UNSET
+    total: int | UnsetType = UNSET
+    completed: int | UnsetType = UNSET
+
+
+class Success(Struct):
+    """All that is answered without a stream."""
+
+    status: Literal["success"]
+
+
+class Cloud(Struct):
+    """The cloud of ollama.com, which vllama does not use."""
+
+    disabled: bool
+    source: str
+
+
+class CloudStatus(Struct):
+    """Whether ollama.com is used."""
+
+    cloud: Cloud
+
+
+class Recommendations(Struct):
+    """The models that are recommended: none."""
+
+    recommendations: list[dict[str, Any]]
+
+
+class SearchResults(Struct):
+    """Pages of the web, the best first."""
+
+    results: list[SearchResult]
+
+
+class TokenizedText(Struct):
+    """A text as tokens."""
+
+    model: str
+    tokens: list[int]
+    count: int
+
+
+class DetokenizedText(Struct):
+    """Tokens as a text."""
+
+    model: str
+    text: str
+
+
+class Version(Struct):
+    """The version of Ollama whose API is served, and that of vllama."""
+
+    version: str
+    vllama: str | UnsetType = UNSET

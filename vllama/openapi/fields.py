@@ -1,0 +1,86 @@
+"""What the fields of requests mean, and what is known of their values beyond their types."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vllama.dialects.go_types import Schema
+from vllama.dialects.ollama.options import describe_options
+from vllama.dialects.ollama.request_types import THINK_LEVELS, keep_alive
+
+EXAMPLE_MODEL = "smollm2:135m"
+
+_PART = "[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}"
+MODEL: Schema = {
+    "type": "string",
+    "minLength": 1,
+    "description": "a model's name: `model[:tag]`, `namespace/model[:tag]`, or one of the hub",
+    "anyOf": [
+        {"pattern": f"^{_PART}(:{_PART})?$"},
+        {"pattern": f"^[A-Za-z0-9_][A-Za-z0-9_-]{{0,79}}/{_PART}(:{_PART})?$"},
+        {"pattern": "^(hf|huggingface|https|ollama|file)://.", "maxLength": 4096},
+        {"pattern": "^([A-Za-z0-9_.:-]+/){2,}.|^(~|[.]{1,2})?/.", "maxLength": 4096},
+    ],
+}
+"""Hosts, revisions and paths have rules of their own, which a pattern cannot say."""
+NULLABLE_MODEL: Schema = MODEL | {"type": ["string", "null"]}
+MESSAGES: Schema = {"description": "the conversation so far, the oldest message first"}
+
+HELP: dict[str, str] = {
+    "stream": "whether the answer comes piece by piece",
+    "keep_alive": "how long the model stays loaded: `10m`, seconds, `-1` for ever, `0` not at all",
+    "options": "parameters of the model, such as `temperature`, `num_ctx` and `seed`",
+    "think": "whether the model thinks first, or how much",
+    "format": "`json`, or a JSON schema that the answer keeps to",
+    "truncate": "whether a prompt that is longer than the context is cut, or refused",
+    "shift": "whether the answer may go on when the context is full",
+    "tools": "functions that the model may call",
+    "logprobs": "whether the tokens' log probabilities are given",
+    "top_logprobs": "how many alternatives to each token are given",
+    "images": "pictures in base64",
+    "suffix": "what comes after the text that is to be inserted",
+    "system": "the system message, in place of the model's own",
+    "template": "the template of the prompt, in place of the model's own",
+    "raw": "the prompt is sent as it is, without a template",
+    "context": "tokens of an earlier answer of `/api/generate`, to go on from",
+    "dimensions": "how many numbers of each vector are kept",
+    "max_tokens": "the most tokens that are generated",
+    "stop": "texts that end the answer",
+    "temperature": "how freely the next token is chosen; 0 always takes the likeliest",
+    "top_p": "the next token is one of the likeliest that have this probability together",
+    "seed": "with the same seed, the same request gets the same answer",
+    "n": "how many answers are made",
+    "response_format": "what form the answer has: text, JSON, or JSON of a schema",
+    "reasoning_effort": "how much the model thinks first: `none` to `max`",
+    "num_ctx": "the context in tokens",
+    "_debug_render_only": "answer with the prompt as the model would read it",
+    "verbose": "give the long arrays of the model's file, too",
+    "plan": "say by which plan the model is loaded, or would be",
+    "insecure": "allow plain HTTP to a registry",
+    "force": "also delete files that other programs share",
+    "encoding_format": "`float` or `base64`",
+    "stream_options": "`include_usage`: the stream ends with the number of tokens",
+}
+"""The meaning of a field wherever it stands; requests that mean something else by it say so."""
+
+OPTIONS: Schema = describe_options()
+TOP_LOGPROBS: Schema = {"type": ["integer", "null"], "minimum": 0, "maximum": 20}
+FORMAT: Schema = {"anyOf": [{"enum": ["json", "", None]}, {"type": "object"}]}
+
+OWN_FIELDS: dict[str, Schema] = {
+    "options": OPTIONS,
+    "num_ctx": {"type": ["integer", "null"]},
+    "keep_alive": keep_alive.describe({}),
+    "think": {"enum": [True, False, None, *THINK_LEVELS]},
+    "truncate": {"type": ["boolean", "null"]},
+    "shift": {"type": ["boolean", "null"]},
+}
+"""Ollama's fields, which the requests of the other APIs may have as well."""
+
+
+def refine(name: str, schema: Schema, refined: Schema | None) -> Schema:
+    """Return a field's schema with what is known beyond its type, and with its meaning."""
+    merged: dict[str, Any] = {**schema, **(refined or {})}
+    if name in HELP and "description" not in merged:
+        merged["description"] = HELP[name]
+    return merged
