@@ -246,7 +246,7 @@ class ServeFailed(VllamaError):
 
 
 class VerifyFailed(VllamaError):
-    """An engine cannot be started or queried, so there is nothing to compare."""
+    """An engine cannot be started or asked, so there is nothing to compare."""
 
     exit_code = 3
 

@@ -74,9 +74,19 @@ class CapturedAnswer(AnswerHead, frozen=True, kw_only=True):
     parts: list[tuple[float, str]]
 
     @property
+    def is_stream(self) -> bool:
+        """Whether it came as a stream of events or lines."""
+        return self.content_type.startswith(("text/event-stream", "application/x-ndjson"))
+
+    @property
+    def pieces(self) -> list[bytes]:
+        """The bytes of each part."""
+        return [decode(data, self.encoding) for _, data in self.parts]
+
+    @property
     def content(self) -> bytes:
         """The bytes that were kept."""
-        return b"".join(decode(data, self.encoding) for _, data in self.parts)
+        return b"".join(self.pieces)
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,7 +6,9 @@ The standard library's client is enough for sequential requests, and quick to im
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from http.client import (
     HTTPConnection,
     HTTPException,
@@ -94,14 +96,34 @@ class Client:
         if body is not None and not is_new and isinstance(name := body.get("model"), str):
             body = {**body, "model": whole_path(name)}
         content = None if body is None else json.dumps(body, ensure_ascii=False).encode()
+        with self._open(method, path, content, self._headers) as answer:
+            if answer.status >= 400:
+                raise _refusal(answer.status, answer.read(), body)
+            for line in _split(_chunks(answer)):
+                yield _object(line)
+
+    def exchange(
+        self, method: str, path: str, headers: Mapping[str, str], content: bytes
+    ) -> tuple[int, str, list[tuple[float, bytes]]]:
+        """Send bytes as they are; return status, content type, and the parts of the answer.
+
+        Each part comes with the time in s since the request was sent. A refusal is an answer too.
+        """
+        began_s = time.monotonic()
+        with self._open(method, path, content, {**self._headers, **headers}) as answer:
+            parts = [(time.monotonic() - began_s, chunk) for chunk in _chunks(answer)]
+            return answer.status, answer.headers.get("content-type", ""), parts
+
+    @contextmanager
+    def _open(
+        self, method: str, path: str, content: bytes | None, headers: Mapping[str, str]
+    ) -> Iterator[HTTPResponse]:
+        """Send a request; the errors of the connection become our own, to the end."""
         limit_s = min(CONNECT_TIMEOUT_S, self._limit_s or CONNECT_TIMEOUT_S)
         try:
-            request = Request(self.url + path, content, self._headers, method=method)
+            request = Request(self.url + path, content, dict(headers), method=method)
             with self._http.open(request, timeout=limit_s) as answer:
-                if answer.status >= 400:
-                    raise _refusal(answer.status, answer.read(), body)
-                for line in _split(_chunks(answer)):
-                    yield _object(line)
+                yield answer
         except URLError as error:  # the request could not be sent
             if isinstance(error.reason, SSLError):
                 raise _untrusted(self.url, error.reason) from error

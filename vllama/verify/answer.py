@@ -62,18 +62,59 @@ def read_answer(choice: Mapping[str, Any], whole: Mapping[str, Any] | None = Non
     text = str(source.get("text") or "")
     if cut:  # in the middle of a character, perhaps
         text = text.rstrip(REPLACEMENT)
-    data = text.encode(errors="replace")
-    pieces = [_data(piece) for piece in given.get("tokens") or ()]
-    spans = locate_tokens(data, pieces) if pieces else None
+    pieces = given.get("tokens") or ()
+    size = len(pieces)
+    entries = [
+        _Entry(data=_data(piece), logprob=logprob, top=_top(top))
+        for piece, logprob, top in zip(
+            pieces,
+            _padded(given.get("token_logprobs"), size),
+            _padded(given.get("top_logprobs"), size),
+            strict=True,
+        )
+    ]
+    return _place(text.encode(errors="replace"), entries, cut=cut)
+
+
+def make_answer(text: str, *, cut: bool, entries: Sequence[Mapping[str, Any]] = ()) -> Answer:
+    """Make the answer of a chat; `entries` are its log probabilities in the form of OpenAI's chats.
+
+    That is a token each, with `bytes`, `logprob` and `top_logprobs` of the same form.
+    """
+    placed = [
+        _Entry(
+            data=_entry_data(entry),
+            logprob=entry.get("logprob"),
+            top={
+                data: other["logprob"]
+                for other in entry.get("top_logprobs") or ()
+                if (data := _entry_data(other)) and other.get("logprob") is not None
+            },
+        )
+        for entry in entries
+    ]
+    return _place(text.encode(errors="replace"), placed, cut=cut)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Entry:
+    """What an engine tells of a token; `data` None: its bytes are unknown."""
+
+    data: bytes | None
+    logprob: float | None
+    top: dict[bytes, float]
+
+
+def _place(data: bytes, entries: Sequence[_Entry], *, cut: bool) -> Answer:
+    """Return an answer with its tokens in their places."""
+    spans = locate_tokens(data, [entry.data for entry in entries]) if entries else None
     if spans is None:
         return Answer(text=data, cut=cut)
-    logprobs = _padded(given.get("token_logprobs"), len(pieces))
-    tops = _padded(given.get("top_logprobs"), len(pieces))
     tokens = []
     for span in spans:
         logprob, top = None, {}
         if span.token is not None:
-            logprob, top = logprobs[span.token], _top(tops[span.token])
+            logprob, top = entries[span.token].logprob, dict(entries[span.token].top)
         if top and logprob is not None:  # a rarer token with the same text may stand for it
             top[data[span.start : span.end]] = logprob
         tokens.append(Token(start=span.start, end=span.end, logprob=logprob, top=top))
@@ -167,6 +208,12 @@ def _data(piece: object) -> bytes | None:
     if not isinstance(piece, str) or not piece or REPLACEMENT in piece:
         return None
     return piece.encode(errors="replace")
+
+
+def _entry_data(entry: Mapping[str, Any]) -> bytes | None:
+    """Return the bytes of a token of a chat; None if they are unknown."""
+    given = entry.get("bytes")
+    return bytes(given) if given else _data(entry.get("token"))
 
 
 def _padded(values: object, size: int) -> list[Any]:

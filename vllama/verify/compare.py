@@ -154,11 +154,17 @@ def _difference(a: Answer, b: Answer, common: int) -> Difference:
     start = common
     while start and a.text[start - 1] >= 0x80:  # not in the middle of a character
         start -= 1
+    gap_a = _gap_to_text(a, one, b.text) if one and b.tokens is None else None
+    gap_b = _gap_to_text(b, other, a.text) if other and a.tokens is None else None
+    told = one if b.tokens is None else other if a.tokens is None else None
     return Difference(
         token=before,
         character=_characters(a.text[:start]),
         a=_shown(a.piece(one) if one and one.start == start else a.text[start:]),
         b=_shown(b.piece(other) if other and other.start == start else b.text[start:]),
+        gap_a=gap_a,
+        gap_b=gap_b,
+        is_unforeseen=gap_a is gap_b is None and told is not None and bool(told.top),
     )
 
 
@@ -175,6 +181,17 @@ def _gap(answer: Answer, token: Token, other: bytes) -> float | None:
     """Return by how much an engine preferred its choice to `other`."""
     theirs = token.top.get(other)
     return None if token.logprob is None or theirs is None else token.logprob - theirs
+
+
+def _gap_to_text(answer: Answer, token: Token, other: bytes) -> float | None:
+    """Return by how much an engine preferred its choice to what stands in another text there.
+
+    The tokens of that text are unknown: it is taken for the longest likely one that it begins with.
+    """
+    rest = other[token.start :]
+    chosen = answer.piece(token)
+    begun = [piece for piece in token.top if piece != chosen and piece and rest.startswith(piece)]
+    return _gap(answer, token, max(begun, key=len)) if begun else None
 
 
 def _characters(data: bytes) -> int:

@@ -14,6 +14,8 @@ COLUMNS = ("PROMPT", "AGREED", "FIRST DIFFERENCE", "|ΔLOGPROB|", "MAX", "KL")
 NOTHING = "-"
 DEFAULT_AGREEMENT = 0.5
 SHOWN = 32
+MAX_KL = 0.02
+"""Nats: how far the mean divergence of two engines with equal weights may be."""
 WIDE_GAP = 1.0
 """Nats: a first difference at which an engine preferred its choice by more is no close call. Equal
 weights in two engines differ by up to 0.6 there (docs/guide/verify.md)."""
@@ -61,7 +63,7 @@ def report(prompts: Sequence[str], a: Sequence[Answer], b: Sequence[Answer]) -> 
         "text_agreement": fmean(row["text_agreement"] for row in rows),
         "same_answers": sum(row["difference"] is None for row in rows),
         "wide_gaps": sum(
-            each.difference is not None and _is_wide(each.difference) for each in found
+            each.difference is not None and is_wide(each.difference) for each in found
         ),
         **_numbers(
             [value for each in deltas for value in each.logprobs],
@@ -85,7 +87,7 @@ def _row(prompt: str, a: Answer, b: Answer, comparison: Comparison) -> dict[str,
     }
 
 
-def _is_wide(difference: Difference) -> bool:
+def is_wide(difference: Difference) -> bool:
     """Tell whether an engine was sure of its choice, so that rounding cannot have made it."""
     gaps = [gap for gap in (difference.gap_a, difference.gap_b) if gap is not None]
     return max(gaps) > WIDE_GAP if gaps else difference.is_unforeseen

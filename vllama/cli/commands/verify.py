@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vllama.cli.options import AsJson, model_argument
+from vllama.verify.report import MAX_KL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,7 +32,6 @@ probabilities do (--max-kl), or, where an engine tells none, their texts (--min-
 
 MAX_TOKENS = 32
 CONTEXT = 4096
-MAX_KL = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +102,7 @@ def verify(
     try:
         described = check(settings, sides, context)
         answers = [
-            ask_side(settings, side, prompts, max_tokens=max_tokens, context=context)
-            for side in sides
+            ask_side(side, prompts, max_tokens=max_tokens, context=context) for side in sides
         ]
     except VllamaError as error:
         if error.exit_code != VllamaError.exit_code:
@@ -196,57 +194,25 @@ def check(settings: Config, sides: Sequence[Side], context: int) -> list[dict[st
     return described
 
 
-def ask_side(
-    settings: Config, side: Side, prompts: Sequence[str], *, max_tokens: int, context: int
-) -> list[Answer]:
+def ask_side(side: Side, prompts: Sequence[str], *, max_tokens: int, context: int) -> list[Answer]:
     """Start an engine, have it answer all prompts, end it. Raises VllamaError."""
-    from vllama import config
-    from vllama.api.server import Server
-    from vllama.cli.client import Client
-    from vllama.cli.reporter import TerminalReporter
-    from vllama.config.parse import whole_path
-    from vllama.errors import ServeFailed, VerifyFailed, VllamaError
+    from vllama.cli.own_server import open_own_server
     from vllama.verify.ask import Asker
 
-    reporter = TerminalReporter()
-
-    def hear(line: str) -> None:
-        reporter.loading(f"{side.engine}: {line}")
-
-    server = Server(
-        whole_path(side.model),
-        engine=side.engine,
-        on_line=hear,
-        context_length=context,
-        # what was named, or nothing: another quantisation would answer another question
-        strict=True,
-        # one request after another, by one process, that stays until the last
-        num_parallel=1,
-        replicas=1,
-        keep_alive=math.inf,
-    )
     answers: list[Answer] = []
-    try:
-        hear("starting")
-        key = config.load({}, config.environ()).key_to_send
-        with server, Client(server.url, key=key) as client:
-            asker = Asker(client.post, side.model, max_tokens)
-            for number, prompt in enumerate(prompts, 1):
-                hear(f"prompt {number} of {len(prompts)}")
-                answers.append(asker.ask(prompt))
+    with open_own_server(
+        side.model,
+        engine=side.engine,
+        purpose=f"verify with {side.engine}",
+        label=side.engine,
+        context_length=context,
+    ) as server:
+        asker = Asker(server.client.post, side.model, max_tokens)
+        for number, prompt in enumerate(prompts, 1):
+            server.show(f"prompt {number} of {len(prompts)}")
+            answers.append(asker.ask(prompt))
         more = "" if any(answer.tokens for answer in answers) else ", without log probabilities"
-        reporter.note(f"{side.engine}: {len(prompts)} prompts answered{more}")
-    except ServeFailed as error:
-        cause = error.message.partition(": ")[2]
-        raise VerifyFailed(f"cannot verify with {side.engine}: {cause}", hint=error.hint) from error
-    except VerifyFailed:
-        raise
-    except VllamaError as error:
-        raise VerifyFailed(
-            f"cannot verify with {side.engine}: {error.message}", hint=error.hint
-        ) from error
-    finally:
-        reporter.close()
+        server.note(f"{len(prompts)} prompts answered{more}")
     return answers
 
 

@@ -99,6 +99,7 @@ async def ps(gateway: Gateway, request: Request) -> None:
             "context_length": known_context(view.plan),
             "state": str(view.state),
             "engine": view.plan.engine,
+            "engine_version": view.plan.installation.version,
             "requests": view.leases,
             "slots": view.limit,
             "queued": view.queued,

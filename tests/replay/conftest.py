@@ -1,0 +1,3 @@
+"""The server that the tests here ask for answers."""
+
+from tests.front import server as server
