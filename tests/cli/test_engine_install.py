@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import io
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.engines.test_install import Painter, wheels
+from tests.environments.installer import Fake
 from tests.facts import CPU
-from vllama.cli.engine_install import describe_offer, find_offers, pick_offer
+from vllama.cli.engine_install import describe_offer, find_offers, install_first, pick_offer
+from vllama.engines.base import Installation, SearchPaths
 from vllama.engines.install import Offer, make_offer
 from vllama.engines.llamacpp.llama_cpp_python import ENGINE as PYTHON_SERVER
 from vllama.engines.llamacpp.llama_server import ENGINE as NATIVE
+from vllama.engines.recipe import Recipe
+from vllama.errors import EnvironmentFailed
 
 
 @pytest.fixture
@@ -55,6 +61,24 @@ def test_what_each_offer_says(offers: list[Offer]) -> None:
     assert "why          runs on any CPU, faster than llama_cpp.server" in first
     assert "note         nothing is compiled" in first
     assert "note         it is compiled, for some 4 minutes" in second
+
+
+def test_the_wheel_is_installed_where_the_build_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in Fake(tmp_path / "uv").environ.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    painter, environments = Painter(Recipe(wheels=(wheels("paint==1"),))), tmp_path / "e"
+    ready = make_offer(painter, CPU, environments)
+    built = replace(ready, wheels=wheels("nowhere", compiled=True))
+    install_first([built, ready])
+    assert "the ready-made build is installed instead" in capsys.readouterr().err
+    assert isinstance(
+        painter.find(SearchPaths(environments=tmp_path / "environments")), Installation
+    )
+    with pytest.raises(EnvironmentFailed):
+        install_first([replace(built, folder=tmp_path / "other")])
 
 
 def test_what_cannot_be_installed_here_is_left_out(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.environments.installer import Fake
 from vllama.engines.base import Missing, Origin, SearchPaths
-from vllama.engines.install import install, make_offer, uninstall
+from vllama.engines.install import install, make_offer, make_offers, uninstall
 from vllama.engines.locate import find_package
 from vllama.engines.recipe import (
     MachineKind,
@@ -154,6 +154,8 @@ def test_a_faster_build_is_offered_where_there_is_one(tmp_path, features, progra
         "vllama engines install painter --compile"
     )
     assert offer.faster == (sentence if faster else "")
+    offers = make_offers(Painter(ways), platform, tmp_path, search=str(tmp_path))
+    assert [each.wheels.compiled for each in offers] == ([True, False] if faster else [False])
 
 
 def test_what_is_compiled_at_its_start_wants_its_compiler_first(tmp_path: Path) -> None:

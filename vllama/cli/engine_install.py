@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from vllama.cli.output import ask, confirm, is_terminal, say_aside, show_warning
-from vllama.errors import ConfigError, EngineMissing, VllamaError
+from vllama.errors import ConfigError, EngineMissing, EnvironmentFailed, VllamaError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,23 +84,39 @@ def offer_missing(settings: Config, error: EngineMissing, *, yes: bool) -> bool:
     if not offers:
         return False
     show_warning(error.message)
-    if yes:
-        offers = offers[:1]
-    for number, each in enumerate(offers, 1):
+    shown = offers[:1] if yes else offers
+    for number, each in enumerate(shown, 1):
         first, *rest = describe_offer(each)
-        say_aside(f"{number}. {first}" if len(offers) > 1 else first)
+        say_aside(f"{number}. {first}" if len(shown) > 1 else first)
         for line in rest:
             say_aside(line)
     chosen = offers[0] if yes else pick_offer(offers)
     if chosen is None:
         return False
-    install_with_progress(chosen)
+    later = offers[offers.index(chosen) :]
+    install_first([each for each in later if each.engine is chosen.engine])
     return True
+
+
+def install_first(offers: Sequence[Offer]) -> None:
+    """Install an engine in the first of these ways that works; a compiler may lack a library.
+
+    Raises VllamaError if the last way fails, too.
+    """
+    *builds, last = offers
+    for each in builds:
+        try:
+            install_with_progress(each)
+        except EnvironmentFailed as error:
+            show_warning(f"{error.message}; the ready-made build is installed instead")
+        else:
+            return
+    install_with_progress(last)
 
 
 def find_offers(names: Sequence[str], environments: Path) -> list[Offer]:
     """Return what can be installed here of some engines, in their order."""
-    from vllama.engines.install import make_offer
+    from vllama.engines.install import make_offers
     from vllama.engines.registry import find_engine, load_engines
     from vllama.hardware.detect import detect
 
@@ -108,11 +124,11 @@ def find_offers(names: Sequence[str], environments: Path) -> list[Offer]:
     offers: list[Offer] = []
     for name in names:
         try:
-            found = make_offer(find_engine(engines, name), platform, environments)
+            found = make_offers(find_engine(engines, name), platform, environments)
         except VllamaError:
             continue
-        if not found.done:  # else it is missing all the same, and installing it will not help
-            offers.append(found)
+        # what is done is missing all the same, and installing it again will not help
+        offers += [offer for offer in found if not offer.done]
     return offers
 
 

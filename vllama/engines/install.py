@@ -99,6 +99,21 @@ def make_offer(
     return replace(chosen, done=find_existing(chosen.folder, *wanted) is not None)
 
 
+def make_offers(
+    engine: Engine, platform: Platform, environments: Path, *, search: str | None = None
+) -> list[Offer]:
+    """Return the ways to install an engine on this machine, the fastest engine first.
+
+    Where a build from source gains speed it comes before the one that is ready-made, although it
+    takes minutes: it is made once, and serves every request. Raises EngineMissing as `make_offer`.
+    """
+    found = make_offer(engine, platform, environments, search=search)
+    if not found.faster:
+        return [found]
+    built = make_offer(engine, platform, environments, compiled=True, search=search)
+    return [built, found]
+
+
 def suggest_compilation(
     engine: Engine, wheels: Wheels, buildable: Sequence[Wheels], platform: Platform
 ) -> str:
