@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import sys
 import threading
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ from tests.lacking import lacking
 from tests.routes.test_ollama_chat import until
 from tests.server_process import LIMIT_S, Server
 from tests.tiny import write_tiny_gguf, write_tiny_lora
+from vllama.plan.draft_model import TRIAL_TOKENS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -498,17 +500,23 @@ def test_questions_are_answered_by_probabilities(native):
     assert sum(row["probability"] for row in answer["probabilities"]) == pytest.approx(1)
 
 
+def make_drafting(server, base: str = MODEL) -> str:
+    """Create a model with a draft model, and return its name."""
+    name, path = "drafting", weights()
+    digest = digest_of(path)
+    assert server.request("POST", f"/api/blobs/{digest}", path.read_bytes())[0] == 201
+    made = {
+        "model": name, "from": base, "draft_files": {path.name: digest},
+        "parameters": {"draft_num_predict": 3}, "stream": False,
+    }  # fmt: skip
+    assert server.post("/api/create", made)[0] == 200
+    return name
+
+
 def test_a_draft_model_is_asked_and_changes_no_answer(serve, tmp_path, counting):
     with serve(tmp_path, "--ctx", "512") as server:
         server.take(counting)
-        name, path = "drafting", weights()
-        digest = digest_of(path)
-        assert server.request("POST", f"/api/blobs/{digest}", path.read_bytes())[0] == 201
-        made = {
-            "model": name, "from": MODEL, "draft_files": {path.name: digest},
-            "parameters": {"draft_num_predict": 3}, "stream": False,
-        }  # fmt: skip
-        assert server.post("/api/create", made)[0] == 200
+        name = make_drafting(server)
         body = {"prompt": "Once", "stream": False, "options": {"temperature": 0, "num_predict": 8}}
         drafted = ask(server, body | {"model": name})
         arguments = server.engine(name).cmdline()
@@ -518,3 +526,27 @@ def test_a_draft_model_is_asked_and_changes_no_answer(serve, tmp_path, counting)
                                              "temperature": 0, "raw": True}) as answer:  # fmt: skip
             assert answer.status == 200
         assert "draft" in server.engine_log(name)
+
+
+def test_a_draft_model_is_compared_and_then_used_or_not(serve, tmp_path, counting):
+    """Which is faster depends on the machine; what follows from the measurements does not."""
+    with serve(tmp_path, "--ctx", "1024") as server:
+        server.take(counting)
+        name = make_drafting(server, COUNTS)  # it counts to any length
+
+        def load(tokens: int) -> bool:
+            options = {"num_predict": tokens, "temperature": 0}
+            ask(server, {"model": name, "prompt": "Once", "stream": False, "options": options})
+            drafts = "--model-draft" in server.engine(name).cmdline()
+            ask(server, {"model": name, "prompt": "", "keep_alive": 0, "stream": False})
+            until(lambda: not server.get("/api/ps")["models"])
+            return drafts
+
+        assert [load(TRIAL_TOKENS + 20), load(TRIAL_TOKENS + 20)] == [True, False]
+        plan = subprocess.run(
+            [sys.executable, "-m", "vllama", "plan", name],
+            env=server.env, capture_output=True, text=True, check=True,
+        ).stdout  # fmt: skip
+        verdict = re.search(r"draft model is (not )?used: measured \d+ tokens/s with it", plan)
+        assert verdict is not None, plan
+        assert load(1) is (verdict[1] is None)

@@ -109,16 +109,29 @@ def test_adapters_and_projector():
 
 def test_a_draft_model():
     made = bundle(draft=Path("/small.gguf"), parameters={"draft_num_predict": 7})
-    argv = launch(made=made).argv
+    argv = launch(made=made, draft_kind="simple").argv
     at = argv.index("--model-draft")
     assert argv[at : at + 6] == (
         "--model-draft", "/small.gguf", "--spec-type", "draft-simple", "--spec-draft-n-max", "7",
     )  # fmt: skip
-    assert "4" in launch(made=bundle(draft=Path("/small.gguf"))).argv[at:]
+    plain = bundle(draft=Path("/small.gguf"))
+    assert "4" in launch(made=plain, draft_kind="simple").argv[at:]
     assert "draft-mtp" in launch(made=made, draft_kind="mtp").argv
-    none = bundle(draft=Path("/small.gguf"), parameters={"draft_num_predict": 0})
-    for argv in (launch().argv, launch(made=made, mode=Mode.EMBED).argv, launch(made=none).argv):
+    for argv in (launch().argv, launch(made=made).argv):  # the plan leaves it out
         assert not {"--model-draft", "--spec-type", "--spec-draft-n-max"} & set(argv)
+
+
+@pytest.mark.parametrize(
+    ("changes", "mode", "drafts"),
+    [
+        ({"draft": Path("/small.gguf")}, Mode.CHAT, True),
+        ({"draft": Path("/small.gguf")}, Mode.EMBED, False),
+        ({"draft": Path("/small.gguf"), "parameters": {"draft_num_predict": 0}}, Mode.CHAT, False),
+        ({}, Mode.CHAT, False),
+    ],
+)
+def test_when_a_draft_model_can_be_used(changes, mode, drafts):
+    assert ENGINE.drafts(bundle(**changes), mode) is drafts
 
 
 def test_the_key_goes_by_the_environment_and_nothing_of_the_users_does():

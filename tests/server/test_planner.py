@@ -14,6 +14,7 @@ from vllama.models.settings import ModelsSettings
 from vllama.plan.choose import make_plan
 from vllama.plan.types import Need
 from vllama.rendering.renderer import Renderer
+from vllama.scheduler.draft_records import DraftRecords
 from vllama.server.planner import Planner
 
 
@@ -25,7 +26,7 @@ def library(tmp_path):
     return open_library(settings)
 
 
-def test_a_smaller_form_before_any_start(library, capsys):
+def test_a_smaller_form_before_any_start(library, capsys, tmp_path):
     large, small = (library.find(name) for name in ("tiny-f16", "tiny-q4_0"))
     totals = [
         make_plan(facts(), one, library.info(one), Need()).memory.total_bytes
@@ -34,7 +35,9 @@ def test_a_smaller_form_before_any_start(library, capsys):
     # a machine between the two
     memory = sum(totals) // 2 + facts().preferences.reserve_bytes
     machine = facts(replace(CPU, ram_total_bytes=memory))
-    planner = Planner(machine, library, Renderer({}), TerminalReporter())
+    planner = Planner(
+        machine, library, Renderer({}), TerminalReporter(), DraftRecords(tmp_path / "drafts.json")
+    )
     mine = replace(large, name="mine:latest")
     plan = asyncio.run(planner.plan(mine, Need()))
     assert (plan.bundle.path, plan.bundle.name) == (small.path, "mine:latest")

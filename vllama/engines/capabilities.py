@@ -130,6 +130,15 @@ class Slotted(Protocol):
 
 
 @runtime_checkable
+class Drafting(Protocol):
+    """An engine that generates faster with a draft model, if that guesses well."""
+
+    def drafts(self, bundle: Bundle, mode: Mode, /) -> bool:
+        """Tell whether it would use a draft model for this model."""
+        ...
+
+
+@runtime_checkable
 class Splitting(Protocol):
     """An engine that can put some of a model's layers on a GPU; others put all there, or none."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from vllama.engines.base import Engine, Missing, Mode, Settings
-from vllama.engines.capabilities import Limited
+from vllama.engines.capabilities import Drafting, Limited
 from vllama.engines.locate import NOT_INSTALLED
 from vllama.engines.recipe import advise_installation, format_install_command, get_recipe
 from vllama.engines.registry import find_engine
@@ -14,6 +14,7 @@ from vllama.models.info import describe_template
 from vllama.models.resolve.candidates import suggest_conversion_of
 from vllama.models.resolve.memory_fit import format_amount
 from vllama.models.types import Bundle, Format, ModelInfo
+from vllama.plan.draft_model import DraftSpeeds, choose_draft, make_key
 from vllama.plan.estimate import flash_attention, make_estimate
 from vllama.plan.prompt_cache import size_prompt_cache
 from vllama.plan.refuse import find_refusal, refuse_by_engine, refuse_if_too_large
@@ -267,6 +268,9 @@ def draft_plan(
     ]
     if need.mode is Mode.CHAT and (words := describe_template(bundle, info)):
         reasons.insert(-1, f"template: {words}")
+    drafts, words = judge_draft(facts, engine, bundle, choice, need)
+    if words:
+        reasons.append(words)
     prefs, work = facts.preferences, choose_threads(facts, engine, need, on_gpu=memory.on_gpu)
     if cache_bytes:
         reasons.append(
@@ -296,7 +300,7 @@ def draft_plan(
             parallel=estimate.parallel,
             logprobs=need.logprobs or not engine.overhead.logprobs_take_memory,
             ranks=info.ranks,
-            draft_kind=info.draft_kind,
+            draft_kind=info.draft_kind if drafts else None,
             stall_timeout_s=prefs.stall_timeout_s,
             capabilities=info.capabilities,
             chat_template=info.chat_template,
@@ -315,3 +319,13 @@ def draft_plan(
         relief=facts.relief,
     )
     return plan, choice, estimate
+
+
+def judge_draft(
+    facts: Facts, engine: Engine, bundle: Bundle, choice: Choice, need: Need
+) -> tuple[bool, str]:
+    """Return whether the model's draft model is used, and why; no reason without a draft model."""
+    if not (isinstance(engine, Drafting) and engine.drafts(bundle, need.mode)):
+        return False, ""
+    key = make_key(bundle, choice.installation)
+    return choose_draft(facts.draft_speeds.get(key, DraftSpeeds()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -11,6 +12,7 @@ from vllama.engines.capabilities import Tuning
 from vllama.hardware.types import Platform
 from vllama.models.resolve.memory_fit import format_amount, format_amounts
 from vllama.models.types import Bundle, ModelInfo
+from vllama.plan.draft_model import DraftSpeeds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,12 +69,13 @@ class Concessions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """All that a decision may look at."""
+    """All that a decision may look at; `draft_speeds` by the keys of `draft_model.make_key`."""
 
     platform: Platform
     found: DiscoveredEngines
     preferences: Preferences = field(default_factory=Preferences)
     relief: Concessions = field(default_factory=Concessions)
+    draft_speeds: Mapping[str, DraftSpeeds] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

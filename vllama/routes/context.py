@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from vllama.routes.catalog import Catalog
     from vllama.routes.request_log import RequestLog
     from vllama.routes.response_store import ResponseStore
+    from vllama.scheduler.draft_records import DraftRecords
     from vllama.scheduler.scheduler import Scheduler
     from vllama.supervise.external import UpstreamMonitor
     from vllama.upstream.pool import Upstreams
@@ -54,6 +55,7 @@ class Gateway:
     preload: Preload
     searxng: str | None
     responses: ResponseStore
+    draft_records: DraftRecords
 
     def __init__(self, guards: Guards, metrics: Metrics) -> None:
         """To be made in the running loop."""
@@ -77,6 +79,7 @@ class Gateway:
         watch: UpstreamMonitor,
         preload: Preload,
         responses: ResponseStore,
+        draft_records: DraftRecords,
         searxng: str | None = None,
         request_log: RequestLog | None = None,
         captures: Captures | None = None,
@@ -86,6 +89,7 @@ class Gateway:
         self.renderer, self.facts, self.environ = renderer, facts, environ
         self.watch, self.preload, self.searxng = watch, preload, searxng
         self.responses, self.request_log, self.captures = responses, request_log, captures
+        self.draft_records = draft_records
         self._complete.set_result(None)
 
     def fail(self, error: VllamaError) -> None:

@@ -27,6 +27,7 @@ from vllama.relay.relay import Relay
 from vllama.routes.affinity import Prefix
 from vllama.routes.crashes import make_explainer
 from vllama.routes.log_counts import find_logged_counts
+from vllama.routes.running import RunningRequest
 from vllama.scheduler.instance import Lease
 from vllama.upstream.connection import ConnectionLost
 from vllama.upstream.pool import Upstream
@@ -87,6 +88,7 @@ async def with_lease(
     running.is_running = True
     running.lease = lease
     gateway.metrics.queue_time.observe((bundle.name,), lease.queued_s)
+    count_before = lease.instance.served
     try:
         for pause_s in (*RETRY_PAUSES_S, None):
             try:
@@ -125,7 +127,19 @@ async def with_lease(
             renewed = scheduler.renew(lease, bundle, need, keep_alive_s, prefix)
             lease = running.lease = await unless_gone(request, renewed)
     finally:
+        if bundle.draft and lease.instance.leases == 1 and lease.instance.served == count_before:
+            await record_speed(gateway, running, lease)
         scheduler.release(lease)
+
+
+async def record_speed(gateway: Gateway, running: RunningRequest, lease: Lease) -> None:
+    """Record how fast an answer was generated, by a model that has a draft model.
+
+    To be called for requests that ran alone, since others would have slowed it down.
+    """
+    plan, rate = lease.instance.plan, running.tokens_per_s
+    if plan is not None and rate and running.tokens:
+        await gateway.draft_records.add(plan, running.tokens, running.tokens / rate)
 
 
 async def run_relay(

@@ -9,28 +9,23 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import logging
-import threading
 from collections.abc import Hashable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from vllama import private
 from vllama.hardware.detect import detect, free_ram_bytes
 from vllama.hardware.nvidia import list_gpu_processes
 from vllama.hardware.types import Platform, Vendor
 from vllama.plan.types import Plan
+from vllama.record_file import RecordFile
 from vllama.scheduler.policy import Pools
 
 if TYPE_CHECKING:
     from vllama.supervise.tree import Footprint
 
-log = logging.getLogger(__name__)
-
 RAM = "ram"
 MAX_RECORDS = 5
-LOCK_LIMIT_S = 5.0
 # settings that do not change how much memory a process takes
 MEMORY_NEUTRAL_SETTINGS = {
     "alias", "threads", "batch_threads", "stall_timeout_s", "prompt_cache_bytes",
@@ -120,17 +115,14 @@ def compute_fingerprint(plan: Plan) -> str:
 class MemoryRecords:
     """The file of measured memory: the last few measurements of each plan, of which the largest
     counts.
-
-    Another server may use the same file, so it is written under a lock.
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._thread_lock = threading.Lock()
+        self._file = RecordFile(path)
 
     def needs(self, plan: Plan) -> dict[str, int] | None:
         """Return the peak memory of a process with this plan by pool; None if it never ran."""
-        seen = self._read().get(compute_fingerprint(plan))
+        seen = self._file.read().get(compute_fingerprint(plan))
         if not isinstance(seen, list):
             return None
         most: dict[str, int] = {}
@@ -142,25 +134,8 @@ class MemoryRecords:
 
     def add(self, plan: Plan, peak: Pools) -> None:
         """Record the peak memory of a process; blocks for the write of a small file."""
-        from filelock import FileLock, Timeout  # keeps the start of the server fast
 
-        try:
-            private.make_folder(self._path.parent)
-            lock = FileLock(
-                self._path.with_suffix(".lock"), timeout=LOCK_LIMIT_S, mode=private.FILE
-            )
-            with self._thread_lock, lock:
-                known = self._read()
-                seen = known.get(compute_fingerprint(plan))
-                rows = seen if isinstance(seen, list) else []
-                known[compute_fingerprint(plan)] = [*rows, dict(peak)][-MAX_RECORDS:]
-                private.replace(self._path, json.dumps(known))
-        except (OSError, Timeout) as error:
-            log.warning("cannot record the memory of %s: %s", plan.bundle.name, error)
+        def change(seen: object) -> object:
+            return [*(seen if isinstance(seen, list) else []), dict(peak)][-MAX_RECORDS:]
 
-    def _read(self) -> dict[str, object]:
-        try:
-            value = json.loads(self._path.read_text())
-        except (OSError, ValueError):
-            return {}
-        return value if isinstance(value, dict) else {}
+        self._file.change(compute_fingerprint(plan), change)

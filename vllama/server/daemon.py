@@ -56,6 +56,7 @@ from vllama.server.engine_hooks import EngineHooks
 from vllama.server.planner import Planner
 from vllama.server.preflight import (
     check_engine,
+    open_draft_records,
     with_preload,
 )
 from vllama.server.reporter import Reporter
@@ -88,7 +89,8 @@ class Daemon:
         self._reporter = reporter
         self._environ = environ()
         self._renderer = Renderer(self._environ)
-        self._planner = Planner(facts, library, self._renderer, reporter)
+        self._draft_records = open_draft_records(config)
+        self._planner = Planner(facts, library, self._renderer, reporter, self._draft_records)
         self._engines = EngineHooks(config, facts, self._environ, reporter)
         clock = RealClock()
         self._catalog = Catalog(
@@ -131,6 +133,7 @@ class Daemon:
                 watch=self._watch,
                 preload=self._preloaded,
                 responses=ResponseStore(self._config.data_dir / "responses"),
+                draft_records=self._draft_records,
                 searxng=self._config.searxng,
                 request_log=RequestLog(self._config.log_dir / "requests")
                 if self._config.debug_log_requests

@@ -18,6 +18,7 @@ from vllama.plan.quant_fallback import list_forms_here
 from vllama.plan.report import shorten
 from vllama.plan.types import Facts, Need, Plan
 from vllama.rendering.renderer import Renderer
+from vllama.scheduler.draft_records import DraftRecords
 from vllama.server.reporter import Reporter
 from vllama.supervise.spec import Fault
 
@@ -28,12 +29,18 @@ class Planner:
     """Plans for all models of one server; remembers which plans it reported, and which failed."""
 
     def __init__(
-        self, facts: Facts, library: Library, renderer: Renderer, reporter: Reporter
+        self,
+        facts: Facts,
+        library: Library,
+        renderer: Renderer,
+        reporter: Reporter,
+        draft_records: DraftRecords,
     ) -> None:
         self._facts = facts
         self._renderer = renderer
         self._library = library
         self._reporter = reporter
+        self._draft_records = draft_records
         self._reported: set[tuple[str, Mode]] = set()
         self._instead: dict[tuple[str, Mode], Plan] = {}
 
@@ -95,6 +102,7 @@ class Planner:
         return await asyncio.to_thread(make_first_plan, facts, bundle, info, need, forms)
 
     async def _now(self) -> Facts:
-        """Return the facts with the memory that is free now, of which some engines take a share."""
+        """Return the facts with what changes meanwhile: free memory, and measured speeds."""
         platform = await asyncio.to_thread(with_free_memory, self._facts.platform)
-        return replace(self._facts, platform=platform)
+        speeds = await asyncio.to_thread(self._draft_records.read)
+        return replace(self._facts, platform=platform, draft_speeds=speeds)

@@ -16,6 +16,7 @@ from vllama.models.ref import Kind, ModelRef
 from vllama.models.settings import ModelsSettings
 from vllama.plan.choose import choose_engine
 from vllama.plan.types import Facts
+from vllama.scheduler.draft_records import DraftRecords
 
 
 def gather_facts(config: Config) -> Facts:
@@ -25,8 +26,16 @@ def gather_facts(config: Config) -> Facts:
         platform = pool.submit(detect)
         found = pool.submit(discover_engines, None, options, places(config))
         return Facts(
-            platform=platform.result(), found=found.result(), preferences=preferences(config)
+            platform=platform.result(),
+            found=found.result(),
+            preferences=preferences(config),
+            draft_speeds=open_draft_records(config).read(),
         )
+
+
+def open_draft_records(config: Config) -> DraftRecords:
+    """Return the measured speeds of models with draft models."""
+    return DraftRecords(config.data_dir / "drafts.json")
 
 
 def close_folders(config: Config) -> Iterator[str]:

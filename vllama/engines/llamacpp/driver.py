@@ -81,12 +81,13 @@ class LlamaCpp:
     `locate` finds its installation and `program` gives the first words of its command line.
     `default_slots` is the number of simultaneous requests unless the user sets one, `most_slots`
     the limit (None: none); each slot has a context of its own. `reads_projectors`: it accepts
-    images if the model has a projector. `logprobs_at_start`: it returns log probabilities only if
-    it was started for them. `rerank_path` is its route for models that rank. `leaves_thinking`
-    tells whether it does not split off the thinking of a chat template. `end_turn_at` returns the
-    fields of a request that end the answer at a token (text and number), where that is not set at
-    the start. `by_platform` holds preference and reason for Apple silicon, another macOS, and
-    anything else. `key_variable` carries the key, since every user can read a command line.
+    images if the model has a projector. `takes_draft`: it can use a draft model.
+    `logprobs_at_start`: it returns log probabilities only if it was started for them. `rerank_path`
+    is its route for models that rank. `leaves_thinking` tells whether it does not split off the
+    thinking of a chat template. `end_turn_at` returns the fields of a request that end the answer
+    at a token (text and number), where that is not set at the start. `by_platform` holds preference
+    and reason for Apple silicon, another macOS, and anything else. `key_variable` carries the key,
+    since every user can read a command line.
     """
 
     name: str
@@ -112,6 +113,7 @@ class LlamaCpp:
     default_slots: int = 1
     most_slots: int | None = None
     reads_projectors: bool = False
+    takes_draft: bool = False
     logprobs_at_start: bool = False
     keeps_connections: bool = True
     rerank_path: str | None = None
@@ -148,6 +150,12 @@ class LlamaCpp:
         if info and info.ranks and self.rerank_path is None:
             return "does not rank documents"
         return None
+
+    def drafts(self, bundle: Bundle, mode: Mode) -> bool:
+        """Tell whether there is a draft model to use; what makes vectors generates nothing."""
+        most = bundle.parameters.get("draft_num_predict")
+        wanted = not isinstance(most, int) or most > 0
+        return self.takes_draft and bundle.draft is not None and mode is Mode.CHAT and wanted
 
     def slots(self, parallel: int | None) -> int:
         """Return the number of slots, each with a context of its own."""

@@ -44,7 +44,7 @@ from vllama.engines.locate import PackageLocation, find_package
 from vllama.engines.recipe import MachineKind, Recipe, Wheels
 from vllama.environments.layout import Step
 from vllama.hardware.probe import run_command
-from vllama.models.types import Capability
+from vllama.models.types import Bundle, Capability
 from vllama.supervise.spec import Fault, HttpProbe
 
 DISTRIBUTION = "xllamacpp"
@@ -204,17 +204,16 @@ def end_turn_at(token: str, number: int) -> Mapping[str, object]:
 
 
 def _draft(start: Start) -> Path | None:
-    """Return the draft model; what makes vectors drafts nothing, nor what is to draft 0 tokens."""
-    return start.bundle.draft if not start.embeds and _draft_tokens(start) > 0 else None
+    return start.bundle.draft if start.settings.draft_kind else None
 
 
 def _draft_kind(start: Start) -> str | None:
-    return f"draft-{start.settings.draft_kind or 'simple'}" if _draft(start) else None
+    return f"draft-{start.settings.draft_kind}" if _draft(start) else None
 
 
-def _draft_tokens(start: Start) -> int:
+def _draft_tokens(bundle: Bundle) -> int:
     """Return how many tokens are drafted at once: Ollama's default if the model does not say."""
-    value = start.bundle.parameters.get("draft_num_predict")
+    value = bundle.parameters.get("draft_num_predict")
     return value if isinstance(value, int) else DRAFT_TOKENS
 
 
@@ -248,7 +247,7 @@ FLAGS: tuple[Flag, ...] = (
     ("--model-draft", _draft),
     # a draft model is loaded without it, but not used
     ("--spec-type", _draft_kind),
-    ("--spec-draft-n-max", lambda start: _draft_tokens(start) if _draft(start) else None),
+    ("--spec-draft-n-max", lambda start: _draft_tokens(start.bundle) if _draft(start) else None),
     ("--mmproj", lambda start: start.bundle.projector if not start.embeds else None),
     ("--jinja", lambda start: True),
     ("--chat-template", _template),
@@ -330,6 +329,7 @@ ENGINE = LlamaCpp(
     caches_prompts=True,
     default_slots=4,
     reads_projectors=True,
+    takes_draft=True,
     keeps_connections=False,
     rerank_path="/v1/rerank",
     leaves_thinking=has_unknown_thinking,
