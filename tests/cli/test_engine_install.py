@@ -74,9 +74,7 @@ def test_the_wheel_is_installed_where_the_build_fails(
     built = replace(ready, wheels=wheels("nowhere", compiled=True))
     install_first([built, ready])
     assert "the ready-made build is installed instead" in capsys.readouterr().err
-    assert isinstance(
-        painter.find(SearchPaths(environments=tmp_path / "environments")), Installation
-    )
+    assert isinstance(painter.find(SearchPaths(environments=environments)), Installation)
     with pytest.raises(EnvironmentFailed):
         install_first([replace(built, folder=tmp_path / "other")])
 
