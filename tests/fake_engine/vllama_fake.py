@@ -6,6 +6,7 @@ Its switches come from files beside the model, one a line: `NAME.gguf` is starte
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import time
@@ -13,9 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vllama.chat.engine.traits import SchemaStyle, Tokenizer, Traits, VectorStyle
-from vllama.engines.base import FailurePattern, Installation, Mode, Overhead
+from vllama.engines.base import FailurePattern, Installation, Missing, Mode, Overhead
 from vllama.engines.failures import compile_failures
 from vllama.engines.llamacpp.llama_cpp_python import read_logged_usage
+from vllama.engines.locate import find_package
+from vllama.engines.recipe import Recipe, Wheels
+from vllama.environments.layout import Step
 from vllama.models.types import Format
 from vllama.supervise.spec import Fault, Grace, HttpProbe, LaunchSpec
 
@@ -50,9 +54,23 @@ class FakeEngine:
         ),
     )
 
+    install: Recipe = Recipe(
+        wheels=(
+            Wheels(
+                steps=(Step(requirements=("fake-server>=1",)),), download_bytes=10, disk_bytes=20
+            ),
+        )
+    )
+
     def find(self, search_paths):
-        """It is always here."""
-        return Installation(engine=self.name, version="1.0", python=Path(sys.executable))
+        """It is always here; another version is where the package `fake-server` is installed."""
+        version = "1.0"
+        if "fake" in search_paths.paths:
+            found = find_package(search_paths, self.name, distributions=("fake-server",))
+            if isinstance(found, Missing):
+                return found
+            version = found.version
+        return Installation(engine=self.name, version=version, python=Path(sys.executable))
 
     def preference(self, platform):
         """Best everywhere: only tests install it."""
@@ -79,6 +97,7 @@ class FakeEngine:
                 str(installation.python), str(PROGRAM), "--port", str(endpoint.port),
                 "--api-key", str(endpoint.api_key), "--model", settings.alias,
                 "--context", str(settings.context_length),
+                "--started-with", describe_start(settings, installation),
                 *(part for part in more if part),
             ),
             env={"PATH": environ.get("PATH", "")},
@@ -134,6 +153,18 @@ class FakeEngine:
                 tokenize_path="/extras/tokenize", detokenize_path="/extras/detokenize"
             ),
         )
+
+
+def describe_start(settings, installation):
+    """Return what `--wrong-with` looks at."""
+    return json.dumps(
+        {
+            "version": installation.version,
+            "kv_cache_type": settings.kv_cache_type,
+            "flash_attention": settings.flash_attention,
+            "context_length": settings.context_length,
+        }
+    )
 
 
 ENGINE = FakeEngine()

@@ -37,6 +37,11 @@ GROUPS = (
             ("doctor", "doctor:doctor", "Look for what keeps models from running here."),
             ("verify", "verify:verify", "Check whether two engines give the same answers."),
             (
+                "bisect",
+                "bisect:bisect",
+                "Find the engine's version, or the settings, with which an answer changed.",
+            ),
+            (
                 "bench",
                 "bench:bench",
                 "Measure how fast the server is, also compared with another one.",

@@ -1,0 +1,154 @@
+"""Trials of a bisection: a server for each, one question, and whether the answer is still good."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vllama import config, private
+from vllama.captures.format import Capture, encode_capture
+from vllama.cli.replays import open_server_for, send_capture
+from vllama.errors import VerifyFailed, VllamaError
+from vllama.replay.bisect import Outcome
+from vllama.replay.judge import Verdict, judge
+from vllama.replay.reading import Reading, read_answer
+from vllama.replay.request import describe_chance, make_greedy, with_logprobs, with_model
+
+if TYPE_CHECKING:
+    from vllama.cli.client import Client
+
+SKIPPED = 125
+MOST_BAD = 127
+"""Exit codes of `--command`, as those of `git bisect run`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One start of a server: what it is called, and its settings."""
+
+    name: str
+    changes: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A trial and what came of it."""
+
+    trial: Trial
+    outcome: Outcome
+    reason: str
+
+
+def make_certain(capture: Capture) -> tuple[Capture, str]:
+    """Return the request so that it has one answer, and what was changed for that ("" nothing)."""
+    chance = describe_chance(capture, same_engine=False)
+    return (make_greedy(capture), chance) if chance else (capture, "")
+
+
+class Judge:
+    """Tells good trials from bad ones.
+
+    Good is what answers as the good end does; with a `command`, what lets the command succeed.
+    """
+
+    def __init__(
+        self, request: Capture, *, engine: str | None, command: str | None, max_kl: float
+    ) -> None:
+        self._request = with_logprobs(request) or request
+        self._plain = request
+        self._engine = engine
+        self._command = command
+        self._max_kl = max_kl
+        self._good: Reading | None = None
+
+    def test(self, trial: Trial) -> Step:
+        """Start a server for a trial and ask it. Raises VerifyFailed if it does not start.
+
+        The first trial has to be the good end; it is asked twice, to see whether it varies.
+        """
+        label = f"{trial.name}"
+        with open_server_for(
+            self._plain,
+            purpose=f"try {trial.name}",
+            label=label,
+            engine=self._engine,
+            changes=trial.changes,
+        ) as server:
+            server.show("answering")
+            model = trial.changes.get("model")
+            if self._command is not None:
+                outcome, reason = self._run_command(server.client, trial, model)
+            elif self._good is None:
+                outcome, reason = self._take_good(server.client, model)
+            else:
+                outcome, reason = self._compare(self._good, self._ask(server.client, model))
+        return Step(trial=trial, outcome=outcome, reason=reason)
+
+    def try_test(self, trial: Trial) -> Step:
+        """Do as `test`, but skip a trial that does not start."""
+        try:
+            return self.test(trial)
+        except VllamaError as error:
+            return Step(trial=trial, outcome=Outcome.SKIP, reason=error.message)
+
+    def _ask(self, client: Client, model: str | None) -> Reading:
+        asked = with_model(self._request, model) if model else self._request
+        return read_answer(asked.request.path, send_capture(client, asked).answer)
+
+    def _take_good(self, client: Client, model: str | None) -> tuple[Outcome, str]:
+        first = self._ask(client, model)
+        if first.status >= 400 and self._request is not self._plain:
+            self._request = self._plain  # this engine tells no log probabilities
+            first = self._ask(client, model)
+        self._good = first
+        outcome, reason = self._compare(first, self._ask(client, model))
+        if outcome is Outcome.BAD:
+            raise VerifyFailed(
+                f"cannot bisect: the good end does not answer twice alike: {reason}",
+                hint="judge by a command of your own: --command",
+            )
+        captured = read_answer(self._plain.request.path, self._plain.answer)
+        verdict = judge(captured, first, max_kl=self._max_kl).verdict
+        like = "unlike" if verdict is Verdict.DIFFERENT else "like"
+        return Outcome.GOOD, f"it answers {like} the capture"
+
+    def _compare(self, good: Reading, reading: Reading) -> tuple[Outcome, str]:
+        found = judge(good, reading, max_kl=self._max_kl)
+        is_bad = found.verdict is Verdict.DIFFERENT
+        return Outcome.BAD if is_bad else Outcome.GOOD, found.reason
+
+    def _run_command(self, client: Client, trial: Trial, model: str | None) -> tuple[Outcome, str]:
+        """Run the command with the new capture as a file; its exit code is that of git bisect."""
+        asked = with_model(self._plain, model) if model else self._plain
+        answered = send_capture(client, asked)
+        with tempfile.TemporaryDirectory(prefix="vllama-bisect-") as folder:
+            path = Path(folder) / "capture.json"
+            private.replace(path, encode_capture(answered))
+            env = config.environ() | {
+                "OLLAMA_HOST": client.url,
+                "VLLAMA_BISECT_CAPTURE": str(path),
+                "VLLAMA_BISECT_TRIAL": trial.name,
+            }
+            code = subprocess.run(str(self._command), shell=True, env=env, check=False).returncode
+        if code < 0 or code > MOST_BAD:
+            raise VerifyFailed(f"cannot bisect: the command ended with {code}")
+        if code == SKIPPED:
+            return Outcome.SKIP, "the command skipped it"
+        return (Outcome.BAD if code else Outcome.GOOD), f"the command ended with {code}"
+
+
+def check_ends(judge: Judge, good: Trial, bad: Trial, note: Callable[[Step], None]) -> None:
+    """Try both ends. Raises VerifyFailed if the good one is not good, or the bad one not bad."""
+    for trial, wanted in ((good, Outcome.GOOD), (bad, Outcome.BAD)):
+        step = judge.test(trial)
+        note(step)
+        if step.outcome is not wanted:
+            raise VerifyFailed(
+                f"cannot bisect: {trial.name} is to be the {wanted} end, and is {step.outcome}: "
+                f"{step.reason}",
+                hint="see how far two of them agree: vllama replay",
+            )

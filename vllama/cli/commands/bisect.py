@@ -1,0 +1,353 @@
+"""`vllama bisect`: find the engine's version, or the settings, with which an answer changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from vllama.cli.captured import Folder, complete_capture
+from vllama.cli.complete import complete_engine
+from vllama.cli.options import AsJson, argument, model_option
+from vllama.verify.report import MAX_KL
+
+if TYPE_CHECKING:
+    from vllama.cli.bisection import Judge, Step, Trial
+    from vllama.config import Config
+    from vllama.engines.install import Offer
+
+EXAMPLES = """\
+\b
+Examples:
+  vllama bisect bug.json --engine llama-server --good 2026.4.8929 --bad 2026.10.11549
+  vllama bisect bug.json --engine llama-server --versions A,B,C,D
+  vllama bisect bug.json --bad-set kv_cache_type=q4_0 --bad-set flash_attention=false
+  vllama bisect bug.json --good-set engine=llama.cpp --bad-set engine=llama-server
+  vllama bisect bug.json --engine llama.cpp --good 0.3.30 --bad 0.3.36 --compile
+  vllama bisect bug.json --bad-set engine=llama-server --command ./check.sh
+
+Each version is installed in a folder of its own and removed afterwards. A trial is good if it
+answers as the good end does. A command decides instead by its exit code, as with 'git bisect run'
+(0 good, 125 skip, others bad); VLLAMA_BISECT_CAPTURE names a file with the request and its new
+answer, and OLLAMA_HOST the server. See docs/guide/record-and-replay.md.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ends:
+    """What the user named of either kind of bisection."""
+
+    good: str | None
+    bad: str | None
+    versions: Sequence[str]
+    good_set: Mapping[str, str]
+    bad_set: Mapping[str, str]
+
+
+def bisect(
+    name: Annotated[str, argument("ID|FILE", "The captured request to ask.", complete_capture)],
+    good: Annotated[
+        str | None, typer.Option("--good", metavar="VERSION", help="Version that is good.")
+    ] = None,
+    bad: Annotated[
+        str | None, typer.Option("--bad", metavar="VERSION", help="Version that is bad.")
+    ] = None,
+    versions: Annotated[
+        str,
+        typer.Option(
+            "--versions",
+            metavar="A,B,C",
+            help="Versions to try, from good to bad. [those of the package index]",
+        ),
+    ] = "",
+    good_set: Annotated[
+        list[str] | None,
+        typer.Option("--good-set", metavar="KEY=VALUE", help="Setting that is good."),
+    ] = None,
+    bad_set: Annotated[
+        list[str] | None,
+        typer.Option("--bad-set", metavar="KEY=VALUE", help="Setting that may be bad."),
+    ] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            "--engine",
+            metavar="NAME",
+            help="Engine to use. [that of the capture]",
+            autocompletion=complete_engine,
+        ),
+    ] = None,
+    model: Annotated[str | None, model_option("--model", help="Ask this model instead.")] = None,
+    command: Annotated[
+        str | None,
+        typer.Option("--command", metavar="COMMAND", help="Decides what is good by its exit code."),
+    ] = None,
+    max_kl: Annotated[
+        float,
+        typer.Option(
+            "--max-kl",
+            min=0,
+            metavar="NATS",
+            help="How far the probabilities may differ, by the mean KL divergence.",
+        ),
+    ] = MAX_KL,
+    compiled: Annotated[
+        bool, typer.Option("--compile", help="Build versions from source, minutes for each.")
+    ] = False,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep the installed versions for the next time.")
+    ] = False,
+    folder: Folder = None,
+    as_json: AsJson = False,
+) -> int:
+    """Find the engine's version, or the settings, with which an answer changed."""
+    from vllama.cli.bisection import Judge, make_certain
+    from vllama.cli.captured import find
+    from vllama.cli.context import load_settings
+    from vllama.cli.output import say_aside, show_json
+    from vllama.cli.replays import parse_changes
+    from vllama.config.parse import whole_path
+    from vllama.errors import VerifyFailed, VllamaError
+    from vllama.replay.request import check_whole, with_model
+
+    ends = Ends(
+        good=good,
+        bad=bad,
+        versions=[one.strip() for one in versions.split(",") if one.strip()],
+        good_set=parse_changes(good_set or []),
+        bad_set=parse_changes(bad_set or []),
+    )
+    by_settings = check_ends_named(ends)
+    settings = load_settings()
+    capture = find(name, folder, settings)
+    check_whole(capture)
+    request = with_model(capture, whole_path(model)) if model else capture
+    if command is None:
+        request, chance = make_certain(request)
+        if chance:
+            say_aside(f"asking at temperature 0: as it was captured, {chance}")
+    steps = Steps(as_json=as_json)
+    judge = Judge(request, engine=engine, command=command, max_kl=max_kl)
+    try:
+        if by_settings:
+            found = bisect_settings(judge, ends, steps)
+        else:
+            chosen = engine or (capture.engine.name if capture.engine else None)
+            found = bisect_versions(judge, ends, steps, settings, chosen, compiled, keep)
+    except VllamaError as error:
+        if error.exit_code != VllamaError.exit_code:
+            raise
+        raise VerifyFailed(error.message, hint=error.hint) from error
+    if as_json:
+        show_json({**found, "steps": steps.rows})
+    else:
+        from vllama.cli.output import say
+
+        say()
+        say(found["result"])
+    return 0
+
+
+def check_ends_named(ends: Ends) -> bool:
+    """Tell whether settings are to be bisected. Raises ConfigError unless two ends are named."""
+    from vllama.errors import ConfigError
+
+    by_version = bool(ends.good or ends.bad or ends.versions)
+    by_settings = bool(ends.good_set or ends.bad_set)
+    if by_version and by_settings:
+        raise ConfigError(
+            "cannot bisect versions and settings at once",
+            hint="name versions (--good, --bad) or settings (--good-set, --bad-set)",
+        )
+    if by_version and not (ends.good and ends.bad) and len(ends.versions) < 2:
+        raise ConfigError(
+            "cannot bisect versions: two ends are needed", hint="name both: --good A --bad B"
+        )
+    if by_settings and ends.good_set == ends.bad_set:
+        raise ConfigError("cannot bisect settings: both ends are the same")
+    if not by_version and not by_settings:
+        raise ConfigError(
+            "cannot bisect: no ends are named",
+            hint="name versions (--good, --bad) or settings (--good-set, --bad-set)",
+        )
+    return by_settings
+
+
+class Steps:
+    """Shows each trial as it ends, and keeps it."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self.rows: list[dict[str, str]] = []
+        self._as_json = as_json
+
+    def note(self, step: Step) -> None:
+        """Show a trial: on stdout, unless a program reads that."""
+        from vllama.cli.output import say, say_aside
+
+        show = say_aside if self._as_json else say
+        show(f"{step.trial.name}: {step.outcome}: {step.reason}")
+        self.rows.append(
+            {"trial": step.trial.name, "outcome": str(step.outcome), "reason": step.reason}
+        )
+
+
+def bisect_settings(judge: Judge, ends: Ends, steps: Steps) -> dict[str, Any]:
+    """Find the fewest settings of the bad end that make an answer bad."""
+    from vllama.cli.bisection import Trial, check_ends
+    from vllama.replay.bisect import Outcome, find_fewest
+
+    good, bad = ends.good_set, ends.bad_set
+    changed = [key for key in {**good, **bad} if good.get(key) != bad.get(key)]
+
+    def make_trial(chosen: frozenset[str]) -> Trial:
+        changes = {key: value for key, value in good.items() if key not in chosen}
+        changes |= {key: bad[key] for key in changed if key in chosen and key in bad}
+        return Trial(name=describe_settings(changes) or "the captured settings", changes=changes)
+
+    def test(chosen: frozenset[str]) -> Outcome:
+        step = judge.try_test(make_trial(chosen))
+        steps.note(step)
+        return step.outcome
+
+    check_ends(judge, make_trial(frozenset()), make_trial(frozenset(changed)), steps.note)
+    fewest = find_fewest(changed, test)
+    blamed = {key: bad.get(key, "") for key in fewest}
+    text = ", ".join(f"{key}={bad[key]}" if key in bad else f"without {key}" for key in fewest)
+    together = f"these {len(fewest)} settings together" if len(fewest) > 1 else "this setting"
+    return {"result": f"The answer changes with {together}: {text}.", "settings": blamed}
+
+
+def describe_settings(changes: Mapping[str, str]) -> str:
+    """Return settings in one line."""
+    return " ".join(f"{key}={value}" for key, value in sorted(changes.items()))
+
+
+def bisect_versions(
+    judge: Judge,
+    ends: Ends,
+    steps: Steps,
+    settings: Config,
+    engine: str | None,
+    compiled: bool,
+    keep: bool,
+) -> dict[str, Any]:
+    """Find the first version of an engine that is bad; each is installed when it is needed."""
+    from vllama.cli.bisection import Step, Trial, check_ends
+    from vllama.engines.versions import find_package_name, pin_version, split_version
+    from vllama.errors import VllamaError
+    from vllama.replay.bisect import Outcome, find_first_bad
+
+    offer = find_offer(engine, compiled=compiled)
+    named = split_version(ends.good or "")[0] or split_version(ends.bad or "")[0]
+    package = find_package_name(offer, named)
+    versions = list_candidates(ends, offer, package)
+    scratch = settings.data_dir / "bisect"
+    offers = [pin_version(offer, package, version, scratch) for version in versions]
+    trials = [
+        Trial(
+            name=f"{package} {version}",
+            changes={"engine_paths": f"{offer.engine.name}={one.folder}"},
+        )
+        for version, one in zip(versions, offers, strict=True)
+    ]
+
+    def test(at: int) -> Outcome:
+        step = try_version(at)
+        steps.note(step)
+        return step.outcome
+
+    def try_version(at: int) -> Step:
+        try:
+            install(offers[at])
+        except VllamaError as error:
+            return Step(trial=trials[at], outcome=Outcome.SKIP, reason=error.message)
+        return judge.try_test(trials[at])
+
+    try:
+        for end in (0, -1):
+            install(offers[end])
+        check_ends(judge, trials[0], trials[-1], steps.note)
+        last_good, first_bad = find_first_bad(len(versions), test)
+    finally:
+        if not keep:
+            remove_all(scratch, offers)
+    between = versions[last_good + 1 : first_bad]
+    a, b = versions[last_good], versions[first_bad]
+    text = f"The answer changed with {package} {b}: {a} is the last good version."
+    if between:
+        text = (
+            f"The answer changed after {package} {a} and not later than {b}; "
+            f"{', '.join(between)} could not be tried."
+        )
+    return {"result": text, "last_good": a, "first_bad": b, "not_tried": between}
+
+
+def find_offer(engine: str | None, *, compiled: bool) -> Offer:
+    """Return how an engine is installed here. Raises ConfigError if that would compile unasked."""
+    from vllama.engines.install import make_offer
+    from vllama.engines.registry import find_engine, load_engines
+    from vllama.errors import ConfigError
+    from vllama.hardware.detect import detect
+
+    if engine is None:
+        raise ConfigError("cannot bisect versions: no engine is named", hint="name it: --engine")
+    found = find_engine(load_engines().values(), engine)
+    offer = make_offer(found, detect(), Path(), compiled=compiled)
+    if offer.wheels.compiled and not compiled:
+        raise ConfigError(
+            f"cannot bisect {found.title} by its versions: each would be compiled "
+            f"({offer.wheels.note or 'which takes minutes'})",
+            hint="if that may be, say so: --compile",
+        )
+    return offer
+
+
+def list_candidates(ends: Ends, offer: Offer, package: str) -> Sequence[str]:
+    """Return the versions from the good one to the bad one. Raises ConfigError."""
+    from vllama.engines.versions import split_version
+    from vllama.environments.index import list_versions
+    from vllama.errors import ConfigError
+
+    known = [split_version(one)[1] for one in ends.versions]
+    good = split_version(ends.good or (known[0] if known else ""))[1]
+    bad = split_version(ends.bad or (known[-1] if known else ""))[1]
+    known = known or list_versions(package, python=offer.python, compiled=offer.wheels.compiled)
+    for version in (good, bad):
+        if version not in known:
+            raise ConfigError(
+                f"cannot bisect: there is no {package} {version} for this machine",
+                hint=f"there are {', '.join(known[-8:])}" if known else None,
+            )
+    first, last = known.index(good), known.index(bad)
+    if first == last:
+        raise ConfigError("cannot bisect versions: both ends are the same")
+    return known[first : last + 1] if first < last else known[last : first + 1][::-1]
+
+
+def install(offer: Offer) -> None:
+    """Install a version unless it is there already. Raises VllamaError."""
+    from vllama.cli.engine_install import install_with_progress
+    from vllama.environments.layout import find_existing, list_arguments, list_requirements
+
+    wanted = list_requirements(offer.steps), list_arguments(offer.steps)
+    if find_existing(offer.folder, *wanted) is None:
+        install_with_progress(offer)
+
+
+def remove_all(scratch: Path, offers: Sequence[Offer]) -> None:
+    """Remove the installed versions; folders that hold anything else stay."""
+    import contextlib
+
+    from vllama.environments.make import remove
+
+    for offer in offers:
+        remove(offer.folder)
+        for left in offer.folder.parent.glob(".*.lock"):
+            left.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            offer.folder.parent.rmdir()
+    with contextlib.suppress(OSError):
+        scratch.rmdir()
