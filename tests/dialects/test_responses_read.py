@@ -339,3 +339,10 @@ def test_an_effort_is_checked_where_it_is_used() -> None:
 def test_no_object(body: bytes) -> None:
     with pytest.raises(BadRequest):
         parse_responses(body)
+
+
+@pytest.mark.parametrize("empty", [{}, [], "", None, 0])
+def test_an_item_with_an_empty_type_is_kept_as_the_message_that_it_was_read_as(empty: Any) -> None:
+    item = {"type": empty, "role": "user", "content": "Hi"}
+    assert turns(item) == [{"role": "user", "content": "Hi"}]
+    assert make_input_items([item], "1")[0]["type"] == "message"

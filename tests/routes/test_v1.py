@@ -406,6 +406,8 @@ def test_recordings_refused(more, client):
     [
         ("/v1/audio/speech", {"model": "plain", "input": "x"}, 501, "cannot make speech with"),
         ("/v1/audio/speech", {"model": "plain"}, 400, "Missing required parameter: 'input'"),
+        ("/v1/audio/speech", {"model": "plain", "input": "x", "response_format": [1]}, 400,
+         "Invalid value for 'response_format'"),
         ("/v1/audio/speech", {"model": "plain", "input": "x", "response_format": "ogg"}, 400,
          "Invalid value for 'response_format'"),
         ("/v1/images/generations", {"model": "plain", "prompt": "x"}, 501, "cannot make images"),

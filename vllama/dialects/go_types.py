@@ -118,8 +118,10 @@ class Struct:
         return {"$ref": f"#/components/schemas/{name}"}
 
     def _describe_fields(self, structs: dict[str, Schema]) -> Schema:
-        fields = {name: go_type.describe(structs) for name, go_type in self.fields.items()}
-        return {"type": ["object", "null"], "properties": fields}
+        fields = {
+            name: make_nullable(go_type.describe(structs)) for name, go_type in self.fields.items()
+        }
+        return {"type": "object", "properties": fields}
 
     def fold(self, source: Mapping[str, object]) -> dict[str, object]:
         """Return the fields that `source` has, by their names; null is absent, the last wins."""
@@ -129,6 +131,15 @@ class Struct:
             if name is not None and value is not None:
                 out[name] = value
         return out
+
+
+def make_nullable(schema: Schema) -> Schema:
+    """Return the schema of a field, whose null is the same as its absence."""
+    if isinstance(schema.get("type"), str):
+        return {**schema, "type": [schema["type"], "null"]}
+    if "$ref" in schema or "anyOf" in schema:
+        return {"anyOf": [*schema.get("anyOf", [schema]), {"type": "null"}]}
+    return schema
 
 
 def decode_request(

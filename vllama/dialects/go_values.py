@@ -45,21 +45,21 @@ def anything(value: object, walk: Walk) -> None:
     """Check nothing: `any`, or JSON that is kept as it is."""
 
 
-@described({"type": ["string", "null"]})
+@described({"type": "string"})
 def string(value: object, walk: Walk) -> None:
     """Check a `string`."""
     if value is not None and not isinstance(value, str):
         walk.refuse(value, "string")
 
 
-@described({"type": ["boolean", "null"]})
+@described({"type": "boolean"})
 def boolean(value: object, walk: Walk) -> None:
     """Check a `bool`."""
     if value is not None and not isinstance(value, bool):
         walk.refuse(value, "bool")
 
 
-@described({"type": ["integer", "null"], "minimum": -_MAX_INT, "maximum": _MAX_INT})
+@described({"type": "integer", "minimum": -_MAX_INT, "maximum": _MAX_INT})
 def integer(value: object, walk: Walk) -> None:
     """Check an `int`. Unlike with Go, `3.0` is one: some clients know only one kind of number."""
     if value is None:
@@ -70,14 +70,14 @@ def integer(value: object, walk: Walk) -> None:
         walk.save(Mismatch(f"number {encode_json(value).decode()}", "int"))
 
 
-@described({"type": ["number", "null"]})
+@described({"type": "number"})
 def float64(value: object, walk: Walk) -> None:
     """Check a `float64`."""
     if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
         walk.refuse(value, "float64")
 
 
-@described({"type": ["number", "null"], "minimum": -3.4e38, "maximum": 3.4e38})
+@described({"type": "number", "minimum": -3.4e38, "maximum": 3.4e38})
 def float32(value: object, walk: Walk) -> None:
     """Check a `float32`."""
     if value is None:
@@ -88,7 +88,7 @@ def float32(value: object, walk: Walk) -> None:
         walk.save(Mismatch(f"number {encode_json(value).decode()}", "float32"))
 
 
-@described({"type": ["string", "null"], "contentEncoding": "base64", "pattern": _BASE64})
+@described({"type": "string", "contentEncoding": "base64", "pattern": _BASE64})
 def image_data(value: object, walk: Walk) -> None:
     """Check an `api.ImageData`: bytes, which JSON has in base64 (standard alphabet, padded)."""
     if value is None:
@@ -131,7 +131,7 @@ class ListOf:
 
     def describe(self, structs: dict[str, Schema]) -> Schema:
         """Return the schema."""
-        return {"type": ["array", "null"], "items": self._item.describe(structs)}
+        return {"type": "array", "items": self._item.describe(structs)}
 
 
 class MessagesOf(ListOf):
@@ -226,7 +226,7 @@ class OneOf:
 
 
 def _describe_map(item: GoType, structs: dict[str, Schema]) -> Schema:
-    return {"type": ["object", "null"], "additionalProperties": item.describe(structs)}
+    return {"type": "object", "additionalProperties": item.describe(structs)}
 
 
 STRINGS = ListOf(string, "[]string")

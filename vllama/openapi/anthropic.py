@@ -12,10 +12,13 @@ _FIELDS: dict[str, Schema] = {
     **OWN_FIELDS,
     "model": MODEL,
     "messages": {"type": "array", "minItems": 1},
+    "tool_choice": {
+        "allOf": [{"properties": {"type": {"enum": ["auto", "any", "tool", "none"]}}}],
+    },
     "system": {
         "anyOf": [
             {"type": ["string", "null"]},
-            {"type": "array", "items": {"type": "object"}},
+            {"type": "array"},
         ],
         "description": "the system message: a text, or blocks of text",
     },

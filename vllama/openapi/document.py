@@ -14,13 +14,16 @@ from vllama.dialects.anthropic.answer_types import AnthropicError
 from vllama.dialects.go_types import Schema
 from vllama.dialects.ollama.answer_types import OllamaError
 from vllama.dialects.openai.answer_types import OpenAIError
-from vllama.openapi import anthropic, ollama, openai, server
+from vllama.openapi import anthropic, media, ollama, openai, responses, scores, server
 from vllama.openapi.fields import refine
 from vllama.openapi.operation import Body, Operation, Parameter, Stream, StreamKind, Tag
 
 OPERATIONS: tuple[Operation, ...] = (
     *ollama.OPERATIONS,
     *openai.OPERATIONS,
+    *responses.OPERATIONS,
+    *scores.OPERATIONS,
+    *media.OPERATIONS,
     *anthropic.OPERATIONS,
     *server.OPERATIONS,
 )
@@ -149,7 +152,7 @@ class _Writer:
             described["security"] = []
         if operation.upload and method == "post":
             binary: dict[str, Any] = {"application/octet-stream": {"schema": {}}}
-            described["requestBody"] = {"required": True, "content": binary}
+            described["requestBody"] = {"content": binary}
         if operation.body is not None:
             described["requestBody"] = self._describe_body(operation.body)
         return described
@@ -165,7 +168,7 @@ class _Writer:
         if body.required:
             schema["required"] = list(body.required)
         if body.either:
-            schema["anyOf"] = [{"required": [name]} for name in body.either]
+            schema["anyOf"] = list(body.either)
         content: dict[str, Any] = {"schema": schema}
         if body.examples:
             content["examples"] = {

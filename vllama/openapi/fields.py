@@ -4,29 +4,35 @@ from __future__ import annotations
 
 from typing import Any
 
-from vllama.dialects.go_types import Schema
+from vllama.dialects.go_types import Schema, make_nullable
 from vllama.dialects.ollama.options import describe_options
 from vllama.dialects.ollama.request_types import THINK_LEVELS, keep_alive
 
-EXAMPLE_MODEL = "smollm2:135m"
+EXAMPLE_MODEL = "qwen3:0.6b"
+"""It can chat, call tools and think."""
 
 _PART = "[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}"
+_NAMESPACE = "[A-Za-z0-9_][A-Za-z0-9_-]{0,79}"
+_TAGGED = f"{_PART}(:{_PART})?$"
+_HOST = "[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}(:[0-9]{1,5})?"
+NEW_MODEL: Schema = {
+    "type": "string",
+    "pattern": f"^({_NAMESPACE}/)?{_TAGGED}",
+    "description": "the name of a new model: `model[:tag]` or `namespace/model[:tag]`",
+}
 MODEL: Schema = {
     "type": "string",
-    "minLength": 1,
-    "description": "a model's name: `model[:tag]`, `namespace/model[:tag]`, or one of the hub",
+    "description": "a model: `model[:tag]`, `namespace/model[:tag]`, `hf.co/organisation/model`, "
+    "or the path of a file on the server",
     "anyOf": [
-        {"pattern": f"^{_PART}(:{_PART})?$"},
-        {"pattern": f"^[A-Za-z0-9_][A-Za-z0-9_-]{{0,79}}/{_PART}(:{_PART})?$"},
-        {"pattern": "^(hf|huggingface|https|ollama|file)://.", "maxLength": 4096},
-        {"pattern": "^([A-Za-z0-9_.:-]+/){2,}.|^(~|[.]{1,2})?/.", "maxLength": 4096},
+        {"pattern": f"^({_NAMESPACE}/)?{_TAGGED}"},
+        {"pattern": f"^((hf|ollama)://|(https?://)?{_HOST}/){_NAMESPACE}/{_TAGGED}"},
+        {"pattern": "^(/[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}){1,20}[.]gguf$"},
     ],
 }
-"""Hosts, revisions and paths have rules of their own, which a pattern cannot say."""
-NULLABLE_MODEL: Schema = MODEL | {"type": ["string", "null"]}
-MESSAGES: Schema = {"description": "the conversation so far, the oldest message first"}
 
 HELP: dict[str, str] = {
+    "messages": "the conversation so far, the oldest message first",
     "stream": "whether the answer comes piece by piece",
     "keep_alive": "how long the model stays loaded: `10m`, seconds, `-1` for ever, `0` not at all",
     "options": "parameters of the model, such as `temperature`, `num_ctx` and `seed`",
@@ -63,14 +69,20 @@ HELP: dict[str, str] = {
 }
 """The meaning of a field wherever it stands; requests that mean something else by it say so."""
 
+TEXT: Schema = {"type": "string"}
+NON_EMPTY: Schema = {"type": "string", "minLength": 1}
+NUMBER: Schema = {"type": ["number", "null"]}
+INTEGER: Schema = {"type": ["integer", "null"]}
+BOOLEAN: Schema = {"type": ["boolean", "null"]}
 OPTIONS: Schema = describe_options()
+
 TOP_LOGPROBS: Schema = {"type": ["integer", "null"], "minimum": 0, "maximum": 20}
 FORMAT: Schema = {"anyOf": [{"enum": ["json", "", None]}, {"type": "object"}]}
 
 OWN_FIELDS: dict[str, Schema] = {
     "options": OPTIONS,
-    "num_ctx": {"type": ["integer", "null"]},
-    "keep_alive": keep_alive.describe({}),
+    "num_ctx": {"type": ["number", "null"]},
+    "keep_alive": make_nullable(keep_alive.describe({})),
     "think": {"enum": [True, False, None, *THINK_LEVELS]},
     "truncate": {"type": ["boolean", "null"]},
     "shift": {"type": ["boolean", "null"]},

@@ -7,21 +7,23 @@ from typing import Any
 from vllama.dialects.go_types import Schema
 from vllama.dialects.ollama import answer_types as answers
 from vllama.dialects.ollama import request_types as requests
-from vllama.openapi.fields import (
-    EXAMPLE_MODEL,
-    FORMAT,
-    MODEL,
-    NULLABLE_MODEL,
-    OPTIONS,
-    TOP_LOGPROBS,
-)
+from vllama.openapi.fields import EXAMPLE_MODEL, FORMAT, MODEL, NEW_MODEL, OPTIONS, TOP_LOGPROBS
 from vllama.openapi.operation import Body, Operation, Parameter, Stream, StreamKind, Tag
 from vllama.web.page_text import Page
 
 _LINES = StreamKind.NDJSON
-_NAMES = ("model", "name")
-"""Older clients say `name`."""
-_MODEL_FIELDS: dict[str, Schema] = {"model": MODEL, "name": MODEL}
+_TEXT: Schema = {"type": ["string", "null"]}
+_NOTHING: Schema = {"enum": ["", None]}
+
+
+def _name(model: Schema = MODEL) -> tuple[Schema, ...]:
+    """Return the forms of a body that names its model: older clients say `name`."""
+    return (
+        {"required": ["model"], "properties": {"model": model}},
+        {"required": ["name"], "properties": {"name": model, "model": _NOTHING}},
+    )
+
+
 _INFERENCE: dict[str, Schema] = {
     "model": MODEL,
     "options": OPTIONS,
@@ -85,7 +87,8 @@ OPERATIONS: tuple[Operation, ...] = (
         body=Body(
             type=requests.GENERATE,
             required=("model",),
-            fields=_INFERENCE,
+            fields=_INFERENCE
+            | {"context": {"type": ["array", "null"], "items": {"type": "integer"}}},
             examples={
                 "A prompt": {"model": EXAMPLE_MODEL, "prompt": "The capital of Norway is"},
                 "JSON of a schema": {
@@ -188,8 +191,7 @@ OPERATIONS: tuple[Operation, ...] = (
         summary="Describe a model",
         body=Body(
             type=requests.SHOW,
-            either=_NAMES,
-            fields=_MODEL_FIELDS | {"options": OPTIONS},
+            either=_name(),
             examples={
                 "A model": {"model": EXAMPLE_MODEL},
                 "With its plan": {"model": EXAMPLE_MODEL, "plan": True},
@@ -205,8 +207,7 @@ OPERATIONS: tuple[Operation, ...] = (
         help="A client that leaves stops the download; the next one goes on from there.",
         body=Body(
             type=requests.PULL,
-            either=_NAMES,
-            fields=_MODEL_FIELDS,
+            either=_name(),
             examples={"A model": {"model": EXAMPLE_MODEL}},
         ),
         answer=answers.Success,
@@ -218,8 +219,15 @@ OPERATIONS: tuple[Operation, ...] = (
         summary="Make a model of another one, or of uploaded files",
         body=Body(
             type=requests.CREATE,
-            either=_NAMES,
-            fields=_MODEL_FIELDS | {"from": NULLABLE_MODEL, "parameters": OPTIONS},
+            either=_name(NEW_MODEL),
+            fields={
+                "from": {"anyOf": [MODEL, _NOTHING]},
+                "parameters": OPTIONS,
+                "license": {
+                    "description": "a text, or several",
+                    "anyOf": [_TEXT, {"type": "array", "items": _TEXT}],
+                },
+            },
             examples={
                 "With a system message": {
                     "model": "pirate",
@@ -239,7 +247,7 @@ OPERATIONS: tuple[Operation, ...] = (
         body=Body(
             type=requests.COPY,
             required=("source", "destination"),
-            fields={"source": MODEL, "destination": MODEL},
+            fields={"source": MODEL, "destination": NEW_MODEL},
             examples={"A copy": {"source": EXAMPLE_MODEL, "destination": "smol"}},
         ),
         errors=(404,),
@@ -251,8 +259,7 @@ OPERATIONS: tuple[Operation, ...] = (
         summary="Delete a model",
         body=Body(
             type=requests.DELETE,
-            either=_NAMES,
-            fields=_MODEL_FIELDS,
+            either=_name(),
             examples={"A model": {"model": "smol"}},
         ),
         errors=(404,),
@@ -271,7 +278,7 @@ OPERATIONS: tuple[Operation, ...] = (
         paths=("/api/push",),
         tag=Tag.OLLAMA,
         summary="Upload a model: refused, since nobody is signed in",
-        body=Body(type=requests.PUSH, either=_NAMES, fields=_MODEL_FIELDS),
+        body=Body(type=requests.PUSH, either=_name()),
         stream=Stream(kind=_LINES, type=(answers.Progress, answers.OllamaError)),
         errors=(401, 404),
     ),

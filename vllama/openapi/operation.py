@@ -30,13 +30,13 @@ class StreamKind(StrEnum):
 class Body:
     """A request's body: the type that is checked, and what is known beyond it.
 
-    `fields` are added to those of the type, or refine them. Of `either` one is needed. `form`: it
-    is sent as a form, with files. `examples` are whole bodies by their titles.
+    `fields` are added to those of the type, or refine them. It has one of the forms
+    `either`. `form`: it is sent as a form, with files. `examples` are whole bodies by their titles.
     """
 
     type: Struct | None = None
     required: Sequence[str] = ()
-    either: Sequence[str] = ()
+    either: Sequence[Schema] = ()
     fields: Mapping[str, Schema] = field(default_factory=dict)
     form: bool = False
     examples: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

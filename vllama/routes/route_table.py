@@ -91,6 +91,7 @@ WRITES = frozenset(
     }
 )
 """The handlers that change what models there are, here or at a registry."""
+INPUT_ITEMS = f"/{responses.INPUT_ITEMS}"
 PREFIXES: tuple[tuple[str, Methods], ...] = (
     ("/v1/models/", {"GET": openai_models.model}),
     ("/v1/responses/", {"GET": responses.get_response, "DELETE": responses.delete_response}),
@@ -112,6 +113,8 @@ def name_route(path: str) -> str:
 def find_methods(path: str) -> Methods | None:
     """Return what can be done with a path; None if there is no such path."""
     methods = ROUTES.get(path)
+    if methods is None and path.startswith(responses.RESPONSES) and path.endswith(INPUT_ITEMS):
+        return {"GET": responses.get_response}
     if methods is None:
         starts = (table for start, table in PREFIXES if path.startswith(start) and path != start)
         methods = next(starts, None)

@@ -90,7 +90,7 @@ class _MessageParam:
     def describe(self, structs: dict[str, Schema]) -> Schema:
         """Return the schema."""
         content = {"anyOf": [{"type": "string"}, _BLOCKS.describe(structs)]}
-        role = {"type": ["string", "null"]}
+        role = {"type": "string"}
         return {
             "type": "object",
             "properties": {"role": role, "content": content},

@@ -44,7 +44,7 @@ def think(value: object, walk: Walk) -> None:
     )
 
 
-@described({"anyOf": [{"type": ["number", "null"]}, {"type": "string", "pattern": DURATION}]})
+@described({"anyOf": [{"type": "number"}, {"type": "string", "pattern": DURATION}]})
 def keep_alive(value: object, walk: Walk) -> None:
     """Check an `api.Duration`."""
     try:

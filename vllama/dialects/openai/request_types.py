@@ -20,9 +20,7 @@ from vllama.dialects.go_values import (
 from vllama.dialects.ollama.request_types import TOOL
 
 
-@described(
-    {"anyOf": [{"type": ["string", "null"]}, {"type": "array", "items": {"type": "string"}}]}
-)
+@described({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]})
 def _prompt(value: object, walk: Walk) -> None:
     """Check a prompt. Lists of texts and of tokens, which OpenAI takes, Ollama refuses."""
     if not isinstance(value, list):

@@ -21,7 +21,7 @@ from vllama.dialects.go_values import (
 )
 
 
-@described({"type": ["string", "array", "null"]})
+@described({"anyOf": [{"type": "string"}, {"type": "array"}]})
 def _input(value: object, walk: Walk) -> None:
     if value is not None and not isinstance(value, str | list):
         raise GoError(

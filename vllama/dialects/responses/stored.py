@@ -21,7 +21,7 @@ def make_input_items(value: object, seed: str) -> list[dict[str, Any]]:
 
 
 def _complete(item: dict[str, Any], identity: str) -> dict[str, Any]:
-    kind = item.setdefault("type", "message")
+    kind = item["type"] = item.get("type") or "message"  # whatever is empty, as it was read
     if not item.get("id"):
         item["id"] = f"{_PREFIXES.get(kind, 'item')}_in{identity}"
     if kind == "message" and isinstance(item.get("content"), str):

@@ -130,7 +130,8 @@ def read_recipe_settings(gateway: Gateway, fields: Fields) -> dict[str, Any]:
         "parameters": parameters,
         "system": fields.text("system") or None,
         "template": fields.text("template") or None,
-        "messages": tuple(read_message(fields, item) for item in messages) or None,
+        "messages": tuple(read_message(fields, item) for item in messages if item is not None)
+        or None,
         "license": read_license(fields),
         "adapters": tuple(
             path for _, path in get_blobs(gateway, fields.mapping("adapters", "map[string]string"))

@@ -26,7 +26,7 @@ from vllama.upstream.pool import Upstream
 if TYPE_CHECKING:
     from vllama.routes.context import Gateway
 
-_SOUNDS: Mapping[object, bytes] = {
+_SOUNDS: Mapping[str, bytes] = {
     "mp3": b"audio/mpeg", "opus": b"audio/ogg", "aac": b"audio/aac", "flac": b"audio/flac",
     "wav": b"audio/wav", "pcm": b"audio/pcm",
 }  # fmt: skip
@@ -36,7 +36,7 @@ async def speech(gateway: Gateway, request: Request) -> None:
     """Serve `POST /v1/audio/speech`: read a text aloud."""
     body = parse_openai(await request.body())
     form = body.get("response_format") or "mp3"
-    if form not in _SOUNDS:
+    if not isinstance(form, str) or form not in _SOUNDS:
         raise BadRequest(f"Invalid value for 'response_format': {str(form)[:80]!r}.")
     if not isinstance(body.get("input"), str) or not body["input"]:
         raise BadRequest("Missing required parameter: 'input'.")
