@@ -104,6 +104,7 @@ def guards(config: Config) -> Guards:
         loopback=loopback,
         keys=config.api_key,
         read_only=config.read_only,
+        ui=not config.no_ui,
         most_upload_bytes=config.max_blob_size_bytes,
     )
 

@@ -215,6 +215,13 @@ class Config:
         example="true",
         flag="--read-only",
     )
+    no_ui: bool = setting(
+        False,
+        kinds.SWITCH,
+        "serve no page to browsers under /ui/",
+        example="true",
+        flag="--no-ui",
+    )
     allow_registry: tuple[str, ...] = setting(
         (),
         kinds.many(kinds.text("HOST", parse.registry)),

@@ -35,15 +35,17 @@ HEADERS = (
 MAX_HOST = 300  # characters: a name has 253 at most; what is decided of one is kept
 MAX_ORIGIN = 1000
 PREFLIGHT_AGE_S = 12 * 3600
-KEYLESS = ("/", "/health", "/livez", "/readyz", "/openapi.json")
-"""For whoever only asks whether the server lives, or what its API is."""
+KEYLESS = ("/", "/health", "/livez", "/readyz", "/openapi.json", "/ui")
+"""For whoever only asks whether the server lives, what its API is, or where the page is."""
+PAGE = "/ui/"
+"""The static files of the page, which asks for the key itself."""
 
 
 class Guards(Struct, frozen=True, kw_only=True):
     """What is allowed. `origins` are the user's (`*` wildcards); `loopback`: bound to it only.
 
     With `keys`, every request has to show one of them. `read_only`: no request changes what models
-    there are; `most_upload_bytes` None: files of any size may be uploaded.
+    there are; `most_upload_bytes` None: files of any size may be uploaded. `ui`: there is the page.
     """
 
     origins: tuple[str, ...] = ()
@@ -51,6 +53,7 @@ class Guards(Struct, frozen=True, kw_only=True):
     keys: tuple[str, ...] = ()
     read_only: bool = False
     most_upload_bytes: int | None = None
+    ui: bool = True
 
     def origin_allowed(self, origin: str, host: str) -> bool:
         """Return True if a page of `origin` may talk to us; no origin is no page."""
@@ -60,8 +63,8 @@ class Guards(Struct, frozen=True, kw_only=True):
             return True
         if origin == f"https://{host}":
             return True
-        # we serve no pages: behind a proxy it may be one of the same host, but on plain http also
-        # one of a stranger, whose name was made to lead here (DNS rebinding)
+        # our own page, or one of the same host behind a proxy; but on plain http it may also be a
+        # stranger's, whose name was made to lead here (DNS rebinding)
         return origin == f"http://{host}" and (bool(self.keys) or _is_no_stranger(host))
 
     def host_allowed(self, host: str) -> bool:
@@ -70,7 +73,8 @@ class Guards(Struct, frozen=True, kw_only=True):
 
     def key_allowed(self, path: str, authorization: str, api_key: str) -> bool:
         """Return True unless a key is wanted for `path` that the request's headers do not show."""
-        return path in KEYLESS or self.shows_key(authorization, api_key)
+        keyless = path in KEYLESS or path.startswith(PAGE)
+        return keyless or self.shows_key(authorization, api_key)
 
     def shows_key(self, authorization: str, api_key: str) -> bool:
         """Return True unless there are keys and the request's headers show none of them.

@@ -23,8 +23,18 @@ OLLAMA_VERSION = "0.34.0"
 
 
 async def get_root(gateway: Gateway, request: Request) -> None:
-    """Answer the health probe of many clients."""
-    request.text(200, "Ollama is running")
+    """Answer the health probe of many clients; send a browser to the page."""
+    if gateway.guards.ui and request.method == "GET" and accepts_html(request.header(b"accept")):
+        # relative, so that it is right behind a proxy that adds a path
+        request.respond(307, b"", b"", {"location": "ui/", "vary": "Accept"})
+    else:
+        request.text(200, "Ollama is running")
+
+
+def accepts_html(accept: str) -> bool:
+    """Tell whether an `Accept` header names HTML, as browsers do and API clients do not."""
+    ranges = (one.lower().replace(" ", "").split(";") for one in accept.split(","))
+    return any(kind == "text/html" and "q=0" not in parameters for kind, *parameters in ranges)
 
 
 async def get_version(gateway: Gateway, request: Request) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
-from vllama.routes import captures, health, metrics, openapi, requests, tokens
+from vllama.routes import captures, health, metrics, openapi, requests, tokens, ui
 from vllama.routes.anthropic import messages
 from vllama.routes.ollama import chat, cloud, create, embed, models, web
 from vllama.routes.openai import audio, completions, decisions, media, rerank, responses
@@ -22,6 +22,8 @@ Methods: TypeAlias = "Mapping[str, Handler]"
 ROUTES: Mapping[str, Methods] = {
     "/": {"GET": health.get_root, "HEAD": health.get_root},
     "/metrics": {"GET": metrics.get_metrics},
+    "/ui": {"GET": ui.redirect, "HEAD": ui.redirect},
+    ui.PREFIX: {"GET": ui.get_file, "HEAD": ui.get_file},
     "/health": {"GET": health.get_health, "HEAD": health.get_health},
     "/livez": {"GET": health.get_live, "HEAD": health.get_live},
     "/readyz": {"GET": health.get_ready, "HEAD": health.get_ready},
@@ -74,7 +76,15 @@ ROUTES: Mapping[str, Methods] = {
     "/v1/images/edits": {"POST": media.edit_images},
 }
 WHILE_STARTING = frozenset(
-    {health.get_root, health.get_version, health.get_live, health.get_ready, openapi.get_document}
+    {
+        health.get_root,
+        health.get_version,
+        health.get_live,
+        health.get_ready,
+        openapi.get_document,
+        ui.get_file,
+        ui.redirect,
+    }
 )
 """The handlers that need only a server that runs, or that say what it still lacks.
 
@@ -93,6 +103,7 @@ WRITES = frozenset(
 """The handlers that change what models there are, here or at a registry."""
 INPUT_ITEMS = f"/{responses.INPUT_ITEMS}"
 PREFIXES: tuple[tuple[str, Methods], ...] = (
+    (ui.PREFIX, {"GET": ui.get_file, "HEAD": ui.get_file}),
     ("/v1/models/", {"GET": openai_models.model}),
     ("/v1/responses/", {"GET": responses.get_response, "DELETE": responses.delete_response}),
     ("/api/blobs/", {"HEAD": create.head_blob, "POST": create.upload_blob}),

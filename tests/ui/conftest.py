@@ -1,0 +1,67 @@
+"""A server with the fake engine, and a real browser to look at its page."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.front import server as server
+from tests.lacking import lacking
+
+EXPECTED = "Failed to load resource"
+"""What a browser writes into its console for every answer of 400 or more; the page shows those."""
+CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """Return a running Chromium."""
+    program = next((path for name in CHROMIUM if (path := shutil.which(name))), None)
+    if program is None:
+        lacking("there is no Chromium; install it (Debian, Ubuntu: apt install chromium)")
+    api = pytest.importorskip("playwright.sync_api", reason="make dev installs playwright")
+    with api.sync_playwright() as playwright:
+        # Chromium's own sandbox does not work for root, as whom tests run in containers
+        arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+        running = playwright.chromium.launch(executable_path=program, args=arguments)
+        yield running
+        running.close()
+
+
+@pytest.fixture
+def open_page(browser):
+    """Return a function that opens the page of a server, at an address within it.
+
+    At the end: nothing went to another server, and the browser had nothing to complain about.
+    """
+    contexts, problems = [], []
+
+    def open_page(server, address="models", **options):
+        context = browser.new_context(**options)
+        contexts.append(context)
+        page = context.new_page()
+
+        def note_request(request):
+            url = urlsplit(request.url)
+            if url.scheme.startswith("http") and url.port != server.port:
+                problems.append(f"a request to {request.url}")
+
+        page.on("request", note_request)
+        page.on("pageerror", lambda error: problems.append(f"an error: {error}"))
+        page.on("console", lambda message: note_message(problems, message))
+        page.goto(f"{server.url}/ui/#/{address}")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert not problems
+
+
+def note_message(problems, message):
+    """Note warnings and errors of the console, such as violations of the content's policy."""
+    if message.type in ("error", "warning") and EXPECTED not in message.text:
+        problems.append(f"{message.type} in the console: {message.text}")

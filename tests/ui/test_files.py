@@ -1,0 +1,147 @@
+"""How the files of the page are served, and what they are made of."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.server_process import Server
+from vllama.routes.health import accepts_html
+
+FOLDER = Path(__file__).parents[2] / "vllama" / "ui"
+CHROME = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;q=0.8"
+MOST_BYTES = 400_000
+
+
+@pytest.mark.parametrize(
+    ("accept", "expected"),
+    [
+        (CHROME, True),
+        ("text/html", True),
+        ("TEXT/HTML; charset=utf-8", True),
+        ("application/json, text/html;q=0.5", True),
+        ("text/html;q=0, */*", False),
+        ("*/*", False),
+        ("", False),
+        ("application/json", False),
+        ("text/plain", False),
+    ],
+)
+def test_only_browsers_are_sent_to_the_page(server, accept, expected):
+    assert accepts_html(accept) is expected
+    status, headers, body = server.request("GET", "/", headers={"accept": accept})
+    if expected:
+        assert (status, headers["location"], headers["vary"]) == (307, "ui/", "Accept")
+    else:
+        assert (status, body) == (200, b"Ollama is running")
+
+
+def test_a_head_of_the_root_is_no_redirect(server):
+    status, headers, _ = server.request("HEAD", "/", headers={"accept": "text/html"})
+    assert (status, headers["content-length"]) == (200, "17")
+
+
+def test_the_page_may_load_nothing_from_elsewhere(server):
+    status, headers, body = server.request("GET", "/ui/")
+    assert status == 200
+    assert headers["content-type"] == "text/html; charset=utf-8"
+    policy = dict(
+        part.strip().split(" ", 1) for part in headers["content-security-policy"].split(";")
+    )
+    assert policy.pop("img-src") == "'self' data: blob:"
+    assert {policy.pop(name) for name in ("script-src", "style-src", "connect-src")} == {"'self'"}
+    assert set(policy.values()) == {"'none'"}
+    assert set(policy) == {"default-src", "base-uri", "form-action", "frame-ancestors"}
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["referrer-policy"] == "no-referrer"
+    assert body == (FOLDER / "index.html").read_bytes()
+
+
+def test_a_browser_keeps_what_has_not_changed(server):
+    _, headers, body = server.request("GET", "/ui/main.js")
+    assert headers["content-type"] == "text/javascript; charset=utf-8"
+    known = {"if-none-match": headers["etag"]}
+    status, again, rest = server.request("GET", "/ui/main.js", headers=known)
+    assert (status, rest, again["etag"]) == (304, b"", headers["etag"])
+    _, headers, packed = server.request("GET", "/ui/main.js", headers={"accept-encoding": "gzip"})
+    assert headers["content-encoding"] == "gzip"
+    assert len(packed) < len(body)
+    assert gzip.decompress(packed) == body
+    status, headers, rest = server.request("HEAD", "/ui/main.js")
+    assert (status, headers["content-length"], rest) == (200, str(len(body)), b"")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/ui/nothing.js",
+        "/ui/vendor",
+        "/ui/vendor/vendor.json",
+        "/ui/../routes/ui.py",
+        "/ui/%2e%2e/__init__.py",
+        "/ui//etc/passwd",
+        "/ui/main.js/",
+    ],
+)
+def test_nothing_else_is_served(server, path):
+    status, headers, _ = server.request("GET", path)
+    if status in (301, 307):  # the address in its plain form
+        status, _, _ = server.request("GET", headers["location"])
+    assert status == 404
+
+
+def test_the_address_without_a_slash_leads_to_the_page(server):
+    status, headers, _ = server.request("GET", "/ui")
+    assert (status, headers["location"]) == (307, "ui/")
+
+
+def test_the_files_need_no_key_and_what_they_ask_does(tmp_path):
+    with Server(tmp_path, "--api-key", "secret-of-the-test") as server:
+        assert server.request("GET", "/ui/")[0] == 200
+        assert server.request("GET", "/ui/main.js")[0] == 200
+        assert server.request("GET", "/api/tags")[0] == 401
+
+
+def test_the_page_can_be_switched_off(tmp_path):
+    with Server(tmp_path, "--no-ui") as server:
+        status, _, body = server.request("GET", "/", headers={"accept": CHROME})
+        assert (status, body) == (200, b"Ollama is running")
+        assert {server.request("GET", path)[0] for path in ("/ui", "/ui/", "/ui/main.js")} == {404}
+
+
+def test_the_libraries_are_those_of_the_list():
+    listed = json.loads((FOLDER / "vendor" / "vendor.json").read_text())
+    expected = {
+        file["to"]: file["sha256"] for package in listed.values() for file in package["files"]
+    }
+    found = {
+        path.relative_to(FOLDER / "vendor").as_posix(): hashlib.sha256(
+            path.read_bytes()
+        ).hexdigest()
+        for path in (FOLDER / "vendor").rglob("*")
+        if path.is_file() and path.name != "vendor.json"
+    }
+    assert found == expected
+    assert all(f"{name}/LICENSE.txt" in found for name in listed)
+
+
+def test_the_page_is_small():
+    assert sum(path.stat().st_size for path in FOLDER.rglob("*") if path.is_file()) < MOST_BYTES
+
+
+def test_nothing_is_inline_and_nothing_is_loaded_from_elsewhere():
+    own = [path for path in FOLDER.rglob("*") if path.is_file() and "vendor" not in path.parts]
+    html = (FOLDER / "index.html").read_text()
+    assert not re.search(r"<style|\sstyle=|\son\w+=|<script>|javascript:", html)
+    for path in own:
+        text = path.read_text().replace("http://www.w3.org/2000/svg", "")
+        assert not re.search(r"https?://", text), path
+        if path.suffix == ".js":
+            assert not re.search(r"(?<![.\w])style=\"", text), path  # .style= is a property
+            for imported in re.findall(r'^import .*?"(\.{1,2}/[^"]+)"', text, re.MULTILINE):
+                assert (path.parent / imported).is_file(), (path, imported)

@@ -1,0 +1,125 @@
+/** A chart over time, drawn by uPlot, with the marks of loads and evictions as vertical lines. */
+
+import { clock } from "../format.js";
+
+const HOUR_S = 3600;
+const SHORTEST_S = 300;
+const HEIGHT = 170;
+const STROKES = ["--series-1", "--series-2", "--series-3", "--series-4"];
+
+class TimeChart extends HTMLElement {
+  /**
+   * Names of the lines; `format` writes a value. `dots`: there are values at some times only, so no
+   * line is drawn. `steps` are the distances between the lines of the grid. To be set before `show`.
+   */
+  series = [];
+  format = String;
+  dots = false;
+  steps = undefined;
+  marks = [];
+
+  connectedCallback() {
+    this.leaving = new AbortController();
+    const { signal } = this.leaving;
+    this.resizing = new ResizeObserver(() => this.plot?.setSize(this.size()));
+    this.resizing.observe(this);
+    addEventListener("themechange", () => this.rebuild(), { signal });
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.rebuild(), { signal });
+  }
+
+  disconnectedCallback() {
+    this.leaving.abort();
+    this.resizing.disconnect();
+    this.plot?.destroy();
+    this.plot = null;
+  }
+
+  /** Draw `data`: the times in Unix seconds, then the values of each line (null: unknown). */
+  show(data, marks) {
+    this.data = data;
+    this.marks = marks;
+    if (this.plot) this.plot.setData(data);
+    else this.rebuild();
+    this.showLatest();
+  }
+
+  /** Have the legend show the newest values while nothing is pointed at. */
+  showLatest() {
+    if (this.plot && this.plot.cursor.idx == null) this.plot.setLegend({ idx: this.data[0].length - 1 });
+  }
+
+  size() {
+    return { width: Math.max(200, this.clientWidth), height: HEIGHT };
+  }
+
+  rebuild() {
+    if (!this.data || !this.isConnected) return;
+    this.plot?.destroy();
+    const style = getComputedStyle(this);
+    const color = (name) => style.getPropertyValue(name).trim();
+    const axis = {
+      stroke: color("--muted"),
+      grid: { stroke: color("--line"), width: 1 },
+      ticks: { show: false },
+      font: `11px ${style.fontFamily}`,
+    };
+    const { stepped } = globalThis.uPlot.paths;
+    this.plot = new globalThis.uPlot(
+      {
+        ...this.size(),
+        cursor: { y: false, drag: { x: false } },
+        legend: { live: true },
+        scales: { x: { range: () => listRange(this.data[0]) }, y: { range: fromZero } },
+        axes: [
+          { ...axis, size: 28, values: (_, values) => values.map(hoursAndMinutes) },
+          { ...axis, size: 64, incrs: this.steps, values: (_, values) => values.map(this.format) },
+        ],
+        series: [
+          { value: (_, time) => clock(time) },
+          ...this.series.map((label, index) => ({
+            label,
+            stroke: color(STROKES[index]),
+            width: 1.5,
+            dash: index === 2 ? [4, 3] : undefined, // colours are not the only difference
+            spanGaps: false,
+            points: { show: this.dots, size: 5, fill: color(STROKES[index]) },
+            paths: this.dots ? () => null : stepped({ align: 1 }), // equal samples are left out
+            value: (_, value) => (value === null || value === undefined ? "–" : this.format(value)),
+          })),
+        ],
+        hooks: { draw: [(plot) => this.drawMarks(plot, color)], setCursor: [() => this.showLatest()] },
+      },
+      this.data,
+      this,
+    );
+  }
+
+  drawMarks(plot, color) {
+    const { ctx, bbox } = plot;
+    ctx.save();
+    ctx.lineWidth = 1;
+    ctx.setLineDash([2, 3]);
+    for (const mark of this.marks) {
+      const x = Math.round(plot.valToPos(mark.time, "x", true));
+      if (x < bbox.left || x > bbox.left + bbox.width) continue;
+      ctx.strokeStyle = color(mark.kind === "fail" || mark.kind === "evict" ? "--bad" : "--good");
+      ctx.beginPath();
+      ctx.moveTo(x, bbox.top);
+      ctx.lineTo(x, bbox.top + bbox.height);
+      ctx.stroke();
+    }
+    ctx.restore();
+  }
+}
+
+/** Return what the time axis shows: the last hour, or less as long as less is known. */
+function listRange(times) {
+  const now = Date.now() / 1000;
+  const known = Math.max(now - (times[0] ?? now), SHORTEST_S);
+  return [now - Math.min(known, HOUR_S), now];
+}
+
+const hoursAndMinutes = (time) => clock(time).slice(0, 5);
+const fromZero = (_, __, most) => [0, most > 0 ? most * 1.1 : 1];
+
+customElements.define("time-chart", TimeChart);

@@ -1,0 +1,137 @@
+/** Graphs: the last hour as curves, and the same numbers as a table. */
+
+import "./chart.js";
+import { clock, count, duration, memorySize, rate } from "../format.js";
+import { state } from "../live/state.js";
+import { badge } from "../parts/badge.js";
+import { poolTitle } from "../models/memory-overview.js";
+import { html, nothing } from "../vendor/lit-html/lit-html.js";
+import { View } from "../view.js";
+
+const STEP_S = 60; // of a row in the table
+const MEMORY_STEPS = Array.from({ length: 24 }, (_, power) => 2 ** (power + 20)); // from 1 MiB
+
+class GraphsPage extends View {
+  static topics = ["samples", "marks"];
+
+  template() {
+    this.charts = listCharts();
+    return html`
+      <h1>Graphs <span class="muted">of the last hour</span></h1>
+      ${state.samples.length
+        ? nothing
+        : html`<p class="muted">There are no samples yet; the first comes within some seconds.</p>`}
+      <div class="charts">
+        ${this.charts.map(
+          ({ title, lines, format }) => html`<figure class="card">
+            <figcaption><h2>${title}</h2></figcaption>
+            <div role="img" aria-label="${title}: ${summarise(lines, format)}">
+              <time-chart></time-chart>
+            </div>
+          </figure>`,
+        )}
+      </div>
+      ${this.markTable()} ${this.numberTable()}
+    `;
+  }
+
+  rendered() {
+    const times = state.samples.map((sample) => sample.time);
+    this.querySelectorAll("time-chart").forEach((chart, index) => {
+      const { lines, format, dots, steps } = this.charts[index];
+      const series = lines.map((line) => line.label);
+      if (String(chart.series) !== String(series)) Object.assign(chart, { series, format, dots, steps });
+      chart.show([times, ...lines.map((line) => line.values)], state.marks);
+    });
+  }
+
+  markTable() {
+    if (!state.marks.length) return nothing;
+    return html`<section aria-labelledby="marks-title">
+      <h2 id="marks-title">Loads and evictions</h2>
+      <table class="cards">
+        <thead><tr><th scope="col">Time</th><th scope="col">What</th><th scope="col">Model</th><th scope="col">Why</th></tr></thead>
+        <tbody>
+          ${state.marks.toReversed().map(
+            (mark) => html`<tr>
+              <th scope="row">${clock(mark.time)}</th>
+              <td data-label="What">${badge(mark.kind)}</td>
+              <td data-label="Model">${mark.model}</td>
+              <td data-label="Why">${mark.reason || "–"}</td>
+            </tr>`,
+          )}
+        </tbody>
+      </table>
+    </section>`;
+  }
+
+  numberTable() {
+    if (!state.samples.length) return nothing;
+    const columns = this.charts.flatMap(({ title, lines, format }) =>
+      lines.map((line) => ({ name: `${title}: ${line.label}`, values: line.values, format })),
+    );
+    return html`<details>
+      <summary>The numbers, minute by minute</summary>
+      <div class="scroll" tabindex="0" role="region" aria-label="Numbers of the last hour">
+        <table class="plain">
+          <thead><tr><th scope="col">Time</th>${columns.map(({ name }) => html`<th scope="col">${name}</th>`)}</tr></thead>
+          <tbody>
+            ${listMinutes().map(
+              (index) => html`<tr>
+                <th scope="row">${clock(state.samples[index].time)}</th>
+                ${columns.map(({ values, format }) => html`<td class="number">${show(values[index], format)}</td>`)}
+              </tr>`,
+            )}
+          </tbody>
+        </table>
+      </div>
+    </details>`;
+  }
+}
+
+/** Return what is drawn: title, lines (label, values) and how a value is written. */
+function listCharts() {
+  const line = (label, read) => ({ label, values: state.samples.map((one) => read(one) ?? null) });
+  const pools = [...new Set(state.samples.flatMap((one) => Object.keys(one.memory ?? {})))];
+  return [
+    { title: "Tokens per second", format: rate, lines: [line("tokens/s", (one) => one.tokens_per_s)] },
+    { title: "Time to the first token", format: duration, dots: true, lines: [line("first token", (one) => one.first_token_s)] },
+    {
+      title: "Requests",
+      format: count,
+      lines: [line("running", (one) => one.running), line("waiting", (one) => one.waiting)],
+    },
+    ...pools.map((pool) => ({
+      title: `Memory, ${poolTitle(pool)}`,
+      format: memorySize,
+      steps: MEMORY_STEPS,
+      lines: [
+        line("measured", (one) => one.memory?.[pool]?.measured),
+        line("planned", (one) => one.memory?.[pool]?.planned),
+        line("free", (one) => one.memory?.[pool]?.free),
+      ],
+    })),
+  ];
+}
+
+/** Say in words what a chart shows. */
+function summarise(lines, format) {
+  return lines
+    .map(({ label, values }) => {
+      const known = values.filter((value) => value !== null);
+      if (!known.length) return `${label} unknown`;
+      const most = known.reduce((a, b) => Math.max(a, b));
+      return `${label} ${show(values.at(-1), format)} now, ${format(most)} at most`;
+    })
+    .join("; ");
+}
+
+/** Return the indices of the newest sample of each minute, newest first. */
+function listMinutes() {
+  const minutes = new Map(state.samples.map((one, index) => [Math.floor(one.time / STEP_S), index]));
+  return [...minutes.values()].reverse();
+}
+
+const show = (value, format) => (value === null || value === undefined ? "–" : format(value));
+
+customElements.define("graphs-page", GraphsPage);

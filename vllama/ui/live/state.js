@@ -1,0 +1,94 @@
+/**
+ * What the server has told of itself, kept up to date by the event stream (docs/reference/events.md).
+ *
+ * Views read `state` and listen on `changes` for the topics that they show.
+ */
+
+const HOUR_S = 3600;
+const MOST_ENDED = 200;
+
+export const state = {
+  connection: { status: "connecting" },
+  version: "",
+  models: new Map(), // by name: loaded, loading and failed ones
+  requests: new Map(), // by id: waiting and running ones
+  ended: [], // newest first
+  pulls: new Map(), // by name
+  samples: [], // oldest first, of the last hour
+  marks: [],
+};
+
+/** Events named after what has changed: connection, models, requests, pulls, samples, marks. */
+export const changes = new EventTarget();
+
+const TOPICS = ["models", "requests", "pulls", "samples", "marks"];
+
+const HANDLERS = {
+  snapshot(data) {
+    state.version = data.version;
+    state.models = byKey(data.models, "name");
+    state.requests = byKey(data.requests, "id");
+    state.ended = (data.ended ?? []).toReversed();
+    state.pulls = byKey(data.pulls, "name");
+    state.samples = data.samples ?? [];
+    state.marks = data.marks ?? [];
+    setConnection({ status: "live" });
+    TOPICS.forEach(announce);
+  },
+  models(data) {
+    for (const row of data.models ?? []) state.models.set(row.name, row);
+    for (const name of data.gone ?? []) state.models.delete(name);
+    announce("models");
+  },
+  requests(data) {
+    for (const row of data.requests ?? []) state.requests.set(row.id, row);
+    for (const row of data.ended ?? []) {
+      state.requests.delete(row.id);
+      state.ended.unshift(row);
+    }
+    state.ended.length = Math.min(state.ended.length, MOST_ENDED);
+    announce("requests");
+  },
+  pulls(data) {
+    for (const row of data.pulls ?? []) state.pulls.set(row.name, row);
+    announce("pulls");
+  },
+  sample(data) {
+    state.samples.push(data);
+    drop(state.samples, data.time);
+    drop(state.marks, data.time);
+    announce("samples");
+  },
+  mark(data) {
+    state.marks.push(data);
+    announce("marks");
+  },
+};
+
+/** Take over one event of the stream; unknown ones are for newer pages. */
+export function apply(name, data) {
+  HANDLERS[name]?.(data);
+}
+
+/** Note how the connection is: `{status: connecting | live | lost, reason, retryAt}`. */
+export function setConnection(connection) {
+  state.connection = connection;
+  announce("connection");
+}
+
+/** Return the newest sample, undefined before the first. */
+export function latestSample() {
+  return state.samples.at(-1);
+}
+
+function announce(topic) {
+  changes.dispatchEvent(new Event(topic));
+}
+
+function byKey(rows, key) {
+  return new Map((rows ?? []).map((row) => [row[key], row]));
+}
+
+function drop(rows, now) {
+  while (rows.length && rows[0].time < now - HOUR_S) rows.shift();
+}

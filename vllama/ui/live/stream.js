@@ -1,0 +1,79 @@
+/**
+ * The stream of server-sent events, `/api/events`, read with fetch because it may need a key.
+ *
+ * It is opened again, with growing pauses, whenever it ends; each new stream begins with a snapshot.
+ */
+
+import { explain, readLines, send, ServerError } from "../server.js";
+import { apply, setConnection } from "./state.js";
+
+const FIRST_PAUSE_MS = 500;
+const LONGEST_PAUSE_MS = 15_000;
+const SILENCE_MS = 45_000; // the server sends a comment every 15 s
+
+let wake = () => {};
+
+/** Follow the server for as long as the page is open. */
+export async function follow() {
+  addEventListener("online", reconnect);
+  document.addEventListener("visibilitychange", () => document.hidden || reconnect());
+  let pause = FIRST_PAUSE_MS;
+  for (;;) {
+    let reason = "the server has closed the stream";
+    try {
+      await read(() => {
+        pause = FIRST_PAUSE_MS;
+      });
+    } catch (error) {
+      reason = explain(error);
+      // without a key nothing changes by itself: the user has closed the question
+      if (error instanceof ServerError && error.status === 401) pause = LONGEST_PAUSE_MS;
+    }
+    setConnection({ status: "lost", reason, retryAt: Date.now() + pause });
+    await rest(pause);
+    pause = Math.min(2 * pause, LONGEST_PAUSE_MS);
+  }
+}
+
+/** Try again now, if the connection is lost. */
+export function reconnect() {
+  wake();
+}
+
+async function read(onSnapshot) {
+  const abort = new AbortController();
+  let timer = 0;
+  const expectMore = () => {
+    clearTimeout(timer);
+    timer = setTimeout(() => abort.abort(), SILENCE_MS);
+  };
+  try {
+    expectMore();
+    const response = await send("api/events", { signal: abort.signal });
+    let name = "message";
+    let data = "";
+    for await (const line of readLines(response)) {
+      expectMore();
+      if (line.startsWith("event:")) name = line.slice(6).trim();
+      else if (line.startsWith("data:")) data += line.slice(5).trim();
+      else if (line.trim() === "") {
+        if (data) apply(name, JSON.parse(data));
+        if (name === "snapshot") onSnapshot();
+        name = "message";
+        data = "";
+      }
+    }
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+function rest(milliseconds) {
+  return new Promise((resolve) => {
+    const timer = setTimeout(resolve, milliseconds);
+    wake = () => {
+      clearTimeout(timer);
+      resolve();
+    };
+  });
+}

@@ -1,0 +1,132 @@
+/** The frame of the page: navigation, connection, theme, and the element of the current page. */
+
+import "./models/models-page.js";
+import "./chat/chat-page.js";
+import "./activity/activity-page.js";
+import "./graphs/graphs-page.js";
+import "./logs/logs-page.js";
+import "./settings/settings-page.js";
+import { follow, reconnect } from "./live/stream.js";
+import { refreshLibrary } from "./live/library.js";
+import { state } from "./live/state.js";
+import { askForKey } from "./parts/dialogs.js";
+import { noticeList, showError } from "./parts/notices.js";
+import { readRoute } from "./route.js";
+import { setKeyPrompt } from "./server.js";
+import { html, nothing } from "./vendor/lit-html/lit-html.js";
+import { View } from "./view.js";
+
+const PAGES = [
+  { name: "models", title: "Models", tag: "models-page" },
+  { name: "chat", title: "Chat", tag: "chat-page" },
+  { name: "activity", title: "Activity", tag: "activity-page" },
+  { name: "graphs", title: "Graphs", tag: "graphs-page" },
+  { name: "logs", title: "Logs", tag: "logs-page" },
+  { name: "settings", title: "Settings", tag: "settings-page" },
+];
+const THEMES = { "": "System", light: "Light", dark: "Dark" };
+
+class AppShell extends View {
+  static topics = ["connection", "requests", "notices"];
+
+  enter() {
+    this.querySelector("noscript")?.remove();
+    this.page = document.createElement("div");
+    addEventListener("hashchange", () => this.open(true), { signal: this.leaving.signal });
+    this.every(1000, () => state.connection.status === "lost" && this.update());
+    this.open(false);
+    setKeyPrompt(askForKey);
+    follow();
+    refreshLibrary().catch(showError);
+  }
+
+  /** Show the page that the address names; `moved` if the user went there from another. */
+  open(moved) {
+    const { page: name } = readRoute();
+    const page = PAGES.find((one) => one.name === name) ?? PAGES[0];
+    document.title = `${page.title} · vllama`;
+    if (page !== this.current) {
+      this.current = page;
+      this.page = document.createElement(page.tag);
+    }
+    this.update();
+    if (moved) requestAnimationFrame(() => this.querySelector("main")?.focus());
+  }
+
+  template() {
+    return html`
+      <header class="frame">
+        <a class="brand" href="#/models">vllama</a>
+        <nav aria-label="Pages" @keydown=${this.moveFocus}>
+          ${PAGES.map((page) => this.link(page))}
+        </nav>
+        <label class="theme">
+          <span class="hidden">Theme</span>
+          <select @change=${(event) => this.setTheme(event.target.value)}>
+            ${Object.entries(THEMES).map(
+              ([value, label]) => html`<option
+                value=${value}
+                ?selected=${value === (document.documentElement.dataset.theme ?? "")}
+              >
+                ${label}
+              </option>`,
+            )}
+          </select>
+        </label>
+        ${this.indicator()}
+      </header>
+      <div role="status" class="banner-area">${this.banner()}</div>
+      ${noticeList()}
+      <main id="main" tabindex="-1">${this.page}</main>
+    `;
+  }
+
+  link(page) {
+    const running = page.name === "activity" ? state.requests.size : 0;
+    return html`<a href="#/${page.name}" aria-current=${page === this.current ? "page" : "false"}
+      >${page.title}${running
+        ? html` <span class="count" title="running and waiting requests">${running}</span>`
+        : nothing}</a
+    >`;
+  }
+
+  indicator() {
+    const { status } = state.connection;
+    const words = { live: "Live", connecting: "Connecting", lost: "Not connected" }[status];
+    return html`<span class="connection ${status}"><i aria-hidden="true"></i>${words}</span>`;
+  }
+
+  banner() {
+    const { status, reason, retryAt } = state.connection;
+    if (status !== "lost") return nothing;
+    const seconds = Math.max(0, Math.round((retryAt - Date.now()) / 1000));
+    return html`<div class="banner">
+      <strong>Connection lost:</strong> ${reason}. What you see may be out of date.
+      <span aria-hidden="true">Next attempt ${seconds ? `in ${seconds} s` : "now"}.</span>
+      <button @click=${reconnect}>Try now</button>
+    </div>`;
+  }
+
+  /** Move between the links of the navigation with the arrow keys. */
+  moveFocus(event) {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (!step) return;
+    const links = [...event.currentTarget.querySelectorAll("a")];
+    const next = links.indexOf(document.activeElement) + step;
+    links[(next + links.length) % links.length].focus();
+    event.preventDefault();
+  }
+
+  setTheme(theme) {
+    if (theme) {
+      document.documentElement.dataset.theme = theme;
+      localStorage.setItem("theme", theme);
+    } else {
+      delete document.documentElement.dataset.theme;
+      localStorage.removeItem("theme");
+    }
+    dispatchEvent(new Event("themechange"));
+  }
+}
+
+customElements.define("app-shell", AppShell);

@@ -1,0 +1,144 @@
+/** One model in the table: a line, and below it the details once its name is pressed. */
+
+import { count, duration, fileSize, memorySize, plural, secondsUntil } from "../format.js";
+import { state } from "../live/state.js";
+import { badge } from "../parts/badge.js";
+import { requestTable } from "../activity/request-table.js";
+import { linkTo } from "../route.js";
+import { html, nothing } from "../vendor/lit-html/lit-html.js";
+import * as actions from "./actions.js";
+import { poolTitle } from "./memory-overview.js";
+import { planReport } from "./plan-report.js";
+
+const COLUMNS = 7;
+
+/**
+ * Return the rows of a model: `name`, `disk` (its row of `/api/tags`) and `live` (that of the
+ * event stream), either of which may be missing. `page` keeps which rows are open.
+ */
+export function modelRows(model, page) {
+  const { name, disk, live } = model;
+  const open = page.opened.has(name);
+  const id = `details-${name}`;
+  return html`
+    <tr class=${open ? "open" : ""}>
+      <th scope="row">
+        <button
+          class="disclosure"
+          aria-expanded=${open}
+          aria-controls=${open ? id : nothing}
+          @click=${() => page.toggle(name)}
+        >
+          ${name}
+        </button>
+        <small>${describeFiles(disk)}</small>
+      </th>
+      <td data-label="State">${live ? badge(live.state) : badge("not loaded")}</td>
+      <td data-label="Engine">${live?.engine ?? "–"}</td>
+      <td data-label="Memory">${describeMemory(live)}</td>
+      <td data-label="Requests">${describeRequests(live)}</td>
+      <td data-label="Unloads">${describeExpiry(live)}</td>
+      <td class="actions">${mainActions(model)}</td>
+    </tr>
+    ${open
+      ? html`<tr class="details" id=${id}>
+          <td colspan=${COLUMNS}>${details(model, page)}</td>
+        </tr>`
+      : nothing}
+  `;
+}
+
+function describeFiles(disk) {
+  const { parameter_size: parameters, quantization_level: quantisation } = disk?.details ?? {};
+  return [parameters, quantisation, disk && fileSize(disk.size)].filter(Boolean).join(" · ");
+}
+
+function sum(live, field) {
+  return Object.values(live?.memory ?? {}).reduce((bytes, pool) => bytes + (pool[field] ?? 0), 0);
+}
+
+function describeMemory(live) {
+  const measured = sum(live, "measured");
+  const planned = sum(live, "planned");
+  if (measured) return memorySize(measured);
+  return planned ? html`${memorySize(planned)} <small>planned</small>` : "–";
+}
+
+function describeRequests(live) {
+  if (!live || live.state === "failed") return "–";
+  const slots = live.slots ? ` of ${live.slots}` : "";
+  return html`${live.running}${slots} running${live.waiting
+    ? html`, <strong>${live.waiting} waiting</strong>`
+    : nothing}`;
+}
+
+function describeExpiry(live) {
+  if (!live || live.state === "failed") return "–";
+  if (live.pinned) return "never (pinned)";
+  if (!live.expires_at) return "not while busy";
+  const left = secondsUntil(live.expires_at);
+  return left > 0 ? `in ${duration(left)}` : "now";
+}
+
+function mainActions({ name, disk, live }) {
+  const chats = !disk?.capabilities || disk.capabilities.includes("completion");
+  const chat = html`<a class="button" href=${linkTo("chat", undefined, { model: name })}>Chat</a>`;
+  const idle = !live || live.state === "failed";
+  return html`${chats ? chat : nothing}
+  ${idle
+    ? html`<button @click=${() => actions.load(name)}>Load</button>`
+    : html`<button @click=${() => actions.unload(name)} ?disabled=${live.state === "stopping"}>
+        Unload
+      </button>`}`;
+}
+
+function details({ name, disk, live }, page) {
+  const plan = page.opened.get(name);
+  const requests = [...state.requests.values()].filter((row) => row.model === name);
+  return html`
+    ${live?.error ? failure(live) : nothing}
+    ${live?.cause && !live.error ? html`<p class="verdict">${live.cause}</p>` : nothing}
+    <dl class="facts">
+      ${fact("Engine", live?.engine)} ${fact("Context", live?.context && plural(live.context, "token"))}
+      ${fact("Parallel requests", live?.slots)}
+      ${Object.entries(live?.memory ?? {}).map(([pool, { planned, measured }]) =>
+        fact(`Memory, ${poolTitle(pool)}`, `${memorySize(planned)} planned, ${memorySize(measured)} measured`),
+      )}
+      ${fact("Capabilities", disk?.capabilities?.join(", "))} ${fact("Format", disk?.details?.format)}
+      ${fact("Digest", (live?.digest ?? disk?.digest)?.replace("sha256:", "").slice(0, 12))}
+    </dl>
+    <div class="row">
+      ${live?.pinned
+        ? html`<button @click=${() => actions.unpin(name)}>Unpin</button>`
+        : html`<button @click=${() => actions.pin(name)}>Pin: keep it loaded</button>`}
+      ${live?.log ? html`<a class="button" href=${linkTo("logs", live.log)}>Open its log</a>` : nothing}
+      ${page.readOnly || !disk
+        ? nothing
+        : html`<button class="danger" @click=${() => actions.remove(name)}>Delete …</button>`}
+    </div>
+    ${requests.length ? html`<h3>Requests</h3>${requestTable(requests)}` : nothing}
+    <h3>${live && live.state !== "failed" ? "The plan that it runs by" : "How it would be loaded"}</h3>
+    ${showPlan(plan)}
+  `;
+}
+
+/** Return why a model failed, what to do, and where to read more. */
+export function failure(live) {
+  const { cause, hint } = live.error;
+  return html`<div class="verdict bad">
+    <p><strong>${live.state === "failed" ? "It could not be loaded" : "Its last failure"}:</strong> ${cause}</p>
+    ${hint ? html`<p><strong>What helps:</strong> ${hint}</p>` : nothing}
+    ${live.log ? html`<p><a href=${linkTo("logs", live.log)}>Open the log of the engine</a></p>` : nothing}
+  </div>`;
+}
+
+function showPlan(plan) {
+  if (!plan) return html`<p class="muted">Planning …</p>`;
+  if (plan.failed) return html`<p class="error">${plan.failed}</p>`;
+  return planReport(plan);
+}
+
+function fact(label, value) {
+  if (value === undefined || value === null || value === "") return nothing;
+  return html`<div><dt>${label}</dt><dd>${typeof value === "number" ? count(value) : value}</dd></div>`;
+}

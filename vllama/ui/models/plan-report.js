@@ -1,0 +1,140 @@
+/** A plan (`/api/plan`) for a person: does the model fit, why, and what else there would be. */
+
+import { count, fileSize } from "../format.js";
+import { memoryBar } from "../parts/memory-bar.js";
+import { html, nothing } from "../vendor/lit-html/lit-html.js";
+
+const MEMORY = [
+  ["weights_bytes", "weights"],
+  ["kv_cache_bytes", "KV cache"],
+  ["compute_bytes", "computing"],
+  ["process_bytes", "process"],
+  ["prompt_cache_bytes", "prompt cache"],
+];
+
+/** Return the template of a plan. */
+export function planReport(plan) {
+  const fits = !plan.error;
+  return html`<div class="plan">
+    ${fits ? goodNews(plan) : badNews(plan)}
+    ${fits ? plan.devices?.map((device) => deviceBar(plan, device)) : nothing}
+    ${list("Why", plan.reasons)} ${list("Notes", plan.notes)}
+    ${section("Engines", engineTable(plan.engines), !fits)}
+    ${section("Other quantisations and files", candidateTable(plan.candidates), !fits)}
+    ${section("If it does not start", ladder(plan))} ${section("Files", fileTable(plan.files))}
+    ${section("Command", plan.command?.length ? html`<pre>${plan.command.join(" ")}</pre>` : nothing)}
+  </div>`;
+}
+
+function goodNews(plan) {
+  const engine = plan.engines?.find((row) => row.taken);
+  return html`<p class="verdict good">
+    <strong>It fits.</strong> ${engine?.title ?? plan.engine} would serve it
+    ${plan.context_length ? html`with a context of ${count(plan.context_length)} tokens` : nothing}
+    ${plan.quantization ? html`as ${plan.quantization}` : nothing}.
+    ${plan.download_bytes
+      ? html`To download: <strong>${fileSize(plan.download_bytes)}</strong>.`
+      : "Nothing needs to be downloaded."}
+  </p>`;
+}
+
+function badNews(plan) {
+  return html`<div class="verdict bad">
+    <p><strong>It cannot be served here.</strong> ${plan.error}</p>
+    ${plan.hint ? html`<p><strong>What helps:</strong> ${plan.hint}</p>` : nothing}
+  </div>`;
+}
+
+function deviceBar(plan, device) {
+  const total = plan.memory.total_bytes || 1;
+  const share = device.takes_bytes / total;
+  const used = Math.max(0, device.total_bytes - device.usable_bytes);
+  return memoryBar({
+    title: device.device,
+    totalBytes: device.total_bytes,
+    parts: [
+      { label: "in use or reserved", bytes: used, kind: "other" },
+      ...MEMORY.map(([field, label]) => ({
+        label,
+        bytes: (plan.memory[field] ?? 0) * Math.min(share, 1),
+        kind: "model",
+      })),
+    ],
+  });
+}
+
+function list(title, lines) {
+  if (!lines?.length) return nothing;
+  return html`<h4>${title}</h4>
+    <ul class="reasons">${lines.map((line) => html`<li>${line}</li>`)}</ul>`;
+}
+
+function section(title, content, open = false) {
+  if (content === nothing) return nothing;
+  return html`<details ?open=${open}><summary>${title}</summary>${content}</details>`;
+}
+
+function engineTable(engines) {
+  if (!engines?.length) return nothing;
+  return html`<table class="plain">
+    <thead><tr><th scope="col">Engine</th><th scope="col">Version</th><th scope="col">Why, or why not</th></tr></thead>
+    <tbody>
+      ${engines.map(
+        (row) => html`<tr class=${row.taken ? "taken" : ""}>
+          <th scope="row">${row.taken ? "→ " : ""}${row.title}</th>
+          <td>${row.version ?? "–"}</td>
+          <td>${row.reason}</td>
+        </tr>`,
+      )}
+    </tbody>
+  </table>`;
+}
+
+function candidateTable(candidates) {
+  if (!candidates?.length) return nothing;
+  return html`<table class="plain">
+    <thead><tr><th scope="col">Quantisation</th><th scope="col">Repository</th><th scope="col">Size</th><th scope="col">Why, or why not</th></tr></thead>
+    <tbody>
+      ${candidates.map(
+        (row) => html`<tr class=${row.taken ? "taken" : ""}>
+          <th scope="row">${row.taken ? "→ " : ""}${row.quantization ?? "–"}</th>
+          <td>${row.repository}</td>
+          <td>${fileSize(row.size_bytes)}</td>
+          <td>${row.reason}</td>
+        </tr>`,
+      )}
+    </tbody>
+  </table>`;
+}
+
+/** The plans that would be tried after a failure; the same steps often suit several kinds. */
+function ladder(plan) {
+  const steps = new Map();
+  for (const { when, then } of Object.values(plan.if_it_fails ?? {})) {
+    if (!then.length) continue;
+    const key = then.join("; then ");
+    steps.set(key, [...(steps.get(key) ?? []), when]);
+  }
+  if (!steps.size) return nothing;
+  return html`<dl>
+    ${[...steps].map(
+      ([then, when]) => html`<dt>${when.join(", or ")}</dt><dd>${then}</dd>`,
+    )}
+  </dl>`;
+}
+
+function fileTable(files) {
+  if (!files?.length) return nothing;
+  return html`<table class="plain">
+    <thead><tr><th scope="col">File</th><th scope="col">Size</th><th scope="col">Where</th></tr></thead>
+    <tbody>
+      ${files.map(
+        (file) => html`<tr>
+          <th scope="row">${file.name}</th>
+          <td>${fileSize(file.size_bytes)}</td>
+          <td>${file.here ? "on this disk" : "to download"}</td>
+        </tr>`,
+      )}
+    </tbody>
+  </table>`;
+}

@@ -1,0 +1,57 @@
+/** Questions to the user, as modal dialogs: Escape and "Cancel" answer no. */
+
+import { html, nothing, render } from "../vendor/lit-html/lit-html.js";
+
+/** Ask before something that cannot be undone; return whether to do it. */
+export async function confirm({ title, text, action }) {
+  const answer = await open((close) => html`
+    <h2 id="dialog-title">${title}</h2>
+    <p>${text}</p>
+    <menu>
+      <button type="button" autofocus @click=${() => close(null)}>Cancel</button>
+      <button class="danger">${action}</button>
+    </menu>
+  `);
+  return answer !== null;
+}
+
+/** Ask for a key of the server; return null if none is given. */
+export async function askForKey(wasRefused) {
+  const answer = await open((close) => html`
+    <h2 id="dialog-title">This server wants a key</h2>
+    <p>Its operator has set keys (<code>--api-key</code>). Yours is kept in this tab only.</p>
+    ${wasRefused
+      ? html`<p class="error" role="alert">The server does not know that key.</p>`
+      : nothing}
+    <label>Key <input name="key" type="password" required autofocus autocomplete="off"></label>
+    <menu>
+      <button type="button" @click=${() => close(null)}>Cancel</button>
+      <button class="primary">Continue</button>
+    </menu>
+  `);
+  return answer?.get("key").trim() ?? null;
+}
+
+/** Show a dialog; return the data of its form when that is submitted, null if it is closed. */
+function open(makeContent) {
+  const dialog = document.createElement("dialog");
+  dialog.setAttribute("aria-labelledby", "dialog-title");
+  let answer = null;
+  const close = (value) => {
+    answer = value;
+    dialog.close();
+  };
+  const onSubmit = (event) => {
+    event.preventDefault(); // the policy of the page forbids to send forms
+    close(new FormData(event.target));
+  };
+  render(html`<form @submit=${onSubmit}>${makeContent(close)}</form>`, dialog);
+  document.body.append(dialog);
+  dialog.showModal();
+  return new Promise((resolve) => {
+    dialog.addEventListener("close", () => {
+      dialog.remove();
+      resolve(answer);
+    });
+  });
+}

@@ -1,0 +1,110 @@
+/**
+ * Requests to the server that this page came from.
+ *
+ * All addresses are relative to the page, so that it works behind a proxy that adds a path. A server
+ * with keys answers 401: then the key is asked for once, and the request is repeated with it.
+ */
+
+const BASE = new URL("../", document.baseURI);
+const KEY = "vllama-key"; // in sessionStorage: it is forgotten with the tab
+
+let promptForKey = async () => null;
+let prompting = null;
+
+/** An answer with a status of 400 or more, or an error within a stream. */
+export class ServerError extends Error {
+  constructor(message, status = 0) {
+    super(message);
+    this.status = status;
+  }
+}
+
+/** Set the function that asks the user for a key; it is told whether one was refused. */
+export function setKeyPrompt(prompt) {
+  promptForKey = prompt;
+}
+
+/** Send a request and return the Response. Throws ServerError, or TypeError without a connection. */
+export async function send(path, { method = "GET", body, signal } = {}) {
+  for (;;) {
+    const key = sessionStorage.getItem(KEY);
+    const headers = {};
+    if (key) headers.authorization = `Bearer ${key}`;
+    if (body !== undefined) headers["content-type"] = "application/json";
+    const response = await fetch(new URL(path, BASE), {
+      method,
+      headers,
+      signal,
+      body: body === undefined ? undefined : JSON.stringify(body),
+      cache: "no-store",
+    });
+    if (response.ok) return response;
+    if (response.status === 401 && (await renewKey(key))) continue;
+    throw new ServerError(await readError(response), response.status);
+  }
+}
+
+/** GET, or POST `body`, and return the JSON of the answer. */
+export async function ask(path, body, options = {}) {
+  const method = body === undefined ? "GET" : "POST";
+  const response = await send(path, { method, body, ...options });
+  const text = await response.text();
+  return text ? JSON.parse(text) : {};
+}
+
+/** Yield the lines of an answer as they arrive. */
+export async function* readLines(response) {
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  try {
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) break;
+      const lines = (rest + value).split("\n");
+      rest = lines.pop();
+      yield* lines;
+    }
+    if (rest) yield rest;
+  } finally {
+    reader.cancel().catch(() => {}); // the reader may have been left before the end
+  }
+}
+
+/** Yield the objects of an answer of JSON lines. Throws ServerError for one that is an error. */
+export async function* readObjects(response) {
+  for await (const line of readLines(response)) {
+    if (!line.trim()) continue;
+    const value = JSON.parse(line);
+    if (value.error) throw new ServerError(value.error);
+    yield value;
+  }
+}
+
+/** Return what to show of something that was thrown. */
+export function explain(error) {
+  if (error instanceof ServerError) return error.message;
+  if (error?.name === "AbortError") return "stopped";
+  return "cannot reach the server: the connection failed; is it still running?";
+}
+
+/** Ask for a key, together with all other requests that were refused. False: none was given. */
+async function renewKey(refused) {
+  if (refused !== sessionStorage.getItem(KEY)) return true; // another request has renewed it
+  prompting ??= promptForKey(Boolean(refused)).finally(() => {
+    prompting = null;
+  });
+  const key = await prompting;
+  if (key === null) return false;
+  sessionStorage.setItem(KEY, key);
+  return true;
+}
+
+async function readError(response) {
+  const text = await response.text();
+  try {
+    const { error } = JSON.parse(text);
+    return (typeof error === "string" ? error : error?.message) || text;
+  } catch {
+    return text || `the server answered ${response.status}`;
+  }
+}

@@ -1,0 +1,76 @@
+/** Settings: the value of each in the running server, and where it comes from. */
+
+import { readSettings } from "../live/settings.js";
+import { state } from "../live/state.js";
+import { explain } from "../server.js";
+import { html, nothing } from "../vendor/lit-html/lit-html.js";
+import { View } from "../view.js";
+
+class SettingsPage extends View {
+  static topics = ["connection"];
+
+  settings = null;
+  filter = "";
+  problem = "";
+
+  async enter() {
+    try {
+      this.settings = await readSettings();
+    } catch (error) {
+      this.problem = explain(error);
+    }
+    this.update();
+  }
+
+  template() {
+    return html`
+      <h1>Settings</h1>
+      <p>
+        vllama ${state.version}. Settings are changed by flags, variables or the file, not here:
+        <code>vllama config</code> says how.
+      </p>
+      ${this.problem ? html`<p class="error">${this.problem}</p>` : nothing}
+      ${this.settings ? this.table() : html`<p class="muted">Loading …</p>`}
+    `;
+  }
+
+  table() {
+    const shown = this.settings.filter(({ name, help }) =>
+      `${name} ${help}`.toLowerCase().includes(this.filter),
+    );
+    return html`<input
+        type="search"
+        aria-label="Filter the settings"
+        placeholder="Filter"
+        @input=${(event) => this.setFilter(event.target.value)}
+      />
+      <table class="cards settings">
+        <thead>
+          <tr><th scope="col">Setting</th><th scope="col">Value</th><th scope="col">Comes from</th><th scope="col">What it is</th></tr>
+        </thead>
+        <tbody>
+          ${shown.map(
+            (row) => html`<tr class=${row.source === "default" ? "" : "set"}>
+              <th scope="row">${row.name}</th>
+              <td data-label="Value"><code>${showValue(row.value)}</code></td>
+              <td data-label="Comes from">${row.source}</td>
+              <td data-label="What it is">${row.help}</td>
+            </tr>`,
+          )}
+        </tbody>
+      </table>`;
+  }
+
+  setFilter(text) {
+    this.filter = text.trim().toLowerCase();
+    this.update();
+  }
+}
+
+function showValue(value) {
+  if (value === null || value === undefined || value === "") return "–";
+  if (Array.isArray(value)) return value.length ? value.join(", ") : "–";
+  return typeof value === "object" ? JSON.stringify(value) : String(value);
+}
+
+customElements.define("settings-page", SettingsPage);
