@@ -211,7 +211,8 @@ def open_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def test_it_warns_once(open_server: Server) -> None:
-    warnings = [line for line in open_server.output.splitlines() if "no key protects" in line]
+    output = open_server.wait_for("(?m)^ready: ")
+    warnings = [line for line in output.splitlines() if "no key protects" in line]
     assert len(warnings) == 1 and warnings[0].startswith("Warning: ")
     assert "--api-key-file" in warnings[0] and "behind a proxy or firewall" in warnings[0]
 
