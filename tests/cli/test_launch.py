@@ -23,6 +23,11 @@ SHOWN = {
     "capabilities": ["completion", "tools"],
     "model_info": {"general.architecture": "qwen3", "qwen3.context_length": 40960},
 }
+NOT_HERE = (
+    "cannot use 'm' with Claude Desktop: it only offers models"
+    if sys.platform == "darwin"
+    else "cannot set up Claude Desktop here: it is supported on macOS only"
+)
 TOOL = """\
 #!{python}
 import json, os, pathlib, sys
@@ -95,6 +100,8 @@ def test_what_there_is(home: Path, vllama: Vllama) -> None:
         ("codex", ".codex/vllama.config.toml", b"# mine\nmodel = 'x' # x\n"),
         ("opencode", ".config/opencode/opencode.json", b"{} // mine \xc3\xa4"),
         ("vscode", ".config/Code/User/chatLanguageModels.json", b"[]"),
+        ("omp", ".omp/agent/models.yml", b"# mine\r\nproviders:   # mine\r\n    x: {}\r\n"),
+        ("hermes", ".hermes/config.yaml", b"model:\n    default: x # mine\n\n# end"),
         ("zed", ".config/zed/settings.json", b'\xef\xbb\xbf{\r\n  "theme": "One",\r\n}\r\n'),
     ],
 )
@@ -127,17 +134,60 @@ def test_settings_are_written_and_put_back(
     assert nothing.stderr.startswith("nothing of ")
 
 
-def test_settings_that_cannot_be_read_are_left_alone(home: Path, vllama: Vllama) -> None:
-    path = home / ".claude" / "settings.json"
-    path.parent.mkdir()
-    path.write_text('{"env": ')
-    done = vllama("launch", "claude", "-m", "m", "--config", "-y")
+@pytest.mark.parametrize(
+    ("name", "path", "text", "reason"),
+    [
+        ("claude", ".claude/settings.json", '{"env": ', "line 1, column 9: a value is missing"),
+        (
+            "hermes",
+            ".hermes/config.yaml",
+            "model: 1\nmodel: 2\n",
+            'found duplicate key "model" with value "2" (original value: "1") at line 2',
+        ),
+    ],
+)
+def test_settings_that_cannot_be_read_are_left_alone(
+    name: str, path: str, text: str, reason: str, home: Path, vllama: Vllama
+) -> None:
+    file = home / path
+    file.parent.mkdir()
+    file.write_text(text)
+    done = vllama("launch", name, "-m", "m", "--config", "-y")
     assert done.returncode == 1
     assert done.stderr.splitlines() == [
-        f"Error: cannot change '{path}': line 1, column 9: a value is missing",
+        f"Error: cannot change '{file}': {reason}",
         "Hint: mend it, or move it away; nothing was changed",
     ]
-    assert files(home) == {".claude/settings.json": b'{"env": '}
+    assert files(home) == {path: text.encode()}
+
+
+def test_two_tools_with_the_same_settings_are_restored_together(home: Path, vllama: Vllama) -> None:
+    path = home / ".hermes" / "config.yaml"
+    path.parent.mkdir()
+    path.write_text("# mine\n")
+    for name in ("hermes", "hermes-desktop"):
+        assert vllama("launch", name, "-m", "m", "--config", "-y").returncode == 0
+    assert "default" in path.read_text()
+    assert vllama("launch", "hermes", "--restore", "-y").returncode == 0
+    assert path.read_text() == "# mine\n"
+    assert "nothing of Hermes Desktop" in vllama("launch", "hermes-desktop", "--restore").stderr
+
+
+def test_settings_of_a_session_lie_in_a_folder_of_our_own(
+    home: Path, started: Callable[[str], Path], env: dict[str, str]
+) -> None:
+    users = home / ".config" / "muse" / "settings.json"
+    users.parent.mkdir(parents=True)
+    users.write_text('{"theme": "dark"}')
+    out = started("muse")
+    assert run_process(env, "muse", "--model", "qwen3:8b", "--yes").returncode == 7
+    folder = Path(json.loads(out.read_text())["env"]["XDG_CONFIG_HOME"])
+    settings = json.loads((folder / "muse" / "settings.json").read_text())
+    assert (settings["theme"], settings["model"]) == ("dark", "qwen3:8b")
+    assert files(home) == {".config/muse/settings.json": b'{"theme": "dark"}'}
+    assert run_process(env, "muse", "--model", "qwen3:8b").returncode == 7
+    assert run_process(env, "muse", "--restore", "--yes").returncode == 0
+    assert not folder.exists()
 
 
 def test_somebody_elses_changes_are_not_lost(home: Path, vllama: Vllama) -> None:
@@ -206,6 +256,7 @@ def test_settings_of_the_environment(home: Path, vllama: Vllama, env: dict[str, 
         (["launch", "codx"], "unknown integration: codx", 1),
         (["launch", "--restore"], "a tool is missing", 2),
         (["launch", "codex", "--config", "--restore"], "only one of", 2),
+        (["launch", "claude-desktop", "-m", "m", "-y"], NOT_HERE, 2),
     ],
 )
 def test_what_is_refused(

@@ -7,32 +7,41 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from ruamel.yaml import YAML
 
-from vllama.errors import BadRequest
+from vllama.errors import BadRequest, ConfigError
 from vllama.integrations.jsonc import load
-from vllama.integrations.registry import INTEGRATIONS, find, program
+from vllama.integrations.registry import INTEGRATIONS, check_system, find, program
 from vllama.integrations.settings_files import plan
-from vllama.integrations.types import Integration, Places, Target
+from vllama.integrations.types import Edit, Integration, Places, Target
 
 URL = "http://127.0.0.1:11434"
 TARGET = Target(
     url=URL, model="qwen3:8b", context=40960, capabilities=frozenset(["tools", "vision"])
 )
+ANY = Target(url=URL, model="claude-local", context=40960)
+"""A model with a name that every tool takes."""
 HOME = Path("/home/me")
 
 
 def places(home: Path = HOME, system: str = "linux", **environ: str) -> Places:
-    return Places(home=home, environ=environ, system=system)
+    return Places(home=home, own=home / ".local/vllama", environ=environ, system=system)
 
 
 def changed(name: str, text: str = "", target: Target = TARGET) -> str:
-    (edit,) = edits(find(name), target)
+    (edit,) = edits(name, target)
     return edit.change(text)
 
 
-def edits(tool: Integration, target: Target = TARGET):
+def edits(name: str, target: Target = TARGET, where: Places | None = None) -> tuple[Edit, ...]:
+    tool = find(name)
     assert tool.edits is not None
-    return tool.edits(target, places())
+    return tool.edits(target, where or places())
+
+
+def written(name: str, target: Target = TARGET, where: Places | None = None) -> dict[str, str]:
+    """Return the new files by name."""
+    return {edit.path.name: edit.change("") for edit in edits(name, target, where)}
 
 
 def test_names() -> None:
@@ -75,15 +84,19 @@ def test_names() -> None:
             "/home/me/Library/Application Support/Code/User/chatLanguageModels.json",
         ),
         ("vscode", {"APPDATA": "/r"}, "win32", "/r/Code/User/chatLanguageModels.json"),
+        ("omp", {}, "linux", "/home/me/.omp/agent/models.yml"),
+        ("omp", {"PI_CONFIG_DIR": ".x"}, "linux", "/home/me/.x/agent/models.yml"),
+        ("omp", {"PI_CODING_AGENT_DIR": "/p"}, "linux", "/p/models.yml"),
+        ("hermes", {}, "linux", "/home/me/.hermes/config.yaml"),
+        ("hermes-desktop", {"HERMES_HOME": "/h"}, "linux", "/h/config.yaml"),
+        ("muse", {}, "linux", "/home/me/.local/vllama/muse/muse/settings.json"),
         ("zed", {}, "linux", "/home/me/.config/zed/settings.json"),
         ("zed", {"XDG_CONFIG_HOME": "/x"}, "linux", "/x/zed/settings.json"),
         ("zed", {"XDG_CONFIG_HOME": "/x"}, "darwin", "/home/me/.config/zed/settings.json"),
     ],
 )
 def test_where_settings_lie(name: str, environ: dict[str, str], system: str, path: str) -> None:
-    tool = find(name)
-    assert tool.edits is not None
-    (edit,) = tool.edits(TARGET, places(system=system, **environ))
+    (edit,) = edits(name, where=places(system=system, **environ))
     assert str(edit.path) == path
 
 
@@ -91,9 +104,7 @@ def test_a_commented_file_of_opencode_is_used(tmp_path: Path) -> None:
     folder = tmp_path / ".config" / "opencode"
     folder.mkdir(parents=True)
     (folder / "opencode.jsonc").touch()
-    tool = find("opencode")
-    assert tool.edits is not None
-    assert tool.edits(TARGET, places(tmp_path))[0].path == folder / "opencode.jsonc"
+    assert edits("opencode", where=places(tmp_path))[0].path == folder / "opencode.jsonc"
 
 
 def test_claude() -> None:
@@ -105,7 +116,7 @@ def test_claude() -> None:
     names = [name for name in env if name.endswith("_MODEL")]
     assert {env[name] for name in names} == {"qwen3:8b"}
     assert {"ANTHROPIC_MODEL", "ANTHROPIC_DEFAULT_HAIKU_MODEL"} <= set(names)
-    start = find("claude").start(TARGET, ("-p", "hi"))
+    start = find("claude").start(TARGET, places(), ("-p", "hi"))
     flag, given, *rest = start.args
     assert flag == "--settings"
     assert json.loads(given) == {"env": dict(start.environ)}
@@ -125,7 +136,7 @@ def test_codex() -> None:
         },
     }
     assert "model_context_window" not in changed("codex", target=Target(url=URL, model="m"))
-    start = find("codex").start(TARGET, ("exec", "hi"))
+    start = find("codex").start(TARGET, places(), ("exec", "hi"))
     assert start.args == ("--profile", "vllama", "--model", "qwen3:8b", "exec", "hi")
 
 
@@ -149,7 +160,7 @@ def test_opencode() -> None:
     assert list(both["provider"]["vllama"]["models"]) == ["qwen3:8b", "other"]
     mine = '{\n  // mine\n  "theme": "x",\n}\n'
     assert changed("opencode", mine).startswith('{\n  // mine\n  "theme": "x",\n  "provider": {')
-    start = find("opencode").start(TARGET, ("run", "hi"))
+    start = find("opencode").start(TARGET, places(), ("run", "hi"))
     assert start.args == ("run", "hi")
     assert json.loads(start.environ["OPENCODE_CONFIG_CONTENT"]) == {"model": "vllama/qwen3:8b"}
 
@@ -184,7 +195,7 @@ def test_vscode() -> None:
 
 
 def test_kimi() -> None:
-    flag, given, *rest = find("kimi").start(TARGET, ("-p", "hi")).args
+    flag, given, *rest = find("kimi").start(TARGET, places(), ("-p", "hi")).args
     assert (flag, rest) == ("--config", ["-p", "hi"])
     config = json.loads(given)
     assert config["default_model"] == "vllama"
@@ -210,7 +221,7 @@ def test_pi() -> None:
             }
         ],
     }
-    start = find("pi").start(TARGET, ("-p", "hi"))
+    start = find("pi").start(TARGET, places(), ("-p", "hi"))
     assert start.args == ("--provider", "vllama", "--model", "qwen3:8b", "-p", "hi")
 
 
@@ -232,7 +243,7 @@ def test_cline() -> None:
     assert config["providers"]["ollama"]["updatedAt"]
     settings = config["providers"]["ollama"]["settings"]
     assert (settings["model"], settings["baseUrl"]) == ("qwen3:8b", f"{URL}/v1")
-    start = find("cline").start(TARGET, ("hi",))
+    start = find("cline").start(TARGET, places(), ("hi",))
     assert start.args == ("--provider", "ollama", "--model", "qwen3:8b", "hi")
 
 
@@ -243,7 +254,149 @@ def test_openclaw() -> None:
     provider = config["models"]["providers"]["vllama"]
     assert (provider["baseUrl"], provider["api"]) == (URL, "ollama")
     assert provider["models"][0]["contextWindow"] == 40960
-    assert find("openclaw").start(TARGET, ()).args == ("tui",)
+    assert find("openclaw").start(TARGET, places(), ()).args == ("tui",)
+
+
+def test_muse(tmp_path: Path) -> None:
+    users = tmp_path / ".config" / "muse" / "settings.json"
+    settings = load(written("muse", where=places(tmp_path))["settings.json"])
+    assert settings["schema_version"] == 1
+    assert settings["endpoint_transport"] == {"base_url": f"{URL}/v1", "auth": "none"}
+    (model,) = settings["model_catalog"]
+    assert (settings["model"], model["model_id"]) == ("qwen3:8b", "qwen3:8b")
+    assert (model["context_limit"], model["output_limit"]) == (40960, 8192)
+
+    users.parent.mkdir(parents=True)
+    users.write_text('{"schema_version": 2, "theme": "dark", "model": "theirs"}')
+    settings = load(written("muse", where=places(tmp_path))["settings.json"])
+    assert (settings["schema_version"], settings["theme"]) == (2, "dark")
+    assert settings["model"] == "qwen3:8b"
+
+    start = find("muse").start(TARGET, places(), ("hi",))
+    (edit,) = edits("muse")
+    assert edit.path == Path(start.environ["XDG_CONFIG_HOME"]) / "muse" / "settings.json"
+    with pytest.raises(ConfigError, match="requires a key"):
+        edits("muse", Target(url=URL, model="m", key="secret"))
+
+
+def test_omp() -> None:
+    mine = "providers:\n  # mine\n  other: {}\n"
+    text = changed("omp", mine)
+    assert text.startswith(mine)
+    assert YAML(typ="safe").load(text)["providers"]["vllama"] == {
+        "baseUrl": f"{URL}/v1",
+        "api": "openai-completions",
+        "apiKey": "vllama",
+        "models": [
+            {
+                "id": "qwen3:8b",
+                "name": "qwen3:8b",
+                "input": ["text", "image"],
+                "reasoning": False,
+                "maxTokens": 8192,
+                "contextWindow": 40960,
+            }
+        ],
+    }
+    start = find("omp").start(TARGET, places(), ("-p", "hi"))
+    assert start.args == ("--model", "vllama/qwen3:8b", "-p", "hi")
+
+
+def test_hermes() -> None:
+    mine = "model:\n  default: theirs  # mine\n  base_url: http://theirs\n"
+    text = changed("hermes", mine)
+    assert text.startswith(mine)
+    provider = YAML(typ="safe").load(text)["providers"]["vllama"]
+    assert (provider["base_url"], provider["api_key"]) == (f"{URL}/v1", "vllama")
+    assert provider["models"] == {"qwen3:8b": {"context_length": 40960}}
+    both = YAML(typ="safe").load(changed("hermes", text, Target(url=URL, model="other")))
+    assert list(both["providers"]["vllama"]["models"]) == ["qwen3:8b", "other"]
+    start = find("hermes").start(TARGET, places(), ("chat",))
+    assert start.args == ("--provider", "vllama", "--model", "qwen3:8b", "chat")
+
+    text = changed("hermes-desktop", mine)
+    assert "# mine" in text
+    assert YAML(typ="safe").load(text)["model"] == {
+        "default": "qwen3:8b",
+        "base_url": f"{URL}/v1",
+        "provider": "vllama",
+        "api_key": "vllama",
+    }
+    assert find("hermes-desktop").start(TARGET, places(), ()).args == ("desktop",)
+
+
+def test_dsh() -> None:
+    files = {edit.path: YAML(typ="safe").load(edit.change("")) for edit in edits("dsh")}
+    start = find("dsh").start(TARGET, places(), ("--port", "1"))
+    web, flag, patch, *rest = start.args
+    assert (web, flag, rest) == ("web", "--patch", ["--port", "1"])
+    (entry,) = files[Path(patch)]
+    settings = files[Path(entry["config"]["path"])]
+    assert entry["id"] == "settings"
+    assert settings["agent-default-model"] == {"provider": "vllama", "model": "qwen3:8b"}
+    provider = settings["llm-pi-ai"]["providers"]["vllama"]
+    assert start.environ == {provider["apiKeyEnv"]: "vllama"}
+    assert (provider["api"], provider["baseURL"]) == ("openai-completions", f"{URL}/v1")
+    assert [model["id"] for model in provider["models"]] == ["qwen3:8b"]
+
+
+def test_chatgpt(tmp_path: Path) -> None:
+    where = places(tmp_path, "darwin")
+    files = written("chatgpt", where=where)
+    config = tomllib.loads(files["config.toml"])
+    assert (config["model"], config["model_provider"]) == ("qwen3:8b", "vllama")
+    assert config["model_providers"]["vllama"]["base_url"] == f"{URL}/v1"
+    catalog = Path(config["model_catalog_json"])
+    assert catalog == tmp_path / ".codex" / "vllama-models.json"
+    (model,) = json.loads(files[catalog.name])["models"]
+    assert (model["slug"], model["context_window"]) == ("qwen3:8b", 40960)
+    assert model["base_instructions"]
+
+    catalog.parent.mkdir()
+    known = {"models": [{"base_instructions": ""}, {"base_instructions": "You code."}]}
+    (catalog.parent / "models_cache.json").write_text(json.dumps(known))
+    (model,) = json.loads(written("chatgpt", where=where)[catalog.name])["models"]
+    assert model["base_instructions"] == "You code."
+
+
+def test_claude_desktop(tmp_path: Path) -> None:
+    files = {edit.path: edit for edit in edits("claude-desktop", ANY, places(tmp_path, "darwin"))}
+    support = tmp_path / "Library" / "Application Support"
+    for name in ("Claude", "Claude-3p"):
+        mode = files[support / name / "claude_desktop_config.json"].change('{"a": 1}')
+        assert load(mode) == {"a": 1, "deploymentMode": "3p"}
+    theirs = '{"appliedId": "x", "entries": [{"id": "x", "name": "mine"}]}'
+    index = files[support / "Claude-3p" / "configLibrary" / "_meta.json"]
+    applied = load(index.change(theirs))
+    first, ours = applied["entries"]
+    assert first == {"id": "x", "name": "mine"}
+    assert applied["appliedId"] == ours["id"]
+    profile = load(files[index.path.parent / f"{ours['id']}.json"].change(""))
+    assert profile["inferenceGatewayBaseUrl"] == URL
+    assert profile["inferenceModels"] == [{"name": "claude-local"}]
+
+    with pytest.raises(ConfigError, match="cannot use 'qwen3:8b'") as caught:
+        edits("claude-desktop")
+    assert "vllama cp qwen3:8b claude-local" in str(caught.value.hint)
+
+
+def test_a_server_that_requires_a_key() -> None:
+    target = Target(url=URL, model="m", key="secret")
+    provider = tomllib.loads(changed("codex", target=target))["model_providers"]["vllama"]
+    assert provider["experimental_bearer_token"] == "secret"
+
+
+def test_apps_of_macos(tmp_path: Path) -> None:
+    chatgpt = find("codex-app")
+    assert program(chatgpt, places(tmp_path, "darwin", PATH="")) is None
+    app = tmp_path / "Applications" / "ChatGPT.app"
+    app.mkdir(parents=True)
+    started = program(chatgpt, places(tmp_path, "darwin", PATH=""))
+    assert started == ("/usr/bin/open", "-a", str(app))
+    assert program(chatgpt, places(tmp_path, PATH="")) is None
+    check_system(chatgpt, "darwin")
+    with pytest.raises(ConfigError, match="ChatGPT here: it is supported on macOS only"):
+        check_system(chatgpt, "linux")
 
 
 def test_zed() -> None:
@@ -278,10 +431,10 @@ def test_zed() -> None:
 )
 def test_tools_of_the_environment(name: str, args: tuple[str, ...], environ: object) -> None:
     tool = find(name)
-    start = tool.start(TARGET, ())
+    start = tool.start(TARGET, places(), ())
     assert start.args == args
     assert environ.items() <= start.environ.items()
-    own = tool.start(TARGET, ("x",)).args
+    own = tool.start(TARGET, places(), ("x",)).args
     assert own == (("x",) if name == "goose" else (*args, "x"))
     assert tool.edits is None
 
@@ -291,12 +444,11 @@ def test_every_tool(tool: Integration, tmp_path: Path) -> None:
     assert tool.install
     if tool.edits is not None:
         assert tool.after
-        (change,) = plan(tool.edits(TARGET, places(tmp_path)))
-        assert change.is_one
-        change.path.parent.mkdir(parents=True)
-        change.path.write_bytes(change.after or b"")
-        (again,) = plan(tool.edits(TARGET, places(tmp_path)))
-        assert not again.is_one
+        for change in plan(tool.edits(ANY, places(tmp_path))):
+            assert change.is_one
+            change.path.parent.mkdir(parents=True, exist_ok=True)
+            change.path.write_bytes(change.after or b"")
+        assert not any(change.is_one for change in plan(tool.edits(ANY, places(tmp_path))))
 
 
 def test_where_programs_are(tmp_path: Path) -> None:
@@ -305,11 +457,11 @@ def test_where_programs_are(tmp_path: Path) -> None:
     own = tmp_path / ".claude" / "local" / "claude"
     own.parent.mkdir(parents=True)
     own.touch(mode=0o755)
-    assert program(claude, places(tmp_path, PATH="/no/such")) == str(own)
+    assert program(claude, places(tmp_path, PATH="/no/such")) == (str(own),)
     usual = tmp_path / "bin" / "claude"
     usual.parent.mkdir()
     usual.touch(mode=0o755)
-    assert program(claude, places(tmp_path, PATH=str(usual.parent))) == str(usual)
+    assert program(claude, places(tmp_path, PATH=str(usual.parent))) == (str(usual),)
 
 
 def test_the_page_names_every_tool() -> None:

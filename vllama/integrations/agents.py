@@ -6,9 +6,8 @@ import json
 from collections.abc import Sequence
 
 from vllama.integrations import jsonc, toml_edit
-from vllama.integrations.types import NAME, Edit, Integration, Places, Start, Target
+from vllama.integrations.types import NAME, TOKEN, Edit, Integration, Places, Start, Target
 
-_ANSWER_TOKENS = 8192
 _CLAUDE_TIERS = ("OPUS", "SONNET", "HAIKU")
 
 
@@ -30,7 +29,7 @@ def _claude_variables(target: Target) -> dict[str, str]:
     }
 
 
-def _claude_start(target: Target, args: Sequence[str]) -> Start:
+def _claude_start(target: Target, places: Places, args: Sequence[str]) -> Start:
     variables = _claude_variables(target)
     settings = ("--settings", json.dumps({"env": variables}), "--model", target.model)
     return Start(args=(*settings, *args), environ=variables)
@@ -50,7 +49,7 @@ def _claude_edits(target: Target, places: Places) -> tuple[Edit, ...]:
 # Codex: developers.openai.com/codex/config-advanced. A profile is a file of its own since 0.134.
 
 
-def _codex_start(target: Target, args: Sequence[str]) -> Start:
+def _codex_start(target: Target, places: Places, args: Sequence[str]) -> Start:
     return Start(args=("--profile", NAME, "--model", target.model, *args), environ={})
 
 
@@ -59,18 +58,25 @@ def _codex_edits(target: Target, places: Places) -> tuple[Edit, ...]:
     values: dict[str, object] = {"model": target.model, "model_provider": NAME}
     if target.context:
         values["model_context_window"] = target.context
-    provider = {"name": NAME, "base_url": f"{target.url}/v1", "wire_api": "responses"}
 
     def change(text: str) -> str:
-        return toml_edit.put(text, values | {"model_providers": {NAME: provider}})
+        return toml_edit.put(text, values | codex_provider(target))
 
     return (Edit(path=folder / f"{NAME}.config.toml", change=change),)
+
+
+def codex_provider(target: Target) -> dict[str, object]:
+    """Describe the server to Codex."""
+    provider = {"name": NAME, "base_url": f"{target.url}/v1", "wire_api": "responses"}
+    if target.key != TOKEN:
+        provider["experimental_bearer_token"] = target.key
+    return {"model_providers": {NAME: provider}}
 
 
 # opencode: opencode.ai/docs/config and /providers. Its files are merged; the variable wins.
 
 
-def _opencode_start(target: Target, args: Sequence[str]) -> Start:
+def _opencode_start(target: Target, places: Places, args: Sequence[str]) -> Start:
     chosen = json.dumps({"model": f"{NAME}/{target.model}"})
     return Start(args=tuple(args), environ={"OPENCODE_CONFIG_CONTENT": chosen})
 
@@ -82,10 +88,9 @@ def _opencode_edits(target: Target, places: Places) -> tuple[Edit, ...]:
     provider = ("provider", NAME)
     model: dict[str, object] = {"name": target.model}
     if target.context:
-        answer = min(_ANSWER_TOKENS, target.context // 2)
-        model["limit"] = {"context": target.context, "output": answer}
+        model["limit"] = {"context": target.context, "output": target.answer_tokens}
     if "vision" in target.capabilities:
-        model["modalities"] = {"input": ["text", "image"], "output": ["text"]}
+        model["modalities"] = {"input": target.inputs, "output": ["text"]}
 
     def change(text: str) -> str:
         if not text.strip():
@@ -101,7 +106,7 @@ def _opencode_edits(target: Target, places: Places) -> tuple[Edit, ...]:
 # Copilot CLI: docs.github.com, "Using your own LLM models in GitHub Copilot CLI".
 
 
-def _copilot_start(target: Target, args: Sequence[str]) -> Start:
+def _copilot_start(target: Target, places: Places, args: Sequence[str]) -> Start:
     variables = {
         "COPILOT_PROVIDER_BASE_URL": f"{target.url}/v1",
         "COPILOT_PROVIDER_API_KEY": target.key,
@@ -114,7 +119,7 @@ def _copilot_start(target: Target, args: Sequence[str]) -> Start:
 # goose: its guide "Environment variables".
 
 
-def _goose_start(target: Target, args: Sequence[str]) -> Start:
+def _goose_start(target: Target, places: Places, args: Sequence[str]) -> Start:
     variables = {
         "GOOSE_PROVIDER": "ollama",
         "GOOSE_MODEL": target.model,
@@ -126,7 +131,7 @@ def _goose_start(target: Target, args: Sequence[str]) -> Start:
 # aider: aider.chat/docs/llms/ollama.html; a variable for each option: /docs/config/options.html.
 
 
-def _aider_start(target: Target, args: Sequence[str]) -> Start:
+def _aider_start(target: Target, places: Places, args: Sequence[str]) -> Start:
     variables = {"OLLAMA_API_BASE": target.url, "AIDER_MODEL": f"ollama_chat/{target.model}"}
     return Start(args=tuple(args), environ=variables)
 

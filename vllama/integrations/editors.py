@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from vllama.integrations import jsonc
-from vllama.integrations.types import NAME, Edit, Integration, Places, Start, Target
+from vllama.integrations.types import NAME, Edit, Integration, Places, Target
 
 _VENDOR = "customendpoint"
 _CONTEXT = 8192
 """Taken where the model's is not known: VS Code wants a number."""
-
-
-def _plain_start(target: Target, args: Sequence[str]) -> Start:
-    return Start(args=tuple(args), environ={})
 
 
 # VS Code: code.visualstudio.com/docs/agent-customization/language-models, "Custom endpoint".
@@ -89,7 +84,6 @@ EDITORS = (
         aliases=("code",),
         commands=("code",),
         install="see code.visualstudio.com/download",
-        start=_plain_start,
         edits=_vscode_edits,
         after=f"choose the model in the chat's model picker, under {NAME}",
     ),
@@ -99,7 +93,6 @@ EDITORS = (
         commands=("zed", "zeditor", "zedit"),
         folders=(".local/bin",),
         install="see zed.dev/download",
-        start=_plain_start,
         edits=_zed_edits,
         after="choose the model in the agent panel, under Ollama",
     ),

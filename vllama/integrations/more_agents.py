@@ -1,34 +1,27 @@
-"""More coding agents of the terminal: Qwen Code, Kimi, Pool, Droid, pi, Cline, OpenClaw."""
+"""More coding agents of the terminal: Qwen Code, Kimi, Pool, Droid, pi, Cline, OpenClaw, Muse."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 
+from vllama.errors import ConfigError
 from vllama.integrations import jsonc
-from vllama.integrations.types import NAME, Edit, Integration, Places, Start, Target
-
-_CONTEXT = 131_072
-"""Taken where the model's is not known and a tool wants a number."""
-_ANSWER_TOKENS = 8192
-
-
-def _plain_start(target: Target, args: Sequence[str]) -> Start:
-    return Start(args=tuple(args), environ={})
-
-
-def _answer_tokens(target: Target) -> int:
-    return min(_ANSWER_TOKENS, (target.context or _CONTEXT) // 2)
-
-
-def _inputs(target: Target) -> list[str]:
-    return ["text", "image"] if "vision" in target.capabilities else ["text"]
-
+from vllama.integrations.types import (
+    ASSUMED_CONTEXT,
+    NAME,
+    TOKEN,
+    Edit,
+    Integration,
+    Places,
+    Start,
+    Target,
+)
 
 # Qwen Code: qwenlm.github.io/qwen-code-docs, "Authentication": OpenAI-compatible API.
 
 
-def _qwen_start(target: Target, args: Sequence[str]) -> Start:
+def _qwen_start(target: Target, places: Places, args: Sequence[str]) -> Start:
     variables = {
         "OPENAI_BASE_URL": f"{target.url}/v1",
         "OPENAI_API_KEY": target.key,
@@ -40,11 +33,11 @@ def _qwen_start(target: Target, args: Sequence[str]) -> Start:
 # Kimi: moonshotai.github.io/kimi-cli, "Config files": `--config` takes a whole one.
 
 
-def _kimi_start(target: Target, args: Sequence[str]) -> Start:
+def _kimi_start(target: Target, places: Places, args: Sequence[str]) -> Start:
     model = {
         "provider": NAME,
         "model": target.model,
-        "max_context_size": target.context or _CONTEXT,
+        "max_context_size": target.context or ASSUMED_CONTEXT,
     }
     provider = {"type": "openai_legacy", "base_url": f"{target.url}/v1", "api_key": target.key}
     config = {"default_model": NAME, "providers": {NAME: provider}, "models": {NAME: model}}
@@ -54,7 +47,7 @@ def _kimi_start(target: Target, args: Sequence[str]) -> Start:
 # Pool: github.com/poolsideai/pool.
 
 
-def _pool_start(target: Target, args: Sequence[str]) -> Start:
+def _pool_start(target: Target, places: Places, args: Sequence[str]) -> Start:
     variables = {
         "POOLSIDE_STANDALONE_BASE_URL": f"{target.url}/v1",
         "POOLSIDE_API_KEY": target.key,
@@ -72,7 +65,7 @@ def _droid_edits(target: Target, places: Places) -> tuple[Edit, ...]:
         "baseUrl": f"{target.url}/v1",
         "apiKey": target.key,
         "provider": "generic-chat-completion-api",
-        "maxOutputTokens": _answer_tokens(target),
+        "maxOutputTokens": target.answer_tokens,
         "supportsImages": "vision" in target.capabilities,
     }
 
@@ -90,7 +83,7 @@ def _droid_edits(target: Target, places: Places) -> tuple[Edit, ...]:
 # pi: its guide "Custom models": a provider of models.json, chosen by flags.
 
 
-def _pi_start(target: Target, args: Sequence[str]) -> Start:
+def _pi_start(target: Target, places: Places, args: Sequence[str]) -> Start:
     return Start(args=("--provider", NAME, "--model", target.model, *args), environ={})
 
 
@@ -98,9 +91,9 @@ def _pi_edits(target: Target, places: Places) -> tuple[Edit, ...]:
     folder = places.named("PI_CODING_AGENT_DIR", places.home / ".pi" / "agent")
     model: dict[str, object] = {
         "id": target.model,
-        "input": _inputs(target),
+        "input": target.inputs,
         "reasoning": "thinking" in target.capabilities,
-        "maxTokens": _answer_tokens(target),
+        "maxTokens": target.answer_tokens,
     }
     if target.context:
         model["contextWindow"] = target.context
@@ -121,7 +114,7 @@ def _pi_edits(target: Target, places: Places) -> tuple[Edit, ...]:
 # without the time of its last change.
 
 
-def _cline_start(target: Target, args: Sequence[str]) -> Start:
+def _cline_start(target: Target, places: Places, args: Sequence[str]) -> Start:
     return Start(args=("--provider", "ollama", "--model", target.model, *args), environ={})
 
 
@@ -145,7 +138,7 @@ def _cline_edits(target: Target, places: Places) -> tuple[Edit, ...]:
 # OpenClaw: docs.openclaw.ai/providers/ollama; its gateway reads the file again by itself.
 
 
-def _openclaw_start(target: Target, args: Sequence[str]) -> Start:
+def _openclaw_start(target: Target, places: Places, args: Sequence[str]) -> Start:
     return Start(args=tuple(args or ("tui",)), environ={})
 
 
@@ -153,9 +146,9 @@ def _openclaw_edits(target: Target, places: Places) -> tuple[Edit, ...]:
     model: dict[str, object] = {
         "id": target.model,
         "name": target.model,
-        "input": _inputs(target),
+        "input": target.inputs,
         "reasoning": "thinking" in target.capabilities,
-        "maxTokens": _answer_tokens(target),
+        "maxTokens": target.answer_tokens,
     }
     if target.context:
         model["contextWindow"] = target.context
@@ -166,6 +159,51 @@ def _openclaw_edits(target: Target, places: Places) -> tuple[Edit, ...]:
         return jsonc.put(text, ("agents", "defaults", "model", "primary"), f"{NAME}/{target.model}")
 
     return (Edit(path=places.home / ".openclaw" / "openclaw.json", change=change),)
+
+
+# Muse Code: it has no flag for a server. Its settings can be moved with XDG_CONFIG_HOME, so it gets
+# a copy of the user's, with our server and a list of models, which it does not start without. Each
+# model needs the provider and the profile of its sessions.
+
+
+def _muse_start(target: Target, places: Places, args: Sequence[str]) -> Start:
+    return Start(args=tuple(args), environ={"XDG_CONFIG_HOME": str(places.own / "muse")})
+
+
+def _muse_edits(target: Target, places: Places) -> tuple[Edit, ...]:
+    if target.key != TOKEN:
+        reason = "it cannot be given a key for this session only"
+        raise ConfigError(f"cannot use Muse Code with a server that requires a key: {reason}")
+    model = {
+        "model_id": target.model,
+        "provider_id": "meta",
+        "profile_id": "tbh",
+        "display_label": target.model,
+        "description": f"served by {NAME}",
+        "visibility": "visible",
+        "display_order": 0,
+        "is_default": True,
+        "context_limit": target.context or ASSUMED_CONTEXT,
+        "output_limit": target.answer_tokens,
+    }
+    settings = {
+        "provider": "meta",
+        "model": target.model,
+        "endpoint_transport": {"base_url": f"{target.url}/v1", "auth": "none"},
+        "model_catalog": [model],
+    }
+    users = places.config / "muse" / "settings.json"
+
+    def change(text: str) -> str:
+        if not text.strip() and users.exists():
+            text = users.read_text(encoding="utf-8")
+        if not text.strip():
+            text = jsonc.put(text, ("schema_version",), 1)
+        for name, value in settings.items():
+            text = jsonc.put(text, (name,), value)
+        return text
+
+    return (Edit(path=places.own / "muse" / "muse" / "settings.json", change=change),)
 
 
 MORE_AGENTS = (
@@ -202,7 +240,6 @@ MORE_AGENTS = (
         commands=("droid",),
         folders=(".local/bin",),
         install="see docs.factory.ai/cli/getting-started/quickstart",
-        start=_plain_start,
         edits=_droid_edits,
         after="choose the model there with /model",
     ),
@@ -233,5 +270,16 @@ MORE_AGENTS = (
         start=_openclaw_start,
         edits=_openclaw_edits,
         after="start it with: openclaw tui",
+    ),
+    Integration(
+        name="muse",
+        title="Muse Code",
+        aliases=("muse-code",),
+        commands=("muse",),
+        folders=(".local/bin",),
+        install="see dev.meta.ai",
+        start=_muse_start,
+        edits=_muse_edits,
+        after=f"only a muse that {NAME} starts reads this",
     ),
 )

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import difflib
 import shutil
+from pathlib import Path
 
-from vllama.errors import BadRequest
+from vllama.errors import BadRequest, ConfigError
 from vllama.integrations.agents import AGENTS
+from vllama.integrations.desktop_apps import DESKTOP_APPS
 from vllama.integrations.editors import EDITORS
 from vllama.integrations.more_agents import MORE_AGENTS
 from vllama.integrations.types import Integration, Places
+from vllama.integrations.yaml_agents import YAML_AGENTS
 
-INTEGRATIONS = (*AGENTS, *MORE_AGENTS, *EDITORS)
+INTEGRATIONS = (*AGENTS, *MORE_AGENTS, *YAML_AGENTS, *EDITORS, *DESKTOP_APPS)
+_SYSTEMS = {"darwin": "macOS", "linux": "Linux", "win32": "Windows"}
 
 
 def find(name: str) -> Integration:
@@ -27,12 +31,28 @@ def find(name: str) -> Integration:
     )
 
 
-def program(tool: Integration, places: Places) -> str | None:
-    """Return the path of the tool's program; None if it is not installed."""
+def is_made_for(tool: Integration, system: str) -> bool:
+    """Tell whether there is such a tool for a system (a value of `sys.platform`)."""
+    return not tool.systems or system in tool.systems
+
+
+def check_system(tool: Integration, system: str) -> None:
+    """Raise ConfigError if there is no such tool for this system."""
+    if not is_made_for(tool, system):
+        known = " and ".join(_SYSTEMS[name] for name in tool.systems)
+        raise ConfigError(f"cannot set up {tool.title} here: it is supported on {known} only")
+
+
+def program(tool: Integration, places: Places) -> tuple[str, ...] | None:
+    """Return the words that start the tool; None if it is not installed."""
     usual = places.environ.get("PATH", "")
     others = [str(places.home / folder) for folder in tool.folders]
     for command in tool.commands:
         for path in (usual, *others):
             if found := shutil.which(command, path=path):
-                return found
+                return (found,)
+    for app in tool.apps if places.system == "darwin" else ():
+        for folder in (Path("/Applications"), places.home / "Applications"):
+            if (folder / app).is_dir():
+                return ("/usr/bin/open", "-a", str(folder / app))
     return None

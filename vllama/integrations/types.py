@@ -10,6 +10,9 @@ NAME = "vllama"
 """What our entry is called in other tools' settings."""
 TOKEN = "vllama"
 """The key for tools that require one when the server does not."""
+ASSUMED_CONTEXT = 131_072
+"""Taken where the model's context is not known and a tool wants a number."""
+_ANSWER_TOKENS = 8192
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,12 +29,27 @@ class Target:
     context: int | None = None
     capabilities: frozenset[str] = frozenset()
 
+    @property
+    def inputs(self) -> list[str]:
+        """What the model takes, in the words that most tools share."""
+        return ["text", "image"] if "vision" in self.capabilities else ["text"]
+
+    @property
+    def answer_tokens(self) -> int:
+        """How long an answer may be where a tool wants a number."""
+        return min(_ANSWER_TOKENS, (self.context or ASSUMED_CONTEXT) // 2)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """Where a user's settings may lie; `system` is `sys.platform`."""
+    """Where a user's settings may lie; `system` is `sys.platform`.
+
+    `own` is a folder of vllama's. Tools that can be sent to other settings for one session find
+    them there, so that the user's own stay as they are.
+    """
 
     home: Path
+    own: Path
     environ: Mapping[str, str]
     system: str = "linux"
 
@@ -66,27 +84,38 @@ class Start:
     environ: Mapping[str, str]
 
 
+def pass_arguments(target: Target, places: Places, args: Sequence[str]) -> Start:
+    """Start a tool that finds everything in its settings."""
+    return Start(args=tuple(args), environ={})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Integration:
     """One tool.
 
     `commands` are the programs to look for, the best first; `folders` are further places for them,
-    below the home. `start` also gets the user's own arguments. `edits` write the settings down;
-    None for a tool without a settings file. `overrides`: the settings would also change what the
-    tool does when the user starts it alone, so launching it does not write them; `start` passes
-    them for the session instead. `after` tells the user what to do once settings are written.
+    below the home; `apps` are macOS's bundles. `systems` are the values of `sys.platform` that the
+    tool is made for; none means all. `start` also gets the user's own arguments. `edits` write the
+    settings down; None for a tool without a settings file. `overrides`: the settings would also
+    change what the tool does when the user starts it alone, so launching it does not write them;
+    `start` passes them for the session instead. `shares` names the tool whose settings files this
+    one writes too: both are restored together. `after` tells the user what to do once settings are
+    written.
     """
 
     name: str
     title: str
-    commands: tuple[str, ...]
     install: str
-    start: Callable[[Target, Sequence[str]], Start]
+    commands: tuple[str, ...] = ()
+    start: Callable[[Target, Places, Sequence[str]], Start] = pass_arguments
     edits: Callable[[Target, Places], tuple[Edit, ...]] | None = None
     overrides: bool = False
     after: str = ""
     aliases: tuple[str, ...] = ()
     folders: tuple[str, ...] = ()
+    apps: tuple[str, ...] = ()
+    systems: tuple[str, ...] = ()
+    shares: str = ""
 
 
 def _absolute(text: str, home: Path) -> Path:

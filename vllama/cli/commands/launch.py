@@ -60,12 +60,16 @@ def launch(
     from vllama.cli.commands.launch_target import choose_target
     from vllama.cli.context import load_settings
     from vllama.errors import ConfigError
-    from vllama.integrations.registry import find
-    from vllama.integrations.settings_files import Keeper
+    from vllama.integrations.registry import check_system, find
     from vllama.integrations.types import Places
 
     settings = load_settings()
-    places = Places(home=Path.home(), environ=config.environ(), system=sys.platform)
+    places = Places(
+        home=Path.home(),
+        own=settings.data_dir / "launch",
+        environ=config.environ(),
+        system=sys.platform,
+    )
     folder = settings.data_dir / "integrations"
     if tool is None:
         if model or config_only or restore:
@@ -75,9 +79,10 @@ def launch(
     if config_only and restore:
         raise ConfigError("only one of --config and --restore can be given")
     chosen = find(tool)
-    keeper = Keeper(folder / chosen.name)
+    keeper = _keeper(folder, chosen)
     if restore:
         return _restore(chosen, keeper, yes=yes)
+    check_system(chosen, places.system)
     target = choose_target(settings, model, chosen, needs_server=not config_only, yes=yes)
     if config_only or not chosen.overrides:
         _write(chosen, target, places, keeper, told=config_only, yes=yes)
@@ -86,11 +91,16 @@ def launch(
     return 0
 
 
-def _show_all(folder: Path, places: Places) -> None:
-    """List the tools, and what was changed in their settings."""
-    from vllama.cli.output import show_table
-    from vllama.integrations.registry import INTEGRATIONS, program
+def _keeper(folder: Path, tool: Integration) -> Keeper:
     from vllama.integrations.settings_files import Keeper
+
+    return Keeper(folder / (tool.shares or tool.name))
+
+
+def _show_all(folder: Path, places: Places) -> None:
+    """List the tools for this system, and what was changed in their settings."""
+    from vllama.cli.output import show_table
+    from vllama.integrations.registry import INTEGRATIONS, is_made_for, program
 
     show_table(
         ("NAME", "TOOL", "INSTALLED", "SETTINGS"),
@@ -99,9 +109,10 @@ def _show_all(folder: Path, places: Places) -> None:
                 tool.name,
                 tool.title,
                 "yes" if program(tool, places) else "no",
-                Keeper(folder / tool.name).state() or "-",
+                _keeper(folder, tool).state() or "-",
             )
             for tool in INTEGRATIONS
+            if is_made_for(tool, places.system)
         ],
     )
 
@@ -116,7 +127,7 @@ def _write(
     if tool.edits is None:
         if told:
             say_aside(f"{tool.title} takes its settings from the environment:")
-            for name, value in tool.start(target, ()).environ.items():
+            for name, value in tool.start(target, places, ()).environ.items():
                 say(f"export {name}={_quoted(value)}")
         return
     changes = [change for change in plan(tool.edits(target, places)) if change.is_one]
@@ -127,7 +138,7 @@ def _write(
         say_aside(f"written; 'vllama launch {tool.name} --restore' puts back what was there")
     elif told:
         say_aside("the settings are written already")
-    if told and tool.after:
+    if tool.after and (told or changes):
         say_aside(tool.after)
 
 
@@ -192,17 +203,17 @@ def _start(tool: Integration, target: Target, places: Places, args: Sequence[str
     from vllama.errors import VllamaError
     from vllama.integrations.registry import program
 
-    path = program(tool, places)
-    if path is None:
+    found = program(tool, places)
+    if found is None:
         raise VllamaError(
             f"cannot start {tool.title}: it is not installed", hint=f"to install it: {tool.install}"
         )
-    start = tool.start(target, args)
+    start = tool.start(target, places, args)
     sys.stdout.flush()
     try:
-        os.execve(path, [path, *start.args], {**places.environ, **start.environ})
+        os.execve(found[0], [*found, *start.args], {**places.environ, **start.environ})
     except OSError as error:
-        raise VllamaError(f"cannot start '{path}': {error.strerror or error}") from error
+        raise VllamaError(f"cannot start '{found[0]}': {error.strerror or error}") from error
 
 
 def _quoted(text: str) -> str:
