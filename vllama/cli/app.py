@@ -17,7 +17,7 @@ from vllama.cli.command_index import ALIASES, COMMANDS
 INTERRUPTED = 130
 USAGE = 2
 HELP_FLAGS = ("-h", "--help")
-REST = ("serve", "launch", "engines")
+REST = ("serve", "launch", "engines", "service")
 """The commands that pass what comes after -- on to another program."""
 SWITCHES = (
     *("verbose", "hidethinking", "nowordwrap", "truncate", "insecure", "experimental"),

@@ -34,6 +34,7 @@ GROUPS = (
                 "config:configure",
                 "Show the settings and where each comes from; edit or describe the config file.",
             ),
+            ("service", "service:service", "Run the server as a service: systemd, launchd."),
             ("doctor", "doctor:doctor", "Look for what keeps models from running here."),
             ("verify", "verify:verify", "Check whether two engines give the same answers."),
             (

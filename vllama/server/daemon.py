@@ -60,6 +60,7 @@ from vllama.server.preflight import (
     with_preload,
 )
 from vllama.server.reporter import Reporter
+from vllama.server.service_notice import ServiceNotice
 from vllama.server.signals import Stop
 from vllama.supervise.external import UpstreamMonitor
 from vllama.upstream.pool import Upstreams
@@ -89,6 +90,7 @@ class Daemon:
         self._reporter = reporter
         self._environ = environ()
         self._renderer = Renderer(self._environ)
+        self._service = ServiceNotice(self._environ)
         self._draft_records = open_draft_records(config)
         self._planner = Planner(facts, library, self._renderer, reporter, self._draft_records)
         self._engines = EngineHooks(config, facts, self._environ, reporter)
@@ -141,6 +143,7 @@ class Daemon:
                 captures=captures,
             )
             address = self._address(listener)
+            self._service.ready(f"listening on {address}")
             for line in self._describe_start(address):
                 self._reporter.note(line)
             self._warn_of_exposure()
@@ -162,6 +165,7 @@ class Daemon:
         server.stop()
         self.scheduler.close_queue()
         self._reporter.note(self._describe_stop())
+        self._service.stopping(self._describe_stop())
         drained = asyncio.ensure_future(self.scheduler.wait_until_idle())
         hurried = asyncio.ensure_future(stop.hurry.wait())
         await asyncio.wait(
@@ -188,6 +192,7 @@ class Daemon:
         while True:
             await wanted.wait()
             wanted.clear()
+            self._service.reloading()
             if server.certificate is not None:
                 try:
                     await asyncio.to_thread(server.certificate.reload)
@@ -201,6 +206,7 @@ class Daemon:
             except Exception:
                 # boundary: nothing in a file may end a running server
                 log.exception("the settings stay as they were: unexpected error")
+            self._service.ready("settings read again")
 
     async def _reload(self, gateway: Gateway) -> None:
         """Swap the settings in use for those of now, all or none. Raises VllamaError.

@@ -1,0 +1,122 @@
+"""`vllama service`: run the server as a service of the machine or of a user."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from vllama.service.manager import Service
+
+EXAMPLES = """\
+\b
+Examples:
+  vllama service install                         for you, with your settings
+  vllama service install -- --model qwen3:8b     with arguments for serve
+  sudo vllama service install --system           for the machine, confined
+  vllama service status
+  vllama service logs -- --follow
+  vllama service show --system > vllama.service
+  vllama service uninstall
+
+Linux has systemd for it, macOS launchd. What comes after -- goes to 'vllama serve',
+with logs to journalctl or tail.
+"""
+HOMES = (Path("/home"), Path("/root"))
+"""What a confined service cannot see."""
+
+
+class Action(StrEnum):
+    """What to do with the service."""
+
+    INSTALL = "install"
+    UNINSTALL = "uninstall"
+    STATUS = "status"
+    LOGS = "logs"
+    SHOW = "show"
+
+
+def service(
+    context: typer.Context,
+    action: Annotated[Action, typer.Argument(help="What to do.", show_default=False)],
+    system: Annotated[
+        bool, typer.Option("--system", help="For the whole machine (Linux, needs root).")
+    ] = False,
+) -> int:
+    """Run the server as a service: install, uninstall, status, logs, show."""
+    from vllama.cli.output import say, say_aside
+    from vllama.service import manager
+
+    words: Sequence[str] = context.obj or ()
+    made = make_service(words if action in (Action.INSTALL, Action.SHOW) else (), system=system)
+    if action is Action.SHOW:
+        say(made.text.rstrip())
+        return 0
+    manager.check_manager(sys.platform)
+    match action:
+        case Action.INSTALL:
+            manager.install(made)
+            say(f"installed and started: {made.file}")
+            say_aside(made.hint)
+        case Action.UNINSTALL:
+            removed = manager.uninstall(made)
+            say(f"removed {made.file}" if removed else "there is no such service")
+        case Action.STATUS:
+            return subprocess.run(made.status, check=False).returncode
+        case Action.LOGS:
+            return subprocess.run([*made.logs, *words], check=False).returncode
+    return 0
+
+
+def make_service(words: Sequence[str], *, system: bool) -> Service:
+    """Return the service that runs `vllama serve` with these words. Raises ConfigError."""
+    from vllama import config
+    from vllama.cli.context import load_settings
+    from vllama.errors import ConfigError
+    from vllama.service.manager import make_launchd_service, make_systemd_service
+
+    settings, environ = load_settings(), config.environ()
+    home = Path(environ.get("HOME", "~")).expanduser()
+    command = [*find_program(), "serve", *words]
+    if sys.platform == "darwin":
+        if system:
+            raise ConfigError(
+                "cannot install a service of the whole machine: only one of a user is supported",
+                hint="leave out --system",
+            )
+        return make_launchd_service(
+            command,
+            home=home,
+            log=settings.log_dir / "service.log",
+            search_path=environ.get("PATH", ""),
+            drain_timeout_s=settings.drain_timeout_s,
+        )
+    program = Path(command[0]).resolve()
+    if system and any(program.is_relative_to(folder) for folder in HOMES):
+        raise ConfigError(
+            f"cannot run '{command[0]}' as a service of the machine: it is in a user's home, "
+            "which the service cannot see",
+            hint="install vllama for all users, such as into /opt/vllama, or leave out --system",
+        )
+    user_settings = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
+    return make_systemd_service(
+        command, system=system, config=user_settings, drain_timeout_s=settings.drain_timeout_s
+    )
+
+
+def find_program() -> list[str]:
+    """Return how this vllama is started, independent of PATH and of the current folder."""
+    script = Path(sys.executable).with_name("vllama")
+    if script.is_file():
+        return [str(script)]
+    if found := shutil.which("vllama"):
+        return [found]
+    return [sys.executable, "-m", "vllama"]
