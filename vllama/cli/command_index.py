@@ -34,7 +34,11 @@ GROUPS = (
                 "config:configure",
                 "Show the settings and where each comes from; edit or describe the config file.",
             ),
-            ("service", "service:service", "Run the server as a service: systemd, launchd."),
+            (
+                "service",
+                "service:service",
+                "Run the server as a service: install, uninstall, status, logs, show.",
+            ),
             ("doctor", "doctor:doctor", "Look for what keeps models from running here."),
             ("verify", "verify:verify", "Check whether two engines give the same answers."),
             (
