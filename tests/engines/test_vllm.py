@@ -1,5 +1,6 @@
 """How vLLM is started, what is declared of it, and what its exits mean."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -428,6 +429,28 @@ def test_a_recorded_exit_has_its_cause(lines, code, cause):
     told = compile_failures(ENGINE.failures)(Exit(code=code, output=(NOISE, *lines)))
     assert cause in told.cause
     assert told.retryable is ("its port" in cause)
+
+
+@pytest.mark.parametrize(
+    ("line", "announces"),
+    [
+        (CORE + "EngineCore encountered a fatal error.", True),
+        (DEAD[0], True),
+        (
+            "ERROR 12-01 23:08:02 [core_client.py:564] Engine core proc EngineCore_DP0 died "
+            "unexpectedly, shutting down client.",
+            True,
+        ),
+        (CORE + "Worker proc VllmWorker-1 died unexpectedly, shutting down executor.", True),
+        (NOISE, False),
+        (DEAD[2], False),
+        # what a client wrote, in a log of requests
+        ("INFO 12-01 23:08:02 [logger.py:43] prompt: 'Worker proc 1 died unexpectedly'", False),
+    ],
+)
+def test_the_line_that_announces_a_death_is_recognised(line, announces):
+    pattern = traits().dead_line
+    assert bool(re.search(pattern, line)) is announces
 
 
 def test_the_template_that_a_folder_lacks_is_given():

@@ -4,7 +4,7 @@ A single file with nothing but the standard library: ``python tests/fake_engine/
 8000``. Its answer is "tok0 tok1 …", 8 tokens long; directives in the last user message change
 that: ``@tokens=50 @delay=0.01``. ``--help`` lists the faults; ``GET /__stats`` tells what it saw,
 ``GET /__exit`` ends it (with --exit-code) at once, ``GET /__core_dies`` makes it answer from then
-on that its core is dead.
+on that its core is dead, and ``@core_dies`` in a message does so, too.
 """
 
 from __future__ import annotations
@@ -244,6 +244,11 @@ class Server(ThreadingHTTPServer):
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
 
+    def kill_core(self) -> None:
+        """Announce the end of the core in the log, and fail all answers from now on."""
+        print("core: no such colour: mauve", flush=True)
+        self.core_died.set()
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore clients that go away between requests."""
 
@@ -280,13 +285,13 @@ class Handler(BaseHTTPRequestHandler):
             with self.server.lock:
                 stats = {**self.server.counts, "bodies": list(self.server.bodies)}
                 stats["ids"] = list(self.server.ids)
+                stats["core_died"] = self.server.core_died.is_set()
             self.answer(200, stats)
         elif path == "/__exit":
             os._exit(options.exit_code or 0)
         elif path == "/__core_dies":
             self.answer(200, {})  # before anybody ends this process for it
-            print("core: no such colour: mauve", flush=True)
-            self.server.core_died.set()
+            self.server.kill_core()
         elif not self.server.ready:
             self.answer(503, {"error": {"message": "Loading model", "code": 503}})
         elif path == "/health":
@@ -358,6 +363,8 @@ class Handler(BaseHTTPRequestHandler):
             except (ClientGone, BrokenPipeError, ConnectionResetError):
                 self.server.count(gone=1)
                 self.close_connection = True
+            except CoreDead:
+                self.answer(500, error("the core is dead, see above", 500))
             finally:
                 self.server.count(active=-1)
 
@@ -408,6 +415,8 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(400, error("property 'reasoning_content' is unsupported", 400))
             return
         prompt = prompt_text(body, chat)
+        if "@core_dies" in last_user(body, chat):
+            self.server.kill_core()
         found = dict(re.findall(r"@(tokens|delay)=([0-9.]+)", last_user(body, chat)))
         said = options.say or ""
         total = int(found.get("tokens", -(-len(said) // 3) or DEFAULT_TOKENS))

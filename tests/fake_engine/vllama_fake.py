@@ -144,6 +144,7 @@ class FakeEngine:
             schema_style=SchemaStyle.JSON_OBJECT if bare else SchemaStyle.OPENAI,
             vector_style=VectorStyle.PER_TOKEN,
             dead_words=("the core is dead",),
+            dead_line="^core: ",
             takes_audio="hears" in bundle.name,
             request_id_header="x-request-id",
             metrics_path="/metrics" if "shows" in bundle.name else None,

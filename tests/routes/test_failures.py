@@ -63,20 +63,37 @@ def test_an_engine_that_says_that_it_is_dead_is_restarted_and_its_log_tells_why(
     assert not before.is_running()
 
 
-def test_a_dead_engine_is_found_out_by_any_kind_of_request(server):
-    name = server.model("wide-tokens")
-    assert whole(server, name)[0] == 200
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/api/tokenize", {"text": "hello"}),
+        ("/api/chat", {**user()}),
+        ("/api/chat", {**user(), "stream": False}),
+        ("/v1/embeddings", {"input": "hello"}),
+        ("/v1/completions", {"prompt": "hello", "n": 2}),
+    ],
+)
+def test_a_request_to_an_engine_that_has_died_already_waits_for_the_next_one(server, path, body):
+    """Nobody has noticed yet: it is this request that finds out, and it is not to blame."""
+    name = server.model(f"wide-unnoticed{path.replace('/', '-')}-{len(body)}")
+    assert server.post(path, {"model": name, **body, "stream": False})[0] == 200
+    before = server.engine(name)
     server.ask_engine(name, "/__core_dies")
-    answers = []
+    until(lambda: server.stats(name)["core_died"])
+    status, _, told = server.request("POST", path, {"model": name, **body})
+    assert status == 200 and b"error" not in told
+    assert not before.is_running()
 
-    def found_out():  # it says yes before it dies
-        answers.append(server.post("/api/tokenize", {"model": name, "text": "hello"}))
-        return answers[-1][0] != 200
 
-    until(found_out)
-    status, told = answers[-1]
-    assert status == 500 and CRASH in told["error"]
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_request_that_kills_its_engine_is_not_sent_again(server, stream):
+    name = server.model(f"wide-killer-{int(stream)}")
     assert whole(server, name)[0] == 200
+    body = {"model": name, **user("@core_dies"), "stream": stream}
+    assert CRASH in server.request("POST", "/api/chat", body)[2].decode()
+    assert whole(server, name)[0] == 200
+    chats = [body for body in server.stats(name)["bodies"] if "messages" in body]
+    assert len(chats) == 1  # the last one: the killer did not come back
 
 
 def counted(server, route, status, reason):

@@ -330,8 +330,8 @@ class Relay:
             except VllamaError as failure:
                 error = failure
         if error is not None:
-            if self._upstream is not None and self._upstream.explain is not None:
-                error = self._upstream.explain(error)
+            if self._upstream is not None and self._upstream.crashes is not None:
+                error = self._upstream.crashes.explain(error)
             if not request.status and not self._tail:
                 raise error
             request.failure = error

@@ -1,40 +1,97 @@
 """An engine that says in its answers that it is dead, though its process still runs.
 
-Its words name no cause, or one that only its log has. What it says counts as a crash: nobody is
-sent there any more, it is restarted, and the clients are told why by the log.
+Such an answer names no cause, or one that only the engine's log has. It counts as a crash: no more
+requests are sent there, the engine is restarted, and the clients are told the cause from the log.
 """
 
 from __future__ import annotations
 
+import logging
+import re
+from collections.abc import Callable
+
 from vllama.errors import EngineCrashed, UpstreamError, VllamaError
-from vllama.scheduler.instance import Lease
-from vllama.upstream.pool import Explain, Upstream
+from vllama.scheduler.instance import Lease, Part
+from vllama.supervise.logs import LogRing
+from vllama.supervise.spec import Endpoint
+from vllama.upstream.connection import ConnectionLost
+from vllama.upstream.pool import Upstream
+
+log = logging.getLogger(__name__)
 
 RESTARTED = "try again: it is being restarted"
 
 
-def make_explainer(lease: Lease, upstream: Upstream) -> Explain | None:
-    """Return what turns an error of a lease's engine into that of its crash, if it is one.
-
-    All its other answers end for the same reason then. None for an engine of which no such words
-    are known.
-    """
-    words = lease.traits.dead_words
-    part = lease.instance.find_part(lease.endpoint) if words else None
+def find_crash_reports(lease: Lease, upstream: Upstream) -> CrashReports | None:
+    """Return what tells the crashes of a lease's engine; None if no words of it are known."""
+    traits = lease.traits
+    part = lease.instance.find_part(lease.endpoint) if traits.dead_words else None
     if part is None:
         return None
-    endpoint = lease.endpoint
-    told: list[str] = []  # all hear the same, also those that come when it is being restarted
+    dead_line = re.compile(traits.dead_line) if traits.dead_line else None
+    return CrashReports(part, lease.endpoint, upstream, traits.dead_words, dead_line)
 
-    def explain(error: VllamaError) -> VllamaError:
-        if isinstance(error, EngineCrashed) and (cause := part.find_unhealthy_cause(endpoint)):
-            # its log was faster than its answers, which end with its process
-            return EngineCrashed(f"cannot go on: the engine has crashed: {cause}", hint=RESTARTED)
-        if not isinstance(error, UpstreamError) or not any(word in error.message for word in words):
+
+class CrashReports:
+    """What one engine says about its own death, in its answers and in its log."""
+
+    def __init__(
+        self,
+        part: Part,
+        endpoint: Endpoint,
+        upstream: Upstream,
+        words: tuple[str, ...],
+        dead_line: re.Pattern[str] | None,
+    ) -> None:
+        self._part = part
+        self._endpoint = endpoint
+        self._upstream = upstream
+        self._words = words
+        self._dead_line = dead_line
+        # all requests get the same reason, also those that fail while it is being restarted
+        self._told = ""
+
+    def explain(self, error: VllamaError) -> VllamaError:
+        """Return the error of the engine's crash in place of `error`, if it has crashed.
+
+        All its other answers are ended for the same reason then.
+        """
+        if isinstance(error, ConnectionLost) and error.unsent:
             return error
-        if not told:
-            told.append(f"the engine has crashed: {part.declare_unhealthy(endpoint, None)}")
-            upstream.abort_answers(told[0])
-        return EngineCrashed(f"cannot go on: {told[0]}", hint=RESTARTED)
+        cause = self._part.find_unhealthy_cause(self._endpoint)
+        if isinstance(error, EngineCrashed) and cause:
+            # its log was read before its answers, which end with its process
+            return EngineCrashed(f"cannot go on: the engine has crashed: {cause}", hint=RESTARTED)
+        dead = isinstance(error, UpstreamError) and any(w in error.message for w in self._words)
+        if not dead:
+            return error
+        if not self._told:
+            cause = self._part.declare_unhealthy(self._endpoint, None)
+            self._told = f"the engine has crashed: {cause}"
+            self._upstream.abort_answers(self._told)
+        return EngineCrashed(f"cannot go on: {self._told}", hint=RESTARTED)
 
-    return explain
+    def begin(self) -> Callable[[], bool]:
+        """Note how far the log is, before a request is sent.
+
+        The result tells, once the request has failed, whether the engine had announced its death in
+        its log by then. Only this proves that the request did not cause the crash.
+        """
+        ring = self._read_log() if self._dead_line is not None else None
+        start = ring.total if ring is not None else 0
+
+        def was_dead() -> bool:
+            if ring is None or self._dead_line is None:
+                return False
+            lines = ring.tail(ring.total)
+            earlier = lines[: max(0, len(lines) - (ring.total - start))]
+            return any(self._dead_line.search(line) for line in earlier)
+
+        return was_dead
+
+    def _read_log(self) -> LogRing | None:
+        try:
+            return self._part.output()
+        except OSError as error:
+            log.warning("cannot read the engine's log: %s", error)
+            return None

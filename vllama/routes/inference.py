@@ -19,13 +19,19 @@ from vllama.chat.request import (
     LoadOptions,
 )
 from vllama.engines.base import Mode
-from vllama.errors import BadRequest, CapabilityMissing, TemplateRefused, UpstreamError
+from vllama.errors import (
+    BadRequest,
+    CapabilityMissing,
+    EngineCrashed,
+    TemplateRefused,
+    UpstreamError,
+)
 from vllama.http.request import ClientGone, Request
 from vllama.models.types import Bundle
 from vllama.plan.types import Need
 from vllama.relay.relay import Relay
 from vllama.routes.affinity import Prefix
-from vllama.routes.crashes import make_explainer
+from vllama.routes.crashes import find_crash_reports
 from vllama.routes.log_counts import find_logged_counts
 from vllama.routes.running import RunningRequest
 from vllama.scheduler.instance import Lease
@@ -73,8 +79,8 @@ async def with_lease(
     """Run `use` with a lease on an instance of `bundle`; what it raises comes through.
 
     If the engine could not be reached at all (it has just ended and its supervisor is about to
-    notice), the request waits its turn for the next one. If its refusal tells how it has to be
-    asked, it is asked again in that way.
+    notice), or was dead before the request was sent, the request waits its turn for the next one.
+    If its refusal tells how it has to be asked, it is asked again in that way.
     """
     scheduler = gateway.scheduler
     log_context.model.set(bundle.name)
@@ -98,10 +104,11 @@ async def with_lease(
                     lease.traits = bound_traits(lease.traits, need.context_length)
                 upstream = gateway.upstreams.get_pool(lease.endpoint)
                 upstream.request_id_header = lease.traits.request_id_header
-                upstream.explain = upstream.explain or make_explainer(lease, upstream)
+                crashes = upstream.crashes = upstream.crashes or find_crash_reports(lease, upstream)
                 if not lease.traits.usage_in_stream:
                     upstream.counts = upstream.counts or find_logged_counts(lease)
                     upstream.tells_counts &= upstream.counts is not None
+                was_dead = crashes.begin() if crashes else None
                 await use(lease, upstream)
                 return
             except TemplateRefused:
@@ -116,12 +123,15 @@ async def with_lease(
                     lease.instance.traits = learn_from_refusal(own, error.message) or own
                 lease.traits = learnt
                 continue
-            except UpstreamError as error:
-                raise (upstream.explain(error) if upstream.explain else error) from None
-            except ConnectionLost as error:
-                scheduler.report_unreachable(lease)
-                if not error.unsent or request.status or pause_s is None:
-                    raise
+            except (UpstreamError, EngineCrashed) as failure:
+                told = crashes.explain(failure) if crashes else failure
+                if isinstance(told, ConnectionLost):
+                    scheduler.report_unreachable(lease)
+                unsent = isinstance(told, ConnectionLost) and told.unsent
+                # a request that has crashed an engine must not crash the next one
+                late = isinstance(told, EngineCrashed) and was_dead is not None and was_dead()
+                if not (unsent or late) or request.status or pause_s is None:
+                    raise told from None
             # the lease is kept meanwhile: nobody else is sent there, and the turn is not lost
             await asyncio.sleep(pause_s)
             renewed = scheduler.renew(lease, bundle, need, keep_alive_s, prefix)

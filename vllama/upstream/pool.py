@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol
 
 from vllama.chat.reply import JSON, CountsReader
 from vllama.errors import UpstreamError, VllamaError
@@ -20,9 +20,6 @@ from vllama.upstream.connection import Connection, ConnectionLost, Progress
 if TYPE_CHECKING:
     from vllama.chat.request import Call
 
-Explain: TypeAlias = Callable[[VllamaError], VllamaError]
-"""Replaces an engine's error by the cause of its crash, if it has crashed."""
-
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
 CONNECT_LIMIT_S = 5.0
 
@@ -32,6 +29,18 @@ class LoggedCounts(Protocol):
 
     def begin(self) -> CountsReader:
         """Start counting for a request that is about to be sent."""
+        ...
+
+
+class CrashReports(Protocol):
+    """What an engine says about its own death (`routes.crashes`)."""
+
+    def explain(self, error: VllamaError) -> VllamaError:
+        """Replace an engine's error by the cause of its crash, if it has crashed."""
+        ...
+
+    def begin(self) -> Callable[[], bool]:
+        """Note the time before a request is sent; return whether the engine was dead by then."""
         ...
 
 
@@ -78,7 +87,7 @@ class Upstream:
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
         self.request_id_header: str | None = None  # from the engine's traits
-        self.explain: Explain | None = None  # see `routes.crashes`
+        self.crashes: CrashReports | None = None
         self.counts: LoggedCounts | None = None
         self.tells_counts = True  # in its stream or its log; False once an answer had none
         self._heads: dict[str, bytes] = {}  # the heads of JSON requests, by path

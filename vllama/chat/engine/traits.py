@@ -146,6 +146,8 @@ class Traits:
     vector_style: VectorStyle = VectorStyle.POOLED
     # words of an error that mean that it has failed for good and must be started again
     dead_words: tuple[str, ...] = ()
+    # pattern of a line that it logs when it fails so; requests sent later are not to blame
+    dead_line: str = ""
     # words of a refusal, and the traits that hold from then on; the request is sent again
     when_refused: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 

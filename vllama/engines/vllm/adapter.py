@@ -31,7 +31,7 @@ from vllama.engines.locate import find_package
 from vllama.engines.package_server import PARAMETERS, explain_mlx_only
 from vllama.engines.recipe import Recipe
 from vllama.engines.request_body import add_fields
-from vllama.engines.vllm.failures import DEAD_LINE, DEAD_WORDS, FAILURES
+from vllama.engines.vllm.failures import DEAD_LINE, DEAD_WORDS, FAILURES, FIRST_DEAD_LINE
 from vllama.engines.vllm.memory import MAX_GPU_SEQUENCES, SEQUENCES, supports_seeds, tune
 from vllama.engines.vllm.parsers import choose_reasoning_parser, choose_tool_parser
 from vllama.engines.vllm.recipe import RECIPE
@@ -220,6 +220,7 @@ class Vllm:
             silent_tool_choice="none",
             names_stop=True,
             dead_words=DEAD_WORDS,
+            dead_line=FIRST_DEAD_LINE,
             # a forced call only keeps the tool's name (seen with 0.32 and the parser hermes)
             keeps_call_schema=False,
             # they exist only for models made for them; others answer 404, which clients are told

@@ -13,6 +13,11 @@ from vllama.supervise.spec import Fault
 # what it prints and answers between the death of its core and its own end
 DEAD_LINE = r"EngineDeadError: "
 DEAD_WORDS = ("EngineCore encountered an issue", "EngineDeadError")
+# the first line about the death of its core, by the core itself or by the server that watches it
+FIRST_DEAD_LINE = (
+    r"^(?:\([^)]*\) )?ERROR [^\]]*\] (?:EngineCore encountered a fatal error"
+    r"|(?:Engine core|Worker) proc \S+ died unexpectedly|AsyncLLM output_handler failed)"
+)
 FAILURES = (
     FailurePattern(
         pattern=r"error: unrecognized arguments: (.+)",
