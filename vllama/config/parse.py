@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from vllama.config import address
 from vllama.models.settings import UpstreamTraits
+from vllama.models.variants import CONFIG_FILES
 from vllama.units import parse_keep_alive
 
 _HOSTS = ("hf.co/", "huggingface.co/", "www.huggingface.co/", "www.hf.co/")
@@ -76,7 +77,8 @@ def is_gguf(path: Path) -> bool:
 
 def holds_model(folder: Path) -> bool:
     """Tell whether a folder has a model's files in it."""
-    return (folder / "config.json").is_file() or any(folder.glob("*.gguf"))
+    has_config = any((folder / name).is_file() for name in CONFIG_FILES)
+    return has_config or any(folder.glob("*.gguf"))
 
 
 def path(text: str) -> Path:

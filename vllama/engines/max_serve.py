@@ -16,7 +16,13 @@ from vllama.chat.engine.traits import SchemaStyle, Stops, Traits
 from vllama.engines.argv import has_flag
 from vllama.engines.base import FailurePattern, Overhead, Settings
 from vllama.engines.locate import PackageLocation
-from vllama.engines.package_server import GIB, PARAMETERS, PackageServer, explain_mlx_only
+from vllama.engines.package_server import (
+    GIB,
+    PARAMETERS,
+    PackageServer,
+    explain_mistral_only,
+    explain_mlx_only,
+)
 from vllama.engines.recipe import Recipe, Wheels
 from vllama.engines.request_body import clamp_field, keep_fields
 from vllama.environments.layout import Step
@@ -102,7 +108,7 @@ class MaxServe(PackageServer):
 
     def refuses(self, platform: Platform, info: ModelInfo) -> str | None:
         """Refuse weights that it cannot compute with on a CPU."""
-        if reason := explain_mlx_only(info):
+        if reason := explain_mlx_only(info) or explain_mistral_only(info):
             return reason
         if not platform.accelerators and info.quant != "F32":
             return f"on a CPU it takes weights in float32 only, and these are {info.quant}"

@@ -18,12 +18,12 @@ from vllama.chat.engine.traits import SchemaStyle, Traits
 from vllama.engines.base import FailurePattern, Overhead, Settings
 from vllama.engines.failures import GENERAL
 from vllama.engines.locate import PackageLocation
-from vllama.engines.package_server import PARAMETERS, PackageServer
+from vllama.engines.package_server import PARAMETERS, PackageServer, explain_mistral_only
 from vllama.engines.recipe import MachineKind, Recipe, Wheels
 from vllama.engines.request_body import add_fields
 from vllama.environments.layout import Step
 from vllama.hardware.types import Platform
-from vllama.models.types import Bundle, Capability
+from vllama.models.types import Bundle, Capability, ModelInfo
 from vllama.supervise.spec import Endpoint, Fault
 
 MIB = 1024**2
@@ -94,6 +94,10 @@ class MlxLm(PackageServer):
         if platform.os == "darwin" and platform.arch == "arm64":
             return 60, "Apple silicon: made for it, and the reader of MLX's models"
         return 0, "it is made for Apple silicon"
+
+    def refuses(self, platform: Platform, info: ModelInfo) -> str | None:
+        """Refuse weights in Mistral's own format."""
+        return explain_mistral_only(info)
 
     def build_arguments(
         self, bundle: Bundle, settings: Settings, endpoint: Endpoint

@@ -169,6 +169,13 @@ def explain_mlx_only(info: ModelInfo) -> str | None:
     return "its weights are packed for Apple's MLX, which only that reads"
 
 
+def explain_mistral_only(info: ModelInfo) -> str | None:
+    """Return why an engine other than vLLM cannot read a model's weights, None if it can."""
+    if not info.mistral_weights:
+        return None
+    return "its weights are in Mistral's own format (params.json), which only vLLM reads"
+
+
 def has_gpu_torch(location: PackageLocation) -> bool:
     """Tell whether the torch in an engine's environment was built for GPUs."""
     folder = location.module_folder("torch")

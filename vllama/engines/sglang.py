@@ -20,7 +20,13 @@ from typing import Any
 from vllama.chat.engine.traits import Tokenizer, Traits
 from vllama.engines.base import FailurePattern, Mode, Overhead, Settings
 from vllama.engines.locate import PackageLocation
-from vllama.engines.package_server import GIB, PARAMETERS, PackageServer, explain_mlx_only
+from vllama.engines.package_server import (
+    GIB,
+    PARAMETERS,
+    PackageServer,
+    explain_mistral_only,
+    explain_mlx_only,
+)
 from vllama.engines.recipe import MachineKind, Recipe, Wheels
 from vllama.engines.request_body import add_fields, clamp_field
 from vllama.environments.layout import Step
@@ -111,8 +117,8 @@ class Sglang(PackageServer):
         return 0, "it needs Linux with an NVIDIA GPU"
 
     def refuses(self, platform: Platform, info: ModelInfo) -> str | None:
-        """Refuse weights that only MLX can read; SGLang itself knows its architectures."""
-        return explain_mlx_only(info)
+        """Refuse weights in formats of others; SGLang itself knows its architectures."""
+        return explain_mlx_only(info) or explain_mistral_only(info)
 
     def build_arguments(
         self, bundle: Bundle, settings: Settings, endpoint: Endpoint

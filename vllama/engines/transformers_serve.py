@@ -21,7 +21,13 @@ import msgspec
 from vllama.chat.engine.traits import SchemaStyle, Stops, Traits
 from vllama.engines.base import FailurePattern, Overhead, Settings
 from vllama.engines.locate import PackageLocation
-from vllama.engines.package_server import GIB, PackageServer, explain_mlx_only, has_gpu_torch
+from vllama.engines.package_server import (
+    GIB,
+    PackageServer,
+    explain_mistral_only,
+    explain_mlx_only,
+    has_gpu_torch,
+)
 from vllama.engines.recipe import Recipe, Wheels
 from vllama.engines.request_body import add_fields, keep_fields
 from vllama.environments.layout import Step
@@ -146,8 +152,8 @@ class TransformersServe(PackageServer):
         return 10, "it runs every architecture, though slower than engines made for serving"
 
     def refuses(self, platform: Platform, info: ModelInfo) -> str | None:
-        """Refuse weights that only MLX can read."""
-        return explain_mlx_only(info)
+        """Refuse weights in formats of others."""
+        return explain_mlx_only(info) or explain_mistral_only(info)
 
     def build_arguments(
         self, bundle: Bundle, settings: Settings, endpoint: Endpoint

@@ -176,6 +176,8 @@ def describe_template(bundle: Bundle, info: ModelInfo) -> str:
     chats = Capability.COMPLETION in info.capabilities and bundle.format is not Format.REMOTE
     if not chats or bundle.template is not None:
         return ""
+    if info.mistral_tokenizer:
+        return "none: Mistral's tokenizer makes the prompts"
     if info.template_family:
         return f"{info.template_family}, recognised by its tokens"
     return "" if info.chat_template else "none, and none recognised: prompts are sent as bare text"

@@ -117,7 +117,8 @@ class Library:
             raise ModelNotFound(
                 name,
                 message=f"cannot find a model at '{name}'",
-                hint="name a .gguf file, or a folder with config.json and *.safetensors",
+                hint="name a .gguf file, or a folder with config.json (or params.json) and "
+                "*.safetensors",
             )
         shown = name.strip() if ref.kind is Kind.HUB else ref.display
         raise ModelNotFound(shown, hint=self._advice(ref, may_pull=may_pull))

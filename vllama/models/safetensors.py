@@ -1,4 +1,6 @@
-"""Safetensors models: a folder with `config.json` and weights, read without torch.
+"""Safetensors models: a folder with a config and weights, read without torch.
+
+The config is `config.json`, or `params.json` in Mistral's own format (`mistral_format`).
 
 A file is a little-endian u64 (length of the header), that many bytes of JSON
 `{name: {dtype, shape, data_offsets}}`, then the data (github.com/huggingface/safetensors).
@@ -31,9 +33,16 @@ from vllama.models.limits import (
     decode_json,
     read_limited,
 )
+from vllama.models.mistral_format import (
+    PARAMS,
+    WEIGHTS_INDEX,
+    has_mistral_tokenizer,
+    takes_tools,
+    translate_params,
+)
 from vllama.models.quant import read_scheme
 from vllama.models.types import Capability, ModelInfo
-from vllama.models.variants import choose_weights
+from vllama.models.variants import CONFIG, INDEX, choose_weights, is_mistral_format
 
 _MAX_HEADER = 32 * 1024 * 1024  # the largest real ones have some 2 MB
 _MAX_TOKENIZER = 64 * 1024 * 1024
@@ -69,7 +78,10 @@ class _Tokenizer(msgspec.Struct):
 
 def read_folder(folder: Path) -> ModelInfo:
     """Read a model folder's config and weight headers; raise BadModelFile."""
-    config = _json(folder / "config.json")
+    names = list_names(folder)
+    is_mistral = is_mistral_format(names)
+    config = translate_params(_json(folder / PARAMS)) if is_mistral else _json(folder / CONFIG)
+    makes_prompts = has_mistral_tokenizer(names)
     text = config.get("text_config")
     inner = {**config, **text} if isinstance(text, dict) else config
     architectures = config.get("architectures")
@@ -83,12 +95,14 @@ def read_folder(folder: Path) -> ModelInfo:
     kv = _int(inner, "num_key_value_heads", MOST_HEADS) or heads
     width = _int(inner, "head_dim") or (hidden // heads if hidden and heads else None)
     tokenizer = _json(folder / "tokenizer_config.json", missing_is_fine=True)
-    template = check_template_length(_template(folder, tokenizer))
+    template = None if makes_prompts else check_template_length(_template(folder, tokenizer))
     tokens = _added_tokens(folder) if template is None else {}
     known = find_known_template(tokens, sentencepiece=(folder / "tokenizer.model").is_file())
     capabilities = _capabilities(folder, config, first, arch, known.template if known else template)
     if Capability.COMPLETION not in capabilities:
         known = None
+    elif makes_prompts and takes_tools(names):
+        capabilities |= {Capability.TOOLS}
     context = _int(inner, "max_position_embeddings")
     return ModelInfo(
         architecture=arch,
@@ -110,6 +124,8 @@ def read_folder(folder: Path) -> ModelInfo:
         bos_token=_token(tokenizer, "bos_token"),
         eos_token=_token(tokenizer, "eos_token"),
         adds_bos=tokenizer.get("add_bos_token") is True,
+        mistral_weights=is_mistral,
+        mistral_tokenizer=makes_prompts,
         capabilities=capabilities,
         metadata=_named(arch, context, hidden, layers, heads, kv, inner),
     )
@@ -158,11 +174,22 @@ def _is_possible(entry: _Entry) -> bool:
 
 def list_weight_files(folder: Path) -> tuple[Path, ...]:
     """Return the weight files of a folder: those of the index, else `variants.choose_weights`."""
-    index = folder / "model.safetensors.index.json"
+    names = list_names(folder)
+    index = folder / (WEIGHTS_INDEX if is_mistral_format(names) else INDEX)
     if index.is_file():
         return tuple(folder / name for name in sorted(_indexed(index)))
-    names = (path.name for path in folder.glob("*.safetensors"))
     return tuple(folder / name for name in choose_weights(names))
+
+
+def list_names(folder: Path) -> tuple[str, ...]:
+    """Return the names of everything in a folder; of a folder that cannot be read, none."""
+    return tuple(path.name for path in folder.glob("*"))
+
+
+def is_model_folder(folder: Path) -> bool:
+    """Tell whether a folder has a config and the weights that belong to it."""
+    has_config = (folder / CONFIG).is_file() or is_mistral_format(list_names(folder))
+    return has_config and bool(list_weight_files(folder))
 
 
 def _indexed(index: Path) -> set[str]:
@@ -185,7 +212,7 @@ def is_mlx(folder: Path) -> bool:
     mlx-lm writes `{"format": "mlx"}` into its files' headers, and `quantization` into the config.
     """
     try:
-        config = _json(folder / "config.json")
+        config = _json(folder / CONFIG)
         quantization = config.get("quantization")
         if isinstance(quantization, dict) and "group_size" in quantization:
             return True

@@ -69,6 +69,8 @@ class ModelInfo:
     is llama.cpp's word for how it drafts. `chat_template` is the one in its files, or that of
     `template_family`, which was recognised by its tokens where the files have none
     (`chat_templates`); `turn_end` is then the token that ends an answer, and its number.
+    `mistral_weights`: config and weights are in Mistral's own format; `mistral_tokenizer`: so is
+    the tokenizer, which makes the prompts, so that there is no template.
     `fim_tokens` are the texts before a prompt, before
     what comes after the gap, and before what fills it.
     """
@@ -90,6 +92,8 @@ class ModelInfo:
     chat_template: str | None = None
     template_family: str | None = None
     turn_end: tuple[str, int] | None = None
+    mistral_weights: bool = False
+    mistral_tokenizer: bool = False
     bos_token: str | None = None
     eos_token: str | None = None
     fim_tokens: tuple[str, str, str] | None = None

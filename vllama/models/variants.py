@@ -13,6 +13,11 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import PurePosixPath
 
+from vllama.models.mistral_format import (
+    PARAMS,
+    TOKENIZER_PATTERNS,
+    choose_consolidated_weights,
+)
 from vllama.models.quant import PREFERRED, find_quant, get_bit_width, is_same_quant, parse_quant_tag
 
 _MOST_MISSING = 100
@@ -26,7 +31,10 @@ _LORA = re.compile(r"(?:^|[-_.])lora(?:[-_.]|$)")
 # what vLLM and transformers read besides the weights
 _WANTED = ("*.json", "*.model", "*.txt", "*.jinja", "*.tiktoken", "*.py")
 _UNWANTED = ("original/*", "onnx/*", "openvino/*", "checkpoint-*/*")
-_INDEX = "model.safetensors.index.json"
+CONFIG = "config.json"
+CONFIG_FILES = (CONFIG, PARAMS)
+"""The files that make a folder a model's."""
+INDEX = "model.safetensors.index.json"
 _WHOLE = "model.safetensors"
 _WEIGHTS = re.compile(r"model(-\d+-of-\d+)?\.safetensors")
 _NUMBERED = re.compile(r"(?P<stem>.*)-(?P<index>\d{1,6})-of-(?P<count>\d{1,6})\.safetensors")
@@ -218,17 +226,41 @@ def choose_safetensors_files(paths: Iterable[str]) -> tuple[str, ...]:
     """
     present = sorted(paths)
     weights = choose_weights(present)
+    is_mistral = is_mistral_format(present)
+    patterns = (*_WANTED, *TOKENIZER_PATTERNS) if is_mistral else _WANTED
     wanted = [
         path
         for path in present
-        if any(fnmatch.fnmatchcase(path, pattern) for pattern in _WANTED)
+        if any(fnmatch.fnmatchcase(path, pattern) for pattern in patterns)
         and not any(fnmatch.fnmatchcase(path, pattern) for pattern in _UNWANTED)
     ]
-    return tuple(sorted({*weights, *wanted})) if weights and "config.json" in wanted else ()
+    config = PARAMS if is_mistral else CONFIG
+    return tuple(sorted({*weights, *wanted})) if weights and config in wanted else ()
+
+
+def is_mistral_format(paths: Iterable[str]) -> bool:
+    """Tell whether files are a model in Mistral's own format (`mistral_format`).
+
+    A repository that also has the model in transformers' format, complete, counts as one of that
+    format, because all engines read it.
+    """
+    present = sorted(paths)
+    if PARAMS not in present or not choose_consolidated_weights(present):
+        return False
+    usual = _choose_usual_weights(present)
+    return CONFIG not in present or not usual or bool(find_missing_shards(usual))
 
 
 def choose_weights(paths: Iterable[str]) -> tuple[str, ...]:
-    """Return the weights of a safetensors model among a repository's files.
+    """Return the weights of a safetensors model among a repository's files, in its format."""
+    present = sorted(paths)
+    if is_mistral_format(present):
+        return choose_consolidated_weights(present)
+    return _choose_usual_weights(present)
+
+
+def _choose_usual_weights(present: Sequence[str]) -> tuple[str, ...]:
+    """Return the weights in transformers' format.
 
     Those that transformers loads: `model.safetensors`, or its shards where there is an index of
     them (both together would be loaded twice). Other number formats (`model.fp32.safetensors`),
@@ -236,24 +268,28 @@ def choose_weights(paths: Iterable[str]) -> tuple[str, ...]:
     training, are not the model's; the modules of sentence-transformers are. A repository that
     names its weights in a way of its own is taken at its word: all in the root folder.
     """
-    present = sorted(paths)
     root = [path for path in present if "/" not in path and path.endswith(".safetensors")]
     usual = [path for path in root if _WEIGHTS.fullmatch(path)]
     shards = [path for path in usual if path != _WHOLE]
     if shards and _WHOLE in usual:
-        usual = shards if _INDEX in present else [_WHOLE]
+        usual = shards if INDEX in present else [_WHOLE]
     chosen = usual or [path for path in root if not _OTHER_WEIGHTS.match(path)]
     modules = [path for path in present if _MODULE.fullmatch(path)]
     return (*chosen, *modules) if chosen else ()
 
 
 def find_missing_weights(paths: Iterable[str]) -> tuple[str, ...]:
-    """Return the shards that a safetensors model lacks, by the numbers in the names of the others.
+    """Return the shards that a safetensors model lacks (`find_missing_shards`)."""
+    return find_missing_shards(choose_weights(paths))
+
+
+def find_missing_shards(weights: Iterable[str]) -> tuple[str, ...]:
+    """Return the shards that a model's weights lack, by the numbers in the names of the others.
 
     Most publishers count from 1, some from 0, and of those some up to the count itself.
     """
     groups: dict[tuple[str, str], set[int]] = {}
-    for path in choose_weights(paths):
+    for path in weights:
         if match := _NUMBERED.fullmatch(path):
             groups.setdefault((match["stem"], match["count"]), set()).add(int(match["index"]))
     missing = (

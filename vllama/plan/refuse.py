@@ -12,12 +12,9 @@ from vllama.errors import BadModelFile, ConfigError, InvalidModelRef, NoPlan, No
 from vllama.models.aliases import find_hub_alias
 from vllama.models.ref import ModelRef
 from vllama.models.types import Bundle, Format, ModelInfo
-from vllama.models.variants import has_tokenizer
+from vllama.models.variants import CONFIG_FILES, has_tokenizer
 from vllama.plan.estimate import find_fitting_context
 from vllama.plan.types import Choice, Estimate, Facts, Need
-
-CONFIG = "config.json"
-"""The file that makes a folder a model's; other bundles hold all that their engine needs."""
 
 
 def find_refusal(engine: Engine, facts: Facts, info: ModelInfo | None, mode: Mode) -> str | None:
@@ -37,7 +34,9 @@ def refuse_by_engine(
             raise NoPlan(said, hint="use another engine (docs/guide/engines.md says which can)")
         raise BadModelFile(said, hint=instead(facts, bundle, info, need.mode))
     names = [path.name for path in bundle.files]
-    if CONFIG in names and (why := explain_no_tokenizer(facts, bundle.format, names)):
+    # other bundles hold all that their engine needs
+    is_folder = any(name in CONFIG_FILES for name in names)
+    if is_folder and (why := explain_no_tokenizer(facts, bundle.format, names)):
         raise BadModelFile(
             f"cannot serve '{bundle.name}' with {engine.title}: {why}",
             hint="add the tokenizer's files of the model that it was made from, or name one: "

@@ -21,6 +21,7 @@ from vllama.errors import InvalidModelRef, ModelNotFound, VllamaError
 from vllama.models.library import Library
 from vllama.models.ref import ModelRef
 from vllama.models.types import Bundle, ModelInfo
+from vllama.models.variants import CONFIG_FILES
 
 KEEP_S = 2.0
 STALE_S = 30.0
@@ -153,7 +154,8 @@ class Catalog:
                 return bundle
         if not self._paths:
             raise ModelNotFound(name, hint="start the server with --model PATH")
-        if whole.suffix.lower() != ".gguf" and not (whole / "config.json").is_file():
+        is_folder = any((whole / name).is_file() for name in CONFIG_FILES)
+        if whole.suffix.lower() != ".gguf" and not is_folder:
             raise InvalidModelRef("invalid model name")
         bundle = self.library.find(name)
         self.library.info(bundle)  # whatever its name says: only what can be read is a model

@@ -122,10 +122,23 @@ def add_repositories(hub: StandInHub) -> None:
     hub.add_repo(
         "mistralai/Devstral",
         {
-            "params.json": b"{}",
+            "params.json": json.dumps(MISTRAL).encode(),
             "tekken.json": b"{}",
             "consolidated.safetensors": make_safetensors("consolidated.safetensors", 47),
         },
+    )
+    hub.add_repo(
+        "mistralai/Ministral-8B",
+        make_model(16.0)
+        | {
+            "params.json": json.dumps(MISTRAL).encode(),
+            "tekken.json": b"{}",
+            "consolidated.safetensors": make_safetensors("consolidated.safetensors", 16),
+        },
+    )
+    hub.add_repo(
+        "someone/Lost-Params",
+        {"consolidated.safetensors": make_safetensors("consolidated.safetensors", 4)},
     )
     bare = {path: file for path, file in make_model(1.0).items() if "tokenizer" not in path}
     hub.add_repo("acme/No-Tokenizer", bare)
@@ -159,6 +172,16 @@ class Case:
     gigabytes: float | None = None
 
 
+MISTRAL = {
+    "dim": 5120,
+    "n_layers": 40,
+    "head_dim": 128,
+    "hidden_dim": 32768,
+    "n_heads": 32,
+    "n_kv_heads": 8,
+    "vocab_size": 131072,
+    "max_position_embeddings": 131072,
+}
 ONLY_VLLM = (VLLM_HERE,)
 NOTHING_USES_THE_GPU = (LLAMA_CPP_HERE,)
 CASES = [
@@ -217,7 +240,16 @@ CASES = [
     ),
     Case(gpu(80), "acme/My-LoRA", None, ("LoRA adapter", "vllama pull hf.co/Qwen/Qwen3-8B")),
     Case(cpu(16), "acme/My-LoRA", None, ("LoRA adapter", "vllama pull hf.co/Qwen/Qwen3-8B")),
-    Case(gpu(80), "mistralai/Devstral", None, ("Mistral's own format", "GGUF")),
+    Case(
+        gpu(80),
+        "mistralai/Devstral",
+        "hf.co/mistralai/Devstral:latest",
+        ("Mistral's own format", "by its parser mistral"),
+        gigabytes=47,
+    ),
+    Case(cpu(64), "mistralai/Devstral", None, ("Mistral's own format", "GGUF", "vllama engines")),
+    Case(gpu(80), "mistralai/Ministral-8B", "hf.co/mistralai/Ministral-8B:latest", gigabytes=16),
+    Case(gpu(80), "someone/Lost-Params", None, ("Mistral's own format", "params.json")),
     Case(cpu(16), "acme/Pictures", None, ("diffusers",)),
     # what cannot start
     Case(gpu(24), "acme/No-Tokenizer", None, ("no tokenizer",)),

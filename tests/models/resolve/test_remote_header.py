@@ -127,6 +127,22 @@ def test_safetensors(hub: StandInHub, settings: ModelsSettings, tmp_path: Path) 
     assert not hub.requests("hub", "GET", "tokenizer.json")
 
 
+def test_mistrals_own_format(hub: StandInHub, settings: ModelsSettings, tmp_path: Path) -> None:
+    params = {"dim": 64, "n_layers": 3, "n_heads": 4, "n_kv_heads": 2, "max_seq_len": 4096}
+    files: dict[str, bytes | Path] = {
+        "params.json": json.dumps(params).encode(),
+        "tekken.json": b"t" * 3 * STEP,
+        "consolidated.safetensors": safetensors((1024, 1024)),
+    }
+    for name, content in files.items():
+        assert isinstance(content, bytes)
+        (tmp_path / name).write_bytes(content)
+    info = remote(hub, settings, files, Format.SAFETENSORS)
+    assert info == read_folder(tmp_path)
+    assert info.mistral_weights and info.mistral_tokenizer
+    assert hub.sent("cdn") == STEP  # of 2, and nothing of the tokenizer
+
+
 def test_damaged_files_are_named_by_their_path(hub: StandInHub, settings: ModelsSettings) -> None:
     for files, format, says in [
         ({"m-Q4_0.gguf": b"no such thing"}, Format.GGUF, "'m-Q4_0.gguf': it is not a GGUF"),

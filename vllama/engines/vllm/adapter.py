@@ -103,8 +103,14 @@ class Vllm:
         return explain_mlx_only(info)
 
     def tune(self, request: TuningRequest) -> Tuning:
-        """Choose memory options and layout (`memory`), and parsers (`parsers`)."""
+        """Choose memory options and layout (`memory`), format, and parsers (`parsers`)."""
         tuning = tune(request)
+        if formats := choose_formats(request.info, request.extra_args):
+            tuning = replace(
+                tuning,
+                args=(*tuning.args, *formats),
+                reasons=(*tuning.reasons, "its files are in Mistral's own format"),
+            )
         if request.mode is not Mode.CHAT:
             return tuning
         args, reasons = list(tuning.args), list(tuning.reasons)
@@ -251,6 +257,16 @@ class Vllm:
     def asleep(self) -> tuple[str, str]:
         """Return the route that tells; a sleeping server calls itself healthy but never answers."""
         return "GET", "/is_sleeping"
+
+
+def choose_formats(info: ModelInfo, given: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the options for files in Mistral's own format, except those that are `given`."""
+    wanted = []
+    if info.mistral_tokenizer:
+        wanted.append("--tokenizer-mode")
+    if info.mistral_weights:
+        wanted += ["--config-format", "--load-format"]
+    return tuple(word for flag in wanted if not has_flag(given, flag) for word in (flag, "mistral"))
 
 
 def is_recent(version: str) -> bool:

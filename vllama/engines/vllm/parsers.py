@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vllama.models.types import ModelInfo
+from vllama.models.types import Capability, ModelInfo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +98,8 @@ REASONING = (
 
 def choose_tool_parser(info: ModelInfo) -> str | None:
     """Return the parser for the model's tool calls, None if none is certain to fit."""
+    if info.mistral_tokenizer:
+        return "mistral" if Capability.TOOLS in info.capabilities else None
     template = info.chat_template or ""
     return _find_parser(TOOLS, info) if "tools" in template else None
 

@@ -26,8 +26,8 @@ from vllama import private
 from vllama.errors import BadModelFile, DiskFull, VllamaError
 from vllama.models.disk import get_free_bytes
 from vllama.models.quant import UNDONE_BY_NOBODY
-from vllama.models.safetensors import is_mlx, list_weight_files
-from vllama.models.variants import has_tokenizer
+from vllama.models.safetensors import is_mlx, list_names, list_weight_files
+from vllama.models.variants import has_tokenizer, is_mistral_format
 from vllama.units import format_bytes_decimal
 
 PREFIX = ".convert-"
@@ -106,6 +106,11 @@ def check_folder(folder: Path, name: str) -> None:
             f"cannot convert '{name}': {missing[0]} is missing"
             + (f", and {len(missing) - 1} more" if len(missing) > 1 else ""),
             hint="fetch the model again",
+        )
+    if is_mistral_format(list_names(folder)):
+        raise BadModelFile(
+            f"cannot convert '{name}': its weights are in Mistral's own format",
+            hint="convert the model in the format of transformers, or look for a GGUF of it",
         )
     if is_mlx(folder):
         raise BadModelFile(

@@ -20,6 +20,7 @@ from vllama.errors import BadModelFile, Offline, SourceError
 from vllama.models.download.file_download import open_client
 from vllama.models.gguf.header import GgufHeader, NeedMore, parse_header
 from vllama.models.info import combine_headers
+from vllama.models.mistral_format import PARAMS
 from vllama.models.safetensors import read_folder
 from vllama.models.settings import ModelsSettings
 from vllama.models.sources.base import Location, Repository, Source, Transient
@@ -30,7 +31,9 @@ T = TypeVar("T")
 STEP = 1024 * 1024
 _LONGEST = 64 * STEP  # no real header is longer
 _SMALL = 32 * STEP
-_ABOUT = frozenset({"config.json", "tokenizer_config.json", "chat_template.jinja", "modules.json"})
+_ABOUT = frozenset(
+    {"config.json", PARAMS, "tokenizer_config.json", "chat_template.jinja", "modules.json"}
+)
 
 
 def read_remote_info(
@@ -132,7 +135,11 @@ def _safetensors(
         folder = Path(name)
 
         def rebuild(file: SourceFile) -> None:
-            remote, place = opened(file), folder / file.path
+            place = folder / file.path
+            if not _tells(file.path):
+                place.touch()  # its name is enough: it says what kind of tokenizer there is
+                return
+            remote = opened(file)
             if not file.path.endswith(".safetensors"):
                 place.write_bytes(remote.grow(min(remote.size_bytes, _SMALL)))
                 return
@@ -143,7 +150,7 @@ def _safetensors(
                 skeleton.write(content[: 8 + length])
                 skeleton.truncate(remote.size_bytes)
 
-        wanted = [file for file in variant.files if _tells(file.path)]
+        wanted = [file for file in variant.files if "/" not in file.path]
         _each(rebuild, wanted, threads)
         try:
             return read_folder(folder)
@@ -154,7 +161,7 @@ def _safetensors(
 
 def _tells(path: str) -> bool:
     weights = path.endswith((".safetensors", ".safetensors.index.json"))
-    return "/" not in path and (weights or path in _ABOUT)
+    return weights or path in _ABOUT
 
 
 def _each(

@@ -10,11 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePosixPath
 
 from vllama.errors import ModelNotFound, NoPlan, SourceError
+from vllama.models.mistral_format import PARAMS
 from vllama.models.quant import UNDONE_BY_NOBODY, read_scheme
 from vllama.models.resolve.candidates import suggest_conversion
 from vllama.models.sources.base import Repository
 from vllama.models.types import Format
-from vllama.models.variants import explain_left_out, find_missing_weights
+from vllama.models.variants import explain_left_out, find_missing_weights, is_mistral_format
 
 ReadJson = Callable[[str], Mapping[str, object]]
 INDEX = "model.safetensors.index.json"
@@ -74,7 +75,7 @@ def _make_no_weights_error(repository: Repository, read: ReadJson) -> NoPlan:
     if any(PurePosixPath(name).match("consolidated*.safetensors") for name in names):
         return NoPlan(
             f"cannot serve '{hub_id}': its weights are in Mistral's own format "
-            "(consolidated.safetensors), which is not supported here",
+            f"(consolidated.safetensors), and the {PARAMS} that belongs to it is missing",
             hint="look for the same model as GGUF or in the format of transformers",
         )
     if "model_index.json" in names:
@@ -113,6 +114,13 @@ def _make_no_tag_error(
 def _make_format_error(repository: Repository, formats: Sequence[Format], read: ReadJson) -> NoPlan:
     """Make the error for a repository whose formats no engine here reads."""
     hub_id, found = repository.hub_id, {variant.format for variant in repository.variants}
+    if Format.SAFETENSORS not in formats and is_mistral_format(f.path for f in repository.files):
+        return NoPlan(
+            f"cannot serve '{hub_id}' here: its weights are in Mistral's own format "
+            f"({PARAMS}), which no engine here reads",
+            hint="name a GGUF repository of the model, or install an engine that serves it: "
+            "vllama engines",
+        )
     scheme = read_scheme(read("config.json")) if Format.SAFETENSORS in found else None
     have, want = " and ".join(sorted(found)), " or ".join(formats) or "another format"
     is_mlx = scheme is not None and scheme.startswith("MLX")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from vllama.models.disk import list_files_below
 from vllama.models.ref import Kind, ModelRef, path_stem
-from vllama.models.safetensors import list_weight_files
+from vllama.models.safetensors import is_model_folder
 from vllama.models.stores.base import compute_digest, sum_real_sizes
 from vllama.models.types import Bundle, Format
 from vllama.models.variants import (
@@ -60,7 +60,7 @@ class FolderStore:
 
 def _find_at_path(path: Path) -> Bundle | None:
     if path.is_file():
-        if path.suffix == ".safetensors" and (path.parent / "config.json").is_file():
+        if path.suffix == ".safetensors" and is_model_folder(path.parent):
             return make_safetensors_bundle(path.parent)
         siblings = [p.name for p in path.parent.iterdir() if p.suffix.lower() == ".gguf"]
         wanted = list_shard_paths(path.name)
@@ -72,7 +72,7 @@ def _find_at_path(path: Path) -> Bundle | None:
         return make_gguf_bundle(path.parent, GgufGroup(label=None, quant=None, paths=(path.name,)))
     if not path.is_dir():
         return None
-    if (path / "config.json").is_file() and list_weight_files(path):
+    if is_model_folder(path):
         return make_safetensors_bundle(path)
     chosen = choose_group(find_gguf_groups(path, deep=False), None)
     return make_gguf_bundle(path, chosen) if chosen else None
@@ -85,9 +85,8 @@ def _list_models(folder: Path) -> list[Bundle]:
             return [bundle] if bundle else []
         groups = find_gguf_groups(folder)
         bundles = [make_gguf_bundle(folder, group) for group in groups]
-        for config in sorted({*folder.glob("config.json"), *folder.glob("*/config.json")}):
-            if list_weight_files(config.parent):
-                bundles.append(make_safetensors_bundle(config.parent))
+        inner = sorted(path for path in folder.iterdir() if path.is_dir())
+        bundles += [make_safetensors_bundle(p) for p in (folder, *inner) if is_model_folder(p)]
     except OSError:
         return []
     return bundles

@@ -22,7 +22,7 @@ from vllama.models.variants import (
     GgufGroup,
     choose_group,
     choose_safetensors_files,
-    find_missing_weights,
+    find_missing_shards,
     group_ggufs,
 )
 
@@ -164,7 +164,7 @@ def _safetensors(revision: _Revision, paths: list[str]) -> Bundle | None:
     weights = list_weight_files(snapshot)
     if not weights or not all(path.is_file() for path in weights):
         return None
-    if find_missing_weights(path.name for path in weights):
+    if find_missing_shards(path.name for path in weights):
         return None
     files = tuple(snapshot / path for path in wanted)
     return _bundle(revision, Format.SAFETENSORS, None, snapshot, files, None, None)

@@ -14,7 +14,7 @@ from pathlib import Path
 from vllama.errors import InvalidModelRef, VllamaError
 from vllama.models.disk import list_files_below, remove_empty
 from vllama.models.ref import Kind, ModelRef
-from vllama.models.safetensors import is_mlx, list_weight_files
+from vllama.models.safetensors import is_mlx, is_model_folder
 from vllama.models.stores.folder import find_gguf_groups, make_gguf_bundle, make_safetensors_bundle
 from vllama.models.types import Bundle, Removed, Skipped
 from vllama.models.variants import choose_group
@@ -112,11 +112,7 @@ class LMStudioStore:
                 self._rename(folder, make_gguf_bundle(folder, group), group.label)
                 for group in find_gguf_groups(folder)
             ]
-            if (
-                (folder / "config.json").is_file()
-                and list_weight_files(folder)
-                and not is_mlx(folder)
-            ):
+            if is_model_folder(folder) and not is_mlx(folder):
                 bundles.append(self._rename(folder, make_safetensors_bundle(folder), None))
         except OSError:
             return ()
@@ -139,10 +135,7 @@ def _explain_skip(folder: Path) -> str | None:
             return None
         if any(path.suffix == ".gguf" for path in list_files_below(folder)):
             return "its GGUF files are not a complete model: a shard is missing"
-        if not (folder / "config.json").is_file():
-            return None
-        weights = list_weight_files(folder)
-        return MLX if weights and is_mlx(folder) else None
+        return MLX if is_model_folder(folder) and is_mlx(folder) else None
     except OSError as error:
         return f"it cannot be read ({error.strerror or error})"
 

@@ -257,12 +257,12 @@ async def prepare(
 
 
 def find_style(entry: Entry, template: GoTemplate | None) -> Style | None:
-    """Return what the template in force tells, None if another server keeps it to itself."""
+    """Return what the template in force tells; None if only the engine knows it."""
     source = entry.info.chat_template
     if template is not None:
         form = read_style(source).form
         return Style(takes_tools=template.takes_tools, form=form, keeps_history=True)
-    if entry.bundle.format is Format.REMOTE and not source:
+    if (entry.bundle.format is Format.REMOTE or entry.info.mistral_tokenizer) and not source:
         return None
     return read_style(source)
 

@@ -27,8 +27,9 @@ def find_template(entry: Entry, given: str | None = None) -> GoTemplate | None:
     """
     source = given or entry.bundle.template
     if source is None and not entry.info.chat_template:
-        # a server elsewhere keeps its template to itself
-        source = None if entry.bundle.format is Format.REMOTE else PLAIN
+        # a server elsewhere keeps its template to itself, and Mistral's tokenizer needs none
+        is_remote = entry.bundle.format is Format.REMOTE
+        source = None if is_remote or entry.info.mistral_tokenizer else PLAIN
     return parse_go_template(source) if source else None
 
 
