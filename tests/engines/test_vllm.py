@@ -1,5 +1,6 @@
 """How vLLM is started, what is declared of it, and what its exits mean."""
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -47,6 +48,27 @@ def test_the_folder_is_served_under_the_models_name():
     assert launch().argv == (
         "/env/bin/vllm", "serve", "/models/m", *COMMON, "--max-model-len", "4096",
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "draft", "count", "config"),
+    [
+        ("simple", "/small", None, ("draft_model", "/small", 5)),
+        ("simple", "/small", 3, ("draft_model", "/small", 3)),
+        ("head", "/eagle", None, (None, "/eagle", 5)),  # it finds out which kind of head
+        ("mtp", None, 2, ("mtp", None, 2)),
+        (None, "/small", 3, None),  # measured not to pay
+    ],
+)
+def test_a_draft_model_is_named(kind, draft, count, config):
+    parameters = {} if count is None else {"draft_num_predict": count}
+    model = replace(MODEL, draft=draft and Path(draft), parameters=parameters)
+    word = flag_value(launch(model=model, draft_kind=kind).argv, "--speculative-config")
+    given = json.loads(word) if word else None
+    keys = ("method", "model", "num_speculative_tokens")
+    assert (given and tuple(map(given.get, keys))) == config
+    own = launch(model=model, draft_kind=kind, extra_args=("--speculative-config", "{}")).argv
+    assert own.count("--speculative-config") == 1
 
 
 def test_a_build_without_a_working_command_is_run_as_a_module():

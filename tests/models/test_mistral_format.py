@@ -9,7 +9,7 @@ import pytest
 from tests.engines.others import ALL
 from tests.facts import CPU, bundle
 from vllama.engines.vllm.adapter import ENGINE as VLLM
-from vllama.engines.vllm.adapter import choose_formats
+from vllama.engines.vllm.arguments import choose_formats
 from vllama.engines.vllm.parsers import choose_tool_parser
 from vllama.errors import BadModelFile
 from vllama.models.convert.workspace import check_folder

@@ -24,6 +24,8 @@ from vllama.errors import (
     ModelNotFound,
     VllamaError,
 )
+from vllama.models.disk import list_model_files
+from vllama.models.draft_folder import check_draft_folder
 from vllama.models.gguf.header import GgufHeader, read_header
 from vllama.models.gguf.lora import check_adapter, is_adapter
 from vllama.models.info import PLAIN_DRAFT, find_draft_kind
@@ -99,9 +101,9 @@ def create(library: Library, recipe: Recipe, tell: Tell = lambda status: None) -
         parser=recipe.parser or base.parser,
         requires=recipe.requires or base.requires,
         files=(
-            *(file for file in base.files if file not in {*base.adapters, base.draft}),
+            *(file for file in base.files if file not in {*base.adapters, *_files(base.draft)}),
             *adapters,
-            *((draft,) if draft else ()),
+            *_files(draft),
         ),
     )
     if bundle.base is None and not recipe.new_base:
@@ -118,16 +120,20 @@ def create(library: Library, recipe: Recipe, tell: Tell = lambda status: None) -
 
 def check_draft(path: Path, base: Bundle, info: ModelInfo) -> None:
     """Refuse a draft model that cannot guess for `base`: it must have its tokens. BadRequest."""
-    if base.format is not Format.GGUF:
+    if path.is_dir() is not (base.format is Format.SAFETENSORS):
+        form = "a folder of safetensors" if base.format is Format.SAFETENSORS else "a GGUF file"
         raise BadRequest(
-            f"cannot use the draft model '{path}': '{base.name}' is not a GGUF file",
-            hint="start vLLM with --speculative-config instead, after --",
+            f"cannot use '{path}' as a draft model: it has to be {form}, as '{base.name}' is",
+            hint="use a smaller model of the same family in the same format",
         )
     if path.resolve() == base.path.resolve():
         raise BadRequest(
             f"cannot use '{path}' as a draft model: it is the model itself",
             hint="use a smaller model of the same family",
         )
+    if path.is_dir():
+        check_draft_folder(path, base, info)
+        return
     header = _header(path.name, path)
     if find_draft_kind(header.metadata) != PLAIN_DRAFT:
         return  # a head of the model, without tokens of its own
@@ -139,6 +145,10 @@ def check_draft(path: Path, base: Bundle, info: ModelInfo) -> None:
             f"cannot use '{path}' as a draft model: its tokens are not those of '{base.name}'",
             hint="use a smaller model of the same family",
         )
+
+
+def _files(draft: Path | None) -> tuple[Path, ...]:
+    return list_model_files(draft) if draft else ()
 
 
 def copy(library: Library, bundle: Bundle, name: str) -> Bundle:

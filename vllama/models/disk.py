@@ -65,3 +65,10 @@ def remove_empty(folder: Path, top: Path) -> None:
         except OSError:  # not empty
             return
         folder = folder.parent
+
+
+def list_model_files(path: Path) -> tuple[Path, ...]:
+    """Return the files of a model that is one file, or a folder of files; itself if missing."""
+    if not path.is_dir():
+        return (path,)
+    return tuple(sorted(inner for inner in path.iterdir() if inner.is_file()))

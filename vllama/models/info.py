@@ -25,11 +25,14 @@ from vllama.models.chat_templates import (
 from vllama.models.gguf.header import GgufHeader, LongArray, read_header
 from vllama.models.limits import MOST_HEADS, MOST_LAYERS, MOST_NUMBER
 from vllama.models.quant import get_file_type_name
-from vllama.models.safetensors import read_folder
+from vllama.models.safetensors import list_names, read_folder
 from vllama.models.types import Bundle, Capability, Format, ModelInfo
+from vllama.models.variants import has_tokenizer
 
 _BOS_BY_DEFAULT = frozenset({"llama3", "llama-v3", "llama-bpe", "tekken"})
 _CONTROL = frozenset({2, 3})  # unknown, control (llama.h, enum llama_token_type)
+# of a folder it is only known whether it is a model of its own: the engine knows the kinds of heads
+DRAFT_HEAD = "head"
 DRAFT_HEADS, PLAIN_DRAFT = ("dflash", "eagle3", "dspark"), "simple"
 _HIDDEN = frozenset({"general.name", "tokenizer.chat_template"})
 
@@ -40,7 +43,7 @@ def read_info(bundle: Bundle) -> ModelInfo:
     Raises BadModelFile for a file that is damaged, cut, or without weights.
     """
     if bundle.format is Format.SAFETENSORS:
-        return read_folder(bundle.path)
+        return _read_folders(bundle)
     others = {bundle.projector, bundle.draft, *bundle.adapters}
     headers = [read_header(path) for path in bundle.files if path not in others]
     projector = read_header(bundle.projector) if bundle.projector else None
@@ -55,6 +58,19 @@ def read_info(bundle: Bundle) -> ModelInfo:
             hint="fetch the model itself",
         )
     return info
+
+
+def _read_folders(bundle: Bundle) -> ModelInfo:
+    """Read a model's folder, and that of its draft model."""
+    info = read_folder(bundle.path)
+    if bundle.draft is None:
+        return info
+    is_whole = has_tokenizer(list_names(bundle.draft))
+    return replace(
+        info,
+        weights_bytes=info.weights_bytes + read_folder(bundle.draft).weights_bytes,
+        draft_kind=PLAIN_DRAFT if is_whole else DRAFT_HEAD,
+    )
 
 
 def find_draft_kind(metadata: Mapping[str, object]) -> str:

@@ -45,7 +45,7 @@ from vllama.models.types import Capability, ModelInfo
 from vllama.models.variants import CONFIG, INDEX, choose_weights, is_mistral_format
 
 _MAX_HEADER = 32 * 1024 * 1024  # the largest real ones have some 2 MB
-_MAX_TOKENIZER = 64 * 1024 * 1024
+MAX_TOKENIZER_BYTES = 64 * 1024 * 1024
 _MAX_DIMS = 16
 _MAX_TENSORS = 131_072
 _AGAIN = "fetch the model again"
@@ -291,7 +291,7 @@ def _template(folder: Path, tokenizer: Mapping[str, object]) -> str | None:
 def _added_tokens(folder: Path) -> dict[str, int]:
     """Return what is no piece of text in the vocabulary, with its number."""
     try:
-        content = read_limited(folder / "tokenizer.json", _MAX_TOKENIZER)
+        content = read_limited(folder / "tokenizer.json", MAX_TOKENIZER_BYTES)
         found = msgspec.json.decode(content, type=_Tokenizer)
     except (OSError, ValueError, RecursionError):  # an engine will say what is wrong with it
         return {}
@@ -322,6 +322,9 @@ def _named(
         f"{arch}.attention.head_count_kv": kv,
         f"{arch}.feed_forward_length": _int(inner, "intermediate_size"),
         f"{arch}.vocab_size": _int(inner, "vocab_size"),
+        # heads for the tokens after the next one (multi-token prediction)
+        f"{arch}.nextn_predict_layers": _int(inner, "num_nextn_predict_layers")
+        or _int(inner, "mtp_num_hidden_layers"),
         # latent attention (DeepSeek): what the cache holds instead of heads
         f"{arch}.attention.kv_lora_rank": _int(inner, "kv_lora_rank"),
     }

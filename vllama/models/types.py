@@ -66,11 +66,11 @@ class ModelInfo:
     `metadata` holds the raw key/values under their GGUF names (arrays as lists), for `/api/show`.
     `key_length`/`value_length` are per attention head, in elements.
     `weights_bytes` is the size of all tensors, those of a draft model included, whose `draft_kind`
-    is llama.cpp's word for how it drafts. `chat_template` is the one in its files, or that of
-    `template_family`, which was recognised by its tokens where the files have none
-    (`chat_templates`); `turn_end` is then the token that ends an answer, and its number.
-    `mistral_weights`: config and weights are in Mistral's own format; `mistral_tokenizer`: so is
-    the tokenizer, which makes the prompts, so that there is no template.
+    is llama.cpp's word for how it drafts ("head" for any head among safetensors).
+    `chat_template` is the one in its files, or that of `template_family`, which was recognised by
+    its tokens where the files have none (`chat_templates`); `turn_end` is then the token that ends
+    an answer, and its number. `mistral_weights`: config and weights are in Mistral's own format;
+    `mistral_tokenizer`: so is the tokenizer, which makes the prompts, so that there is no template.
     `fim_tokens` are the texts before a prompt, before
     what comes after the gap, and before what fills it.
     """

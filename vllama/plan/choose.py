@@ -14,7 +14,7 @@ from vllama.models.info import describe_template
 from vllama.models.resolve.candidates import suggest_conversion_of
 from vllama.models.resolve.memory_fit import format_amount
 from vllama.models.types import Bundle, Format, ModelInfo
-from vllama.plan.draft_model import DraftSpeeds, choose_draft, make_key
+from vllama.plan.draft_model import DraftSpeeds, choose_draft, find_kind, make_key
 from vllama.plan.estimate import flash_attention, make_estimate
 from vllama.plan.prompt_cache import size_prompt_cache
 from vllama.plan.refuse import find_refusal, refuse_by_engine, refuse_if_too_large
@@ -268,7 +268,7 @@ def draft_plan(
     ]
     if need.mode is Mode.CHAT and (words := describe_template(bundle, info)):
         reasons.insert(-1, f"template: {words}")
-    drafts, words = judge_draft(facts, engine, bundle, choice, need)
+    draft_kind, words = judge_draft(facts, engine, bundle, info, choice, need)
     if words:
         reasons.append(words)
     prefs, work = facts.preferences, choose_threads(facts, engine, need, on_gpu=memory.on_gpu)
@@ -300,7 +300,7 @@ def draft_plan(
             parallel=estimate.parallel,
             logprobs=need.logprobs or not engine.overhead.logprobs_take_memory,
             ranks=info.ranks,
-            draft_kind=info.draft_kind if drafts else None,
+            draft_kind=draft_kind,
             stall_timeout_s=prefs.stall_timeout_s,
             capabilities=info.capabilities,
             chat_template=info.chat_template,
@@ -322,10 +322,12 @@ def draft_plan(
 
 
 def judge_draft(
-    facts: Facts, engine: Engine, bundle: Bundle, choice: Choice, need: Need
-) -> tuple[bool, str]:
-    """Return whether the model's draft model is used, and why; no reason without a draft model."""
-    if not (isinstance(engine, Drafting) and engine.drafts(bundle, need.mode)):
-        return False, ""
+    facts: Facts, engine: Engine, bundle: Bundle, info: ModelInfo, choice: Choice, need: Need
+) -> tuple[str | None, str]:
+    """Return how drafts are made, None if they are not, and why, "" without a draft model."""
+    kind = find_kind(bundle, info)
+    if kind is None or not (isinstance(engine, Drafting) and engine.drafts(bundle, need.mode)):
+        return None, ""
     key = make_key(bundle, choice.installation)
-    return choose_draft(facts.draft_speeds.get(key, DraftSpeeds()))
+    drafts, reason = choose_draft(facts.draft_speeds.get(key, DraftSpeeds()))
+    return (kind if drafts else None), reason

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from vllama.engines.base import Installation
-from vllama.models.types import Bundle
+from vllama.models.types import Bundle, ModelInfo
 
 TRIAL_TOKENS = 300
 
@@ -39,6 +39,18 @@ class DraftSpeeds:
 
     with_draft: Speed = field(default_factory=Speed)
     without: Speed = field(default_factory=Speed)
+
+
+def wants_draft(bundle: Bundle) -> bool:
+    """Tell whether drafting was asked for: by DRAFT, or by `draft_num_predict` above zero."""
+    count = bundle.parameters.get("draft_num_predict")
+    return bundle.draft is not None or (isinstance(count, int) and count > 0)
+
+
+def find_kind(bundle: Bundle, info: ModelInfo) -> str | None:
+    """Return how drafts can be made: by a draft model, or "mtp" by the model's own heads."""
+    has_heads = bool(info.metadata.get(f"{info.architecture}.nextn_predict_layers"))
+    return info.draft_kind or ("mtp" if has_heads and wants_draft(bundle) else None)
 
 
 def make_key(bundle: Bundle, installation: Installation) -> str:

@@ -28,6 +28,7 @@ from vllama.errors import (
 )
 from vllama.http.request import ClientGone, Request
 from vllama.models.types import Bundle
+from vllama.plan.draft_model import wants_draft
 from vllama.plan.types import Need
 from vllama.relay.relay import Relay
 from vllama.routes.affinity import Prefix
@@ -137,7 +138,11 @@ async def with_lease(
             renewed = scheduler.renew(lease, bundle, need, keep_alive_s, prefix)
             lease = running.lease = await unless_gone(request, renewed)
     finally:
-        if bundle.draft and lease.instance.leases == 1 and lease.instance.served == count_before:
+        if (
+            wants_draft(bundle)
+            and lease.instance.leases == 1
+            and lease.instance.served == count_before
+        ):
             await record_speed(gateway, running, lease)
         scheduler.release(lease)
 

@@ -31,6 +31,7 @@ from vllama.engines.locate import find_package
 from vllama.engines.package_server import PARAMETERS, explain_mlx_only
 from vllama.engines.recipe import Recipe
 from vllama.engines.request_body import add_fields
+from vllama.engines.vllm.arguments import SPECULATION, build_draft_config, choose_formats
 from vllama.engines.vllm.failures import DEAD_LINE, DEAD_WORDS, FAILURES, FIRST_DEAD_LINE
 from vllama.engines.vllm.memory import MAX_GPU_SEQUENCES, SEQUENCES, supports_seeds, tune
 from vllama.engines.vllm.parsers import choose_reasoning_parser, choose_tool_parser
@@ -156,6 +157,8 @@ class Vllm:
             argv += ["--max-model-len", str(settings.context_length)]
         if settings.parallel and not has_flag(given, SEQUENCES):
             argv += [SEQUENCES, str(settings.parallel)]
+        if (drafts := build_draft_config(bundle, settings)) and not has_flag(given, *SPECULATION):
+            argv += [SPECULATION[0], drafts]
         if settings.template_family and settings.chat_template and not has_flag(given, TEMPLATE):
             # it interprets escapes in a template that is not a file's name
             argv += [TEMPLATE, settings.chat_template.encode("unicode_escape").decode()]
@@ -242,6 +245,11 @@ class Vllm:
             seed_bits=63,
         )
 
+    def drafts(self, bundle: Bundle, mode: Mode) -> bool:
+        """Tell whether it would draft; what makes vectors generates nothing."""
+        most = bundle.parameters.get("draft_num_predict")
+        return mode is Mode.CHAT and (not isinstance(most, int) or most > 0)
+
     def sleeps(self, settings: Settings) -> bool:
         """Tell whether it was started with the flag for that."""
         return has_flag((*settings.tuned_args, *settings.extra_args), SLEEP)
@@ -257,16 +265,6 @@ class Vllm:
     def asleep(self) -> tuple[str, str]:
         """Return the route that tells; a sleeping server calls itself healthy but never answers."""
         return "GET", "/is_sleeping"
-
-
-def choose_formats(info: ModelInfo, given: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the options for files in Mistral's own format, except those that are `given`."""
-    wanted = []
-    if info.mistral_tokenizer:
-        wanted.append("--tokenizer-mode")
-    if info.mistral_weights:
-        wanted += ["--config-format", "--load-format"]
-    return tuple(word for flag in wanted if not has_flag(given, flag) for word in (flag, "mistral"))
 
 
 def is_recent(version: str) -> bool:

@@ -22,7 +22,13 @@ import msgspec
 
 from vllama import private
 from vllama.errors import BadModelFile, BadRequest, InvalidModelRef, VllamaError
-from vllama.models.disk import get_free_bytes, list_files_below, remove_empty, write_whole
+from vllama.models.disk import (
+    get_free_bytes,
+    list_files_below,
+    list_model_files,
+    remove_empty,
+    write_whole,
+)
 from vllama.models.ref import Kind, ModelRef
 from vllama.models.stores.base import Store, sum_real_sizes
 from vllama.models.stores.blobs import BlobStore
@@ -167,7 +173,7 @@ class LocalStore:
             inside = path.is_relative_to(self._root)
             return str(path.relative_to(self._root) if inside else path)
 
-        own = {*bundle.adapters, bundle.draft}
+        own = {*bundle.adapters, *(list_model_files(bundle.draft) if bundle.draft else ())}
         return Record(
             name=bundle.name,
             base=Base(
@@ -202,7 +208,7 @@ class LocalStore:
         base = self._load_base(record.base)
         adapters = tuple(self._root / text for text in record.adapters)
         draft = self._root / record.draft if record.draft else None
-        files = (*base.files, *adapters, *((draft,) if draft else ()))
+        files = (*base.files, *adapters, *(list_model_files(draft) if draft else ()))
         return replace(
             base,
             name=record.name,
