@@ -182,8 +182,11 @@ def list_weight_files(folder: Path) -> tuple[Path, ...]:
 
 
 def list_names(folder: Path) -> tuple[str, ...]:
-    """Return the names of everything in a folder; of a folder that cannot be read, none."""
-    return tuple(path.name for path in folder.glob("*"))
+    """Return the names of everything in a folder; none if it is removed meanwhile."""
+    try:
+        return tuple(path.name for path in folder.iterdir())
+    except OSError:
+        return ()
 
 
 def is_model_folder(folder: Path) -> bool:
