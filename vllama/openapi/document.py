@@ -14,12 +14,22 @@ from vllama.dialects.anthropic.answer_types import AnthropicError
 from vllama.dialects.go_types import Schema
 from vllama.dialects.ollama.answer_types import OllamaError
 from vllama.dialects.openai.answer_types import OpenAIError
-from vllama.openapi import anthropic, media, ollama, openai, responses, scores, server
+from vllama.openapi import (
+    anthropic,
+    media,
+    ollama,
+    ollama_models,
+    openai,
+    responses,
+    scores,
+    server,
+)
 from vllama.openapi.fields import refine
 from vllama.openapi.operation import Body, Operation, Parameter, Stream, StreamKind, Tag
 
 OPERATIONS: tuple[Operation, ...] = (
     *ollama.OPERATIONS,
+    *ollama_models.OPERATIONS,
     *openai.OPERATIONS,
     *responses.OPERATIONS,
     *scores.OPERATIONS,

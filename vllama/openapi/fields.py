@@ -59,6 +59,22 @@ HELP: dict[str, str] = {
     "response_format": "what form the answer has: text, JSON, or JSON of a schema",
     "reasoning_effort": "how much the model thinks first: `none` to `max`",
     "num_ctx": "the context in tokens",
+    "num_predict": "the most tokens that are generated; `-1`: no limit",
+    "num_keep": "how many tokens stay at the beginning of a prompt that is cut",
+    "num_gpu": "how many layers of the model the GPU gets",
+    "num_thread": "how many threads the engine has",
+    "top_k": "the next token is one of so many",
+    "min_p": "the next token has at least this part of the likeliest one's probability",
+    "repeat_penalty": "how much less likely a token becomes by having been used",
+    "repeat_last_n": "how far back tokens count as having been used",
+    "presence_penalty": "how much less likely a token becomes once it was used",
+    "frequency_penalty": "how much less likely a token becomes each time it was used",
+    "role": "`system`, `user`, `assistant` or `tool`",
+    "content": "the text",
+    "thinking": "what the model thought before its answer",
+    "tool_calls": "the functions that the model calls",
+    "tool_name": "the function whose result it is",
+    "tool_call_id": "the call whose result it is",
     "_debug_render_only": "answer with the prompt as the model would read it",
     "verbose": "give the long arrays of the model's file, too",
     "plan": "say by which plan the model is loaded, or would be",
@@ -69,12 +85,24 @@ HELP: dict[str, str] = {
 }
 """The meaning of a field wherever it stands; requests that mean something else by it say so."""
 
+
+def refine(name: str, schema: Schema, refined: Schema | None) -> Schema:
+    """Return a field's schema with what is known beyond its type, and with its meaning."""
+    merged: dict[str, Any] = {**schema, **(refined or {})}
+    if name in HELP and "description" not in merged:
+        merged["description"] = HELP[name]
+    return merged
+
+
 TEXT: Schema = {"type": "string"}
 NON_EMPTY: Schema = {"type": "string", "minLength": 1}
 NUMBER: Schema = {"type": ["number", "null"]}
 INTEGER: Schema = {"type": ["integer", "null"]}
 BOOLEAN: Schema = {"type": ["boolean", "null"]}
 OPTIONS: Schema = describe_options()
+OPTIONS["properties"] = {
+    name: refine(name, schema, None) for name, schema in OPTIONS["properties"].items()
+}
 
 TOP_LOGPROBS: Schema = {"type": ["integer", "null"], "minimum": 0, "maximum": 20}
 FORMAT: Schema = {"anyOf": [{"enum": ["json", "", None]}, {"type": "object"}]}
@@ -88,11 +116,3 @@ OWN_FIELDS: dict[str, Schema] = {
     "shift": {"type": ["boolean", "null"]},
 }
 """Ollama's fields, which the requests of the other APIs may have as well."""
-
-
-def refine(name: str, schema: Schema, refined: Schema | None) -> Schema:
-    """Return a field's schema with what is known beyond its type, and with its meaning."""
-    merged: dict[str, Any] = {**schema, **(refined or {})}
-    if name in HELP and "description" not in merged:
-        merged["description"] = HELP[name]
-    return merged

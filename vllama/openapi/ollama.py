@@ -1,4 +1,4 @@
-"""Ollama's routes, and those that vllama has beside them."""
+"""Ollama's routes that ask a model, and those that vllama has beside them."""
 
 from __future__ import annotations
 
@@ -7,23 +7,10 @@ from typing import Any
 from vllama.dialects.go_types import Schema
 from vllama.dialects.ollama import answer_types as answers
 from vllama.dialects.ollama import request_types as requests
-from vllama.openapi.fields import EXAMPLE_MODEL, FORMAT, MODEL, NEW_MODEL, OPTIONS, TOP_LOGPROBS
-from vllama.openapi.operation import Body, Operation, Parameter, Stream, StreamKind, Tag
-from vllama.web.page_text import Page
+from vllama.openapi.fields import EXAMPLE_MODEL, FORMAT, MODEL, OPTIONS, TOP_LOGPROBS
+from vllama.openapi.operation import Body, Operation, Stream, StreamKind, Tag
 
 _LINES = StreamKind.NDJSON
-_TEXT: Schema = {"type": ["string", "null"]}
-_NOTHING: Schema = {"enum": ["", None]}
-
-
-def _name(model: Schema = MODEL) -> tuple[Schema, ...]:
-    """Return the forms of a body that names its model: older clients say `name`."""
-    return (
-        {"required": ["model"], "properties": {"model": model}},
-        {"required": ["name"], "properties": {"name": model, "model": _NOTHING}},
-    )
-
-
 _INFERENCE: dict[str, Schema] = {
     "model": MODEL,
     "options": OPTIONS,
@@ -43,13 +30,6 @@ _TOOL: dict[str, Any] = {
         },
     },
 }
-_DIGEST = Parameter(
-    name="digest",
-    help="the digest of the file: `sha256:` and 64 hexadecimal digits",
-    schema={"type": "string", "pattern": "^sha256:[0-9a-f]{64}$"},
-    example="sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
-)
-
 OPERATIONS: tuple[Operation, ...] = (
     Operation(
         paths=("/api/chat",),
@@ -170,189 +150,5 @@ OPERATIONS: tuple[Operation, ...] = (
         ),
         answer=answers.DetokenizedText,
         runs_model=True,
-    ),
-    Operation(
-        paths=("/api/tags",),
-        methods=("get", "head"),
-        tag=Tag.OLLAMA,
-        summary="List the models of this machine",
-        answer=answers.Tags,
-    ),
-    Operation(
-        paths=("/api/ps",),
-        methods=("get",),
-        tag=Tag.OLLAMA,
-        summary="List the loaded models",
-        answer=answers.LoadedModels,
-    ),
-    Operation(
-        paths=("/api/show",),
-        tag=Tag.OLLAMA,
-        summary="Describe a model",
-        body=Body(
-            type=requests.SHOW,
-            either=_name(),
-            examples={
-                "A model": {"model": EXAMPLE_MODEL},
-                "With its plan": {"model": EXAMPLE_MODEL, "plan": True},
-            },
-        ),
-        answer=answers.ShownModel,
-        errors=(404,),
-    ),
-    Operation(
-        paths=("/api/pull",),
-        tag=Tag.OLLAMA,
-        summary="Download a model",
-        help="A client that leaves stops the download; the next one goes on from there.",
-        body=Body(
-            type=requests.PULL,
-            either=_name(),
-            examples={"A model": {"model": EXAMPLE_MODEL}},
-        ),
-        answer=answers.Success,
-        stream=Stream(kind=_LINES, type=(answers.Progress, answers.OllamaError)),
-    ),
-    Operation(
-        paths=("/api/create",),
-        tag=Tag.OLLAMA,
-        summary="Make a model of another one, or of uploaded files",
-        body=Body(
-            type=requests.CREATE,
-            either=_name(NEW_MODEL),
-            fields={
-                "from": {"anyOf": [MODEL, _NOTHING]},
-                "parameters": OPTIONS,
-                "license": {
-                    "description": "a text, or several",
-                    "anyOf": [_TEXT, {"type": "array", "items": _TEXT}],
-                },
-            },
-            examples={
-                "With a system message": {
-                    "model": "pirate",
-                    "from": EXAMPLE_MODEL,
-                    "system": "You are a pirate.",
-                }
-            },
-        ),
-        answer=answers.Success,
-        stream=Stream(kind=_LINES, type=(answers.Progress, answers.OllamaError)),
-        errors=(404, 413, 502, 507),
-    ),
-    Operation(
-        paths=("/api/copy",),
-        tag=Tag.OLLAMA,
-        summary="Give a model a second name",
-        body=Body(
-            type=requests.COPY,
-            required=("source", "destination"),
-            fields={"source": MODEL, "destination": NEW_MODEL},
-            examples={"A copy": {"source": EXAMPLE_MODEL, "destination": "smol"}},
-        ),
-        errors=(404,),
-    ),
-    Operation(
-        paths=("/api/delete",),
-        methods=("delete",),
-        tag=Tag.OLLAMA,
-        summary="Delete a model",
-        body=Body(
-            type=requests.DELETE,
-            either=_name(),
-            examples={"A model": {"model": "smol"}},
-        ),
-        errors=(404,),
-    ),
-    Operation(
-        paths=("/api/blobs/{digest}",),
-        methods=("head", "post"),
-        tag=Tag.OLLAMA,
-        summary="Look for, or upload, a file of a model",
-        parameters=(_DIGEST,),
-        upload=True,
-        statuses=(200, 201),
-        errors=(404, 413, 507),
-    ),
-    Operation(
-        paths=("/api/push",),
-        tag=Tag.OLLAMA,
-        summary="Upload a model: refused, since nobody is signed in",
-        body=Body(type=requests.PUSH, either=_name()),
-        stream=Stream(kind=_LINES, type=(answers.Progress, answers.OllamaError)),
-        errors=(401, 404),
-    ),
-    Operation(
-        paths=("/api/web_search", "/api/experimental/web_search"),
-        tag=Tag.OLLAMA,
-        summary="Search the web",
-        help="Needs a SearXNG of yours: `--searxng URL`.",
-        body=Body(
-            required=("query",),
-            fields={
-                "query": {"type": "string", "pattern": r"\S"},
-                "max_results": {"type": ["integer", "null"], "minimum": 1, "maximum": 10},
-            },
-            examples={"A question": {"query": "height of the Eiffel tower", "max_results": 3}},
-        ),
-        answer=answers.SearchResults,
-        errors=(502,),
-    ),
-    Operation(
-        paths=("/api/web_fetch", "/api/experimental/web_fetch"),
-        tag=Tag.OLLAMA,
-        summary="Fetch a page of the public internet as text",
-        help="Needs the setting `--searxng URL`, too.",
-        body=Body(
-            required=("url",),
-            fields={"url": {"type": "string", "pattern": "^https?://"}},
-            examples={"A page": {"url": "https://example.com"}},
-        ),
-        answer=Page,
-        errors=(502,),
-    ),
-    Operation(
-        paths=("/api/version",),
-        methods=("get", "head"),
-        tag=Tag.OLLAMA,
-        summary="Tell the versions of the API and of vllama",
-        answer=answers.Version,
-    ),
-    Operation(
-        paths=("/api/status",),
-        methods=("get",),
-        tag=Tag.OLLAMA,
-        summary="Tell that ollama.com is not used",
-        answer=answers.CloudStatus,
-    ),
-    Operation(
-        paths=("/api/me",),
-        tag=Tag.OLLAMA,
-        summary="Tell that nobody is signed in",
-        statuses=(),
-        errors=(401,),
-    ),
-    Operation(
-        paths=("/api/signout",),
-        tag=Tag.OLLAMA,
-        summary="Sign out: refused, since nobody is signed in",
-        statuses=(),
-        errors=(401,),
-    ),
-    Operation(
-        paths=("/api/user/keys/{key}",),
-        methods=("delete",),
-        tag=Tag.OLLAMA,
-        summary="Remove a key of an account: refused, since nobody is signed in",
-        parameters=(Parameter(name="key", help="a public key"),),
-        statuses=(),
-        errors=(401, 404),
-    ),
-    Operation(
-        paths=("/api/experimental/model-recommendations",),
-        methods=("get",),
-        tag=Tag.OLLAMA,
-        summary="Recommend models: none",
-        answer=answers.Recommendations,
     ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from vllama.http.request import JSON, Request
@@ -15,6 +16,12 @@ async def get_document(gateway: Gateway, request: Request) -> None:
 
     Needs no key: it is the same for everybody, and tools read it before they have one.
     """
+    needs_key = bool(gateway.guards.keys)
+    request.respond(200, await asyncio.to_thread(compose, needs_key=needs_key), JSON)
+
+
+def compose(*, needs_key: bool) -> bytes:
+    """Return the description; the first time this takes some tenths of a second."""
     from vllama.openapi.document import encode_document  # large, and most servers are never asked
 
-    request.respond(200, encode_document(needs_key=bool(gateway.guards.keys)), JSON)
+    return encode_document(needs_key=needs_key)
