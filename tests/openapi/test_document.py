@@ -28,7 +28,7 @@ def list_described():
 
 def is_page(path):
     """Tell whether a path is one of the page for browsers, whose files are no API."""
-    return path.rstrip("/") == PAGE.rstrip("/") or path.startswith(PAGE)
+    return path in ("/docs", PAGE.rstrip("/")) or path.startswith(PAGE)
 
 
 def test_every_route_is_described_and_nothing_else():

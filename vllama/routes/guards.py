@@ -35,7 +35,7 @@ HEADERS = (
 MAX_HOST = 300  # characters: a name has 253 at most; what is decided of one is kept
 MAX_ORIGIN = 1000
 PREFLIGHT_AGE_S = 12 * 3600
-KEYLESS = ("/", "/health", "/livez", "/readyz", "/openapi.json", "/ui")
+KEYLESS = ("/", "/health", "/livez", "/readyz", "/openapi.json", "/ui", "/docs")
 """For whoever only asks whether the server lives, what its API is, or where the page is."""
 PAGE = "/ui/"
 """The static files of the page, which asks for the key itself."""

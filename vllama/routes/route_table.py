@@ -23,6 +23,7 @@ ROUTES: Mapping[str, Methods] = {
     "/": {"GET": health.get_root, "HEAD": health.get_root},
     "/metrics": {"GET": metrics.get_metrics},
     "/ui": {"GET": ui.redirect, "HEAD": ui.redirect},
+    "/docs": {"GET": ui.redirect_to_reference, "HEAD": ui.redirect_to_reference},
     ui.PREFIX: {"GET": ui.get_file, "HEAD": ui.get_file},
     "/health": {"GET": health.get_health, "HEAD": health.get_health},
     "/livez": {"GET": health.get_live, "HEAD": health.get_live},
@@ -84,6 +85,7 @@ WHILE_STARTING = frozenset(
         openapi.get_document,
         ui.get_file,
         ui.redirect,
+        ui.redirect_to_reference,
     }
 )
 """The handlers that need only a server that runs, or that say what it still lacks.

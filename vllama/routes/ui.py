@@ -81,6 +81,14 @@ async def redirect(gateway: Gateway, request: Request) -> None:
         request.text(404, "404 page not found")
 
 
+async def redirect_to_reference(gateway: Gateway, request: Request) -> None:
+    """Send a browser from `/docs` to the reference of the API, a file of the page."""
+    if gateway.guards.ui:
+        request.respond(307, b"", b"", {"location": "ui/docs.html"})
+    else:
+        request.text(404, "404 page not found")
+
+
 def find_file(name: str) -> Path | None:
     """Return a file of the page by its path below `/ui/`, None if there is none."""
     return list_files().get(name or INDEX)
