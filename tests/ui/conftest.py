@@ -13,6 +13,8 @@ from tests.lacking import lacking
 
 EXPECTED = "Failed to load resource"
 """What a browser writes into its console for every answer of 400 or more; the page shows those."""
+PATIENCE_S = 60.0
+"""For what the page shows by itself, on the slowest of machines; only a failure takes so long."""
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -23,6 +25,7 @@ def browser():
     if program is None:
         lacking("there is no Chromium; install it (Debian, Ubuntu: apt install chromium)")
     api = pytest.importorskip("playwright.sync_api", reason="make dev installs playwright")
+    api.expect.set_options(timeout=PATIENCE_S * 1000)
     with api.sync_playwright() as playwright:
         # Chromium's own sandbox does not work for root, as whom tests run in containers
         arguments = ["--no-sandbox"] if os.geteuid() == 0 else []

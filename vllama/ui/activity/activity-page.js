@@ -6,6 +6,7 @@ import { badge } from "../parts/badge.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { repeat } from "../vendor/lit-html/directives/repeat.js";
 import { View } from "../view.js";
+import { areCaptured, showCapture } from "./capture.js";
 import { queues } from "./queues.js";
 import { describeClient, requestTable } from "./request-table.js";
 
@@ -13,6 +14,10 @@ class ActivityPage extends View {
   static topics = ["requests", "models"];
 
   enter() {
+    areCaptured().then((captured) => {
+      this.captured = captured;
+      this.update();
+    });
     this.every(1000, () => state.requests.size && this.update()); // the seconds of each request
   }
 
@@ -47,6 +52,7 @@ class ActivityPage extends View {
             <th scope="col" class="number">Tokens</th>
             <th scope="col" class="number">Tokens/s</th>
             <th scope="col" class="number">First token</th>
+            ${this.captured ? html`<th scope="col"><span class="hidden">Actions</span></th>` : nothing}
           </tr>
         </thead>
         <tbody>
@@ -69,6 +75,9 @@ class ActivityPage extends View {
       <td data-label="Tokens" class="number">${count(row.tokens)}</td>
       <td data-label="Tokens/s" class="number">${rate(row.tokens_per_s)}</td>
       <td data-label="First token" class="number">${duration(row.first_token_s)}</td>
+      ${this.captured
+        ? html`<td class="actions"><button @click=${() => showCapture(row.id)}>Open</button></td>`
+        : nothing}
     </tr>`;
   }
 }

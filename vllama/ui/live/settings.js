@@ -2,14 +2,11 @@
 
 import { ask } from "../server.js";
 
-/** Return all settings: name, value, source and help of each. */
-export async function readSettings() {
-  const { settings } = await ask("api/config");
-  return settings;
-}
+/** Return the file of the settings ("" if there is none), and all: key, text, source, help of each. */
+export const readSettings = () => ask("api/config");
 
-/** Return the value of one setting, undefined if there is none of that name. */
-export async function readSetting(name) {
-  const settings = await readSettings();
-  return settings.find((row) => row.name === name)?.value;
+/** Return the value of one setting as text. */
+export async function readSetting(key) {
+  const { settings } = await readSettings();
+  return settings.find((row) => row.key === key)?.text;
 }

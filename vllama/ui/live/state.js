@@ -76,6 +76,12 @@ export function setConnection(connection) {
   announce("connection");
 }
 
+/** Show a download that has ended no longer. */
+export function forgetPull(name) {
+  state.pulls.delete(name);
+  announce("pulls");
+}
+
 /** Return the newest sample, undefined before the first. */
 export function latestSample() {
   return state.samples.at(-1);

@@ -1,13 +1,14 @@
 /** Logs: vllama's own and those of each attempt to start an engine, live, with search. */
 
 import "../parts/windowed-list.js";
-import { count, plural } from "../format.js";
+import { clock, count, plural } from "../format.js";
 import { showError } from "../parts/notices.js";
 import { linkTo, readRoute } from "../route.js";
 import { ask, readLines, send } from "../server.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { View } from "../view.js";
 
+const OWN = "vllama"; // the name of the server's own log
 const FIRST_LINES = 10_000;
 const MOST_LINES = 50_000;
 const ERROR = /\b(error|fatal|critical|failed|traceback|exception|panic)\b/i;
@@ -39,10 +40,13 @@ class LogsPage extends View {
           ><span>Log</span>
           <select @change=${(event) => (location.hash = linkTo("logs", event.target.value))}>
             ${this.logs.map(
-              (log) => html`<option value=${log.name} ?selected=${log.name === this.name}>${log.title}</option>`,
+              ({ name }) => html`<option value=${name} .selected=${name === this.name}>
+                ${name === OWN ? "vllama itself" : name}
+              </option>`,
             )}
           </select></label
         >
+        ${this.attemptChoice()}
         <label class="grow"
           ><span>Search</span>
           <input type="search" placeholder="Text in the lines" @input=${(event) => this.search(event.target.value)}
@@ -59,6 +63,29 @@ class LogsPage extends View {
       <p class="muted" role="status">${this.summary()}</p>
       <windowed-list class="log" role="region" aria-label="Lines of the log"></windowed-list>
     `;
+  }
+
+  /** The attempts to start the engine of a model: the newest is followed, earlier ones are kept. */
+  attemptChoice() {
+    const attempts = this.logs.find((log) => log.name === this.name)?.attempts ?? [];
+    if (attempts.length < 2) return nothing;
+    const pick = (event) => {
+      location.hash = linkTo("logs", this.name, { attempt: event.target.value || undefined });
+    };
+    return html`<label
+      ><span>Attempt</span>
+      <select @change=${pick}>
+        <option value="" .selected=${!this.attempt}>newest</option>
+        ${attempts.toReversed().map(
+          ({ attempt, written_at: time }) => html`<option
+            value=${attempt}
+            .selected=${String(attempt) === this.attempt}
+          >
+            ${attempt}, until ${clock(time)}
+          </option>`,
+        )}
+      </select></label
+    >`;
   }
 
   summary() {
@@ -113,18 +140,21 @@ class LogsPage extends View {
 
   /** Read the log that the address names, else the first, and follow it. */
   async open() {
-    const { page, parts } = readRoute();
-    const name = page === "logs" && parts[0] ? parts[0] : this.logs[0]?.name;
-    if (!name || name === this.name) return;
+    const { page, parts, query } = readRoute();
+    if (page !== "logs") return;
+    const name = parts[0] || this.logs[0]?.name;
+    const attempt = query.get("attempt");
+    if (!name || (name === this.name && attempt === this.attempt)) return;
     this.reading?.abort();
     this.reading = new AbortController();
     const { signal } = this.reading;
-    Object.assign(this, { name, lines: [], status: "reading" });
+    Object.assign(this, { name, attempt, lines: [], status: "reading" });
     this.update();
     try {
-      const path = `api/logs/${encodeURIComponent(name)}?lines=${FIRST_LINES}&follow=1`;
+      const which = attempt ? `attempt=${attempt}` : "follow=1";
+      const path = `api/logs/${encodeURIComponent(name)}?lines=${FIRST_LINES}&${which}`;
       const response = await send(path, { signal });
-      this.status = "live";
+      this.status = attempt ? "" : "live";
       for await (const line of readLines(response)) {
         if (signal.aborted) return;
         this.lines.push(line);

@@ -1,9 +1,10 @@
 /** What can be done with a model, each with a word to the user about how it went. */
 
 import { refreshLibrary } from "../live/library.js";
+import { readSetting } from "../live/settings.js";
 import { confirm } from "../parts/dialogs.js";
 import { showError, showSuccess } from "../parts/notices.js";
-import { ask, readObjects, send } from "../server.js";
+import { ask, send } from "../server.js";
 
 const FOREVER = -1;
 
@@ -15,8 +16,12 @@ export const unload = (name) =>
 export const pin = (name) =>
   report(ask("api/generate", { model: name, keep_alive: FOREVER }), `${name} stays loaded.`);
 
+/** Have a model unloaded again after the time that the server's settings name. */
 export const unpin = (name) =>
-  report(ask("api/generate", { model: name }), `${name} may be unloaded when it is idle.`);
+  report(
+    readSetting("keep_alive").then((time) => ask("api/generate", { model: name, keep_alive: time })),
+    `${name} may be unloaded when it is idle.`,
+  );
 
 /** Delete a model after a question. */
 export async function remove(name) {
@@ -43,14 +48,13 @@ async function report(promise, success) {
   }
 }
 
-/** Download a model; its progress is told by the event stream. */
-export async function pull(name) {
-  try {
-    const response = await send("api/pull", { method: "POST", body: { model: name } });
-    for await (const _ of readObjects(response));
-    showSuccess(`${name} is here.`);
-  } catch (error) {
-    showError(error);
-  }
-  await refreshLibrary().catch(showError);
-}
+/** Download a model, whether or not this page stays open; the event stream tells how far it is. */
+export const pull = (name) =>
+  report(ask("api/pull", { model: name, background: true }), `The download of ${name} has begun.`);
+
+/** Stop a download for all who wait for it; what is here already is kept for the next time. */
+export const stopPull = (name) =>
+  report(
+    send("api/pull", { method: "DELETE", body: { model: name } }),
+    `The download of ${name} was stopped; it goes on from there the next time.`,
+  );

@@ -82,12 +82,21 @@ function describeExpiry(live) {
 
 function mainActions({ name, disk, live }) {
   const chats = !disk?.capabilities || disk.capabilities.includes("completion");
-  const chat = html`<a class="button" href=${linkTo("chat", undefined, { model: name })}>Chat</a>`;
+  const chat = html`<a
+    class="button"
+    aria-label="Chat with ${name}"
+    href=${linkTo("chat", undefined, { model: name })}
+    >Chat</a
+  >`;
   const idle = !live || live.state === "failed";
   return html`${chats ? chat : nothing}
   ${idle
-    ? html`<button @click=${() => actions.load(name)}>Load</button>`
-    : html`<button @click=${() => actions.unload(name)} ?disabled=${live.state === "stopping"}>
+    ? html`<button aria-label="Load ${name}" @click=${() => actions.load(name)}>Load</button>`
+    : html`<button
+        aria-label="Unload ${name}"
+        ?disabled=${live.state === "stopping"}
+        @click=${() => actions.unload(name)}
+      >
         Unload
       </button>`}`;
 }

@@ -3,14 +3,14 @@
 import "./pull-form.js";
 import { fileSize } from "../format.js";
 import { library, refreshLibrary } from "../live/library.js";
-import { state } from "../live/state.js";
+import { forgetPull, state } from "../live/state.js";
 import { readSetting } from "../live/settings.js";
 import { showError } from "../parts/notices.js";
 import { ask, explain } from "../server.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { repeat } from "../vendor/lit-html/directives/repeat.js";
 import { View } from "../view.js";
-import { pull } from "./actions.js";
+import { pull, stopPull } from "./actions.js";
 import { memoryOverview } from "./memory-overview.js";
 import { failure, modelRows } from "./model-row.js";
 
@@ -24,9 +24,10 @@ class ModelsPage extends View {
   enter() {
     refreshLibrary().catch(showError);
     this.every(1000, () => this.update()); // the time until a model is unloaded
+    this.listen("pulls", () => this.noteDownloads());
     addEventListener("focus", () => refreshLibrary().catch(() => {}), { signal: this.leaving.signal });
     readSetting("read_only").then((value) => {
-      this.readOnly = value === true;
+      this.readOnly = value === "true";
       this.update();
     }, showError);
   }
@@ -56,7 +57,7 @@ class ModelsPage extends View {
   }
 
   downloads() {
-    const pulls = [...state.pulls.values()].filter((row) => row.status !== "success");
+    const pulls = [...state.pulls.values()].filter((row) => !row.ended_at || row.error);
     if (!pulls.length) return nothing;
     return html`<h3>Downloads</h3>
       <ul class="downloads">${pulls.map((row) => this.download(row))}</ul>`;
@@ -67,9 +68,11 @@ class ModelsPage extends View {
       <strong>${name}</strong>
       ${error
         ? html`<span class="error">${error}</span>
-            <button @click=${() => pull(name)}>Try again</button>`
+            <button @click=${() => pull(name)}>Try again</button>
+            <button class="quiet" @click=${() => forgetPull(name)}>Dismiss</button>`
         : html`<progress aria-label="Download of ${name}" value=${completed ?? 0} max=${total || 1}></progress>
-            <span>${status}${total ? `: ${fileSize(completed)} of ${fileSize(total)}` : ""}</span>`}
+            <span>${status}${total ? `: ${fileSize(completed)} of ${fileSize(total)}` : ""}</span>
+            <button @click=${() => stopPull(name)}>Stop</button>`}
     </li>`;
   }
 
@@ -118,6 +121,13 @@ class ModelsPage extends View {
     }
     const rank = ({ live }) => (live ? 0 : 1);
     return [...models.values()].sort((a, b) => rank(a) - rank(b) || a.name.localeCompare(b.name));
+  }
+
+  /** Ask for the models again when a download has ended. */
+  noteDownloads() {
+    const ended = String([...state.pulls.values()].map((row) => row.ended_at));
+    if (ended !== this.endedDownloads) refreshLibrary().catch(showError);
+    this.endedDownloads = ended;
   }
 
   setFilter(text) {

@@ -32,9 +32,22 @@ export async function askForKey(wasRefused) {
   return answer?.get("key").trim() ?? null;
 }
 
+/** Show something to read. */
+export function showDialog(title, content) {
+  return open(
+    (close) => html`
+      <h2 id="dialog-title">${title}</h2>
+      ${content}
+      <menu><button type="button" autofocus @click=${() => close(null)}>Close</button></menu>
+    `,
+    "wide",
+  );
+}
+
 /** Show a dialog; return the data of its form when that is submitted, null if it is closed. */
-function open(makeContent) {
+function open(makeContent, kind = "") {
   const dialog = document.createElement("dialog");
+  dialog.className = kind;
   dialog.setAttribute("aria-labelledby", "dialog-title");
   let answer = null;
   const close = (value) => {

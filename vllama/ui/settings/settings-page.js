@@ -15,7 +15,7 @@ class SettingsPage extends View {
 
   async enter() {
     try {
-      this.settings = await readSettings();
+      ({ settings: this.settings, file: this.file } = await readSettings());
     } catch (error) {
       this.problem = explain(error);
     }
@@ -26,8 +26,9 @@ class SettingsPage extends View {
     return html`
       <h1>Settings</h1>
       <p>
-        vllama ${state.version}. Settings are changed by flags, variables or the file, not here:
+        vllama ${state.version}. Settings are changed by flags, by variables or in the file, not here:
         <code>vllama config</code> says how.
+        ${this.file ? html`The file is <code>${this.file}</code>.` : "There is no file yet."}
       </p>
       ${this.problem ? html`<p class="error">${this.problem}</p>` : nothing}
       ${this.settings ? this.table() : html`<p class="muted">Loading …</p>`}
@@ -35,8 +36,8 @@ class SettingsPage extends View {
   }
 
   table() {
-    const shown = this.settings.filter(({ name, help }) =>
-      `${name} ${help}`.toLowerCase().includes(this.filter),
+    const shown = this.settings.filter(({ key, help }) =>
+      `${key} ${help}`.toLowerCase().includes(this.filter),
     );
     return html`<input
         type="search"
@@ -51,8 +52,8 @@ class SettingsPage extends View {
         <tbody>
           ${shown.map(
             (row) => html`<tr class=${row.source === "default" ? "" : "set"}>
-              <th scope="row">${row.name}</th>
-              <td data-label="Value"><code>${showValue(row.value)}</code></td>
+              <th scope="row">${row.key}</th>
+              <td data-label="Value"><code>${row.text}</code></td>
               <td data-label="Comes from">${row.source}</td>
               <td data-label="What it is">${row.help}</td>
             </tr>`,
@@ -65,12 +66,6 @@ class SettingsPage extends View {
     this.filter = text.trim().toLowerCase();
     this.update();
   }
-}
-
-function showValue(value) {
-  if (value === null || value === undefined || value === "") return "–";
-  if (Array.isArray(value)) return value.length ? value.join(", ") : "–";
-  return typeof value === "object" ? JSON.stringify(value) : String(value);
 }
 
 customElements.define("settings-page", SettingsPage);

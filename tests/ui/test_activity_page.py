@@ -1,0 +1,87 @@
+"""Requests in the browser: which wait, for what, which run, and how one is stopped."""
+
+from __future__ import annotations
+
+import re
+import threading
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.server_process import LIMIT_S, Server
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    home = tmp_path_factory.mktemp("activity")
+    one_slot = {"VLLAMA_NUM_PARALLEL": "1"}
+    with Server(home, "--hang-timeout", "0", "--capture", "20", env=one_slot) as running:
+        running.model("stalls", "--stall-after", "2")
+        running.model("plain")
+        yield running
+
+
+class Client(threading.Thread):
+    """A client that waits for an answer."""
+
+    def __init__(self, server, model):
+        super().__init__(daemon=True)
+        self.server, self.model = server, model
+        self.answer = b""
+        self.start()
+
+    def run(self):
+        body = {"model": self.model, "messages": [{"role": "user", "content": "hi"}]}
+        _, _, self.answer = self.server.request("POST", "/api/chat", body)
+
+
+def test_it_says_who_blocks_a_queue_and_can_stop_it(server, open_page):
+    page = open_page(server, "activity")
+    first = Client(server, "stalls")
+    now = page.get_by_role("region", name="Now")
+    expect(now.get_by_text("running", exact=True)).to_be_visible()
+    expect(page.get_by_role("link", name="Activity")).to_contain_text("1")
+    second = Client(server, "stalls")
+    waits = page.get_by_role("region", name="What waits")
+    expect(waits).to_contain_text("1 request waits")
+    expect(waits).to_contain_text("Its only slot is in use by 127.0.0.1 (ollama")
+    expect(now).to_contain_text("place 1")
+    now.get_by_role("row").filter(has_text="running").get_by_role("button", name="Stop").click()
+    first.join(LIMIT_S)
+    assert b"was ended" in first.answer
+    expect(waits).to_have_count(0)
+    now.get_by_role("button", name="Stop").click()
+    second.join(LIMIT_S)
+    ended = page.get_by_role("region", name="Ended lately")
+    expect(ended.get_by_text("the request was ended")).to_have_count(2)
+    expect(page.locator("activity-page")).to_contain_text("No request is running")
+
+
+def test_an_ended_request_shows_its_numbers_and_its_bodies(server, open_page):
+    ask = {"model": "plain", "messages": [{"role": "user", "content": "Oslo?"}], "stream": False}
+    server.post("/api/chat", ask)
+    page = open_page(server, "activity")
+    row = page.get_by_role("row").filter(has_text="plain").first
+    expect(row).to_contain_text(re.compile(r"ok\s"))
+    row.get_by_role("button", name="Open").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("Oslo?")
+    expect(dialog).to_contain_text("tok7")
+    page.keyboard.press("Escape")
+    expect(dialog).to_have_count(0)
+
+
+def test_graphs_have_their_numbers_as_a_table_and_the_marks(server, open_page):
+    page = open_page(server, "graphs")
+    server.post("/api/generate", {"model": "plain"})
+    expect(page.locator("time-chart canvas")).to_have_count(4)
+    marks = page.get_by_role("region", name="Loads and evictions")
+    expect(marks.get_by_role("row").filter(has_text="plain").first).to_contain_text("load")
+    page.get_by_text("The numbers, minute by minute").click()
+    numbers = page.get_by_role("region", name="Numbers of the last hour")
+    expect(numbers.get_by_role("row").nth(1)).to_contain_text(
+        re.compile(r"\d\d:\d\d:\d\d.*[MG]iB", re.DOTALL)
+    )
+    expect(page.get_by_role("img", name="Requests: running")).to_be_visible()

@@ -1,0 +1,169 @@
+"""Models in the browser: load, pin, unload, failures, plans, downloads, and two hundred of them."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.hub import Fault, StandInHub
+from tests.hub.large import make_gguf
+from tests.server_process import Server
+from tests.tiny import write_tiny_gguf
+
+pytestmark = pytest.mark.slow
+
+LOAD = re.compile("^Load")
+TINY = "hf.co/test/Tiny-GGUF:Q8_0"
+HUGE = "hf.co/test/Huge-GGUF:Q8_0"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with Server(tmp_path_factory.mktemp("models")) as running:
+        running.model("plain")
+        running.model("broken", "--print", "error: the weights are mouldy", "--exit-before-ready")
+        yield running
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("repo")
+    write_tiny_gguf(folder / "Tiny-Q8_0.gguf", n_ctx=4096)
+    with StandInHub() as running:
+        running.add_repo("test/Tiny-GGUF", folder)
+        huge = make_gguf("Huge-Q8_0.gguf", "Q8_0", 4000.0)
+        running.add_repo("test/Huge-GGUF", {huge.name: huge})
+        yield running
+
+
+@pytest.fixture(scope="module")
+def server_with_hub(hub, tmp_path_factory):
+    with Server(tmp_path_factory.mktemp("pulls"), env={"HF_ENDPOINT": hub.url}) as running:
+        yield running
+
+
+def find_row(page, name):
+    """Return the row of a model in the table."""
+    heading = page.get_by_role("rowheader").filter(has_text=re.compile(rf"^\s*{re.escape(name)}\b"))
+    return page.get_by_role("row").filter(has=heading)
+
+
+def open_details(page, name):
+    """Open the details of a model, and return them."""
+    page.get_by_role("button", name=name, exact=True).click()
+    return page.locator(f'[id="details-{name}"]')
+
+
+def test_a_model_is_loaded_pinned_and_unloaded(server, open_page):
+    page = open_page(server)
+    row = find_row(page, "plain")
+    expect(row).to_contain_text("not loaded")
+    row.get_by_role("button", name=LOAD).click()
+    expect(row).to_contain_text("ready")
+    expect(row).to_contain_text(re.compile(r"in \d"))
+    details = open_details(page, "plain:latest")
+    details.get_by_role("button", name="Pin").click()
+    expect(row).to_contain_text("never (pinned)")
+    details.get_by_role("button", name="Unpin").click()
+    expect(row).to_contain_text(re.compile(r"in \d"))
+    expect(details).to_contain_text("Command")
+    row.get_by_role("button", name="Unload").click()
+    expect(row).to_contain_text("not loaded")
+
+
+def test_a_model_that_another_client_uses_is_seen_without_a_reload(server, open_page):
+    page = open_page(server)
+    row = find_row(page, "plain")
+    expect(row).to_contain_text("not loaded")
+    server.post("/api/generate", {"model": "plain"})
+    expect(row).to_contain_text("ready")
+    server.post("/api/generate", {"model": "plain", "keep_alive": 0})
+    expect(row).to_contain_text("not loaded")
+
+
+def test_a_failed_load_says_why_and_leads_to_the_log(server, open_page):
+    page = open_page(server)
+    find_row(page, "broken").get_by_role("button", name=LOAD).click()
+    failed = page.get_by_role("region", name="Needs attention")
+    expect(failed).to_contain_text("broken")
+    expect(failed).to_contain_text("It could not be loaded")
+    failed.get_by_role("link", name="Open the log").click()
+    expect(page.get_by_role("region", name="Lines of the log")).to_contain_text("mouldy")
+
+
+def test_the_plan_of_a_model_that_does_not_fit_says_why(server_with_hub, open_page):
+    page = open_page(server_with_hub)
+    page.get_by_label("Name of a model").fill(HUGE)
+    page.get_by_role("button", name="Show the plan").click()
+    plan = page.get_by_role("region", name=f"Plan for {HUGE}")
+    expect(plan).to_contain_text("It cannot be served here")
+    expect(plan).to_contain_text(re.compile("GiB|GB"))
+    expect(plan).to_contain_text("What helps")
+    expect(plan.get_by_role("button", name="Download all the same")).to_be_visible()
+
+
+def test_a_model_that_the_hub_lacks(server_with_hub, open_page):
+    page = open_page(server_with_hub)
+    page.get_by_label("Name of a model").fill("hf.co/test/nothing")
+    page.get_by_role("button", name="Show the plan").click()
+    expect(page.locator("pull-form")).to_contain_text("no such repository")
+
+
+def test_a_download_survives_a_reload_of_the_page(server_with_hub, hub, open_page):
+    page = open_page(server_with_hub)
+    page.get_by_label("Name of a model").fill(TINY)
+    page.get_by_role("button", name="Show the plan").click()
+    plan = page.get_by_role("region", name=f"Plan for {TINY}")
+    expect(plan).to_contain_text("It fits")
+    hub.fault = lambda method, path, headers, origin: (
+        Fault(bytes_per_s=2_000) if origin == "cdn" else None
+    )
+    plan.get_by_role("button", name="Download").click()
+    expect(page.get_by_role("progressbar")).to_be_visible()
+    page.reload()
+    expect(page.get_by_role("progressbar")).to_be_visible()
+    page.get_by_role("button", name="Stop").click()
+    expect(page.get_by_role("progressbar")).to_have_count(0)
+    hub.fault = None
+    page.get_by_label("Name of a model").fill(TINY)
+    page.get_by_role("button", name="Show the plan").click()
+    plan.get_by_role("button", name="Download").click()
+    expect(find_row(page, TINY)).to_contain_text("not loaded")
+    details = open_details(page, TINY)
+    details.get_by_role("button", name="Delete").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text(TINY)
+    page.keyboard.press("Escape")
+    expect(dialog).to_have_count(0)
+    expect(find_row(page, TINY)).to_be_visible()
+    details.get_by_role("button", name="Delete").click()
+    dialog.get_by_role("button", name="Delete").click()
+    expect(find_row(page, TINY)).to_have_count(0)
+
+
+def test_a_read_only_server_offers_no_downloads_and_no_deletion(tmp_path, open_page):
+    with Server(tmp_path, "--read-only") as server:
+        server.model("plain")
+        page = open_page(server)
+        details = open_details(page, "plain:latest")
+        expect(details.get_by_role("button", name="Pin")).to_be_visible()
+        expect(page.get_by_role("button", name="Delete")).to_have_count(0)
+        expect(page.get_by_label("Name of a model")).to_have_count(0)
+
+
+def test_two_hundred_models_are_listed_and_filtered(tmp_path, open_page):
+    with Server(tmp_path) as server:
+        server.model("model-000")
+        data = (server.models / "model-000.gguf").read_bytes()
+        for number in range(1, 200):
+            (server.models / f"model-{number:03}.gguf").write_bytes(data)
+        page = open_page(server)
+        table = page.locator("table.models")
+        page.get_by_label("Filter the models").fill("model-")
+        expect(table.get_by_role("button", name=LOAD)).to_have_count(200)
+        page.get_by_label("Filter the models").fill("-19")
+        expect(table.get_by_role("button", name=LOAD)).to_have_count(10)
+        page.get_by_label("Filter the models").fill("nothing like it")
+        expect(page.locator("models-page")).to_contain_text("No model has")

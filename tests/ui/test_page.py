@@ -1,0 +1,152 @@
+"""The page as a whole: keys, a lost connection, logs, themes, the keyboard, narrow screens."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.server_process import Server
+
+pytestmark = pytest.mark.slow
+
+PAGES = ("models", "chat", "activity", "graphs", "logs", "settings")
+LINES = 10_000
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with Server(tmp_path_factory.mktemp("page")) as running:
+        running.model("plain")
+        running.model("talks", "--talk", str(LINES * 100), "--print", "a needle in the hay")
+        yield running
+
+
+def wait_until_live(page):
+    """Wait for the first snapshot."""
+    expect(page.get_by_text("Live", exact=True)).to_be_visible()
+
+
+def test_a_browser_is_led_to_the_page(server, open_page):
+    page = open_page(server)
+    page.goto(server.url)
+    expect(page).to_have_url(re.compile(r"/ui/"))
+    expect(page.get_by_role("heading", name="Models", level=1)).to_be_visible()
+
+
+def test_a_lost_connection_is_shown_and_found_again(tmp_path, open_page):
+    first = Server(tmp_path / "first")
+    with first:
+        first.model("plain")
+        page = open_page(first)
+        wait_until_live(page)
+    expect(page.get_by_text("Connection lost:")).to_be_visible()
+    expect(page.get_by_text("Not connected")).to_be_visible()
+    with Server(tmp_path / "second", "--port", str(first.port)) as second:
+        second.model("plain")
+        page.get_by_role("button", name="Try now").click()
+        wait_until_live(page)
+        expect(page.get_by_text("Connection lost:")).to_have_count(0)
+        second.post("/api/generate", {"model": "plain"})
+        expect(page.locator("table.models")).to_contain_text("ready")
+
+
+def test_the_key_is_asked_for_until_it_is_right(tmp_path, open_page):
+    with Server(tmp_path, "--api-key", "key-of-the-test") as server:
+        server.model("plain")
+        page = open_page(server)
+        dialog = page.get_by_role("dialog")
+        expect(dialog).to_contain_text("wants a key")
+        dialog.get_by_label("Key").fill("wrong")
+        page.keyboard.press("Enter")
+        expect(dialog).to_contain_text("does not know that key")
+        dialog.get_by_label("Key").fill("key-of-the-test")
+        page.keyboard.press("Enter")
+        wait_until_live(page)
+        expect(dialog).to_have_count(0)
+        expect(page.locator("table.models")).to_contain_text("plain")
+        page.reload()
+        wait_until_live(page)
+        assert page.evaluate("localStorage.getItem('vllama-key')") is None
+
+
+def test_a_log_of_ten_thousand_lines_is_searched_and_followed(server, open_page):
+    server.post("/api/generate", {"model": "talks"})
+    page = open_page(server, "logs/talks:latest")
+    lines = page.get_by_role("region", name="Lines of the log")
+    expect(page.locator("logs-page")).to_contain_text(re.compile(r"1\d,\d\d\d lines"))
+    assert 10 < lines.locator(".line").count() < 200
+    page.get_by_label("Search").fill("NEEDLE in")
+    expect(page.locator("logs-page")).to_contain_text("1 with")
+    expect(lines.locator("mark")).to_have_text("needle in")
+    expect(lines.locator(".line")).to_have_count(1)
+    page.get_by_label("Search").fill("")
+    expect(lines.locator(".line").nth(20)).to_be_visible()
+    lines.focus()
+    page.keyboard.press("Home")
+    expect(lines).to_contain_text("needle")
+
+
+def test_the_server_s_own_log_is_followed(server, open_page):
+    page = open_page(server, "logs")
+    lines = page.get_by_role("region", name="Lines of the log")
+    expect(lines).to_contain_text("ready")
+    server.post("/api/chat", {"model": "nothing-of-this-name", "messages": []})
+    expect(lines).to_contain_text("nothing-of-this-name")
+
+
+def test_settings_say_where_they_come_from(tmp_path, open_page):
+    environ = {"OLLAMA_KEEP_ALIVE": "7m"}
+    with Server(tmp_path, "--api-key", "a-secret-key", "--ctx", "2048", env=environ) as server:
+        page = open_page(server, "settings")
+        page.get_by_role("dialog").get_by_label("Key").fill("a-secret-key")
+        page.keyboard.press("Enter")
+        table = page.get_by_role("table")
+
+        def row(name):
+            heading = page.get_by_role("rowheader", name=name, exact=True)
+            return table.get_by_role("row").filter(has=heading)
+
+        expect(row("context_length")).to_contain_text("2048")
+        expect(row("context_length")).to_contain_text("--ctx")
+        expect(row("keep_alive")).to_contain_text("OLLAMA_KEEP_ALIVE")
+        expect(table).not_to_contain_text("a-secret-key")
+        page.get_by_label("Filter the settings").fill("keep_alive")
+        expect(row("context_length")).to_have_count(0)
+
+
+@pytest.mark.parametrize("address", PAGES)
+def test_a_phone_s_width_is_enough(server, open_page, address):
+    page = open_page(server, address, viewport={"width": 360, "height": 740})
+    wait_until_live(page)
+    expect(page.locator("h1")).to_have_count(1)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+def test_dark_is_the_system_s_choice_or_the_user_s(server, open_page):
+    page = open_page(server, color_scheme="dark")
+    dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.get_by_label("Theme").select_option("Light")
+    light = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert dark != light
+    page.reload()
+    expect(page.get_by_label("Theme")).to_have_value("light")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == light
+
+
+def test_the_keyboard_is_enough(server, open_page):
+    page = open_page(server)
+    wait_until_live(page)
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+    page.get_by_role("link", name="Models", exact=True).focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.get_by_role("link", name="Chat", exact=True)).to_be_focused()
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("ArrowLeft")
+    expect(page.get_by_role("link", name="Settings")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="Settings", level=1)).to_be_visible()
+    expect(page.locator("main")).to_be_focused()
+    assert page.title() == "Settings · vllama"
