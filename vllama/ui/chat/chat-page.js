@@ -99,7 +99,7 @@ class ChatPage extends View {
         <summary>Options</summary>
         <div class="card">
           <label><span>System message</span>
-            <textarea rows="3" .value=${live(system)} @change=${(event) => change({ system: event.target.value })}></textarea></label>
+            <textarea rows="3" .value=${system} @change=${(event) => change({ system: event.target.value })}></textarea></label>
           <label><span>Thinking</span>
             <select .value=${live(think)} @change=${(event) => change({ think: event.target.value })}>
               <option value="">as the model usually does</option>
@@ -107,7 +107,7 @@ class ChatPage extends View {
               <option value="no">no</option>
             </select></label>
           <label><span>Tools, as a JSON list (their results are yours to write)</span>
-            <textarea rows="4" spellcheck="false" .value=${live(tools)} @change=${(event) => this.setTools(event)}></textarea></label>
+            <textarea rows="4" spellcheck="false" .value=${tools} @change=${(event) => this.setTools(event)}></textarea></label>
         </div>
       </details>
     </div>`;

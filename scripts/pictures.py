@@ -1,0 +1,61 @@
+"""Make the pictures of the page in `docs/pictures`, from a real server with the demo model.
+
+    python scripts/pictures.py
+
+Needs what `make dev` and `make demo` install, and Chromium (Debian, Ubuntu: apt install chromium).
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from playwright.sync_api import Page, sync_playwright
+
+import vllama
+
+FOLDER = Path(__file__).parent.parent / "docs" / "pictures"
+MODEL = "smollm2:135m"
+QUESTION = "What is a context window? Answer in two sentences."
+WIDTH = 1280
+PATIENCE_MS = 120_000
+
+
+def main() -> None:
+    """Start a server, and photograph its page."""
+    FOLDER.mkdir(exist_ok=True)
+    data_dir = tempfile.mkdtemp(prefix="vllama-pictures-")
+    with vllama.Server(data_dir=data_dir) as server, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox"]
+        )
+        page = browser.new_page(viewport={"width": WIDTH, "height": 800})
+        page.set_default_timeout(PATIENCE_MS)
+        page.goto(f"{server.url}/ui/#/chat?model={MODEL}")
+        show_chat(page)
+        page.screenshot(path=FOLDER / "page-chat.png")
+        page.get_by_role("link", name="Models", exact=True).click()
+        show_models(page)
+        page.screenshot(path=FOLDER / "page-models.png")
+        browser.close()
+    shutil.rmtree(data_dir, ignore_errors=True)
+
+
+def show_chat(page: Page) -> None:
+    """Have two models answer a question (here one model twice)."""
+    page.get_by_role("button", name="Compare two").click()
+    field = page.get_by_role("textbox", name="Message")
+    field.fill(QUESTION)
+    field.press("Enter")
+    page.get_by_role("button", name="Regenerate").nth(1).wait_for()
+
+
+def show_models(page: Page) -> None:
+    """Open the details of the loaded model, with its plan."""
+    page.get_by_role("button", name=MODEL, exact=True).click()
+    page.get_by_text("Command", exact=True).wait_for()
+
+
+if __name__ == "__main__":
+    main()
