@@ -70,7 +70,7 @@ def test_others(server, open_page, address, scheme):
 def test_questions(tmp_path, open_page, scheme):
     with Server(tmp_path, "--api-key", "key") as server:
         page = open_page(server, color_scheme=scheme)
-        page.get_by_label("Key").fill("wrong")
+        page.get_by_label("Key", exact=True).fill("wrong")
         page.keyboard.press("Enter")
         expect(page.get_by_role("alert")).to_be_visible()
         check(page)

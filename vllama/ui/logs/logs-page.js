@@ -9,7 +9,7 @@ import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { View } from "../view.js";
 
 const OWN = "vllama"; // the name of the server's own log
-const FIRST_LINES = 10_000;
+const FIRST_LINES = 20_000;
 const MOST_LINES = 50_000;
 const ERROR = /\b(error|fatal|critical|failed|traceback|exception|panic)\b/i;
 const WARNING = /\bwarn(ing)?\b/i;

@@ -29,7 +29,7 @@ export function planReport(plan) {
 function goodNews(plan) {
   const engine = plan.engines?.find((row) => row.taken);
   return html`<p class="verdict good">
-    <strong>It fits.</strong> ${engine?.title ?? plan.engine} would serve it
+    <strong>It fits.</strong> ${engine?.title ?? plan.engine} ${plan.loaded ? "serves" : "would serve"} it
     ${plan.context_length ? html`with a context of ${count(plan.context_length)} tokens` : nothing}
     ${plan.quantization ? html`as ${plan.quantization}` : nothing}.
     ${plan.download_bytes
