@@ -36,7 +36,7 @@ def make_capture(
             path=path,
             model="m",
             headers={"content-type": "application/json"} if headers is None else headers,
-            body=Body.of(body, 1_000_000),
+            body=Body.of(body),
         ),
         model=None,
         engine=None,

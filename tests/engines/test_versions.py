@@ -40,3 +40,9 @@ def test_a_version_is_pinned_and_lies_beside_others():
     assert pinned.folder == Path("cache/2026.4.8929/llama-server")
     assert pinned.steps[0].extra_args == one.steps[0].extra_args
     assert list_requirements(one.steps) != list_requirements(pinned.steps)
+
+
+@pytest.mark.parametrize("version", ["", "../x", "1/2", "-1"])
+def test_what_is_no_version_names_no_folder(version):
+    with pytest.raises(ConfigError, match="no version"):
+        pin_version(offer("llama-server"), "xllamacpp", version, Path("cache"))

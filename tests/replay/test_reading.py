@@ -78,6 +78,18 @@ def test_vectors_are_numbers(server):
         assert list(reading.numbers) == names and len(reading.numbers[names[0]]) == 8
 
 
+def test_vectors_in_base64_are_numbers_too(server):
+    found = []
+    for form in ("float", "base64"):
+        body = {"model": "counts", "input": ["a", "b"], "encoding_format": form}
+        status, headers, content = server.request("POST", "/v1/embeddings", body)
+        found.append(read("/v1/embeddings", content, headers["content-type"], status))
+    assert found[0].texts == found[1].texts
+    assert found[1].numbers.keys() == found[0].numbers.keys()
+    for name, values in found[0].numbers.items():
+        assert found[1].numbers[name] == pytest.approx(values, abs=1e-6)
+
+
 CALL = {"function": {"name": "add", "arguments": {"b": 2, "a": 1}}}
 WHOLE = {
     "/api/chat": {

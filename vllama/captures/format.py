@@ -29,13 +29,12 @@ class Body(msgspec.Struct, frozen=True, kw_only=True):
     cut: bool = False
 
     @classmethod
-    def of(cls, content: bytes, limit_bytes: int) -> Body:
-        """Keep up to `limit_bytes` of a body."""
-        encoding, (data,) = encode_parts([content[:limit_bytes]])
-        size_bytes = len(content)
-        return cls(
-            encoding=encoding, data=data, size_bytes=size_bytes, cut=size_bytes > limit_bytes
-        )
+    def of(cls, content: bytes, size_bytes: int | None = None) -> Body:
+        """Keep a body, or the beginning of one that has `size_bytes`."""
+        encoding, (data,) = encode_parts([content])
+        whole_bytes = len(content) if size_bytes is None else size_bytes
+        is_cut = whole_bytes > len(content)
+        return cls(encoding=encoding, data=data, size_bytes=whole_bytes, cut=is_cut)
 
     @property
     def content(self) -> bytes:

@@ -12,6 +12,8 @@ from vllama.errors import ConfigError
 
 REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)(?P<extras>\[[^]]*\])?")
 
+VERSION = re.compile(r"[A-Za-z0-9][\w.!+-]*")
+
 
 def split_version(text: str) -> tuple[str, str]:
     """Split `package==version`, or a version alone, into package (or "") and version."""
@@ -37,7 +39,9 @@ def find_package_name(offer: Offer, named: str = "") -> str:
 
 
 def pin_version(offer: Offer, package: str, version: str, folder: Path) -> Offer:
-    """Return the offer to install one version of `package` below `folder`."""
+    """Return the offer to install one version of `package` below `folder`. Raises ConfigError."""
+    if not VERSION.fullmatch(version):  # it becomes the name of a folder
+        raise ConfigError(f"cannot install {package} '{version}': that is no version")
     steps = tuple(
         replace(step, requirements=tuple(_pin(one, package, version) for one in step.requirements))
         for step in offer.wheels.steps

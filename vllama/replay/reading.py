@@ -13,18 +13,12 @@ from typing import Any
 
 from vllama.captures.format import CapturedAnswer
 from vllama.chat.logprobs import convert_logprobs
+from vllama.replay.numbers import split_numbers
 from vllama.verify.answer import Answer, make_answer
 
 TEXT, THINKING, CALLS, ERROR, REST = "text", "thinking", "tool calls", "error", "answer"
 OLLAMA = ("/api/chat", "/api/generate")
 COMPLETIONS = ("/v1/chat/completions", "/v1/completions")
-VOLATILE = frozenset(
-    {
-        "id", "model", "created", "created_at", "completed_at", "system_fingerprint",
-        "total_duration", "load_duration", "prompt_eval_duration", "eval_duration", "usage",
-    }
-)  # fmt: skip
-"""Fields that are different each time."""
 
 
 @dataclass(slots=True)
@@ -267,7 +261,7 @@ class _Reader:
         usage = value.get("usage")
         if isinstance(usage, Mapping):
             self._count(usage.get("prompt_tokens"), usage.get("completion_tokens"))
-        rest = _split_numbers(value, "", self._reading.numbers)
+        rest = split_numbers(value, "", self._reading.numbers)
         self._say(REST, json.dumps(rest, sort_keys=True, ensure_ascii=False))
 
 
@@ -277,23 +271,3 @@ def _sort(arguments: str) -> str:
         return json.dumps(json.loads(arguments or "{}"), sort_keys=True, ensure_ascii=False)
     except ValueError:
         return arguments
-
-
-def _split_numbers(value: Any, place: str, numbers: dict[str, list[float]]) -> Any:
-    """Move fractions, and lists of numbers, to `numbers`; return the rest without what varies."""
-    if isinstance(value, float):
-        numbers[place] = [value]
-        return "…"
-    if isinstance(value, list):
-        if value and all(isinstance(one, int | float) for one in value):
-            numbers[place] = [float(one) for one in value]
-            return f"{len(value)} numbers"
-        parts = enumerate(value)
-        return [_split_numbers(one, f"{place}[{index}]", numbers) for index, one in parts]
-    if isinstance(value, dict):
-        return {
-            name: _split_numbers(one, f"{place}.{name}" if place else name, numbers)
-            for name, one in value.items()
-            if name not in VOLATILE
-        }
-    return value

@@ -17,7 +17,6 @@ OPTIONS = ("/api/chat", "/api/generate")
 """Routes whose sampling parameters are in `options`."""
 TEXTS = (*OPTIONS, "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
 """Routes that generate text."""
-UNLIMITED = 2**53  # no body is cut again
 
 
 def read_body(capture: Capture) -> dict[str, Any]:
@@ -52,9 +51,7 @@ def replace_body(capture: Capture, body: Mapping[str, Any]) -> Capture:
     headers = {
         name: value for name, value in capture.request.headers.items() if name != "content-encoding"
     }
-    request = msgspec.structs.replace(
-        capture.request, body=Body.of(content, UNLIMITED), headers=headers
-    )
+    request = msgspec.structs.replace(capture.request, body=Body.of(content), headers=headers)
     return msgspec.structs.replace(capture, request=request)
 
 

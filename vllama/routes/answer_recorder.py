@@ -5,6 +5,7 @@ from __future__ import annotations
 from vllama.chat.request import Call
 from vllama.http.request import now_ns
 
+MAX_REQUEST_BYTES = 16 * 1024**2
 MAX_ANSWER_BYTES = 8 * 1024**2
 
 
@@ -12,7 +13,8 @@ class AnswerRecorder:
     """Records the answer to one request; `body` is the body of the request."""
 
     def __init__(self, body: bytes) -> None:
-        self.body = body
+        self.body = body[:MAX_REQUEST_BYTES]
+        self.body_bytes = len(body)
         self.call: Call | None = None
         """What was sent to the engine last."""
         self.content_type = ""

@@ -38,7 +38,6 @@ from vllama.units import rfc3339_utc
 
 log = logging.getLogger(__name__)
 
-MAX_REQUEST_BYTES = 16 * 1024**2
 MAX_WAITING_BYTES = 64 * 1024**2
 """Of captures that are still to be written; more are dropped."""
 
@@ -180,7 +179,7 @@ class _Recorded:
                 path=request.path,
                 model=asked,
                 headers=select_headers(request.headers),
-                body=Body.of(recorder.body, MAX_REQUEST_BYTES),
+                body=Body.of(recorder.body, recorder.body_bytes),
             ),
             model=self.model,
             engine=engine,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,7 +16,6 @@ from vllama.verify.report import MAX_KL
 if TYPE_CHECKING:
     from vllama.cli.bisection import Judge, Step, Trial
     from vllama.config import Config
-    from vllama.engines.install import Offer
 
 EXAMPLES = """\
 \b
@@ -236,6 +234,12 @@ def bisect_versions(
 ) -> dict[str, Any]:
     """Find the first version of an engine that is bad; each is installed when it is needed."""
     from vllama.cli.bisection import Step, Trial, check_ends
+    from vllama.cli.engine_versions import (
+        find_offer,
+        install_version,
+        list_candidates,
+        remove_versions,
+    )
     from vllama.engines.versions import find_package_name, pin_version, split_version
     from vllama.errors import VllamaError
     from vllama.replay.bisect import Outcome, find_first_bad
@@ -243,7 +247,7 @@ def bisect_versions(
     offer = find_offer(engine, compiled=compiled)
     named = split_version(ends.good or "")[0] or split_version(ends.bad or "")[0]
     package = find_package_name(offer, named)
-    versions = list_candidates(ends, offer, package)
+    versions = list_candidates(offer, package, ends.good, ends.bad, ends.versions)
     scratch = settings.data_dir / "bisect"
     offers = [pin_version(offer, package, version, scratch) for version in versions]
     trials = [
@@ -261,19 +265,19 @@ def bisect_versions(
 
     def try_version(at: int) -> Step:
         try:
-            install(offers[at])
+            install_version(offers[at])
         except VllamaError as error:
             return Step(trial=trials[at], outcome=Outcome.SKIP, reason=error.message)
         return judge.try_test(trials[at])
 
     try:
         for end in (0, -1):
-            install(offers[end])
+            install_version(offers[end])
         check_ends(judge, trials[0], trials[-1], steps.note)
         last_good, first_bad = find_first_bad(len(versions), test)
     finally:
         if not keep:
-            remove_all(scratch, offers)
+            remove_versions(scratch, offers)
     between = versions[last_good + 1 : first_bad]
     a, b = versions[last_good], versions[first_bad]
     text = f"The answer changed with {package} {b}: {a} is the last good version."
@@ -283,71 +287,3 @@ def bisect_versions(
             f"{', '.join(between)} could not be tried."
         )
     return {"result": text, "last_good": a, "first_bad": b, "not_tried": between}
-
-
-def find_offer(engine: str | None, *, compiled: bool) -> Offer:
-    """Return how an engine is installed here. Raises ConfigError if that would compile unasked."""
-    from vllama.engines.install import make_offer
-    from vllama.engines.registry import find_engine, load_engines
-    from vllama.errors import ConfigError
-    from vllama.hardware.detect import detect
-
-    if engine is None:
-        raise ConfigError("cannot bisect versions: no engine is named", hint="name it: --engine")
-    found = find_engine(load_engines().values(), engine)
-    offer = make_offer(found, detect(), Path(), compiled=compiled)
-    if offer.wheels.compiled and not compiled:
-        raise ConfigError(
-            f"cannot bisect {found.title} by its versions: each would be compiled "
-            f"({offer.wheels.note or 'which takes minutes'})",
-            hint="if that may be, say so: --compile",
-        )
-    return offer
-
-
-def list_candidates(ends: Ends, offer: Offer, package: str) -> Sequence[str]:
-    """Return the versions from the good one to the bad one. Raises ConfigError."""
-    from vllama.engines.versions import split_version
-    from vllama.environments.index import list_versions
-    from vllama.errors import ConfigError
-
-    known = [split_version(one)[1] for one in ends.versions]
-    good = split_version(ends.good or (known[0] if known else ""))[1]
-    bad = split_version(ends.bad or (known[-1] if known else ""))[1]
-    known = known or list_versions(package, python=offer.python, compiled=offer.wheels.compiled)
-    for version in (good, bad):
-        if version not in known:
-            raise ConfigError(
-                f"cannot bisect: there is no {package} {version} for this machine",
-                hint=f"there are {', '.join(known[-8:])}" if known else None,
-            )
-    first, last = known.index(good), known.index(bad)
-    if first == last:
-        raise ConfigError("cannot bisect versions: both ends are the same")
-    return known[first : last + 1] if first < last else known[last : first + 1][::-1]
-
-
-def install(offer: Offer) -> None:
-    """Install a version unless it is there already. Raises VllamaError."""
-    from vllama.cli.engine_install import install_with_progress
-    from vllama.environments.layout import find_existing, list_arguments, list_requirements
-
-    wanted = list_requirements(offer.steps), list_arguments(offer.steps)
-    if find_existing(offer.folder, *wanted) is None:
-        install_with_progress(offer)
-
-
-def remove_all(scratch: Path, offers: Sequence[Offer]) -> None:
-    """Remove the installed versions; folders that hold anything else stay."""
-    import contextlib
-
-    from vllama.environments.make import remove
-
-    for offer in offers:
-        remove(offer.folder)
-        for left in offer.folder.parent.glob(".*.lock"):
-            left.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):
-            offer.folder.parent.rmdir()
-    with contextlib.suppress(OSError):
-        scratch.rmdir()
