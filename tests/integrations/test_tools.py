@@ -300,6 +300,7 @@ def test_omp() -> None:
     }
     start = find("omp").start(TARGET, places(), ("-p", "hi"))
     assert start.args == ("--model", "vllama/qwen3:8b", "-p", "hi")
+    assert start.environ == {"OMP_SKIP_SETUP": "1"}
 
 
 def test_hermes() -> None:
@@ -313,6 +314,7 @@ def test_hermes() -> None:
     assert list(both["providers"]["vllama"]["models"]) == ["qwen3:8b", "other"]
     start = find("hermes").start(TARGET, places(), ("chat",))
     assert start.args == ("--provider", "vllama", "--model", "qwen3:8b", "chat")
+    assert start.environ == {"OPENAI_BASE_URL": f"{URL}/v1"}
 
     text = changed("hermes-desktop", mine)
     assert "# mine" in text

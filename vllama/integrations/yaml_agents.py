@@ -12,7 +12,8 @@ from vllama.integrations.types import NAME, Edit, Integration, Places, Start, Ta
 
 
 def _omp_start(target: Target, places: Places, args: Sequence[str]) -> Start:
-    return Start(args=("--model", f"{NAME}/{target.model}", *args), environ={})
+    skip = {"OMP_SKIP_SETUP": "1"}  # its first start would ask for accounts of other providers
+    return Start(args=("--model", f"{NAME}/{target.model}", *args), environ=skip)
 
 
 def _omp_edits(target: Target, places: Places) -> tuple[Edit, ...]:
@@ -45,7 +46,9 @@ def _omp_edits(target: Target, places: Places) -> tuple[Edit, ...]:
 
 
 def _hermes_start(target: Target, places: Places, args: Sequence[str]) -> Start:
-    return Start(args=("--provider", NAME, "--model", target.model, *args), environ={})
+    # without a model of its own it starts nothing but its setup, unless this variable is there
+    environ = {"OPENAI_BASE_URL": f"{target.url}/v1"}
+    return Start(args=("--provider", NAME, "--model", target.model, *args), environ=environ)
 
 
 def _hermes_edits(target: Target, places: Places) -> tuple[Edit, ...]:
@@ -80,8 +83,8 @@ def _hermes_edit(target: Target, places: Places, *, is_default: bool) -> Edit:
     return Edit(path=folder / "config.yaml", change=change)
 
 
-# DeepSeek Harness: the README of @deepseek-ai/dsh. `--patch` sends it to settings of our own for
-# one session.
+# DeepSeek Harness: the READMEs of @deepseek-ai/dsh and dsh-llm-pi-ai. `--patch` sends it to
+# settings of our own for one session.
 
 _DSH_KEY = "VLLAMA_LAUNCH_KEY"
 
