@@ -75,8 +75,12 @@ def test_the_first_text_that_differs_is_shown():
     assert found.verdict is Verdict.DIFFERENT and found.difference.where == "tool calls"
 
 
-def test_a_cut_answer_is_compared_as_far_as_it_goes():
-    assert judge(says("one", cut=True), says("one two")).verdict is Verdict.SAME
+def test_an_answer_that_is_cut_earlier_is_another_one():
+    found = judge(says("one", cut=True), says("one two", cut=True))
+    assert found.verdict is Verdict.DIFFERENT and "another length" in found.reason
+    assert judge(says("one", cut=True), says("one", cut=True)).verdict is Verdict.SAME
+    # an engine that stops in the midst of a character may say so by a sign for it, or not at all
+    assert judge(says("one", cut=True), says("one\ufffd", cut=True)).verdict is Verdict.SAME
     assert judge(says("one"), says("one two")).verdict is Verdict.DIFFERENT
 
 

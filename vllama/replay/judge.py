@@ -82,7 +82,8 @@ def judge(a: Reading, b: Reading, *, chance: str = "", max_kl: float = MAX_KL) -
     difference = None
     if first is not None and (one := found[first].difference) is not None:
         difference = _show(first, one, *pairs[first])
-    verdict, reason = _decide(a, b, found.get(first or ""), kl_mean, chance, max_kl)
+    cut = next((name for name in names if _is_cut_elsewhere(*pairs[name])), "")
+    verdict, reason = _decide(a, b, found.get(first or ""), cut, kl_mean, chance, max_kl)
     return Judgement(
         verdict=verdict,
         reason=reason,
@@ -117,14 +118,21 @@ def _decide(
     a: Reading,
     b: Reading,
     found: Comparison | None,
+    cut: str,
     kl_mean: float | None,
     chance: str,
     max_kl: float,
 ) -> tuple[Verdict, str]:
-    """Return a verdict and its reason; `found` is the comparison that has the first difference."""
+    """Return a verdict and its reason.
+
+    `found` is the comparison that has the first difference, `cut` names a text that is longer in
+    one answer than in the other.
+    """
     if a.status != b.status:
         return Verdict.DIFFERENT, f"the status was {a.status} and is {b.status}"
     if found is None or found.difference is None:
+        if cut and not chance:
+            return Verdict.DIFFERENT, f"the {cut} is cut at another length"
         if kl_mean is not None and kl_mean > max_kl:
             return (
                 Verdict.DIFFERENT,
@@ -188,6 +196,11 @@ def _apart(a: Sequence[float], b: Sequence[float]) -> float:
 def _find_gap(difference: Difference) -> float | None:
     gaps = [gap for gap in (difference.gap_a, difference.gap_b) if gap is not None]
     return max(gaps, default=None)
+
+
+def _is_cut_elsewhere(a: Answer, b: Answer) -> bool:
+    """Tell whether two answers that agree as far as both go are of different lengths."""
+    return len(a.text) != len(b.text)
 
 
 def _get(reading: Reading, name: str) -> Answer:

@@ -93,6 +93,7 @@ def make_answer(text: str, *, cut: bool, entries: Sequence[Mapping[str, Any]] = 
         )
         for entry in entries
     ]
+    text = text.rstrip(REPLACEMENT) if cut else text  # in the middle of a character, perhaps
     return _place(text.encode(errors="replace"), placed, cut=cut)
 
 
