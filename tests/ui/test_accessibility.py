@@ -72,5 +72,5 @@ def test_questions(tmp_path, open_page, scheme):
         page = open_page(server, color_scheme=scheme)
         page.get_by_label("Key", exact=True).fill("wrong")
         page.keyboard.press("Enter")
-        expect(page.get_by_role("alert")).to_be_visible()
+        expect(page.get_by_role("dialog").get_by_role("alert")).to_be_visible()
         check(page)
