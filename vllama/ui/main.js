@@ -59,6 +59,7 @@ class AppShell extends View {
         <a class="brand" href="#/models">vllama</a>
         <nav aria-label="Pages" @keydown=${this.moveFocus}>
           ${PAGES.map((page) => this.link(page))}
+          <a href="docs.html">API</a>
         </nav>
         <label class="theme">
           <span class="hidden">Theme</span>

@@ -5,7 +5,7 @@
  * with keys answers 401: then the key is asked for once, and the request is repeated with it.
  */
 
-const BASE = new URL("../", document.baseURI);
+export const BASE = new URL("../", document.baseURI);
 const KEY = "vllama-key"; // in sessionStorage: it is forgotten with the tab
 
 let promptForKey = async () => null;
@@ -17,6 +17,15 @@ export class ServerError extends Error {
     super(message);
     this.status = status;
   }
+}
+
+/** Return the key that the user has given, null if there is none. */
+export const readKey = () => sessionStorage.getItem(KEY);
+
+/** Keep a key for the requests of this tab; an empty one is forgotten. */
+export function storeKey(key) {
+  if (key) sessionStorage.setItem(KEY, key);
+  else sessionStorage.removeItem(KEY);
 }
 
 /** Set the function that asks the user for a key; it is told whether one was refused. */

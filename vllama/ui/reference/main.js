@@ -1,0 +1,196 @@
+/** The reference of the API: all operations in groups, with a search and a form to try each. */
+
+import { ask, explain, readKey, setKeyPrompt, storeKey } from "../server.js";
+import { html, nothing } from "../vendor/lit-html/lit-html.js";
+import { View } from "../view.js";
+import { listFields, loadDocument, matches, resolve } from "./document.js";
+import "./try-form.js";
+
+class ApiReference extends View {
+  search = "";
+  models = [];
+
+  enter() {
+    this.querySelector("noscript")?.remove();
+    this.opened = new Set([location.hash.slice(1)]);
+    setKeyPrompt(async () => null); // there is a field for it
+    addEventListener("hashchange", () => this.open(location.hash.slice(1)), {
+      signal: this.leaving.signal,
+    });
+    this.load();
+  }
+
+  async load() {
+    try {
+      this.document = await loadDocument();
+      this.update();
+      this.models = (await ask("api/tags")).models;
+    } catch (error) {
+      this.failure = explain(error);
+    }
+    this.update();
+  }
+
+  template() {
+    const { version, text, groups = [] } = this.document ?? {};
+    return html`
+      <header class="frame">
+        <a class="brand" href="./">vllama</a>
+        <label>
+          <span class="hidden">Search</span>
+          <input
+            type="search"
+            placeholder="Search the routes"
+            @input=${(event) => this.find(event.target.value)}
+          >
+        </label>
+        <a href="../openapi.json">openapi.json</a>
+      </header>
+      <main id="main" tabindex="-1">
+        <h1>The API of vllama ${version}</h1>
+        <p class="intro">${text}</p>
+        <form class="row" @submit=${this.useKey}>
+          <label>
+            <span>Key, if the server wants one</span>
+            <input name="key" type="password" autocomplete="off" .value=${readKey() ?? ""}>
+          </label>
+          <button>Use this key</button>
+        </form>
+        <p role="status">${this.failure ?? ""}</p>
+        ${groups.map((group) => this.group(group))}
+      </main>
+    `;
+  }
+
+  group({ name, description, operations }) {
+    const found = operations.filter((one) => !this.search || matches(one, this.search));
+    if (!found.length) return nothing;
+    return html`<section aria-labelledby="group-${name}">
+      <h2 id="group-${name}">${name}</h2>
+      <p class="intro">${withCode(description)}</p>
+      ${found.map((one) => this.operation(one))}
+    </section>`;
+  }
+
+  operation(one) {
+    const id = one.operationId;
+    const open = this.opened.has(id);
+    return html`<details
+      class="operation"
+      id=${id}
+      ?open=${open}
+      @toggle=${(event) => this.toggle(id, event.target.open)}
+    >
+      <summary>
+        <b class="method ${one.method}">${one.method.toUpperCase()}</b>
+        <code>${one.path}</code>
+        <span>${one.summary}</span>
+      </summary>
+      ${open ? html`<div>${this.details(one)}</div>` : nothing}
+    </details>`;
+  }
+
+  details(one) {
+    const [[, body] = []] = Object.entries(one.requestBody?.content ?? {});
+    return html`
+      ${one.description ? html`<p>${withCode(one.description)}</p>` : nothing}
+      ${body ? fieldTable("Request", one.root, body.schema) : nothing}
+      ${Object.entries(one.responses)
+        .filter(([status]) => Number(status) < 400)
+        .map(([status, answer]) => this.answer(one, status, answer))}
+      ${errorTable(one)}
+      <try-form .operation=${one} .models=${this.models}></try-form>
+    `;
+  }
+
+  answer(one, status, { description, content = {} }) {
+    const tables = new Map(); // a stream often has the same fields as the whole answer
+    for (const [type, { schema }] of Object.entries(content)) {
+      const shown = firstForm(one.root, eventData(schema));
+      const key = JSON.stringify(shown);
+      tables.set(key, { types: [...(tables.get(key)?.types ?? []), type], shown });
+    }
+    return html`<h3>${status}: ${description}</h3>
+      ${[...tables.values()].map(({ types, shown }) => fieldTable(types.join(", "), one.root, shown))}`;
+  }
+
+  find(text) {
+    this.search = text.trim();
+    this.update();
+  }
+
+  useKey(event) {
+    event.preventDefault(); // the policy of the page forbids to send forms
+    storeKey(new FormData(event.target).get("key").trim());
+    this.failure = "";
+    this.load();
+  }
+
+  toggle(id, open) {
+    if (open === this.opened.has(id)) return;
+    if (open) this.opened.add(id);
+    else this.opened.delete(id);
+    this.update();
+  }
+
+  open(id) {
+    this.opened.add(id);
+    this.update();
+    requestAnimationFrame(() => document.getElementById(id)?.scrollIntoView());
+  }
+}
+
+/** Return a text with what stands between backticks as code. */
+const withCode = (text = "") =>
+  text.split("`").map((part, number) => (number % 2 ? html`<code>${part}</code>` : part));
+
+/** Return the schema of an event's data, which is what the events of a stream are about. */
+function eventData(schema) {
+  const data = schema.properties?.data;
+  return data?.contentSchema ?? data?.anyOf?.find((one) => one.contentSchema)?.contentSchema ?? schema;
+}
+
+/** Return a schema, or the first of those that it may have. */
+function firstForm(root, schema) {
+  const { description, ...found } = resolve(root, schema);
+  return found.anyOf && !found.properties ? resolve(root, found.anyOf[0]) : found;
+}
+
+function errorTable({ responses }) {
+  const rows = Object.entries(responses).filter(([status]) => Number(status) >= 400);
+  return html`<h3>Errors</h3>
+    <ul>
+      ${rows.map(([status, { description }]) => html`<li><code>${status}</code> ${description}</li>`)}
+    </ul>`;
+}
+
+function fieldTable(title, root, schema) {
+  const shown = firstForm(root, schema);
+  const rows = listFields(root, shown.properties ? shown : resolve(root, shown.items));
+  if (!rows.length) return html`<p><small>${title}</small></p>`;
+  return html`<div class="wide" tabindex="0" role="group" aria-label=${title}>
+    <table class="fields">
+      <caption class="hidden">${title}</caption>
+      <thead>
+        <tr>
+          <th scope="col">${title}</th>
+          <th scope="col">Type</th>
+          <th scope="col">Meaning</th>
+        </tr>
+      </thead>
+      <tbody>
+        ${rows.map(
+          ({ name, type, required, help }) => html`<tr>
+            <th scope="row">
+              <code>${name}</code> ${required ? html`<span class="required">required</span>` : nothing}
+            </th>
+            <td>${type}</td>
+            <td>${withCode(help)}</td>
+          </tr>`,
+        )}
+      </tbody>
+    </table>
+  </div>`;
+}
+
+customElements.define("api-reference", ApiReference);
