@@ -145,6 +145,8 @@ def test_the_keyboard_is_enough(server, open_page):
     expect(page.get_by_role("link", name="Chat", exact=True)).to_be_focused()
     page.keyboard.press("ArrowLeft")
     page.keyboard.press("ArrowLeft")
+    expect(page.get_by_role("link", name="API", exact=True)).to_be_focused()
+    page.keyboard.press("ArrowLeft")
     expect(page.get_by_role("link", name="Settings")).to_be_focused()
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", name="Settings", level=1)).to_be_visible()

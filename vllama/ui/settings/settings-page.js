@@ -29,7 +29,6 @@ class SettingsPage extends View {
         vllama ${state.version}. Settings are changed by flags, by variables or in the file, not here:
         <code>vllama config</code> says how.
         ${this.file ? html`The file is <code>${this.file}</code>.` : "There is no file yet."}
-        Programs find the API at <code>${location.origin}</code>; <a href="../docs">its reference</a> tries each route.
       </p>
       ${this.problem ? html`<p class="error">${this.problem}</p>` : nothing}
       ${this.settings ? this.table() : html`<p class="muted">Loading …</p>`}
