@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    with Server(tmp_path_factory.mktemp("axe")) as running:
+    with Server(tmp_path_factory.mktemp("axe"), "--strict") as running:
         running.model("plain")
         running.model("writes", "--say", json.dumps(HOSTILE))
         running.model("broken", "--print", "error: the weights are mouldy", "--exit-before-ready")

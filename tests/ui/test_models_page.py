@@ -21,7 +21,7 @@ HUGE = "hf.co/test/Huge-GGUF:Q8_0"
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    with Server(tmp_path_factory.mktemp("models")) as running:
+    with Server(tmp_path_factory.mktemp("models"), "--strict") as running:
         running.model("plain")
         running.model("broken", "--print", "error: the weights are mouldy", "--exit-before-ready")
         yield running

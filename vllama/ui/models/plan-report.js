@@ -19,8 +19,8 @@ export function planReport(plan) {
     ${fits ? goodNews(plan) : badNews(plan)}
     ${fits ? plan.devices?.map((device) => deviceBar(plan, device)) : nothing}
     ${list("Why", plan.reasons)} ${list("Notes", plan.notes)}
-    ${section("Engines", engineTable(plan.engines), !fits)}
-    ${section("Other quantisations and files", candidateTable(plan.candidates), !fits)}
+    ${section("Quantisations and where they are", candidateTable(plan.candidates), !fits)}
+    ${section("Engines", engineTable(plan.engines))}
     ${section("If it does not start", ladder(plan))} ${section("Files", fileTable(plan.files))}
     ${section("Command", plan.command?.length ? html`<pre>${plan.command.join(" ")}</pre>` : nothing)}
   </div>`;
