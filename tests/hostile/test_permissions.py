@@ -34,7 +34,7 @@ HANDLERS = {
 }
 CHANGING = [route for route, handler in HANDLERS.items() if handler in WRITES]
 HARMLESS = {  # they ask models, or are answered as by a signed-out Ollama
-    *("/api/show", "/api/tokenize", "/api/detokenize"),
+    *("/api/plan", "/api/show", "/api/tokenize", "/api/detokenize"),
     *("/rerank", "/reranking", "/v1/rerank", "/v1/reranking", "/v2/rerank", "/score", "/v1/score"),
     *("/api/chat", "/api/generate", "/api/embed", "/api/embeddings"),
     *("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses"),

@@ -6,6 +6,7 @@ import re
 import pytest
 
 from tests.hub import Fault, StandInHub
+from tests.routes.events.stream import Stream
 from tests.routes.test_ollama_chat import open_stream, until, user
 from tests.server_process import Server
 from tests.tiny import write_tiny_gguf
@@ -24,6 +25,7 @@ def hub(tmp_path_factory):
         running.add_repo("test/Tiny-GGUF", folder)
         write_tiny_gguf(folder / "Tiny-Q4_0.gguf", n_ctx=4096, seed=1)
         running.add_repo("test/Slow-GGUF", folder)
+        running.add_repo("test/Shared-GGUF", folder)
         running.add_repo("test/Gated-GGUF", folder, gated="manual")
         yield running
 
@@ -88,6 +90,33 @@ def test_a_client_that_leaves_stops_the_download(server, hub):
     lines = server.lines("/api/pull", {"model": slow})
     assert lines[-1] == {"status": "success"}
     assert "never retrieved" not in server.output  # that the first one was cancelled
+
+
+def test_a_download_in_the_background_is_told_shared_and_stopped(server, hub):
+    hub.fault = lambda method, path, headers, origin: (
+        Fault(bytes_per_s=20_000) if origin == "cdn" else None
+    )
+    name = "hf.co/test/Shared-GGUF:Q4_0"
+    with Stream(server, "?events=pulls") as stream:
+        answer = server.post("/api/pull", {"model": name, "background": True})
+        assert answer == (202, {"status": "pulling manifest"})
+        stream.until(lambda: stream.pulls.get(name, {}).get("completed"))
+        row = stream.pulls[name]
+        assert row["completed"] < row["total"] and row["ended_at"] is None
+        client = open_stream(server, "/api/pull", {"model": name})
+        data = b""
+        while b"digest" not in data:
+            data += client.recv(65536)
+        client.close()  # which does not stop it
+        before = stream.pulls[name]["completed"]
+        stream.until(lambda: stream.pulls[name]["completed"] > before)
+        assert server.request("DELETE", "/api/pull", {"model": name})[0] == 200
+        stream.until(lambda: stream.pulls[name]["status"] == "cancelled")
+        assert stream.pulls[name]["ended_at"]
+        assert server.request("DELETE", "/api/pull", {"model": name})[0] == 404
+        hub.fault = None
+        assert server.lines("/api/pull", {"model": name})[-1] == {"status": "success"}
+        stream.until(lambda: stream.pulls[name]["status"] == "success")
 
 
 def test_serve_downloads_the_model_it_is_given(hub, tmp_path):

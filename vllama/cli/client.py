@@ -102,6 +102,19 @@ class Client:
             for line in _split(_chunks(answer)):
                 yield _object(line)
 
+    def follow(self, path: str) -> Iterator[tuple[str, Reply]]:
+        """Yield name and data of each server-sent event as it comes."""
+        with self._open("GET", path, None, self._headers) as answer:
+            if answer.status >= 400:
+                raise _refusal(answer.status, answer.read(), None)
+            name = b""
+            for line in _split(_chunks(answer)):
+                field, _, value = line.partition(b": ")
+                if field == b"event":
+                    name = value
+                elif field == b"data":
+                    yield name.decode(), json.loads(value)
+
     def exchange(
         self, method: str, path: str, headers: Mapping[str, str], content: bytes
     ) -> tuple[int, str, list[tuple[float, bytes]]]:

@@ -21,6 +21,7 @@ GROUPS = (
             ("ps", "ps:ps", "List the models that are loaded, or the requests that run."),
             ("stop", "stop:stop", "Unload a model, or end a request; the server goes on."),
             ("logs", "logs:logs", "Show the log of a model's engine, or of vllama itself."),
+            ("events", "events:events", "Show what the server does, as it happens."),
             ("requests", "requests:requests", "List the requests that were captured, or show one."),
             ("replay", "replay:replay", "Send a captured request again, and compare the answers."),
         ),

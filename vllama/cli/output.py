@@ -79,6 +79,11 @@ def show_json(value: object) -> None:
     say(json.dumps(value, indent=2, ensure_ascii=False))
 
 
+def show_json_line(value: object) -> None:
+    """Print a value for programs on one line, as one of several."""
+    say(json.dumps(value, ensure_ascii=False))
+
+
 def ask(question: str, default: str) -> str:
     """Ask on stderr, and return the answer; `default` for an empty one. Raises KeyboardInterrupt.
 

@@ -16,9 +16,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from logging.handlers import MemoryHandler
 from pathlib import Path
-from typing import Any
 
 from vllama import log_context, private
+from vllama.log_lines import name_component, text_line
 from vllama.supervise.logs import get_rotated_path
 
 SHOWN = {"shown": True}
@@ -86,12 +86,6 @@ def add_context(record: logging.LogRecord) -> bool:
     return True
 
 
-def name_component(logger: str) -> str:
-    """Return the part of vllama, or the library, that a logger belongs to."""
-    first, *others = logger.split(".")
-    return others[0] if first == "vllama" and others else first
-
-
 class JsonFormatter(logging.Formatter):
     """One JSON object a line; what is not known is left out.
 
@@ -129,36 +123,6 @@ class TextFormatter(logging.Formatter):
             getattr(record, "request_id", ""),
             self.formatException(record.exc_info) if record.exc_info else "",
         )
-
-
-def as_text(fields: dict[str, Any]) -> str:
-    """Return what a line of JSON holds as a line for people: the time is a local one."""
-    when = datetime.fromisoformat(fields["ts"]).astimezone()
-    return text_line(
-        f"{when:%Y-%m-%d %H:%M:%S},{when.microsecond // 1000:03d}",
-        str(fields["level"]).upper(),
-        str(fields.get("component") or name_component(str(fields.get("logger", "")))),
-        str(fields["msg"]),
-        str(fields.get("request_id", "")),
-        str(fields.get("exception", "")),
-    )
-
-
-def text_line(
-    when: str, level: str, component: str, text: str, request: str, exception: str
-) -> str:
-    """Put a line for people together; nothing in it can forge a line or steer a terminal."""
-    line = f"{when} {level:7} {component}: {_printable(text)}"
-    if request:
-        line += f" [{request}]"
-    return "\n".join((line, *map(_printable, exception.splitlines())))
-
-
-def _printable(text: str) -> str:
-    """Escape control characters: anybody may request any path."""
-    if text.isprintable():
-        return text
-    return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
 
 
 def write_stderr(text: str) -> None:

@@ -159,14 +159,15 @@ class Client(asyncio.Protocol):
 
         An end of the input may also mean that the client has disconnected, and then generation must
         stop. As in Go's server, handlers that watch for disconnects end, and all others answer.
-        GET and HEAD are always answered, since their handlers generate nothing.
+        GET and HEAD are always answered, since their handlers generate nothing, unless the answer
+        is endless.
         """
         if not self._requests or self._receiving is not None or self._server.certificate:
             return False  # TLS has no half-closed connections
         self._ignoring = True
         self._requests[-1].keep_alive = False  # earlier requests are answered first
         for request in tuple(self._requests):
-            if request.method not in _WITHOUT_BODY:
+            if request.method not in _WITHOUT_BODY or request.endless:
                 request.note_disconnect()
         return True
 
@@ -302,7 +303,7 @@ class Client(asyncio.Protocol):
         if refusal is not None:
             self.refuse(refusal)
             return
-        path, authority = read_target(self._url)
+        path, authority, query = read_target(self._url)
         if authority:
             self._headers[b"host"] = authority
         self._head = Head(
@@ -311,6 +312,7 @@ class Client(asyncio.Protocol):
             version,
             version != "1.0" and self._parser.should_keep_alive(),
             self._headers,
+            query,
         )
         self._begin(self._head)
 

@@ -26,13 +26,17 @@ _NOT_CACHED = frozenset((b"transfer-encoding", b"upgrade", b"expect"))
 
 
 class Head(NamedTuple):
-    """A parsed head; `headers` has names in lower case, and the last of equal names."""
+    """A parsed head; `headers` has names in lower case, and the last of equal names.
+
+    `query` is what follows the `?` of the target, as it was sent.
+    """
 
     method: str
     path: str
     version: str
     keep_alive: bool
     headers: dict[bytes, bytes]
+    query: bytes = b""
 
 
 class Refusal(NamedTuple):
@@ -80,8 +84,8 @@ def find_refusal(version: str, headers: dict[bytes, bytes], *, twice: bool) -> R
     return TOO_LARGE if len(headers) > MAX_HEADERS else None
 
 
-def read_target(target: bytes) -> tuple[str, bytes]:
-    """Return the decoded path of a request's target (RFC 3986, section 2.1), and its authority.
+def read_target(target: bytes) -> tuple[str, bytes, bytes]:
+    """Return the decoded path of a request's target (RFC 3986, section 2.1), authority and query.
 
     The authority is empty except in the form for proxies, `http://authority/path`, where it
     replaces the Host header (RFC 9112, section 3.2.2). `*` is returned unchanged.
@@ -93,17 +97,18 @@ def read_target(target: bytes) -> tuple[str, bytes]:
         except httptools.HttpParserInvalidURLError:
             pass
         else:
-            target, authority = url.path or b"/", url.host or b""
+            target = b"%b?%b" % (url.path or b"/", url.query or b"")
+            authority = url.host or b""
             if b":" in authority:
                 authority = b"[%b]" % authority
             if authority and url.port:
                 authority = b"%b:%d" % (authority, url.port)
-    path = target.partition(b"?")[0].partition(b"#")[0]
+    path, _, query = target.partition(b"#")[0].partition(b"?")
     if PERCENT not in path:
-        return path.decode("utf-8", "replace"), authority
+        return path.decode("utf-8", "replace"), authority, query
     from urllib.parse import unquote_to_bytes  # rarely needed, and slow to import
 
-    return unquote_to_bytes(path).decode("utf-8", "replace"), authority
+    return unquote_to_bytes(path).decode("utf-8", "replace"), authority, query
 
 
 class ReadParts(NamedTuple):
@@ -141,9 +146,9 @@ class HeadCache:
         head = self._heads.get(parts.key)
         if head is None or not parts.digits:
             return head
-        method, path, version, keep_alive, headers = head
+        method, path, version, keep_alive, headers, query = head
         headers = headers | {b"content-length": parts.digits}
-        return Head(method, path, version, keep_alive, headers)
+        return Head(method, path, version, keep_alive, headers, query)
 
     def add(self, parts: ReadParts, head: Head) -> None:
         """Cache a parsed head, if equal bytes always have the same meaning."""

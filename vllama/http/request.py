@@ -34,7 +34,7 @@ QUEUE_HEADER = b"x-vllama-queue-position"
 EPOCH_NS = time.time_ns() - time.monotonic_ns()
 
 _REASONS = {
-    100: b"Continue", 200: b"OK", 201: b"Created", 204: b"No Content",
+    100: b"Continue", 200: b"OK", 201: b"Created", 202: b"Accepted", 204: b"No Content",
     301: b"Moved Permanently", 307: b"Temporary Redirect", 400: b"Bad Request",
     401: b"Unauthorized", 403: b"Forbidden", 404: b"Not Found", 405: b"Method Not Allowed",
     413: b"Content Too Large", 422: b"Unprocessable Content", 429: b"Too Many Requests",
@@ -122,6 +122,7 @@ class Request:
         "_waiter",
         "disconnected",
         "done",
+        "endless",
         "extra",
         "failure",
         "headers",
@@ -130,6 +131,7 @@ class Request:
         "method",
         "number",
         "path",
+        "query",
         "queue_position",
         "recorder",
         "started_ns",
@@ -140,8 +142,8 @@ class Request:
 
     def __init__(self, client: Client, head: Head) -> None:
         self._client = client
-        self.method, self.path, self.version, self.keep_alive, self.headers = head
-        headers = head.headers
+        self.method, self.path, self.version, self.keep_alive, headers, self.query = head
+        self.headers = headers
         self.number = self.id = ""
         self.started_ns = now_ns()
         self.status = 0  # 0 until the head of the answer is made
@@ -152,6 +154,7 @@ class Request:
             None  # the error of the answer, even after a status of 200
         )
         self.disconnected = False  # the client has disconnected
+        self.endless = False  # the answer ends only when the client disconnects
         self.writes: Writes | None = None
         self.recorder: Recorder | None = None
         self._head = b""
@@ -177,6 +180,13 @@ class Request:
     def header(self, name: bytes) -> str:
         """Return a header's text, "" if absent; `name` in lower case."""
         return self.headers.get(name, b"").decode("latin-1")
+
+    def read_query(self) -> dict[str, str]:
+        """Return the parameters in the target, the last of equal names."""
+        from urllib.parse import parse_qsl  # rarely needed, and slow to import
+
+        pairs = parse_qsl(self.query.decode("utf-8", "replace"), keep_blank_values=True)
+        return dict(pairs)
 
     # -- the body -----------------------------------------------------------------------------
 

@@ -95,6 +95,11 @@ class Library:
         return tuple(item for store in stores for item in store.skipped())
 
     @property
+    def hf_cache_dir(self) -> Path:
+        """Where models of the hub are kept."""
+        return self._settings.hf_cache_dir
+
+    @property
     def local(self) -> LocalStore:
         """The store of the models created here. Raises VllamaError if there is none."""
         for store in self._stores:
@@ -297,6 +302,7 @@ class Library:
         Raises what `pull` raises, except NotEnoughMemory, which is the resolution's `shortage`.
         """
         ref = ModelRef.parse(name)
+        check_registry(self._settings.allowed_registries, self._settings.hub_address)
         try:
             return self._remote.look_up(ref, formats, fits, self._known)
         except Offline as error:

@@ -58,6 +58,7 @@ _ERRORS: Mapping[Tag, Any] = {
 _MEANINGS = {
     200: "Done",
     201: "Stored",
+    202: "Begun",
     301: "The path has another spelling",
     307: "The path has another spelling",
     400: "The request is wrong",
@@ -275,7 +276,7 @@ def _describe_parameter(parameter: Parameter) -> dict[str, Any]:
     described: dict[str, Any] = {
         "name": parameter.name,
         "in": parameter.where,
-        "required": parameter.where == "path",
+        "required": parameter.required or parameter.where == "path",
         "description": parameter.help,
         "schema": parameter.schema,
     }

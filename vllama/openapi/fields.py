@@ -78,6 +78,7 @@ HELP: dict[str, str] = {
     "_debug_render_only": "answer with the prompt as the model would read it",
     "verbose": "give the long arrays of the model's file, too",
     "plan": "say by which plan the model is loaded, or would be",
+    "background": "go on without a client",
     "insecure": "allow plain HTTP to a registry",
     "force": "also delete files that other programs share",
     "encoding_format": "`float` or `base64`",

@@ -63,14 +63,25 @@ OPERATIONS: tuple[Operation, ...] = (
         paths=("/api/pull",),
         tag=Tag.OLLAMA,
         summary="Download a model",
-        help="A client that leaves stops the download; the next one goes on from there.",
+        help="Clients share a download. It stops when the last one leaves, and the next goes on "
+        "from there. With `background` it needs no client, and the answer comes at once.",
+        statuses=(200, 202),
         body=Body(
             type=requests.PULL,
             either=_name(),
             examples={"A model": {"model": EXAMPLE_MODEL}},
         ),
-        answer=answers.Success,
+        answer=(answers.Success, answers.Progress),
         stream=Stream(kind=_LINES, type=(answers.Progress, answers.OllamaError)),
+    ),
+    Operation(
+        paths=("/api/pull",),
+        methods=("delete",),
+        tag=Tag.OLLAMA,
+        summary="Stop a download for all clients",
+        help="A route of vllama's own. What has been downloaded is kept for the next time.",
+        body=Body(type=requests.PULL, either=_name()),
+        errors=(404,),
     ),
     Operation(
         paths=("/api/create",),

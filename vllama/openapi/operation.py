@@ -58,11 +58,12 @@ class Stream:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """A part of the path, or something after the question mark."""
+    """A part of the path, which is always required, or something after the question mark."""
 
     name: str
     help: str
     where: str = "path"
+    required: bool = False
     schema: Schema = field(default_factory=lambda: {"type": "string", "minLength": 1})
     example: Any = None
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from msgspec import UNSET, Struct, UnsetType
 
 from vllama.captures.format import Capture, Summary
-from vllama.openapi.operation import Operation, Parameter, Tag
+from vllama.dialects.events import EventData, RequestRow
+from vllama.dialects.ollama import request_types as requests
+from vllama.openapi.fields import EXAMPLE_MODEL, MODEL
+from vllama.openapi.operation import Body, Operation, Parameter, Stream, StreamKind, Tag
 
 
 class Obstacle(Struct):
@@ -37,25 +40,10 @@ class Liveness(Struct):
     status: Literal["ok"]
 
 
-class RunningRequest(Struct):
-    """A request that waits or runs."""
-
-    id: str
-    model: str
-    method: str
-    path: str
-    client: str
-    key: str | None
-    state: Literal["running", "waiting"]
-    started_at: str
-    prompt_tokens: int
-    tokens: int
-
-
 class RunningRequests(Struct):
     """The requests to models, the oldest first."""
 
-    requests: list[RunningRequest]
+    requests: list[RequestRow]
 
 
 class Captures(Struct):
@@ -65,7 +53,99 @@ class Captures(Struct):
     captures: list[Summary]
 
 
+class LogAttempt(Struct):
+    """The log of one start of an engine."""
+
+    attempt: int
+    size: int
+    written_at: str | None
+
+
+class Log(Struct):
+    """A log: vllama's own, or that of a model's engine with its attempts, the oldest first."""
+
+    name: str
+    size: int
+    attempts: list[LogAttempt]
+
+
+class Logs(Struct):
+    """The logs that are kept."""
+
+    logs: list[Log]
+
+
+class SettingRow(Struct):
+    """A setting in effect; a secret is not shown."""
+
+    key: str
+    text: str
+    source: str
+    default: str
+    help: str
+    needs_restart: bool
+
+
+class Settings(Struct):
+    """The settings in effect, and the config file, empty if there is none."""
+
+    file: str
+    settings: list[SettingRow]
+
+
+class EngineRow(Struct):
+    """What is known of one engine."""
+
+    name: str
+    title: str
+    aliases: list[str]
+    formats: list[str]
+    modes: list[str]
+    installed: bool
+    version: str | None
+    where: str | None
+    path: str | None
+    offloads: bool | None
+    preference: int
+    suits: bool
+    reason: str
+    missing: str | None
+    hint: str | None
+    requirements: list[str]
+    download_bytes: int | None
+    by_hand: str | None
+    chosen: bool
+
+
+class Engines(Struct):
+    """The machine and its engines, installed ones first; `error` says why none is chosen."""
+
+    platform: str
+    chosen: str | None
+    engines: list[EngineRow]
+    error: str | UnsetType = UNSET
+    hint: str | UnsetType | None = UNSET
+
+
+class Preview(Struct):
+    """How one engine would serve a model; `plan` is the answer of `/api/plan`."""
+
+    model_id: str
+    engine: str | None
+    chosen: bool
+    memory_bytes: int | None
+    error: str | None
+    plan: dict[str, Any]
+
+
+class Previews(Struct):
+    """How each installed engine would serve a model, the chosen one first."""
+
+    previews: list[Preview]
+
+
 _TEXT: dict[str, Any] = {"type": "string"}
+_COUNT: dict[str, Any] = {"type": "integer", "minimum": 0, "maximum": 999_999_999}
 
 OPERATIONS: tuple[Operation, ...] = (
     Operation(
@@ -122,6 +202,99 @@ OPERATIONS: tuple[Operation, ...] = (
         tag=Tag.SERVER,
         summary="End a request; its client gets an error",
         parameters=(Parameter(name="id", help="the request's id"),),
+        errors=(404,),
+    ),
+    Operation(
+        paths=("/api/events",),
+        methods=("get",),
+        tag=Tag.SERVER,
+        summary="Follow what the server does",
+        help="A snapshot, and then what changes, as server-sent events.",
+        parameters=(
+            Parameter(
+                name="events",
+                help="topics, with commas between them: models, requests, pulls, samples, marks",
+                where="query",
+                schema={
+                    "type": "string",
+                    "pattern": "^(models|requests|pulls|samples|marks)"
+                    "(,(models|requests|pulls|samples|marks))*$",
+                },
+            ),
+        ),
+        stream=Stream(kind=StreamKind.EVENTS, type=get_args(EventData), named=True),
+    ),
+    Operation(
+        paths=("/api/plan",),
+        tag=Tag.SERVER,
+        summary="Tell how a model would be served, and why",
+        help="Nothing is downloaded but the header of the model's file. If the model does not fit, "
+        "the answer has an `error` and a `hint` in place of the plan.",
+        body=Body(
+            type=requests.PLAN,
+            required=("model",),
+            fields={
+                "model": MODEL,
+                "context_length": {"type": ["integer", "null"], "minimum": 1},
+                "gpu_layers": {"type": ["integer", "null"], "minimum": -1},
+            },
+            examples={"A model": {"model": EXAMPLE_MODEL}},
+        ),
+        answer=dict[str, Any],
+        errors=(404, 502),
+    ),
+    Operation(
+        paths=("/instance/previews",),
+        methods=("get",),
+        tag=Tag.SERVER,
+        summary="Tell how each installed engine would serve a model",
+        help="`model_id` may stand in place of `model`.",
+        parameters=(
+            Parameter(
+                name="model", help="the model's name", where="query", schema=MODEL, required=True
+            ),
+        ),
+        answer=Previews,
+        errors=(404, 502),
+    ),
+    Operation(
+        paths=("/api/engines",),
+        methods=("get",),
+        tag=Tag.SERVER,
+        summary="List the engines, and which one is chosen",
+        answer=Engines,
+    ),
+    Operation(
+        paths=("/api/config",),
+        methods=("get",),
+        tag=Tag.SERVER,
+        summary="List the settings in effect, and where each comes from",
+        answer=Settings,
+    ),
+    Operation(
+        paths=("/api/logs",),
+        methods=("get",),
+        tag=Tag.SERVER,
+        summary="List the logs that are kept",
+        answer=Logs,
+    ),
+    Operation(
+        paths=("/api/logs/{name}",),
+        methods=("get",),
+        tag=Tag.SERVER,
+        summary="Show a log",
+        help="With `?follow=1` the answer goes on with what is added, and has no end.",
+        parameters=(
+            Parameter(name="name", help="`vllama`, or the name of a model"),
+            Parameter(name="lines", help="the last lines only", where="query", schema=_COUNT),
+            Parameter(
+                name="attempt",
+                help="an attempt, in place of the newest",
+                where="query",
+                schema=_COUNT,
+            ),
+        ),
+        media={"text/plain": _TEXT},
         errors=(404,),
     ),
     Operation(

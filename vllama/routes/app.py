@@ -14,6 +14,7 @@ import time
 from urllib.parse import quote
 
 from vllama.dialects.errors import write_anthropic_error, write_ollama_error, write_openai_error
+from vllama.dialects.events import Outcome
 from vllama.errors import Busy, Forbidden, Unauthorized, VllamaError
 from vllama.http.request import CLIENT_CLOSED, ClientGone, Request, now_ns
 from vllama.log_context import Trace, model, trace
@@ -53,6 +54,13 @@ def clean_path(path: str) -> str:
     return clean + "/" if path.endswith("/") and parts else clean
 
 
+def find_outcome(request: Request) -> Outcome:
+    """Return how a request has ended; `aborted` by a client that has left."""
+    if request.failure is not None or request.status >= 400:
+        return "error"
+    return "aborted" if request.disconnected and not request.done else "ok"
+
+
 class App:
     """Answers every request, whatever happens."""
 
@@ -71,7 +79,7 @@ class App:
         guards = self._gateway.guards
         if not guards.host_allowed(host) or (origin and not guards.origin_allowed(origin, host)):
             self._forbid(request, origin, host)
-            self._count(request, 0.0)
+            self._count(request, 0.0, find_outcome(request))
             return
         if origin:
             preflight = request.method == "OPTIONS"
@@ -104,7 +112,9 @@ class App:
         took_s = (now_ns() - request.started_ns) / 1e9
         failure, status = request.failure, request.status
         error: BaseException | None = failure
-        self._count(request, took_s, key=running.key)
+        outcome = find_outcome(request)
+        self._count(request, took_s, outcome, key=running.key)
+        self._gateway.activity.note_end(running, took_s, outcome)
         if (first_ns := running.first_token_ns) is not None:
             self._gateway.metrics.observe_tokens(
                 running.model,
@@ -126,15 +136,12 @@ class App:
             error.__traceback__ = error.__cause__ = error.__context__ = None
             error = before
 
-    def _count(self, request: Request, took_s: float, *, key: str = "") -> None:
+    def _count(self, request: Request, took_s: float, outcome: Outcome, *, key: str = "") -> None:
         """Count a request that has ended."""
         status, failure = request.status, request.failure
         reason = failure.kind if failure is not None else None
-        outcome = "ok"
-        if failure is not None or status >= 400:
-            outcome, reason = "error", reason or f"status_{status}"
-        elif request.disconnected and not request.done:
-            outcome = "aborted"
+        if outcome == "error":
+            reason = reason or f"status_{status}"
         self._gateway.metrics.count_request(
             model=model.get(),
             route=name_route(request.path),

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from vllama.errors import VllamaError
 from vllama.metrics.server_metrics import Metrics
 from vllama.routes.engine_metrics import EngineMetrics
+from vllama.routes.events.activity import Activity
 from vllama.routes.guards import Guards
 from vllama.routes.running import RunningRequests
 
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from vllama.rendering.renderer import Renderer
     from vllama.routes.capture_writer import Captures
     from vllama.routes.catalog import Catalog
+    from vllama.routes.events.hub import Hub
+    from vllama.routes.pulls import Pulls
     from vllama.routes.request_log import RequestLog
     from vllama.routes.response_store import ResponseStore
     from vllama.scheduler.draft_records import DraftRecords
@@ -41,6 +45,8 @@ class Preload:
 class Gateway:
     """What the handlers work with; `environ` is what an engine would be started with.
 
+    `settings` are those in effect, without secrets.
+
     It begins with guards and metrics alone: all requests but those for `WHILE_STARTING` wait until
     it is complete.
     """
@@ -56,6 +62,10 @@ class Gateway:
     searxng: str | None
     responses: ResponseStore
     draft_records: DraftRecords
+    pulls: Pulls
+    events: Hub
+    log_dir: Path
+    settings: Mapping[str, Any]
 
     def __init__(self, guards: Guards, metrics: Metrics) -> None:
         """To be made in the running loop."""
@@ -63,6 +73,7 @@ class Gateway:
         self.metrics = metrics
         self.engine_metrics = EngineMetrics()
         self.running = RunningRequests()
+        self.activity = Activity(self.running)
         self.request_log: RequestLog | None = None
         self.captures: Captures | None = None
         self._complete: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -80,6 +91,10 @@ class Gateway:
         preload: Preload,
         responses: ResponseStore,
         draft_records: DraftRecords,
+        pulls: Pulls,
+        events: Hub,
+        log_dir: Path,
+        settings: Mapping[str, Any],
         searxng: str | None = None,
         request_log: RequestLog | None = None,
         captures: Captures | None = None,
@@ -88,7 +103,9 @@ class Gateway:
         self.catalog, self.scheduler, self.upstreams = catalog, scheduler, upstreams
         self.renderer, self.facts, self.environ = renderer, facts, environ
         self.watch, self.preload, self.searxng = watch, preload, searxng
-        self.responses, self.request_log, self.captures = responses, request_log, captures
+        self.responses, self.pulls, self.events = responses, pulls, events
+        self.log_dir, self.settings = log_dir, settings
+        self.request_log, self.captures = request_log, captures
         self.draft_records = draft_records
         self._complete.set_result(None)
 

@@ -15,7 +15,7 @@ PREFIX = "/api/requests/"
 
 async def list_requests(gateway: Gateway, request: Request) -> None:
     """List the requests to models that wait or run."""
-    rows = [running.describe() for running in gateway.running.all()]
+    rows = gateway.running.list_rows(gateway.scheduler.list_queue_places())
     request.json(200, {"requests": rows})
 
 

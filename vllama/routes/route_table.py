@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
-from vllama.routes import captures, health, metrics, openapi, requests, tokens, ui
+from vllama.routes import (
+    captures,
+    event_stream,
+    health,
+    logs,
+    metrics,
+    openapi,
+    planning,
+    requests,
+    settings,
+    tokens,
+    ui,
+)
 from vllama.routes.anthropic import messages
 from vllama.routes.ollama import chat, cloud, create, embed, models, web
 from vllama.routes.openai import audio, completions, decisions, media, rerank, responses
@@ -32,10 +44,16 @@ ROUTES: Mapping[str, Methods] = {
     "/api/version": {"GET": health.get_version, "HEAD": health.get_version},
     "/api/tags": {"GET": models.tags, "HEAD": models.tags},
     "/api/ps": {"GET": models.ps},
+    "/api/events": {"GET": event_stream.stream_events},
     "/api/requests": {"GET": requests.list_requests},
     "/api/captures": {"GET": captures.list_captures},
+    "/api/logs": {"GET": logs.list_logs},
+    "/api/config": {"GET": settings.list_settings},
+    "/api/engines": {"GET": planning.list_engines},
+    "/api/plan": {"POST": planning.plan},
+    "/instance/previews": {"GET": planning.list_previews},
     "/api/show": {"POST": models.show},
-    "/api/pull": {"POST": models.pull},
+    "/api/pull": {"POST": models.pull, "DELETE": models.stop_pull},
     "/api/delete": {"DELETE": models.delete},
     "/api/create": {"POST": create.create},
     "/api/copy": {"POST": create.copy},
@@ -95,6 +113,7 @@ WHILE_STARTING = frozenset(
 WRITES = frozenset(
     {
         models.pull,
+        models.stop_pull,
         models.delete,
         create.create,
         create.copy,
@@ -109,6 +128,7 @@ PREFIXES: tuple[tuple[str, Methods], ...] = (
     ("/v1/models/", {"GET": openai_models.model}),
     ("/v1/responses/", {"GET": responses.get_response, "DELETE": responses.delete_response}),
     ("/api/blobs/", {"HEAD": create.head_blob, "POST": create.upload_blob}),
+    (logs.PREFIX, {"GET": logs.get_log}),
     (requests.PREFIX, {"DELETE": requests.end_request}),
     (captures.PREFIX, {"GET": captures.get_capture}),
     ("/api/user/keys/", {"DELETE": cloud.sign_out}),

@@ -6,12 +6,15 @@ Only requests to a model are listed: the others are over in a moment, or have pr
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from vllama.chat.request import Usage
+from vllama.dialects.events import RequestRow
 from vllama.errors import RequestEnded
 from vllama.http.request import Request
 from vllama.relay.relay import Relay
+from vllama.routes.dialect import find_dialect
 from vllama.units import rfc3339_local
 
 if TYPE_CHECKING:
@@ -29,6 +32,7 @@ class RunningRequest:
     __slots__ = (
         "_ended",
         "_relays",
+        "_started_at",
         "_task",
         "id",
         "is_running",
@@ -51,6 +55,7 @@ class RunningRequest:
         self._task = asyncio.current_task()
         self._relays: list[Relay] = []
         self._ended = False
+        self._started_at = ""
 
     def follow(self, relay: Relay) -> None:
         """Count the tokens of `relay` too; an answer of several choices has several."""
@@ -58,7 +63,7 @@ class RunningRequest:
 
     @property
     def first_token_ns(self) -> int | None:
-        """When the first token of the answer came; None before it, or if that is unknown."""
+        """When the first token came, on the clock of `http.request.now_ns`; None if unknown."""
         times_ns = (relay.reply.tally.first_token_ns for relay in self._relays)
         return min((time_ns for time_ns in times_ns if time_ns is not None), default=None)
 
@@ -85,6 +90,13 @@ class RunningRequest:
         later_tokens = self.tokens - len(self._relays)  # the first of each begins its span
         return later_tokens / total_ns * 1e9 if total_ns > 0 and later_tokens > 0 else None
 
+    @property
+    def started_at(self) -> str:
+        """When the request came, in RFC 3339."""
+        if not self._started_at:
+            self._started_at = rfc3339_local(self.request.started_ns / 1e9)
+        return self._started_at
+
     def end(self) -> None:
         """End the answer with an error for the client, in whatever state it is."""
         self._ended = True
@@ -106,20 +118,24 @@ class RunningRequest:
         """Make the error that the client gets."""
         return RequestEnded("the request was ended by 'vllama stop --request'")
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self, queue_place: int | None) -> RequestRow:
         """Return its row in `GET /api/requests`."""
-        return {
-            "id": self.id,
-            "model": self.model,
-            "method": self.request.method,
-            "path": self.request.path,
-            "client": self.request.client_host,
-            "key": self.key or None,
-            "state": "running" if self.is_running else "waiting",
-            "started_at": rfc3339_local(self.request.started_ns / 1e9),
-            "prompt_tokens": self.prompt_tokens,
-            "tokens": self.tokens,
-        }
+        started_ns, first_ns = self.request.started_ns, self.first_token_ns
+        return RequestRow(
+            id=self.id,
+            model=self.model,
+            method=self.request.method,
+            path=self.request.path,
+            dialect=find_dialect(self.request.path),
+            client=self.request.client_host,
+            key=self.key or None,
+            state="running" if self.is_running else "waiting",
+            queue_place=queue_place,
+            started_at=self.started_at,
+            prompt_tokens=self.prompt_tokens,
+            tokens=self.tokens,
+            first_token_s=round((first_ns - started_ns) / 1e9, 3) if first_ns else None,
+        )
 
 
 class RunningRequests:
@@ -149,10 +165,17 @@ class RunningRequests:
         running = self._by_id.get(id_)
         return running if running and running.model else None
 
-    def all(self) -> list[RunningRequest]:
-        """Return all requests to models, the oldest first."""
-        found = [running for running in self._by_id.values() if running.model]
-        return sorted(found, key=lambda running: running.request.started_ns)
+    def list_requests(self) -> list[RunningRequest]:
+        """Return all requests to models."""
+        return [running for running in self._by_id.values() if running.model]
+
+    def list_rows(self, queue_places: Mapping[str, int]) -> list[RequestRow]:
+        """Return the rows of all requests to models, the oldest first.
+
+        `queue_places` has the places of those that wait, by their ids.
+        """
+        found = sorted(self.list_requests(), key=lambda running: running.request.started_ns)
+        return [running.describe(queue_places.get(running.id)) for running in found]
 
 
 def mask_key(key: str) -> str:

@@ -17,6 +17,7 @@ import math
 from collections.abc import Hashable
 from dataclasses import dataclass
 
+from vllama.dialects.events import MarkKind
 from vllama.errors import NotEnoughMemory
 from vllama.models.resolve.memory_fit import format_amounts
 from vllama.scheduler.instance import Instance, InstanceState
@@ -232,7 +233,8 @@ class Admission:
         self._make_room(decision, f"room for {name}: {decision.reason}")
         for other in list(table.instances.values()):
             if str(other.key) in decision.retire:
-                table.retire(other, f"its turn is over and {name} is waiting")
+                reason = f"its turn is over and {name} is waiting"
+                table.retire(other, reason, MarkKind.EVICT)
 
     def _may_refuse(self, instance: Instance, entry: _Entry) -> bool:
         """Return whether a load that does not fit is refused now, or measured again first.
@@ -258,7 +260,7 @@ class Admission:
         for other in list(self._table.instances.values()):
             key = str(other.key)
             if key in decision.evict:
-                self._table.retire(other, reason)
+                self._table.retire(other, reason, MarkKind.EVICT)
             elif key in decision.sleep:
                 other.sleep_wanted = True
                 other.wake.set()

@@ -149,12 +149,14 @@ class Key(NamedTuple):
 class Waiter:
     """A request in the queue of `instance`. Its future is done when a slot has been counted for it.
 
-    When another instance replaces `instance`, the waiter moves to the queue of the new one.
+    `request` is its name in logs (`log_context.Trace`), empty for a load without a request. When
+    another instance replaces `instance`, the waiter moves to the queue of the new one.
     """
 
     instance: Instance
     future: asyncio.Future[None]
     keep_alive_s: float | None
+    request: str = ""
 
 
 @dataclass(slots=True, eq=False)

@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from vllama.dialects.events import MarkKind
 from vllama.engines.capabilities import Sleeping
 from vllama.errors import (
     EngineError,
@@ -51,6 +52,7 @@ class Lifecycle:
         self._instance = instance
         self._grow = grow
         self._error: VllamaError | None = None
+        self._last_end_s = 0.0  # of an attempt to run the process; Unix time
 
     async def run(self) -> None:
         """Run the instance: 1. plan, 2. wait for room, 3. run the process, 4. end.
@@ -96,6 +98,8 @@ class Lifecycle:
     def _fail(self, error: VllamaError) -> None:
         instance, process = self._instance, self._instance.process
         log.warning("%s: %s", instance.bundle.name, error.sentence())
+        if self._error is None:
+            self._table.mark(MarkKind.FAIL, instance, error.message)
         self._error = error
         self._table.fail_queue(instance, error)
         crashed = instance.loaded and process is not None and process.state is State.FAILED
@@ -137,6 +141,7 @@ class Lifecycle:
 
             def changed() -> None:
                 self._admission.note_transition()
+                self._mark_restart()
                 if instance.sleeping and process.state is State.BACKOFF:
                     # a restart would take memory that has been given to other models since
                     group.create_task(process.stop())
@@ -171,6 +176,19 @@ class Lifecycle:
             finally:
                 # `finish` completes even if this task is cancelled: the process must be down first
                 await finish(self._end())
+
+    def _mark_restart(self) -> None:
+        """Mark the crash of a process that had served, or of one of its replicas."""
+        instance, process = self._instance, self._instance.process
+        if process is None:
+            return
+        end_s = max((one.ended_s for one in process.attempts if one.ended_s), default=0.0)
+        before_s, self._last_end_s = self._last_end_s, end_s
+        again = process.state in (State.BACKOFF, State.READY)  # one of its replicas may be ready
+        if instance.loaded and again and not instance.retiring and end_s > before_s:
+            diagnosis = process.last_diagnosis
+            reason = diagnosis.cause if diagnosis else "its process ended"
+            self._table.mark(MarkKind.RESTART, instance, reason)
 
     async def _end(self) -> None:
         """Measure for the last time, stop the process, and store the peak for later loads."""
@@ -208,6 +226,8 @@ class Lifecycle:
             instance.load_s, instance.ready_s = now_s - begun_s, now_s
             instance.enter(InstanceState.SERVING)
             instance.last_used_s = now_s
+            self._table.failures.pop(instance.key, None)
+            self._table.mark(MarkKind.LOAD, instance, f"in {instance.load_s:.1f} s")
             self._table.room_changed.set()
             self._hooks.report_load(instance.plan, None)
 

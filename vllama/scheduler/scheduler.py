@@ -24,6 +24,7 @@ from vllama.scheduler.contention import Contention
 from vllama.scheduler.hang_detection import HealthMonitor
 from vllama.scheduler.instance import Instance, Key, Lease, Prefix, Waiter
 from vllama.scheduler.lifecycle import Lifecycle
+from vllama.scheduler.marks import Marks
 from vllama.scheduler.policy import Pools
 from vllama.scheduler.state import Hooks, Limits, Table
 from vllama.scheduler.views import FailureView, View, find_obstacle, list_failures, list_views
@@ -235,6 +236,23 @@ class Scheduler:
         """Return the models that failed and have not been requested since."""
         return list_failures(self._table)
 
+    def list_queue_places(self) -> dict[str, int]:
+        """Return the present place of each waiting request in its model's queue, from 1.
+
+        The keys are the names of `log_context.Trace`.
+        """
+        return {
+            waiter.request: place
+            for instance in self._table.list_all()
+            for place, waiter in enumerate(instance.queue, start=1)
+            if waiter.request
+        }
+
+    @property
+    def marks(self) -> Marks:
+        """The latest loads, unloads, evictions, failures and restarts."""
+        return self._table.marks
+
     @property
     def free(self) -> Pools:
         """Memory that was free for models at the last measurement, in bytes by pool."""
@@ -283,7 +301,7 @@ class Scheduler:
             )
         begun_s = self._clock.monotonic()
         log.debug("%s: a request waits at position %d", instance.bundle.name, position)
-        waiter = Waiter(instance, asyncio.get_running_loop().create_future(), keep_alive_s)
+        waiter = self._make_waiter(instance, keep_alive_s)
         if renewed is None:
             instance.queue.append(waiter)
         else:
@@ -298,7 +316,7 @@ class Scheduler:
             if instance.ended.is_set():
                 return None
             # the engine has ended at this very moment: the request keeps its position
-            waiter = Waiter(instance, asyncio.get_running_loop().create_future(), keep_alive_s)
+            waiter = self._make_waiter(instance, keep_alive_s)
             instance.queue.appendleft(waiter)
         lease.queued_s = lease.began_s - begun_s
         lease.queue_position = position
@@ -307,6 +325,12 @@ class Scheduler:
             *(instance.bundle.name, lease.queued_s, position),
         )
         return lease
+
+    @staticmethod
+    def _make_waiter(instance: Instance, keep_alive_s: float | None) -> Waiter:
+        trace = log_context.trace.get()
+        future = asyncio.get_running_loop().create_future()
+        return Waiter(instance, future, keep_alive_s, trace.name if trace else "")
 
     async def _wait_for_turn(self, waiter: Waiter) -> None:
         """Wait until `waiter` has a slot; when cancelled, leave the queue or return the slot."""

@@ -13,12 +13,14 @@ from dataclasses import dataclass
 
 from vllama.chat.engine.traits import Traits
 from vllama.clock import Clock
+from vllama.dialects.events import Mark, MarkKind
 from vllama.errors import CoolingDown, EngineStartFailed, VllamaError
 from vllama.hardware.cpu import CpuTime
 from vllama.models.types import Bundle
 from vllama.plan.ladder import Failed
 from vllama.plan.types import Need, Plan
 from vllama.scheduler.instance import Instance, InstanceState, Key, Lease, Prefix, Process, Sleeper
+from vllama.scheduler.marks import Marks
 from vllama.scheduler.memory import Measurable, Measured
 from vllama.scheduler.policy import Pools
 from vllama.supervise.spec import Endpoint
@@ -94,7 +96,7 @@ class Hooks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A model that failed; `ps` shows it until the next request for it, or until it is stopped.
+    """A model that failed; it is remembered until the model loads, or until it is stopped.
 
     Until `until_s` (monotonic) it is not loaded again, and requests get `error`.
     """
@@ -114,6 +116,7 @@ class Table:
         self.instances: dict[Key, Instance] = {}
         self.retiring: set[Instance] = set()
         self.failures: dict[Key, Failure] = {}
+        self.marks = Marks()
         # models that had concurrent requests: their next loads get several slots
         self.concurrent: set[Key] = set()
         self.changed = asyncio.Event()
@@ -219,15 +222,17 @@ class Table:
 
     # -- retiring -----------------------------------------------------------------------------
 
-    def retire(self, instance: Instance, reason: str) -> None:
+    def retire(self, instance: Instance, reason: str, kind: MarkKind = MarkKind.UNLOAD) -> None:
         """Give an instance no new requests; its own task stops it after the last one.
 
-        An empty `reason` is not logged.
+        An empty `reason` is neither logged nor marked.
         """
         if instance.retiring:
             return
         if reason:
             log.info("unload %s: %s", instance.bundle.name, reason)
+            if instance.loaded:
+                self.mark(kind, instance, reason)
         instance.retiring = True
         self.retiring.add(instance)
         if self.instances.get(instance.key) is instance:
@@ -285,7 +290,7 @@ class Table:
         )
 
     def check_failure(self, key: Key) -> None:
-        """Raise CoolingDown during the pause after a failure; afterwards forget the failure."""
+        """Raise CoolingDown during the pause after a failure."""
         failure = self.failures.get(key)
         if failure and isinstance(failure.error, CoolingDown):
             left_s = failure.until_s - self.clock.monotonic()
@@ -293,7 +298,11 @@ class Table:
                 raise CoolingDown(
                     failure.error.message, retry_after_s=left_s, hint=failure.error.hint
                 )
-        self.failures.pop(key, None)
+
+    def mark(self, kind: MarkKind, instance: Instance, reason: str) -> None:
+        """Mark what happens to an instance now."""
+        now_s = round(self.clock.time(), 3)
+        self.marks.add(Mark(time=now_s, kind=kind, model=instance.bundle.name, reason=reason))
 
     def forget_failures(self, bundle: Bundle) -> None:
         """Forget the failures of a model, so that the next request loads it at once."""

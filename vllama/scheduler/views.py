@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 
 from vllama.models.types import Bundle
 from vllama.plan.types import Plan
 from vllama.scheduler.instance import Instance, Process
-from vllama.scheduler.state import Table
+from vllama.scheduler.policy import Pools
+from vllama.scheduler.state import Failure, Table
 from vllama.supervise.spec import State
 
 
@@ -37,7 +39,8 @@ class View:
 
     `expires_s` is Unix time, infinite for ever. `cause` says what a load waits for, why the engine
     last crashed, or why another than the first plan is used. `replicas` counts the processes that
-    serve.
+    serve. `planned` and `measured` are bytes of memory by pool. `failure` is the last one, kept
+    until the model has loaded.
     """
 
     name: str
@@ -54,13 +57,21 @@ class View:
     replicas: int
     restarts: int
     pid: int | None
+    pinned: bool
+    planned: Pools
+    measured: Pools
+    failure: FailureView | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureView:
-    """A model that failed and is not loaded again for another `retry_s` seconds."""
+    """A model that failed and is not loaded again for another `retry_s` seconds.
+
+    `since_s` is Unix time.
+    """
 
     name: str
+    bundle: Bundle
     cause: str
     hint: str | None
     since_s: float
@@ -83,7 +94,7 @@ def make_view(table: Table, item: Instance, plan: Plan) -> View:
     vram_bytes = sum(size for pool, size in item.holds.items() if pool != "ram")
     if plan.memory.on_gpu and not item.sleeping:
         vram_bytes = vram_bytes or item.memory_bytes
-    phase = find_phase(item)
+    phase, failure = find_phase(item), table.failures.get(item.key)
     # models with the same files share an instance: users look for the name that they asked for last
     bundle = item.bundle if item.bundle.key == plan.bundle.key else plan.bundle
     return View(
@@ -101,6 +112,10 @@ def make_view(table: Table, item: Instance, plan: Plan) -> View:
         replicas=len(process.endpoints) if process else 0,
         restarts=max(0, len(process.attempts) - len(process.parts)) if process else 0,
         pid=process.pid if process else None,
+        pinned=math.isinf(item.keep_alive_s),
+        planned=dict(item.needs),
+        measured=dict(item.holds),
+        failure=view_failure(failure, now_s) if failure else None,
     )
 
 
@@ -130,17 +145,23 @@ def list_failures(table: Table) -> list[FailureView]:
     """Return the models that failed and have not been requested since, newest first."""
     now_s = table.clock.monotonic()
     rows = [
-        FailureView(
-            name=failure.bundle.name,
-            cause=failure.error.message,
-            hint=failure.error.hint,
-            since_s=failure.since_s,
-            retry_s=max(0.0, failure.until_s - now_s),
-        )
+        view_failure(failure, now_s)
         for key, failure in table.failures.items()
         if key not in table.instances
     ]
     return sorted(rows, key=lambda row: -row.since_s)
+
+
+def view_failure(failure: Failure, now_s: float) -> FailureView:
+    """Return the row of a failure; `now_s` is monotonic time."""
+    return FailureView(
+        name=failure.bundle.name,
+        bundle=failure.bundle,
+        cause=failure.error.message,
+        hint=failure.error.hint,
+        since_s=failure.since_s,
+        retry_s=max(0.0, failure.until_s - now_s),
+    )
 
 
 def find_obstacle(table: Table, bundle: Bundle) -> tuple[str, bool]:

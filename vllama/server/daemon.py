@@ -29,6 +29,7 @@ from vllama.config import (
 )
 from vllama.config.address import is_loopback, reachable_host, url
 from vllama.config.changes import compare_settings
+from vllama.config.report import report_settings
 from vllama.engines.capabilities import Attachable
 from vllama.errors import (
     ConfigError,
@@ -40,7 +41,7 @@ from vllama.errors import (
 from vllama.hardware.detect import describe
 from vllama.http.server import Server
 from vllama.models.library import Library, open_library
-from vllama.models.types import Bundle, Capability
+from vllama.models.types import Bundle, Capability, Progress, PullEvent
 from vllama.plan.choose import choose_engine, list_loadable_formats
 from vllama.plan.fitting import FitsHere
 from vllama.plan.types import Facts, Need
@@ -48,6 +49,10 @@ from vllama.rendering.renderer import Renderer
 from vllama.routes.capture_writer import Captures
 from vllama.routes.catalog import Catalog
 from vllama.routes.context import Gateway, Preload
+from vllama.routes.events.changes import Changes
+from vllama.routes.events.history import History
+from vllama.routes.events.hub import Hub
+from vllama.routes.pulls import Pulls
 from vllama.routes.request_log import RequestLog
 from vllama.routes.response_store import ResponseStore
 from vllama.scheduler.scheduler import Scheduler
@@ -104,6 +109,7 @@ class Daemon:
         self._upstreams = Upstreams()
         self._watch = make_watch(facts)
         self._preloaded = Preload(config.model)
+        self._pulls = Pulls()
         hooks = self._engines.make_hooks(self._planner, self._upstreams)
         self.scheduler = Scheduler(hooks, scheduler_limits(config, facts), clock)
 
@@ -125,6 +131,7 @@ class Daemon:
             captures = open_captures(self._config)
             if captures is not None:
                 group.create_task(captures.run(), name="captures")
+            events = self._make_hub(gateway)
             gateway.complete(
                 catalog=self._catalog,
                 scheduler=self.scheduler,
@@ -136,6 +143,10 @@ class Daemon:
                 preload=self._preloaded,
                 responses=ResponseStore(self._config.data_dir / "responses"),
                 draft_records=self._draft_records,
+                pulls=self._pulls,
+                events=events,
+                log_dir=self._config.log_dir,
+                settings=report_settings(self._config),
                 searxng=self._config.searxng,
                 request_log=RequestLog(self._config.log_dir / "requests")
                 if self._config.debug_log_requests
@@ -149,20 +160,29 @@ class Daemon:
             self._warn_of_exposure()
             watching = group.create_task(self._watch.run(), name="watch")
             preload = group.create_task(self._complete_start(stop, address), name="preload")
+            publishing = group.create_task(events.run(), name="events")
             reloading = group.create_task(self._reload_when(reload, gateway, server), name="reload")
             await stop.asked.wait()
             reloading.cancel()
             watching.cancel()
             preload.cancel()
+            publishing.cancel()
+            server.stop()
+            events.close()  # its streams would never end by themselves
             await self._end(server, http, keeper, stop)
             if captures is not None:
                 captures.close()
 
+    def _make_hub(self, gateway: Gateway) -> Hub:
+        """Return the source of `/api/events`."""
+        history = History(self.scheduler, gateway.activity, self._facts.platform)
+        changes = Changes(self.scheduler, gateway.running, gateway.activity, self._pulls, history)
+        return Hub(changes, history)
+
     async def _end(
         self, server: Server, http: asyncio.Task[None], keeper: asyncio.Task[None], stop: Stop
     ) -> None:
-        """Stop in reverse order: accepting, the queue, running requests, engines, connections."""
-        server.stop()
+        """Stop in reverse order: the queue, running requests, engines, connections."""
         self.scheduler.close_queue()
         self._reporter.note(self._describe_stop())
         self._service.stopping(self._describe_stop())
@@ -225,6 +245,7 @@ class Daemon:
         # nothing is awaited, nothing fails from here on
         self._config, self._facts, self._library = found.config, facts, library
         gateway.facts, gateway.guards = facts, guards(found.config)
+        gateway.settings = report_settings(found.config)
         self._catalog.library = library
         self._catalog.forget()
         self.scheduler.set_limits(scheduler_limits(found.config, facts))
@@ -308,19 +329,23 @@ class Daemon:
             return (await self._catalog.find(name)).bundle
         except ModelNotFound:
             pass
-        cancel = threading.Event()
-        try:
-            return await asyncio.to_thread(
-                self._library.pull,
+
+        def download(progress: Progress, cancel: threading.Event) -> Bundle:
+            return self._library.pull(
                 name,
                 formats=list_loadable_formats(self._facts),
                 fits=FitsHere(self._facts),
                 to_load=True,
-                progress=self._reporter.pull,
+                progress=progress,
                 cancel=cancel,
             )
+
+        async def tell(event: PullEvent) -> None:
+            self._reporter.pull(event)
+
+        try:
+            return await self._pulls.join(name, download).follow(tell)
         finally:
-            cancel.set()
             self._catalog.forget()
 
     def _address(self, listener: socket.socket) -> str:

@@ -25,12 +25,12 @@ from tests.facts import (
 from tests.hub import StandInHub
 from tests.hub.large import make_gguf, make_model, make_safetensors
 from vllama import config
-from vllama.cli.commands.plan import describe_plan
 from vllama.errors import VllamaError
 from vllama.hardware.types import Platform
 from vllama.models.library import Library, open_library
 from vllama.plan.choose import list_loadable_formats
 from vllama.plan.fitting import FitsHere
+from vllama.plan.preview import preview_plan
 from vllama.plan.types import Facts
 
 
@@ -296,7 +296,7 @@ def test_a_name_on_a_machine(
     case: Case, library: Library, settings: config.Config, world: StandInHub
 ) -> None:
     sent = world.sent("cdn")
-    planned = describe(library, settings, case)
+    planned = describe(library, case)
     said = json.dumps(planned, ensure_ascii=False)
     for words in case.says:
         assert words in said
@@ -317,8 +317,8 @@ def test_a_name_on_a_machine(
     assert world.sent("cdn") - sent < 32 * 1024 * 1024
 
 
-def describe(library: Library, settings: config.Config, case: Case) -> dict[str, Any]:
+def describe(library: Library, case: Case) -> dict[str, Any]:
     try:
-        return describe_plan(library, settings, case.machine, case.name)
+        return preview_plan(library, case.machine, config.environ(), case.name)
     except VllamaError as error:
         return {"error": error.message, "hint": error.hint}

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from vllama.cli.complete import complete_words
 from vllama.cli.options import AsJson, argument
-
-if TYPE_CHECKING:
-    from vllama.config import Config, Setting
 
 EXAMPLES = """\
 \b
@@ -25,8 +22,6 @@ An editor completes and checks the file by its schema.
 """
 
 COLUMNS = ("SETTING", "VALUE", "SOURCE")
-DEFAULT = "default"
-HIDDEN = "…"
 NEW_FILE = """\
 # Settings of vllama, one a line: key = value. See 'vllama config' for all of them.
 """
@@ -58,27 +53,18 @@ def show(file: Path | None, as_json: bool) -> None:
     """Print every setting with its value and its source; secrets are not shown."""
     from vllama import config
     from vllama.cli.output import say_aside, show_json, show_table, show_warning
+    from vllama.config.report import report_settings
 
     settings = config.load({}, config.environ(), file)
     for note in settings.notes:
         show_warning(note)
-    rows = [_row(setting, settings) for setting in config.SETTINGS]
+    told = report_settings(settings)
     if as_json:
-        show_json({"file": str(settings.config_file or ""), "settings": rows})
+        show_json(told)
         return
-    show_table(COLUMNS, [(row["key"], row["text"], row["source"]) for row in rows])
+    show_table(COLUMNS, [(row["key"], row["text"], row["source"]) for row in told["settings"]])
     if settings.config_file is None:
         say_aside(f"there is no config file yet; it would be {config.default_file()}")
-
-
-def _row(setting: Setting, settings: Config) -> dict[str, Any]:
-    value = getattr(settings, setting.field)
-    hidden = setting.secret and value not in (None, ())
-    return {
-        "key": setting.key,
-        "text": HIDDEN if hidden else setting.kind.text(value),
-        "source": settings.sources.get(setting.field, DEFAULT),
-    }
 
 
 def edit(file: Path | None, as_json: bool) -> None:

@@ -14,9 +14,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from vllama.config import Config
-    from vllama.engines.base import Engine, Installation
+    from vllama.engines.base import Engine
     from vllama.hardware.types import Platform
-    from vllama.plan.types import Facts
 
 EXAMPLES = """\
 \b
@@ -104,72 +103,23 @@ def engines(
 def show_list(settings: Config, *, as_json: bool) -> None:
     """Print all engines: which are installed, which suit, and how to get the others."""
     from vllama.cli.output import say, show_json, show_table
-    from vllama.errors import NoPlan
-    from vllama.hardware.detect import describe
-    from vllama.plan.choose import choose_engine
+    from vllama.plan.engine_report import report_engines
     from vllama.server.preflight import gather_facts
 
-    facts = gather_facts(settings)
-    known = facts.found.engines.values()
-    try:
-        chosen, none = choose_engine(facts).engine, None
-    except NoPlan as error:
-        chosen, none = None, error
-    rows = [describe_engine(facts, engine) | {"chosen": engine.name == chosen} for engine in known]
-    rows.sort(key=lambda one: (not one["installed"], -one["preference"], one["name"]))
+    told = report_engines(gather_facts(settings))
     if as_json:
-        show_json({"platform": describe(facts.platform), "engines": rows})
+        show_json({"platform": told["platform"], "engines": told["engines"]})
         return
-    show_table(COLUMNS, [table_cells(one) for one in rows], OPTIONAL_COLUMNS)
+    show_table(COLUMNS, [table_cells(one) for one in told["engines"]], OPTIONAL_COLUMNS)
     say()
-    say(f"This machine: {describe(facts.platform)}")
+    say(f"This machine: {told['platform']}")
     say("To install one: vllama engines install NAME")
-    if none is None:
-        say(f"Chosen here: {chosen}")
+    if told["chosen"]:
+        say(f"Chosen here: {told['chosen']}")
         return
-    say(f"Chosen here: none ({none.message})")
-    if none.hint:
-        say(f"To have one, {none.hint}")
-
-
-def describe_engine(facts: Facts, engine: Engine) -> dict[str, Any]:
-    """Return what is known of one engine; sizes in bytes."""
-    from vllama.engines.recipe import get_recipe
-    from vllama.environments.layout import list_requirements
-    from vllama.plan.choose import write_advice
-
-    found = facts.found.installations.get(engine.name)
-    missing = facts.found.missing.get(engine.name)
-    score, reason = engine.preference(facts.platform)
-    recipe = get_recipe(engine)
-    suiting = recipe.wheels_for(facts.platform)
-    return {
-        "name": engine.name,
-        "title": engine.title,
-        "aliases": list(engine.aliases),
-        "formats": [str(item) for item in engine.formats],
-        "modes": [str(item) for item in engine.modes],
-        "installed": found is not None,
-        "version": found.version if found else None,
-        "where": describe_place(engine, found) if found else None,
-        "path": str(found.executable or found.python or "") if found else None,
-        "offloads": found.offloads if found else None,
-        "preference": score,
-        "suits": score > 0,
-        "reason": reason,
-        "missing": missing.reason if missing else None,
-        "hint": write_advice(facts, missing) if missing else None,
-        "requirements": list_requirements(suiting[0].steps) if suiting else [],
-        "download_bytes": suiting[0].download_bytes if suiting else None,
-        "by_hand": recipe.by_hand or None,
-    }
-
-
-def describe_place(engine: Engine, found: Installation) -> str:
-    """Say where an engine is; an upstream may be anywhere."""
-    from vllama.engines.capabilities import Attachable
-
-    return "elsewhere" if isinstance(engine, Attachable) else str(found.origin)
+    say(f"Chosen here: none ({told['error']})")
+    if told["hint"]:
+        say(f"To have one, {told['hint']}")
 
 
 def table_cells(one: Mapping[str, Any]) -> tuple[str, ...]:

@@ -229,7 +229,7 @@ def _coloured(line: str) -> None:
 
 def _readable(line: str) -> tuple[str, str]:
     """Return the level of a line of our own log and its text for people."""
-    from vllama.cli.server_log import as_text
+    from vllama.log_lines import as_text
 
     try:
         fields = json.loads(line)

@@ -10,10 +10,6 @@ from vllama.cli.options import AsJson, Flags, model_argument, with_settings
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from vllama.config import Config
-    from vllama.models.library import Library
-    from vllama.models.resolve.search import Resolution
-    from vllama.plan.types import Facts
 
 EXAMPLES = """\
 \b
@@ -36,12 +32,14 @@ def plan(
     from vllama.cli.output import show_error, show_json
     from vllama.config.parse import whole_path
     from vllama.errors import NotEnoughMemory, VllamaError
+    from vllama.plan.preview import preview_plan
     from vllama.server.preflight import gather_facts
 
     settings = config.load(flags, config.environ())
     name = whole_path(model)
     try:
-        result = describe_plan(local_library(settings), settings, gather_facts(settings), name)
+        library, facts = local_library(settings), gather_facts(settings)
+        result = preview_plan(library, facts, config.environ(), name)
     except VllamaError as error:
         if as_json:
             show_json({"model": model, "error": error.message, "hint": error.hint})
@@ -56,57 +54,6 @@ def plan(
     if not as_json:
         show_error(result["error"], result["hint"])
     return NotEnoughMemory.exit_code
-
-
-def describe_plan(library: Library, settings: Config, facts: Facts, model: str) -> dict[str, Any]:
-    """Plan for a model on this disk, or for what a pull would get. Raises what a pull raises."""
-    from vllama import config
-    from vllama.api.models import resolve_model
-    from vllama.hardware.detect import describe
-    from vllama.models.library import make_too_large_error
-    from vllama.models.ref import ModelRef
-    from vllama.plan.quant_fallback import list_forms_here
-    from vllama.plan.report import make_report, report_plan
-
-    environ = config.environ()
-    resolved = resolve_model(library, settings, facts, model)
-    bundle, found = resolved.bundle, resolved.resolution
-    if found is None:
-        return report_plan(
-            facts, bundle, library.info(bundle), environ, forms=list_forms_here(library, bundle)
-        )
-    more: dict[str, Any] = {
-        "files": list_files(found),
-        "candidates": list_candidates(found),
-        "notes": found.notes,
-    }
-    if found.shortage is None:
-        return report_plan(facts, bundle, library.look_into(found), environ, **more)
-    refusal = make_too_large_error(ModelRef.parse(model), found, found.shortage, to_load=True)
-    platform = describe(facts.platform)
-    return make_report(facts, bundle, refusal, platform=platform, environ=environ, **more)
-
-
-def list_files(found: Resolution) -> list[dict[str, Any]]:
-    """Return name and size of each file to download."""
-    return [
-        {"name": file.path, "size_bytes": file.size_bytes, "here": False}
-        for file in found.variant.files
-    ]
-
-
-def list_candidates(found: Resolution) -> list[dict[str, Any]]:
-    """Return the candidates on the hub, with the reasons for and against each."""
-    return [
-        {
-            "repository": one.hub_id,
-            "quantization": one.quant,
-            "size_bytes": one.variant.size_bytes if one.variant else None,
-            "taken": one.taken,
-            "reason": one.reason,
-        }
-        for one in found.candidates
-    ]
 
 
 def list_fallbacks(result: Mapping[str, Any]) -> list[tuple[str, ...]]:

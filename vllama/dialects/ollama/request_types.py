@@ -195,7 +195,18 @@ _TRANSFER: dict[str, GoType] = {
     "password": string,
     "stream": boolean,
 }
-PULL = Struct("api.PullRequest", _TRANSFER)
+PULL = Struct("api.PullRequest", _TRANSFER | {"background": boolean})  # our own: `background`
+PLAN = Struct(
+    "PlanRequest",  # our own: Ollama has no such route
+    {
+        "model": string,
+        "name": string,
+        "engine": string,
+        "context_length": integer,
+        "gpu_layers": integer,
+        "strict": boolean,
+    },
+)
 PUSH = Struct("api.PushRequest", _TRANSFER)
 TOKENIZE = Struct(
     "TokenizeRequest",  # our own: Ollama has no such route

@@ -11,7 +11,7 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -28,12 +28,13 @@ from vllama.models.info import (
 from vllama.models.modelfile import BARE_TEMPLATE, format_modelfile, format_parameters
 from vllama.models.ref import DEFAULT_TAG, CloudDisabled, Kind, ModelRef
 from vllama.models.types import Bundle, Capability, Format, ModelInfo, PullEvent
+from vllama.plan.quant_fallback import list_forms_here
 from vllama.plan.report import report_plan
-from vllama.routes.ollama.pull_stream import stream_pull
+from vllama.routes.ollama.pull_stream import join_pull, stream_pull
 from vllama.units import rfc3339_local
 
 if TYPE_CHECKING:
-    from vllama.plan.types import Plan
+    from vllama.plan.types import Facts, Plan
     from vllama.routes.context import Gateway
     from vllama.scheduler.views import FailureView
 
@@ -206,13 +207,31 @@ def list_tensors(info: ModelInfo) -> list[dict[str, object]]:
     ]
 
 
-def describe_plan(gateway: Gateway, bundle: Bundle, info: ModelInfo) -> dict[str, object]:
-    """Return the plan that a model is loaded by, or would be, as `vllama plan` tells it."""
+def describe_plan(
+    gateway: Gateway,
+    bundle: Bundle,
+    info: ModelInfo,
+    *,
+    facts: Facts | None = None,
+    as_it_runs: bool = True,
+) -> dict[str, Any]:
+    """Return the plan that a model is loaded by, or would be, as `vllama plan` tells it.
+
+    `facts` stand in for those of the start. Without `as_it_runs` the model is planned anew even if
+    it is loaded.
+    """
     views = gateway.scheduler.list_views()
     # by name too: it may be loaded in another quantisation (`plan.forms`)
     same = (bundle.key, bundle.name)
     running = next((v.plan for v in views if v.bundle.key in same or v.name in same), None)
-    told = report_plan(gateway.facts, bundle, info, gateway.environ, running=running)
+    told = report_plan(
+        facts or gateway.facts,
+        bundle,
+        info,
+        gateway.environ,
+        running=running if as_it_runs else None,
+        forms=list_forms_here(gateway.catalog.library, bundle),
+    )
     words = describe_template(bundle, info)
     return told | {"loaded": running is not None} | ({"template": words} if words else {})
 
@@ -260,12 +279,19 @@ def write_pull_line(event: PullEvent) -> dict[str, object]:
 
 
 async def pull(gateway: Gateway, request: Request) -> None:
-    """Download a model, with progress as NDJSON; a client that leaves stops it."""
+    """Download a model, with progress as NDJSON; the last client that leaves stops it.
+
+    With `background` it goes on without a client, and the answer comes at once.
+    """
     body = decode_request(await request.body(), PULL)
     name = need_name(body)
     # a bad name is a status, not a line of the stream
     if ModelRef.parse(name).kind is Kind.PATH:
         raise InvalidModelRef("invalid model name", hint="a path cannot be pulled")
+    if body.get("background") is True:
+        join_pull(gateway, name, insecure=body.get("insecure") is True).background = True
+        request.json(202, {"status": "pulling manifest"})
+        return
     stream = body.get("stream") is not False
 
     async def tell(event: PullEvent) -> None:
@@ -288,6 +314,18 @@ async def pull(gateway: Gateway, request: Request) -> None:
             request.json(200, {"status": "success"})
             return
     request.end()
+
+
+async def stop_pull(gateway: Gateway, request: Request) -> None:
+    """Stop the download of a model for all clients; what is here is kept for the next time."""
+    name = need_name(decode_request(await request.body(), PULL))
+    pull = gateway.pulls.find(name)
+    if pull is None:
+        raise ModelNotFound(
+            name, message=f"cannot stop the download of '{name}': there is none", hint=None
+        )
+    pull.cancel()
+    request.respond(200, b"", b"")
 
 
 async def send_line(request: Request, value: object) -> None:

@@ -1,0 +1,75 @@
+"""The samples of the last hour: what they say, which are left out, and how many are kept."""
+
+from __future__ import annotations
+
+from tests.scheduler.world import World, in_loop, model, use
+from vllama.hardware.types import Platform
+from vllama.plan.types import Need
+from vllama.routes.events.activity import Activity
+from vllama.routes.events.history import MAX_SAMPLES, History
+from vllama.routes.running import RunningRequests
+
+GIB = 1024**3
+PLATFORM = Platform(
+    os="linux", arch="x86_64", cores=2, ram_total_bytes=16 * GIB, ram_available_bytes=9 * GIB
+)
+
+
+def make_history(world: World) -> History:
+    return History(world.scheduler, Activity(RunningRequests()), PLATFORM)
+
+
+@in_loop
+async def test_memory_is_told_by_pool() -> None:
+    world = World(free=8 * GIB, size=GIB)
+    world.true_size = 3 * GIB // 2
+    async with world.running() as scheduler:
+        history = make_history(world)
+        await history.take(watched=False)
+        (sample,) = history.list_samples()
+        pool = sample.memory["ram"]
+        # nothing has been measured yet: what was free at the start
+        assert (pool.total, pool.planned, pool.measured, pool.free) == (16 * GIB, 0, 0, 9 * GIB)
+        await use(scheduler)
+        world.clock.advance(31)
+        await history.take(watched=True)
+        pool = history.list_samples()[-1].memory["ram"]
+        assert (pool.planned, pool.measured) == (GIB, 3 * GIB // 2)
+        assert pool.free == 8 * GIB - 3 * GIB // 2
+
+
+@in_loop
+async def test_requests_are_counted() -> None:
+    world = World()
+    async with world.running() as scheduler:
+        history = make_history(world)
+        lease = await scheduler.acquire(model("m"), Need(), None)
+        await history.take(watched=False)
+        assert (history.list_samples()[-1].running, history.list_samples()[-1].waiting) == (1, 0)
+        scheduler.release(lease)
+
+
+@in_loop
+async def test_a_repeated_sample_is_left_out_unless_somebody_looks() -> None:
+    world = World()
+    async with world.running():
+        history = make_history(world)
+        for _ in range(3):
+            await history.take(watched=False)
+        assert history.count == 1
+        await history.take(watched=True)  # the first measurement
+        for _ in range(3):
+            await history.take(watched=True)
+        assert history.count == 5
+        assert len(history.list_after(3)) == 2
+
+
+@in_loop
+async def test_an_hour_is_kept() -> None:
+    world = World()
+    async with world.running():
+        history = make_history(world)
+        for _ in range(MAX_SAMPLES + 20):
+            await history.take(watched=True)
+        assert history.count == MAX_SAMPLES + 20
+        assert len(history.list_samples()) == len(history.list_after(0)) == MAX_SAMPLES == 720

@@ -1,0 +1,206 @@
+"""What a page or a script asks of the server: plans, engines, logs and settings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.server_process import Server
+
+KEY = "sk-0123456789abcd"
+SHOWS_KEY = {"authorization": f"Bearer {KEY}"}
+CHAT = {"messages": [{"role": "user", "content": "hi"}], "stream": False}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    home = tmp_path_factory.mktemp("observing")
+    env = {
+        "VLLAMA_HF_TOKEN": "hf_secret-of-the-hub",
+        "VLLAMA_SEARXNG": "http://me:word-of-honour@127.0.0.1:1",
+        "VLLAMA_ENGINE_ARGS": "--api-key=sk-of-the-engine",
+        "HF_HUB_OFFLINE": "1",
+    }
+    with Server(home, "--api-key", KEY, "--max-queue", "77", env=env) as running:
+        running.model("plain", "--print", "the first line")
+        yield running
+
+
+def ask(server: Server, method: str, path: str, body: object = None) -> tuple[int, Any]:
+    status, headers, data = server.request(method, path, body, SHOWS_KEY)
+    is_json = headers["content-type"].startswith("application/json")
+    return status, json.loads(data) if is_json else data.decode()
+
+
+def load(server: Server, model: str = "plain") -> None:
+    assert ask(server, "POST", "/api/chat", {"model": model, **CHAT})[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/api/logs"),
+        ("GET", "/api/logs/vllama"),
+        ("GET", "/api/config"),
+        ("GET", "/api/engines"),
+        ("POST", "/api/plan"),
+        ("GET", "/instance/previews?model=plain"),
+    ],
+)
+def test_all_need_a_key(server: Server, method: str, path: str) -> None:
+    assert server.request(method, path, {} if method == "POST" else None)[0] == 401
+
+
+# -- settings -----------------------------------------------------------------------------------
+
+
+def test_settings_and_where_they_come_from(server: Server) -> None:
+    status, told = ask(server, "GET", "/api/config")
+    assert status == 200
+    rows = {row["key"]: row for row in told["settings"]}
+    assert (rows["max_queue"]["text"], rows["max_queue"]["source"]) == ("77", "--max-queue")
+    assert rows["strict"]["source"] == "default" and rows["strict"]["help"]
+    assert rows["hf_token"]["source"] == "VLLAMA_HF_TOKEN"
+    text = json.dumps(told)
+    for secret in (KEY, "secret-of-the-hub", "word-of-honour", "sk-of-the-engine"):
+        assert secret not in text
+
+
+# -- engines ------------------------------------------------------------------------------------
+
+
+def test_engines(server: Server) -> None:
+    status, told = ask(server, "GET", "/api/engines")
+    assert status == 200 and told["chosen"] == "fake" and told["platform"]
+    first = told["engines"][0]
+    assert first["name"] == "fake" and first["installed"] and first["chosen"]
+    assert first["version"] == "1.0"
+
+
+# -- plans --------------------------------------------------------------------------------------
+
+
+def test_a_plan_for_a_model_that_is_here(server: Server) -> None:
+    status, told = ask(server, "POST", "/api/plan", {"model": "plain"})
+    assert status == 200
+    assert told["model"] == "plain:latest" and told["engine"] == "fake"
+    assert told["memory"]["total_bytes"] > 0 and told["reasons"] and not told["download_bytes"]
+    status, smaller = ask(server, "POST", "/api/plan", {"model": "plain", "context_length": 1024})
+    assert status == 200 and smaller["context_length"] == 1024 < told["context_length"]
+
+
+def test_a_loaded_model_is_told_as_it_runs(server: Server) -> None:
+    body = {"model": "plain", **CHAT, "options": {"num_ctx": 2048}}
+    assert ask(server, "POST", "/api/chat", body)[0] == 200
+    _, told = ask(server, "POST", "/api/plan", {"model": "plain"})
+    assert told["loaded"]
+    running = ask(server, "GET", "/api/ps")[1]["models"]
+    assert told["context_length"] == running[0]["context_length"]
+
+
+def test_why_a_model_does_not_fit_is_a_field(server: Server) -> None:
+    huge = {"model": "plain", "engine": "vllm"}
+    status, told = ask(server, "POST", "/api/plan", huge)
+    assert status == 200 and told["error"] and "memory" not in told
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        ({}, 400, "model is required"),
+        ({"model": "nobody"}, 404, "no repository on the hub is known"),
+        ({"model": "/etc/passwd"}, 400, "invalid model name"),
+        ({"model": "plain", "engine": "steam"}, 404, "cannot plan with engine 'steam'"),
+        ({"model": "plain", "context_length": -3}, 400, "cannot plan with context_length -3"),
+        ({"model": "plain", "gpu_layers": -3}, 400, "cannot plan with gpu_layers -3"),
+    ],
+)
+def test_a_plan_that_cannot_be_made(
+    server: Server, body: dict[str, Any], status: int, words: str
+) -> None:
+    code, told = ask(server, "POST", "/api/plan", body)
+    assert (code, words in told["error"]) == (status, True), told
+
+
+def test_a_plan_asks_no_registry_that_is_not_allowed(tmp_path: Any) -> None:
+    with Server(tmp_path / "home", "--allow-registry", "registry.example") as server:
+        status, told = server.post("/api/plan", {"model": "hf.co/org/repo"})
+        assert status == 403 and "models may be pulled from registry.example only" in told["error"]
+
+
+def test_previews(server: Server) -> None:
+    for name in ("model", "model_id"):
+        status, told = ask(server, "GET", f"/instance/previews?{name}=plain%3Alatest")
+        assert status == 200
+        first, *others = told["previews"]
+        assert first["chosen"] and first["engine"] == "fake" and first["error"] is None
+        assert first["memory_bytes"] == first["plan"]["memory"]["total_bytes"]
+        assert not any(one["chosen"] for one in others)
+    assert ask(server, "GET", "/instance/previews")[0] == 400
+
+
+# -- logs ---------------------------------------------------------------------------------------
+
+
+def test_logs_are_listed_and_shown(server: Server) -> None:
+    load(server)
+    _, told = ask(server, "GET", "/api/logs")
+    rows = {row["name"]: row for row in told["logs"]}
+    assert rows["vllama"]["size"] > 0
+    newest = rows["plain:latest"]["attempts"][-1]
+    assert newest["size"] > 0 and newest["written_at"]
+    status, text = ask(server, "GET", "/api/logs/plain:latest")
+    assert status == 200 and "the first line" in text.splitlines()
+    number = newest["attempt"]
+    assert ask(server, "GET", f"/api/logs/plain%3Alatest?attempt={number}")[1] == text
+    assert ask(server, "GET", "/api/logs/plain:latest?lines=1")[1] == text.splitlines()[-1] + "\n"
+    # vllama's own as people read it, not as it is stored
+    own = ask(server, "GET", "/api/logs/vllama")[1].splitlines()
+    assert any(" INFO    " in line and "plain" in line for line in own)
+    assert not any(line.startswith("{") for line in own)
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "words"),
+    [
+        ("nobody", 404, "there is no log of 'nobody'"),
+        ("plain:latest?attempt=99999", 404, "of attempt 99999"),
+        ("vllama?lines=all", 400, "lines is 'all'"),
+    ],
+)
+def test_a_log_that_cannot_be_shown(server: Server, path: str, status: int, words: str) -> None:
+    load(server)
+    code, told = ask(server, "GET", f"/api/logs/{path}")
+    assert (code, words in told["error"]) == (status, True), told
+
+
+def test_a_log_is_followed_into_the_next_attempt(server: Server) -> None:
+    load(server)
+    connection = server.connect()
+    connection.request("GET", "/api/logs/plain:latest?follow=1", headers=SHOWS_KEY)
+    answer = connection.getresponse()
+    assert answer.status == 200
+
+    def read_to(words: str) -> str:
+        while words not in (line := answer.readline().decode()):
+            assert line, "the log has ended"
+        return line
+
+    read_to("the first line")
+    (row,) = ask(server, "GET", "/api/ps")[1]["models"]
+    psutil.Process(row["pid"]).kill()
+    assert read_to("-- plain:latest, attempt ")
+    read_to("the first line")
+    answer.close()
+    connection.close()
+
+
+def test_others_on_the_network_see_no_logs_without_a_key(tmp_path: Any) -> None:
+    with Server(tmp_path / "open", "--host", "0.0.0.0") as server:
+        for path in ("/api/logs", "/api/logs/vllama"):
+            status, _, body = server.request("GET", path)
+            assert status == 403 and b"cannot show logs" in body

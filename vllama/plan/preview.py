@@ -1,0 +1,121 @@
+"""The plan for a name, before anything is downloaded: what it stands for, and how it would run.
+
+The same for `vllama plan`, `/api/plan` and the Python API.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from vllama.errors import ModelNotFound
+from vllama.hardware.detect import describe
+from vllama.models.hub_cache import MAIN, HubRepo
+from vllama.models.library import Library, make_too_large_error
+from vllama.models.ref import ModelRef
+from vllama.models.resolve.search import Resolution
+from vllama.models.types import Bundle, Format
+from vllama.plan.choose import list_loadable_formats
+from vllama.plan.fitting import FitsHere
+from vllama.plan.quant_fallback import list_forms_here
+from vllama.plan.report import make_report, report_plan
+from vllama.plan.types import Facts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolved:
+    """What a name stands for on this machine.
+
+    `bundle` names the files, on this disk if `is_here`, else where a pull would put them; then
+    `resolution` has the repository, what else was considered and why not, and notes such as the
+    licence.
+    """
+
+    bundle: Bundle
+    resolution: Resolution | None = None
+
+    @property
+    def is_here(self) -> bool:
+        """Whether nothing has to be downloaded."""
+        return self.resolution is None
+
+
+def resolve_name(library: Library, facts: Facts, name: str) -> Resolved:
+    """Return what `name` stands for. Raises what a pull raises, except NotEnoughMemory."""
+    try:
+        return Resolved(bundle=library.find(name))
+    except ModelNotFound:
+        if not library.is_pullable(name):
+            raise
+        formats, fits = list_loadable_formats(facts), FitsHere(facts)
+        found = library.look_up(name, formats=formats, fits=fits)
+    return Resolved(bundle=_make_bundle(library, found), resolution=found)
+
+
+def preview_plan(
+    library: Library, facts: Facts, environ: Mapping[str, str], name: str
+) -> dict[str, Any]:
+    """Plan for a model on this disk, or for what a pull would get; see `report.make_report`.
+
+    Raises what a pull raises.
+    """
+    resolved = resolve_name(library, facts, name)
+    bundle, found = resolved.bundle, resolved.resolution
+    if found is None:
+        return report_plan(
+            facts, bundle, library.info(bundle), environ, forms=list_forms_here(library, bundle)
+        )
+    more: dict[str, Any] = {
+        "files": _list_files(found),
+        "candidates": _list_candidates(found),
+        "notes": found.notes,
+    }
+    if found.shortage is None:
+        return report_plan(facts, bundle, library.look_into(found), environ, **more)
+    refusal = make_too_large_error(ModelRef.parse(name), found, found.shortage, to_load=True)
+    platform = describe(facts.platform)
+    return make_report(facts, bundle, refusal, platform=platform, environ=environ, **more)
+
+
+def _list_files(found: Resolution) -> list[dict[str, Any]]:
+    """Return name and size of each file to download."""
+    return [
+        {"name": file.path, "size_bytes": file.size_bytes, "here": False}
+        for file in found.variant.files
+    ]
+
+
+def _list_candidates(found: Resolution) -> list[dict[str, Any]]:
+    """Return the candidates on the hub, with the reasons for and against each."""
+    return [
+        {
+            "repository": one.hub_id,
+            "quantization": one.quant,
+            "size_bytes": one.variant.size_bytes if one.variant else None,
+            "taken": one.taken,
+            "reason": one.reason,
+        }
+        for one in found.candidates
+    ]
+
+
+def _make_bundle(library: Library, found: Resolution) -> Bundle:
+    """Return the bundle that a pull would make, as if it were on this disk."""
+    repository, variant = found.repository, found.variant
+    repo = HubRepo(library.hf_cache_dir, repository.hub_id)
+    folder = repo.snapshot(repository.commit)
+    files = tuple(folder / file.path for file in variant.files)
+    return Bundle(
+        name=ModelRef.of_hub(repository.hub_id, variant.label, repository.branch).display,
+        store="hub",
+        format=variant.format,
+        path=files[0] if variant.format is Format.GGUF else folder,
+        files=files,
+        size_bytes=variant.size_bytes,
+        digest="",
+        modified_s=0.0,
+        quant=variant.quant,
+        hub_id=repository.hub_id,
+        revision=None if repository.branch == MAIN else repository.branch,
+    )
