@@ -161,6 +161,7 @@ class LoadedModel(Struct):
     context_length: int
     state: str | UnsetType = UNSET
     engine: str | UnsetType = UNSET
+    engine_version: str | UnsetType | None = UNSET
     requests: int | UnsetType = UNSET
     slots: int | UnsetType = UNSET
     queued: int | UnsetType = UNSET
