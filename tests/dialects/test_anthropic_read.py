@@ -13,7 +13,7 @@ from vllama.dialects.openai.read import read_chat
 from vllama.errors import BadRequest, CapabilityMissing
 
 HI = [{"role": "user", "content": "Hi"}]
-PNG = "iVBORw0KGgoAAAANSUhEUg"
+PNG = "iVBORw0KGgoAAAANSUhEUg=="
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PNG}}
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 WEATHER = {"name": "weather", "description": "the weather", "input_schema": SCHEMA}
@@ -233,14 +233,18 @@ def test_schemas(name: str) -> None:
         (
             {"messages": [{"role": "user", "content": [{"type": "image", "source": {
                 "type": "url", "url": "http://x/y.png"}}]}]},
-            "messages.0.content.0.source: only base64 images",
+            "invalid image source type: url. Only base64 images are supported.",
         ),
         (
             {"messages": [{"role": "user", "content": [{"type": "document", "source": {
                 "type": "base64"}}]}]},
             "messages.0.content.0.source: only documents of plain text",
         ),
-        ({"system": 5}, "system: Input should be"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image", "source": {
+                "type": "base64", "data": "AA!="}}]}]},
+            "invalid base64 image data: illegal base64 data at input byte 2",
+        ),
         ({"stream": "yes"}, "json: cannot unmarshal string"),
         ({"temperature": "hot"}, "json: cannot unmarshal string"),
         ({"stop_sequences": "x"}, "json: cannot unmarshal string"),
@@ -274,3 +278,12 @@ def test_an_estimate_grows_with_all_that_is_sent() -> None:
     assert estimate_tokens(read_chat(chat(tools=[WEATHER]))) > 20
     parts = [{"type": "text", "text": "x" * 40}, IMAGE]
     assert estimate_tokens(read_chat(chat(messages=[{"role": "user", "content": parts}]))) == 10
+
+
+@pytest.mark.parametrize("system", [5, {}, True])
+def test_a_system_prompt_that_is_no_text_is_passed_over(system: object) -> None:
+    assert parse(system=system).chat == parse().chat
+
+
+def test_a_tool_that_is_null_has_no_name() -> None:
+    assert [tool["function"]["name"] for tool in parse(tools=[None]).chat["tools"]] == [""]

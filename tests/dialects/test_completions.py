@@ -95,7 +95,7 @@ def test_fields(fields: dict[str, Any], name: str, value: object) -> None:
             "json: cannot unmarshal array into Go struct field CompletionRequest.prompt",
         ),
         ({"suffix": 1}, "Invalid type for 'suffix'"),
-        ({"echo": "x"}, "Invalid type for 'echo'"),
+        ({"stop": ["x", 5]}, "invalid type for 'stop' field: float64"),
         ({"logprobs": 21}, "Invalid 'logprobs'"),
         ({"logprobs": "x"}, "Invalid type for 'logprobs'"),
         ({"max_tokens": "x"}, "Invalid type for 'max_tokens'"),

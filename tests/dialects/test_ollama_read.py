@@ -398,3 +398,9 @@ def test_an_unknown_format_is_refused_where_it_is_used(given_: object, shown: st
     assert caught.value.message == said
     loads = parse_chat(body(model="m", format=given_))
     assert check_format(loads).response_format is None
+
+
+def test_a_message_that_is_null_is_an_empty_one():
+    assert parse_chat(b'{"model":"m","messages":[null]}').messages == (
+        Message(role="", content=""),
+    )

@@ -200,6 +200,15 @@ def test_messages_of_an_engine_that_takes_more() -> None:
     ("fields", "text"),
     [
         ({"messages": []}, "[] is too short - 'messages'"),
+        ({"messages": [None]}, "invalid message content type: <nil>"),
+        (
+            {"messages": [{"role": "assistant", "tool_calls": [{}]}]},
+            "invalid tool call arguments",
+        ),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": 5}}},
+            'invalid format: "5"; expected "json" or a valid JSON Schema object',
+        ),
         ({"messages": None}, "[] is too short - 'messages'"),
         ({"messages": "x"}, "Invalid type for 'messages': expected an array, got string."),
         ({"messages": ["x"]}, "Invalid type for 'messages[0]': expected an object, got string."),

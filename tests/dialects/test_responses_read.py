@@ -261,26 +261,43 @@ def test_namespaces_are_flattened() -> None:
         ),
         ({"input": [{}]}, "input[0]: input item missing required 'type' field"),
         ({"input": [{"type": "telepathy"}]}, 'input[0]: unknown input item type: "telepathy"'),
-        ({"input": [{"type": 5}]}, "input[0]: unknown input item type"),
-        ({"input": [{"type": "message"}]}, "Missing required parameter: 'input[0].role'."),
-        ({"input": [{"role": "user", "content": 5}]}, "Invalid type for 'input[0].content'"),
-        ({"input": [{"role": "user", "content": [5]}]}, "Invalid type for 'input[0].content[0]'"),
         (
-            {"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "x"}]}]},
-            "input[0].content[0]: file inputs are not currently supported",
+            {"input": [{"type": 5}]},
+            "input[0]: json: cannot unmarshal number into Go struct field .type of type string",
         ),
         (
-            {"input": [{"role": "user", "content": [{"type": "input_image", "file_id": "x"}]}]},
-            "Missing required parameter: 'input[0].content[0].image_url'.",
+            {"input": ["x"], "stream": "x"},  # the first error of the document
+            "input[0]: json: cannot unmarshal string into Go value of type struct {",
+        ),
+        (
+            {"input": [{"role": "user", "content": 5}]},
+            "input[0]: content must be a string or array: json: cannot unmarshal number",
+        ),
+        (
+            {"input": [{"role": "user", "content": [5]}]},
+            "input[0]: content[0]: json: cannot unmarshal number into Go value of type struct {",
+        ),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_text", "text": 5}]}]},
+            "input[0]: content[0]: json: cannot unmarshal number into Go struct field "
+            "ResponsesTextContent.text of type string",
+        ),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "x"}]}]},
+            "file inputs are not currently supported",
         ),
         (
             {"input": [{"role": "user", "content": [{"type": "smell"}]}]},
-            "Invalid value for 'input[0].content[0].type': 'smell'.",
+            "input[0]: content[0]: unknown content type: smell",
         ),
-        ({"input": [{"type": "function_call", "call_id": "x"}]}, "Missing required parameter"),
         (
-            {"input": [{"type": "function_call_output", "output": "x"}]},
-            "Missing required parameter: 'input[0].call_id'.",
+            {"input": [{"type": "function_call", "call_id": 5}]},
+            "input[0]: json: cannot unmarshal number into Go struct field "
+            "ResponsesFunctionCall.call_id of type string",
+        ),
+        (
+            {"input": [{"type": "function_call_output", "output": 5}]},
+            "input[0]: output must be a string or array: json: cannot unmarshal number",
         ),
         (
             {"instructions": 5},
@@ -318,16 +335,56 @@ def test_namespaces_are_flattened() -> None:
             {"tools": [5]},
             "json: cannot unmarshal number into Go struct field ResponsesRequest.tools",
         ),
-        ({"tools": [{"type": "function"}]}, "Missing required parameter: 'tools[0].name'."),
-        ({"tools": [{"type": "namespace"}]}, "Missing required parameter: 'tools[0].tools'"),
-        ({"tools": [NOW], "tool_choice": 5}, "Invalid value for 'tool_choice'"),
-        ({"metadata": 5}, "Invalid type for 'metadata'"),
+        (
+            {"tools": [NOW | {"parameters": {"properties": 5}}]},
+            "failed to unmarshal tool parameters: ",
+        ),
     ],
 )
 def test_refused(fields: dict[str, Any], text: str) -> None:
     with pytest.raises(BadRequest) as caught:
         parse(**fields)
     assert caught.value.message.startswith(text)
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"type": "message", "content": "Hi"},
+        {"role": "user", "content": [{"type": "input_image", "file_id": "x"}]},
+        {"type": "function_call", "call_id": "x"},
+        {"type": "function_call", "name": "x"},
+        {"type": "function_call_output", "output": "x"},
+        {"type": "function_call_output"},
+    ],
+)
+def test_what_ollama_takes_is_taken(item: dict[str, Any]) -> None:
+    assert len(parse(input=[item]).chat["messages"]) == 1
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"metadata": 5},
+        {"store": "x"},
+        {"previous_response_id": 5},
+        {"parallel_tool_calls": "x"},
+        {"presence_penalty": True},
+        {"user": []},
+    ],
+)
+def test_fields_that_ollama_does_not_read_are_no_error(fields: dict[str, Any]) -> None:
+    asked = parse(**fields)
+    assert asked.ignored == tuple(fields)
+    assert asked.echo == parse().echo and asked.chat == parse().chat
+
+
+def test_tools_without_a_name_are_left_out() -> None:
+    nameless = {"type": "function"}
+    space = {"type": "namespace", "name": "s", "tools": [nameless, None]}
+    asked = parse(tools=[nameless, None, NOW, space], tool_choice=5)
+    assert [tool["function"]["name"] for tool in asked.chat["tools"]] == [NOW["name"]]
+    assert asked.ignored == ("tools[0]", "tools[1]", "tools[3].tools[0]", "tools[3].tools[1]")
 
 
 def test_an_effort_is_checked_where_it_is_used() -> None:

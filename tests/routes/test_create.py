@@ -333,7 +333,7 @@ def test_a_blob_that_is_not_what_it_says(server):
     assert server.request("HEAD", f"/api/blobs/{digest}")[0] == 404
     status, _, data = server.request("POST", f"/api/blobs/{digest}", b"abd")
     assert status == 400
-    assert json.loads(data)["error"].startswith(f"digest mismatch, expected {digest}, got ")
+    assert json.loads(data)["error"].startswith(f'digest mismatch, expected "{digest}", got "')
     assert server.request("HEAD", f"/api/blobs/{digest}")[0] == 404
     assert server.request("POST", f"/api/blobs/{digest}", b"abc")[0] == 201
     path = server.home / "data" / "blobs" / digest.replace(":", "-")

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from vllama.chat.go_json import check_messages, encode_json
+from vllama.dialects.go_values import find_base64_error
 from vllama.errors import BadRequest
 
 # changes with every request and would spoil the engine's prefix cache; it instructs nobody
@@ -24,14 +25,14 @@ def refuse(where: str, problem: str) -> NoReturn:
 
 
 def system_messages(value: object) -> list[dict[str, Any]]:
-    """Return `system`, a string or blocks, as at most one message. Raises BadRequest."""
-    if value is None or value == "" or value == []:
-        return []
+    """Return `system`, a string or blocks, as at most one message."""
     if isinstance(value, str):
         texts = [value]
-    else:
+    elif isinstance(value, list):
         blocks = _blocks("system", value)
         texts = [read_text(block) for where, block in blocks if block.get("type") == "text"]
+    else:  # Ollama passes over it
+        return []
     text = "\n\n".join(text for text in texts if not text.startswith(_BILLING))
     return [{"role": "system", "content": text}] if text else []
 
@@ -142,7 +143,7 @@ def _part(where: str, block: Mapping[str, Any]) -> list[dict[str, Any]]:
         case "text":
             return [{"type": "text", "text": read_text(block)}]
         case "image":
-            return [_image(where, block.get("source"))]
+            return [_image(block.get("source"))]
         case "document":
             return _document(where, block.get("source"))
         case "search_result":
@@ -153,14 +154,17 @@ def _part(where: str, block: Mapping[str, Any]) -> list[dict[str, Any]]:
             return []
 
 
-def _image(where: str, source: object) -> dict[str, Any]:
+def _image(source: object) -> dict[str, Any]:
     if not isinstance(source, Mapping):
         raise BadRequest("invalid image source")
     if source.get("type") != "base64":
-        refuse(f"{where}.source", "only base64 images are supported")
-    kind, data = source.get("media_type"), source.get("data")
-    if not isinstance(kind, str) or not isinstance(data, str):
-        refuse(f"{where}.source", "media_type and data should be valid strings")
+        raise BadRequest(
+            f"invalid image source type: {read_text(source, 'type')}. "
+            "Only base64 images are supported."
+        )
+    kind, data = read_text(source, "media_type") or "image/png", read_text(source, "data")
+    if (at := find_base64_error(data)) is not None:
+        raise BadRequest(f"invalid base64 image data: illegal base64 data at input byte {at}")
     return {"type": "image_url", "image_url": {"url": f"data:{kind};base64,{data}"}}
 
 

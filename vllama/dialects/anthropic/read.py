@@ -106,14 +106,10 @@ def _tools(data: Mapping[str, Any], chat: dict[str, Any]) -> tuple[str, ...]:
     given = data.get("tools")
     if given is None:
         return ()
-    if not isinstance(given, list):
-        refuse("tools", "Input should be a valid list")
     tools: list[dict[str, Any]] = []
     ignored: list[str] = []
-    for number, tool in enumerate(given):
-        where = f"tools.{number}"
-        if not isinstance(tool, Mapping):
-            refuse(where, "Input should be an object")
+    for tool in given:
+        tool = {} if tool is None else tool
         if tool.get("type") not in (None, "custom"):
             ignored.append(str(tool["type"])[:80])
             continue

@@ -98,7 +98,7 @@ def parse_chat(body: bytes) -> ChatRequest:
     check_messages(messages)
     return ChatRequest(
         model=model,
-        messages=tuple(_message(item) for item in messages if item is not None),
+        messages=tuple(_message({} if item is None else item) for item in messages),
         tools=tuple(_tool(item) for item in fields.items("tools", "api.Tools") if item is not None),
         **_common(fields),
     )
@@ -200,8 +200,13 @@ def check_format(asked: ChatRequest) -> ChatRequest:
         return asked
     if asked.is_empty or asked.debug_render_only:
         return msgspec.structs.replace(asked, response_format=None)
-    shown = encode_json(encode_json(wanted.get("given")).decode()).decode()
-    raise BadRequest(f'invalid format: {shown}; expected "json" or a valid JSON Schema object')
+    raise make_format_error(wanted.get("given"))
+
+
+def make_format_error(value: object) -> BadRequest:
+    """Return the error for a `format` that is no JSON schema."""
+    shown = encode_json(encode_json(value).decode()).decode()
+    return BadRequest(f'invalid format: {shown}; expected "json" or a valid JSON Schema object')
 
 
 # how fields are called with us, and how they are read

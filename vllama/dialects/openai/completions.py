@@ -18,6 +18,7 @@ from vllama.chat.go_json import kind
 from vllama.chat.request import ChatRequest
 from vllama.dialects.openai.choices import MAX_CHOICES, parse_n
 from vllama.dialects.openai.extras import NOTHING, Extras
+from vllama.dialects.openai.messages import GO_TYPES
 from vllama.dialects.openai.read import read_chat
 from vllama.errors import BadRequest
 
@@ -87,6 +88,10 @@ def parse_completion(body: Mapping[str, Any]) -> CompletionRequest:
     options = data.get("stream_options", {})
     if not isinstance(options, Mapping):
         _refuse("stream_options", "an object", options)
+    stop = data.get("stop")
+    odd = [item for item in stop if not isinstance(item, str)] if isinstance(stop, list) else []
+    if odd:
+        raise BadRequest(f"invalid type for 'stop' field: {GO_TYPES[kind(odd[0])]}")
     limit = data.get("max_completion_tokens", data.get("max_tokens"))
     if limit is not None:
         limit = _integer("max_tokens", limit)
@@ -95,7 +100,7 @@ def parse_completion(body: Mapping[str, Any]) -> CompletionRequest:
         prompts=prompts,
         fields={name: value for name, value in data.items() if name not in _OURS},
         suffix=_text(data, "suffix"),
-        echo=_flag(data, "echo"),
+        echo=data.get("echo") is True,
         raw=_flag(data, "raw"),
         n=n,
         logprobs=_logprobs(data.get("logprobs")),

@@ -21,12 +21,15 @@ _READ = frozenset(
 )
 _FOR_CONTENT = frozenset(("tool_calls", "reasoning", "reasoning_content"))
 """What a message may have instead of content; Ollama takes the first only."""
-_GO_TYPES = {
+GO_TYPES = {
     "null": "<nil>",
     "bool": "bool",
     "number": "float64",
     "object": "map[string]interface {}",
+    "array": "[]interface {}",
+    "string": "string",
 }
+"""How Go names the type of a JSON value of unknown type, by its kind."""
 _OF_CALLS = frozenset(("id", "type", "function"))
 
 
@@ -40,7 +43,7 @@ def read_messages(value: object) -> tuple[Message, ...]:
 
 
 def _message(number: int, item: object) -> Message:
-    where = f"messages[{number}]"
+    where, item = f"messages[{number}]", {} if item is None else item
     if not isinstance(item, dict):
         raise BadRequest(f"Invalid type for '{where}': expected an object, got {kind(item)}.")
     role, content = str(item.get("role") or "").lower(), item.get("content")
@@ -53,7 +56,7 @@ def _message(number: int, item: object) -> Message:
     elif isinstance(content, str) or (content is None and not _FOR_CONTENT.isdisjoint(item)):
         text = content or ""
     else:
-        raise BadRequest(f"invalid message content type: {_GO_TYPES[kind(content)]}")
+        raise BadRequest(f"invalid message content type: {GO_TYPES[kind(content)]}")
     return Message(
         role=role,
         content=text,
@@ -77,19 +80,19 @@ def _tool_calls(where: str, calls: object) -> tuple[ToolCall, ...]:
         raise BadRequest(f"Invalid type for '{where}.tool_calls': expected an array.")
     out = []
     for number, call in enumerate(calls):
-        function = call.get("function") if isinstance(call, Mapping) else None
-        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-            raise BadRequest(
-                f"Missing required parameter: '{where}.tool_calls[{number}].function.name'."
-            )
-        given = function.get("arguments")
+        call = call if isinstance(call, Mapping) else {}
+        function = call.get("function")
+        function = function if isinstance(function, Mapping) else {}
+        name, given = _text(function, "name") or "", function.get("arguments")
         text = given if isinstance(given, str) else ""
         if given is not None and not isinstance(given, str):
             text = encode_json(given).decode()
+        if not (name or text):
+            raise BadRequest("invalid tool call arguments")
         out.append(
             ToolCall(
                 id=_text(call, "id") or "",
-                name=function["name"],
+                name=name,
                 arguments=object_of(text) or {},
                 index=number,
                 text=text,

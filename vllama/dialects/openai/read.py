@@ -15,6 +15,7 @@ from vllama.chat.go_json import check_messages, kind
 from vllama.chat.request import ChatRequest
 from vllama.dialects.go_types import Struct, decode_body
 from vllama.dialects.go_values import string
+from vllama.dialects.ollama.read import make_format_error
 from vllama.dialects.openai.choices import parse_n
 from vllama.dialects.openai.extras import NOTHING, Extras, parse_effort, read_effort
 from vllama.dialects.openai.messages import read_messages
@@ -73,6 +74,8 @@ def read_chat(
     effort = parse_effort(read_effort(rest))
     for name in ("reasoning_effort", "reasoning"):
         rest.pop(name, None)
+    if not isinstance(rest.get("user", ""), str):  # of no use to anybody, and engines refuse it
+        del rest["user"]
     if "min_tokens" in rest:
         rest["min_tokens"] = _count(rest, "min_tokens")
     if not isinstance(rest.get("logit_bias", {}), Mapping):
@@ -118,8 +121,10 @@ def _response_format(rest: dict[str, Any]) -> Mapping[str, Any] | None:
             return value
         case "json_schema":
             inner = value.get("json_schema")
-            has_schema = isinstance(inner, dict) and isinstance(inner.get("schema"), dict)
-            return value if has_schema else None
+            schema = inner.get("schema") if isinstance(inner, dict) else None
+            if schema is not None and not isinstance(schema, dict):
+                raise make_format_error(schema)
+            return None if schema is None else value
         case _:
             return None
 

@@ -12,16 +12,31 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from vllama.chat.go_json import encode_json, kind
+from vllama.chat.go_json import encode_json
 from vllama.dialects.anthropic.read import put_tools
+from vllama.dialects.go_types import GoType, find_error
+from vllama.dialects.go_values import ANY_MAP, boolean, float64, string
+from vllama.dialects.ollama.request_types import PARAMETERS
 from vllama.dialects.openai.extras import Extras, add_effort, take_extras
 from vllama.dialects.openai.read import parse_openai
-from vllama.dialects.responses.items import input_messages, refuse_type
+from vllama.dialects.responses.items import input_messages
 from vllama.dialects.responses.request_types import RESPONSES
 from vllama.errors import BadRequest
 
 SEPARATOR = "."
 _NUMBERS = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
+_ONLY_HERE: Mapping[str, GoType] = {
+    "frequency_penalty": float64,
+    "metadata": ANY_MAP,
+    "parallel_tool_calls": boolean,
+    "presence_penalty": float64,
+    "previous_response_id": string,
+    "prompt_cache_key": string,
+    "safety_identifier": string,
+    "store": boolean,
+    "user": string,
+}
+"""Fields that Ollama does not read, so that a value of another type is no error, but ignored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,45 +78,33 @@ def continue_from(
 def parse_responses(body: bytes) -> ResponsesRequest:
     """Parse a request. Raises BadRequest."""
     rest, extras = take_extras(parse_openai(body, RESPONSES))
-    data = {name: value for name, value in rest.items() if value is not None}
-    model = _string(data, "model", "")
-    instructions = _string(data, "instructions", None)
+    data, ignored = _drop_unusable(rest)
+    model, instructions = data.get("model", ""), data.get("instructions")
     messages = input_messages(data.get("input"))
     if instructions:
         messages.insert(0, {"role": "system", "content": instructions})
     chat: dict[str, Any] = {"model": model, "messages": messages}
-    stream = _boolean(data, "stream", False)
-    chat["stream"] = stream
+    stream = chat["stream"] = data.get("stream", False)
     previous = data.get("previous_response_id") or None
-    background = _boolean(data, "background", False)
-    ignored = ["background"] if background else []
-    if data.get("conversation"):
-        ignored.append("conversation")
-    if previous is not None and not isinstance(previous, str):
-        ignored.append("previous_response_id")
-        previous = None
-    for name in ("temperature", "top_p", "presence_penalty", "frequency_penalty"):
-        if name in data:
-            chat[name] = _number(data, name)
+    ignored += [name for name in ("background", "conversation") if data.get(name)]
+    chat |= {name: data[name] for name in _NUMBERS if name in data}
     limit = data.get("max_output_tokens")
     if limit is not None:
         chat["max_tokens"] = limit
-    text = _format(data.get("text"), chat)
+    text = _format(data.get("text", {}), chat)
     reasoning = data.get("reasoning", {})
-    if not isinstance(reasoning, Mapping):
-        refuse_type("reasoning", "an object", reasoning)
     if reasoning.get("effort") is not None:
         chat["reasoning_effort"] = reasoning["effort"]
     names = _tools(data, chat, ignored)
     echo = {
         "instructions": instructions,
         "max_output_tokens": limit,
-        "metadata": _object(data, "metadata"),
-        "parallel_tool_calls": _boolean(data, "parallel_tool_calls", True),
+        "metadata": data.get("metadata", {}),
+        "parallel_tool_calls": data.get("parallel_tool_calls", True),
         "previous_response_id": previous,
         "reasoning": _echo_reasoning(reasoning, stream),
-        "store": data.get("store") is True,  # false by default, as Ollama's
-        "background": background,
+        "store": data.get("store", False),  # false by default, as Ollama's
+        "background": data.get("background", False),
         "frequency_penalty": chat.get("frequency_penalty", 0),
         "presence_penalty": chat.get("presence_penalty", 0),
         "top_logprobs": 0,
@@ -131,32 +134,21 @@ def parse_responses(body: bytes) -> ResponsesRequest:
         extras=extras,
         input=data.get("input"),
         previous=previous,
-        store=data["store"] if isinstance(data.get("store"), bool) else None,
+        store=data.get("store"),
     )
 
 
-def _string(data: Mapping[str, Any], name: str, default: Any) -> Any:
-    value = data.get(name, default)
-    if name in data and not isinstance(value, str):
-        refuse_type(name, "a string", value)
-    return value
-
-
-def _boolean(data: Mapping[str, Any], name: str, default: bool) -> bool:
-    value = data.get(name, default)
-    return value if isinstance(value, bool) else refuse_type(name, "a boolean", value)
-
-
-def _number(data: Mapping[str, Any], name: str) -> float:
-    value = data[name]
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        refuse_type(name, "a decimal", value)
-    return value
-
-
-def _object(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    value = data.get(name, {})
-    return value if isinstance(value, Mapping) else refuse_type(name, "an object", value)
+def _drop_unusable(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return the fields without nulls and without those that have no effect; name the latter."""
+    data = {name: value for name, value in given.items() if value is not None}
+    unusable = [
+        name
+        for name, go_type in _ONLY_HERE.items()
+        if name in data and find_error(data[name], go_type) is not None
+    ]
+    for name in unusable:
+        del data[name]
+    return data, unusable
 
 
 def _whole(value: float) -> float:
@@ -171,29 +163,19 @@ def _echo_reasoning(reasoning: Mapping[str, Any], stream: bool) -> dict[str, Any
     return (dict.fromkeys(names) if stream and given else {}) | given or None
 
 
-def _echo_tool(tool: object) -> object:
+def _echo_tool(tool: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return a tool with all fields of Ollama's."""
-    if not isinstance(tool, Mapping):
-        return tool
     absent = {"type": "", "name": "", "description": None, "strict": None, "parameters": None}
-    return absent | {name: value for name, value in tool.items() if value is not None}
+    return absent | {name: value for name, value in (tool or {}).items() if value is not None}
 
 
-def _format(text: object, chat: dict[str, Any]) -> dict[str, Any]:
+def _format(text: Mapping[str, Any], chat: dict[str, Any]) -> dict[str, Any]:
     """Put `response_format`; return `text` for the echo."""
-    if text is None:
-        return {"format": {"type": "text"}}
-    if not isinstance(text, Mapping):
-        refuse_type("text", "an object", text)
     wanted = text.get("format") or {"type": "text"}
-    if not isinstance(wanted, Mapping):
-        refuse_type("text.format", "an object", wanted)
     match wanted.get("type"):
-        case "text":
-            pass
         case "json_object":
             chat["response_format"] = {"type": "json_object"}
-        case "json_schema" if isinstance(wanted.get("schema"), Mapping):
+        case "json_schema":
             schema = {
                 name: wanted[name] for name in ("name", "schema", "strict", "description")
                 if wanted.get(name) is not None
@@ -209,34 +191,24 @@ def _format(text: object, chat: dict[str, Any]) -> dict[str, Any]:
 def _tools(
     data: Mapping[str, Any], chat: dict[str, Any], ignored: list[str]
 ) -> dict[str, tuple[str, str]]:
-    """Put tools and choice; tools that only OpenAI's servers can run are noted in `ignored`."""
-    given = data.get("tools", [])
-    if not isinstance(given, list):
-        refuse_type("tools", "an array", given)
+    """Put tools and choice; those without a name or of OpenAI's servers are noted in `ignored`."""
     tools: list[dict[str, Any]] = []
     names: dict[str, tuple[str, str]] = {}
-    for number, tool in enumerate(given):
-        where = f"tools[{number}]"
-        if not isinstance(tool, Mapping):
-            refuse_type(where, "an object", tool)
-        match tool.get("type", ""):
-            case "function":
-                tools.append(_function(where, tool, ""))
-            case "namespace":
-                inner, space = tool.get("tools"), tool.get("name")
-                if not isinstance(inner, list) or not isinstance(space, str):
-                    raise BadRequest(f"Missing required parameter: '{where}.tools' or its name.")
-                for place, one in enumerate(inner):
-                    if not isinstance(one, Mapping) or one.get("type") != "function":
+    for number, tool in enumerate(data.get("tools", [])):
+        where, fields = f"tools[{number}]", tool or {}
+        match fields.get("type") or "":
+            case "function" if fields.get("name"):
+                tools.append(_function(fields, ""))
+            case "namespace" if space := fields.get("name"):
+                for place, member in enumerate(fields.get("tools") or []):
+                    if not (member and member.get("type") == "function" and member.get("name")):
                         ignored.append(f"{where}.tools[{place}]")
                         continue
-                    function = _function(f"{where}.tools[{place}]", one, space + SEPARATOR)
+                    function = _function(member, space + SEPARATOR)
                     tools.append(function)
-                    names[function["function"]["name"]] = (space, one["name"])
-            case str(other):
-                ignored.append(other[:80])
+                    names[function["function"]["name"]] = (space, member["name"])
             case other:
-                refuse_type(f"{where}.type", "a string", other)
+                ignored.append(where if other in ("", "function", "namespace") else other[:80])
     choice, name, allowed = _choice(data.get("tool_choice"))
     if allowed is not None:
         tools = [tool for tool in tools if tool["function"]["name"] in allowed]
@@ -245,16 +217,14 @@ def _tools(
     return names
 
 
-def _function(where: str, tool: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    name = tool.get("name")
-    if not isinstance(name, str) or not name:
-        raise BadRequest(f"Missing required parameter: '{where}.name'.")
+def _function(tool: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """Return a tool in OpenAI's older form. Raises BadRequest."""
     parameters = tool.get("parameters")
-    function: dict[str, Any] = {
-        "name": prefix + name,
-        "parameters": parameters if isinstance(parameters, Mapping) else {"type": "object"},
-    }
-    if isinstance(tool.get("description"), str):
+    error = find_error(parameters, PARAMETERS)
+    if error is not None:
+        raise BadRequest(f"failed to unmarshal tool parameters: {error}")
+    function = {"name": prefix + tool["name"], "parameters": parameters or {"type": "object"}}
+    if tool.get("description") is not None:
         function["description"] = tool["description"]
     return {"type": "function", "function": function}
 
@@ -273,7 +243,5 @@ def _choice(value: object) -> tuple[str, str, set[str] | None]:
                 if isinstance(tool, Mapping) and isinstance(tool.get("name"), str)
             }  # fmt: skip
             return "required" if rest.get("mode") == "required" else "auto", "", allowed
-        case {"type": str()}:
-            return "auto", "", None  # a tool of OpenAI's servers
-        case _:
-            raise BadRequest(f"Invalid value for 'tool_choice': got {kind(value)}.")
+        case _:  # a tool of OpenAI's servers, or nothing that is known
+            return "auto", "", None

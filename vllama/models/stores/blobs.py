@@ -124,12 +124,10 @@ class BlobWriter:
 
     def finish(self) -> None:
         """Verify the checksum and give the file its name. Raises BadRequest."""
-        actual = f"sha256-{self._hash.hexdigest()}"
-        if actual != self._path.name:
-            raise BadRequest(
-                f"digest mismatch, expected {self._path.name.replace('-', ':')}, "
-                f"got {actual.replace('-', ':')}"
-            )
+        wanted, actual = self._path.name, f"sha256-{self._hash.hexdigest()}"
+        if actual != wanted:
+            shown = [name.replace("-", ":") for name in (wanted, actual)]
+            raise BadRequest('digest mismatch, expected "{}", got "{}"'.format(*shown))
         try:
             self._file.close()
             self._temporary.replace(self._path)

@@ -274,4 +274,4 @@ async def upload_blob(gateway: Gateway, request: Request) -> None:
         await asyncio.to_thread(writer.finish)
     finally:
         writer.discard()
-    request.respond(201, b"")
+    request.respond(201, b"", b"")

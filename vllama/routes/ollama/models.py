@@ -284,7 +284,7 @@ async def pull(gateway: Gateway, request: Request) -> None:
     With `background` it goes on without a client, and the answer comes at once.
     """
     body = decode_request(await request.body(), PULL)
-    name = need_name(body)
+    name = read_name(body)
     # a bad name is a status, not a line of the stream
     if ModelRef.parse(name).kind is Kind.PATH:
         raise InvalidModelRef("invalid model name", hint="a path cannot be pulled")
