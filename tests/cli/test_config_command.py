@@ -67,6 +67,16 @@ def test_editing_makes_the_file(vllama: Vllama, editor: Editor, file: Path) -> N
     assert vllama("config", "edit", **editor("max_queue = 9\n")).stdout == "nothing was changed\n"
 
 
+def test_no_editor_is_started_where_there_is_no_terminal(vllama: Vllama, file: Path) -> None:
+    done = vllama("config", "edit", EDITOR="", VISUAL="", OLLAMA_EDITOR="")
+    assert done.returncode == 1
+    assert done.stderr == (
+        "Error: cannot start the editor 'vi': this is no terminal\n"
+        "Hint: name an editor in VISUAL or EDITOR\n"
+    )
+    assert not file.exists()
+
+
 def test_a_file_that_cannot_be_read_is_not_taken(
     vllama: Vllama, editor: Editor, file: Path
 ) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -79,6 +81,20 @@ def test_a_draft_model(folder: Path, tmp_path: Path, vllama: Vllama) -> None:
     alone = modelfile(tmp_path, "FROM mine\nDRAFT mine\n")
     done = vllama("create", "odd", "-f", alone)
     assert done.returncode != 0 and "it is the model itself" in done.stderr
+    shutil.copy(folder / "mine.gguf", tmp_path / "work" / "copy.gguf")
+    copied = modelfile(tmp_path, "FROM mine\nDRAFT ./copy.gguf\n")
+    done = vllama("create", "odd", "-f", copied)
+    assert done.returncode != 0 and "it is the model itself" in done.stderr
+
+
+def test_a_renderer_is_kept_and_has_no_effect(folder: Path, tmp_path: Path, vllama: Vllama) -> None:
+    file = modelfile(tmp_path, "FROM mine\nRENDERER qwen3\nPARSER qwen3\nREQUIRES 0.14.0\n")
+    done = vllama("create", "rendered", "-f", file)
+    assert done.returncode == 0
+    assert "keeping renderer and parser without using them" in done.stdout + done.stderr
+    shown = vllama("show", "rendered").stdout
+    for name, value in (("renderer", "qwen3"), ("parser", "qwen3"), ("requires", "0.14.0")):
+        assert re.search(rf"(?m)^ +{name} +{value}$", shown), shown
 
 
 @pytest.mark.parametrize("source", ["./there.gguf", "there.gguf", "dir", "{}/there.gguf"])

@@ -116,10 +116,11 @@ def test_show(folder: Path, vllama: Vllama) -> None:
 
 
 def test_models_that_are_not_there(vllama: Vllama) -> None:
-    for argv in (["show", "nope"], ["rm", "nope"]):
-        done = vllama(*argv)
+    # as Ollama has them: with the tag, and as it was typed
+    for command, name in (("show", "nope:latest"), ("rm", "nope")):
+        done = vllama(command, "nope")
         assert done.returncode == 1
-        assert done.stderr.startswith("Error: model 'nope:latest' not found\nHint: ")
+        assert done.stderr.startswith(f"Error: model '{name}' not found\nHint: ")
     done = vllama("show", "b@d")
     assert done.returncode == 1
     assert done.stderr.startswith("Error: invalid model name\nHint: ")
@@ -146,7 +147,7 @@ def test_pull_and_rm(hub: StandInHub, stub: StubServer, vllama: Vllama) -> None:
     assert removed.returncode == 1
     assert removed.stdout == f"deleted '{NAME}'\n"
     assert "freed " in removed.stderr
-    assert "model 'nope:latest' not found" in removed.stderr
+    assert "model 'nope' not found" in removed.stderr
     assert stub.bodies("POST /api/generate") == [{"model": NAME, "keep_alive": 0}]
     assert NAME not in vllama("list", "hf.co").stdout
 

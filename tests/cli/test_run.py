@@ -240,7 +240,13 @@ def test_embedding_models_print_a_vector(stub: StubServer, vllama: Vllama) -> No
         {"model": "m", "input": "a text", "options": {}, "truncate": False, "dimensions": 2}
     ]
     stub.on("POST /api/embed", {"embeddings": []})
-    assert vllama("run", "m").returncode == 1
+    assert vllama("run", "m", "a text").returncode == 1
+    done = vllama("run", "m")
+    assert done.returncode == 1
+    assert done.stderr == (
+        "Error: cannot run 'm' without a text: it makes embeddings\n"
+        'Hint: write one: vllama run m "your text"\n'
+    )
 
 
 def test_ctrl_c_ends_the_request(stub: StubServer, env: dict[str, str]) -> None:
@@ -318,3 +324,40 @@ def test_parameters(name: str, values: list[str], value: object) -> None:
 def test_wrong_parameters(name: str, values: list[str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         parse_parameter(name, values)
+
+
+def test_a_hint_of_the_server_has_a_line_of_its_own(stub: StubServer, vllama: Vllama) -> None:
+    stub.fail("POST /api/show", 404, "model 'm' not found")
+
+    def fail(body: Body, reply: Reply) -> None:
+        reply.line({"error": "cannot find 'm': no repository; name one", "hint": "name one"})
+
+    stub.routes["POST /api/pull"] = fail
+    done = vllama("run", "m", "q")
+    assert done.stderr.endswith("Error: cannot find 'm': no repository\nHint: name one\n")
+
+
+@pytest.mark.parametrize(
+    ("command", "name", "hint"),
+    [
+        ("run", "./nothing", "there is no '{}/nothing'"),
+        ("stop", "./nothing", "there is no '{}/nothing'"),
+        ("run", "./here", "name a .gguf file, or a folder with config.json and *.safetensors"),
+        ("run", "a b", "check 'a b': write model[:tag], org/repo[:QUANT] or the path of a .gguf "),
+    ],
+)
+def test_a_wrong_name_has_a_hint(
+    stub: StubServer,
+    vllama: Vllama,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+    name: str,
+    hint: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").touch()
+    for route in ("show", "generate"):
+        stub.fail(f"POST /api/{route}", 400, "invalid model name")
+    done = vllama(command, name)
+    assert done.stderr.startswith(f"Error: invalid model name\nHint: {hint.format(tmp_path)}")

@@ -83,10 +83,10 @@ OURS = [
 
 @pytest.mark.parametrize(("error", "status", "text"), OURS)
 def test_ollama(error: VllamaError, status: int, text: str) -> None:
-    assert write_ollama_error(error) == (
-        status,
-        json.dumps({"error": text}, separators=(",", ":")).encode(),
-    )
+    got, body = write_ollama_error(error)
+    assert got == status and json.loads(body)["error"] == text
+    # the hint is told apart only where the text has it
+    assert json.loads(body).get("hint") == (error.hint if text.endswith(str(error.hint)) else None)
 
 
 @pytest.mark.parametrize(

@@ -356,7 +356,7 @@ def test_what_came_before_an_error_is_sent() -> None:
 
 def test_fail() -> None:
     error = BadRequest("cannot do: it", hint="Do this")
-    assert chat().fail(error) == b'{"error":"cannot do: it; Do this"}\n'
+    assert chat().fail(error) == b'{"error":"cannot do: it; Do this","hint":"Do this"}\n'
 
 
 def test_names_are_escaped() -> None:

@@ -121,6 +121,7 @@ def test_usage_is_made_when_the_engine_has_none() -> None:
             "object": "chat.completion.chunk",
             "created": 1795264126,
             "model": "m",
+            "system_fingerprint": "fp_ollama",
             "choices": [],
             "usage": {"prompt_tokens": 31, "completion_tokens": 6, "total_tokens": 37},
         }

@@ -119,9 +119,12 @@ def test_going_on_from_a_response(server, client, streamed):
     listed = client.responses.input_items.list(third.id)
     assert [item.role for item in listed] == ["user", "assistant", "user", "assistant", "user"]
     assert listed.data[0].content[0].text == "three"
+    with pytest.raises(openai.BadRequestError, match="Cannot cancel a synchronous response"):
+        client.responses.cancel(second.id)
     client.responses.delete(second.id)
     for gone in (
         lambda: client.responses.retrieve(second.id),
+        lambda: client.responses.cancel(second.id),
         lambda: client.responses.delete(second.id),
         lambda: client.responses.input_items.list(third.id),
     ):

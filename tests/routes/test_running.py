@@ -106,6 +106,7 @@ def test_a_waiting_request_is_ended(server: Server) -> None:
     second = Asking(server, "/v1/chat/completions", {"messages": MESSAGES}, "second")
     wait_for_row(server, "second", state="waiting")
     assert [row["id"] for row in rows(server)] == ["first/1", "second"]
+    assert rows(server)[1]["prompt_tokens"] is None  # nobody has counted yet
     assert end(server, "second")[0] == 200
     assert second.ended()[0] == 403
     assert [row["id"] for row in rows(server)] == ["first/1"]

@@ -103,12 +103,12 @@ class Tally:
         """OpenAI's usage object, with whatever else the engine says in it."""
         usage = self.usage
         known = self._usage
-        value = {
-            **known,
+        counts = {  # in Ollama's order
             "prompt_tokens": usage.prompt_tokens,
             "completion_tokens": usage.completion_tokens,
             "total_tokens": usage.prompt_tokens + usage.completion_tokens,
         }
+        value: dict[str, Any] = counts | known | counts
         if usage.cached_tokens is not None and find_cached_tokens(known) is None:
             details = known.get("prompt_tokens_details") or {}
             value["prompt_tokens_details"] = {**details, "cached_tokens": usage.cached_tokens}

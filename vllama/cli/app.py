@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from vllama import __version__
 from vllama.cli.command_index import ALIASES, COMMANDS
+from vllama.spelling import find_similar
 
 INTERRUPTED = 130
 USAGE = 2
@@ -117,9 +118,7 @@ def _usage_hint(args: Sequence[str], problem: str) -> str:
         return "name one model; arguments for the engine go after --"
     if _known(named):
         return f"see 'vllama {named} --help'"
-    import difflib
-
-    nearest = difflib.get_close_matches(named, [*COMMANDS, *ALIASES], n=1)
+    nearest = find_similar(named, [*COMMANDS, *ALIASES])
     return f"did you mean 'vllama {nearest[0]}'?" if nearest else "see 'vllama --help'"
 
 

@@ -28,7 +28,15 @@ from urllib.request import AbstractHTTPHandler, OpenerDirector, ProxyHandler, Re
 from vllama import __version__
 from vllama.config.address import is_loopback
 from vllama.config.parse import whole_path
-from vllama.errors import BadRequest, Busy, ModelNotFound, ServerUnreachable, VllamaError
+from vllama.errors import (
+    BadRequest,
+    Busy,
+    InvalidModelRef,
+    ModelNotFound,
+    ServerUnreachable,
+    VllamaError,
+)
+from vllama.models.ref import INVALID_NAME, ModelRef
 
 CONNECT_TIMEOUT_S = 5.0
 READ_BYTES = 65_536
@@ -250,7 +258,8 @@ def _object(line: bytes) -> Reply:
             hint="check OLLAMA_HOST, or the host and port in the config file",
         )
     if "error" in value:
-        raise VllamaError(_error_text(value["error"]))
+        text, hint = _split_error(value)
+        raise VllamaError(text, hint=hint)
     return value
 
 
@@ -260,22 +269,43 @@ def _refusal(status: int, content: bytes, body: Mapping[str, object] | None) -> 
         value = json.loads(content)
     except ValueError:
         value = None
+    hint = None
     if isinstance(value, dict) and "error" in value:
-        text = _error_text(value["error"])
+        text, hint = _split_error(value)
     else:
         text = content.decode(errors="replace").strip()[:200] or f"status {status}"
         text = f"the server refused: {text}"
+    name = str((body or {}).get("model", ""))
+    if text == INVALID_NAME:  # Ollama's text, which clients match, does not say what is wrong
+        return InvalidModelRef(text, hint=_advise_on_name(name))
     match status:
         case 404:
-            return ModelNotFound(str((body or {}).get("model", "")), message=text)
+            return ModelNotFound(name, message=text, hint=hint)
         case 503:
-            return Busy(text)
+            return Busy(text, hint=hint)
         case _ if status < 500:
-            return BadRequest(text)
-    return VllamaError(text)
+            return BadRequest(text, hint=hint)
+    return VllamaError(text, hint=hint)
 
 
-def _error_text(value: object) -> str:
-    if isinstance(value, dict):  # the shape of the OpenAI routes
-        value = value.get("message", value)
-    return str(value)
+def _split_error(value: Reply) -> tuple[str, str | None]:
+    """Return text and hint of an error, which the text repeats."""
+    error, hint = value["error"], value.get("hint")
+    if isinstance(error, dict):  # the shape of the OpenAI routes
+        error = error.get("message", error)
+    if not isinstance(hint, str):
+        return str(error), None
+    return str(error).removesuffix(f"; {hint}"), hint
+
+
+def _advise_on_name(name: str) -> str | None:
+    """Return what is wrong with a model's name, or with the path that it is."""
+    try:
+        path = ModelRef.parse(name).path
+    except InvalidModelRef as error:
+        return error.hint
+    if path is None:
+        return None
+    if not path.exists():
+        return f"there is no '{path}'"
+    return "name a .gguf file, or a folder with config.json and *.safetensors"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import shlex
 import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from vllama.cli.output import is_terminal
 from vllama.errors import VllamaError
 
 VARIABLES = ("OLLAMA_EDITOR", "VISUAL", "EDITOR")
@@ -16,8 +18,11 @@ DEFAULT = "vi"
 
 def edit_text(text: str, environ: Mapping[str, str], name: str = "prompt.txt") -> str:
     """Return `text` as the user left it in the editor, in a file `name`. Raises VllamaError."""
-    named = next((environ[name] for name in VARIABLES if environ.get(name, "").strip()), DEFAULT)
+    named = next((environ[name] for name in VARIABLES if environ.get(name, "").strip()), "")
     hint = "name an editor in VISUAL or EDITOR"
+    if not (named or (is_terminal(sys.stdin) and is_terminal(sys.stdout))):
+        raise VllamaError(f"cannot start the editor '{DEFAULT}': this is no terminal", hint=hint)
+    named = named or DEFAULT
     with tempfile.TemporaryDirectory(prefix="vllama-") as folder:
         file = Path(folder) / name  # editors choose their mode by its ending
         file.write_text(text)

@@ -58,6 +58,8 @@ def _model(shown: Mapping[str, object]) -> list[Row]:
         ("context length", info.get(f"{architecture}.context_length")),
         ("embedding length", info.get(f"{architecture}.embedding_length")),
         ("quantization", details.get("quantization_level")),
+        ("renderer", shown.get("renderer")),
+        ("parser", shown.get("parser")),
         ("requires", shown.get("requires")),
         ("revision", shown.get("revision")),
         ("template", _mapping(shown.get("vllama")).get("template")),

@@ -47,7 +47,7 @@ class Kind:
     metavar: str = "TEXT"
     schema: Schema
     write: Callable[[object], str] = write_value
-    none: str = "unset"
+    none: str = "none"
     is_list: bool = False
     is_table: bool = False
 

@@ -15,6 +15,7 @@ from vllama.config.kinds import write_value
 from vllama.config.setting import ENV_PREFIX, Setting
 from vllama.config.settings import BY_FIELD, SETTINGS, Config
 from vllama.errors import ConfigError
+from vllama.spelling import find_similar
 
 FILE_NAME = "config.toml"
 FILE_VARIABLE = "VLLAMA_CONFIG"
@@ -291,6 +292,6 @@ def _unknown_variables(environ: Mapping[str, str]) -> Iterator[str]:
 
 
 def _nearest(name: str, known: Sequence[str]) -> str | None:
-    import difflib
-
-    return next(iter(difflib.get_close_matches(name, known, n=1)), None)
+    """Return the name that a misspelt one means; the prefix that all share says nothing."""
+    own = {one.removeprefix(ENV_PREFIX): one for one in known}
+    return next((own[near] for near in find_similar(name.removeprefix(ENV_PREFIX), own)), None)

@@ -65,7 +65,13 @@ _ANTHROPIC_TYPES = {
 
 def write_ollama_error(error: VllamaError) -> tuple[int, bytes]:
     """Return status and body `{"error": text}`."""
-    return error.status, msgspec.json.encode({"error": _text(error)})
+    return error.status, msgspec.json.encode(make_ollama_error(error, _text(error)))
+
+
+def make_ollama_error(error: VllamaError, text: str) -> dict[str, str]:
+    """Return Ollama's object; `hint` repeats the end of the text, for those who show it apart."""
+    with_hint = error.hint and text.endswith(error.hint)
+    return {"error": text} | ({"hint": str(error.hint)} if with_hint else {})
 
 
 def write_openai_error(error: VllamaError) -> tuple[int, bytes]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import shutil
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from vllama.integrations.editors import EDITORS
 from vllama.integrations.more_agents import MORE_AGENTS
 from vllama.integrations.types import Integration, Places
 from vllama.integrations.yaml_agents import YAML_AGENTS
+from vllama.spelling import find_similar
 
 INTEGRATIONS = (*AGENTS, *MORE_AGENTS, *YAML_AGENTS, *EDITORS, *DESKTOP_APPS)
 _SYSTEMS = {"darwin": "macOS", "linux": "Linux", "win32": "Windows"}
@@ -23,7 +23,7 @@ def find(name: str) -> Integration:
     names = {n: tool for tool in INTEGRATIONS for n in (tool.name, *tool.aliases)}
     if tool := names.get(name.lower()):
         return tool
-    near = difflib.get_close_matches(name.lower(), names, n=1)
+    near = find_similar(name, names)
     known = ", ".join(tool.name for tool in INTEGRATIONS)
     raise BadRequest(
         f"unknown integration: {name}",

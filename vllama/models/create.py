@@ -9,6 +9,7 @@ See docs/reference/ollama-api.md#create, #modelfile.
 
 from __future__ import annotations
 
+import filecmp
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -32,7 +33,7 @@ from vllama.models.info import PLAIN_DRAFT, find_draft_kind
 from vllama.models.library import Library
 from vllama.models.modelfile import BARE_TEMPLATE
 from vllama.models.quant import UNQUANTISED, find_quant
-from vllama.models.ref import HUB_HOST, Kind, ModelRef, is_cloud
+from vllama.models.ref import HUB_HOST, INVALID_NAME, Kind, ModelRef, is_cloud
 from vllama.models.stores.base import sum_real_sizes
 from vllama.models.stores.local import LocalStore
 from vllama.models.types import Bundle, Format, ModelInfo
@@ -41,6 +42,11 @@ Tell = Callable[[str], None]
 QUANTS = ("F32", "F16", "BF16", "Q4_K_S", "Q4_K_M", "Q8_0")
 """What Ollama can quantise to."""
 MAX_TAG = 80
+
+UNUSED_RENDERER = (
+    "keeping renderer and parser without using them: prompts, thinking and tool calls follow the "
+    "model's template"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +116,8 @@ def create(library: Library, recipe: Recipe, tell: Tell = lambda status: None) -
         tell("parsing GGUF")
     tell(f"{'creating new' if recipe.new_base else 'using existing'} layer sha256:{base.digest}")
     _tell_layers(bundle, base, tell)
+    if recipe.renderer or recipe.parser:
+        tell(UNUSED_RENDERER)
     for note in recipe.notes:
         tell(note)
     tell("writing manifest")
@@ -126,7 +134,7 @@ def check_draft(path: Path, base: Bundle, info: ModelInfo) -> None:
             f"cannot use '{path}' as a draft model: it has to be {form}, as '{base.name}' is",
             hint="use a smaller model of the same family in the same format",
         )
-    if path.resolve() == base.path.resolve():
+    if filecmp.cmp(path, base.path, shallow=False):  # also a copy of it under another name
         raise BadRequest(
             f"cannot use '{path}' as a draft model: it is the model itself",
             hint="use a smaller model of the same family",
@@ -181,11 +189,11 @@ def check_new_name(text: str) -> str:
     try:
         ref = ModelRef.parse(text)
     except BadRequest:
-        raise InvalidModelRef("invalid model name", hint="write name[:tag]") from None
+        raise InvalidModelRef(INVALID_NAME, hint="write name[:tag]") from None
     taken = ref.kind is Kind.PATH or ref.host == HUB_HOST or is_cloud(ref) or "://" in text
     if taken or len(ref.tag) > MAX_TAG:
         raise InvalidModelRef(
-            "invalid model name", hint="write name[:tag]: paths, hub and cloud names are taken"
+            INVALID_NAME, hint="write name[:tag]: paths, hub and cloud names are taken"
         )
     # two segments look like a hub repository, but here they are a namespace and a name
     return replace(ref, kind=Kind.LIBRARY).display

@@ -45,6 +45,7 @@ from vllama.models.types import (
     Removed,
     Skipped,
 )
+from vllama.spelling import find_similar
 
 if TYPE_CHECKING:
     from vllama.models.resolve.memory_fit import Fits
@@ -157,8 +158,6 @@ class Library:
         for item in self.skipped():
             if ref.means(item.name):
                 return f"it lies in '{item.path}', but is left out: {item.reason}"
-        import difflib
-
         keys: dict[str, str] = {}
         for bundle in self.list():
             here = ModelRef.parse(bundle.name)
@@ -166,8 +165,7 @@ class Library:
             for key in (f"{here.plain}:{here.tag}", here.plain, here.model):
                 keys.setdefault(key.lower(), bundle.name)
         wanted = f"{ref.plain}:{ref.tag}" if ref.has_tag else ref.plain
-        close = difflib.get_close_matches(wanted.lower(), keys, n=3, cutoff=0.7)
-        near = list(dict.fromkeys(keys[key] for key in close))
+        near = list(dict.fromkeys(keys[key] for key in find_similar(wanted, keys)))
         if not may_pull:
             other = "see what is here: vllama list"
         elif ref.kind is Kind.HUB or self.alias(ref):

@@ -62,6 +62,8 @@ class Kind(StrEnum):
     HUB = "hub"
 
 
+INVALID_NAME = "invalid model name"
+"""Ollama's text, which clients match."""
 MAX_NAME = 4096
 """Characters of a name; as long as a path may be on Linux."""
 
@@ -343,7 +345,7 @@ def _check(pattern: re.Pattern[str], part: str) -> None:
 
 
 def _invalid(hint: str) -> InvalidModelRef:
-    return InvalidModelRef("invalid model name", hint=hint)
+    return InvalidModelRef(INVALID_NAME, hint=hint)
 
 
 class CloudDisabled(VllamaError):
@@ -351,8 +353,10 @@ class CloudDisabled(VllamaError):
 
     status = 403
 
-    def __init__(self, what: str = "remote model is unavailable") -> None:
-        super().__init__(f"ollama cloud is disabled: {what}")
+    def __init__(
+        self, what: str = "remote model is unavailable", *, hint: str | None = None
+    ) -> None:
+        super().__init__(f"ollama cloud is disabled: {what}", hint=hint)
 
 
 def is_cloud(ref: ModelRef) -> bool:

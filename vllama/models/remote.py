@@ -5,7 +5,6 @@ Decides what a name stands for there, reads its metadata, and fetches it. Blocki
 
 from __future__ import annotations
 
-import difflib
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from vllama.models.settings import ModelsSettings
 from vllama.models.stores.hf_cache import HfCacheStore
 from vllama.models.stores.ollama import OllamaStore
 from vllama.models.types import Bundle, Format, ModelInfo, Progress
+from vllama.spelling import find_similar
 
 if TYPE_CHECKING:
     from vllama.models.resolve.memory_fit import Fits
@@ -140,6 +140,6 @@ def make_no_repository_error(ref: ModelRef) -> ModelNotFound:
         return ModelNotFound(
             ref.display, message=message, hint=f"take one of: {known}; or {elsewhere}"
         )
-    near = difflib.get_close_matches(ref.model.lower(), list_families(), n=3, cutoff=0.7)
+    near = find_similar(ref.model, list_families())
     meant = f"did you mean {' or '.join(near)}? Otherwise " if near else ""
     return ModelNotFound(ref.display, message=message, hint=f"{meant}{elsewhere}")

@@ -165,6 +165,15 @@ OPERATIONS: tuple[Operation, ...] = (
         errors=(404,),
     ),
     Operation(
+        paths=("/v1/responses/{id}/cancel",),
+        methods=("post",),
+        tag=Tag.OPENAI,
+        summary="Refuse to cancel a response, since none is made in the background",
+        parameters=(_RESPONSE_ID,),
+        answer=responses.Response,
+        errors=(404,),
+    ),
+    Operation(
         paths=("/v1/responses/{id}/input_items",),
         methods=("get",),
         tag=Tag.OPENAI,

@@ -22,7 +22,7 @@ def log_access(level: int, running: RunningRequest, took_s: float, end: str) -> 
     parts = (
         f"{request.method} {path} {status or '-'} {took_s:.3f}s",
         running.model,
-        f"{prompt}+{completion} tokens" if counted else "",
+        f"{prompt or '?'}+{completion} tokens" if counted else "",
         f"{rate:.1f} tokens/s" if rate else "",
         f"from {request.client_host}" if request.client_host else "",
         f"key {running.key}" if running.key else "",
@@ -32,7 +32,7 @@ def log_access(level: int, running: RunningRequest, took_s: float, end: str) -> 
         "path": path,
         "status": status,
         "seconds": round(took_s, 3),
-        "prompt_tokens": prompt if counted else None,
+        "prompt_tokens": prompt,
         "completion_tokens": completion if counted else None,
         "tokens_per_s": round(rate, 1) if rate else None,
         "client": request.client_host or None,

@@ -241,7 +241,7 @@ def describe_tokens(running: RunningRequest) -> Tokens | None:
         return None
     cached = [usage.cached_tokens for usage in usages if usage.cached_tokens is not None]
     return Tokens(
-        prompt=running.prompt_tokens,
+        prompt=running.prompt_tokens or 0,
         generated=running.tokens,
         cached=max(cached) if cached else None,
         estimated=any(usage.estimated for usage in usages),

@@ -19,7 +19,7 @@ from vllama.clock import Clock
 from vllama.dialects.ollama.options import resolve_options
 from vllama.errors import InvalidModelRef, ModelNotFound, VllamaError
 from vllama.models.library import Library
-from vllama.models.ref import ModelRef
+from vllama.models.ref import INVALID_NAME, ModelRef
 from vllama.models.types import Bundle, ModelInfo
 from vllama.models.variants import CONFIG_FILES
 
@@ -147,7 +147,7 @@ class Catalog:
         """
         if not name.strip().startswith(("/", "~")):
             # it would be looked for in the server's folder, which is not the client's
-            raise InvalidModelRef("invalid model name")
+            raise InvalidModelRef(INVALID_NAME)
         whole = Path(os.path.normpath(path))  # follows no links
         for bundle in self.library.list():
             if whole in (bundle.path, bundle.path.resolve()):
@@ -156,7 +156,7 @@ class Catalog:
             raise ModelNotFound(name, hint="start the server with --model PATH")
         is_folder = any((whole / name).is_file() for name in CONFIG_FILES)
         if whole.suffix.lower() != ".gguf" and not is_folder:
-            raise InvalidModelRef("invalid model name")
+            raise InvalidModelRef(INVALID_NAME)
         bundle = self.library.find(name)
         self.library.info(bundle)  # whatever its name says: only what can be read is a model
         return bundle

@@ -126,7 +126,14 @@ INPUT_ITEMS = f"/{responses.INPUT_ITEMS}"
 PREFIXES: tuple[tuple[str, Methods], ...] = (
     (ui.PREFIX, {"GET": ui.get_file, "HEAD": ui.get_file}),
     ("/v1/models/", {"GET": openai_models.model}),
-    ("/v1/responses/", {"GET": responses.get_response, "DELETE": responses.delete_response}),
+    (
+        "/v1/responses/",
+        {
+            "GET": responses.get_response,
+            "DELETE": responses.delete_response,
+            "POST": responses.cancel_response,
+        },
+    ),
     ("/api/blobs/", {"HEAD": create.head_blob, "POST": create.upload_blob}),
     (logs.PREFIX, {"GET": logs.get_log}),
     (requests.PREFIX, {"DELETE": requests.end_request}),

@@ -73,9 +73,10 @@ class RunningRequest:
         return [relay.reply.tally.usage for relay in self._relays]
 
     @property
-    def prompt_tokens(self) -> int:
-        """Tokens of the prompt, as far as they are known."""
-        return max((relay.reply.tally.usage.prompt_tokens for relay in self._relays), default=0)
+    def prompt_tokens(self) -> int | None:
+        """Tokens of the prompt; None while nobody has counted them, as before an engine's end."""
+        counts = (relay.reply.tally.usage.prompt_tokens for relay in self._relays)
+        return max(counts, default=0) or None
 
     @property
     def tokens(self) -> int:

@@ -13,6 +13,7 @@ from vllama.errors import ModelNotFound
 from vllama.hardware.detect import detect
 from vllama.models.library import Library
 from vllama.models.ref import Kind, ModelRef
+from vllama.models.remote import make_no_repository_error
 from vllama.models.settings import ModelsSettings
 from vllama.plan.choose import choose_engine
 from vllama.plan.types import Facts
@@ -56,8 +57,10 @@ def check_model(library: Library, name: str | None) -> None:
     try:
         library.info(library.find(name))
     except ModelNotFound:
-        if ref.kind is not Kind.HUB and library.alias(ref) is None:
+        if ref.kind is Kind.PATH:
             raise
+        if ref.kind is Kind.LIBRARY and library.alias(ref) is None:
+            raise make_no_repository_error(ref) from None  # what a pull says, too
 
 
 def with_preload(settings: ModelsSettings, name: str | None) -> ModelsSettings:

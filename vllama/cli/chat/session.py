@@ -128,10 +128,7 @@ class Session:
                 body[key] = value
         vectors = self.client.post("/api/embed", body).get("embeddings") or []
         if not vectors:
-            raise VllamaError(
-                f"the model '{self.model}' gave no vector",
-                hint="give a text as an argument or on stdin",
-            )
+            raise VllamaError(f"the model '{self.model}' gave no vector")
         return list(vectors[0])
 
     def _common(self) -> dict[str, object]:

@@ -30,7 +30,7 @@ def rm(
     from vllama.cli.context import load_settings, local_library
     from vllama.cli.output import say, say_aside, show_error
     from vllama.config.parse import whole_path
-    from vllama.errors import VllamaError
+    from vllama.errors import ModelNotFound, VllamaError
     from vllama.units import format_bytes_decimal
 
     settings = load_settings()
@@ -47,6 +47,10 @@ def rm(
             if alone:  # else the engine serves it under another name
                 _unload(settings, model)
             removed = library.remove(model, force=force)
+        except ModelNotFound as error:
+            show_error(f"model '{model}' not found", error.hint)
+            status = status or error.exit_code
+            continue
         except VllamaError as error:
             show_error(error.message, error.hint)
             status = status or error.exit_code

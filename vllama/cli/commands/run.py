@@ -75,6 +75,7 @@ def run(
     from vllama.cli.chat.session import Session
     from vllama.cli.context import connect, load_settings
     from vllama.cli.output import is_terminal, say
+    from vllama.errors import VllamaError
 
     settings = load_settings()
     with connect(settings) as client:
@@ -92,6 +93,11 @@ def run(
         text = join_prompt(prompt or (), "" if is_terminal(sys.stdin) else read_stdin())
         shown = session.describe_or_pull()
         if "embedding" in (shown.get("capabilities") or []):
+            if not text:
+                raise VllamaError(
+                    f"cannot run '{model}' without a text: it makes embeddings",
+                    hint=f'write one: vllama run {model} "your text"',
+                )
             say(json.dumps(session.embed(text, truncate=truncate, dimensions=dimensions)))
         elif talks:
             from vllama.cli.chat.repl import converse

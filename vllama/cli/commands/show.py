@@ -90,8 +90,9 @@ def describe(bundle: Bundle, info: ModelInfo, *, verbose: bool) -> dict[str, obj
         "modified_at": rfc3339_local(bundle.modified_s),
         "path": str(bundle.path),
     }
-    if bundle.revision:
-        shown["revision"] = bundle.revision
+    for name in ("renderer", "parser", "requires", "revision"):
+        if value := getattr(bundle, name):
+            shown[name] = value
     if words := describe_template(bundle, info):
         shown["vllama"] = {"template": words}
     if bundle.projector is not None:

@@ -16,9 +16,10 @@ from vllama.web.search import SearchResult
 
 
 class OllamaError(Struct):
-    """What went wrong, and what to do."""
+    """What went wrong, and what to do; `hint` is a part of `error`."""
 
     error: str
+    hint: str | UnsetType = UNSET
     signin_url: str | UnsetType = UNSET
 
 

@@ -113,8 +113,8 @@ def _chat_choice(index: int, part: ChoiceParts) -> dict[str, Any]:
 
 def _completion_choice(index: int, part: ChoiceParts) -> dict[str, Any]:
     return {
-        "index": index,
         "text": "".join(part.texts),
+        "index": index,
         "finish_reason": part.finish_reason,
         **({"logprobs": part.logprobs} if part.logprobs else {}),
     }

@@ -77,6 +77,7 @@ class StreamWriter:
                 "object": "chat.completion.chunk" if chat else "text_completion",
                 "created": last.created or 0,
                 "model": self._options.model,
+                "system_fingerprint": FINGERPRINT,
                 "choices": [],
                 "usage": usage,
             }

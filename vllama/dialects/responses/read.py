@@ -79,7 +79,7 @@ def parse_responses(body: bytes) -> ResponsesRequest:
     """Parse a request. Raises BadRequest."""
     rest, extras = take_extras(parse_openai(body, RESPONSES))
     data, ignored = _drop_unusable(rest)
-    model, instructions = data.get("model", ""), data.get("instructions")
+    model, instructions = data.get("model", ""), data.get("instructions") or None
     messages = input_messages(data.get("input"))
     if instructions:
         messages.insert(0, {"role": "system", "content": instructions})

@@ -73,7 +73,7 @@ def _check_text_or_list(value: object, name: str, go_type: GoType) -> None:
         )
 
 
-@described({"type": ["object", "null"]})
+@described({"type": "object"})
 def _check_part(value: object, walk: Walk) -> None:
     """Check a `ResponsesContent`, which its type tells apart."""
     _TYPE(value, walk)
@@ -115,7 +115,7 @@ ITEMS: Mapping[str, Callable[[dict[str, object], Walk], None]] = {
 """The kinds of items in `input`. Calls that OpenAI's servers ran are known, and passed over."""
 
 
-@described({"type": ["object", "null"]})
+@described({"type": "object"})
 def _check_item(value: object, walk: Walk) -> None:
     """Check a `ResponsesInputItem`, which its type tells apart; a role makes it a message."""
     _ITEM(value, walk)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from vllama.errors import BadRequest
 from vllama.models.quant import UNQUANTISED
+from vllama.spelling import find_similar
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ def parse_quant(text: str) -> str:
     name = _SPELLINGS.get(name, name)
     if name in BITS:
         return name
-    near = difflib.get_close_matches(name, BITS, n=1, cutoff=0.6)
+    near = find_similar(name, BITS) or [known for known in BITS if name and known.startswith(name)]
     meant = f"did you mean {near[0]}? " if near else ""
     raise BadRequest(
         f'unsupported quantization "{text}"', hint=f"{meant}known are {', '.join(BITS)}"

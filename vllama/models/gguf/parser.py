@@ -112,9 +112,9 @@ class Parser:
         self.data, self.have, self.total, self.source = data, len(data), total_bytes, source
         self._kept = self._kept_bytes = 0
 
-    def bad(self, reason: str) -> BadModelFile:
+    def bad(self, reason: str, hint: str = AGAIN) -> BadModelFile:
         """Return the error for an unusable file."""
-        return BadModelFile(f"cannot use '{self.source}': {reason}", hint=AGAIN)
+        return BadModelFile(f"cannot use '{self.source}': {reason}", hint=hint)
 
     def ends_early(self, at_least: int) -> Exception:
         """Return the error to raise if the buffer lacks some of the first `at_least` bytes."""
@@ -155,7 +155,9 @@ class Parser:
         magic = bytes(self.data[:4])
         if magic != b"GGUF"[: len(magic)] or not magic:
             # without its first bytes: a client may name a file that it is not allowed to read
-            raise self.bad("it is not a GGUF file")
+            raise self.bad(
+                "it is not a GGUF file", "name a GGUF file; if this should be one, fetch it again"
+            )
         self.need(0, 24)
         (version,) = _u32(self.data, 4)
         if version not in _SUPPORTED:

@@ -13,7 +13,6 @@ Blocking; all requests go through a `Hub`.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -53,6 +52,7 @@ from vllama.models.settings import HUB_ADDRESS
 from vllama.models.sources.base import Hub, Listed, Repository, Transient
 from vllama.models.types import Format, Variant
 from vllama.models.variants import explain_left_out, group_ggufs
+from vllama.spelling import find_similar
 
 _SHOWN = 3
 
@@ -329,11 +329,10 @@ def _with_near_names(hub: Hub, hub_id: str, error: ModelNotFound) -> ModelNotFou
             break
         if found:
             break
-    by_name = {other.lower(): other for other in found}
-    near = difflib.get_close_matches(hub_id.lower(), by_name, n=3, cutoff=0.6)
+    near = find_similar(hub_id, found)
     if not near:
         return error
-    names = " or ".join(by_name[key] for key in near)
+    names = " or ".join(near)
     return ModelNotFound(
         error.name, message=error.message, hint=f"did you mean {names}? Otherwise {error.hint}"
     )

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from vllama.dialects.errors import make_ollama_error
 from vllama.dialects.go_types import decode_request
 from vllama.dialects.ollama.request_types import DELETE, PULL, SHOW
 from vllama.errors import BadRequest, Forbidden, InvalidModelRef, ModelNotFound, VllamaError
@@ -26,7 +27,7 @@ from vllama.models.info import (
     read_projector_info,
 )
 from vllama.models.modelfile import BARE_TEMPLATE, format_modelfile, format_parameters
-from vllama.models.ref import DEFAULT_TAG, CloudDisabled, Kind, ModelRef
+from vllama.models.ref import DEFAULT_TAG, INVALID_NAME, CloudDisabled, Kind, ModelRef
 from vllama.models.types import Bundle, Capability, Format, ModelInfo, PullEvent
 from vllama.plan.quant_fallback import list_forms_here
 from vllama.plan.report import report_plan
@@ -67,9 +68,11 @@ def list_capabilities(info: ModelInfo | None) -> list[str]:
 async def tags(gateway: Gateway, request: Request) -> None:
     """List local models, newest first."""
     rows = [
-        describe(bundle, info)
-        | {
+        {
+            "name": bundle.name,
+            "model": bundle.name,
             "modified_at": rfc3339_local(bundle.modified_s),
+            **describe(bundle, info),
             "capabilities": list_capabilities(info),
             "store": bundle.store,
         }
@@ -184,6 +187,7 @@ async def show(gateway: Gateway, request: Request) -> None:
         "details": build_details(bundle, info, lengths=False),
         "messages": list(bundle.messages),
         "model_info": metadata,
+        "projector_info": None,
         "tensors": list_tensors(info),
         "capabilities": list_capabilities(info),
         "modified_at": rfc3339_local(bundle.modified_s),
@@ -287,7 +291,7 @@ async def pull(gateway: Gateway, request: Request) -> None:
     name = read_name(body)
     # a bad name is a status, not a line of the stream
     if ModelRef.parse(name).kind is Kind.PATH:
-        raise InvalidModelRef("invalid model name", hint="a path cannot be pulled")
+        raise InvalidModelRef(INVALID_NAME, hint="a path cannot be pulled")
     if body.get("background") is True:
         join_pull(gateway, name, insecure=body.get("insecure") is True).background = True
         request.json(202, {"status": "pulling manifest"})
@@ -306,7 +310,7 @@ async def pull(gateway: Gateway, request: Request) -> None:
         if not stream:
             request.failure = error
             # whatever it was, as Ollama does
-            request.json(500, {"error": error.sentence()})
+            request.json(500, make_ollama_error(error, error.sentence()))
             return
         await send_error(request, error)
     else:
@@ -339,4 +343,4 @@ async def send_line(request: Request, value: object) -> None:
 async def send_error(request: Request, error: VllamaError) -> None:
     """Send an error as an NDJSON line: the stream failed, though its status was 200."""
     request.failure = error
-    await send_line(request, {"error": error.sentence()})
+    await send_line(request, make_ollama_error(error, error.sentence()))

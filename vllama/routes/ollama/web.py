@@ -24,13 +24,14 @@ if TYPE_CHECKING:
     from vllama.routes.context import Gateway
 
 DEFAULT_RESULTS = 5
+HINT = "start the server with --searxng URL to search with a SearXNG of your own"
 
 
 async def web_search(gateway: Gateway, request: Request) -> None:
     """Serve `POST /api/web_search`: search the web with the user's SearXNG."""
     searxng = gateway.searxng
     if searxng is None:
-        raise CloudDisabled("web search is unavailable")
+        raise CloudDisabled("web search is unavailable", hint=HINT)
     fields = Fields(decode_object(await request.body(), "WebSearchRequest"), "WebSearchRequest")
     query, count = fields.text("query").strip(), fields.raw("max_results")
     if not query:
@@ -47,7 +48,7 @@ async def web_search(gateway: Gateway, request: Request) -> None:
 async def web_fetch(gateway: Gateway, request: Request) -> None:
     """Serve `POST /api/web_fetch`: return the text of a page of the public internet."""
     if gateway.searxng is None:
-        raise CloudDisabled("web fetch is unavailable")
+        raise CloudDisabled("web fetch is unavailable", hint=HINT)
     fields = Fields(decode_object(await request.body(), "WebFetchRequest"), "WebFetchRequest")
     url = fields.text("url").strip()
     if not url:

@@ -27,7 +27,7 @@ from vllama.routes.response_store import Record, ResponseNotFound
 if TYPE_CHECKING:
     from vllama.routes.context import Gateway
 
-RESPONSES, INPUT_ITEMS = "/v1/responses/", "input_items"
+RESPONSES, INPUT_ITEMS, CANCEL = "/v1/responses/", "input_items", "cancel"
 MAX_FRAMES = 1000
 """Of zstd, or members of gzip, in one body; programs that compress in parallel make some."""
 _READ_BYTES = 64 * 1024
@@ -90,6 +90,18 @@ async def get_response(gateway: Gateway, request: Request) -> None:
     *earlier, last = await gateway.responses.chain_of(identity, owner)
     before = [item for record in earlier for item in record.items]
     request.respond(200, encode_json(list_items([*before, *last.input])))
+
+
+async def cancel_response(gateway: Gateway, request: Request) -> None:
+    """Serve `POST /v1/responses/{id}/cancel`: there is nothing to cancel, and OpenAI's API says so.
+
+    Raises ResponseNotFound, BadRequest.
+    """
+    identity, _, rest = request.path.removeprefix(RESPONSES).partition("/")
+    if rest != CANCEL:
+        raise ResponseNotFound(request.path.removeprefix(RESPONSES))
+    await gateway.responses.find(identity, identify_owner(gateway, request))
+    raise BadRequest("Cannot cancel a synchronous response.")
 
 
 async def delete_response(gateway: Gateway, request: Request) -> None:
