@@ -9,6 +9,7 @@ import pytest
 from vllama.bench.findings import NEITHER, make_findings, make_remarks, make_table, serialise
 from vllama.bench.load import Answer, make_messages, summarise
 from vllama.bench.picture import draw_chart
+from vllama.bench.rounds import describe_left
 
 SIDES = ("vllama", "Ollama")
 
@@ -129,3 +130,11 @@ def test_a_picture_has_a_bar_for_each_value():
     widths = [float(bar.get("width")) for bar in bars]
     assert widths[0] == pytest.approx(3 * widths[1])  # medians: 75 and 25
     assert "prefers-color-scheme: dark" in root.find(f"{space}style").text
+
+
+@pytest.mark.parametrize(
+    ("passed_s", "done", "left"),
+    [(0.0, 0, ""), (30.0, 2, ", 2 minutes left"), (9.0, 9, ", 10 seconds left")],
+)
+def test_the_time_that_is_left(passed_s, done, left):
+    assert describe_left(passed_s, done, 10) == left

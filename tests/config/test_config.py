@@ -152,7 +152,7 @@ def test_listening_address(
         ({"VLLAMA_CONTEXT_LENGTH": "8k"}, "context_length", 8192),
         ({"VLLAMA_ENGINE_ARGS": "-s 1 -n 'a b'"}, "engine_args", ("-s", "1", "-n", "a b")),
         ({"VLLAMA_ENGINE": "'vllm'"}, "engine", "vllm"),
-        ({"VLLAMA_FOLDERS": os.pathsep.join(["/a", "/b"])}, "folders", (Path("/a"), Path("/b"))),
+        ({"VLLAMA_FOLDERS": os.pathsep.join(["/", "/dev"])}, "folders", (Path("/"), Path("/dev"))),
         ({"VLLAMA_KEEP_ALIVE": "1m", "OLLAMA_KEEP_ALIVE": "2m"}, "keep_alive_s", 60.0),
         ({"HF_HUB_CACHE": "/c", "HF_HOME": "/h"}, "hf_cache_dir", Path("/c")),
         ({"HF_HOME": "/h"}, "hf_cache_dir", Path("/h/hub")),
@@ -327,6 +327,15 @@ def test_the_stores_of_other_tools(home: Path) -> None:
     set_ = config.models_settings(config.load({}, own))
     assert (set_.ollama_dirs, set_.lmstudio_dirs) == ((Path("/o"),), (Path("/l"),))
     assert set_.ollama_registry == "reg:5"
+
+
+def test_a_folder_that_is_not_there_is_noted(tmp_path: Path) -> None:
+    missing = tmp_path / "nope"
+    settings = config.load({}, {"VLLAMA_FOLDERS": os.pathsep.join((str(tmp_path), str(missing)))})
+    assert settings.notes == (
+        f"cannot look for models in '{missing}' (folders): there is no such file or folder",
+    )
+    assert settings.folders == (tmp_path, missing)  # it may come later
 
 
 def test_the_hub_library_is_silenced(monkeypatch: pytest.MonkeyPatch) -> None:

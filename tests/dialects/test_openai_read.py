@@ -255,7 +255,7 @@ def test_errors(fields: dict[str, Any], text: str) -> None:
         (LCP, {"logprobs": True}, '"m" does not support logprobs'),
         (
             LCP,
-            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "data:"}]}]},
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "data:;base64,AAAA"}]}]},
             '"m" does not support vision',
         ),
         (
@@ -272,12 +272,19 @@ def test_capabilities(traits: Traits, fields: dict[str, Any], text: str) -> None
 
 
 @pytest.mark.parametrize(
-    "url", ["http://169.254.169.254/", "file:///etc/passwd", "data:text/html,"]
+    ("url", "text"),
+    [
+        ("http://169.254.169.254/", "image URLs are not currently supported"),
+        ("https://example.org/x.png", "image URLs are not currently supported"),
+        ("file:///etc/passwd", "invalid image input"),
+        ("data:text/html,", "invalid image input"),
+    ],
 )
-def test_addresses_are_not_fetched(url: str) -> None:
+def test_addresses_are_not_fetched(url: str, text: str) -> None:
     part = {"type": "image_url", "image_url": {"url": url}}
-    with pytest.raises(BadRequest, match="invalid image input"):
-        chat(VLLM, messages=[{"role": "user", "content": [part]}])
+    for traits in (VLLM, LCP):  # one that sees, and one that does not
+        with pytest.raises(BadRequest, match=text):
+            chat(traits, messages=[{"role": "user", "content": [part]}])
 
 
 def test_completion() -> None:

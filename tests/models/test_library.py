@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -175,6 +176,19 @@ def test_paths_and_folders(
         name.write_text("# card")
         with pytest.raises(BadModelFile, match="not a GGUF file"):
             library.pull(str(name))
+
+
+def test_a_path_and_another_model_are_told_apart(settings: ModelsSettings, tmp_path: Path) -> None:
+    listed, other = tmp_path / "models", tmp_path / "elsewhere" / "tiny.gguf"
+    for path in (listed / "tiny.gguf", other):
+        path.parent.mkdir()
+    write_tiny_gguf(listed / "tiny.gguf", seed=1)
+    write_tiny_gguf(other, seed=2)
+    library = open_library(replace(settings, folders=(listed,)))
+    assert library.find("tiny").name == "tiny:latest"
+    assert library.find(str(listed / "tiny.gguf")).name == "tiny:latest"
+    assert library.find(str(other)).name == str(other)
+    assert library.find(library.find(str(other)).name) == library.find(str(other))
 
 
 def test_not_found_in_ollamas_words(library: Library) -> None:

@@ -313,7 +313,8 @@ async def test_a_smaller_context_is_compatible_and_a_larger_one_reloads_once():
 
 
 @in_loop
-async def test_a_reload_lets_the_running_request_finish():
+async def test_a_reload_lets_the_running_request_finish(caplog):
+    caplog.set_level("INFO", logger="vllama")
     world = World()
     async with world.running() as scheduler:
         lease = await scheduler.acquire(model("m"), CHAT, None)
@@ -326,6 +327,8 @@ async def test_a_reload_lets_the_running_request_finish():
         scheduler.release(lease)
         scheduler.release(await larger)
         assert len(world.processes) == 2
+    assert "reload m:latest: a request needs other settings" in caplog.messages
+    assert "unload m:latest: a request needs other settings" not in caplog.messages
 
 
 @in_loop

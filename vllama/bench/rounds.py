@@ -7,6 +7,7 @@ whole process tree, in which each shared page counts once; only Linux reports it
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +21,7 @@ import psutil
 
 from vllama.bench.load import Server, ask, ask_all, make_messages
 from vllama.errors import ModelNotFound, ServerUnreachable, VllamaError
+from vllama.units import format_duration
 
 Row = dict[str, Any]
 """The results of one server in one step of one round: `round`, `side`, `step`, and the values."""
@@ -106,12 +108,14 @@ def warm_up(order: Order, sides: Sequence[Side], report: Callable[[str], object]
 def measure(order: Order, sides: Sequence[Side], report: Callable[[str], object]) -> list[Row]:
     """Do all rounds, and call `report` with the progress. Raises VllamaError."""
     steps = make_steps(order)
-    rows = []
+    rows: list[Row] = []
+    begun_s, total = time.monotonic(), order.rounds * len(steps) * len(sides)
     for number in range(order.rounds):
         for place, step in enumerate(steps):
             turn = sides if (number + place) % 2 == 0 else sides[::-1]
             for side in turn:
-                report(f"round {number + 1} of {order.rounds}: {side.name}, {step.title}")
+                left = describe_left(time.monotonic() - begun_s, len(rows), total)
+                report(f"round {number + 1} of {order.rounds}{left}: {side.name}, {step.title}")
                 with naming_failures(side.name, step.title):
                     values = step.run(side, f"{number} {place}")
                 rows.append({"round": number, "side": side.name, **values})
@@ -120,6 +124,14 @@ def measure(order: Order, sides: Sequence[Side], report: Callable[[str], object]
             body = {"model": order.model, "keep_alive": KEEP_ALIVE_AFTERWARDS}
             side.server.post("/api/generate", body)
     return rows
+
+
+def describe_left(passed_s: float, done: int, total: int) -> str:
+    """Return how long `total` steps will still take if all take as long as those that are done."""
+    if not done:
+        return ""
+    left_s = passed_s / done * (total - done)
+    return f", {format_duration(math.ceil(left_s / 10) * 10).lower()} left"
 
 
 @contextmanager

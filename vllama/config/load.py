@@ -57,6 +57,7 @@ def load(
     loader.fill_in()
     loader.read_secrets()
     loader.notes.extend(_unknown_variables(environ))
+    loader.notes.extend(_missing_folders(loader.values.get("folders", ())))
     return Config(
         **loader.values, config_file=path, notes=tuple(loader.notes), sources=loader.sources
     )
@@ -281,6 +282,12 @@ def _read_file(
             hint = f"did you mean {nearest}?" if nearest else f"use one of {', '.join(known)}"
             raise ConfigError(f'cannot use "{key}" in {path}: no such setting', hint=hint)
     return path, entries
+
+
+def _missing_folders(folders: Sequence[Path]) -> Iterator[str]:
+    for folder in folders:
+        if not folder.exists():
+            yield f"cannot look for models in '{folder}' (folders): there is no such file or folder"
 
 
 def _unknown_variables(environ: Mapping[str, str]) -> Iterator[str]:

@@ -132,7 +132,7 @@ class Library:
     def _find(self, ref: ModelRef) -> Bundle | None:
         bundle = self._in_stores(ref)
         if bundle is not None:
-            return bundle
+            return bundle if ref.kind is not Kind.PATH else self._named_apart(bundle)
         noted = self._names.meant_by(ref)
         if noted is not None and (bundle := self._in_stores(ModelRef.parse(noted[1]))) is not None:
             return replace(bundle, name=noted[0])
@@ -141,6 +141,13 @@ class Library:
             return bundle
         forms = self._forms(alias or ref, known=alias is not None)
         return next((b for form in forms if (b := self._in_stores(form)) is not None), None)
+
+    def _named_apart(self, bundle: Bundle) -> Bundle:
+        """Return a model that was found by its path; it has that as its name if another has its."""
+        named = self._in_stores(ModelRef.parse(bundle.name))
+        if named is None or named.key == bundle.key:
+            return bundle
+        return replace(bundle, name=str(bundle.path))
 
     def _in_stores(self, ref: ModelRef) -> Bundle | None:
         for store in self._stores:

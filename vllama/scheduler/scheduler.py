@@ -358,14 +358,14 @@ class Scheduler:
             return old
         if old:
             need = widen_need(old, need)
-            self._table.retire(old, "a request needs other settings")
+            self._table.retire(old, "a request needs other settings", replaced=True)
         return self._create(self._group, key, bundle, need, old)
 
     def _reload(self, old: Instance, threads: int, reason: str) -> None:
         """Load `old` again with at most `threads` threads."""
         if self._closing or self._group is None:
             return
-        self._table.retire(old, reason)
+        self._table.retire(old, reason, replaced=True)
         need = msgspec.structs.replace(old.need, threads_at_most=threads)
         self._create(self._group, old.key, old.bundle, need, old)
 
@@ -373,7 +373,8 @@ class Scheduler:
         """Load `old` again with several slots, and move its queue to the new instance."""
         if self._closing or self._group is None or old.retiring or old.plan is None:
             return
-        self._table.retire(old, f"it is loaded again with {old.plan.most_parallel} slots")
+        reason = f"several requests came at once: it gets {old.plan.most_parallel} slots"
+        self._table.retire(old, reason, replaced=True)
         self._table.concurrent.add(old.key)
         new = self._create(self._group, old.key, old.bundle, old.need, old)
         self._table.move_queue(old, new)

@@ -222,15 +222,24 @@ class Table:
 
     # -- retiring -----------------------------------------------------------------------------
 
-    def retire(self, instance: Instance, reason: str, kind: MarkKind = MarkKind.UNLOAD) -> None:
+    def retire(
+        self,
+        instance: Instance,
+        reason: str,
+        kind: MarkKind = MarkKind.UNLOAD,
+        *,
+        replaced: bool = False,
+    ) -> None:
         """Give an instance no new requests; its own task stops it after the last one.
 
-        An empty `reason` is neither logged nor marked.
+        `replaced`: another instance of the same model takes its place. An empty `reason` is neither
+        logged nor marked.
         """
         if instance.retiring:
             return
         if reason:
-            log.info("unload %s: %s", instance.bundle.name, reason)
+            verb = "reload" if replaced else "unload"
+            log.info("%s %s: %s", verb, instance.bundle.name, reason)
             if instance.loaded:
                 self.mark(kind, instance, reason)
         instance.retiring = True

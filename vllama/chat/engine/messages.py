@@ -6,7 +6,6 @@ See docs/reference/engines.md#llama-cpp-python-requests; docs/reference/ollama-a
 from __future__ import annotations
 
 import binascii
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,7 +21,6 @@ _SIGNATURES = (
     (b"\xff\xd8\xff", "image/jpeg"),
     (b"GIF8", "image/gif"),
 )
-_DATA_URI = re.compile(r"data:(?:image/(?:jpeg|jpg|png|webp|gif))?;base64,", re.IGNORECASE)
 
 
 def write_messages(messages: Sequence[Message], traits: Traits, model: str) -> list[dict[str, Any]]:
@@ -82,13 +80,11 @@ def _content(message: Message, traits: Traits, model: str) -> object:
 
 
 def _check_part(part: Mapping[str, Any], traits: Traits, model: str) -> Mapping[str, Any]:
-    """Refuse media that the model does not take, and addresses: the engine would fetch them."""
+    """Refuse media that the model does not take."""
     if part["type"] == "input_audio":
         _need_audio(traits, model)
     elif part["type"] == "image_url":
         _need_images(traits, model)
-        if _DATA_URI.match(part["image_url"]["url"]) is None:
-            raise BadRequest("invalid image input")
     return part
 
 

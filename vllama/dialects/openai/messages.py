@@ -8,6 +8,7 @@ See docs/reference/ollama-api.md#openai-chat-completions.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,6 +31,7 @@ GO_TYPES = {
     "string": "string",
 }
 """How Go names the type of a JSON value of unknown type, by its kind."""
+_DATA_URI = re.compile(r"data:(?:image/(?:jpeg|jpg|png|webp|gif))?;base64,", re.IGNORECASE)
 _OF_CALLS = frozenset(("id", "type", "function"))
 
 
@@ -130,6 +132,12 @@ def _image(value: object) -> dict[str, Any]:
     url = value.get("url") if isinstance(value, Mapping) else value
     if not isinstance(url, str):
         raise BadRequest("invalid message format")
+    if url.startswith(("http://", "https://")):  # the engine would fetch it
+        raise BadRequest(
+            "image URLs are not currently supported, please use base64 encoded data instead"
+        )
+    if _DATA_URI.match(url) is None:
+        raise BadRequest("invalid image input")
     image: dict[str, Any] = {"url": url}
     if isinstance(value, Mapping) and isinstance(value.get("detail"), str):
         image["detail"] = value["detail"]

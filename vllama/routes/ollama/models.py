@@ -32,6 +32,7 @@ from vllama.models.types import Bundle, Capability, Format, ModelInfo, PullEvent
 from vllama.plan.quant_fallback import list_forms_here
 from vllama.plan.report import report_plan
 from vllama.routes.ollama.pull_stream import join_pull, stream_pull
+from vllama.scheduler.views import Phase
 from vllama.units import rfc3339_local
 
 if TYPE_CHECKING:
@@ -90,9 +91,13 @@ async def ps(gateway: Gateway, request: Request) -> None:
         expires_s = now_s + FOREVER_S if math.isinf(view.expires_s) else view.expires_s
         size = view.memory_bytes
         old = rows.get(view.name)
-        if old:  # loaded for text and for embeddings: one model to the user
+        if old:  # loaded for text and for embeddings, or again: one model to the user
             more = {"size": size, "size_vram": view.vram_bytes, "requests": view.leases}
-            more |= {"slots": view.limit, "queued": view.queued, "restarts": view.restarts}
+            more |= {"queued": view.queued, "restarts": view.restarts}
+            if view.state is Phase.STOPPING:  # it takes no more requests
+                old.setdefault("cause", f"its previous engine ends {view.leases} requests")
+            else:
+                more["slots"] = view.limit
             for name, count in more.items():
                 old[name] = int(str(old[name])) + count
             continue
