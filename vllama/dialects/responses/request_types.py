@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from vllama.chat.go_json import kind
+from vllama.chat.go_json import check_messages, kind
 from vllama.dialects.go_types import GoError, GoType, Struct, Walk, find_error
 from vllama.dialects.go_values import (
     ANY_MAP,
@@ -132,6 +132,8 @@ def _check_item(value: object, walk: Walk) -> None:
 
 @described({"anyOf": [{"type": "string"}, {"type": "array"}]})
 def _input(value: object, walk: Walk) -> None:
+    if isinstance(value, list):
+        check_messages(value)
     _check_text_or_list(value, "input", _check_item)
 
 
