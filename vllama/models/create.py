@@ -281,6 +281,8 @@ def _base_name(library: Library, bundle: Bundle) -> str | None:
     """Return the name by which the files can be found again; None if there is none."""
     if bundle.store == LocalStore.name:
         return bundle.base
+    if bundle.name == str(bundle.path):  # another model has the file's own name
+        return None
     try:  # a file that was named by its path has a name of its own, but nobody else knows it
         return bundle.name if library.find(bundle.name).path == bundle.path else None
     except VllamaError:
