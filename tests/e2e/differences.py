@@ -185,7 +185,7 @@ DIFFERENCES = (
             "in: search without a SearXNG, the account, recommendations, pushing."
         ),
         path=r"^/api/(experimental|status|me$|signout|push|web_)",
-        said=r"^status 50\d → 40[13]|cloud|recommendations|^(missing|error|value) ",
+        said=r"^status 50\d → 40[134]|cloud|recommendations|^(missing|error|value) ",
     ),
     Difference(
         reason=(
