@@ -134,7 +134,8 @@ def check_draft(path: Path, base: Bundle, info: ModelInfo) -> None:
             f"cannot use '{path}' as a draft model: it has to be {form}, as '{base.name}' is",
             hint="use a smaller model of the same family in the same format",
         )
-    if filecmp.cmp(path, base.path, shallow=False):  # also a copy of it under another name
+    is_copy = path.is_file() and filecmp.cmp(path, base.path, shallow=False)
+    if is_copy or path.resolve() == base.path.resolve():
         raise BadRequest(
             f"cannot use '{path}' as a draft model: it is the model itself",
             hint="use a smaller model of the same family",
