@@ -72,7 +72,7 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
     state: Literal["running", "waiting"]
     queue_place: int | None
     started_at: str
-    prompt_tokens: int
+    prompt_tokens: int | None
     tokens: int
     first_token_s: float | None
 
@@ -96,7 +96,7 @@ class EndedRow(msgspec.Struct, frozen=True, kw_only=True):
     outcome: Outcome
     status: int
     seconds: float
-    prompt_tokens: int
+    prompt_tokens: int | None
     tokens: int
     tokens_per_s: float | None
     first_token_s: float | None
