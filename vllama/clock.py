@@ -5,6 +5,14 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
+# wall time that never goes back, because durations in answers are differences of such times
+EPOCH_NS = time.time_ns() - time.monotonic_ns()
+
+
+def now_ns() -> int:
+    """Return nanoseconds since the Unix epoch, monotonic within this process."""
+    return EPOCH_NS + time.monotonic_ns()
+
 
 class Clock(Protocol):
     """Source of monotonic and wall time."""

@@ -46,6 +46,8 @@ fake:latency_seconds_count 2
 fake:requests_created 1.7e9
 # TYPE process_open_fds gauge
 process_open_fds 7
+# TYPE vllm:kv_cache_usage_perc gauge
+vllm:kv_cache_usage_perc{engine="0"} 0.25
 # TYPE vllama_build_info counter
 vllama_build_info 1
 fake_untyped 5
@@ -236,6 +238,7 @@ class Server(ThreadingHTTPServer):
         self.held = bytes(range(256)) * (4096 * options.hold)
         self.bodies: deque[Any] = deque(maxlen=20)
         self.ids: deque[str | None] = deque(maxlen=20)  # `x-request-id` of each of the bodies
+        self.parents: deque[dict[str, str | None]] = deque(maxlen=20)  # W3C's, of each of them
         super().__init__((options.host, options.port), Handler)
 
     def server_bind(self) -> None:
@@ -286,6 +289,7 @@ class Handler(BaseHTTPRequestHandler):
                 stats = {**self.server.counts, "bodies": list(self.server.bodies)}
                 stats["ids"] = list(self.server.ids)
                 stats["core_died"] = self.server.core_died.is_set()
+                stats["parents"] = list(self.server.parents)
             self.answer(200, stats)
         elif path == "/__exit":
             os._exit(options.exit_code or 0)
@@ -356,6 +360,8 @@ class Handler(BaseHTTPRequestHandler):
             with self.server.lock:
                 self.server.bodies.append(body)
                 self.server.ids.append(self.headers.get("x-request-id"))
+                names = ("traceparent", "tracestate")
+                self.server.parents.append({name: self.headers.get(name) for name in names})
             self.server.count(requests=1, active=1)
             try:
                 with self.server.slots:

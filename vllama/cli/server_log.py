@@ -20,6 +20,7 @@ from pathlib import Path
 from vllama import log_context, private
 from vllama.log_lines import name_component, text_line
 from vllama.supervise.logs import get_rotated_path
+from vllama.tracing.current import trace
 
 SHOWN = {"shown": True}
 """`extra` of a record that the terminal has shown already."""
@@ -83,6 +84,8 @@ def add_context(record: logging.LogRecord) -> bool:
     request = log_context.trace.get()
     record.request_id = request.id if request else ""
     record.model = log_context.model.get()
+    if (span := trace.get()) is not None:
+        record.trace_id, record.span_id = span.trace_id, span.span_id
     return True
 
 
@@ -102,7 +105,7 @@ class JsonFormatter(logging.Formatter):
             "msg": record.getMessage(),
             **getattr(record, "fields", {}),
         }
-        for name in ("request_id", "model"):
+        for name in ("request_id", "model", "trace_id", "span_id"):
             if value := getattr(record, name, ""):
                 fields[name] = value
         if record.exc_info:

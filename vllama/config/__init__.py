@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from vllama.models.settings import ModelsSettings
     from vllama.plan.types import Preferences
     from vllama.routes.guards import Guards
+    from vllama.tracing.setup import TracingSettings
 
 ANSWERING = (
     "engine",
@@ -54,6 +55,7 @@ __all__ = [
     "preferences",
     "prepare_environment",
     "reference_rows",
+    "tracing_settings",
 ]
 
 
@@ -125,6 +127,26 @@ def places(config: Config) -> SearchPaths:
     return SearchPaths(
         environments=config.data_dir / "environments", paths=dict(config.engine_paths)
     )
+
+
+def tracing_settings(config: Config) -> TracingSettings | None:
+    """Build the slice of `tracing`; None if no traces are wanted.
+
+    OpenTelemetry's variables hold as its specification has them (OTLP exporter configuration):
+    where they name the collector, the library reads them itself.
+    """
+    from vllama.tracing.setup import TracingSettings
+
+    given = os.environ.get
+    exporters = [name.strip() for name in given("OTEL_TRACES_EXPORTER", "otlp").split(",")]
+    off = given("OTEL_SDK_DISABLED", "").lower() == "true" or "otlp" not in exporters
+    ours = config.sources.get("otlp_endpoint") != "OTEL_EXPORTER_OTLP_ENDPOINT"
+    if config.otlp_endpoint and ours:
+        url = f"{config.otlp_endpoint.rstrip('/')}/v1/traces"
+        return None if off else TracingSettings(url=url, required=True)
+    if off or not (config.otlp_endpoint or given("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")):
+        return None
+    return TracingSettings(url=None, required=False)
 
 
 def preferences(config: Config) -> Preferences:

@@ -98,3 +98,15 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def warn_of_exposure(scheme: str, host: str, port: int, *, read_only: bool) -> str:
+    """Return the warning for a server that others can reach and that wants no key."""
+    where = url(scheme, host, port)
+    if host in ("0.0.0.0", "::") and (other := find_network_host()):
+        where += f" (for other machines {url(scheme, other, port)})"
+    can = "run its models" if read_only else "run, add, replace and delete its models"
+    return (
+        f"no key protects {where}: everybody who can reach it can {can}; set keys with "
+        "--api-key-file, or listen on 127.0.0.1 only, behind a proxy or firewall"
+    )

@@ -253,6 +253,16 @@ class Config:
         flag="--searxng",
         needs_restart=True,
     )
+    otlp_endpoint: str | None = setting(
+        None,
+        kinds.URL,
+        "OpenTelemetry collector to send a trace of each request to, over HTTP (needs the extra "
+        "otel); the other OTEL_ variables hold too",
+        example="http://127.0.0.1:4318",
+        flag="--otlp-endpoint",
+        foreign="OTEL_EXPORTER_OTLP_ENDPOINT",
+        needs_restart=True,
+    )
     upstreams: tuple[str, ...] = setting(
         (),
         kinds.many(kinds.URL),
@@ -478,14 +488,7 @@ class Config:
         if self.api_key or address.is_loopback(self.host):
             return None
         scheme = "https" if self.tls_cert else "http"
-        where = address.url(scheme, self.host, self.port)
-        if self.host in ("0.0.0.0", "::") and (other := address.find_network_host()):
-            where += f" (for other machines {address.url(scheme, other, self.port)})"
-        can = "run its models" if self.read_only else "run, add, replace and delete its models"
-        return (
-            f"no key protects {where}: everybody who can reach it can {can}; set keys with "
-            "--api-key-file, or listen on 127.0.0.1 only, behind a proxy or firewall"
-        )
+        return address.warn_of_exposure(scheme, self.host, self.port, read_only=self.read_only)
 
 
 SETTINGS: tuple[Setting, ...] = tuple(

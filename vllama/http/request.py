@@ -9,13 +9,13 @@ waits in `wait_until_drained`.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from vllama.clock import now_ns
 from vllama.errors import BadRequest
 from vllama.http.chunked import FRAME, unframe
 from vllama.log_context import is_usable_id
@@ -29,9 +29,6 @@ MAX_BODY_BYTES = 48 * 1024 * 1024  # 36 MB of images; decoding takes twice as mu
 BUFFER_BYTES = 64 * 1024  # of a body that the handler has not read yet; then reading stops
 JSON = b"application/json; charset=utf-8"
 QUEUE_HEADER = b"x-vllama-queue-position"
-
-# wall time that never goes back, because durations in answers are differences of such times
-EPOCH_NS = time.time_ns() - time.monotonic_ns()
 
 _REASONS = {
     100: b"Continue", 200: b"OK", 201: b"Created", 202: b"Accepted", 204: b"No Content",
@@ -49,11 +46,6 @@ HALF_CLOSED = (
     "cannot continue: the client has closed its side of the connection, which cancels its request; "
     "keep it open until the answer is complete"
 )
-
-
-def now_ns() -> int:
-    """Return nanoseconds since the Unix epoch, monotonic within this process."""
-    return EPOCH_NS + time.monotonic_ns()
 
 
 @lru_cache(maxsize=256)

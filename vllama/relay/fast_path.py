@@ -16,8 +16,8 @@ import time
 from typing import TYPE_CHECKING
 
 from vllama.chat.event_template import BACKSLASH, QUOTE, share
+from vllama.clock import EPOCH_NS
 from vllama.http.chunked import FRAME, FRAME_WITHIN
-from vllama.http.request import EPOCH_NS
 from vllama.upstream.connection import FastPath
 
 if TYPE_CHECKING:

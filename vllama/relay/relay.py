@@ -19,9 +19,10 @@ from enum import StrEnum
 
 from vllama.chat.reply import Reply
 from vllama.chat.request import Call
+from vllama.clock import now_ns
 from vllama.dialects.errors import clean_engine_error
 from vllama.errors import VllamaError
-from vllama.http.request import ClientGone, Request, now_ns
+from vllama.http.request import ClientGone, Request
 from vllama.relay.fast_path import make_fast_path
 from vllama.upstream.connection import Connection, ConnectionLost
 from vllama.upstream.pool import Upstream
@@ -122,6 +123,25 @@ class Relay:
         `before_finish` is awaited after the engine has finished, before the last bytes are made.
         Raises ClientGone, and the errors that occur before the commit point.
         """
+        span = upstream.begin_call(call)
+        if span is None:
+            await self._run(upstream, upstream.encode(call), before_finish)
+            return
+        sent_ns = now_ns()
+        with span:
+            try:
+                await self._run(upstream, upstream.encode(call, span), before_finish)
+            finally:
+                first_ns = self.reply.tally.first_token_ns
+                first_s = None if first_ns is None else (first_ns - sent_ns) / 1e9
+                span.note_answer(self._status, first_s, self._error)
+
+    async def _run(
+        self,
+        upstream: Upstream,
+        data: bytes,
+        before_finish: Callable[[], Awaitable[None]] | None,
+    ) -> None:
         request = self._request
         self._upstream = upstream
         self._before_finish = before_finish
@@ -133,7 +153,7 @@ class Relay:
                 if upstream.counts is not None:
                     self.reply.tally.counts = upstream.counts.begin()
                 self._enter(RelayState.AWAITING_HEAD)
-                connection.request(upstream.encode(call), self)
+                connection.request(data, self)
             if self._state in _OPEN:
                 self._waiter = asyncio.get_running_loop().create_future()
                 await self._waiter

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vllama.chat.request import Call
-from vllama.http.request import now_ns
+from vllama.clock import now_ns
 
 MAX_REQUEST_BYTES = 16 * 1024**2
 MAX_ANSWER_BYTES = 8 * 1024**2

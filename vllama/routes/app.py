@@ -13,10 +13,11 @@ import logging
 import time
 from urllib.parse import quote
 
+from vllama.clock import now_ns
 from vllama.dialects.errors import write_anthropic_error, write_ollama_error, write_openai_error
 from vllama.dialects.events import Outcome
 from vllama.errors import Busy, Forbidden, Unauthorized, VllamaError
-from vllama.http.request import CLIENT_CLOSED, ClientGone, Request, now_ns
+from vllama.http.request import CLIENT_CLOSED, ClientGone, Request
 from vllama.log_context import Trace, model, trace
 from vllama.routes.access_log import log_access
 from vllama.routes.capture_writer import RECORDED
@@ -34,6 +35,7 @@ from vllama.routes.route_table import (
     name_route,
 )
 from vllama.routes.running import RunningRequest, mask_key
+from vllama.routes.traces import begin_trace, end_trace
 
 log = logging.getLogger(__name__)
 
@@ -90,13 +92,17 @@ class App:
                 return
         running = self._gateway.running.begin(request, self._show_key(request))
         trace.set(Trace(request.id, running.id))
+        if self._gateway.tracing is not None:
+            begin_trace(self._gateway.tracing, request, name_route(request.path))
         try:
             await self._handle(request, running)
         finally:
             self._gateway.running.finish(running)
             if running.recorder is not None and self._gateway.captures is not None:
                 self._gateway.captures.end(running)
-        self._note(request, running)
+        outcome = find_outcome(request)
+        self._note(request, running, outcome)
+        end_trace(running, name_route(request.path), model.get(), outcome)
 
     def _show_key(self, request: Request) -> str:
         """Return what may be shown of the request's key, "" if it has none of the server's."""
@@ -107,12 +113,11 @@ class App:
         key = guards.find_key(authorization, api_key)
         return mask_key(key) if key is not None else ""
 
-    def _note(self, request: Request, running: RunningRequest) -> None:
+    def _note(self, request: Request, running: RunningRequest, outcome: Outcome) -> None:
         """Count an answer that has ended, and log it in a line, with the error it ended with."""
         took_s = (now_ns() - request.started_ns) / 1e9
         failure, status = request.failure, request.status
         error: BaseException | None = failure
-        outcome = find_outcome(request)
         self._count(request, took_s, outcome, key=running.key)
         self._gateway.activity.note_end(running, took_s, outcome)
         if (first_ns := running.first_token_ns) is not None:

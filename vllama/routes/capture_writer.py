@@ -30,7 +30,8 @@ from vllama.captures.format import (
     encode_parts,
 )
 from vllama.chat.request import Call
-from vllama.http.request import Request, now_ns
+from vllama.clock import now_ns
+from vllama.http.request import Request
 from vllama.routes.answer_recorder import AnswerRecorder
 from vllama.routes.running import RunningRequest
 from vllama.scheduler.instance import Lease

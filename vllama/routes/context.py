@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from vllama.scheduler.draft_records import DraftRecords
     from vllama.scheduler.scheduler import Scheduler
     from vllama.supervise.external import UpstreamMonitor
+    from vllama.tracing.setup import Tracing
     from vllama.upstream.pool import Upstreams
 
 
@@ -75,6 +76,7 @@ class Gateway:
         self.running = RunningRequests()
         self.activity = Activity(self.running)
         self.request_log: RequestLog | None = None
+        self.tracing: Tracing | None = None
         self.captures: Captures | None = None
         self._complete: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -98,6 +100,7 @@ class Gateway:
         searxng: str | None = None,
         request_log: RequestLog | None = None,
         captures: Captures | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         """Take what was still missing, and let the waiting requests go on."""
         self.catalog, self.scheduler, self.upstreams = catalog, scheduler, upstreams
@@ -107,6 +110,7 @@ class Gateway:
         self.log_dir, self.settings = log_dir, settings
         self.request_log, self.captures = request_log, captures
         self.draft_records = draft_records
+        self.tracing = tracing
         self._complete.set_result(None)
 
     def fail(self, error: VllamaError) -> None:

@@ -16,6 +16,7 @@ from vllama.dialects.ollama.embeddings import Input, decode_embeddings
 from vllama.errors import BadRequest, ContextOverflow
 from vllama.routes.prompts.prompt import DROPPED_HEADER, DROPPED_TOKENS_HEADER
 from vllama.routes.prompts.tokenizer import detokenize, tokenize
+from vllama.tracing.current import end_stage
 from vllama.upstream.pool import Upstream
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ async def embed_all(
         fitted, over = await fit_input(upstream, traits, text, truncate=truncate, limit=limit)
         made.cut += over > 0
         made.cut_tokens += over
+        end_stage()
         answer = await upstream.fetch(make_embed_call(fitted or " ", traits, model=model))
         if answer.status != 200:
             raise clean_engine_error(answer.status, answer.body)

@@ -12,6 +12,7 @@ from vllama.models.types import Bundle, Capability
 from vllama.plan.types import Need
 from vllama.routes.catalog import Entry
 from vllama.routes.inference import NotSupported, make_need
+from vllama.tracing.current import end_stage
 from vllama.upstream.pool import Upstream
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ async def fetch_or_refuse(upstream: Upstream, call: Call, what: str) -> bytes:
 
     A server elsewhere shows what it has only when it is asked.
     """
+    end_stage()
     answer = await upstream.fetch(call)
     if answer.status in (404, 405, 501):
         raise NotSupported(f"cannot {what}: its engine has no such route, or not for this model")

@@ -25,6 +25,7 @@ from vllama.errors import (
     EngineCrashed,
     TemplateRefused,
     UpstreamError,
+    VllamaError,
 )
 from vllama.http.request import ClientGone, Request
 from vllama.models.types import Bundle
@@ -35,7 +36,9 @@ from vllama.routes.affinity import Prefix
 from vllama.routes.crashes import find_crash_reports
 from vllama.routes.log_counts import find_logged_counts
 from vllama.routes.running import RunningRequest
+from vllama.routes.traces import enter_queue, fail_queue, leave_queue
 from vllama.scheduler.instance import Lease
+from vllama.tracing.current import end_stage
 from vllama.upstream.connection import ConnectionLost
 from vllama.upstream.pool import Upstream
 
@@ -87,11 +90,17 @@ async def with_lease(
     log_context.model.set(bundle.name)
     running = gateway.running.of(request)
     running.model = bundle.name
+    enter_queue()
     lease = scheduler.try_acquire(bundle, need, keep_alive_s, prefix)
     if lease is None:
         waiting = scheduler.acquire(bundle, need, keep_alive_s, prefix)
-        lease = await unless_gone(request, waiting)
+        try:
+            lease = await unless_gone(request, waiting)
+        except VllamaError as error:
+            fail_queue(error)
+            raise
         request.queue_position = lease.queue_position
+    leave_queue(lease)
     running.is_running = True
     running.lease = lease
     gateway.metrics.queue_time.observe((bundle.name,), lease.queued_s)
@@ -134,9 +143,11 @@ async def with_lease(
                 if not (unsent or late) or request.status or pause_s is None:
                     raise told from None
             # the lease is kept meanwhile: nobody else is sent there, and the turn is not lost
+            enter_queue()
             await asyncio.sleep(pause_s)
             renewed = scheduler.renew(lease, bundle, need, keep_alive_s, prefix)
             lease = running.lease = await unless_gone(request, renewed)
+            leave_queue(lease)
     finally:
         if (
             wants_draft(bundle)
@@ -177,6 +188,7 @@ async def run_relay(
     running.follow(relay)
     if running.recorder is not None:
         running.recorder.call = call
+    end_stage()
     try:
         await relay.run(upstream, call, before_finish)
     finally:

@@ -68,6 +68,12 @@ class RunningRequest:
         return min((time_ns for time_ns in times_ns if time_ns is not None), default=None)
 
     @property
+    def finish_reasons(self) -> list[str]:
+        """Why each choice of the answer ended, as far as they have."""
+        reasons = (relay.reply.tally.finish_reason for relay in self._relays)
+        return [reason for reason in reasons if reason is not None]
+
+    @property
     def usages(self) -> list[Usage]:
         """Tokens so far, one for each choice of the answer."""
         return [relay.reply.tally.usage for relay in self._relays]

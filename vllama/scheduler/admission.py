@@ -211,6 +211,8 @@ class Admission:
     def _apply(self, decision: Decision, instance: Instance, free: Pools) -> None:
         table, entry, name = self._table, self._entries[instance], instance.bundle.name
         instance.waits_for = decision.reason
+        if decision.action is not Action.LOAD:
+            instance.waited_for = decision.reason
         if decision.action is not Action.REFUSE:
             entry.refused_s = None
         if decision.action is Action.LOAD:

@@ -209,7 +209,8 @@ class Instance:
 
     Life: `retiring`: it takes no new requests and ends after the last one. `replaces`: the instance
     of the same model that has to end before this one may load. `unload_reason`: why it is unloaded
-    before its keep-alive is over.
+    before its keep-alive is over. `waits_for`: what its load waits for now; `waited_for`: what it
+    waited for last.
 
     Plans: `failed_plans` did not start; `next_plan` is tried after `plan`. `is_fallback`: it runs
     another quantisation than the requested one.
@@ -241,6 +242,7 @@ class Instance:
     replaces: Instance | None = None
     retiring: bool = False
     waits_for: str = ""
+    waited_for: str = ""
     needs: Pools = field(default_factory=dict)
     holds: Pools = field(default_factory=dict)
     peak: dict[str, int] = field(default_factory=dict)

@@ -68,6 +68,7 @@ from vllama.server.reporter import Reporter
 from vllama.server.service_notice import ServiceNotice
 from vllama.server.signals import Stop
 from vllama.supervise.external import UpstreamMonitor
+from vllama.tracing.setup import Tracing
 from vllama.upstream.pool import Upstreams
 
 log = logging.getLogger(__name__)
@@ -87,8 +88,10 @@ class Daemon:
         library: Library,
         reporter: Reporter,
         load: Callable[[], Config],
+        tracing: Tracing | None = None,
     ) -> None:
         self._config = config
+        self._tracing = tracing
         self._load = load
         self._facts = facts
         self._library = library
@@ -148,6 +151,7 @@ class Daemon:
                 log_dir=self._config.log_dir,
                 settings=report_settings(self._config),
                 searxng=self._config.searxng,
+                tracing=self._tracing,
                 request_log=RequestLog(self._config.log_dir / "requests")
                 if self._config.debug_log_requests
                 else None,
@@ -206,6 +210,8 @@ class Daemon:
         self._renderer.close()
         server.stop(now=True)
         await asyncio.wait({http})
+        if self._tracing is not None:
+            await asyncio.to_thread(self._tracing.close)
 
     async def _reload_when(self, wanted: asyncio.Event, gateway: Gateway, server: Server) -> None:
         """Read settings and certificate again whenever `wanted` is set, until cancelled."""

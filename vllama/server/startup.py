@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 import uvloop
 
-from vllama.config import Config, guards, models_settings
+from vllama.config import Config, guards, models_settings, tracing_settings
 from vllama.errors import VllamaError
 from vllama.http.certificate import Certificate
 from vllama.http.server import Server, bind
@@ -37,6 +37,7 @@ from vllama.server.preflight import (
 from vllama.server.reporter import Reporter
 from vllama.server.signals import Stop, handled_signals
 from vllama.supervise.leftovers import sweep
+from vllama.tracing.setup import open_tracing
 
 GC_THRESHOLDS = (50_000, 20, 20)
 
@@ -99,7 +100,8 @@ def compose(config: Config, reporter: Reporter, load: Callable[[], Config]) -> D
         reporter.note(line)
     library = open_library(with_preload(models_settings(config), config.model))
     check_model(library, config.model)
-    return Daemon(config, facts, library, reporter, load)
+    tracing = open_tracing(tracing_settings(config))
+    return Daemon(config, facts, library, reporter, load, tracing)
 
 
 def _collect_garbage_rarely() -> None:

@@ -15,10 +15,12 @@ from vllama.chat.reply import JSON, CountsReader
 from vllama.errors import UpstreamError, VllamaError
 from vllama.log_context import trace
 from vllama.supervise.spec import Endpoint
+from vllama.tracing.current import begin_call
 from vllama.upstream.connection import Connection, ConnectionLost, Progress
 
 if TYPE_CHECKING:
     from vllama.chat.request import Call
+    from vllama.tracing.request_trace import CallSpan
 
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
 CONNECT_LIMIT_S = 5.0
@@ -123,15 +125,27 @@ class Upstream:
             ) from error
         return connection
 
-    def encode(self, call: Call) -> bytes:
-        """Return the bytes of a POST, with the id of the client's request that causes it."""
+    def begin_call(self, call: Call) -> CallSpan | None:
+        """Begin the span of a call; None if the client's request is not traced."""
+        where = self.endpoint
+        return begin_call(f"{where.url}{call.path}", where.host, where.port)
+
+    def encode(self, call: Call, span: CallSpan | None = None) -> bytes:
+        """Return the bytes of a POST, with the id of the client's request that causes it.
+
+        `span` names the trace that the call belongs to.
+        """
         head = self._heads.get(call.path) if call.content_type == JSON else self._head(call)
         if head is None:
             head = self._heads[call.path] = self._head(call)
         header = self.request_id_header
         request = trace.get() if header else None
         request_id = f"{header}: {request.next_call()}\r\n".encode("latin-1") if request else b""
-        return b"%b%bcontent-length: %d\r\n\r\n%b" % (head, request_id, len(call.body), call.body)
+        tracing = span.headers if span is not None else b""
+        return b"%b%b%bcontent-length: %d\r\n\r\n%b" % (
+            *(head, request_id, tracing),
+            *(len(call.body), call.body),
+        )
 
     def _head(self, call: Call) -> bytes:
         """Return the part of the head that all such calls share."""
@@ -147,7 +161,13 @@ class Upstream:
 
     async def fetch(self, call: Call) -> Answer:
         """Send a call and return the complete answer. Raises ConnectionLost, UpstreamError."""
-        return await self._exchange(self.encode(call))
+        span = self.begin_call(call)
+        if span is None:
+            return await self._exchange(self.encode(call))
+        with span:
+            answer = await self._exchange(self.encode(call, span))
+            span.note_answer(answer.status)
+            return answer
 
     async def get(self, path: str) -> Answer:
         """GET a path and return the complete answer. Raises ConnectionLost, UpstreamError."""

@@ -14,12 +14,13 @@ import msgspec
 
 from vllama.chat.reply import Reply
 from vllama.chat.request import ChatRequest
+from vllama.clock import now_ns
 from vllama.dialects.ollama.objects import write_load
 from vllama.dialects.ollama.read import check_format, check_raw, parse_chat, parse_generate
 from vllama.dialects.ollama.write import JSON, ChatWriter, GenerateWriter
 from vllama.engines.base import Mode
 from vllama.errors import BadRequest, ModelNotFound
-from vllama.http.request import Request, now_ns
+from vllama.http.request import Request
 from vllama.relay.relay import Relay
 from vllama.routes.affinity import Prefix, hash_messages, hash_text
 from vllama.routes.catalog import Entry, find_model

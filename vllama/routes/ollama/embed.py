@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from vllama.chat.request import (
     EmbedRequest,
 )
+from vllama.clock import now_ns
 from vllama.dialects.go_types import decode_request
 from vllama.dialects.ollama.embeddings import (
     finish_vector,
@@ -27,7 +28,7 @@ from vllama.dialects.ollama.objects import (
 from vllama.dialects.ollama.request_types import EMBED, LEGACY_EMBED
 from vllama.engines.base import Mode
 from vllama.errors import BadRequest, ContextOverflow, ModelNotFound
-from vllama.http.request import Request, now_ns
+from vllama.http.request import Request
 from vllama.models.ref import ModelRef
 from vllama.routes.catalog import Entry, find_model
 from vllama.routes.embedding import embed_all

@@ -13,11 +13,12 @@ from msgspec.structs import replace
 from vllama.chat.filters import StopFilter
 from vllama.chat.reply import Reply, ReplyOptions
 from vllama.chat.request import ChatRequest
+from vllama.clock import now_ns
 from vllama.dialects.blocks import BlockWriter
 from vllama.dialects.openai.extras import Extras
 from vllama.engines.base import Mode
 from vllama.errors import BadRequest, CapabilityMissing, ModelNotFound
-from vllama.http.request import Request, now_ns
+from vllama.http.request import Request
 from vllama.models.types import Capability
 from vllama.relay.relay import Relay
 from vllama.routes.affinity import hash_messages

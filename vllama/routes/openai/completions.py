@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vllama.chat.reply import EVENT_STREAM
+from vllama.clock import now_ns
 from vllama.dialects.openai.choices import Part, reseed
 from vllama.dialects.openai.completions import make_list_error, parse_completion
 from vllama.dialects.openai.extras import take_extras
@@ -16,7 +17,7 @@ from vllama.dialects.openai.request_types import COMPLETION
 from vllama.dialects.openai.write_text import TextWriter, answer_without_engine
 from vllama.engines.base import Mode
 from vllama.errors import CapabilityMissing, ModelNotFound
-from vllama.http.request import JSON, Request, now_ns
+from vllama.http.request import JSON, Request
 from vllama.routes.affinity import hash_text
 from vllama.routes.inference import make_need, with_lease
 from vllama.routes.openai.common import (

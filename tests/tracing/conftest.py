@@ -1,0 +1,3 @@
+"""The server without tracing."""
+
+from tests.front import server as server

@@ -1,0 +1,96 @@
+"""Where traces are sent: an OTLP collector, over HTTP.
+
+Everything else is configured by OpenTelemetry's own variables, which its library reads: headers,
+time-outs, sampling (`OTEL_TRACES_SAMPLER`), the name of the service, and so on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from vllama import __version__
+from vllama.errors import ConfigError
+from vllama.tracing.current import trace
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+
+    from vllama.tracing.request_trace import Attributes
+
+log = logging.getLogger(__name__)
+
+SERVICE = "vllama"
+FLUSH_LIMIT_MS = 3000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracingSettings:
+    """The part of the settings that this package is given.
+
+    `url` receives the traces; None leaves it to OpenTelemetry's variables. `required`: it is an
+    error if OpenTelemetry is not installed; otherwise only a warning, because such variables may
+    be meant for other programs.
+    """
+
+    url: str | None
+    required: bool
+
+
+class Tracing:
+    """The traces of one server."""
+
+    def __init__(self, provider: TracerProvider) -> None:
+        self._provider = provider
+        self._tracer = provider.get_tracer("vllama", __version__)
+
+    def begin(
+        self,
+        name: str,
+        headers: Mapping[bytes, bytes],
+        *,
+        started_ns: int,
+        attributes: Attributes,
+    ) -> None:
+        """Begin the trace of the request that the running task answers."""
+        from vllama.tracing.request_trace import RequestTrace
+
+        trace.set(
+            RequestTrace(self._tracer, headers, name, started_ns=started_ns, attributes=attributes)
+        )
+
+    def close(self) -> None:
+        """Send what waits to be sent; blocks for at most some seconds."""
+        self._provider.force_flush(FLUSH_LIMIT_MS)
+        self._provider.shutdown()
+
+
+def open_tracing(settings: TracingSettings | None) -> Tracing | None:
+    """Return the traces of a server; None if they are off.
+
+    Raises ConfigError if they are wanted and OpenTelemetry is not installed.
+    """
+    if settings is None:
+        return None
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ImportError as error:
+        missing = ConfigError(
+            "cannot send traces: OpenTelemetry is not installed",
+            hint="install the extra: pip install 'vllama-serve[otel]'",
+        )
+        if settings.required:
+            raise missing from error
+        log.warning("%s", missing.sentence())
+        return None
+    resource = Resource.create({"service.version": __version__})
+    if str(resource.attributes.get(SERVICE_NAME, "")).startswith("unknown_service"):
+        resource = resource.merge(Resource({SERVICE_NAME: SERVICE}))
+    provider = TracerProvider(resource=resource)
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=settings.url)))
+    return Tracing(provider)
