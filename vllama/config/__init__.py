@@ -8,6 +8,7 @@ wrong value is noted and left out); flags, `VLLAMA_*` and the config file are st
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from vllama.config import address
@@ -129,7 +130,7 @@ def places(config: Config) -> SearchPaths:
     )
 
 
-def tracing_settings(config: Config) -> TracingSettings | None:
+def tracing_settings(config: Config, environ: Mapping[str, str]) -> TracingSettings | None:
     """Build the slice of `tracing`; None if no traces are wanted.
 
     OpenTelemetry's variables hold as its specification has them (OTLP exporter configuration):
@@ -137,7 +138,7 @@ def tracing_settings(config: Config) -> TracingSettings | None:
     """
     from vllama.tracing.setup import TracingSettings
 
-    given = os.environ.get
+    given = environ.get
     exporters = [name.strip() for name in given("OTEL_TRACES_EXPORTER", "otlp").split(",")]
     off = given("OTEL_SDK_DISABLED", "").lower() == "true" or "otlp" not in exporters
     ours = config.sources.get("otlp_endpoint") != "OTEL_EXPORTER_OTLP_ENDPOINT"

@@ -98,6 +98,8 @@ class Metrics:
         self.downloads = Counter(
             "vllama_downloads", "Downloads of models that have ended.", ("outcome",)
         )
+        for outcome in ("ok", "error", "cancelled"):
+            self.downloads.add((outcome,), 0)
         self.download_bytes = Counter("vllama_download_bytes", "Bytes of models received.")
         self.loop_lag = Histogram(
             "vllama_event_loop_lag_seconds",

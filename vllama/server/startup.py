@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 import uvloop
 
-from vllama.config import Config, guards, models_settings, tracing_settings
+from vllama.config import Config, environ, guards, models_settings, tracing_settings
 from vllama.errors import VllamaError
 from vllama.http.certificate import Certificate
 from vllama.http.server import Server, bind
@@ -100,7 +100,7 @@ def compose(config: Config, reporter: Reporter, load: Callable[[], Config]) -> D
         reporter.note(line)
     library = open_library(with_preload(models_settings(config), config.model))
     check_model(library, config.model)
-    tracing = open_tracing(tracing_settings(config))
+    tracing = open_tracing(tracing_settings(config, environ()))
     return Daemon(config, facts, library, reporter, load, tracing)
 
 

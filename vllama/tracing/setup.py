@@ -7,6 +7,7 @@ time-outs, sampling (`OTEL_TRACES_SAMPLER`), the name of the service, and so on.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SERVICE = "vllama"
-FLUSH_LIMIT_MS = 3000
+CLOSE_LIMIT_S = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,9 +63,14 @@ class Tracing:
         )
 
     def close(self) -> None:
-        """Send what waits to be sent; blocks for at most some seconds."""
-        self._provider.force_flush(FLUSH_LIMIT_MS)
-        self._provider.shutdown()
+        """Send what waits to be sent; blocks for at most `CLOSE_LIMIT_S`.
+
+        The library would try again and again to reach a collector that does not answer, so it is
+        left to a thread that ends with the process.
+        """
+        closing = threading.Thread(target=self._provider.shutdown, name="tracing", daemon=True)
+        closing.start()
+        closing.join(CLOSE_LIMIT_S)
 
 
 def open_tracing(settings: TracingSettings | None) -> Tracing | None:
@@ -91,6 +97,6 @@ def open_tracing(settings: TracingSettings | None) -> Tracing | None:
     resource = Resource.create({"service.version": __version__})
     if str(resource.attributes.get(SERVICE_NAME, "")).startswith("unknown_service"):
         resource = resource.merge(Resource({SERVICE_NAME: SERVICE}))
-    provider = TracerProvider(resource=resource)
+    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=settings.url)))
     return Tracing(provider)
