@@ -137,6 +137,7 @@ def make_work(server) -> None:
     assert server.post("/api/chat", {"model": "nope", **user()})[0] == 404
     fails = server.model("fails", "--exit-before-ready", "--exit-code", "3")
     assert server.post("/api/chat", {"model": fails, **user()})[0] == 500
+    assert server.post("/api/generate", {"model": plain, "keep_alive": 0})[0] == 200
 
 
 @pytest.mark.slow
@@ -161,7 +162,9 @@ def test_a_real_prometheus_scrapes_and_every_panel_has_data(tmp_path):
 
             until(have_data)
             assert not missing
-            failed = prometheus.query('vllama_model_state{state="failed", model="fails:latest"}')
+            failed = prometheus.query(
+                'max_over_time(vllama_model_state{state="failed", model="fails:latest"}[1m])'
+            )
             assert failed[0]["value"][1] == "1"
             assert prometheus.query("up{job='vllama'}")[0]["value"][1] == "1"
             # what an engine exports itself has come through the format that Prometheus prefers

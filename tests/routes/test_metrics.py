@@ -9,6 +9,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.routes.test_ollama_chat import until, user
+from tests.server_process import Server
 
 OPENMETRICS = {"Accept": "application/openmetrics-text; version=1.0.0"}
 
@@ -193,3 +194,46 @@ def test_many_scrapers_at_once_ask_an_engine_once(server):
     took_s = time.monotonic() - begun
     assert all(one.sum("vllama_build_info") == 1 for one in scrapes)
     assert server.stats(name)["scrapes"] <= 2 + took_s
+
+
+def test_loads_and_what_happens_to_models_are_counted(server):
+    name = server.model("lives-metrics")
+    model = f"{name}:latest"
+
+    def count(metric: str, **labels: str) -> float:
+        return Scrape(server).sum(metric, model=model, **labels)
+
+    assert server.post("/api/chat", {"model": name, **user(), "stream": False})[0] == 200
+    assert count("vllama_model_load_time_seconds_count") == 1
+    assert count("vllama_model_load_time_seconds_sum") > 0
+    server.engine(name).kill()
+    until(lambda: count("vllama_engine_restarts_total") == 1)
+    assert server.post("/api/generate", {"model": name, "keep_alive": 0})[0] == 200
+    until(lambda: count("vllama_model_unloads_total") == 1)
+    assert count("vllama_model_evictions_total") == 0
+    assert count("vllama_model_failures_total") == 0
+
+
+@pytest.fixture(scope="module")
+def strict(tmp_path_factory):
+    """Return a server that tries no other plan after one that has failed."""
+    with Server(tmp_path_factory.mktemp("strict"), "--strict", "--engine", "fake") as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("switches", "cause"),
+    [
+        (("--exit-before-ready", "--exit-code", "3"), "engine_start_failed"),
+        (("--exit-before-ready", "--print", "no such shape"), "architecture"),
+        (("--fits", "1"), "memory"),
+    ],
+)
+def test_models_that_fail_are_counted_by_cause(strict, switches, cause):
+    name = strict.model(f"fails-{cause.replace('_', '-')}", *switches)
+    assert strict.request("POST", "/api/chat", {"model": name, **user()})[0] == 500
+    model = f"{name}:latest"
+    until(lambda: Scrape(strict).sum("vllama_model_failures_total", model=model, cause=cause) == 1)
+    scrape = Scrape(strict)
+    assert scrape.sum("vllama_model_state", model=model, state="failed") == 1
+    assert scrape.sum("vllama_request_errors_total", model=model, status="500") == 1

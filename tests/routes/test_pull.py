@@ -45,6 +45,9 @@ def test_pull_then_use_then_delete(server):
     assert moving[-1]["completed"] == moving[-1]["total"]
     digest = moving[-1]["digest"].removeprefix("sha256:")
     assert len(digest) == 64
+    metrics = server.request("GET", "/metrics")[2].decode()
+    assert f"vllama_download_bytes_total {float(moving[-1]['total'])}" in metrics
+    assert 'vllama_downloads_total{outcome="ok"} 1.0' in metrics
     assert moving[-1]["status"] == f"pulling {digest[:12]}"
     for name in ("hf.co/test/Tiny-GGUF", "test/tiny-gguf:q8_0", NAME):
         status, reply = server.post("/api/chat", {"model": name, **user(), "stream": False})

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from vllama.errors import SourceError
+from vllama.metrics.server_metrics import Metrics
 from vllama.models.types import Bundle, Format, Progress, PullEvent
 from vllama.routes.pulls import Pull, Pulls
 
@@ -85,7 +86,7 @@ WHOLE = ["pulling manifest", "pulling a", "pulling b"]
 
 @in_loop
 async def test_clients_join_one_download() -> None:
-    pulls, download = Pulls(), Download()
+    pulls, download = Pulls(Metrics()), Download()
     first = Follower(pulls.join("hf.co/org/repo:q8_0", download))
     await reach(lambda: first.told == WHOLE)
     second = Follower(pulls.join(NAME, download))
@@ -106,7 +107,7 @@ async def test_clients_join_one_download() -> None:
 
 @in_loop
 async def test_the_last_client_that_leaves_stops_it() -> None:
-    pulls, download = Pulls(), Download()
+    pulls, download = Pulls(Metrics()), Download()
     followers = [Follower(pulls.join(NAME, download)) for _ in range(2)]
     await reach(lambda: all(one.told == WHOLE for one in followers))
     for one in followers:
@@ -123,7 +124,7 @@ async def test_the_last_client_that_leaves_stops_it() -> None:
 
 @in_loop
 async def test_one_in_the_background_goes_on_without_clients() -> None:
-    pulls, download = Pulls(), Download()
+    pulls, download = Pulls(Metrics()), Download()
     pulls.join(NAME, download).background = True
     follower = Follower(pulls.join(NAME, download))
     await reach(lambda: follower.told == WHOLE)
@@ -139,7 +140,10 @@ async def test_one_in_the_background_goes_on_without_clients() -> None:
 
 @in_loop
 async def test_a_failure_is_told_to_all_and_kept() -> None:
-    pulls, download = Pulls(), Download(SourceError("the disk is on fire", hint="call somebody"))
+    pulls, download = (
+        Pulls(Metrics()),
+        Download(SourceError("the disk is on fire", hint="call somebody")),
+    )
     followers = [Follower(pulls.join(NAME, download)) for _ in range(2)]
     download.go.set()
     for one in followers:
@@ -151,10 +155,35 @@ async def test_a_failure_is_told_to_all_and_kept() -> None:
 
 @in_loop
 async def test_only_the_last_that_ended_are_kept() -> None:
-    pulls, download = Pulls(), Download()
+    pulls, download = Pulls(Metrics()), Download()
     download.go.set()
     for number in range(30):
         await Follower(pulls.join(f"hf.co/org/repo{number}:Q8_0", download)).task
     assert [row.name for row in pulls.list_rows()] == [
         f"hf.co/org/repo{number}:Q8_0" for number in range(20, 30)
     ]
+
+
+@in_loop
+async def test_what_has_arrived_is_counted_and_how_downloads_end() -> None:
+    metrics = Metrics()
+    pulls = Pulls(metrics)
+
+    def download(progress: Progress, cancel: threading.Event) -> Bundle:
+        for digest, done in (("here", 70), ("part", 30), ("part", 60), ("part", 100)):
+            progress(PullEvent(status="x", digest=digest, total_bytes=100, completed_bytes=done))
+        return BUNDLE
+
+    assert await Follower(pulls.join(NAME, download)).task is BUNDLE
+    # neither the file that was here nor the part that was left by an earlier download
+    assert metrics.download_bytes.values[()] == 70
+    failing = Download(SourceError("the disk is on fire"))
+    failing.go.set()
+    with pytest.raises(SourceError):
+        await Follower(pulls.join(NAME, failing)).task
+    pull = pulls.join(NAME, Download())
+    follower = Follower(pull)
+    await reach(lambda: follower.told == WHOLE)
+    follower.task.cancel()
+    await asyncio.wait({follower.task})
+    assert metrics.downloads.values == {("ok",): 1, ("error",): 1, ("cancelled",): 1}

@@ -27,7 +27,7 @@ from vllama.errors import NoPlan
 from vllama.__main__ import main
 from vllama.server import startup
 
-def compose(config, reporter, load):
+def compose(config, reporter, load, metrics):
     print("composing", flush=True)
     sys.stdin.readline()  # until the test has its answers
     raise NoPlan("cannot serve: no such engine", hint="install one")

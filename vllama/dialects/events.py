@@ -157,12 +157,17 @@ class MarkKind(StrEnum):
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
-    """One such moment; `time` is in Unix seconds, `reason` a sentence for the user."""
+    """One such moment; `time` is in Unix seconds, `reason` a sentence for the user.
+
+    `seconds` is the duration of a load, `cause` the kind of a failure, in words for programs.
+    """
 
     time: float
     kind: MarkKind
     model: str
     reason: str
+    seconds: float | None = None
+    cause: str = ""
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

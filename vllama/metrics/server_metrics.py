@@ -163,8 +163,19 @@ class Metrics:
         if tokens_per_s:
             self.token_time.observe((model,), 1 / tokens_per_s)
 
-    def count_load(self, model: str, seconds: float) -> None:
-        """Count a model that has loaded, and let the series of its later troubles exist."""
-        self.load_time.observe((model,), seconds)
-        for counter in (self.restarts, self.evictions, self.unloads):
-            counter.add((model,), 0)
+    def count_model(self, kind: str, model: str, *, seconds: float | None, cause: str) -> None:
+        """Count what has happened to a model: `kind` is a `MarkKind`.
+
+        `seconds` is the duration of a load, `cause` the kind of a failure. A load lets the series
+        of later troubles exist, so that their first increase is not missed.
+        """
+        labels = (model,)
+        if kind == "load":
+            self.load_time.observe(labels, seconds or 0.0)
+            for counter in (self.restarts, self.evictions, self.unloads):
+                counter.add(labels, 0)
+        elif kind == "fail":
+            self.model_failures.add((model, cause))
+        else:
+            counters = {"restart": self.restarts, "evict": self.evictions, "unload": self.unloads}
+            counters[kind].add(labels)

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 
 from vllama.dialects.events import PullRow
 from vllama.errors import VllamaError
+from vllama.metrics.server_metrics import Metrics
 from vllama.models.ref import ModelRef
 from vllama.models.types import Bundle, Progress, PullEvent
 from vllama.units import rfc3339_local
@@ -30,9 +31,12 @@ Download = Callable[[Progress, threading.Event], Bundle]
 class Pull:
     """One download; it belongs to the loop, while a thread does the work."""
 
-    def __init__(self, name: str, download: Download, on_end: Callable[[Pull], None]) -> None:
+    def __init__(
+        self, name: str, download: Download, metrics: Metrics, on_end: Callable[[Pull], None]
+    ) -> None:
         """Start it; `on_end` is called when its thread has ended."""
         self.name = name
+        self._metrics = metrics
         self.background = False
         self.cancelled = False
         self._status = "pulling manifest"
@@ -94,6 +98,10 @@ class Pull:
         self._status = event.status
         self._told[event.status] = event
         if event.digest:
+            before = self._files.get(event.digest)
+            if before is not None:  # else it says what an earlier download has left
+                more = (event.completed_bytes or 0) - (before.completed_bytes or 0)
+                self._metrics.download_bytes.add((), max(0, more))
             self._files[event.digest] = event
         for queue in self._followers:
             queue.put_nowait(event)
@@ -111,6 +119,8 @@ class Pull:
                 self._error = error.sentence()
             elif not self._followers:
                 log.error("pull of %r: unexpected error", self.name, exc_info=error)
+        outcome = "cancelled" if self.cancelled else "ok" if error is None else "error"
+        self._metrics.downloads.add((outcome,))
         for queue in self._followers:
             queue.put_nowait(None)
         self._on_end(self)
@@ -119,7 +129,8 @@ class Pull:
 class Pulls:
     """All downloads that are under way, and the last that have ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
         self._running: dict[tuple[str, bool], Pull] = {}
         self._ended: deque[Pull] = deque(maxlen=MAX_ENDED)
 
@@ -137,7 +148,7 @@ class Pulls:
                     del self._running[key]
                 self._ended.append(ended)
 
-            pull = self._running[key] = Pull(key[0], download, forget)
+            pull = self._running[key] = Pull(key[0], download, self._metrics, forget)
         return pull
 
     def find(self, name: str) -> Pull | None:

@@ -99,7 +99,9 @@ class Lifecycle:
         instance, process = self._instance, self._instance.process
         log.warning("%s: %s", instance.bundle.name, error.sentence())
         if self._error is None:
-            self._table.mark(MarkKind.FAIL, instance, error.message)
+            diagnosis = process.last_diagnosis if process is not None else None
+            fault = diagnosis.fault if diagnosis is not None else None
+            self._table.mark(MarkKind.FAIL, instance, error.message, cause=fault or error.kind)
         self._error = error
         self._table.fail_queue(instance, error)
         crashed = instance.loaded and process is not None and process.state is State.FAILED
@@ -227,7 +229,8 @@ class Lifecycle:
             instance.enter(InstanceState.SERVING)
             instance.last_used_s = now_s
             self._table.failures.pop(instance.key, None)
-            self._table.mark(MarkKind.LOAD, instance, f"in {instance.load_s:.1f} s")
+            took_s = instance.load_s
+            self._table.mark(MarkKind.LOAD, instance, f"in {took_s:.1f} s", seconds=took_s)
             self._table.room_changed.set()
             self._hooks.report_load(instance.plan, None)
 

@@ -308,10 +308,20 @@ class Table:
                     failure.error.message, retry_after_s=left_s, hint=failure.error.hint
                 )
 
-    def mark(self, kind: MarkKind, instance: Instance, reason: str) -> None:
-        """Mark what happens to an instance now."""
-        now_s = round(self.clock.time(), 3)
-        self.marks.add(Mark(time=now_s, kind=kind, model=instance.bundle.name, reason=reason))
+    def mark(
+        self,
+        kind: MarkKind,
+        instance: Instance,
+        reason: str,
+        *,
+        seconds: float | None = None,
+        cause: str = "",
+    ) -> None:
+        """Mark what happens to an instance now; see `Mark`."""
+        now_s, name = round(self.clock.time(), 3), instance.bundle.name
+        self.marks.add(
+            Mark(time=now_s, kind=kind, model=name, reason=reason, seconds=seconds, cause=cause)
+        )
 
     def forget_failures(self, bundle: Bundle) -> None:
         """Forget the failures of a model, so that the next request loads it at once."""

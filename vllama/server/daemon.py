@@ -40,6 +40,7 @@ from vllama.errors import (
 )
 from vllama.hardware.detect import describe
 from vllama.http.server import Server
+from vllama.metrics.server_metrics import Metrics
 from vllama.models.library import Library, open_library
 from vllama.models.types import Bundle, Capability, Progress, PullEvent
 from vllama.plan.choose import choose_engine, list_loadable_formats
@@ -88,7 +89,8 @@ class Daemon:
         library: Library,
         reporter: Reporter,
         load: Callable[[], Config],
-        tracing: Tracing | None = None,
+        metrics: Metrics,
+        tracing: Tracing | None,
     ) -> None:
         self._config = config
         self._tracing = tracing
@@ -112,9 +114,12 @@ class Daemon:
         self._upstreams = Upstreams()
         self._watch = make_watch(facts)
         self._preloaded = Preload(config.model)
-        self._pulls = Pulls()
+        self._pulls = Pulls(metrics)
         hooks = self._engines.make_hooks(self._planner, self._upstreams)
         self.scheduler = Scheduler(hooks, scheduler_limits(config, facts), clock)
+        self.scheduler.marks.on_mark = lambda mark: metrics.count_model(
+            mark.kind, mark.model, seconds=mark.seconds, cause=mark.cause
+        )
 
     async def run(
         self,

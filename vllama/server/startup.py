@@ -74,7 +74,7 @@ async def _serve(
         async with asyncio.TaskGroup() as group:
             http = group.create_task(server.serve(listener), name="http")
             try:
-                daemon = await asyncio.to_thread(compose, config, reporter, load)
+                daemon = await asyncio.to_thread(compose, config, reporter, load, metrics)
             except VllamaError as error:
                 failed = error
                 gateway.fail(error)
@@ -89,7 +89,9 @@ async def _serve(
     return stop.code
 
 
-def compose(config: Config, reporter: Reporter, load: Callable[[], Config]) -> Daemon:
+def compose(
+    config: Config, reporter: Reporter, load: Callable[[], Config], metrics: Metrics
+) -> Daemon:
     """Check what can be checked beforehand, and build the daemon; takes seconds, needs no loop.
 
     Raises VllamaError for everything that is wrong.
@@ -101,7 +103,7 @@ def compose(config: Config, reporter: Reporter, load: Callable[[], Config]) -> D
     library = open_library(with_preload(models_settings(config), config.model))
     check_model(library, config.model)
     tracing = open_tracing(tracing_settings(config, environ()))
-    return Daemon(config, facts, library, reporter, load, tracing)
+    return Daemon(config, facts, library, reporter, load, metrics, tracing)
 
 
 def _collect_garbage_rarely() -> None:
