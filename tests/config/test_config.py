@@ -13,6 +13,7 @@ import pytest
 
 from vllama import config
 from vllama.config.address import Address, is_loopback, parse_address, reachable_host, url
+from vllama.config.settings import BY_FIELD
 from vllama.errors import ConfigError
 
 
@@ -427,3 +428,19 @@ def test_the_warning_of_a_server_for_all(settings: dict[str, str], words: str | 
         assert warning is None
     else:
         assert warning is not None and re.search(words, warning)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("engine_args", ("--seed", "1", "--name", "a b, c")),
+        ("folders", (Path("/a b"), Path("/c,d"))),
+        ("upstreams", ("http://a:1", "http://b:2")),
+        ("engine_args", ()),
+    ],
+)
+def test_a_list_as_text_is_read_back(field, value):
+    kind = BY_FIELD[field].kind
+    text = kind.text(value)
+    assert tuple(map(str, kind.parse(text) if text != kind.none else ())) == tuple(map(str, value))
+    assert kind.text(list(value)) == text

@@ -7,7 +7,7 @@ that are marked so. `schema` is the kind in JSON Schema, for editors that comple
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,7 +40,8 @@ class Kind:
     """What one setting takes.
 
     `parse` returns the value, or raises ValueError with the reason. `metavar` stands for the value
-    in help. `none` is what a user writes for None.
+    in help. `none` is what a user writes for None. `join` makes one text of the items of a list or
+    a table, which `parse` reads back.
     """
 
     parse: Callable[[Any], Any]
@@ -50,15 +51,16 @@ class Kind:
     none: str = "none"
     is_list: bool = False
     is_table: bool = False
+    join: Callable[[Iterable[str]], str] = ", ".join
 
     def text(self, value: object) -> str:
-        """Write a value of this kind; the items of a list or a table with commas."""
+        """Write a value of this kind, as `parse` reads it."""
         if value is None:
             return self.none
-        if not isinstance(value, tuple):
+        if not isinstance(value, tuple | list):
             return self.write(value)
         items = ("=".join(map(str, one)) if isinstance(one, tuple) else str(one) for one in value)
-        return ", ".join(items) or "none"
+        return self.join(items) or "none"
 
 
 def text(metavar: str, parse: Callable[[str], Any] = parse.plain) -> Kind:
@@ -90,11 +92,17 @@ def auto(kind: Kind, *words: str) -> Kind:
     )
 
 
-def many(kind: Kind, split: Callable[[str], list[str]] = parse.by_comma) -> Kind:
-    """Return the kind of lists; in a flag or a variable `split` separates the items."""
+def many(
+    kind: Kind,
+    split: Callable[[str], list[str]] = parse.by_comma,
+    join: Callable[[Iterable[str]], str] = ", ".join,
+) -> Kind:
+    """Return the kind of lists; in a flag or a variable `split` separates what `join` joins."""
     schema = {"anyOf": [{"type": "array", "items": kind.schema}, {"type": "string"}]}
     read = parse.each(kind.parse, split)
-    return Kind(parse=read, metavar=kind.metavar, schema=schema, none="none", is_list=True)
+    return Kind(
+        parse=read, metavar=kind.metavar, schema=schema, none="none", is_list=True, join=join
+    )
 
 
 def table(shape: str, value: Callable[[str], Any]) -> Kind:

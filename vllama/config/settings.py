@@ -6,6 +6,8 @@ of the config file, its JSON schema, and the reference page.
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -319,13 +321,13 @@ class Config:
     )
     engine_args: tuple[str, ...] = setting(
         (),
-        kinds.many(kinds.text("ARGUMENT", str), parse.by_shell),
+        kinds.many(kinds.text("ARGUMENT", str), parse.by_shell, shlex.join),
         "further arguments for the engine, as after --",
         example="--seed 1",
     )
     folders: tuple[Path, ...] = setting(
         (),
-        kinds.many(kinds.FOLDER, parse.by_pathsep),
+        kinds.many(kinds.FOLDER, parse.by_pathsep, os.pathsep.join),
         "folders with model files of your own",
         example="~/models",
     )

@@ -74,7 +74,9 @@ ARCHS = ("x86_64", "amd64", "aarch64", "arm64")
 RECIPE = Recipe(
     wheels=(
         Wheels(
-            steps=(Step(requirements=("xllamacpp>=2026.1",), extra_args=("--only-binary=:all:",)),),
+            steps=(
+                Step(requirements=("xllamacpp>=2026.10",), extra_args=("--only-binary=:all:",)),
+            ),
             # the index has wheels for CPUs and Metal; those for other GPUs are elsewhere
             on=(MachineKind.CPU, MachineKind.APPLE),
             archs=ARCHS,
