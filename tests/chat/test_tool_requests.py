@@ -74,6 +74,23 @@ def test_a_forced_call_in_a_completion_is_not_thought(choice: object) -> None:
 
 
 @pytest.mark.parametrize("choice", ["required", NAMED])
+def test_a_forced_call_in_a_completion_is_a_schema(choice: object) -> None:
+    """The engine parses the calls of its own chats, and knows no tools in a completion."""
+    asked = ChatRequest(
+        model="m",
+        messages=(Message(role="user", content="Weather?"),),
+        tools=tuple(TOOLS),
+        tool_choice=choice,
+    )
+    completion = prepare_chat(asked, PARSES, Style(takes_tools=True), renders=True)
+    assert completion.response_format is not None
+    assert completion.toolset is not None and completion.toolset.forced
+    in_chat = prepare_chat(asked, PARSES, Style(takes_tools=True))
+    assert in_chat.response_format is None
+    assert in_chat.tool_fields["tool_choice"] == choice
+
+
+@pytest.mark.parametrize("choice", ["required", NAMED])
 def test_an_engine_that_parses_but_keeps_to_no_schema_is_given_one(choice: object) -> None:
     careless = replace(PARSES, keeps_call_schema=False, silent_tool_choice="none")
     body, passage = chat(careless, KNOWS, tool_choice=choice)

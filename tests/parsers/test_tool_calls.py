@@ -48,6 +48,19 @@ TEXTS = [
     ("a < b [TOOL_CALL", "a < b [TOOL_CALL", []),
     ('{"name": "f", "arguments": "not json"}', '{"name": "f", "arguments": "not json"}', []),
     ("", "", []),
+    # the tags are only talked about
+    *(
+        (text, text, [])
+        for text in (
+            "Write `<tool_call>` first and `</tool_call>` last.",
+            "The <tool_call> tag and the </tool_call> tag hold JSON.",
+            'It begins with "<tool_call>".',
+            "Templates of Mistral use [TOOL_CALLS] for that, others `<function=NAME>`.",
+            "```xml\n<tool_call>\n{...}\n</tool_call>\n```\nThat is all.",
+            "`<|python_tag|>`",
+        )
+    ),
+    ("`<tool_call>` it is: " + HERMES, "`<tool_call>` it is: ", [("f", {"a": 1})]),
 ]
 
 
@@ -73,10 +86,10 @@ def test_scanner_loses_nothing(parts: list[str]) -> None:
     scanner = CallScanner()
     content = "".join(map(scanner.feed, parts))
     calls, rest = scanner.finish()
-    text = "".join(parts)
-    for tag in ("<tool_call>", "[TOOL_CALLS]"):
-        text = text.replace(tag, "")
-    assert calls or "".join((content + rest).split()) == "".join(text.split())
+    text, said = "".join(parts), content + rest
+    for tag in ("<tool_call>", "[TOOL_CALLS]"):  # stay only where they are part of a sentence
+        text, said = text.replace(tag, ""), said.replace(tag, "")
+    assert calls or "".join(said.split()) == "".join(text.split())
 
 
 def test_plain_text_flows() -> None:

@@ -37,7 +37,7 @@ def prepare_chat(
         n=n,
         extra=asked.extra,
     )
-    chat = place_tools(chat, asked, traits, style)
+    chat = place_tools(chat, asked, traits, style, renders=renders)
     messages = chat.messages
     if style is not None and has_tools(messages):
         if style.short_ids:

@@ -50,18 +50,25 @@ _NO_PARAMETERS: Mapping[str, object] = {"type": "object", "properties": {}}
 
 
 def place_tools(
-    chat: PreparedChat, asked: ChatRequest, traits: Traits, style: Style | None
+    chat: PreparedChat,
+    asked: ChatRequest,
+    traits: Traits,
+    style: Style | None,
+    *,
+    renders: bool = False,
 ) -> PreparedChat:
     """Return `chat` with the tools of a request, as this engine needs them.
 
-    `style` None: the template is not known, and is taken to know tools. Raises BadRequest,
-    CapabilityMissing.
+    `style` None: the template is not known, and is taken to know tools. `renders`: vllama renders
+    the prompt. The engine's completion knows no tools then, so that only a schema forces a call.
+    Raises BadRequest, CapabilityMissing.
     """
     mode, names = _read_choice(asked.tool_choice)
     if not asked.tools or mode == "none":
         return chat
     need_tools(traits)
-    if traits.parses_tools and (mode != "required" or traits.keeps_call_schema):
+    keeps_choice = mode != "required" or (traits.keeps_call_schema and not renders)
+    if traits.parses_tools and keeps_choice:
         given = {
             "tool_choice": asked.tool_choice,
             "parallel_tool_calls": asked.parallel_tool_calls,

@@ -77,6 +77,9 @@ _CLOSING = (
     "<｜tool▁sep｜>", "<|tool_calls_section_end|>", "<|tool_call_argument_begin|>", "<|call|>",
     "<end_function_call>", "<tool_call|>", "<|eom_id|>", "<|eot_id|>", "[ARGS]", "[CALL_ID]",
 )  # fmt: skip
+_QUOTES = ("`", '"', "'", "*")
+# what follows a tag in a sentence: punctuation, or the next word
+_TALK = re.compile(r"[.,;:!?)]|[ \t]+[^\W\d_][\w'-]*(?:[ \t.,;:!?)]|$)")
 # a form's own marker may as well be text, as `>>>` is in Python; it stays if no call follows
 _PLAIN = frozenset({">>>", "Action:"})
 
@@ -110,31 +113,53 @@ class Markers:
     def read(self, text: str, at: int, tools: Toolset) -> tuple[list[Named], str]:
         """Return the calls from `at` on, and the text around them without any marker.
 
-        As in Ollama, a call of a tool that nobody has offered is text.
+        As in Ollama, a call of a tool that nobody has offered is text. A marker that is only talked
+        about stays in the text, and so does what closes it.
         """
         calls: list[Named] = []
         texts: list[str] = []
         failures = 0
+        is_talk = False
         while marker := self._all.search(text, at):
             between = text[at : marker.start()]
-            if not between.isspace():
+            if is_talk or not between.isspace():
                 texts.append(between)
             at = marker.end()
             reader = self._opening.get(marker[0])
             read = reader(text, at, tools) if reader and failures < _TRIES else None
-            if read is not None:
+            if reader and failures < _TRIES and _is_talk(text, marker, read, tools):
+                failures += 1
+                is_talk = True
+                texts.append(marker[0])
+            elif reader is None and is_talk:
+                texts.append(marker[0])
+            elif read is not None:
+                is_talk = False
                 calls += [call for call in read[0] if tools.knows(call[0])]
                 unknown = [call for call in read[0] if not tools.knows(call[0])]
                 texts.append("\n".join(starmap(write_call, unknown)))
                 at = read[1]
             elif reader is not None:
                 failures += 1
+                is_talk = False
                 if marker[0] in _PLAIN:
                     texts.append(marker[0])
             if calls:
                 at = skip(text, at)
         texts.append(text[at:])
         return calls, "".join(texts)
+
+
+def _is_talk(text: str, marker: re.Match[str], read: Found | None, tools: Toolset) -> bool:
+    """Tell whether an opening marker is quoted, or part of a sentence, and begins no call."""
+    start, end = marker.span()
+    if start and text[start - 1] in _QUOTES and text[end : end + 1] == text[start - 1]:
+        return True
+    if read is not None and (read[1] == end or any(tools.knows(name) for name, _ in read[0])):
+        return False  # a call, or a tag around others
+    if text[start - 1 : start] == "`" or text.count("```", 0, start) % 2 == 1:
+        return True
+    return read is None and _TALK.match(text, end) is not None
 
 
 def _any(markers: Mapping[str, Reader] | tuple[str, ...]) -> re.Pattern[str]:
@@ -160,8 +185,11 @@ def begins_bare(start: str, tools: Toolset) -> bool | None:
     return True if True in answers else None if None in answers and early else False
 
 
-def read_calls(text: str, tools: Toolset) -> tuple[list[Named], str]:
-    """Return all calls of a held text, and what of it is text."""
+def read_calls(text: str, tools: Toolset, before: str = "") -> tuple[list[Named], str]:
+    """Return all calls of a held text, and what of it is text; `before` it the answer had more."""
+    if before:
+        calls, rest = markers_of(tools).read(before + text, len(before), tools)
+        return calls[: tools.most], rest if rest.strip() or not calls else ""
     bare = read_bare(text, tools)
     if bare is None and list_begins(text.lstrip()[:LONGEST_START], tools):
         bare = read_python(text, 0, tools)

@@ -41,7 +41,7 @@ class CallScanner:
     The result is the same wherever the text was cut. White space before a call is not content.
     """
 
-    __slots__ = ("_blank", "_held", "_holding", "_markers", "_started", "_tools")
+    __slots__ = ("_blank", "_held", "_holding", "_markers", "_said", "_tools")
 
     def __init__(self, tools: Toolset | bool = True) -> None:
         """`tools` are those of the request; True: they are not known."""
@@ -50,7 +50,7 @@ class CallScanner:
         self._blank: list[str] = []  # white space at the start: content, unless a call follows
         self._held = ""  # what may become a marker, or show that the answer begins with a call
         self._holding: list[str] | None = [] if tools.forced else None  # all that follows a call
-        self._started = False  # whether anything was let through
+        self._said: list[str] = []  # what was let through: a tag in it may be quoted
 
     def feed(self, text: str) -> str:
         """Return the text that is certainly content."""
@@ -59,7 +59,7 @@ class CallScanner:
             return ""
         held = self._held + text
         self._held = ""
-        if not self._started:
+        if not self._said:
             start = held.lstrip()
             if len(start) < len(held):
                 self._blank.append(held[: len(held) - len(start)])
@@ -78,17 +78,17 @@ class CallScanner:
         else:
             certain = held[: len(held) - self._markers.partial(held)]
             self._held = held[len(certain) :]
-        if certain and not self._started:
-            self._started = True
+        if certain:
             certain = "".join((*self._blank, certain))
             self._blank.clear()
+            self._said.append(certain)
         return certain
 
     def finish(self) -> tuple[list[ToolCall], str]:
         """Return the calls, and the text that turned out to be none."""
         text = "".join((*self._blank, self._held) if self._holding is None else self._holding)
         self._blank, self._held, self._holding = [], "", None
-        found, rest = read_calls(text, self._tools)
+        found, rest = read_calls(text, self._tools, "".join(self._said))
         return [make_call(named, position) for position, named in enumerate(found)], rest
 
 

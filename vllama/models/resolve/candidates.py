@@ -21,6 +21,7 @@ from vllama.models.variants import (
     choose_group,
     choose_safetensors_files,
     explain_left_out,
+    is_mistral_format,
 )
 
 TRIES = 8  # other people's repositories to open before giving up
@@ -157,6 +158,7 @@ def suggest_conversion(name: str) -> str:
 
 def suggest_conversion_of(bundle: Bundle) -> str | None:
     """Return what can be done with a model whose safetensors nothing here serves."""
-    if bundle.format is not Format.SAFETENSORS:
+    is_mistral = is_mistral_format(path.name for path in bundle.files)
+    if bundle.format is not Format.SAFETENSORS or is_mistral:
         return None
     return suggest_conversion(bundle.hub_id or str(bundle.path))
