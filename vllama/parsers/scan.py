@@ -79,7 +79,7 @@ _CLOSING = (
 )  # fmt: skip
 _QUOTES = ("`", '"', "'", "*")
 # what follows a tag in a sentence: punctuation, or the next word
-_TALK = re.compile(r"[.,;:!?)]|[ \t]+[^\W\d_][\w'-]*(?:[ \t.,;:!?)]|$)")
+_TALK = re.compile(r"[.,;:!?)]|[ \t]++[^\W\d_][\w'-]*+(?:[ \t.,;:!?)]|$)")
 # a form's own marker may as well be text, as `>>>` is in Python; it stays if no call follows
 _PLAIN = frozenset({">>>", "Action:"})
 
