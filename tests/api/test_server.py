@@ -98,7 +98,7 @@ def test_a_server_that_cannot_start_says_why(environ: dict[str, str]) -> None:
     with pytest.raises(ServeFailed) as caught, vllama.Server("no-such-model", environ=environ):
         pass
     assert caught.value.message.startswith("cannot serve 'no-such-model': ")
-    assert "not found" in caught.value.message
+    assert "no repository on the hub is known for it" in caught.value.message
     with pytest.raises(ServeFailed) as caught, vllama.Server("fails", environ=environ, strict=True):
         pass
     assert "exit code 3" in caught.value.message

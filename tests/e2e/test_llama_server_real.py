@@ -500,13 +500,13 @@ def test_questions_are_answered_by_probabilities(native):
     assert sum(row["probability"] for row in answer["probabilities"]) == pytest.approx(1)
 
 
-def make_drafting(server, base: str = MODEL) -> str:
-    """Create a model with a draft model, and return its name."""
+def make_drafting(server) -> str:
+    """Create a model that counts to any length, with a draft model, and return its name."""
     name, path = "drafting", weights()
     digest = digest_of(path)
     assert server.request("POST", f"/api/blobs/{digest}", path.read_bytes())[0] == 201
     made = {
-        "model": name, "from": base, "draft_files": {path.name: digest},
+        "model": name, "from": COUNTS, "draft_files": {path.name: digest},
         "parameters": {"draft_num_predict": 3}, "stream": False,
     }  # fmt: skip
     assert server.post("/api/create", made)[0] == 200
@@ -532,7 +532,7 @@ def test_a_draft_model_is_compared_and_then_used_or_not(serve, tmp_path, countin
     """Which is faster depends on the machine; what follows from the measurements does not."""
     with serve(tmp_path, "--ctx", "1024") as server:
         server.take(counting)
-        name = make_drafting(server, COUNTS)  # it counts to any length
+        name = make_drafting(server)
 
         def load(tokens: int) -> bool:
             options = {"num_predict": tokens, "temperature": 0}

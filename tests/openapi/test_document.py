@@ -11,7 +11,8 @@ from tests.openapi.validation import DOCUMENT, find_errors, find_operation, make
 from vllama import __version__
 from vllama.openapi.document import encode_document
 from vllama.routes.guards import KEYLESS, PAGE
-from vllama.routes.route_table import PREFIXES, ROUTES
+from vllama.routes.openai.responses import RESPONSES
+from vllama.routes.route_table import PREFIXES, RESPONSE_PARTS, ROUTES
 
 METHODS = ("get", "head", "post", "delete", "put", "patch")
 
@@ -19,7 +20,7 @@ METHODS = ("get", "head", "post", "delete", "put", "patch")
 def list_described():
     """Return (path, method) of all operations; what varies in a path is `{}`."""
     return {
-        (re.sub(r"\{\w+\}.*", "{}", path), method.upper())
+        (re.sub(r"\{\w+\}", "{}", path), method.upper())
         for path, methods in DOCUMENT["paths"].items()
         for method in methods
         if method in METHODS
@@ -34,6 +35,11 @@ def is_page(path):
 def test_every_route_is_described_and_nothing_else():
     routes = {(path, method) for path, table in ROUTES.items() for method in table}
     routes |= {(f"{start}{{}}", method) for start, table in PREFIXES for method in table}
+    routes |= {
+        (f"{RESPONSES}{{}}{end}", method)
+        for end, table in RESPONSE_PARTS.items()
+        for method in table
+    }
     routes = {(path, method) for path, method in routes if not is_page(path)}
     assert list_described() == routes, "describe the route in vllama/openapi/"
 

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from jsonschema import Draft202012Validator
+from jsonschema.exceptions import best_match
 
 from vllama.openapi.document import encode_document
 
@@ -45,7 +46,7 @@ def find_errors(method: str, path: str, status: int, media: str, body: str) -> l
     if media not in content:
         return [f"type {media!r} is not described for status {status}"]
     return [
-        f"{one.message[:200]} at {'/'.join(map(str, one.absolute_path))}"
+        f"{best_match([one]).message[:300]} at {'/'.join(map(str, one.absolute_path))}"
         for value, schema in read_values(media, body, content[media]["schema"])
         for one in make_validator(json.dumps(schema)).iter_errors(value)
     ]

@@ -18,9 +18,13 @@ PATIENCE_S = 60.0
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser():
-    """Return a running Chromium."""
+    """Return a running Chromium.
+
+    Not for the whole session: while Playwright runs it holds an event loop in this thread, in which
+    the tests of other modules could start none of their own.
+    """
     program = next((path for name in CHROMIUM if (path := shutil.which(name))), None)
     if program is None:
         lacking("there is no Chromium; install it (Debian, Ubuntu: apt install chromium)")

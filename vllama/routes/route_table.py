@@ -122,17 +122,17 @@ WRITES = frozenset(
     }
 )
 """The handlers that change what models there are, here or at a registry."""
-INPUT_ITEMS = f"/{responses.INPUT_ITEMS}"
+RESPONSE_PARTS: Mapping[str, Methods] = {
+    f"/{responses.INPUT_ITEMS}": {"GET": responses.get_response},
+    f"/{responses.CANCEL}": {"POST": responses.cancel_response},
+}
+"""What can be done with a part of a stored response, by the end of its path."""
 PREFIXES: tuple[tuple[str, Methods], ...] = (
     (ui.PREFIX, {"GET": ui.get_file, "HEAD": ui.get_file}),
     ("/v1/models/", {"GET": openai_models.model}),
     (
         "/v1/responses/",
-        {
-            "GET": responses.get_response,
-            "DELETE": responses.delete_response,
-            "POST": responses.cancel_response,
-        },
+        {"GET": responses.get_response, "DELETE": responses.delete_response},
     ),
     ("/api/blobs/", {"HEAD": create.head_blob, "POST": create.upload_blob}),
     (logs.PREFIX, {"GET": logs.get_log}),
@@ -153,8 +153,9 @@ def name_route(path: str) -> str:
 def find_methods(path: str) -> Methods | None:
     """Return what can be done with a path; None if there is no such path."""
     methods = ROUTES.get(path)
-    if methods is None and path.startswith(responses.RESPONSES) and path.endswith(INPUT_ITEMS):
-        return {"GET": responses.get_response}
+    if methods is None and path.startswith(responses.RESPONSES):
+        parts = (table for end, table in RESPONSE_PARTS.items() if path.endswith(end))
+        methods = next(parts, None)
     if methods is None:
         starts = (table for start, table in PREFIXES if path.startswith(start) and path != start)
         methods = next(starts, None)

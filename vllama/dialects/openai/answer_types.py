@@ -105,7 +105,10 @@ class ChatChunkChoice(Struct):
 
 
 class ChatChunk(Struct):
-    """A piece of a streamed answer; the last may have the usage, and no choices."""
+    """A piece of a streamed answer; the last may have the usage, and no choices.
+
+    `timings` is llama-server's own.
+    """
 
     id: str
     object: Literal["chat.completion.chunk"]
@@ -113,6 +116,7 @@ class ChatChunk(Struct):
     model: str
     choices: list[ChatChunkChoice]
     usage: Usage | UnsetType | None = UNSET
+    timings: dict[str, Any] | UnsetType = UNSET
     system_fingerprint: str | UnsetType | None = UNSET
 
 
