@@ -444,3 +444,11 @@ def test_a_list_as_text_is_read_back(field, value):
     text = kind.text(value)
     assert tuple(map(str, kind.parse(text) if text != kind.none else ())) == tuple(map(str, value))
     assert kind.text(list(value)) == text
+
+
+@pytest.mark.parametrize("value", ["garbage", "grpc://x:4317", "http://", "http://[", "//host"])
+@pytest.mark.parametrize("field", ["otlp_endpoint", "searxng"])
+def test_an_address_that_cannot_be_asked_is_refused(field, value):
+    with pytest.raises(ValueError, match="not an address like http://host:port"):
+        BY_FIELD[field].kind.parse(value)
+    assert BY_FIELD[field].kind.parse("https://host/path") == "https://host/path"

@@ -359,3 +359,11 @@ def test_adapters_that_the_engine_takes():
 def test_adapters_that_it_does_not_take(platform, installed, made, says):
     with pytest.raises(NoPlan, match=says):
         make_plan(facts(platform, installed), made, INFO, Need())
+
+
+def test_what_fits_the_machine_but_not_now_says_so():
+    info = replace(INFO, weights_bytes=9 * GIB)
+    machine = replace(CPU, ram_available_bytes=4 * GIB)
+    told = "only 4.0 GiB of it is free now"
+    assert any(told in one for one in make_plan(facts(machine), bundle(), info, Need()).reasons)
+    assert not any(told in one for one in make_plan(facts(), bundle(), info, Need()).reasons)

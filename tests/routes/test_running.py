@@ -17,7 +17,7 @@ from vllama.routes.running import mask_key
 KEY = "sk-0123456789abcd"
 SHOWS_KEY = {"authorization": f"Bearer {KEY}"}
 MESSAGES = [{"role": "user", "content": "hi"}]
-ENDED = "the request was ended by 'vllama stop --request'"
+ENDED = "the request was ended by the server's operator"
 
 
 @pytest.fixture(scope="module")

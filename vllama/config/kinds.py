@@ -126,6 +126,7 @@ KEY = text("KEY", parse.key)
 FILE = text("FILE", parse.path)
 FOLDER = text("FOLDER", parse.path)
 URL = text("URL")
+HTTP_URL = text("URL", parse.http_url)
 SWITCH = Kind(parse=parse.boolean, metavar="", schema={"type": "boolean"})
 CONTEXT = Kind(
     parse=parse.context,

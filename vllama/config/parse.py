@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from vllama.config import address
 from vllama.models.settings import UpstreamTraits
@@ -42,6 +43,18 @@ def registry(text: str) -> str:
     if not re.fullmatch(r"(?:[a-z0-9_.-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?", host):
         raise ValueError("not a host, or a host and its port")
     return host
+
+
+def http_url(text: str) -> str:
+    """Accept the address of an HTTP server."""
+    try:
+        parts = urlsplit(plain(text))
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname)
+    except ValueError:
+        usable = False
+    if not usable:
+        raise ValueError("not an address like http://host:port")
+    return text
 
 
 def model(text: str) -> str:

@@ -249,7 +249,7 @@ class Config:
     )
     searxng: str | None = setting(
         None,
-        kinds.URL,
+        kinds.HTTP_URL,
         "SearXNG that /api/web_search asks; with it clients may also fetch public pages",
         example="http://127.0.0.1:8888",
         flag="--searxng",
@@ -257,7 +257,7 @@ class Config:
     )
     otlp_endpoint: str | None = setting(
         None,
-        kinds.URL,
+        kinds.HTTP_URL,
         "OpenTelemetry collector to send a trace of each request to, over HTTP (needs the extra "
         "otel); the other OTEL_ variables hold too",
         example="http://127.0.0.1:4318",

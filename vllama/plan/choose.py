@@ -19,7 +19,7 @@ from vllama.plan.estimate import flash_attention, make_estimate
 from vllama.plan.prompt_cache import size_prompt_cache
 from vllama.plan.refuse import find_refusal, refuse_by_engine, refuse_if_too_large
 from vllama.plan.threads import choose_threads
-from vllama.plan.types import Choice, Estimate, Facts, Need, Plan
+from vllama.plan.types import Choice, Estimate, Facts, Memory, Need, Plan
 from vllama.units import format_bytes_decimal
 
 FETCHED = (Format.GGUF, Format.SAFETENSORS)
@@ -129,6 +129,20 @@ def describe_size(bundle: Bundle, info: ModelInfo, estimate: Estimate) -> str:
     return (
         f"context {estimate.context_length} tokens; about {format_amount(memory.total_bytes)} of "
         f"{where}, {format_amount(estimate.usable_bytes)} usable"
+    )
+
+
+def describe_shortage(facts: Facts, memory: Memory) -> str:
+    """Return what has to happen before a model fits that this machine has room for; else empty."""
+    platform = facts.platform
+    free_bytes = platform.ram_available_bytes
+    if memory.on_gpu and platform.accelerators:
+        free_bytes = sum(gpu.free_bytes for gpu in platform.accelerators)
+    if memory.total_bytes <= free_bytes:
+        return ""
+    return (
+        f"only {format_amount(free_bytes)} of it is free now: other models are unloaded for this "
+        "one, but other programs have to end first"
     )
 
 
@@ -266,6 +280,8 @@ def draft_plan(
         *estimate.reasons,
         describe_size(bundle, info, estimate),
     ]
+    if words := describe_shortage(facts, memory):
+        reasons.append(words)
     if need.mode is Mode.CHAT and (words := describe_template(bundle, info)):
         reasons.insert(-1, f"template: {words}")
     draft_kind, words = judge_draft(facts, engine, bundle, info, choice, need)

@@ -123,7 +123,7 @@ class RunningRequest:
     @staticmethod
     def make_error() -> RequestEnded:
         """Make the error that the client gets."""
-        return RequestEnded("the request was ended by 'vllama stop --request'")
+        return RequestEnded("the request was ended by the server's operator")
 
     def describe(self, queue_place: int | None) -> RequestRow:
         """Return its row in `GET /api/requests`."""
