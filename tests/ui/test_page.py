@@ -53,6 +53,19 @@ def test_a_lost_connection_is_shown_and_found_again(tmp_path, open_page):
         expect(page.locator("table.models")).to_contain_text("ready")
 
 
+def test_an_error_covers_nothing_and_goes_with_the_page(server, open_page):
+    page = open_page(server, "models")
+    page.route("**/api/tags", lambda route: route.fulfill(status=500, json={"error": "no list"}))
+    page.get_by_role("link", name="Chat", exact=True).click()
+    page.get_by_role("link", name="Models", exact=True).click()
+    notice = page.locator(".notice.error")
+    expect(notice).to_contain_text("no list")
+    box, below = notice.bounding_box(), page.get_by_role("main").bounding_box()
+    assert box["y"] + box["height"] <= below["y"]
+    page.get_by_role("link", name="Chat", exact=True).click()
+    expect(notice).to_have_count(0)
+
+
 def test_the_key_is_asked_for_until_it_is_right(tmp_path, open_page):
     with Server(tmp_path, "--api-key", "key-of-the-test") as server:
         server.model("plain")

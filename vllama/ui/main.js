@@ -10,7 +10,7 @@ import { follow, reconnect } from "./live/stream.js";
 import { refreshLibrary } from "./live/library.js";
 import { state } from "./live/state.js";
 import { askForKey } from "./parts/dialogs.js";
-import { noticeList, showError } from "./parts/notices.js";
+import { dropErrors, noticeList, showError } from "./parts/notices.js";
 import { readRoute } from "./route.js";
 import { setKeyPrompt } from "./server.js";
 import { html, nothing } from "./vendor/lit-html/lit-html.js";
@@ -46,6 +46,7 @@ class AppShell extends View {
     const page = PAGES.find((one) => one.name === name) ?? PAGES[0];
     document.title = `${page.title} · vllama`;
     if (page !== this.current) {
+      dropErrors();
       this.current = page;
       this.page = document.createElement(page.tag);
     }

@@ -1,10 +1,10 @@
-/** Messages about what the user has done: successes that go away, errors that stay until dismissed. */
+/** Messages about what the user has done; each goes away by itself, and can be dismissed before. */
 
-import { changes } from "../live/state.js";
-import { explain } from "../server.js";
+import { changes, state } from "../live/state.js";
+import { explain, ServerError } from "../server.js";
 import { html } from "../vendor/lit-html/lit-html.js";
 
-const SHOWN_MS = 5000;
+const SHOWN_MS = { success: 5000, error: 15_000 };
 
 let notices = [];
 
@@ -15,8 +15,18 @@ export function showSuccess(text) {
 
 /** Say why something could not be done. What the user has stopped is no error. */
 export function showError(error) {
-  if (error?.name !== "AbortError") add({ text: explain(error), kind: "error" });
+  if (error?.name === "AbortError") return;
+  add({ text: explain(error), kind: "error", unreachable: !(error instanceof ServerError) });
 }
+
+/** Drop all errors: the user has left the page that they were about. */
+export function dropErrors() {
+  drop(({ kind }) => kind === "error");
+}
+
+changes.addEventListener("connection", () => {
+  if (state.connection.status === "live") drop(({ unreachable }) => unreachable);
+});
 
 /** Return the template of all messages. */
 export function noticeList() {
@@ -33,11 +43,15 @@ export function noticeList() {
 
 function add(notice) {
   notices = [...notices.filter((other) => other.text !== notice.text), notice];
-  if (notice.kind === "success") setTimeout(() => remove(notice), SHOWN_MS);
+  setTimeout(() => remove(notice), SHOWN_MS[notice.kind]);
   changes.dispatchEvent(new Event("notices"));
 }
 
 function remove(notice) {
-  notices = notices.filter((other) => other !== notice);
+  drop((other) => other === notice);
+}
+
+function drop(matches) {
+  notices = notices.filter((notice) => !matches(notice));
   changes.dispatchEvent(new Event("notices"));
 }
