@@ -172,6 +172,21 @@ def test_an_image_is_attached_and_sent(server, open_page, tmp_path):
     expect(page.get_by_role("article").nth(1).get_by_role("alert")).to_be_visible()
 
 
+def test_a_message_that_failed_is_not_sent_again_with_later_ones(server, open_page, tmp_path):
+    picture = tmp_path / "pixel.png"
+    picture.write_bytes(PIXEL)
+    page = open_chat(open_page, server, "plain")
+    page.get_by_label("Images").set_input_files(picture)
+    expect(page.get_by_role("img", name="image to send")).to_be_visible()
+    say(page, "What is it?")
+    expect(page.get_by_role("article").nth(1).get_by_role("alert")).to_be_visible()
+    say(page, "Then without it.")
+    expect(page.get_by_role("article").nth(3)).to_contain_text("tok7")
+    expect(page.get_by_role("article").nth(1)).to_contain_text("sent without this one")
+    sent = [message["content"] for message in server.sent("plain")["messages"]]
+    assert sent == ["Then without it."]
+
+
 def test_a_conversation_begins_with_a_model_that_is_there(server, open_page):
     page = open_page(server, "chat?model=gone")
     field = page.get_by_role("combobox", name="Model", exact=True)

@@ -65,16 +65,24 @@ function readStats(part) {
 function makeRequest({ models, system, think, tools, turns }, pane) {
   const messages = system ? [{ role: "system", content: system }] : [];
   for (const turn of turns) {
+    // before the second model was added, the first one answered
+    const answer = turn.answers[pane] ?? turn.answers[0];
+    if (isFailure(answer)) continue;
     const images = turn.images.map((url) => url.slice(url.indexOf(",") + 1));
     messages.push({ role: "user", content: turn.text, ...(images.length && { images }) });
-    // before the second model was added, the first one answered
-    messages.push(...(turn.answers[pane] ?? turn.answers[0]).filter(isUsable).map(strip));
+    messages.push(...answer.filter(isUsable).map(strip));
   }
   const body = { model: models[pane], messages };
   if (think !== "") body.think = think === "yes";
   if (tools) body.tools = JSON.parse(tools);
   return body;
 }
+
+/**
+ * Tell whether an answer failed before there was anything of it. Such a turn is left out of later
+ * requests: what made it fail, say an image for a model that sees none, would make them fail too.
+ */
+export const isFailure = (messages) => messages.some(({ error }) => error) && !messages.some(isUsable);
 
 const isUsable = ({ role, content, tool_calls: calls }) =>
   role === "tool" || Boolean(content) || calls.length > 0;

@@ -4,6 +4,7 @@ import "./markdown-text.js";
 import { count, duration, rate } from "../format.js";
 import { showSuccess } from "../parts/notices.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
+import { isFailure } from "./answer.js";
 import { copyText } from "./markdown-text.js";
 import { answerTools, isWriting, regenerate } from "./session.js";
 
@@ -30,6 +31,7 @@ function answer(messages, pane, model, isLast) {
   return html`<article class="message assistant" aria-busy=${writing}>
     <h2>${messages[0]?.model ?? model}</h2>
     ${messages.map((message) => (message.role === "tool" ? toolResult(message) : part(message, writing && message === last)))}
+    ${isFailure(messages) && !isLast ? html`<p class="muted">Later messages are sent without this one.</p>` : nothing}
     ${open.length ? resultForm(open, pane) : nothing}
     ${writing || !last
       ? nothing
