@@ -93,6 +93,22 @@ def test_a_failed_load_says_why_and_leads_to_the_log(server, open_page):
     expect(page.get_by_role("region", name="Lines of the log")).to_contain_text("mouldy")
 
 
+def test_a_path_that_could_not_be_loaded_is_no_model_of_this_server(server, open_page, tmp_path):
+    write_tiny_gguf(tmp_path / "ghost.gguf", n_ctx=2048)
+    (tmp_path / "ghost.args").write_text("--exit-before-ready")
+    page = open_page(server)
+    expect(find_row(page, "plain")).to_be_visible()
+    status, answer = server.post("/api/generate", {"model": str(tmp_path / "ghost.gguf")})
+    assert status >= 400, answer
+    failed = page.get_by_role("region", name="Needs attention")
+    expect(failed.get_by_role("heading", name="ghost:latest")).to_be_visible()
+    expect(find_row(page, "ghost")).to_have_count(0)
+    page.get_by_role("link", name="Chat", exact=True).click()
+    offered = page.get_by_role("combobox", name="Model", exact=True).get_by_role("option")
+    expect(offered.filter(has_text="plain")).to_have_count(1)
+    expect(offered.filter(has_text="ghost")).to_have_count(0)
+
+
 def test_the_plan_of_a_model_that_does_not_fit_says_why(server_with_hub, open_page):
     page = open_page(server_with_hub)
     page.get_by_label("Name of a model").fill(HUGE)

@@ -21,9 +21,18 @@ export function refreshLibrary() {
   return running;
 }
 
+/**
+ * Return the rows of the event stream whose models are here. What could not be loaded from a path,
+ * or under a name that the server does not know, is not.
+ */
+export function listLive() {
+  const known = new Set(library.models.map((row) => row.name));
+  return [...state.models.values()].filter(({ name, state }) => state !== "failed" || known.has(name));
+}
+
 /** Return the names of all models that can be asked, those that run first. */
 export function listNames() {
-  const running = [...state.models.values()].map((row) => row.name);
+  const running = listLive().map((row) => row.name);
   const others = library.models.map((row) => row.name);
   return [...new Set([...running, ...others])];
 }

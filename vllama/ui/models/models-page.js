@@ -2,7 +2,7 @@
 
 import "./pull-form.js";
 import { fileSize } from "../format.js";
-import { library, refreshLibrary } from "../live/library.js";
+import { library, listLive, refreshLibrary } from "../live/library.js";
 import { forgetPull, state } from "../live/state.js";
 import { readSetting } from "../live/settings.js";
 import { showError } from "../parts/notices.js";
@@ -113,10 +113,10 @@ class ModelsPage extends View {
       : html`<p class="muted">Loading …</p>`;
   }
 
-  /** Return all models: those that run or have failed first, then by name. */
+  /** Return the models that are here: those that run or have failed first, then by name. */
   listModels() {
     const models = new Map(library.models.map((disk) => [disk.name, { name: disk.name, disk }]));
-    for (const live of state.models.values()) {
+    for (const live of listLive()) {
       models.set(live.name, { ...models.get(live.name), name: live.name, live });
     }
     const rank = ({ live }) => (live ? 0 : 1);
