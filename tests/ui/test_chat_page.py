@@ -187,6 +187,21 @@ def test_a_message_that_failed_is_not_sent_again_with_later_ones(server, open_pa
     assert sent == ["Then without it."]
 
 
+def test_tools_that_are_no_json_leave_the_focus_where_it_is(server, open_page):
+    page = open_chat(open_page, server, "plain")
+    page.get_by_text("Options").click()
+    page.get_by_label("Tools").fill("[{")
+    page.get_by_label("System message").click()
+    options = page.locator(".options")
+    expect(options.get_by_role("alert")).to_contain_text("cannot read the tools")
+    expect(page.get_by_label("Tools")).to_have_attribute("aria-invalid", "true")
+    expect(page.get_by_label("Tools")).to_have_value("[{")
+    expect(page.get_by_label("System message")).to_be_focused()
+    page.get_by_label("Tools").fill("[]")
+    page.get_by_label("System message").click()
+    expect(options.get_by_role("alert")).to_be_empty()
+
+
 def test_a_conversation_begins_with_a_model_that_is_there(server, open_page):
     page = open_page(server, "chat?model=gone")
     field = page.get_by_role("combobox", name="Model", exact=True)

@@ -18,6 +18,8 @@ const NEAR_END_PX = 60;
 class ChatPage extends View {
   static topics = ["chat", "library", "models"];
 
+  toolsError = ""; // why what the user has written there is not used
+
   enter() {
     const { query } = readRoute();
     if (!session.current || query.get("model")) begin(query.get("model") ?? undefined);
@@ -107,7 +109,8 @@ class ChatPage extends View {
               <option value="no">no</option>
             </select></label>
           <label><span>Tools, as a JSON list (their results are yours to write)</span>
-            <textarea rows="4" spellcheck="false" .value=${tools} @change=${(event) => this.setTools(event)}></textarea></label>
+            <textarea rows="4" spellcheck="false" aria-describedby="tools-error" aria-invalid=${Boolean(this.toolsError)} .value=${tools} @change=${(event) => this.setTools(event)}></textarea></label>
+          <p id="tools-error" class="error" role="alert">${this.toolsError}</p>
         </div>
       </details>
     </div>`;
@@ -135,11 +138,11 @@ class ChatPage extends View {
     const { value } = event.target;
     try {
       if (value.trim() && !Array.isArray(JSON.parse(value))) throw new SyntaxError("it is no list");
-      event.target.setCustomValidity("");
+      this.toolsError = "";
       change({ tools: value.trim() });
     } catch (error) {
-      event.target.setCustomValidity(`cannot read the tools: ${error.message}`);
-      event.target.reportValidity();
+      this.toolsError = `cannot read the tools: ${error.message}`;
+      this.update();
     }
   }
 
