@@ -136,6 +136,7 @@ def test_a_phone_s_width_is_enough(server, open_page, address):
     wait_until_live(page)
     expect(page.locator("h1")).to_have_count(1)
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    expect(page.locator("nav [aria-current=page]")).to_be_in_viewport(ratio=0.99)
 
 
 def test_dark_is_the_system_s_choice_or_the_user_s(server, open_page):

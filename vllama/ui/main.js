@@ -51,7 +51,11 @@ class AppShell extends View {
       this.page = document.createElement(page.tag);
     }
     this.update();
-    if (moved) requestAnimationFrame(() => this.querySelector("main")?.focus());
+    requestAnimationFrame(() => {
+      // a narrow screen shows some of the links only
+      this.querySelector('nav [aria-current="page"]')?.scrollIntoView({ block: "nearest", inline: "nearest" });
+      if (moved) this.querySelector("main")?.focus();
+    });
   }
 
   template() {
