@@ -12,6 +12,15 @@ from tests.server_process import LIMIT_S, Server
 
 pytestmark = pytest.mark.slow
 
+COUNT_LINES = """cell => {
+    const count = (range) => new Set([...range.getClientRects()].map(({ top }) => top)).size;
+    const address = document.createRange(), route = document.createRange();
+    address.setStart(cell, 0);
+    address.setEndBefore(cell.querySelector("small"));
+    route.selectNodeContents(cell.querySelector("small"));
+    return { address: count(address), route: count(route) };
+}"""
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
@@ -71,6 +80,19 @@ def test_an_ended_request_shows_its_numbers_and_its_bodies(server, open_page):
     expect(dialog).to_contain_text("tok7")
     page.keyboard.press("Escape")
     expect(dialog).to_have_count(0)
+
+
+def test_addresses_and_routes_are_not_broken_into_pieces(server, open_page):
+    ask = {"model": "plain", "messages": [{"role": "user", "content": "Oslo?"}], "stream": False}
+    server.post("/v1/chat/completions", ask)
+    server.post("/v1/chat/completions", {**ask, "model": "-".join(["unknown"] * 20)})
+    page = open_page(server, "activity", viewport={"width": 1280, "height": 800})
+    ended = page.get_by_role("region", name="Ended lately")
+    client = ended.get_by_role("rowheader").filter(has_text="/v1/chat/completions").first
+    expect(client).to_contain_text("127.0.0.1")
+    lines = client.evaluate(COUNT_LINES)
+    assert lines == {"address": 1, "route": 1}
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1280
 
 
 def test_graphs_have_their_numbers_as_a_table_and_the_marks(server, open_page):
