@@ -27,7 +27,7 @@ export const unpin = (name) =>
 export async function remove(name) {
   const sure = await confirm({
     title: `Delete ${name}?`,
-    text: "Its files are removed from the server's disk. To have it again, it must be downloaded.",
+    text: "Its files are removed from the server's disk. To have it again, download it or create it again.",
     action: "Delete",
   });
   if (!sure) return;
