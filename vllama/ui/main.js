@@ -107,7 +107,7 @@ class AppShell extends View {
     if (status !== "lost") return nothing;
     const seconds = Math.max(0, Math.round((retryAt - Date.now()) / 1000));
     return html`<div class="banner">
-      <strong>Connection lost:</strong> ${reason}. What you see may be out of date.
+      <strong>Connection lost:</strong> ${reason.replace(/[.?!]$/, "")}. What you see may be out of date.
       <span aria-hidden="true">Next attempt ${seconds ? `in ${seconds} s` : "now"}.</span>
       <button @click=${reconnect}>Try now</button>
     </div>`;
