@@ -34,15 +34,18 @@ def analyse(*words: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("system", [True, False])
 def test_systemd_takes_the_unit(tmp_path: Path, system: bool) -> None:
     unit = tmp_path / "vllama.service"
-    unit.write_text(make_unit(COMMAND, system=system, drain_timeout_s=30))
+    unit.write_text(make_unit(COMMAND, system=system, stop_timeout_s=60))
     done = analyse("verify", "--man=no", str(unit))
-    assert (done.returncode, done.stderr) == (0, "")
+    # it reads the units of this machine, too, and complains of theirs
+    assert [line for line in done.stderr.splitlines() if unit.name in line] == []
 
 
 def test_the_unit_of_the_machine_is_confined(tmp_path: Path) -> None:
     """systemd's own measure: 10 is a service that may do everything."""
     unit = tmp_path / "vllama.service"
-    unit.write_text(make_unit(COMMAND, system=True, drain_timeout_s=30))
+    unit.write_text(make_unit(COMMAND, system=True, stop_timeout_s=60))
+    if int(analyse("--version").stdout.split()[1]) < 250:
+        pytest.skip("this systemd-analyze cannot judge a file that is not installed")
     words = ("security", "--offline=true", "--json=short")
     done = analyse(*words, "--threshold=30", str(unit))
     assert done.returncode == 0, done.stdout

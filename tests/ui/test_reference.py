@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from playwright.sync_api import expect
 
 from tests.server_process import Server
 
@@ -40,7 +41,7 @@ def test_every_operation_is_there_and_is_found_by_words(server, reference):
     count = sum(len(set(one) - ({"head"} if "get" in one else set())) for one in described.values())
     assert page.locator("details").count() == count
     page.get_by_label("Search").fill("order documents")
-    page.wait_for_function("document.querySelectorAll('details').length === 5")
+    expect(page.locator("details")).to_have_count(5)
 
 
 def test_an_example_is_sent_and_its_stream_is_shown(server, reference):

@@ -87,25 +87,30 @@ def _pi_start(target: Target, places: Places, args: Sequence[str]) -> Start:
     return Start(args=("--provider", NAME, "--model", target.model, *args), environ={})
 
 
-def _pi_edits(target: Target, places: Places) -> tuple[Edit, ...]:
-    folder = places.named("PI_CODING_AGENT_DIR", places.home / ".pi" / "agent")
+def make_pi_provider(target: Target, **more: object) -> dict[str, object]:
+    """Return the provider of pi and of its descendants; `more` are fields of the model."""
     model: dict[str, object] = {
         "id": target.model,
+        **more,
         "input": target.inputs,
         "reasoning": "thinking" in target.capabilities,
         "maxTokens": target.answer_tokens,
     }
     if target.context:
         model["contextWindow"] = target.context
-    provider = {
+    return {
         "baseUrl": f"{target.url}/v1",
         "api": "openai-completions",
         "apiKey": target.key,
         "models": [model],
     }
 
+
+def _pi_edits(target: Target, places: Places) -> tuple[Edit, ...]:
+    folder = places.named("PI_CODING_AGENT_DIR", places.home / ".pi" / "agent")
+
     def change(text: str) -> str:
-        return jsonc.put(text, ("providers", NAME), provider)
+        return jsonc.put(text, ("providers", NAME), make_pi_provider(target))
 
     return (Edit(path=folder / "models.json", change=change),)
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 
 from vllama.integrations import yaml_edit
+from vllama.integrations.more_agents import make_pi_provider
 from vllama.integrations.types import NAME, Edit, Integration, Places, Start, Target
 
 # Oh My Pi: omp.sh, "Custom models": a provider of models.yml, chosen by a flag.
@@ -19,21 +20,7 @@ def _omp_start(target: Target, places: Places, args: Sequence[str]) -> Start:
 def _omp_edits(target: Target, places: Places) -> tuple[Edit, ...]:
     base = places.home / (places.environ.get("PI_CONFIG_DIR") or ".omp")
     folder = places.named("PI_CODING_AGENT_DIR", base / "agent")
-    model: dict[str, object] = {
-        "id": target.model,
-        "name": target.model,
-        "input": target.inputs,
-        "reasoning": "thinking" in target.capabilities,
-        "maxTokens": target.answer_tokens,
-    }
-    if target.context:
-        model["contextWindow"] = target.context
-    provider = {
-        "baseUrl": f"{target.url}/v1",
-        "api": "openai-completions",
-        "apiKey": target.key,
-        "models": [model],
-    }
+    provider = make_pi_provider(target, name=target.model)
 
     def change(text: str) -> str:
         return yaml_edit.put(text, ("providers", NAME), provider)

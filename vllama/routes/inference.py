@@ -149,13 +149,10 @@ async def with_lease(
             lease = running.lease = await unless_gone(request, renewed)
             leave_queue(lease)
     finally:
-        if (
-            wants_draft(bundle)
-            and lease.instance.leases == 1
-            and lease.instance.served == count_before
-        ):
+        was_alone = lease.instance.leases == 1 and lease.instance.served == count_before
+        scheduler.release(lease)  # before anything that could be cancelled
+        if was_alone and wants_draft(bundle):
             await record_speed(gateway, running, lease)
-        scheduler.release(lease)
 
 
 async def record_speed(gateway: Gateway, running: RunningRequest, lease: Lease) -> None:

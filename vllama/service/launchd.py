@@ -7,12 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 LABEL = "vllama"
-STOP_MARGIN_S = 30
 
 
-def make_agent(
-    command: Sequence[str], *, log: Path, search_path: str, drain_timeout_s: float
-) -> str:
+def make_agent(command: Sequence[str], *, log: Path, search_path: str, stop_timeout_s: int) -> str:
     """Return the property list that runs `command` when the user logs in.
 
     launchd starts programs with a short PATH, so `search_path` is the one of now. A server that
@@ -24,7 +21,7 @@ def make_agent(
         "EnvironmentVariables": {"PATH": search_path},
         "RunAtLoad": True,
         "KeepAlive": {"SuccessfulExit": False},
-        "ExitTimeOut": round(drain_timeout_s) + STOP_MARGIN_S,
+        "ExitTimeOut": stop_timeout_s,
         "ProcessType": "Interactive",  # else macOS slows it down in the background
         "StandardOutPath": str(log),
         "StandardErrorPath": str(log),

@@ -15,6 +15,8 @@ from vllama.service.systemd import NAME, STATE, find_unit, make_unit
 
 RUNNING_SYSTEMD = Path("/run/systemd/system")
 """Exists if and only if systemd runs the machine: sd_booted(3)."""
+STOP_MARGIN_S = 30
+"""Beyond the time for running answers: engines with much memory take a while to end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +52,9 @@ def make_systemd_service(
         hint = "it ends when you log out, unless: loginctl enable-linger"
     return Service(
         file=find_unit(system=system, config=config),
-        text=make_unit(command, system=system, drain_timeout_s=drain_timeout_s),
+        text=make_unit(
+            command, system=system, stop_timeout_s=round(drain_timeout_s) + STOP_MARGIN_S
+        ),
         start=(
             (*control, "daemon-reload"),
             (*control, "enable", NAME),
@@ -71,7 +75,12 @@ def make_launchd_service(
     file, domain = find_agent(home), f"gui/{os.getuid()}"
     return Service(
         file=file,
-        text=make_agent(command, log=log, search_path=search_path, drain_timeout_s=drain_timeout_s),
+        text=make_agent(
+            command,
+            log=log,
+            search_path=search_path,
+            stop_timeout_s=round(drain_timeout_s) + STOP_MARGIN_S,
+        ),
         start=(("launchctl", "bootstrap", domain, str(file)),),
         stop=(("launchctl", "bootout", f"{domain}/{LABEL}"),),
         forget=(),

@@ -7,8 +7,6 @@ from pathlib import Path
 
 NAME = "vllama.service"
 STATE = "/var/lib/vllama"
-STOP_MARGIN_S = 30
-"""Beyond the time for running answers: engines with much memory take a while to end."""
 
 # what needs no file system of its own, so that it works in a user's own manager, too
 CONFINED = (
@@ -51,10 +49,10 @@ ISOLATED = (
 )  # fmt: skip
 
 
-def make_unit(command: Sequence[str], *, system: bool, drain_timeout_s: float) -> str:
+def make_unit(command: Sequence[str], *, system: bool, stop_timeout_s: int) -> str:
     """Return the text of the unit that runs `command`, for the whole machine or for one user.
 
-    `drain_timeout_s` is how long running answers may take once the service is to stop.
+    `stop_timeout_s` is how long the service may take to end.
     """
     confined = (*CONFINED, *ISOLATED) if system else CONFINED
     lines = [
@@ -71,7 +69,7 @@ def make_unit(command: Sequence[str], *, system: bool, drain_timeout_s: float) -
         "ExecReload=kill -HUP $MAINPID",
         "# vllama ends its engines itself, and needs the time for it",
         "KillMode=mixed",
-        f"TimeoutStopSec={round(drain_timeout_s) + STOP_MARGIN_S}",
+        f"TimeoutStopSec={stop_timeout_s}",
         "Restart=on-failure",
         "RestartSec=2",
         "# a wrong setting, a missing engine or model: another start would end in the same way",
