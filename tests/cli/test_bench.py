@@ -92,6 +92,7 @@ def bench(servers, *arguments: str):
     )
 
 
+@pytest.mark.slow
 def test_two_servers(servers, tmp_path):
     picture = tmp_path / "x.svg"
     arguments = ("tiny", "--clients", "1,3", "--rounds", "2", "--tokens", "5", "--swap", "small")
@@ -122,6 +123,7 @@ def test_two_servers(servers, tmp_path):
     ElementTree.fromstring(picture.read_text())
 
 
+@pytest.mark.slow
 def test_the_table_for_people_and_prompts_that_differ(servers):
     done = bench(servers, "tiny", "--clients", "2", "--rounds", "2", "--prompts", "short")
     assert done.returncode == 0, done.stderr

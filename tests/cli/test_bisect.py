@@ -13,6 +13,8 @@ from tests.environments.installer import Fake
 from tests.server_process import LIMIT_S, Server
 from vllama.captures.format import encode_capture
 
+pytestmark = pytest.mark.slow
+
 BODY = {"model": "m", "prompt": "@tokens=2 hi", "stream": False}
 
 

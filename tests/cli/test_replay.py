@@ -14,6 +14,8 @@ from tests.server_process import LIMIT_S, Server
 from vllama.captures.folder import list_files
 from vllama.captures.format import encode_capture
 
+pytestmark = pytest.mark.slow
+
 ASKED = {
     "model": "plain",
     "messages": [{"role": "user", "content": "hi @tokens=4"}],

@@ -106,6 +106,7 @@ def test_a_token_that_cannot_be_sent(server: Rogue, library: Library, token: obj
     assert not any("authorization" in headers for _, headers in server.asked)
 
 
+@pytest.mark.slow
 def test_pages_without_end(server: Rogue, library: Library) -> None:
     """A list of files whose every page names a next one."""
     about = {"id": "org/model", "sha": "a" * 40, "siblings": [{"rfilename": "m.gguf"}]}
@@ -241,6 +242,7 @@ def test_a_file_that_grows_on_its_way(
     assert all(path.stat().st_size <= SIZE for path in tmp_path.glob("hub/models--*/blobs/*"))
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_shards(server: Rogue, library: Library) -> None:
     files = [
         {"rfilename": f"{n}-00001-of-99999.gguf", "size": 1, "blobId": "b" * 40}

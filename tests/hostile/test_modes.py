@@ -16,6 +16,8 @@ from vllama.models.sources.responses import AnswerCache, KeptAnswer
 from vllama.models.stores.blobs import BlobStore
 from vllama.supervise.logs import open_log, rotate
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def umask() -> Iterator[None]:

@@ -21,6 +21,8 @@ from vllama.models.library import open_library
 from vllama.models.settings import ModelsSettings
 from vllama.routes.route_table import PREFIXES, ROUTES, WRITES
 
+pytestmark = pytest.mark.slow
+
 BLOB = b"b" * 1000
 DIGEST = f"sha256:{hashlib.sha256(BLOB).hexdigest()}"
 CHAT = {"model": "sea", "messages": [{"role": "user", "content": "hi"}], "stream": False}

@@ -176,6 +176,7 @@ def test_a_template_is_refused_before_it_is_read(piece: str) -> None:
         parse_go_template(source)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("piece", TEMPLATES.values(), ids=TEMPLATES)
 def test_the_longest_template_takes_a_bounded_number_of_steps(piece: str) -> None:
     with steps(40 * MAX_LENGTH):

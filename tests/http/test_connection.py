@@ -113,6 +113,7 @@ def beyond(asked: bytes, more: bytes) -> bytes:
     return (asked + more * (size // len(more)))[:size]
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(0, 400), max_size=6))
 def test_any_cut_of_what_is_asked(cuts: list[int]) -> None:
     asked = post(b"/a", b"one") + CHUNKED + b"GET /b HTTP/1.1\r\n" + HOST + CLOSE + b"\r\n\r\n"
@@ -711,6 +712,7 @@ def test_a_server_that_stops_lets_requests_end() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_a_server_that_must_stop_does() -> None:
     async def never(request: Request) -> None:
         await asyncio.get_running_loop().create_future()

@@ -186,6 +186,7 @@ uvloop.run(run())
 """
 
 
+@pytest.mark.slow
 def test_a_process_that_was_stopped_has_no_slow_callback() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", STOPPED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

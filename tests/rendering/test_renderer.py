@@ -209,6 +209,7 @@ def test_a_worker_that_was_killed_meanwhile() -> None:
     run(work)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["idle", pytest.param("rendering", marks=pytest.mark.slow)])
 def test_a_worker_ends_with_the_server(moment: str) -> None:
     command = [sys.executable, "-c", HOST, moment]

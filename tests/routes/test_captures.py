@@ -9,6 +9,8 @@ from tests.server_process import LIMIT_S, Server
 from vllama.routes.capture_writer import RECORDED
 from vllama.routes.route_table import ROUTES
 
+pytestmark = pytest.mark.slow
+
 KEY = {"x-api-key": "the-key-of-this-server"}
 CHAT = {"model": "counts", "messages": [{"role": "user", "content": "hi @tokens=40"}]}
 

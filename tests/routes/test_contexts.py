@@ -137,6 +137,7 @@ def test_a_template_that_refuses_an_answer_first(server):
     assert [item["role"] for item in sent] == ["user", "assistant", "user"]
 
 
+@pytest.mark.slow
 def test_raw_text_and_earlier_tokens_are_cut_as_well(server):
     asked = {"model": "plain", "options": {"num_ctx": 128}, "stream": False}
     _, _, reply = server.request(
@@ -176,6 +177,7 @@ def test_what_is_kept_at_a_shift_is_told_to_engines_that_shift(server):
         assert "n_keep" not in ask(server, path, "plain", "hello")[3]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("prompt", "options"),
     [("x" * 5000, {}), ("x" * 20, {"num_ctx": 16}), ("x" * 20, {"num_ctx": 1})],

@@ -11,6 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.routes.test_ollama_chat import until, user
 from tests.server_process import Server
 
+pytestmark = pytest.mark.slow
+
 OPENMETRICS = {"Accept": "application/openmetrics-text; version=1.0.0"}
 
 

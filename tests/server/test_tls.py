@@ -18,6 +18,8 @@ from tests.server_process import LIMIT_S, Server
 from vllama.errors import ConfigError
 from vllama.http.certificate import Certificate
 
+pytestmark = pytest.mark.slow
+
 STREAM = {"model": "slow", "messages": [{"role": "user", "content": "@tokens=400"}]}
 
 

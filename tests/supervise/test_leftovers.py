@@ -59,6 +59,7 @@ def write(run_dir: Path, name: str, **changes: Any) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_an_engine_of_a_dead_supervisor_is_ended_with_all_below(lab: Lab) -> None:
     argv = lab.argv("--spawn-child", "--spawn-setsid", "--ignore-term")
     with subprocess.Popen(argv, start_new_session=True, stdout=subprocess.DEVNULL) as engine:
@@ -75,6 +76,7 @@ def test_descendants_are_ended_though_the_engine_is_dead(lab: Lab, sleeper: Proc
     assert not alive(sleeper)
 
 
+@pytest.mark.slow
 def test_who_came_after_the_file_was_written_is_known_by_its_folder(tmp_path: Path) -> None:
     """A child that the engine started while it served, in a session of its own, say."""
     code = "import os, time; os.fork() or os.setsid(); print(1, flush=True); time.sleep(600)"

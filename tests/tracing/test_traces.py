@@ -17,6 +17,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 from tests.routes.test_ollama_chat import until, user
 from tests.server_process import Server
 
+pytestmark = pytest.mark.slow
+
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 PARENT_HEADERS = {"traceparent": f"00-{TRACE}-{PARENT}-01", "tracestate": "shop=x1"}
 

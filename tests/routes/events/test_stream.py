@@ -13,6 +13,8 @@ from tests.routes.events.stream import Stream
 from tests.routes.test_running import Asking, end
 from tests.server_process import LIMIT_S, Server
 
+pytestmark = pytest.mark.slow
+
 KEY = "sk-0123456789abcd"
 SHOWS_KEY = {"authorization": f"Bearer {KEY}"}
 CHAT = {"messages": [{"role": "user", "content": "hi"}], "stream": False}
