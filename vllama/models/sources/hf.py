@@ -1,7 +1,7 @@
 """The Hugging Face hub as a source: metadata, addresses and errors through huggingface_hub.
 
-`models.download` fetches the bytes. All exceptions of huggingface_hub and its HTTP library are
-translated here and only here.
+`models.download` fetches the bytes, and `hub_errors` translates what huggingface_hub and its HTTP
+library raise.
 
 See docs/reference/hub.md#why-downloads-are-our-own.
 """
@@ -18,10 +18,11 @@ from urllib.parse import quote, urlencode, urljoin, urlsplit
 import httpx2
 
 from vllama import __version__
-from vllama.errors import AuthRequired, ModelNotFound, Offline, SourceError
+from vllama.errors import ModelNotFound, Offline, SourceError
 from vllama.models.limits import MOST_FILE_BYTES, check_registry, decode_json
-from vllama.models.settings import HUB_ADDRESS, ModelsSettings
-from vllama.models.sources.base import Listed, Location, Repository, Transient
+from vllama.models.settings import ModelsSettings
+from vllama.models.sources.base import Listed, Location, Repository
+from vllama.models.sources.hub_errors import make_disabled_error, translate_errors
 from vllama.models.sources.hub_json import (
     has_sizes,
     is_plain,
@@ -35,7 +36,6 @@ from vllama.models.types import SourceFile
 
 _ATTEMPTS = 3
 _MAX_WAIT_S = 30.0
-_LOG_IN = "set HF_TOKEN or run: hf auth login"
 
 
 class HuggingFace:
@@ -58,14 +58,14 @@ class HuggingFace:
         path = f"/api/models/{hub_id}"
         if revision:
             path += f"/revision/{quote(revision, safe='')}"
-        with self._translate_errors(hub, hub_id, revision=revision):
+        with translate_errors(hub, self._endpoint, hub_id, revision=revision):
             (row,) = self._get_json(hub, path, [("blobs", "true")])
             if isinstance(row, dict) and row.get("disabled"):
-                raise self._make_disabled_error(hub_id)
+                raise make_disabled_error(self._host, hub_id)
             repository = read_repository(row, revision=revision)
         if not has_sizes(row):  # a mirror without the parameter `blobs`
             files = self._list_files(hub, repository.hub_id, repository.commit)
-            with self._translate_errors(hub, hub_id):
+            with translate_errors(hub, self._endpoint, hub_id):
                 repository = read_repository(row, files, revision)
         return repository
 
@@ -88,7 +88,7 @@ class HuggingFace:
             return
         hub = self._library()
         try:
-            with self._translate_errors(hub, repository.hub_id):
+            with translate_errors(hub, self._endpoint, repository.hub_id):
                 self._get(hub, f"{self._endpoint}/api/models/{repository.hub_id}/auth-check", {})
         except ModelNotFound:  # a mirror without this route: the download will show it
             return
@@ -98,7 +98,7 @@ class HuggingFace:
         if not any(file.path == path for file in repository.files):
             return {}
         hub = self._library()
-        with self._translate_errors(hub, repository.hub_id, path):
+        with translate_errors(hub, self._endpoint, repository.hub_id, path):
             content = self._get(hub, self._address(repository, path), {}).content
         try:
             value = decode_json(content)
@@ -110,7 +110,7 @@ class HuggingFace:
         """Fetch the address, checksum and size of a file at the repository's commit."""
         # not huggingface_hub's get_hf_file_metadata: its module takes 0.1 s to import
         hub = self._library()
-        with self._translate_errors(hub, repository.hub_id, file.path):
+        with translate_errors(hub, self._endpoint, repository.hub_id, file.path):
             headers = hub.utils.build_hf_headers(token=self._token, **_US)
             response = self._get_head(hub, self._address(repository, file.path), headers)
             found = response.headers
@@ -155,13 +155,13 @@ class HuggingFace:
 
     def _list(self, about: str, query: list[tuple[str, str]], most: int) -> list[Listed]:
         hub = self._library()
-        with self._translate_errors(hub, about):
+        with translate_errors(hub, self._endpoint, about):
             pages = self._get_json(hub, "/api/models", query, most)
             return [listed for page in pages for listed in read_listed(page)][:most]
 
     def _list_files(self, hub: ModuleType, hub_id: str, commit: str) -> tuple[SourceFile, ...]:
         path = f"/api/models/{hub_id}/tree/{commit}"
-        with self._translate_errors(hub, hub_id):
+        with translate_errors(hub, self._endpoint, hub_id):
             pages = self._get_json(hub, path, [("recursive", "true"), ("expand", "false")], None)
             return tuple(file for page in pages for file in read_tree(page))
 
@@ -254,116 +254,6 @@ class HuggingFace:
     @property
     def _host(self) -> str:
         return urlsplit(self._endpoint).netloc
-
-    @contextmanager
-    def _translate_errors(
-        self, hub: ModuleType, hub_id: str, file: str | None = None, revision: str | None = None
-    ) -> Iterator[None]:
-        """Translate the errors of huggingface_hub into ours. Order matters: subclasses first."""
-        errors = hub.errors
-        try:
-            yield
-        except errors.GatedRepoError as error:
-            raise self._make_gated_error(hub_id, error.response.status_code) from error
-        except errors.DisabledRepoError as error:
-            raise self._make_disabled_error(hub_id) from error
-        except errors.RepositoryNotFoundError as error:
-            raise ModelNotFound(
-                hub_id,
-                message=f"cannot find '{hub_id}' on {self._host}: "
-                "there is no such repository, or it is private",
-                hint=f"check the spelling; for a private one {_LOG_IN}",
-            ) from error
-        except errors.RevisionNotFoundError as error:
-            raise ModelNotFound(
-                hub_id,
-                message=f"cannot find '{hub_id}{f'@{revision}' if revision else ''}' "
-                f"on {self._host}: the repository has no such revision",
-                hint="name a branch, a tag or a commit of it, or omit the @revision",
-            ) from error
-        except errors.RemoteEntryNotFoundError as error:
-            raise ModelNotFound(
-                hub_id,
-                message=f"cannot fetch '{file}' of '{hub_id}': there is no such file",
-                hint="pull again: the repository changed meanwhile",
-            ) from error
-        except errors.HfHubHTTPError as error:
-            raise self._make_refused_error(hub_id, error.response) from error
-        except errors.HFValidationError as error:
-            raise ModelNotFound(
-                hub_id, message=f"cannot find '{hub_id}': not a name that the hub allows"
-            ) from error
-        except (errors.OfflineModeIsEnabled, errors.LocalEntryNotFoundError) as error:
-            raise Offline(
-                f"cannot contact {self._host}: offline mode is on", hint="unset HF_HUB_OFFLINE"
-            ) from error
-        except (httpx2.TransportError, OSError) as error:
-            reason = str(error) or type(error).__name__
-            raise Offline(
-                f"cannot reach {self._host}: {reason}",
-                hint="check the network, proxy and HF_ENDPOINT",
-            ) from error
-        except httpx2.TooManyRedirects as error:
-            raise SourceError(
-                f"cannot read '{hub_id}': {self._host} redirects without end",
-                hint="check HF_ENDPOINT",
-            ) from error
-        except httpx2.InvalidURL as error:
-            raise SourceError(
-                f"cannot use the hub's address '{self._endpoint}': {error}",
-                hint="check HF_ENDPOINT",
-            ) from error
-        except (ValueError, TypeError, KeyError, RecursionError) as error:  # not an answer of a hub
-            raise SourceError(
-                f"cannot read '{hub_id}': {self._host} does not answer like the hub",
-                hint="check HF_ENDPOINT",
-            ) from error
-
-    def _make_gated_error(self, hub_id: str, status: int) -> AuthRequired:
-        page = f"{HUB_ADDRESS}/{hub_id}"
-        if status == 401:
-            hint = f"accept its licence at {page}, then {_LOG_IN}"
-        else:
-            hint = f"your token has no access: accept the licence at {page} with its account"
-        return AuthRequired(f"cannot fetch '{hub_id}': its licence must be accepted", hint=hint)
-
-    def _make_disabled_error(self, hub_id: str) -> SourceError:
-        return SourceError(
-            f"cannot fetch '{hub_id}': {self._host} has disabled it",
-            hint="use another repository of the model",
-        )
-
-    def _make_refused_error(
-        self, hub_id: str, response: httpx2.Response
-    ) -> SourceError | ModelNotFound:
-        match response.status_code:
-            case 401:
-                return AuthRequired(
-                    f"cannot read '{hub_id}': {self._host} does not accept the token",
-                    hint="renew the token: https://huggingface.co/settings/tokens",
-                )
-            case 403:
-                return AuthRequired(
-                    f"cannot read '{hub_id}': the token may not read it",
-                    hint=f"use a token with read access: {HUB_ADDRESS}/settings/tokens",
-                )
-            case 404:
-                return ModelNotFound(
-                    hub_id, message=f"cannot find '{hub_id}' on {self._host}: not found"
-                )
-            case 429:
-                wait = parse_wait_s(response.headers)
-                return Transient(
-                    f"cannot read '{hub_id}': {self._host} limits the rate of requests",
-                    hint=f"try again in {wait} s" if wait else f"wait a little; or {_LOG_IN}",
-                )
-            case status:
-                kind = Transient if status >= 500 else SourceError
-                said = f"{status} {response.reason_phrase}".rstrip()
-                return kind(
-                    f"cannot read '{hub_id}': {self._host} answered {said}",
-                    hint="try again later" if status >= 500 else None,
-                )
 
 
 _MAX_BYTES = 8 * 1024 * 1024
