@@ -29,6 +29,7 @@
         UpstreamError          502           it answered with an error
       Busy                     503           try again later (`retry_after_s`)
         QueueFull, CoolingDown, ShuttingDown
+        LimitReached           429           a key has used what it may (`vllama keys`)
       VerifyFailed                  exit 3   two engines cannot be compared
       PortTaken                     exit 4   the listening address is in use
       ServerUnreachable             exit 1   the command line found no server
@@ -233,6 +234,12 @@ class QueueFull(Busy):
 
 class CoolingDown(Busy):
     """The engine failed recently and is not started again yet."""
+
+
+class LimitReached(Busy):
+    """A key has used its share: requests in a period, tokens of a day, or requests at once."""
+
+    status = 429
 
 
 class ShuttingDown(Busy):

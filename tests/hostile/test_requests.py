@@ -20,6 +20,7 @@ from vllama.chat.grammar_schema import close_schema, make_safe_schema
 from vllama.chat.request import Message
 from vllama.chat.schema import MOST_BYTES, check_schema
 from vllama.chat.tool_requests import make_call_schema
+from vllama.clock import RealClock
 from vllama.dialects.anthropic.read import parse_messages
 from vllama.dialects.ollama.read import parse_chat
 from vllama.dialects.openai.read import parse_openai
@@ -28,6 +29,7 @@ from vllama.errors import MAX_MESSAGE, BadRequest, InvalidModelRef, VllamaError
 from vllama.gotemplate.parse import MAX_LENGTH
 from vllama.http.head_cache import Head
 from vllama.http.request import Request
+from vllama.keys.ring import KeyRing
 from vllama.metrics.server_metrics import Metrics
 from vllama.models.ref import MAX_NAME, ModelRef
 from vllama.routes import app as app_module
@@ -274,7 +276,7 @@ def test_nothing_stays_of_a_request_that_failed(
             raise type(error)("no") from LookupError("why")
 
     async def run() -> None:
-        app = App(Gateway(Guards(), Metrics()))
+        app = App(Gateway(Guards(), KeyRing((), None, RealClock()), Metrics()))
         app._ready["GET", "/x"] = handle
         head = Head("GET", "/x", "1.1", True, {b"host": b"localhost"})
         request = Request(Nobody(), head)  # type: ignore[arg-type]

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 
 from vllama.http import connection as client_module
 from vllama.http import server as serve_module
+from vllama.http.departure import unless_gone
 from vllama.http.head_cache import MAX_HEADERS, read_target
 from vllama.http.request import BUFFER_BYTES, ClientGone, Request
 from vllama.http.server import Server
-from vllama.routes.inference import unless_gone
 
 App = Callable[[Request], Awaitable[None]]
 LIMIT_S = 240.0

@@ -91,5 +91,5 @@ def test_pages_on_a_server_for_all(origin: str, host: str, allowed: bool) -> Non
 
 def test_with_keys_a_page_of_the_same_host_may_have_any_name() -> None:
     host = "gpu.corp.example:11434"
-    assert Guards(loopback=False, keys=("k",)).origin_allowed(f"http://{host}", host)
+    assert Guards(loopback=False).origin_allowed(f"http://{host}", host, keyed=True)
     assert not Guards(loopback=False).origin_allowed(f"http://{host}", host)

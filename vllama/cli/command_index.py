@@ -23,6 +23,7 @@ GROUPS = (
             ("logs", "logs:logs", "Show the log of a model's engine, or of vllama itself."),
             ("events", "events:events", "Show what the server does, as it happens."),
             ("requests", "requests:requests", "List the requests that were captured, or show one."),
+            ("usage", "usage:usage", "Show requests, tokens and time by key, model and day."),
             ("replay", "replay:replay", "Send a captured request again, and compare the answers."),
         ),
     ),
@@ -34,6 +35,11 @@ GROUPS = (
                 "config",
                 "config:configure",
                 "Show the settings and where each comes from; edit or describe the config file.",
+            ),
+            (
+                "keys",
+                "keys:keys",
+                "Manage the keys of the server: list, add, change, rotate, revoke.",
             ),
             (
                 "service",

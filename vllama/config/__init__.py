@@ -105,7 +105,6 @@ def guards(config: Config) -> Guards:
     return Guards(
         origins=config.origins,
         loopback=loopback,
-        keys=config.api_key,
         read_only=config.read_only,
         ui=not config.no_ui,
         most_upload_bytes=config.max_blob_size_bytes,

@@ -485,9 +485,14 @@ class Config:
         return self.capture if isinstance(self.capture, Path) else self.data_dir / "captures"
 
     @property
+    def keys_file(self) -> Path:
+        """The file of the named keys, which may not exist."""
+        return self.data_dir / "keys.json"
+
+    @property
     def exposure(self) -> str | None:
         """The warning for a server that others can reach and that wants no key."""
-        if self.api_key or address.is_loopback(self.host):
+        if self.api_key or self.keys_file.exists() or address.is_loopback(self.host):
             return None
         scheme = "https" if self.tls_cert else "http"
         return address.warn_of_exposure(scheme, self.host, self.port, read_only=self.read_only)

@@ -21,6 +21,7 @@ from vllama.errors import (
     CapabilityMissing,
     ContextOverflow,
     InvalidModelRef,
+    LimitReached,
     ModelNotFound,
     Unauthorized,
     UpstreamError,
@@ -49,8 +50,13 @@ _OPENAI_TYPES = {
     403: "permission_error",
     404: "not_found_error",
     413: "invalid_request_error",
+    429: "rate_limit_error",
 }
-_OPENAI_CODES = {ContextOverflow: "context_length_exceeded", Unauthorized: "invalid_api_key"}
+_OPENAI_CODES = {
+    ContextOverflow: "context_length_exceeded",
+    LimitReached: "rate_limit_exceeded",
+    Unauthorized: "invalid_api_key",
+}
 _ANTHROPIC_TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",

@@ -112,6 +112,7 @@ class Request:
         "_parts",
         "_size",
         "_waiter",
+        "before_end",
         "disconnected",
         "done",
         "endless",
@@ -149,6 +150,7 @@ class Request:
         self.endless = False  # the answer ends only when the client disconnects
         self.writes: Writes | None = None
         self.recorder: Recorder | None = None
+        self.before_end: Callable[[], None] | None = None  # called before the last byte is written
         self._head = b""
         self._chunked = False
         self._parts: list[bytes] = []
@@ -359,6 +361,8 @@ class Request:
         """Write the last part of the body, and end the answer."""
         if self.done:
             return
+        if self.before_end is not None:
+            self.before_end()
         if self.recorder is not None and body:
             self.recorder.take_part(body)
         head, self._head = self._head, b""

@@ -71,6 +71,12 @@ class Metrics:
             "no counts.",
             by_model,
         )
+        self.usage = Counter(
+            "vllama_key_tokens",
+            "Tokens by the name of the client's key. kind: prompt (also those from a cache), "
+            "cached or generated.",
+            ("key", "model", "kind"),
+        )
         self.load_time = Histogram(
             "vllama_model_load_time_seconds",
             "Time from the start of an engine to the first moment at which it could serve.",
@@ -151,6 +157,14 @@ class Metrics:
         self.cached_tokens.add(labels, cached)
         self.generation_tokens.add(labels, generated)
         self.estimated_tokens.add(labels, generated if estimated else 0)
+
+    def count_usage(
+        self, key: str, model: str, *, prompt: int, cached: int, generated: int
+    ) -> None:
+        """Count the tokens of an answer for the key that asked; `key` is a name, "" without one."""
+        self.usage.add((key, model, "prompt"), prompt)
+        self.usage.add((key, model, "cached"), cached)
+        self.usage.add((key, model, "generated"), generated)
 
     def observe_tokens(
         self, model: str, *, first_token_s: float, tokens_per_s: float | None

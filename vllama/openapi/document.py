@@ -67,6 +67,7 @@ _MEANINGS = {
     404: "There is no such model, or nothing of this name",
     413: "The body is too large",
     415: "The body has an unknown encoding",
+    429: "The key has reached a limit",
     500: "The model cannot be loaded, or its engine failed",
     501: "The model's engine has no such function",
     502: "A server behind this one failed",
@@ -216,6 +217,8 @@ class _Writer:
         errors = {*_COMMON_ERRORS, *operation.errors}
         if operation.runs_model:
             errors.update(_MODEL_ERRORS)
+            if self._needs_key:
+                errors.add(429)
         if self._needs_key and not operation.keyless:
             errors.add(401)
         return errors

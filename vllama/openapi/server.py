@@ -11,6 +11,7 @@ from vllama.dialects.events import EventData, RequestRow
 from vllama.dialects.ollama import request_types as requests
 from vllama.openapi.fields import EXAMPLE_MODEL, MODEL
 from vllama.openapi.operation import Body, Operation, Parameter, Stream, StreamKind, Tag
+from vllama.usage.store import UsageRow
 
 
 class Obstacle(Struct):
@@ -73,6 +74,12 @@ class Logs(Struct):
     """The logs that are kept."""
 
     logs: list[Log]
+
+
+class Usage(Struct):
+    """What was used."""
+
+    usage: list[UsageRow]
 
 
 class SettingRow(Struct):
@@ -146,6 +153,12 @@ class Previews(Struct):
 
 _TEXT: dict[str, Any] = {"type": "string"}
 _COUNT: dict[str, Any] = {"type": "integer", "minimum": 0, "maximum": 999_999_999}
+
+_DAY: dict[str, Any] = {
+    "type": "string",
+    "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}$",
+    "examples": ["2026-11-23"],
+}
 
 OPERATIONS: tuple[Operation, ...] = (
     Operation(
@@ -263,6 +276,24 @@ OPERATIONS: tuple[Operation, ...] = (
         tag=Tag.SERVER,
         summary="List the engines, and which one is chosen",
         answer=Engines,
+    ),
+    Operation(
+        paths=("/api/usage",),
+        methods=("get",),
+        tag=Tag.SERVER,
+        summary="List what was used, by day, key and model",
+        help="A key that may not read gets its own. Days are those of UTC.",
+        parameters=(
+            Parameter(
+                name="by",
+                help="what to sum by, with commas between them: day, key, model",
+                where="query",
+                schema={"type": "string", "pattern": "^(day|key|model)(,(day|key|model))*$"},
+            ),
+            Parameter(name="since", help="the first day", where="query", schema=_DAY),
+            Parameter(name="until", help="the last day", where="query", schema=_DAY),
+        ),
+        answer=Usage,
     ),
     Operation(
         paths=("/api/config",),

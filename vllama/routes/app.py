@@ -10,6 +10,7 @@ import asyncio
 import html
 import itertools
 import logging
+import math
 import time
 from urllib.parse import quote
 
@@ -18,23 +19,27 @@ from vllama.dialects.errors import write_anthropic_error, write_ollama_error, wr
 from vllama.dialects.events import Outcome
 from vllama.errors import Busy, Forbidden, Unauthorized, VllamaError
 from vllama.http.request import CLIENT_CLOSED, ClientGone, Request
+from vllama.keys.current import current_key
+from vllama.keys.key import Key
 from vllama.log_context import Trace, model, trace
 from vllama.routes.access_log import log_access
 from vllama.routes.capture_writer import RECORDED
 from vllama.routes.context import Gateway
 from vllama.routes.dialect import Dialect, find_dialect
-from vllama.routes.guards import cors_headers
+from vllama.routes.guards import cors_headers, is_keyless
 from vllama.routes.openai.common import make_seed
 from vllama.routes.request_log import INFERENCE
 from vllama.routes.route_table import (
+    MODEL_HANDLERS,
     ROUTES,
     WHILE_STARTING,
     WRITES,
     Handler,
     find_methods,
+    list_scopes,
     name_route,
 )
-from vllama.routes.running import RunningRequest, mask_key
+from vllama.routes.running import RunningRequest
 from vllama.routes.traces import begin_trace, end_trace
 
 log = logging.getLogger(__name__)
@@ -54,6 +59,18 @@ def clean_path(path: str) -> str:
             parts.append(part)
     clean = "/" + "/".join(parts)
     return clean + "/" if path.endswith("/") and parts else clean
+
+
+def check_scope(key: Key | None, handler: Handler) -> None:
+    """Raise Forbidden if `key` does not allow what `handler` does."""
+    scopes = list_scopes(handler)
+    if key is None or not scopes or any(map(key.allows, scopes)):
+        return
+    needed = " or ".join(f"'{scope}'" for scope in scopes)
+    raise Forbidden(
+        f"cannot do this with the key '{key.name}': it needs the scope {needed}",
+        hint="ask the operator, who can use: vllama keys change",
+    )
 
 
 def find_outcome(request: Request) -> Outcome:
@@ -78,8 +95,10 @@ class App:
         model.set("")
         origin = request.header(b"origin") if b"origin" in request.headers else ""
         host = request.header(b"host")
-        guards = self._gateway.guards
-        if not guards.host_allowed(host) or (origin and not guards.origin_allowed(origin, host)):
+        guards, keys = self._gateway.guards, self._gateway.keys
+        if not guards.host_allowed(host) or (
+            origin and not guards.origin_allowed(origin, host, keyed=keys.is_required)
+        ):
             self._forbid(request, origin, host)
             self._count(request, 0.0, find_outcome(request))
             return
@@ -90,28 +109,23 @@ class App:
             if preflight:
                 request.respond(204, b"")
                 return
-        running = self._gateway.running.begin(request, self._show_key(request))
+        authorization, api_key = request.header(b"authorization"), request.header(b"x-api-key")
+        running = self._gateway.running.begin(request, keys.find(authorization, api_key))
+        current_key.set(running.access)
         trace.set(Trace(request.id, running.id))
         if self._gateway.tracing is not None:
             begin_trace(self._gateway.tracing, request, name_route(request.path))
         try:
             await self._handle(request, running)
         finally:
+            if running.is_metered:
+                self._gateway.meter.finish(running)
             self._gateway.running.finish(running)
             if running.recorder is not None and self._gateway.captures is not None:
                 self._gateway.captures.end(running)
         outcome = find_outcome(request)
         self._note(request, running, outcome)
         end_trace(running, name_route(request.path), model.get(), outcome)
-
-    def _show_key(self, request: Request) -> str:
-        """Return what may be shown of the request's key, "" if it has none of the server's."""
-        guards = self._gateway.guards
-        if not guards.keys:
-            return ""
-        authorization, api_key = request.header(b"authorization"), request.header(b"x-api-key")
-        key = guards.find_key(authorization, api_key)
-        return mask_key(key) if key is not None else ""
 
     def _note(self, request: Request, running: RunningRequest, outcome: Outcome) -> None:
         """Count an answer that has ended, and log it in a line, with the error it ended with."""
@@ -161,9 +175,13 @@ class App:
     async def _handle(self, request: Request, running: RunningRequest) -> None:
         """Find the handler and run it; the one place where a request's errors end."""
         try:
-            self._check_key(request, running)
+            if not is_keyless(request.path):
+                self._gateway.keys.check(running.access)
             handle = self._ready.get((request.method, request.path)) or await self._route(request)
             if handle:
+                check_scope(running.access, handle)
+                if handle in MODEL_HANDLERS:
+                    await self._gateway.meter.admit(request, running)
                 if self._gateway.request_log is not None and request.path in INFERENCE:
                     await self._gateway.request_log.keep(request)
                 if self._gateway.captures is not None and request.path in RECORDED:
@@ -194,18 +212,6 @@ class App:
             page = f'<a href="{html.escape(place)}">{reason}</a>.\n\n'.encode()
             kind = b"text/html; charset=utf-8"
         request.respond(status, page, kind, {"location": place})
-
-    def _check_key(self, request: Request, running: RunningRequest) -> None:
-        """Raise Unauthorized if the request shows none of the server's keys."""
-        if running.key:
-            return
-        guards = self._gateway.guards
-        authorization, api_key = request.header(b"authorization"), request.header(b"x-api-key")
-        if not guards.key_allowed(request.path, authorization, api_key):
-            raise Unauthorized(
-                "unauthorized: the request shows no key of this server",
-                hint="send 'Authorization: Bearer KEY'; the commands take it from OLLAMA_API_KEY",
-            )
 
     async def _route(self, request: Request) -> Handler | None:
         """Return the handler, or answer 301/307, 404 or 405 and return None."""
@@ -256,7 +262,7 @@ class App:
             status, body = write_ollama_error(error)
         headers = {}
         if isinstance(error, Busy):
-            headers["retry-after"] = str(max(1, round(error.retry_after_s)))
+            headers["retry-after"] = str(max(1, math.ceil(error.retry_after_s)))
         if isinstance(error, Unauthorized):
             headers["www-authenticate"] = 'Bearer realm="vllama"'
         request.respond(status, body, headers=headers)

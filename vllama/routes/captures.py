@@ -50,11 +50,10 @@ async def get_capture(gateway: Gateway, request: Request) -> None:
 
 def check_access(gateway: Gateway) -> None:
     """Raise Forbidden where anybody on the network could read what others have written."""
-    if not gateway.guards.loopback and not gateway.guards.keys:
+    if not gateway.guards.loopback and not gateway.keys.is_required:
         raise Forbidden(
             "cannot show captures: this server listens for other machines and wants no key",
-            hint="start it with --api-key or --api-key-file, or use 'vllama requests' on its "
-            "machine",
+            hint="add a key: vllama keys add NAME, or use 'vllama requests' on its machine",
         )
 
 

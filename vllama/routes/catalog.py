@@ -18,6 +18,7 @@ from vllama.chat.request import LoadOptions, Sampling
 from vllama.clock import Clock
 from vllama.dialects.ollama.options import resolve_options
 from vllama.errors import InvalidModelRef, ModelNotFound, VllamaError
+from vllama.keys.current import check_model
 from vllama.models.library import Library
 from vllama.models.ref import INVALID_NAME, ModelRef
 from vllama.models.types import Bundle, ModelInfo
@@ -172,10 +173,14 @@ class Catalog:
 
 
 async def find_model(catalog: Catalog, name: str, text: str = "model '{}' not found") -> Entry:
-    """Return the model, or raise ModelNotFound in the words of the route."""
+    """Return the model, or raise ModelNotFound in the words of the route.
+
+    Raises Forbidden if the key of the request does not allow the model.
+    """
     try:
         entry = await catalog.find(name)
     except ModelNotFound as error:
         raise ModelNotFound(name, message=text.format(name)) from error
+    check_model(name, entry.bundle.name)
     log_context.model.set(entry.bundle.name)
     return entry

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vllama.errors import VllamaError
+from vllama.keys.ring import KeyRing
 from vllama.metrics.server_metrics import Metrics
 from vllama.routes.engine_metrics import EngineMetrics
 from vllama.routes.events.activity import Activity
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from vllama.routes.capture_writer import Captures
     from vllama.routes.catalog import Catalog
     from vllama.routes.events.hub import Hub
+    from vllama.routes.metering import Meter
     from vllama.routes.pulls import Pulls
     from vllama.routes.request_log import RequestLog
     from vllama.routes.response_store import ResponseStore
@@ -48,8 +50,8 @@ class Gateway:
 
     `settings` are those in effect, without secrets.
 
-    It begins with guards and metrics alone: all requests but those for `WHILE_STARTING` wait until
-    it is complete.
+    It begins with guards, keys and metrics alone: all requests but those for `WHILE_STARTING` wait
+    until it is complete.
     """
 
     catalog: Catalog
@@ -64,13 +66,15 @@ class Gateway:
     responses: ResponseStore
     draft_records: DraftRecords
     pulls: Pulls
+    meter: Meter
     events: Hub
     log_dir: Path
     settings: Mapping[str, Any]
 
-    def __init__(self, guards: Guards, metrics: Metrics) -> None:
+    def __init__(self, guards: Guards, keys: KeyRing, metrics: Metrics) -> None:
         """To be made in the running loop."""
         self.guards = guards
+        self.keys = keys
         self.metrics = metrics
         self.engine_metrics = EngineMetrics()
         self.running = RunningRequests()
@@ -94,6 +98,7 @@ class Gateway:
         responses: ResponseStore,
         draft_records: DraftRecords,
         pulls: Pulls,
+        meter: Meter,
         events: Hub,
         log_dir: Path,
         settings: Mapping[str, Any],
@@ -107,6 +112,7 @@ class Gateway:
         self.renderer, self.facts, self.environ = renderer, facts, environ
         self.watch, self.preload, self.searxng = watch, preload, searxng
         self.responses, self.pulls, self.events = responses, pulls, events
+        self.meter = meter
         self.log_dir, self.settings = log_dir, settings
         self.request_log, self.captures = request_log, captures
         self.draft_records = draft_records

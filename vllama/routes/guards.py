@@ -1,4 +1,4 @@
-"""Who may talk to the server: the Host check and CORS, as Ollama does them, keys.
+"""Who may talk to the server: the Host check and CORS, as Ollama does them.
 
 Pure functions of header values; nothing here knows a socket.
 
@@ -44,19 +44,21 @@ PAGE = "/ui/"
 class Guards(Struct, frozen=True, kw_only=True):
     """What is allowed. `origins` are the user's (`*` wildcards); `loopback`: bound to it only.
 
-    With `keys`, every request has to show one of them. `read_only`: no request changes what models
-    there are; `most_upload_bytes` None: files of any size may be uploaded. `ui`: there is the page.
+    `read_only`: no request changes what models there are; `most_upload_bytes` None: files of any
+    size may be uploaded. `ui`: there is the page.
     """
 
     origins: tuple[str, ...] = ()
     loopback: bool = True
-    keys: tuple[str, ...] = ()
     read_only: bool = False
     most_upload_bytes: int | None = None
     ui: bool = True
 
-    def origin_allowed(self, origin: str, host: str) -> bool:
-        """Return True if a page of `origin` may talk to us; no origin is no page."""
+    def origin_allowed(self, origin: str, host: str, *, keyed: bool = False) -> bool:
+        """Return True if a page of `origin` may talk to us; no origin is no page.
+
+        `keyed`: requests need a key, which a stranger's page does not have.
+        """
         if len(origin) > MAX_ORIGIN or len(host) > MAX_HOST:
             return False
         if not origin or _local_origin(origin) or any(_matches(i, origin) for i in self.origins):
@@ -65,36 +67,16 @@ class Guards(Struct, frozen=True, kw_only=True):
             return True
         # our own page, or one of the same host behind a proxy; but on plain http it may also be a
         # stranger's, whose name was made to lead here (DNS rebinding)
-        return origin == f"http://{host}" and (bool(self.keys) or _is_no_stranger(host))
+        return origin == f"http://{host}" and (keyed or _is_no_stranger(host))
 
     def host_allowed(self, host: str) -> bool:
         """Return True unless the Host header looks like DNS rebinding (loopback only)."""
         return not self.loopback or (len(host) <= MAX_HOST and _host_allowed(host))
 
-    def key_allowed(self, path: str, authorization: str, api_key: str) -> bool:
-        """Return True unless a key is wanted for `path` that the request's headers do not show."""
-        keyless = path in KEYLESS or path.startswith(PAGE)
-        return keyless or self.shows_key(authorization, api_key)
 
-    def shows_key(self, authorization: str, api_key: str) -> bool:
-        """Return True unless there are keys and the request's headers show none of them.
-
-        `authorization` is that of RFC 6750, `Bearer KEY`; `api_key` is `x-api-key`, where the
-        clients of Anthropic put it. Takes as long for a wrong key as for a right one.
-        """
-        return not self.keys or self.find_key(authorization, api_key) is not None
-
-    def find_key(self, authorization: str, api_key: str) -> str | None:
-        """Return the key that the request's headers show, None if they show none of the keys."""
-        import hmac
-
-        scheme, _, bearer = authorization.partition(" ")
-        shown = (bearer.strip() if scheme.lower() == "bearer" else "", api_key.strip())
-        pairs = [(key, one) for key in self.keys for one in shown]
-        equal = [
-            hmac.compare_digest(key.encode(), one.encode()) for key, one in pairs
-        ]  # always all
-        return next((key for (key, _), same in zip(pairs, equal, strict=True) if same), None)
+def is_keyless(path: str) -> bool:
+    """Return True if a request for `path` needs no key even where keys are wanted."""
+    return path in KEYLESS or path.startswith(PAGE)
 
 
 def cors_headers(origin: str, *, preflight: bool) -> dict[str, str]:

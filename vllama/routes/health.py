@@ -97,8 +97,7 @@ async def get_ready(gateway: Gateway, request: Request) -> None:
 def tell(gateway: Gateway, request: Request, found: list[Obstacle], good: str, bad: str) -> None:
     """Answer 200, or 503 with the reasons; those are for whoever has a key, if there are keys."""
     status, body = (503, {"status": bad}) if found else (200, {"status": good})
-    authorization, api_key = request.header(b"authorization"), request.header(b"x-api-key")
     reply: dict[str, object] = dict(body)
-    if found and gateway.guards.shows_key(authorization, api_key):
+    if found and gateway.keys.admits(gateway.running.of(request).access):
         reply["reasons"] = [{"what": one.what, "why": one.why} for one in found]
     request.json(status, reply)

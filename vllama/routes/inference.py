@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from vllama import log_context
 from vllama.chat.engine.context import LEAST, bound_traits
@@ -27,7 +27,8 @@ from vllama.errors import (
     UpstreamError,
     VllamaError,
 )
-from vllama.http.request import ClientGone, Request
+from vllama.http.departure import unless_gone
+from vllama.http.request import Request
 from vllama.models.types import Bundle
 from vllama.plan.draft_model import wants_draft
 from vllama.plan.types import Need
@@ -47,28 +48,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
 CONTEXT_HEADER = "x-vllama-num-ctx"  # what runs, where a request asked for more
 # a killed engine is noticed within some 20 ms, on a busy machine after seconds
 RETRY_PAUSES_S = (0.05, 0.2, 0.5, 1.0, 2.0, 4.0)
-
-
-async def unless_gone(request: Request, work: Awaitable[T]) -> T:
-    """Return what `work` returns; if the client leaves first, cancel it and raise ClientGone."""
-    working = asyncio.ensure_future(work)
-    leaving = asyncio.ensure_future(request.wait_for_disconnect())
-    try:
-        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise ClientGone
-        return working.result()
-    finally:
-        leaving.cancel()
-        if not working.done():
-            working.cancel()
-            await asyncio.wait({working})
-            if not working.cancelled():
-                working.exception()  # there is nobody to hear it
 
 
 async def with_lease(
@@ -93,7 +75,7 @@ async def with_lease(
     enter_queue()
     lease = scheduler.try_acquire(bundle, need, keep_alive_s, prefix)
     if lease is None:
-        waiting = scheduler.acquire(bundle, need, keep_alive_s, prefix)
+        waiting = scheduler.acquire(bundle, need, keep_alive_s, prefix, running.flow)
         try:
             lease = await unless_gone(request, waiting)
         except VllamaError as error:
@@ -145,7 +127,7 @@ async def with_lease(
             # the lease is kept meanwhile: nobody else is sent there, and the turn is not lost
             enter_queue()
             await asyncio.sleep(pause_s)
-            renewed = scheduler.renew(lease, bundle, need, keep_alive_s, prefix)
+            renewed = scheduler.renew(lease, bundle, need, keep_alive_s, prefix, running.flow)
             lease = running.lease = await unless_gone(request, renewed)
             leave_queue(lease)
     finally:
@@ -182,7 +164,7 @@ async def run_relay(
     the engine did not begin to answer has no tokens; it may be sent again.
     """
     running = gateway.running.of(request)
-    running.follow(relay)
+    running.follow(relay, new_prompt=new_prompt)
     if running.recorder is not None:
         running.recorder.call = call
     end_stage()
@@ -199,6 +181,12 @@ async def run_relay(
                 cached=(usage.cached_tokens or 0) if new_prompt else 0,
                 estimated=usage.estimated,
             )
+
+
+def count_inputs(gateway: Gateway, request: Request, bundle: Bundle, tokens: int) -> None:
+    """Count the tokens of inputs for which no text is generated."""
+    gateway.running.of(request).read_tokens += tokens
+    gateway.metrics.count_tokens(bundle.name, tokens, 0, estimated=False)
 
 
 def make_need(load: LoadOptions, mode: Mode, *, logprobs: bool = False) -> Need:

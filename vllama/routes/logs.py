@@ -150,10 +150,10 @@ def describe_attempt(path: Path) -> dict[str, Any]:
 
 def check_access(gateway: Gateway) -> None:
     """Raise Forbidden where anybody on the network could read the logs."""
-    if not gateway.guards.loopback and not gateway.guards.keys:
+    if not gateway.guards.loopback and not gateway.keys.is_required:
         raise Forbidden(
             "cannot show logs: this server listens for other machines and wants no key",
-            hint="start it with --api-key or --api-key-file, or use 'vllama logs' on its machine",
+            hint="add a key: vllama keys add NAME, or use 'vllama logs' on its machine",
         )
 
 

@@ -16,7 +16,7 @@ async def get_document(gateway: Gateway, request: Request) -> None:
 
     Needs no key: it is the same for everybody, and tools read it before they have one.
     """
-    needs_key = bool(gateway.guards.keys)
+    needs_key = gateway.keys.is_required
     request.respond(200, await asyncio.to_thread(compose, needs_key=needs_key), JSON)
 
 

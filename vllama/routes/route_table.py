@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
+from vllama.keys.key import Scope
 from vllama.routes import (
     captures,
     event_stream,
@@ -17,6 +18,7 @@ from vllama.routes import (
     settings,
     tokens,
     ui,
+    usage,
 )
 from vllama.routes.anthropic import messages
 from vllama.routes.ollama import chat, cloud, create, embed, models, web
@@ -48,6 +50,7 @@ ROUTES: Mapping[str, Methods] = {
     "/api/requests": {"GET": requests.list_requests},
     "/api/captures": {"GET": captures.list_captures},
     "/api/logs": {"GET": logs.list_logs},
+    "/api/usage": {"GET": usage.list_usage},
     "/api/config": {"GET": settings.list_settings},
     "/api/engines": {"GET": planning.list_engines},
     "/api/plan": {"POST": planning.plan},
@@ -122,6 +125,72 @@ WRITES = frozenset(
     }
 )
 """The handlers that change what models there are, here or at a registry."""
+MODEL_HANDLERS = frozenset(
+    {
+        chat.chat,
+        chat.generate,
+        embed.embed,
+        embed.legacy_embed,
+        tokens.tokenize,
+        tokens.detokenize,
+        openai_chat.chat,
+        openai_chat.embeddings,
+        completions.completions,
+        responses.responses,
+        messages.messages,
+        messages.count_tokens,
+        rerank.rerank,
+        rerank.score,
+        decisions.decisions,
+        decisions.systemone,
+        audio.transcriptions,
+        audio.translations,
+        media.speech,
+        media.generate_images,
+        media.edit_images,
+    }
+)
+"""The handlers that have a model work; the limits of keys are about their requests."""
+_OPEN = frozenset({*WHILE_STARTING, health.get_health, cloud.status, cloud.me, cloud.sign_out})
+_LISTS = frozenset({models.tags, models.ps, models.show, openai_models.models, openai_models.model})
+_OWN = frozenset(
+    {
+        requests.list_requests,
+        requests.end_request,
+        usage.list_usage,
+        responses.get_response,
+        responses.cancel_response,
+        responses.delete_response,
+        cloud.recommendations,
+        web.web_search,
+        web.web_fetch,
+    }
+)
+_OBSERVES = frozenset(
+    {
+        metrics.get_metrics,
+        event_stream.stream_events,
+        planning.plan,
+        planning.list_engines,
+        planning.list_previews,
+    }
+)
+
+
+def list_scopes(handler: Handler) -> tuple[Scope, ...]:
+    """Return the scopes one of which a key needs for a handler; () if any key will do.
+
+    What is not named here, now or later, needs the scope admin.
+    """
+    if handler in MODEL_HANDLERS:
+        return (Scope.INFER,)
+    if handler in _OPEN:
+        return ()
+    if handler in _LISTS or handler in _OWN:
+        return (Scope.INFER, Scope.READ)
+    return (Scope.READ,) if handler in _OBSERVES else (Scope.ADMIN,)
+
+
 RESPONSE_PARTS: Mapping[str, Methods] = {
     f"/{responses.INPUT_ITEMS}": {"GET": responses.get_response},
     f"/{responses.CANCEL}": {"POST": responses.cancel_response},

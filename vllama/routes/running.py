@@ -13,17 +13,16 @@ from vllama.chat.request import Usage
 from vllama.dialects.events import RequestRow
 from vllama.errors import RequestEnded
 from vllama.http.request import Request
+from vllama.keys.key import Key
 from vllama.relay.relay import Relay
 from vllama.routes.dialect import find_dialect
+from vllama.scheduler.fair_queue import Flow
 from vllama.units import rfc3339_local
+from vllama.usage.entries import Amounts
 
 if TYPE_CHECKING:
     from vllama.routes.answer_recorder import AnswerRecorder
     from vllama.scheduler.instance import Lease
-
-SHOWN_KEY_CHARACTERS = 4
-LEAST_SECRET_CHARACTERS = 12
-"""Fewer than these, and the shown ones would give too much of a key away."""
 
 
 class RunningRequest:
@@ -34,32 +33,65 @@ class RunningRequest:
         "_relays",
         "_started_at",
         "_task",
+        "_with_prompt",
+        "access",
         "id",
+        "is_metered",
         "is_running",
         "key",
         "lease",
         "model",
+        "read_tokens",
         "recorder",
         "request",
     )
 
-    def __init__(self, id_: str, request: Request, key: str) -> None:
-        """To be made in the task that answers. `key` is what may be shown of the client's key."""
+    def __init__(self, id_: str, request: Request, access: Key | None) -> None:
+        """To be made in the task that answers. `access` is the key that the request shows."""
         self.id = id_
         self.request = request
-        self.key = key
+        self.access = access
+        self.key = access.name if access is not None else ""
         self.model = ""
         self.is_running = False  # else it waits: for its turn, or for the model to be loaded
         self.lease: Lease | None = None  # the last one, even after it was released
         self.recorder: AnswerRecorder | None = None
+        self.read_tokens = 0  # of inputs for which no text is generated, such as embeddings
+        self.is_metered = False  # what it takes is still to be counted; see `routes.metering`
         self._task = asyncio.current_task()
         self._relays: list[Relay] = []
+        self._with_prompt: list[bool] = []
         self._ended = False
         self._started_at = ""
 
-    def follow(self, relay: Relay) -> None:
-        """Count the tokens of `relay` too; an answer of several choices has several."""
+    @property
+    def flow(self) -> Flow:
+        """Whose turn the request takes in a queue: its key's, or that of the client's address."""
+        if self.access is None:
+            return Flow(self.request.client_host)
+        return Flow(f"key {self.key}", self.access.priority)
+
+    def follow(self, relay: Relay, *, new_prompt: bool = True) -> None:
+        """Count the tokens of `relay` too; an answer of several choices has several.
+
+        `new_prompt` False: its prompt is that of another one, whose tokens count.
+        """
         self._relays.append(relay)
+        self._with_prompt.append(new_prompt)
+
+    def sum_amounts(self, duration_us: int) -> Amounts:
+        """Return what the request has taken so far; a call that was not answered took nothing."""
+        amounts = Amounts(prompt_tokens=self.read_tokens, duration_us=duration_us)
+        for relay, new_prompt in zip(self._relays, self._with_prompt, strict=True):
+            tally = relay.reply.tally
+            if tally.first_token_ns is None and not tally.ended:
+                continue
+            usage = tally.usage
+            if new_prompt:
+                amounts.prompt_tokens += usage.prompt_tokens
+                amounts.cached_tokens += usage.cached_tokens or 0
+            amounts.generated_tokens += usage.completion_tokens if tally.ended else relay.tokens
+        return amounts
 
     @property
     def first_token_ns(self) -> int | None:
@@ -152,11 +184,12 @@ class RunningRequests:
         self._by_id: dict[str, RunningRequest] = {}
         self._by_request: dict[Request, RunningRequest] = {}
 
-    def begin(self, request: Request, key: str) -> RunningRequest:
+    def begin(self, request: Request, access: Key | None) -> RunningRequest:
         """Add a request; its id is the client's own unless another running request has that."""
         doubled = request.id in self._by_id
         id_ = f"{request.id}-{request.number}" if doubled else request.id
-        running = self._by_id[id_] = self._by_request[request] = RunningRequest(id_, request, key)
+        running = RunningRequest(id_, request, access)
+        self._by_id[id_] = self._by_request[request] = running
         return running
 
     def finish(self, running: RunningRequest) -> None:
@@ -176,15 +209,13 @@ class RunningRequests:
         """Return all requests to models."""
         return [running for running in self._by_id.values() if running.model]
 
-    def list_rows(self, queue_places: Mapping[str, int]) -> list[RequestRow]:
-        """Return the rows of all requests to models, the oldest first.
+    def list_rows(
+        self, queue_places: Mapping[str, int], key: str | None = None
+    ) -> list[RequestRow]:
+        """Return the rows of all requests to models, the oldest first; `key`: of one key only.
 
         `queue_places` has the places of those that wait, by their ids.
         """
-        found = sorted(self.list_requests(), key=lambda running: running.request.started_ns)
+        found = [one for one in self.list_requests() if key is None or one.key == key]
+        found.sort(key=lambda running: running.request.started_ns)
         return [running.describe(queue_places.get(running.id)) for running in found]
-
-
-def mask_key(key: str) -> str:
-    """Return so much of a key that its owner recognises it."""
-    return "…" + (key[-SHOWN_KEY_CHARACTERS:] if len(key) >= LEAST_SECRET_CHARACTERS else "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -15,6 +15,7 @@ from vllama.models.types import Bundle
 from vllama.plan.ladder import Failed
 from vllama.plan.quant_fallback import names_form
 from vllama.plan.types import Need, Plan
+from vllama.scheduler.fair_queue import FairQueue
 from vllama.scheduler.policy import Pools
 from vllama.supervise.logs import LogRing
 from vllama.supervise.spec import Attempt, Diagnosis, Endpoint, Grace, State
@@ -259,7 +260,7 @@ class Instance:
     leases: int = 0
     leases_at: dict[Endpoint, int] = field(default_factory=dict)
     prefixes: OrderedDict[Hashable, Endpoint] = field(default_factory=OrderedDict)
-    queue: deque[Waiter] = field(default_factory=deque)
+    queue: FairQueue[Waiter] = field(default_factory=FairQueue)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     idle: asyncio.Event = field(default_factory=asyncio.Event)
     wake: asyncio.Event = field(default_factory=asyncio.Event)

@@ -21,6 +21,7 @@ from vllama.models.types import Bundle
 from vllama.plan.types import Need
 from vllama.scheduler.admission import Admission
 from vllama.scheduler.contention import Contention
+from vllama.scheduler.fair_queue import Flow
 from vllama.scheduler.hang_detection import HealthMonitor
 from vllama.scheduler.instance import Instance, Key, Lease, Prefix, Waiter
 from vllama.scheduler.lifecycle import Lifecycle
@@ -32,6 +33,7 @@ from vllama.scheduler.views import FailureView, View, find_obstacle, list_failur
 log = logging.getLogger(__name__)
 
 STOPPING = "cannot serve: the server is stopping"
+ANYBODY = Flow()
 MIN_RETRY_AFTER_S, MAX_RETRY_AFTER_S = 1.0, 60.0
 
 
@@ -112,13 +114,19 @@ class Scheduler:
         return self._table.make_lease(instance, prefix)
 
     async def acquire(
-        self, bundle: Bundle, need: Need, keep_alive_s: float | None, prefix: Prefix | None = None
+        self,
+        bundle: Bundle,
+        need: Need,
+        keep_alive_s: float | None,
+        prefix: Prefix | None = None,
+        flow: Flow = ANYBODY,
     ) -> Lease:
         """Return a lease on an instance of `bundle` that serves `need`.
 
         1. At once, if a compatible instance is ready, has a free slot, and has no queue.
         2. Otherwise from the queue of the instance, which is created if there is none. A request
-           that is cancelled leaves the queue, but the load continues.
+           that is cancelled leaves the queue, but the load continues. The queue is taken in turn
+           between flows.
 
         With replicas, requests with an equal `prefix` (prompts that begin alike) go to the same
         replica if possible. Raises QueueFull, ShuttingDown, and the errors of planning, loading and
@@ -128,7 +136,7 @@ class Scheduler:
             if lease := self.try_acquire(bundle, need, keep_alive_s, prefix):
                 return lease
             instance = self._ensure_instance(bundle, need)
-            granted = await self._wait_in_queue(instance, keep_alive_s, prefix)
+            granted = await self._wait_in_queue(instance, keep_alive_s, prefix, flow)
             if granted and granted.instance.fits(bundle, need):
                 return granted
             # The engine has just ended; or the instance had no plan yet when the request joined
@@ -143,6 +151,7 @@ class Scheduler:
         need: Need,
         keep_alive_s: float | None,
         prefix: Prefix | None = None,
+        flow: Flow = ANYBODY,
     ) -> Lease:
         """Return a lease for another attempt after the endpoint of `lease` could not be reached.
 
@@ -156,11 +165,11 @@ class Scheduler:
         if self._closing:
             raise ShuttingDown(STOPPING)
         if not instance.ended.is_set() and (
-            granted := await self._wait_in_queue(instance, keep_alive_s, prefix, renewed=lease)
+            granted := await self._wait_in_queue(instance, keep_alive_s, prefix, flow, lease)
         ):
             return granted
         self.release(lease)
-        return await self.acquire(bundle, need, keep_alive_s, prefix)
+        return await self.acquire(bundle, need, keep_alive_s, prefix, flow)
 
     def touch(self, bundle: Bundle, need: Need, keep_alive_s: float | None) -> bool:
         """Restart the keep-alive timer of a ready instance that fits `need`; False if none does.
@@ -286,27 +295,23 @@ class Scheduler:
         instance: Instance,
         keep_alive_s: float | None,
         prefix: Prefix | None,
+        flow: Flow,
         renewed: Lease | None = None,
     ) -> Lease | None:
         """Wait in the queue of `instance` for a lease; return None if the instance has ended.
 
         `renewed` is a lease whose engine has ended. Its request had its turn, so it goes first.
         """
-        position = 1 if renewed else len(instance.queue) + 1
-        if position > self._limits.max_queue and not renewed:
-            # the two spaces are Ollama's: clients match the text
-            raise QueueFull(
-                "server busy, please try again.  maximum pending requests exceeded",
-                retry_after_s=compute_retry_after_s(instance),
-            )
         begun_s = self._clock.monotonic()
-        log.debug("%s: a request waits at position %d", instance.bundle.name, position)
         waiter = self._make_waiter(instance, keep_alive_s)
         if renewed is None:
-            instance.queue.append(waiter)
+            self._make_room(instance, flow)
+            instance.queue.append(waiter, flow)
         else:
-            instance.queue.appendleft(waiter)
+            instance.queue.append_first(waiter)
             self.release(renewed)  # only now, since an idle instance may end
+        position = instance.queue.find_place(waiter)
+        log.debug("%s: a request waits at position %d", instance.bundle.name, position)
         while True:
             instance.wake.set()
             await self._wait_for_turn(waiter)
@@ -317,7 +322,7 @@ class Scheduler:
                 return None
             # the engine has ended at this very moment: the request keeps its position
             waiter = self._make_waiter(instance, keep_alive_s)
-            instance.queue.appendleft(waiter)
+            instance.queue.append_first(waiter)
         lease.queued_s = lease.began_s - begun_s
         lease.queue_position = position
         log.debug(
@@ -325,6 +330,25 @@ class Scheduler:
             *(instance.bundle.name, lease.queued_s, position),
         )
         return lease
+
+    def _make_room(self, instance: Instance, flow: Flow) -> None:
+        """Make room in a full queue for a request of `flow`.
+
+        The last request of the flow that has the most is refused, so that nobody can keep others
+        out by filling the queue. Raises QueueFull if that is `flow` itself.
+        """
+        if len(instance.queue) < self._limits.max_queue:
+            return
+        # the two spaces are Ollama's: clients match the text
+        refusal = QueueFull(
+            "server busy, please try again.  maximum pending requests exceeded",
+            retry_after_s=compute_retry_after_s(instance),
+        )
+        refused = instance.queue.pop_from_longest(flow)
+        if refused is None:
+            raise refusal
+        if not refused.future.done():
+            refused.future.set_exception(refusal)
 
     @staticmethod
     def _make_waiter(instance: Instance, keep_alive_s: float | None) -> Waiter:
@@ -339,8 +363,8 @@ class Scheduler:
             await future
         except asyncio.CancelledError:
             instance = waiter.instance
-            if waiter in instance.queue:
-                instance.queue.remove(waiter)
+            if instance.queue.remove(waiter):
+                pass
             elif future.done() and not future.cancelled() and future.exception() is None:
                 # granted and cancelled in the same iteration of the event loop
                 self._table.count_out(instance)

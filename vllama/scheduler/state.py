@@ -197,26 +197,26 @@ class Table:
             self.changed.set()
 
     def serve_queue(self, instance: Instance) -> None:
-        """Give the free slots to waiting requests, first come, first served."""
+        """Give the free slots to waiting requests, in turn between their flows."""
         while instance.queue and instance.has_slot and instance.ready:
-            waiter = instance.queue.popleft()
+            waiter = instance.queue.pop()
             if not waiter.future.done():
                 self.count_in(instance, waiter.keep_alive_s)
                 waiter.future.set_result(None)
 
     @staticmethod
     def move_queue(old: Instance, new: Instance) -> None:
-        """Move all waiting requests to another instance, in their order."""
-        for waiter in old.queue:
+        """Move all waiting requests to a new instance, in their order."""
+        assert not new.queue
+        new.queue, old.queue = old.queue, new.queue
+        for waiter in new.queue:
             waiter.instance = new
-        new.queue.extend(old.queue)
-        old.queue.clear()
 
     @staticmethod
     def fail_queue(instance: Instance, error: VllamaError) -> None:
         """Fail all waiting requests with `error`."""
         while instance.queue:
-            waiter = instance.queue.popleft()
+            waiter = instance.queue.pop()
             if not waiter.future.done():
                 waiter.future.set_exception(error)
 

@@ -15,10 +15,11 @@ import socket
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 from vllama import log_context
 from vllama.captures.folder import CaptureFolder
-from vllama.clock import RealClock
+from vllama.clock import Clock, RealClock
 from vllama.config import (
     Config,
     describe_answering,
@@ -40,6 +41,7 @@ from vllama.errors import (
 )
 from vllama.hardware.detect import describe
 from vllama.http.server import Server
+from vllama.keys.limits import KeyLimits, name_day
 from vllama.metrics.server_metrics import Metrics
 from vllama.models.library import Library, open_library
 from vllama.models.types import Bundle, Capability, Progress, PullEvent
@@ -53,6 +55,7 @@ from vllama.routes.context import Gateway, Preload
 from vllama.routes.events.changes import Changes
 from vllama.routes.events.history import History
 from vllama.routes.events.hub import Hub
+from vllama.routes.metering import Meter
 from vllama.routes.pulls import Pulls
 from vllama.routes.request_log import RequestLog
 from vllama.routes.response_store import ResponseStore
@@ -71,6 +74,7 @@ from vllama.server.signals import Stop
 from vllama.supervise.external import UpstreamMonitor
 from vllama.tracing.setup import Tracing
 from vllama.upstream.pool import Upstreams
+from vllama.usage.recorder import open_recorder
 
 log = logging.getLogger(__name__)
 
@@ -105,6 +109,7 @@ class Daemon:
         self._planner = Planner(facts, library, self._renderer, reporter, self._draft_records)
         self._engines = EngineHooks(config, facts, self._environ, reporter)
         clock = RealClock()
+        self._meter = open_meter(config.data_dir, metrics, clock)
         self._catalog = Catalog(
             library,
             clock,
@@ -139,6 +144,8 @@ class Daemon:
             captures = open_captures(self._config)
             if captures is not None:
                 group.create_task(captures.run(), name="captures")
+            if (recorder := self._meter.recorder) is not None:
+                group.create_task(recorder.run(), name="usage")
             events = self._make_hub(gateway)
             gateway.complete(
                 catalog=self._catalog,
@@ -152,6 +159,7 @@ class Daemon:
                 responses=ResponseStore(self._config.data_dir / "responses"),
                 draft_records=self._draft_records,
                 pulls=self._pulls,
+                meter=self._meter,
                 events=events,
                 log_dir=self._config.log_dir,
                 settings=report_settings(self._config),
@@ -181,6 +189,8 @@ class Daemon:
             await self._end(server, http, keeper, stop)
             if captures is not None:
                 captures.close()
+            if recorder is not None:
+                recorder.close()
 
     def _make_hub(self, gateway: Gateway) -> Hub:
         """Return the source of `/api/events`."""
@@ -256,6 +266,7 @@ class Daemon:
         # nothing is awaited, nothing fails from here on
         self._config, self._facts, self._library = found.config, facts, library
         gateway.facts, gateway.guards = facts, guards(found.config)
+        gateway.keys.use_plain(found.config.api_key)
         gateway.settings = report_settings(found.config)
         self._catalog.library = library
         self._catalog.forget()
@@ -383,6 +394,16 @@ def open_captures(config: Config) -> Captures | None:
         return None
     most = config.capture if isinstance(config.capture, int) else None
     return Captures(CaptureFolder(config.capture_dir, most=most), describe_answering(config))
+
+
+def open_meter(data_dir: Path, metrics: Metrics, clock: Clock) -> Meter:
+    """Return what counts requests, which goes on where the server before this one ended."""
+    limits, recorder = KeyLimits(clock), open_recorder(data_dir / "usage")
+    if recorder is not None:
+        now_s, store = clock.time(), recorder.store
+        day = name_day(now_s)
+        limits.restore(day, store.sum_tokens(day), store.list_admitted(now_s))
+    return Meter(limits, recorder, metrics, clock)
 
 
 def make_watch(facts: Facts) -> UpstreamMonitor:

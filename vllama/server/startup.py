@@ -17,11 +17,13 @@ from collections.abc import Callable
 
 import uvloop
 
+from vllama.clock import RealClock
 from vllama.config import Config, environ, guards, models_settings, tracing_settings
 from vllama.errors import VllamaError
 from vllama.http.certificate import Certificate
 from vllama.http.server import Server, bind
 from vllama.http.watchdog import watch_loop
+from vllama.keys.ring import KeyRing
 from vllama.metrics.server_metrics import Metrics
 from vllama.models.library import open_library
 from vllama.routes.app import App
@@ -67,7 +69,8 @@ async def _serve(
 ) -> int:
     stop, reload = Stop(asyncio.Event(), asyncio.Event()), asyncio.Event()
     metrics = Metrics()
-    gateway = Gateway(guards(config), metrics)
+    keys = KeyRing(config.api_key, config.keys_file, RealClock())
+    gateway = Gateway(guards(config), keys, metrics)
     server = Server(App(gateway), drain_s=config.drain_timeout_s, certificate=certificate)
     failed: VllamaError | None = None
     with handled_signals(stop, reload), watch_loop(metrics):

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from vllama.engines.child_env import build_child_env
 from vllama.engines.llamacpp.quantiser import find_quantiser
+from vllama.http.departure import unless_gone
 from vllama.http.request import Request
 from vllama.models.convert.requantise import convert_uploads, requantise
 from vllama.models.create import choose_quant
 from vllama.models.types import Bundle, Progress, PullEvent
-from vllama.routes.inference import unless_gone
 from vllama.routes.ollama.models import write_pull_line
 
 if TYPE_CHECKING:

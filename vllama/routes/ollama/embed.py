@@ -28,11 +28,12 @@ from vllama.dialects.ollama.objects import (
 from vllama.dialects.ollama.request_types import EMBED, LEGACY_EMBED
 from vllama.engines.base import Mode
 from vllama.errors import BadRequest, ContextOverflow, ModelNotFound
+from vllama.http.departure import unless_gone
 from vllama.http.request import Request
 from vllama.models.ref import ModelRef
 from vllama.routes.catalog import Entry, find_model
 from vllama.routes.embedding import embed_all
-from vllama.routes.inference import make_need, unless_gone, with_lease
+from vllama.routes.inference import count_inputs, make_need, with_lease
 from vllama.scheduler.instance import Lease
 from vllama.upstream.pool import Upstream
 
@@ -98,7 +99,7 @@ async def answer_embed(
             if asked.legacy:  # Ollama's status there for whatever goes wrong
                 error.status = 500
             raise
-        gateway.metrics.count_tokens(entry.bundle.name, made.tokens, 0, estimated=False)
+        count_inputs(gateway, request, entry.bundle, made.tokens)
         if asked.legacy:
             request.respond(200, write_legacy_embed(made.vectors), headers=made.headers)
             return

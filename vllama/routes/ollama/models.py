@@ -20,6 +20,7 @@ from vllama.dialects.go_types import decode_request
 from vllama.dialects.ollama.request_types import DELETE, PULL, SHOW
 from vllama.errors import BadRequest, Forbidden, InvalidModelRef, ModelNotFound, VllamaError
 from vllama.http.request import Request
+from vllama.keys.current import check_model, may_use
 from vllama.models.info import (
     build_details,
     build_model_info,
@@ -78,6 +79,7 @@ async def tags(gateway: Gateway, request: Request) -> None:
             "store": bundle.store,
         }
         for bundle, info in await gateway.catalog.all()
+        if may_use(bundle.name)
     ]
     request.json(200, {"models": rows})
 
@@ -88,6 +90,8 @@ async def ps(gateway: Gateway, request: Request) -> None:
     now_s = time.time()
     await gateway.scheduler.measure(max_age_s=MEASURED_S)
     for view in gateway.scheduler.list_views():
+        if not may_use(view.name):
+            continue
         expires_s = now_s + FOREVER_S if math.isinf(view.expires_s) else view.expires_s
         size = view.memory_bytes
         old = rows.get(view.name)
@@ -119,7 +123,7 @@ async def ps(gateway: Gateway, request: Request) -> None:
         if view.cause:
             rows[view.name]["cause"] = view.cause
     reply: dict[str, object] = {"models": list(rows.values())}
-    if failures := gateway.scheduler.list_failures():
+    if failures := [one for one in gateway.scheduler.list_failures() if may_use(one.name)]:
         reply["failed"] = [make_failed_row(failure) for failure in failures]
     request.json(200, reply)
 
@@ -176,6 +180,7 @@ async def show(gateway: Gateway, request: Request) -> None:
         raise ModelNotFound(name, message=f"model '{add_tag(name)}' not found") from error
     except CloudDisabled as error:
         raise CloudDisabled("remote model details are unavailable") from error
+    check_model(name, entry.bundle.name)
     bundle, info = shown_as(entry.bundle, body), entry.info
     # the long arrays are read from the file again
     metadata = await asyncio.to_thread(build_model_info, info, verbose=verbose)

@@ -9,12 +9,12 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from vllama.errors import ModelNotFound, NoPlan, SourceError
+from vllama.http.departure import unless_gone
 from vllama.http.request import Request
 from vllama.models.ref import DEFAULT_HOST, HUB_HOSTS, ModelRef
 from vllama.models.types import Bundle, Progress, PullEvent
 from vllama.plan.choose import list_loadable_formats
 from vllama.plan.fitting import FitsHere
-from vllama.routes.inference import unless_gone
 from vllama.routes.pulls import Pull
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ import msgspec
 
 from vllama.chat.go_json import Fields, decode_object
 from vllama.errors import BadRequest
+from vllama.http.departure import unless_gone
 from vllama.http.request import Request
 from vllama.models.ref import CloudDisabled
-from vllama.routes.inference import unless_gone
 from vllama.web.fetch import fetch_page
 from vllama.web.search import MAX_RESULTS, search_web
 

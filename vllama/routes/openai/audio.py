@@ -21,11 +21,12 @@ from vllama.dialects.openai.multipart import FormReader, Part, build_form
 from vllama.dialects.openai.read import read_chat
 from vllama.dialects.openai.whole import WholeWriter
 from vllama.errors import BadRequest
+from vllama.http.departure import unless_gone
 from vllama.http.request import JSON, Request
 from vllama.relay.relay import Relay
 from vllama.routes.catalog import Entry
 from vllama.routes.engine_routes import fetch_or_refuse, list_traits, make_need_of_entry
-from vllama.routes.inference import NotSupported, run_relay, unless_gone, with_lease
+from vllama.routes.inference import NotSupported, run_relay, with_lease
 from vllama.routes.openai.common import find_v1_model, make_options
 from vllama.routes.prompts.prepare import check_request, prepare
 from vllama.scheduler.instance import Lease

@@ -26,10 +26,11 @@ from vllama.dialects.openai.request_types import CHAT, EMBEDDING
 from vllama.dialects.openai.whole import WholeWriter
 from vllama.dialects.openai.write import StreamWriter
 from vllama.engines.base import Mode
+from vllama.http.departure import unless_gone
 from vllama.http.request import Request
 from vllama.routes.affinity import hash_messages
 from vllama.routes.embedding import check_inputs, embed_all
-from vllama.routes.inference import make_need, unless_gone, with_lease
+from vllama.routes.inference import count_inputs, make_need, with_lease
 from vllama.routes.ollama.embed import NOT_FOUND
 from vllama.routes.openai.common import (
     find_text_model,
@@ -113,7 +114,7 @@ async def embeddings(gateway: Gateway, request: Request) -> None:
             ),
         )
         made = await unless_gone(request, work)
-        gateway.metrics.count_tokens(entry.bundle.name, made.tokens, 0, estimated=False)
+        count_inputs(gateway, request, entry.bundle, made.tokens)
         reply = write_embeddings(name, made.vectors, made.tokens)
         request.respond(200, reply, headers=made.headers)
 

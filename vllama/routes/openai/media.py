@@ -15,9 +15,10 @@ from vllama.chat.request import Call
 from vllama.dialects.openai.multipart import FormReader, Part, build_form
 from vllama.dialects.openai.read import parse_openai
 from vllama.errors import BadRequest
+from vllama.http.departure import unless_gone
 from vllama.http.request import JSON, Request
 from vllama.routes.engine_routes import fetch_or_refuse, list_traits, make_need_of_entry
-from vllama.routes.inference import NotSupported, unless_gone, with_lease
+from vllama.routes.inference import NotSupported, with_lease
 from vllama.routes.openai.audio import MAX_FORM_BYTES
 from vllama.routes.openai.common import find_v1_model
 from vllama.scheduler.instance import Lease

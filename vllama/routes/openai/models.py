@@ -13,6 +13,7 @@ from urllib.parse import unquote
 from vllama.engines.base import Mode
 from vllama.errors import ModelNotFound
 from vllama.http.request import Request
+from vllama.keys.current import may_use
 from vllama.models.types import Bundle, ModelInfo
 from vllama.routes.ollama.models import add_tag, known_context, list_capabilities
 from vllama.routes.openai.common import find_v1_model
@@ -66,7 +67,11 @@ def find_views(gateway: Gateway) -> dict[str, View]:
 async def models(gateway: Gateway, request: Request) -> None:
     """Serve `GET /v1/models`: list local models."""
     found, views = await gateway.catalog.all(), find_views(gateway)
-    rows = [make_row(bundle, info, views.get(bundle.name)) for bundle, info in found]
+    rows = [
+        make_row(bundle, info, views.get(bundle.name))
+        for bundle, info in found
+        if may_use(bundle.name)
+    ]
     request.json(200, {"object": "list", "data": rows})
 
 

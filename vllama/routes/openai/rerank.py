@@ -11,11 +11,12 @@ from vllama.dialects.openai.extras import Extras, take_extras
 from vllama.dialects.openai.read import parse_openai
 from vllama.dialects.rerank import parse_rerank, parse_score, read_scores, write_rerank_body
 from vllama.engines.base import Mode
+from vllama.http.departure import unless_gone
 from vllama.http.request import Request
 from vllama.models.types import Format
 from vllama.routes.catalog import Entry
 from vllama.routes.engine_routes import fetch_or_refuse, list_traits
-from vllama.routes.inference import NotSupported, make_need, unless_gone, with_lease
+from vllama.routes.inference import NotSupported, count_inputs, make_need, with_lease
 from vllama.routes.openai.common import find_v1_model, make_seed
 from vllama.scheduler.instance import Lease
 from vllama.upstream.pool import Upstream
@@ -104,7 +105,7 @@ async def score_all(
             found, taken = read_scores(await unless_gone(request, fetching), len(documents))
             scores.extend(found)
             tokens += taken
-        gateway.metrics.count_tokens(entry.bundle.name, tokens, 0, estimated=False)
+        count_inputs(gateway, request, entry.bundle, tokens)
 
     _, load = entry.options(extras.options)
     await with_lease(gateway, request, entry.bundle, make_need(load, mode), extras.keep_alive, use)

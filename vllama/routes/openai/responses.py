@@ -6,7 +6,6 @@ See docs/reference/ollama-api.md#responses.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import secrets
 import sys
 import zlib
@@ -112,10 +111,9 @@ async def delete_response(gateway: Gateway, request: Request) -> None:
 
 
 def identify_owner(gateway: Gateway, request: Request) -> str:
-    """Return whose responses a request may see: a digest of its key, "" on a server without."""
-    authorization, api_key = request.header(b"authorization"), request.header(b"x-api-key")
-    key = gateway.guards.find_key(authorization, api_key)
-    return hashlib.blake2b(key.encode(), digest_size=16).hexdigest() if key is not None else ""
+    """Return whose responses a request may see: the owner of its key, "" on a server without."""
+    key = gateway.running.of(request).access
+    return key.owner if key is not None else ""
 
 
 def decompress(body: bytes, encoding: str, limit_bytes: int = MAX_BODY_BYTES) -> bytes:

@@ -1,0 +1,140 @@
+"""`vllama usage`: requests, tokens and time by key, model and day."""
+
+from __future__ import annotations
+
+import csv
+import re
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from vllama.cli.options import AsJson
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from vllama.config import Config
+
+EXAMPLES = """\
+\b
+Examples:
+  vllama usage                        by day, key and model
+  vllama usage --by key --since 7d
+  vllama usage --by day,model --since 2026-11-01 --csv > november.csv
+
+Days are those of UTC. Without a running server, its data folder is read.
+"""
+COLUMNS = ("day", "key", "model")
+COUNTS = ("requests", "prompt_tokens", "cached_tokens", "generated_tokens", "seconds")
+TITLES = ("REQUESTS", "PROMPT", "CACHED", "GENERATED", "SECONDS")
+
+
+def usage(
+    by: Annotated[
+        str, typer.Option("--by", metavar="COLUMNS", help="day, key, model; several by commas.")
+    ] = "day,key,model",
+    since: Annotated[
+        str, typer.Option("--since", metavar="DAY|AGE", help="First day: 2026-11-23, 7d or today.")
+    ] = "",
+    until: Annotated[
+        str, typer.Option("--until", metavar="DAY", help="Last day: 2026-11-23.")
+    ] = "",
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show requests, tokens and time by key, model and day."""
+    from vllama.cli.context import load_settings
+    from vllama.cli.output import say_aside, show_json, show_table
+
+    columns = read_columns(by)
+    rows = fetch_rows(load_settings(), columns, read_day(since), read_day(until))
+    if as_json:
+        show_json({"usage": rows})
+        return
+    if as_csv:
+        writer = csv.DictWriter(sys.stdout, [*columns, *COUNTS], extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(rows)
+        return
+    cells = [
+        [
+            *(str(row[name]) or "-" for name in columns),
+            *(str(row[name]) for name in COUNTS[:-1]),
+            f"{row['seconds']:.1f}",
+        ]
+        for row in rows
+    ]
+    show_table([name.upper() for name in columns] + list(TITLES), cells, optional=("CACHED",))
+    if not rows:
+        say_aside("nothing has been used in this time")
+
+
+def read_columns(by: str) -> list[str]:
+    """Return the columns of `--by` in the order in which they are shown. Raises ConfigError."""
+    from vllama.errors import ConfigError
+
+    names = {name.strip() for name in by.split(",")} - {""}
+    if not names or names - set(COLUMNS):
+        raise ConfigError(f"cannot sum usage by '{by}'", hint=f"choose from {', '.join(COLUMNS)}")
+    return [name for name in COLUMNS if name in names]
+
+
+def read_day(text: str) -> str:
+    """Return a day as the server wants it; an age is that of the day. Raises ConfigError."""
+    from vllama.errors import ConfigError
+    from vllama.keys.amounts import parse_age
+    from vllama.keys.limits import name_day
+
+    if not text or re.fullmatch(r"\d{4}-\d\d-\d\d", text):
+        return text
+    if text == "today":
+        return name_day(time.time())
+    try:
+        return name_day(time.time() - parse_age(text))
+    except ValueError:
+        raise ConfigError(
+            f"cannot read the day '{text}'", hint="write it like 2026-11-23, or an age like 7d"
+        ) from None
+
+
+def fetch_rows(
+    settings: Config, columns: Sequence[str], since: str, until: str
+) -> list[dict[str, Any]]:
+    """Return the rows from the running server, else from the data folder."""
+    from urllib.parse import urlencode
+
+    from vllama.cli.context import connect
+    from vllama.cli.output import say_aside
+    from vllama.errors import ServerUnreachable
+
+    query = urlencode({"by": ",".join(columns), "since": since, "until": until})
+    try:
+        with connect(settings) as client:
+            return list(client.get(f"/api/usage?{query}")["usage"])
+    except ServerUnreachable:
+        say_aside(f"no server runs; this is from '{settings.data_dir}'")
+        return read_folder(settings, columns, since, until)
+
+
+def read_folder(
+    settings: Config, columns: Sequence[str], since: str, until: str
+) -> list[dict[str, Any]]:
+    """Return the rows of the data folder. Raises ConfigError."""
+    import sqlite3
+
+    import msgspec
+
+    from vllama.errors import ConfigError
+    from vllama.usage.store import UsageStore
+
+    try:
+        store = UsageStore(settings.data_dir / "usage")
+        store.take_over_journals(time.time())
+        rows = store.list_rows(columns, since, until)
+        store.close()
+    except (OSError, sqlite3.Error) as error:
+        raise ConfigError(f"cannot read usage in '{settings.data_dir}': {error}") from None
+    found: list[dict[str, Any]] = msgspec.to_builtins(rows)
+    return found
