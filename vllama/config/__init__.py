@@ -12,7 +12,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from vllama.config import address
-from vllama.config.folders import OLLAMA_SERVICE_DIR, default_lmstudio_dirs, default_models_dir
+from vllama.config.folders import (
+    OLLAMA_SERVICE_DIR,
+    default_lmstudio_dirs,
+    default_models_dir,
+    keys_file,
+)
 from vllama.config.load import default_file, load, named_file
 from vllama.config.schema import file_schema, reference_rows
 from vllama.config.setting import Setting
@@ -49,6 +54,7 @@ __all__ = [
     "environ",
     "file_schema",
     "guards",
+    "keys_file",
     "load",
     "models_settings",
     "named_file",

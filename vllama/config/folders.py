@@ -64,3 +64,8 @@ def default_lmstudio_dirs() -> tuple[Path, ...]:
         pass
     homes += [Path.home() / ".lmstudio", Path.home() / ".cache" / "lm-studio"]
     return tuple(dict.fromkeys(home / "models" for home in homes))
+
+
+def keys_file(data_dir: Path) -> Path:
+    """Return where the named keys are; the file may not exist."""
+    return data_dir / "keys.json"

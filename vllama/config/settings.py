@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from vllama.config import address, kinds, parse
-from vllama.config.folders import default_data_dir, default_hf_home, default_models_dir
+from vllama.config.folders import default_data_dir, default_hf_home, default_models_dir, keys_file
 from vllama.config.setting import Setting, setting
 from vllama.models.settings import UpstreamTraits
 
@@ -485,14 +485,9 @@ class Config:
         return self.capture if isinstance(self.capture, Path) else self.data_dir / "captures"
 
     @property
-    def keys_file(self) -> Path:
-        """The file of the named keys, which may not exist."""
-        return self.data_dir / "keys.json"
-
-    @property
     def exposure(self) -> str | None:
         """The warning for a server that others can reach and that wants no key."""
-        if self.api_key or self.keys_file.exists() or address.is_loopback(self.host):
+        if self.api_key or keys_file(self.data_dir).exists() or address.is_loopback(self.host):
             return None
         scheme = "https" if self.tls_cert else "http"
         return address.warn_of_exposure(scheme, self.host, self.port, read_only=self.read_only)

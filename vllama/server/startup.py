@@ -18,7 +18,7 @@ from collections.abc import Callable
 import uvloop
 
 from vllama.clock import RealClock
-from vllama.config import Config, environ, guards, models_settings, tracing_settings
+from vllama.config import Config, environ, guards, keys_file, models_settings, tracing_settings
 from vllama.errors import VllamaError
 from vllama.http.certificate import Certificate
 from vllama.http.server import Server, bind
@@ -69,7 +69,7 @@ async def _serve(
 ) -> int:
     stop, reload = Stop(asyncio.Event(), asyncio.Event()), asyncio.Event()
     metrics = Metrics()
-    keys = KeyRing(config.api_key, config.keys_file, RealClock())
+    keys = KeyRing(config.api_key, keys_file(config.data_dir), RealClock())
     gateway = Gateway(guards(config), keys, metrics)
     server = Server(App(gateway), drain_s=config.drain_timeout_s, certificate=certificate)
     failed: VllamaError | None = None

@@ -100,13 +100,15 @@ def change_file(
 ) -> None:
     """Change the file of keys, and show what comes of it."""
     from vllama.cli.output import say, say_aside, show_json
+    from vllama.config import keys_file
     from vllama.keys import changes
     from vllama.keys.key import make_secret
     from vllama.keys.store import change_keys
 
     secret = make_secret() if action in (Action.ADD, Action.ROTATE) else ""
     now_s, fields = time.time(), read_fields(given)
-    is_first = not settings.keys_file.exists() and not settings.api_key
+    file = keys_file(settings.data_dir)
+    is_first = not file.exists() and not settings.api_key
 
     def change(known: dict[str, Key]) -> Key:
         match action:
@@ -118,7 +120,7 @@ def change_file(
                 return changes.revoke_key(known, name, now_s)
         return changes.change_key(known, name, fields)
 
-    key = change_keys(settings.keys_file, change)
+    key = change_keys(file, change)
     if as_json:
         show_json(describe_key(key) | ({"key": secret} if secret else {}))
     elif secret:
@@ -182,15 +184,17 @@ def warn_of_other_server(settings: Config, secret: str) -> None:
 def show_keys(settings: Config, prefix: str, *, as_json: bool) -> None:
     """Print the keys whose names begin with `prefix`."""
     from vllama.cli.output import say_aside, show_json, show_table
+    from vllama.config import keys_file
     from vllama.keys.store import read_keys
 
-    found = [key for key in read_keys(settings.keys_file) if key.name.startswith(prefix)]
+    file = keys_file(settings.data_dir)
+    found = [key for key in read_keys(file) if key.name.startswith(prefix)]
     if as_json:
-        show_json({"file": str(settings.keys_file), "keys": [describe_key(key) for key in found]})
+        show_json({"file": str(file), "keys": [describe_key(key) for key in found]})
         return
     show_table(COLUMNS, [list_cells(key) for key in found], optional=OPTIONAL_COLUMNS)
     if not found:
-        say_aside(f"there are no keys in '{settings.keys_file}'; to add one: vllama keys add NAME")
+        say_aside(f"there are no keys in '{file}'; to add one: vllama keys add NAME")
 
 
 def list_cells(key: Key) -> tuple[str, ...]:
