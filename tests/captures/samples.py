@@ -49,7 +49,7 @@ def make_capture(
             encoding=encoding,
             parts=[(at_s, text) for (at_s, _), text in zip(parts, texts, strict=True)],
         ),
-        outcome="completed" if status == 200 else "failed",
+        outcome="ok" if status == 200 else "error",
         error=None,
         tokens=None,
     )

@@ -340,8 +340,8 @@ def test_a_hint_of_the_server_has_a_line_of_its_own(stub: StubServer, vllama: Vl
 @pytest.mark.parametrize(
     ("command", "name", "hint"),
     [
-        ("run", "./nothing", "there is no '{}/nothing'"),
-        ("stop", "./nothing", "there is no '{}/nothing'"),
+        ("run", "./nothing", "there is no such file or folder"),
+        ("stop", "./nothing", "there is no such file or folder"),
         ("run", "./here", "name a .gguf file, or a folder with config.json and *.safetensors"),
         ("run", "a b", "check 'a b': write model[:tag], org/repo[:QUANT] or the path of a .gguf "),
     ],
@@ -360,4 +360,6 @@ def test_a_wrong_name_has_a_hint(
     for route in ("show", "generate"):
         stub.fail(f"POST /api/{route}", 400, "invalid model name")
     done = vllama(command, name)
-    assert done.stderr.startswith(f"Error: invalid model name\nHint: {hint.format(tmp_path)}")
+    where = f"cannot find a model at '{tmp_path / name}'"
+    said = where if name.startswith(".") else f"invalid model name '{name}'"
+    assert done.stderr.startswith(f"Error: {said}\nHint: {hint}")

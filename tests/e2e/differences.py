@@ -44,7 +44,7 @@ DIFFERENCES = (
         reason="`/v1/completions` takes a list of prompts.",
         path="^/v1/completions",
         body=r'"prompt": \[',
-        said=r"^status 400 → 200|^error ",
+        said=r"^status 400 → (200|404)|^error ",
     ),
     Difference(
         reason="`/v1/chat/completions` and `/v1/completions` make `n` choices.",

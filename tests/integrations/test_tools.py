@@ -48,7 +48,7 @@ def test_names() -> None:
     names = [n for tool in INTEGRATIONS for n in (tool.name, *tool.aliases)]
     assert len(names) == len(set(names))
     assert find("Code").name == "vscode"
-    with pytest.raises(BadRequest, match="unknown integration: clade") as caught:
+    with pytest.raises(BadRequest, match="cannot launch 'clade'") as caught:
         find("clade")
     assert caught.value.hint == "did you mean claude?"
     with pytest.raises(BadRequest) as caught:

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from tests.captures.samples import make_capture
+from vllama.cli.commands.replay import format_rate
 from vllama.replay.reading import read_answer
 
 MESSAGES = [{"role": "user", "content": "hi @tokens=3"}]
@@ -65,6 +66,17 @@ def test_a_servers_errors(server, path):
     reading = read(path, content, headers["content-type"], status)
     assert reading.status == status >= 400 and list(reading.texts) == ["error"]
     assert b"missing" in reading.texts["error"].text
+
+
+def test_a_whole_answer_of_ollama_tells_how_long_it_took():
+    told = {"response": "hi", "done": True, "eval_count": 10, "eval_duration": 2_000_000_000}
+    assert read("/api/generate", told).tokens_per_s == 5.0
+    chat = {"message": {"content": "hi"}, **told}
+    assert read("/api/chat", chat).tokens_per_s == 5.0
+    usage = {"usage": {"prompt_tokens": 1, "completion_tokens": 10}}
+    whole = {"choices": [{"message": {"content": "hi"}}], **usage}
+    assert read("/v1/chat/completions", whole).tokens_per_s is None
+    assert format_rate(read("/v1/chat/completions", whole), 2.0) == "at least 5.0"
 
 
 def test_vectors_are_numbers(server):

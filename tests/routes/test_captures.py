@@ -61,7 +61,7 @@ def test_a_stream_is_kept_byte_for_byte(server, path):
     times = [at_s for at_s, _ in kept["answer"]["parts"]]
     assert times == sorted(times) and 0 <= times[0] <= times[-1] <= kept["times"]["total_s"]
     assert json.loads(kept["request"]["body"]["data"]) == body
-    assert kept["request"]["path"] == path and kept["outcome"] == "completed"
+    assert kept["request"]["path"] == path and kept["outcome"] == "ok"
     assert kept["model"]["name"] == "counts:latest" and len(kept["model"]["digest"]) == 64
     assert kept["engine"]["name"] == "fake" and kept["engine"]["version"] == "1.0"
     assert kept["tokens"]["generated"] == 40
@@ -91,7 +91,7 @@ def test_secrets_are_not_kept(server):
 def test_failures_are_kept_with_their_reason(server):
     _, headers, content = ask(server, "/api/chat", CHAT | {"model": "missing"})
     kept = wait_for(server, headers["x-request-id"])
-    assert kept["outcome"] == "failed" and kept["answer"]["status"] == 404
+    assert kept["outcome"] == "error" and kept["answer"]["status"] == 404
     assert "missing" in kept["error"]["message"] and kept["model"] is kept["engine"] is None
     assert kept["request"]["model"] == "missing"
     assert [part for _, part in kept["answer"]["parts"]] == [content.decode()]
@@ -107,7 +107,7 @@ def test_a_client_that_leaves(server):
     connection.getresponse().read(10)
     connection.close()
     kept = wait_for(server, "leaver")
-    assert kept["outcome"] == "abandoned" and kept["request_id"] == "leaver"
+    assert kept["outcome"] == "aborted" and kept["request_id"] == "leaver"
     assert 0 < kept["tokens"]["generated"] < 900
 
 

@@ -201,6 +201,15 @@ def test_an_engine_that_does_not_start_names_the_cause(server):
     assert whole(server, name)[0] == 200
 
 
+def test_one_failure_is_one_line_of_the_log_beside_that_of_the_request(server):
+    name = server.model("one-line", "--exit-before-ready", "--exit-code", "3")
+    assert whole(server, name)[0] == 500
+    told = [line for line in server.output.splitlines() if f"{name}:latest: it ended with" in line]
+    own = [line for line in told if " access: " not in line]
+    assert len(own) == 1 and len(told) == 2, told
+    assert " ERROR " in own[0] and f"vllama logs {name}:latest" in own[0]
+
+
 def test_a_damaged_file_is_told_before_an_engine_starts(server):
     for name, data in (("text", b"hello world, this is no model"), ("nothing", b"")):
         (server.models / f"{name}.gguf").write_bytes(data)

@@ -126,6 +126,16 @@ def test_a_plan_that_cannot_be_made(
     assert (code, words in told["error"]) == (status, True), told
 
 
+def test_a_name_that_means_nothing_keeps_its_hint(server: Server) -> None:
+    for method, path, body in (
+        ("POST", "/api/plan", {"model": "plainn"}),
+        ("POST", "/api/plan", {"model": "a b"}),
+        ("GET", "/instance/previews?model=plainn", None),
+    ):
+        code, told = ask(server, method, path, body)
+        assert 400 <= code < 500 and told["hint"] and told["error"].endswith(told["hint"])
+
+
 def test_a_plan_asks_no_registry_that_is_not_allowed(tmp_path: Any) -> None:
     with Server(tmp_path / "home", "--allow-registry", "registry.example") as server:
         status, told = server.post("/api/plan", {"model": "hf.co/org/repo"})

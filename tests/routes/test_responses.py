@@ -130,13 +130,13 @@ def test_going_on_from_a_response(server, client, streamed):
     ):
         with pytest.raises(openai.NotFoundError, match=f"Response with id '{second.id}'"):
             gone()
-    with pytest.raises(openai.BadRequestError, match=f"Previous response with id '{second.id}'"):
+    with pytest.raises(openai.NotFoundError, match=f"Previous response with id '{second.id}'"):
         ask(input="four", previous_response_id=third.id)
 
 
 def test_what_is_not_stored_cannot_be_gone_on_from(client):
     first = client.responses.create(model="plain", input="one", store=False)
-    with pytest.raises(openai.BadRequestError, match="not found"):
+    with pytest.raises(openai.NotFoundError, match="not found"):
         client.responses.create(model="plain", input="two", previous_response_id=first.id)
     with pytest.raises(openai.NotFoundError):
         client.responses.retrieve(first.id)

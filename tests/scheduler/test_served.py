@@ -152,6 +152,8 @@ def test_an_engine_that_hangs_in_mid_stream(tmp_path):
         status, reply = whole(server, name)
         assert (status, reply["message"]["content"]) == (200, WORDS)
         assert row(server, name)["restarts"] == 1
+        told = [line for line in server.output.splitlines() if "it has sent no token" in line]
+        assert len([line for line in told if " access: " not in line]) == 1, told
 
 
 def test_an_engine_that_is_frozen(tmp_path):

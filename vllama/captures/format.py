@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from vllama.errors import ConfigError
+from vllama.outcome import Outcome
 
 VERSION = 1
 """Of the form; it changes only if programs that read the old one would misread the new one."""
@@ -149,7 +150,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
     `id` is unique in all captures; `request_id` is the client's own id, or the same. `key` is what
     may be shown of the client's key. `settings` are those of the server that were given and may
-    change answers. `outcome` is "completed", "failed", or "abandoned" by a client that left.
+    change answers.
     """
 
     format: int = VERSION
@@ -165,7 +166,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     settings: Mapping[str, str]
     times: Times
     answer: AnswerHead
-    outcome: Literal["completed", "failed", "abandoned"]
+    outcome: Outcome
     error: Failure | None
     tokens: Tokens | None
 

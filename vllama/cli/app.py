@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import sys
 from collections.abc import Sequence
 
@@ -25,6 +26,14 @@ SWITCHES = (
     *("license", "modelfile", "parameters", "system", "template", "config", "restore", "yes"),
 )
 """Flags that may also be written with a value, `--verbose=false`, as Ollama's can."""
+WORDS = (
+    (r"^Invalid value for ('[^:]*): ", r"cannot use this value of \1: "),
+    (r"Input should be greater than or equal to", "it must be at least"),
+    (r"Input should be less than or equal to", "it must be at most"),
+    (r"Input should be a valid integer.*", "it is not a whole number"),
+    (r"Input should be a valid number.*", "it is not a number"),
+)
+"""What the parser says, and how we say it."""
 
 
 def run(argv: Sequence[str]) -> int:
@@ -71,7 +80,7 @@ def _run_command(args: list[str], rest: tuple[str, ...]) -> int:
         show_error(error.message, error.hint)
         return error.exit_code
     except typer.TyperException as error:
-        problem = error.format_message().rstrip(".")
+        problem = _explain(error.format_message())
         show_error(problem, _usage_hint(args, problem))
         return USAGE
     except typer.Abort:
@@ -109,6 +118,14 @@ def _switch(arg: str) -> list[str]:
 
 def _known(name: str) -> bool:
     return name in COMMANDS or name in ALIASES
+
+
+def _explain(message: str) -> str:
+    """Return what typer and pydantic say of an argument in words of ours."""
+    message = message.rstrip(".")
+    for pattern, words in WORDS:
+        message = re.sub(pattern, words, message)
+    return message
 
 
 def _usage_hint(args: Sequence[str], problem: str) -> str:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 SKIPPED = 125
 MOST_BAD = 127
 """Exit codes of `--command`, as those of `git bisect run`."""
+REPEATS = 3
+"""How often a command judges a trial of a request that may be answered otherwise each time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +45,10 @@ class Step:
     reason: str
 
 
+class AnswersVary(VerifyFailed):
+    """The answers differ by chance, so no trial can be blamed for a difference."""
+
+
 def make_certain(capture: Capture) -> tuple[Capture, str]:
     """Return the request so that it has one answer, and what was changed for that ("" nothing)."""
     chance = describe_chance(capture, same_engine=False)
@@ -56,42 +62,57 @@ class Judge:
     """
 
     def __init__(
-        self, request: Capture, *, engine: str | None, command: str | None, max_kl: float
+        self,
+        request: Capture,
+        chance: str,
+        *,
+        engine: str | None,
+        command: str | None,
+        max_kl: float,
     ) -> None:
+        """`chance` says why the captured request has several right answers, "" if it has one."""
         self._request = with_logprobs(request) or request
         self._plain = request
+        self._chance = chance
         self._engine = engine
         self._command = command
         self._max_kl = max_kl
         self._good: Reading | None = None
 
+    @property
+    def has_engine_args(self) -> bool:
+        """Whether the captured answer came from an engine with further arguments."""
+        return bool(self._plain.engine and self._plain.engine.extra_args)
+
     def test(self, trial: Trial) -> Step:
         """Start a server for a trial and ask it. Raises VerifyFailed if it does not start.
 
-        The first trial has to be the good end; it is asked twice, to see whether it varies.
+        The first trial has to be the good end. It is asked twice, and so is every bad trial: raises
+        AnswersVary if one of them does not answer alike.
         """
-        label = f"{trial.name}"
         with open_server_for(
             self._plain,
             purpose=f"try {trial.name}",
-            label=label,
+            label=trial.name,
             engine=self._engine,
             changes=trial.changes,
         ) as server:
             server.show("answering")
             model = trial.changes.get("model")
             if self._command is not None:
-                outcome, reason = self._run_command(server.client, trial, model)
+                outcome, reason = self._judge_by_command(server.client, trial, model)
             elif self._good is None:
                 outcome, reason = self._take_good(server.client, model)
             else:
-                outcome, reason = self._compare(self._good, self._ask(server.client, model))
+                outcome, reason = self._try_answer(self._good, server.client, trial, model)
         return Step(trial=trial, outcome=outcome, reason=reason)
 
     def try_test(self, trial: Trial) -> Step:
         """Do as `test`, but skip a trial that does not start."""
         try:
             return self.test(trial)
+        except AnswersVary:
+            raise
         except VllamaError as error:
             return Step(trial=trial, outcome=Outcome.SKIP, reason=error.message)
 
@@ -107,7 +128,7 @@ class Judge:
         self._good = first
         outcome, reason = self._compare(first, self._ask(client, model))
         if outcome is Outcome.BAD:
-            raise VerifyFailed(
+            raise AnswersVary(
                 f"cannot bisect: the good end does not answer twice alike: {reason}",
                 hint="judge by a command of your own: --command",
             )
@@ -116,10 +137,40 @@ class Judge:
         like = "unlike" if verdict is Verdict.DIFFERENT else "like"
         return Outcome.GOOD, f"it answers {like} the capture"
 
+    def _try_answer(
+        self, good: Reading, client: Client, trial: Trial, model: str | None
+    ) -> tuple[Outcome, str]:
+        """Compare an answer with the good one; a bad trial has to be bad twice."""
+        outcome, reason = self._compare(good, self._ask(client, model))
+        if outcome is Outcome.BAD:
+            again, _ = self._compare(good, self._ask(client, model))
+            if again is not Outcome.BAD:
+                raise AnswersVary(
+                    f"cannot bisect: {trial.name} answers otherwise each time, once as the good "
+                    f"end does and once not: {reason}",
+                    hint="judge by a command of your own: --command",
+                )
+        return outcome, reason
+
     def _compare(self, good: Reading, reading: Reading) -> tuple[Outcome, str]:
         found = judge(good, reading, max_kl=self._max_kl)
         is_bad = found.verdict is Verdict.DIFFERENT
         return Outcome.BAD if is_bad else Outcome.GOOD, found.reason
+
+    def _judge_by_command(
+        self, client: Client, trial: Trial, model: str | None
+    ) -> tuple[Outcome, str]:
+        """Have the command judge an answer, or several, which it has to judge alike."""
+        repeats = REPEATS if self._chance else 1
+        found = [self._run_command(client, trial, model) for _ in range(repeats)]
+        outcomes = [outcome for outcome, _ in found]
+        if len(set(outcomes)) > 1:
+            raise AnswersVary(
+                f"cannot bisect: {trial.name} is good {outcomes.count(Outcome.GOOD)} times of "
+                f"{repeats}: the answers differ by chance, because {self._chance}",
+                hint="capture the request with temperature 0, or with a seed",
+            )
+        return found[0]
 
     def _run_command(self, client: Client, trial: Trial, model: str | None) -> tuple[Outcome, str]:
         """Run the command with the new capture as a file; its exit code is that of git bisect."""
@@ -140,15 +191,15 @@ class Judge:
             return Outcome.SKIP, "the command skipped it"
         return (Outcome.BAD if code else Outcome.GOOD), f"the command ended with {code}"
 
-
-def check_ends(judge: Judge, good: Trial, bad: Trial, note: Callable[[Step], None]) -> None:
-    """Try both ends. Raises VerifyFailed if the good one is not good, or the bad one not bad."""
-    for trial, wanted in ((good, Outcome.GOOD), (bad, Outcome.BAD)):
-        step = judge.test(trial)
-        note(step)
-        if step.outcome is not wanted:
-            raise VerifyFailed(
-                f"cannot bisect: {trial.name} is to be the {wanted} end, and is {step.outcome}: "
-                f"{step.reason}",
-                hint="see how far two of them agree: vllama replay",
-            )
+    def check_ends(self, good: Trial, bad: Trial, note: Callable[[Step], None]) -> None:
+        """Try both ends. Raises VerifyFailed unless one is good and the other one bad."""
+        for trial, wanted in ((good, Outcome.GOOD), (bad, Outcome.BAD)):
+            step = self.test(trial)
+            note(step)
+            if step.outcome is not wanted:
+                chance = f"; as it was captured, {self._chance}" if self._chance else ""
+                raise VerifyFailed(
+                    f"cannot bisect: {trial.name} is to be the {wanted} end, and is "
+                    f"{step.outcome}: {step.reason}{chance}",
+                    hint="see whether the answer varies by itself: vllama replay --times 5",
+                )

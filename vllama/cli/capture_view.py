@@ -16,7 +16,7 @@ NOTHING = "-"
 def describe_end(one: Summary) -> str:
     """Return the status of an answer, and how it ended if that was not well."""
     status = str(one.answer.status or NOTHING)
-    return status if one.outcome == "completed" else f"{status} {one.outcome}"
+    return status if one.outcome == "ok" else f"{status} {one.outcome}"
 
 
 def escape_controls(text: str) -> str:

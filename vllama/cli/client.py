@@ -277,7 +277,7 @@ def _refusal(status: int, content: bytes, body: Mapping[str, object] | None) -> 
         text = f"the server refused: {text}"
     name = str((body or {}).get("model", ""))
     if text == INVALID_NAME:  # Ollama's text, which clients match, does not say what is wrong
-        return InvalidModelRef(text, hint=_advise_on_name(name))
+        return _explain_name(name)
     match status:
         case 404:
             return ModelNotFound(name, message=text, hint=hint)
@@ -298,14 +298,15 @@ def _split_error(value: Reply) -> tuple[str, str | None]:
     return str(error).removesuffix(f"; {hint}"), hint
 
 
-def _advise_on_name(name: str) -> str | None:
-    """Return what is wrong with a model's name, or with the path that it is."""
+def _explain_name(name: str) -> VllamaError:
+    """Return the error that says what is wrong with a model's name, or with the path that it is."""
     try:
         path = ModelRef.parse(name).path
     except InvalidModelRef as error:
-        return error.hint
+        return InvalidModelRef(f"invalid model name '{name}'", hint=error.hint)
     if path is None:
-        return None
+        return InvalidModelRef(f"invalid model name '{name}'")
+    hint = "name a .gguf file, or a folder with config.json and *.safetensors"
     if not path.exists():
-        return f"there is no '{path}'"
-    return "name a .gguf file, or a folder with config.json and *.safetensors"
+        hint = "there is no such file or folder"
+    return InvalidModelRef(f"cannot find a model at '{path}'", hint=hint)

@@ -146,7 +146,7 @@ def send_capture(client: Client, capture: Capture) -> Capture:
             first_token_s=None,
             total_s=times[-1] if times else 0.0,
         ),
-        outcome="completed" if status < 400 else "failed",
+        outcome="ok" if status < 400 else "error",
         error=None,
     )
 

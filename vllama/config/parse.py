@@ -74,7 +74,7 @@ def whole_path(name: str) -> str:
 def _is_path(name: str) -> bool:
     if name.startswith(("./", "../", "~/")) or name in (".", ".."):
         return True
-    if "://" in name or name.lower().startswith(_HOSTS):
+    if not name.strip() or "://" in name or name.lower().startswith(_HOSTS):
         return False
     try:
         here = Path(name)

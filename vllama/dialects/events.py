@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-Outcome = Literal["ok", "error", "aborted"]
+from vllama.outcome import Outcome
 
 
 class PoolUse(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,9 +80,8 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
 class EndedRow(msgspec.Struct, frozen=True, kw_only=True):
     """A request that has ended.
 
-    `outcome` is `ok`, `error`, or `aborted` by a client that has left, as in the metrics. `seconds`
-    is the time from the request to the end of the answer, `first_token_s` that to the first token.
-    `status` is 0 if no answer was begun.
+    `seconds` is the time from the request to the end of the answer, `first_token_s` that to the
+    first token. `status` is 0 if no answer was begun.
     """
 
     id: str

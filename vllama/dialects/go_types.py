@@ -134,7 +134,7 @@ class Struct:
 
 
 def make_nullable(schema: Schema) -> Schema:
-    """Return the schema of a field, whose null is the same as its absence."""
+    """Return the schema of a value that may be null, which Go reads as nothing."""
     if isinstance(schema.get("type"), str):
         return {**schema, "type": [schema["type"], "null"]}
     if "$ref" in schema or "anyOf" in schema:

@@ -10,7 +10,15 @@ import re
 from collections.abc import Callable
 
 from vllama.chat.go_json import check_messages, encode_json
-from vllama.dialects.go_types import GoError, GoType, Mismatch, Schema, Walk, find_error
+from vllama.dialects.go_types import (
+    GoError,
+    GoType,
+    Mismatch,
+    Schema,
+    Walk,
+    find_error,
+    make_nullable,
+)
 
 _NOT_BASE64 = re.compile(r"[^A-Za-z0-9+/=\r\n]")
 _BASE64 = r"^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
@@ -131,7 +139,7 @@ class ListOf:
 
     def describe(self, structs: dict[str, Schema]) -> Schema:
         """Return the schema."""
-        return {"type": "array", "items": self._item.describe(structs)}
+        return {"type": "array", "items": make_nullable(self._item.describe(structs))}
 
 
 class MessagesOf(ListOf):
@@ -226,7 +234,7 @@ class OneOf:
 
 
 def _describe_map(item: GoType, structs: dict[str, Schema]) -> Schema:
-    return {"type": "object", "additionalProperties": item.describe(structs)}
+    return {"type": "object", "additionalProperties": make_nullable(item.describe(structs))}
 
 
 STRINGS = ListOf(string, "[]string")

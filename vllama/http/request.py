@@ -17,7 +17,7 @@ import msgspec
 
 from vllama.clock import now_ns
 from vllama.errors import BadRequest
-from vllama.http.chunked import FRAME, unframe
+from vllama.http.chunked import FRAME
 from vllama.log_context import is_usable_id
 
 if TYPE_CHECKING:
@@ -96,6 +96,10 @@ class Recorder(Protocol):
 
     def take_part(self, part: bytes) -> None:
         """Note a part of the body, without the frames of HTTP."""
+        ...
+
+    def take_chunk(self, chunk: bytes) -> None:
+        """Note a part of the body, framed as a chunk."""
         ...
 
 
@@ -338,8 +342,10 @@ class Request:
         if recorder is None:
             return write
 
+        take_chunk = recorder.take_chunk
+
         def record(chunk: bytes) -> None:
-            recorder.take_part(unframe(chunk))
+            take_chunk(chunk)
             write(chunk)
 
         return record

@@ -26,8 +26,8 @@ def find(name: str) -> Integration:
     near = find_similar(name, names)
     known = ", ".join(tool.name for tool in INTEGRATIONS)
     raise BadRequest(
-        f"unknown integration: {name}",
-        hint=f"did you mean {near[0]}?" if near else f"known are {known}",
+        f"cannot launch '{name}': it is not a tool that vllama knows",
+        hint=f"did you mean {near[0]}?" if near else f"name one of {known}",
     )
 
 

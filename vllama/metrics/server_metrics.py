@@ -22,7 +22,7 @@ class Metrics:
         self.requests = Counter(
             "vllama_requests",
             "Requests that have ended. outcome: ok, error (also within a stream whose status was "
-            "200) or aborted (the client left).",
+            "200), aborted (the client left) or stopped (by an administrator).",
             ("model", "route", "dialect", "status", "outcome", "key"),
         )
         self.errors = Counter(

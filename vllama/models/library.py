@@ -124,7 +124,9 @@ class Library:
                 name,
                 message=f"cannot find a model at '{name}'",
                 hint="name a .gguf file, or a folder with config.json (or params.json) and "
-                "*.safetensors",
+                "*.safetensors"
+                if ref.path is not None and ref.path.exists()
+                else "there is no such file or folder",
             )
         shown = name.strip() if ref.kind is Kind.HUB else ref.display
         raise ModelNotFound(shown, hint=self._advice(ref, may_pull=may_pull))

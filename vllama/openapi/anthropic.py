@@ -5,13 +5,14 @@ from __future__ import annotations
 from vllama.dialects.anthropic import answer_types as answers
 from vllama.dialects.anthropic.request_types import MESSAGES
 from vllama.dialects.go_types import Schema
-from vllama.openapi.fields import EXAMPLE_MODEL, MODEL, OWN_FIELDS
+from vllama.openapi.fields import EXAMPLE_MODEL, MODEL, OWN_FIELDS, TEXT
 from vllama.openapi.operation import Body, Operation, Stream, StreamKind, Tag
 
 _FIELDS: dict[str, Schema] = {
     **OWN_FIELDS,
     "model": MODEL,
     "messages": {"type": "array", "minItems": 1},
+    "stop_sequences": {"items": TEXT},
     "tool_choice": {
         "allOf": [{"properties": {"type": {"enum": ["auto", "any", "tool", "none"]}}}],
     },

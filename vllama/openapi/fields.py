@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from vllama.dialects.go_types import Schema, make_nullable
+from vllama.dialects.go_values import integer
 from vllama.dialects.ollama.options import describe_options
 from vllama.dialects.ollama.request_types import THINK_LEVELS, keep_alive
 
@@ -20,15 +21,20 @@ NEW_MODEL: Schema = {
     "pattern": f"^({_NAMESPACE}/)?{_TAGGED}",
     "description": "the name of a new model: `model[:tag]` or `namespace/model[:tag]`",
 }
+_FORMS: list[Schema] = [
+    {"pattern": f"^({_NAMESPACE}/)?{_TAGGED}"},
+    {"pattern": f"^((hf|ollama)://|(https?://)?{_HOST}/){_NAMESPACE}/{_TAGGED}"},
+]
+PULLED_MODEL: Schema = {
+    "type": "string",
+    "description": "a model: `model[:tag]`, `namespace/model[:tag]` or `hf.co/organisation/model`",
+    "anyOf": _FORMS,
+}
 MODEL: Schema = {
     "type": "string",
     "description": "a model: `model[:tag]`, `namespace/model[:tag]`, `hf.co/organisation/model`, "
     "or the path of a file on the server",
-    "anyOf": [
-        {"pattern": f"^({_NAMESPACE}/)?{_TAGGED}"},
-        {"pattern": f"^((hf|ollama)://|(https?://)?{_HOST}/){_NAMESPACE}/{_TAGGED}"},
-        {"pattern": "^(/[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}){1,20}[.]gguf$"},
-    ],
+    "anyOf": [*_FORMS, {"pattern": "^(/[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}){1,20}[.]gguf$"}],
 }
 
 HELP: dict[str, str] = {
@@ -98,7 +104,8 @@ def refine(name: str, schema: Schema, refined: Schema | None) -> Schema:
 TEXT: Schema = {"type": "string"}
 NON_EMPTY: Schema = {"type": "string", "minLength": 1}
 NUMBER: Schema = {"type": ["number", "null"]}
-INTEGER: Schema = {"type": ["integer", "null"]}
+WHOLE_NUMBER: Schema = integer.describe({})
+INTEGER: Schema = make_nullable(WHOLE_NUMBER)
 BOOLEAN: Schema = {"type": ["boolean", "null"]}
 OPTIONS: Schema = describe_options()
 OPTIONS["properties"] = {

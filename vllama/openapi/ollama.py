@@ -7,7 +7,14 @@ from typing import Any
 from vllama.dialects.go_types import Schema
 from vllama.dialects.ollama import answer_types as answers
 from vllama.dialects.ollama import request_types as requests
-from vllama.openapi.fields import EXAMPLE_MODEL, FORMAT, MODEL, OPTIONS, TOP_LOGPROBS
+from vllama.openapi.fields import (
+    EXAMPLE_MODEL,
+    FORMAT,
+    MODEL,
+    OPTIONS,
+    TOP_LOGPROBS,
+    WHOLE_NUMBER,
+)
 from vllama.openapi.operation import Body, Operation, Stream, StreamKind, Tag
 
 _LINES = StreamKind.NDJSON
@@ -67,8 +74,7 @@ OPERATIONS: tuple[Operation, ...] = (
         body=Body(
             type=requests.GENERATE,
             required=("model",),
-            fields=_INFERENCE
-            | {"context": {"type": ["array", "null"], "items": {"type": "integer"}}},
+            fields=_INFERENCE | {"context": {"items": WHOLE_NUMBER}},
             examples={
                 "A prompt": {"model": EXAMPLE_MODEL, "prompt": "The capital of Norway is"},
                 "JSON of a schema": {
@@ -144,7 +150,7 @@ OPERATIONS: tuple[Operation, ...] = (
             required=("model", "tokens"),
             fields={
                 "model": MODEL,
-                "tokens": {"type": "array", "items": {"type": "integer", "minimum": 0}},
+                "tokens": {"type": "array", "items": WHOLE_NUMBER | {"minimum": 0}},
             },
             examples={"Three tokens": {"model": EXAMPLE_MODEL, "tokens": [19556, 28, 905]}},
         ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from vllama.dialects.go_types import Schema
 from vllama.dialects.ollama import answer_types as answers
 from vllama.dialects.ollama import request_types as requests
-from vllama.openapi.fields import EXAMPLE_MODEL, MODEL, NEW_MODEL, OPTIONS
+from vllama.openapi.fields import EXAMPLE_MODEL, MODEL, NEW_MODEL, OPTIONS, PULLED_MODEL
 from vllama.openapi.operation import Body, Operation, Parameter, Stream, StreamKind, Tag
 from vllama.web.page_text import Page
 
@@ -22,12 +22,37 @@ def _name(model: Schema = MODEL) -> tuple[Schema, ...]:
     )
 
 
+_PART = "[A-Za-z0-9_-]+([.][A-Za-z0-9_-]+)*"
+_SHA256: Schema = {"type": "string", "pattern": "^sha256:[0-9a-f]{64}$"}
 _DIGEST = Parameter(
     name="digest",
     help="the digest of the file: `sha256:` and 64 hexadecimal digits",
-    schema={"type": "string", "pattern": "^sha256:[0-9a-f]{64}$"},
+    schema=_SHA256,
     example="sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
 )
+_UPLOADS: Schema = {
+    "description": "files that were uploaded to `/api/blobs`: their digests by their names",
+    "type": ["object", "null"],
+    "propertyNames": {"pattern": f"^{_PART}(/{_PART})*$"},
+    "additionalProperties": _SHA256,
+}
+
+
+def _list_creation_forms() -> tuple[Schema, ...]:
+    """Return the forms of a body that makes a model: of another one, or of files."""
+    bases: dict[str, Schema] = {
+        "from": MODEL,
+        "files": {**_UPLOADS, "type": "object", "minProperties": 1},
+    }
+    return tuple(
+        {
+            "required": [*form["required"], base],
+            "properties": {**form["properties"], base: schema},
+        }
+        for form in _name(NEW_MODEL)
+        for base, schema in bases.items()
+    )
+
 
 OPERATIONS: tuple[Operation, ...] = (
     Operation(
@@ -68,7 +93,7 @@ OPERATIONS: tuple[Operation, ...] = (
         statuses=(200, 202),
         body=Body(
             type=requests.PULL,
-            either=_name(),
+            either=_name(PULLED_MODEL),
             examples={"A model": {"model": EXAMPLE_MODEL}},
         ),
         answer=(answers.Success, answers.Progress),
@@ -89,9 +114,12 @@ OPERATIONS: tuple[Operation, ...] = (
         summary="Make a model of another one, or of uploaded files",
         body=Body(
             type=requests.CREATE,
-            either=_name(NEW_MODEL),
+            either=_list_creation_forms(),
             fields={
                 "from": {"anyOf": [MODEL, _NOTHING]},
+                "files": _UPLOADS,
+                "draft_files": _UPLOADS,
+                "adapters": _UPLOADS,
                 "parameters": OPTIONS,
                 "license": {
                     "description": "a text, or several",

@@ -14,6 +14,7 @@ from vllama.openapi.fields import (
     OWN_FIELDS,
     TEXT,
     TOP_LOGPROBS,
+    WHOLE_NUMBER,
 )
 from vllama.openapi.operation import Body, Operation, Parameter, Stream, StreamKind, Tag
 
@@ -127,6 +128,7 @@ OPERATIONS: tuple[Operation, ...] = (
             fields=_SAMPLING
             | {
                 "messages": {"type": "array", "minItems": 1, "allOf": [{"items": _MESSAGE}]},
+                "tools": {"allOf": [{"items": {"type": "object"}}]},
                 "top_logprobs": TOP_LOGPROBS,
                 "reasoning_effort": _EFFORT,
                 "tool_choice": _TOOL_CHOICE,
@@ -164,6 +166,7 @@ OPERATIONS: tuple[Operation, ...] = (
                         {"type": "array", "minItems": 1, "items": TEXT},
                     ],
                 },
+                "stop": {"items": TEXT},  # what is no list is ignored, as with Ollama
                 "echo": BOOLEAN | {"description": "the answer begins with the prompt"},
                 "raw": BOOLEAN,
             },
@@ -200,14 +203,14 @@ OPERATIONS: tuple[Operation, ...] = (
                     "anyOf": [
                         TEXT,
                         {"type": "array", "minItems": 1, "items": TEXT},
-                        {"type": "array", "minItems": 1, "items": {"type": "integer"}},
+                        {"type": "array", "minItems": 1, "items": WHOLE_NUMBER},
                         {
                             "type": "array",
                             "minItems": 1,
                             "items": {
                                 "type": "array",
                                 "minItems": 1,
-                                "items": {"type": "integer"},
+                                "items": WHOLE_NUMBER,
                             },
                         },
                     ],

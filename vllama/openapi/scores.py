@@ -7,6 +7,7 @@ from vllama.dialects.openai import answer_types as answers
 from vllama.openapi.fields import (
     BOOLEAN,
     EXAMPLE_MODEL,
+    INTEGER,
     MODEL,
     NON_EMPTY,
     TEXT,
@@ -98,7 +99,7 @@ OPERATIONS: tuple[Operation, ...] = (
                     "minItems": 1,
                     "items": {"anyOf": [TEXT, {"type": "object"}]},
                 },
-                "top_n": {"type": ["integer", "null"], "minimum": 0},
+                "top_n": INTEGER | {"minimum": 0},
                 "return_documents": BOOLEAN,
             },
             examples={

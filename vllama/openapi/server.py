@@ -9,7 +9,7 @@ from msgspec import UNSET, Struct, UnsetType
 from vllama.captures.format import Capture, Summary
 from vllama.dialects.events import EventData, RequestRow
 from vllama.dialects.ollama import request_types as requests
-from vllama.openapi.fields import EXAMPLE_MODEL, MODEL
+from vllama.openapi.fields import EXAMPLE_MODEL, INTEGER, MODEL
 from vllama.openapi.operation import Body, Operation, Parameter, Stream, StreamKind, Tag
 from vllama.usage.store import UsageRow
 
@@ -248,8 +248,8 @@ OPERATIONS: tuple[Operation, ...] = (
             required=("model",),
             fields={
                 "model": MODEL,
-                "context_length": {"type": ["integer", "null"], "minimum": 1},
-                "gpu_layers": {"type": ["integer", "null"], "minimum": -1},
+                "context_length": INTEGER | {"minimum": 1},
+                "gpu_layers": INTEGER | {"minimum": -1},
             },
             examples={"A model": {"model": EXAMPLE_MODEL}},
         ),

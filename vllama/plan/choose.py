@@ -20,6 +20,7 @@ from vllama.plan.prompt_cache import size_prompt_cache
 from vllama.plan.refuse import find_refusal, refuse_by_engine, refuse_if_too_large
 from vllama.plan.threads import choose_threads
 from vllama.plan.types import Choice, Estimate, Facts, Memory, Need, Plan
+from vllama.plan.uninstalled import explain_memory
 from vllama.units import format_bytes_decimal
 
 FETCHED = (Format.GGUF, Format.SAFETENSORS)
@@ -54,14 +55,14 @@ def choose_engine(
     found, wanted = facts.found, facts.preferences.engine
     if wanted:
         engine = find_engine(found.engines.values(), wanted, found.broken)
-        if absent := found.missing.get(engine.name):
-            raise list_missing(facts, absent)
         if format_ and format_ not in engine.formats:
             raise NoPlan(
                 f"cannot serve a {format_} model with {engine.title}: it reads "
                 + " and ".join(engine.formats),
                 hint="choose another engine, or a model in that format",
             )
+        if absent := found.missing.get(engine.name):
+            raise list_missing(facts, absent)
         installation = found.installations[engine.name]
         return Choice(engine=engine.name, installation=installation, reason="asked for by name")
     better: list[str] = []  # missing engines that would be taken
@@ -266,9 +267,11 @@ def draft_plan(
     try:
         choice = choose_engine(facts, bundle.format, bundle, info, need.mode)
     except NoPlan as error:
+        if isinstance(error, EngineMissing):
+            error = explain_memory(error, facts, bundle, info, need)
         if reads(facts, Format.GGUF) and (offered := suggest_conversion_of(bundle)):
             error.hint = f"{error.hint}; or {offered}" if error.hint else offered
-        raise
+        raise error from None
     engine = facts.found.engines[choice.engine]
     refuse_by_engine(facts, bundle, engine, info, need)
     estimate = make_estimate(facts, choice, bundle.format, info, need)

@@ -219,7 +219,8 @@ def last_word(
     hints = [first.diagnosis.hint, *offers(facts, failed, forms)]
     return EngineStartFailed(
         "; ".join((*parts, *kept(facts, failed))),
-        hint="; or ".join(hint for hint in hints if hint) or None,
+        hint="; or ".join(hint for hint in hints if hint)
+        or f"read the engine's log: vllama logs {first.plan.bundle.name}",
     )
 
 

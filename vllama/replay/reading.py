@@ -38,7 +38,7 @@ class Reading:
     several choices), `numbers` likewise (vectors, scores). Counts of tokens are None if unknown;
     `is_estimated`: those generated are the pieces of text of a stream that tells no count.
     `first_s` and `last_s` are the times of the first and the last piece that has text; None for an
-    answer that was not streamed.
+    answer that was not streamed. `generating_s` is how long the answer itself says that it took.
     """
 
     status: int
@@ -49,14 +49,16 @@ class Reading:
     is_estimated: bool = False
     first_s: float | None = None
     last_s: float | None = None
+    generating_s: float | None = None
 
     @property
     def tokens_per_s(self) -> float | None:
-        """How fast the tokens after the first one came."""
-        if self.generated_tokens is None or self.first_s is None or self.last_s is None:
+        """How fast the tokens after the first one came; else, as the answer itself says."""
+        if self.generated_tokens is None:
             return None
-        span_s = self.last_s - self.first_s
-        return (self.generated_tokens - 1) / span_s if span_s > 0 else None
+        if self.first_s is not None and self.last_s is not None and self.last_s > self.first_s:
+            return (self.generated_tokens - 1) / (self.last_s - self.first_s)
+        return self.generated_tokens / self.generating_s if self.generating_s else None
 
 
 def read_answer(path: str, answer: CapturedAnswer) -> Reading:
@@ -194,6 +196,8 @@ class _Reader:
         if value.get("done"):
             said.is_cut = value.get("done_reason") == "length"
             self._count(value.get("prompt_eval_count"), value.get("eval_count"))
+            if isinstance(duration_ns := value.get("eval_duration"), int):
+                self._reading.generating_s = duration_ns / 1e9
 
     def _take_openai(self, value: dict[str, Any]) -> None:
         for choice in value.get("choices") or ():

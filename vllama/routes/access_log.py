@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from vllama.outcome import Outcome
 from vllama.routes.running import RunningRequest
 
 log = logging.getLogger("vllama.access")
@@ -11,7 +12,9 @@ log = logging.getLogger("vllama.access")
 MAX_PATH = 1000  # characters that stand in the log
 
 
-def log_access(level: int, running: RunningRequest, took_s: float, end: str) -> None:
+def log_access(
+    level: int, running: RunningRequest, took_s: float, outcome: Outcome, end: str
+) -> None:
     """Log a request; `end` completes the line, and says how it ended if that was not well."""
     if not log.isEnabledFor(level):
         return
@@ -31,6 +34,7 @@ def log_access(level: int, running: RunningRequest, took_s: float, end: str) -> 
         "method": request.method,
         "path": path,
         "status": status,
+        "outcome": outcome,
         "seconds": round(took_s, 3),
         "prompt_tokens": prompt,
         "completion_tokens": completion if counted else None,

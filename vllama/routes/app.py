@@ -16,12 +16,12 @@ from urllib.parse import quote
 
 from vllama.clock import now_ns
 from vllama.dialects.errors import write_anthropic_error, write_ollama_error, write_openai_error
-from vllama.dialects.events import Outcome
-from vllama.errors import Busy, Forbidden, Unauthorized, VllamaError
+from vllama.errors import Busy, Forbidden, RequestEnded, Unauthorized, VllamaError
 from vllama.http.request import CLIENT_CLOSED, ClientGone, Request
 from vllama.keys.current import current_key
 from vllama.keys.key import Key
 from vllama.log_context import Trace, model, trace
+from vllama.outcome import Outcome
 from vllama.routes.access_log import log_access
 from vllama.routes.capture_writer import RECORDED
 from vllama.routes.context import Gateway
@@ -74,7 +74,9 @@ def check_scope(key: Key | None, handler: Handler) -> None:
 
 
 def find_outcome(request: Request) -> Outcome:
-    """Return how a request has ended; `aborted` by a client that has left."""
+    """Return how a request has ended."""
+    if isinstance(request.failure, RequestEnded):
+        return "stopped"
     if request.failure is not None or request.status >= 400:
         return "error"
     return "aborted" if request.disconnected and not request.done else "ok"
@@ -121,9 +123,9 @@ class App:
             if running.is_metered:
                 self._gateway.meter.finish(running)
             self._gateway.running.finish(running)
+            outcome = find_outcome(request)
             if running.recorder is not None and self._gateway.captures is not None:
-                self._gateway.captures.end(running)
-        outcome = find_outcome(request)
+                self._gateway.captures.end(running, outcome)
         self._note(request, running, outcome)
         end_trace(running, name_route(request.path), model.get(), outcome)
 
@@ -142,13 +144,15 @@ class App:
             )
         level = logging.DEBUG if request.method in ("GET", "HEAD") else logging.INFO
         end = ""
-        if failure is not None:
+        if outcome == "stopped":
+            end = f": {failure}"
+        elif failure is not None:
             late = status < 400
             level = logging.WARNING if late or failure.status >= 500 else logging.INFO
             end = f"{', then an error' if late else ''}: {failure.sentence()[:MAX_LOGGED]}"
         elif request.disconnected and not request.done:
             end = ": the client has left"
-        log_access(level, running, took_s, end)
+        log_access(level, running, took_s, outcome, end)
         while error is not None:
             # it holds what was read of the request, in cycles that are collected late
             before = error.__cause__ or error.__context__
@@ -159,7 +163,7 @@ class App:
         """Count a request that has ended."""
         status, failure = request.status, request.failure
         reason = failure.kind if failure is not None else None
-        if outcome == "error":
+        if outcome in ("error", "stopped"):
             reason = reason or f"status_{status}"
         self._gateway.metrics.count_request(
             model=model.get(),

@@ -32,6 +32,7 @@ from vllama.captures.format import (
 from vllama.chat.request import Call
 from vllama.clock import now_ns
 from vllama.http.request import Request
+from vllama.outcome import Outcome
 from vllama.routes.answer_recorder import AnswerRecorder
 from vllama.routes.running import RunningRequest
 from vllama.scheduler.instance import Lease
@@ -90,7 +91,7 @@ class Captures:
         request.put_back(body)
         request.recorder = running.recorder = AnswerRecorder(body)
 
-    def end(self, running: RunningRequest) -> None:
+    def end(self, running: RunningRequest, outcome: Outcome) -> None:
         """Hand over what was recorded of a request that has ended."""
         recorder = running.recorder
         if recorder is None:
@@ -105,6 +106,7 @@ class Captures:
             settings=self.settings,
             times=describe_times(running, now_ns()),
             tokens=describe_tokens(running),
+            outcome=outcome,
         )
         if self._waiting_bytes + recorded.size_bytes > MAX_WAITING_BYTES:
             self._warn("captures come faster than they can be written to '%s'", self.folder)
@@ -152,19 +154,20 @@ class _Recorded:
     settings: Mapping[str, str]
     times: Times
     tokens: Tokens | None
+    outcome: Outcome
 
     @property
     def size_bytes(self) -> int:
         """How much memory it takes."""
-        return len(self.recorder.body) + self.recorder.kept_bytes
+        return self.recorder.memory_bytes
 
     def make_capture(self) -> Capture:
         """Return it in the form of the files."""
         request, recorder, engine = self.request, self.recorder, self.engine
         failure = request.failure
-        is_abandoned = failure is None and request.disconnected and not request.done
-        encoding, parts = encode_parts([part for _, part in recorder.parts])
-        offsets_s = [(at_ns - request.started_ns) / 1e9 for at_ns, _ in recorder.parts]
+        taken = recorder.list_parts()
+        encoding, parts = encode_parts([part for _, part in taken])
+        offsets_s = [(at_ns - request.started_ns) / 1e9 for at_ns, _ in taken]
         asked = find_model_name(recorder.body) or (self.model.name if self.model else "")
         if engine is not None:
             engine = msgspec.structs.replace(engine, sampling=list_sampling(recorder.call))
@@ -189,12 +192,12 @@ class _Recorded:
             answer=CapturedAnswer(
                 status=request.status,
                 content_type=recorder.content_type,
-                size_bytes=recorder.size_bytes,
-                cut=recorder.size_bytes > recorder.kept_bytes,
+                size_bytes=sum(len(part) for _, part in taken) + recorder.left_out_bytes,
+                cut=recorder.left_out_bytes > 0,
                 encoding=encoding,
                 parts=list(zip((round(at_s, 6) for at_s in offsets_s), parts, strict=True)),
             ),
-            outcome="abandoned" if is_abandoned else "failed" if failure else "completed",
+            outcome=self.outcome,
             error=Failure(message=failure.message, hint=failure.hint) if failure else None,
             tokens=self.tokens,
         )

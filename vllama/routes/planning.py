@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllama.dialects.go_types import decode_request
 from vllama.dialects.ollama.request_types import PLAN
-from vllama.errors import BadRequest, ModelNotFound, VllamaError
+from vllama.errors import BadRequest, InvalidModelRef, ModelNotFound, VllamaError
 from vllama.hardware.detect import with_free_memory
 from vllama.http.request import Request
 from vllama.models.ref import Kind, ModelRef
@@ -61,6 +61,14 @@ async def preview(gateway: Gateway, name: str, wanted: Mapping[str, Any]) -> dic
     A model that is loaded is told as it runs, unless `wanted` names settings. What keeps a model
     from being served is a field of the report; a name that means nothing raises what a pull raises.
     """
+    try:
+        return await _preview(gateway, name, wanted)
+    except (ModelNotFound, InvalidModelRef) as error:
+        # elsewhere Ollama's clients match the texts of these, which therefore have no hints
+        raise NothingToPlan(error) from None
+
+
+async def _preview(gateway: Gateway, name: str, wanted: Mapping[str, Any]) -> dict[str, Any]:
     given = {key: wanted[key] for key in PREFERENCES if wanted.get(key) not in (None, "")}
     facts = gateway.facts
     check_preferences(given, facts)
@@ -113,6 +121,14 @@ def make_preview(engine: str | None, told: Mapping[str, Any]) -> dict[str, Any]:
         "error": told.get("error"),
         "plan": told,
     }
+
+
+class NothingToPlan(BadRequest):
+    """A name stands for no model; with the hint of the error that said so."""
+
+    def __init__(self, error: VllamaError) -> None:
+        super().__init__(error.message, hint=error.hint)
+        self.status = error.status
 
 
 class UnknownEngine(BadRequest):

@@ -65,6 +65,8 @@ class ResponseNotFound(VllamaError):
 class PreviousNotFound(BadRequest):
     """A request goes on from a response that is not there."""
 
+    status = 404
+
     def __init__(self, identity: str) -> None:
         super().__init__(f"Previous response with id '{identity[:80]}' not found.")
 

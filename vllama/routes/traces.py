@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from vllama.clock import EPOCH_NS
 from vllama.errors import VllamaError
+from vllama.outcome import Outcome
 from vllama.routes.dialect import Dialect, find_dialect
 from vllama.tracing import current
 
@@ -52,7 +53,7 @@ def begin_trace(tracing: Tracing, request: Request, route: str) -> None:
     )
 
 
-def end_trace(running: RunningRequest, route: str, model: str, outcome: str) -> None:
+def end_trace(running: RunningRequest, route: str, model: str, outcome: Outcome) -> None:
     """End the trace of a request, if it has one."""
     if (trace := current.trace.get()) is None:
         return
@@ -83,7 +84,7 @@ def end_trace(running: RunningRequest, route: str, model: str, outcome: str) -> 
         waited_s = (first_ns - request.started_ns) / 1e9
         attributes["gen_ai.response.time_to_first_chunk"] = waited_s
     name = f"{operation} {model}" if operation and model else f"{request.method} {route}"
-    late = error is not None and request.status < 400
+    late = outcome == "error" and request.status < 400
     trace.end(name, attributes, error=error, failed=late or request.status >= 500)
 
 

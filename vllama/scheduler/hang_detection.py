@@ -19,7 +19,6 @@ The answers of a hung engine end with the cause, and the engine is restarted as 
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from vllama.scheduler.instance import Instance, Part
     from vllama.scheduler.state import Hooks, Table
 
-log = logging.getLogger(__name__)
 
 CHECKS = 6  # in each `hang_s`
 MIN_PROBE_S = 1.0
@@ -175,7 +173,6 @@ class HealthMonitor:
         cause = detector.judge(now_s)
         if cause is None:
             return
-        log.warning("%s hangs: %s", instance.bundle.name, cause)
-        cause = f"the engine hangs: {cause}"
+        cause = f"the engine hangs: {cause}"  # logged by whoever ends the engine for it
         self._hooks.abort_answers(endpoint, cause)
         part.declare_unhealthy(endpoint, cause)

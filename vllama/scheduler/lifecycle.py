@@ -97,7 +97,7 @@ class Lifecycle:
 
     def _fail(self, error: VllamaError) -> None:
         instance, process = self._instance, self._instance.process
-        log.warning("%s: %s", instance.bundle.name, error.sentence())
+        log.error("%s: %s", instance.bundle.name, error.sentence())
         if self._error is None:
             diagnosis = process.last_diagnosis if process is not None else None
             fault = diagnosis.fault if diagnosis is not None else None

@@ -131,7 +131,11 @@ class Replicas:
                 self._stopped.set()  # the set was stopped, or no member is left
             pause_s = pauses.compute_pause(loop.time() - begun_s)
             if not self._stopped.is_set():
-                log.warning("replica %d has failed; it is replaced in %g s", place + 1, pause_s)
+                diagnosis = member.last_diagnosis
+                cause = diagnosis.cause if diagnosis else "its process ended"
+                log.warning(
+                    "replica %d has failed: %s; it is replaced in %g s", place + 1, cause, pause_s
+                )
             try:
                 async with asyncio.timeout(pause_s):
                     await self._stopped.wait()

@@ -17,6 +17,8 @@ from vllama.supervise.probe import find_trouble, http_status
 from vllama.supervise.spec import Attempt, Diagnosis, Endpoint, Grace, State
 from vllama.supervise.tree import Activity, Footprint
 
+log = logging.getLogger(__name__)
+
 PROBE_TIMEOUT_S = 3.0
 RETRY_S = 1.0
 
@@ -138,7 +140,9 @@ class AttachedProcess:
     def declare_unhealthy(self, endpoint: Endpoint, cause: str | None) -> str:
         """Do not use `endpoint` until it answers a probe again."""
         self.report_unreachable(endpoint)
-        return cause or f"{endpoint.url} reported it"
+        cause = cause or f"{endpoint.url} reported it"
+        log.warning("the upstream at %s is not used until it answers: %s", endpoint.url, cause)
+        return cause
 
     def find_unhealthy_cause(self, endpoint: Endpoint) -> str | None:
         """Return None, because an external server is never killed."""
@@ -167,8 +171,6 @@ class AttachedProcess:
 CHECK_INTERVAL_S = 5.0
 CHECK_LIMIT_S = 3.0
 NOT_YET = "it has not been checked yet"
-
-log = logging.getLogger(__name__)
 
 
 class UpstreamMonitor:

@@ -259,7 +259,8 @@ class SupervisedProcess(Status):
         if delay_s is None:
             self._fail(diagnosis)
             return False
-        log.warning("%s: %s; starting again in %g s", self.name, diagnosis.cause, delay_s)
+        hint = f"; {diagnosis.hint}" if diagnosis.hint else ""
+        log.warning("%s: %s; starting again in %g s%s", self.name, diagnosis.cause, delay_s, hint)
         self._retry_at_s = self._clock.monotonic() + delay_s
         return True
 
@@ -267,7 +268,8 @@ class SupervisedProcess(Status):
 
     def _fail(self, diagnosis: Diagnosis) -> None:
         """Record that it has failed for good; the state changes when the tree has ended."""
-        log.error("%s: failed: %s", self.name, diagnosis.cause)
+        # whoever waits for it logs the error that comes of it, with its hint
+        log.debug("%s: failed: %s", self.name, diagnosis.cause)
         self._failed = True
         self._history.record_end(None, diagnosis)
 

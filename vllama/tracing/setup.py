@@ -81,10 +81,10 @@ def open_tracing(settings: TracingSettings | None) -> Tracing | None:
     if settings is None:
         return None
     try:
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import SERVICE_NAME, Resource
         from opentelemetry.sdk.trace import TracerProvider
-        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+        from vllama.tracing.delivery import make_processor
     except ImportError as error:
         missing = ConfigError(
             "cannot send traces: OpenTelemetry is not installed",
@@ -98,5 +98,5 @@ def open_tracing(settings: TracingSettings | None) -> Tracing | None:
     if str(resource.attributes.get(SERVICE_NAME, "")).startswith("unknown_service"):
         resource = resource.merge(Resource({SERVICE_NAME: SERVICE}))
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=settings.url)))
+    provider.add_span_processor(make_processor(settings.url))
     return Tracing(provider)

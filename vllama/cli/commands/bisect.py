@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,15 +23,17 @@ EXAMPLES = """\
 Examples:
   vllama bisect bug.json --engine llama-server --good 2026.4.8929 --bad 2026.10.11549
   vllama bisect bug.json --engine llama-server --versions A,B,C,D
+  vllama bisect bug.json --engine llama-server --versions ./b1/llama-server,./b2/llama-server
   vllama bisect bug.json --bad-set kv_cache_type=q4_0 --bad-set flash_attention=false
   vllama bisect bug.json --good-set engine=llama.cpp --bad-set engine=llama-server
   vllama bisect bug.json --engine llama.cpp --good 0.3.30 --bad 0.3.36 --compile
   vllama bisect bug.json --bad-set engine=llama-server --command ./check.sh
 
-Each version is installed in a folder of its own and removed afterwards. A trial is good if it
-answers as the good end does. A command decides instead by its exit code, as with 'git bisect run'
-(0 good, 125 skip, others bad); VLLAMA_BISECT_CAPTURE names a file with the request and its new
-answer, and OLLAMA_HOST the server. See docs/guide/record-and-replay.md.
+Each version is installed in a folder of its own and removed afterwards; a path is a build that is
+here already. A trial is good if it answers as the good end does. A command decides instead by its
+exit code, as with 'git bisect run' (0 good, 125 skip, others bad); VLLAMA_BISECT_CAPTURE names a
+file with the request and its new answer, and OLLAMA_HOST the server. See
+docs/guide/record-and-replay.md.
 """
 
 
@@ -58,7 +61,7 @@ def bisect(
         typer.Option(
             "--versions",
             metavar="A,B,C",
-            help="Versions to try, from good to bad. [those of the package index]",
+            help="Versions or paths of builds, from good to bad. [those of the package index]",
         ),
     ] = "",
     good_set: Annotated[
@@ -123,12 +126,13 @@ def bisect(
     capture = find(name, folder, settings)
     check_whole(capture)
     request = with_model(capture, whole_path(model)) if model else capture
+    certain, chance = make_certain(request)
     if command is None:
-        request, chance = make_certain(request)
+        request = certain
         if chance:
             say_aside(f"asking at temperature 0: as it was captured, {chance}")
     steps = Steps(as_json=as_json)
-    judge = Judge(request, engine=engine, command=command, max_kl=max_kl)
+    judge = Judge(request, chance, engine=engine, command=command, max_kl=max_kl)
     try:
         if by_settings:
             found = bisect_settings(judge, ends, steps)
@@ -194,15 +198,21 @@ class Steps:
 
 def bisect_settings(judge: Judge, ends: Ends, steps: Steps) -> dict[str, Any]:
     """Find the fewest settings of the bad end that make an answer bad."""
-    from vllama.cli.bisection import Trial, check_ends
+    from vllama.cli.bisection import Trial
     from vllama.replay.bisect import Outcome, find_fewest
 
     good, bad = ends.good_set, ends.bad_set
     changed = [key for key in {**good, **bad} if good.get(key) != bad.get(key)]
+    arguments = []  # those of the engine are told apart, if the bad end only adds some
+    if "engine_args" not in good and "engine_args" in bad and not judge.has_engine_args:
+        arguments = split_arguments(bad["engine_args"])
+        changed = [*(key for key in changed if key != "engine_args"), *arguments]
 
     def make_trial(chosen: frozenset[str]) -> Trial:
         changes = {key: value for key, value in good.items() if key not in chosen}
         changes |= {key: bad[key] for key in changed if key in chosen and key in bad}
+        if added := [one for one in arguments if one in chosen]:
+            changes["engine_args"] = " ".join(added)
         return Trial(name=describe_settings(changes) or "the captured settings", changes=changes)
 
     def test(chosen: frozenset[str]) -> Outcome:
@@ -210,12 +220,27 @@ def bisect_settings(judge: Judge, ends: Ends, steps: Steps) -> dict[str, Any]:
         steps.note(step)
         return step.outcome
 
-    check_ends(judge, make_trial(frozenset()), make_trial(frozenset(changed)), steps.note)
+    judge.check_ends(make_trial(frozenset()), make_trial(frozenset(changed)), steps.note)
     fewest = find_fewest(changed, test)
-    blamed = {key: bad.get(key, "") for key in fewest}
-    text = ", ".join(f"{key}={bad[key]}" if key in bad else f"without {key}" for key in fewest)
+    blamed = {key: bad.get(key, "") for key in fewest if key not in arguments}
+    if added := [one for one in arguments if one in fewest]:
+        blamed["engine_args"] = " ".join(added)
+    text = ", ".join(
+        f"{key}={value}" if value else f"without {key}" for key, value in blamed.items()
+    )
     together = f"these {len(fewest)} settings together" if len(fewest) > 1 else "this setting"
     return {"result": f"The answer changes with {together}: {text}.", "settings": blamed}
+
+
+def split_arguments(text: str) -> list[str]:
+    """Return the arguments of an engine, each flag with its values, as a shell would read them."""
+    groups: list[list[str]] = []
+    for word in shlex.split(text):
+        if groups and not word.startswith("--") and not (word[:1] == "-" and word[1:].isalpha()):
+            groups[-1].append(word)
+        else:
+            groups.append([word])
+    return list(dict.fromkeys(shlex.join(group) for group in groups))
 
 
 def describe_settings(changes: Mapping[str, str]) -> str:
@@ -233,30 +258,16 @@ def bisect_versions(
     keep: bool,
 ) -> dict[str, Any]:
     """Find the first version of an engine that is bad; each is installed when it is needed."""
-    from vllama.cli.bisection import Step, Trial, check_ends
-    from vllama.cli.engine_versions import (
-        find_offer,
-        install_version,
-        list_candidates,
-        remove_versions,
-    )
-    from vllama.engines.versions import find_package_name, pin_version, split_version
+    from vllama.cli.bisection import Step, Trial
+    from vllama.cli.engine_versions import install_version, list_trial_versions, remove_versions
     from vllama.errors import VllamaError
     from vllama.replay.bisect import Outcome, find_first_bad
 
-    offer = find_offer(engine, compiled=compiled)
-    named = split_version(ends.good or "")[0] or split_version(ends.bad or "")[0]
-    package = find_package_name(offer, named)
-    versions = list_candidates(offer, package, ends.good, ends.bad, ends.versions)
     scratch = settings.data_dir / "bisect"
-    offers = [pin_version(offer, package, version, scratch) for version in versions]
-    trials = [
-        Trial(
-            name=f"{package} {version}",
-            changes={"engine_paths": f"{offer.engine.name}={one.folder}"},
-        )
-        for version, one in zip(versions, offers, strict=True)
-    ]
+    versions = list_trial_versions(
+        engine, ends.good, ends.bad, ends.versions, scratch=scratch, compiled=compiled
+    )
+    trials = [Trial(name=one.title, changes={"engine_paths": one.setting}) for one in versions]
 
     def test(at: int) -> Outcome:
         step = try_version(at)
@@ -265,25 +276,25 @@ def bisect_versions(
 
     def try_version(at: int) -> Step:
         try:
-            install_version(offers[at])
+            install_version(versions[at])
         except VllamaError as error:
             return Step(trial=trials[at], outcome=Outcome.SKIP, reason=error.message)
         return judge.try_test(trials[at])
 
     try:
         for end in (0, -1):
-            install_version(offers[end])
-        check_ends(judge, trials[0], trials[-1], steps.note)
+            install_version(versions[end])
+        judge.check_ends(trials[0], trials[-1], steps.note)
         last_good, first_bad = find_first_bad(len(versions), test)
     finally:
         if not keep:
-            remove_versions(scratch, offers)
-    between = versions[last_good + 1 : first_bad]
+            remove_versions(scratch, versions)
+    between = [one.name for one in versions[last_good + 1 : first_bad]]
     a, b = versions[last_good], versions[first_bad]
-    text = f"The answer changed with {package} {b}: {a} is the last good version."
+    text = f"The answer changed with {b.title}: {a.name} is the last good version."
     if between:
         text = (
-            f"The answer changed after {package} {a} and not later than {b}; "
+            f"The answer changed after {a.title} and not later than {b.name}; "
             f"{', '.join(between)} could not be tried."
         )
-    return {"result": text, "last_good": a, "first_bad": b, "not_tried": between}
+    return {"result": text, "last_good": a.name, "first_bad": b.name, "not_tried": between}

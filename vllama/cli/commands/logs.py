@@ -48,7 +48,7 @@ def logs(
     ] = False,
     attempt: Annotated[
         int | None,
-        typer.Option("--attempt", metavar="N", help="The start to show. [the newest]"),
+        typer.Option("--attempt", min=1, metavar="N", help="The start to show. [the newest]"),
     ] = None,
     lines: Annotated[
         int | None,

@@ -234,8 +234,17 @@ def list_cells(reading: Reading, engine: str, total_s: float) -> tuple[str, ...]
         else f"{prompt}+{about}{reading.generated_tokens}",
         NOTHING if reading.first_s is None else f"{reading.first_s:.3f} s",
         f"{total_s:.3f} s",
-        NOTHING if reading.tokens_per_s is None else f"{reading.tokens_per_s:.1f}",
+        format_rate(reading, total_s),
     )
+
+
+def format_rate(reading: Reading, total_s: float) -> str:
+    """Return how fast tokens were generated; the whole time of an answer has the prompt's in it."""
+    if reading.tokens_per_s is not None:
+        return f"{reading.tokens_per_s:.1f}"
+    if not reading.generated_tokens or reading.first_s is not None or total_s <= 0:
+        return NOTHING
+    return f"at least {reading.generated_tokens / total_s:.1f}"
 
 
 def show_difference(difference: TextDifference) -> None:

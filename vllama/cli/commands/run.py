@@ -67,7 +67,7 @@ def run(
     ] = None,
     dimensions: Annotated[
         int | None,
-        typer.Option("--dimensions", metavar="N", help="Embedding: length of the vector."),
+        typer.Option("--dimensions", min=1, metavar="N", help="Embedding: length of the vector."),
     ] = None,
     insecure: Insecure = False,
 ) -> None:

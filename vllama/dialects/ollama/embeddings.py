@@ -82,18 +82,22 @@ def _inputs(given: object) -> tuple[Input, ...]:
     if all(isinstance(item, str) for item in given):
         return tuple(given)
     if is_tokens(given):
-        return (given,)
+        return ([int(token) for token in given],)
     if all(is_tokens(item) for item in given):
-        return tuple(given)
+        return tuple([int(token) for token in item] for item in given)
     raise BadRequest("invalid input type")
 
 
 def is_tokens(value: object) -> bool:
-    """Tell whether a value is a list of tokens, at least one."""
+    """Tell whether a value is a list of tokens, at least one; `3.0` is one, as in JSON Schema."""
     return (
         isinstance(value, list)
         and bool(value)
-        and all(isinstance(item, int) and not isinstance(item, bool) for item in value)
+        and all(
+            not isinstance(item, bool)
+            and (isinstance(item, int) or (isinstance(item, float) and item.is_integer()))
+            for item in value
+        )
     )
 
 

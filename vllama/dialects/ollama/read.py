@@ -281,6 +281,8 @@ def _tool(item: object) -> dict[str, Any]:
 
 
 def _token(fields: Fields, item: object) -> int:
+    if isinstance(item, float) and item.is_integer():
+        return int(item)
     if isinstance(item, bool) or not isinstance(item, int):
         fields.refuse("context", item, "int")
     return item

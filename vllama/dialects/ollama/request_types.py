@@ -25,8 +25,10 @@ from vllama.dialects.go_values import (
 from vllama.units import parse_keep_alive
 
 THINK_LEVELS = ("high", "medium", "low", "max")
-DURATION = r"^[+-]?(0|([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+$"
-"""Go's durations, such as `1h30m`."""
+_SHORT = r"([0-9]{1,12}(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms)"
+_LONG = r"([0-9]{1,6}(\.[0-9]*)?|\.[0-9]+)[smh]"
+DURATION = f"^[+-]?(0|({_SHORT}|{_LONG})+)$"
+"""Go's durations, such as `1h30m`; what has more digits may be more than 292 years."""
 
 
 @described({"enum": [True, False, None, *THINK_LEVELS]})

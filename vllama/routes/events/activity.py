@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections import deque
 
 from vllama.clock import now_ns
-from vllama.dialects.events import EndedRow, Outcome
+from vllama.dialects.events import EndedRow
+from vllama.outcome import Outcome
 from vllama.routes.dialect import find_dialect
 from vllama.routes.running import RunningRequest, RunningRequests
 

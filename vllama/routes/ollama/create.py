@@ -209,7 +209,7 @@ def get_blobs(gateway: Gateway, files: Mapping[str, object]) -> list[tuple[str, 
         if not isinstance(digest, str):
             raise BadRequest("invalid digest format")
         if not blobs.has(digest):
-            raise BadRequest(f"blob {digest} not found", hint="upload it to /api/blobs first")
+            raise BlobNotFound(f"blob {digest} not found", hint="upload it to /api/blobs first")
         found.append((name, blobs.path(digest)))
     return found
 
@@ -275,3 +275,9 @@ async def upload_blob(gateway: Gateway, request: Request) -> None:
     finally:
         writer.discard()
     request.respond(201, b"", b"")
+
+
+class BlobNotFound(BadRequest):
+    """A file of a new model has not been uploaded."""
+
+    status = 404

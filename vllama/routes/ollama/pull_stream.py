@@ -8,7 +8,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from vllama.errors import ModelNotFound, NoPlan, SourceError
+from vllama.errors import ModelNotFound, NoPlan, SourceError, VllamaError
 from vllama.http.departure import unless_gone
 from vllama.http.request import Request
 from vllama.models.ref import DEFAULT_HOST, HUB_HOSTS, ModelRef
@@ -56,11 +56,14 @@ def join_pull(gateway: Gateway, name: str, *, insecure: bool = False) -> Pull:
                 insecure=insecure,
                 fits=FitsHere(gateway.facts),
             )
-        except (SourceError, ModelNotFound, NoPlan) as error:
-            if gateway.guards.loopback or _is_known(ModelRef.parse(name).host):
+        except VllamaError as error:
+            if not cancel.is_set():
+                log.warning("pull of %r failed: %s", name, error.sentence())
+            tells_network = isinstance(error, SourceError | ModelNotFound | NoPlan)
+            is_known = gateway.guards.loopback or _is_known(ModelRef.parse(name).host)
+            if is_known or not tells_network:
                 raise
             # whoever may pull from any address must not learn who listens inside this network
-            log.warning("pull of %r failed: %s", name, error.sentence())
             raise SourceError(
                 f"cannot pull '{name}': its host has no such model, or is no registry",
                 hint="the server's log says what went wrong",

@@ -16,7 +16,7 @@ from vllama.dialects.openai.read import parse_openai
 from vllama.dialects.openai.request_types import COMPLETION
 from vllama.dialects.openai.write_text import TextWriter, answer_without_engine
 from vllama.engines.base import Mode
-from vllama.errors import CapabilityMissing, ModelNotFound
+from vllama.errors import CapabilityMissing
 from vllama.http.request import JSON, Request
 from vllama.routes.affinity import hash_text
 from vllama.routes.inference import make_need, with_lease
@@ -47,7 +47,7 @@ async def completions(gateway: Gateway, request: Request) -> None:
             check_request(entry, asked.read_prompt(text, extras, truncate=truncate), "generate")
             for text in asked.prompts
         ]
-    except (ModelNotFound, CapabilityMissing):
+    except CapabilityMissing:
         if isinstance(body.get("prompt"), list):  # of which Ollama says nothing else
             raise make_list_error() from None
         raise

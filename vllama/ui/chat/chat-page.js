@@ -15,6 +15,16 @@ import { turnTemplate } from "./turn.js";
 
 const NEAR_END_PX = 60;
 
+/** Return what a screen reader is told of the last answers: being written, or how they ended. */
+function describeEnd(conversation) {
+  if (!conversation.turns.length) return "";
+  if (isBusy(conversation)) return "The answer is being written.";
+  const last = conversation.turns.at(-1).answers.map((messages) => messages.at(-1));
+  if (last.some((message) => message?.error)) return "The answer failed.";
+  if (last.some((message) => message?.stopped)) return "The answer was stopped.";
+  return "The answer is complete.";
+}
+
 class ChatPage extends View {
   static topics = ["chat", "library", "models"];
 
@@ -49,7 +59,7 @@ class ChatPage extends View {
                 )
               : html`<p class="muted">Ask something. The conversation stays in this browser.</p>`}
           </div>
-          <p class="hidden" role="status">${isBusy(conversation) ? "The answer is being written." : conversation.turns.length ? "The answer is complete." : ""}</p>
+          <p class="hidden" role="status">${describeEnd(conversation)}</p>
           <message-form
             @message=${({ detail }) => this.send(detail)}
             @stop=${stop}

@@ -5,7 +5,6 @@ import { html } from "../vendor/lit-html/lit-html.js";
 const TONES = {
   ready: "good",
   running: "good",
-  completed: "good",
   ok: "good",
   loading: "busy",
   waiting: "busy",

@@ -1,0 +1,148 @@
+"""What the log says of a collector that takes no traces: two lines, however long that lasts."""
+
+import logging
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+
+from vllama.tracing.delivery import Delivery, make_processor
+
+PLACE = "collector:4318"
+
+
+class Fickle(SpanExporter):
+    """An exporter whose collector is there or not, as the test says."""
+
+    works = True
+
+    def export(self, spans):
+        return SpanExportResult.SUCCESS if self.works else SpanExportResult.FAILURE
+
+
+@pytest.fixture
+def lines(caplog):
+    """Return a function that lists what was logged since it was asked last."""
+    caplog.set_level(logging.INFO)
+
+    def take():
+        found = [record.getMessage() for record in caplog.records]
+        caplog.clear()
+        return found
+
+    return take
+
+
+def make(processor):
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(processor)
+    tracer = provider.get_tracer("test")
+
+    def end_spans(count):
+        for _ in range(count):
+            tracer.start_span("x").end()
+
+    return end_spans
+
+
+def test_one_line_when_it_fails_and_one_when_it_is_back(lines):
+    exporter = Fickle()
+    delivery = Delivery(exporter, PLACE, None, most_waiting=100)
+    end_spans = make(delivery)
+    exporter.works = False
+    for _ in range(5):
+        end_spans(10)
+        delivery.force_flush()
+    assert lines() == [
+        f"cannot send traces to {PLACE}: the exporter failed; requests are served as ever, their "
+        "traces are lost"
+    ]
+    exporter.works = True
+    for _ in range(3):
+        end_spans(10)
+        delivery.force_flush()
+    assert lines() == [f"traces reach {PLACE} again; 50 spans were lost"]
+    exporter.works = False
+    end_spans(1)
+    delivery.force_flush()
+    assert "cannot send traces" in lines()[0]
+    delivery.shutdown()
+    assert lines() == [f"traces did not reach {PLACE} any more; one span was lost"]
+
+
+class Slow(SpanExporter):
+    """An exporter that waits for its collector."""
+
+    def __init__(self):
+        self.asked, self.answers = threading.Event(), threading.Event()
+
+    def export(self, spans):
+        self.asked.set()
+        self.answers.wait()
+        return SpanExportResult.SUCCESS
+
+
+def test_a_collector_that_never_answers_costs_the_spans_that_do_not_fit(lines):
+    exporter = Slow()
+    delivery = Delivery(exporter, PLACE, None, most_waiting=8)
+    end_spans = make(delivery)
+    end_spans(8)
+    flushing = threading.Thread(target=delivery.force_flush)
+    flushing.start()
+    assert exporter.asked.wait(60)
+    end_spans(20)  # 8 of them wait
+    assert (delivery.waiting, delivery.lost) == (8, 12)
+    assert len(told := lines()) == 1 and "more slowly than they come" in told[0]
+    exporter.answers.set()
+    flushing.join()
+    delivery.force_flush()
+    assert lines() == [f"traces reach {PLACE} again; 12 spans were lost"]
+    delivery.shutdown()
+
+
+class Refusing(BaseHTTPRequestHandler):
+    def do_POST(self):
+        self.send_error(404)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("closed", "Connection refused"),
+        ("refusing", "it answers 404 Not Found"),
+        ("silent", "it does not answer in time"),
+    ],
+)
+def test_the_reason_is_that_of_the_connection(kind, reason, lines, monkeypatch):
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "0.2")
+    server = HTTPServer(("127.0.0.1", 0), Refusing)
+    port = server.server_port
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    if kind == "refusing":
+        thread.start()
+    elif kind == "closed":
+        server.server_close()
+    delivery = make_processor(f"http://127.0.0.1:{port}/v1/traces")
+    make(delivery)(3)
+    delivery.force_flush()
+    told = lines()
+    assert told == [
+        f"cannot send traces to 127.0.0.1:{port}: {reason}; requests are served as ever, their "
+        "traces are lost"
+    ]
+    delivery.shutdown()
+    if kind == "refusing":
+        server.shutdown()
+    server.server_close()
+
+
+def test_the_place_has_no_password(monkeypatch):
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://me:secret@127.0.0.1:4318")
+    delivery = make_processor(None)
+    assert delivery._place == "127.0.0.1:4318"
+    delivery.shutdown()

@@ -1,0 +1,170 @@
+"""Spans on their way to the collector.
+
+A collector that cannot be reached costs two lines of the log, one when that begins and one when it
+is over, with the number of spans that were lost. The library would log each attempt.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+import requests
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+
+log = logging.getLogger(__name__)
+
+MAX_WAITING = 2048
+"""Spans that wait to be sent, unless `OTEL_BSP_MAX_QUEUE_SIZE` says how many; others are lost."""
+MAX_BATCH = 512
+"""Spans that the library sends at once, if it may keep so many."""
+ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+CREDENTIALS = "OTEL_PYTHON_EXPORTER_OTLP_HTTP_TRACES_CREDENTIAL_PROVIDER"
+"""Names a session of somebody else's, which is used instead of ours."""
+
+
+def make_processor(url: str | None) -> Delivery:
+    """Return what sends spans to `url`; None: where OpenTelemetry's variables say."""
+    logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)
+    session = None if os.environ.get(CREDENTIALS) else ObservedSession()
+    exporter = OTLPSpanExporter(endpoint=url, session=session)
+    place = url or next(filter(None, map(os.environ.get, ENDPOINTS)), "")
+    return Delivery(exporter, urlsplit(place).netloc.rpartition("@")[2], session)
+
+
+class ObservedSession(requests.Session):
+    """Remembers why its last request failed, which the exporter tells nobody but its log."""
+
+    trouble = ""
+
+    def send(self, request: requests.PreparedRequest, **options: Any) -> requests.Response:
+        """Send a request, as `requests` does."""
+        try:
+            response = super().send(request, **options)
+        except requests.RequestException as error:
+            self.trouble = describe(error)
+            raise
+        self.trouble = "" if response.ok else f"it answers {response.status_code} {response.reason}"
+        return response
+
+
+def describe(error: requests.RequestException) -> str:
+    """Return why a request failed, in a few words."""
+    if isinstance(error, requests.Timeout):
+        return "it does not answer in time"
+    reasons = (one.strerror for one in _list_causes(error) if isinstance(one, OSError))
+    return next(filter(None, reasons), None) or type(error).__name__
+
+
+def _list_causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error, what it wraps, and what came before it."""
+    while error is not None:
+        yield error
+        wrapped = (*error.args, getattr(error, "reason", None))
+        inner = next((one for one in wrapped if isinstance(one, BaseException)), None)
+        error = inner or error.__cause__ or error.__context__
+
+
+class Delivery(BatchSpanProcessor):
+    """Sends spans in batches from a thread of its own, and counts what is lost."""
+
+    def __init__(
+        self,
+        exporter: SpanExporter,
+        place: str,
+        session: ObservedSession | None,
+        *,
+        most_waiting: int | None = None,
+    ) -> None:
+        """`place` is the collector's address, for the log."""
+        limit = os.environ.get("OTEL_BSP_MAX_QUEUE_SIZE", "")
+        self._most = most_waiting or (int(limit) if limit.isdigit() else MAX_WAITING)
+        self._place = place
+        self._attempts = _Attempts(self, exporter, session)
+        self._accepted = self._dropped = 0  # changed by the loop's thread only
+        self._is_failing = False
+        self._told = 0  # lost spans that the log has told of
+        batch = self._most if self._most < MAX_BATCH else None  # None: as the variables say
+        super().__init__(self._attempts, max_queue_size=self._most, max_export_batch_size=batch)
+
+    @property
+    def waiting(self) -> int:
+        """How many spans wait to be sent."""
+        return self._accepted - self._attempts.taken
+
+    @property
+    def lost(self) -> int:
+        """How many spans were lost since the log told of any."""
+        return self._dropped + self._attempts.failed - self._told
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """Take a span that has ended, unless too many wait."""
+        if span.context is None or not span.context.trace_flags.sampled:
+            return
+        if self.waiting >= self._most:
+            self._dropped += 1
+            self.note_trouble("it takes them more slowly than they come")
+            return
+        self._accepted += 1
+        super().on_end(span)
+
+    def note_trouble(self, reason: str) -> None:
+        """Log that spans are being lost, unless the log has that already."""
+        if not self._is_failing:
+            self._is_failing = True
+            log.warning(
+                "cannot send traces to %s: %s; requests are served as ever, their traces are lost",
+                self._place,
+                reason,
+            )
+
+    def note_success(self) -> None:
+        """Log that the trouble is over, once few spans wait."""
+        if self._is_failing and self.waiting <= self._most // 2:
+            self._is_failing = False
+            log.info("traces reach %s again; %s", self._place, self._count_lost())
+
+    def shutdown(self) -> None:
+        """Send what waits, and log what was lost since the last trouble began."""
+        super().shutdown()  # type: ignore[no-untyped-call]
+        if self._is_failing:
+            log.info("traces did not reach %s any more; %s", self._place, self._count_lost())
+
+    def _count_lost(self) -> str:
+        count = self.lost
+        self._told += count
+        return "one span was lost" if count == 1 else f"{count} spans were lost"
+
+
+class _Attempts(SpanExporter):
+    """Tells the delivery how each batch fared."""
+
+    def __init__(
+        self, delivery: Delivery, exporter: SpanExporter, session: ObservedSession | None
+    ) -> None:
+        self._delivery, self._exporter, self._session = delivery, exporter, session
+        self.taken = self.failed = 0  # changed by the sending thread only
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        self.taken += len(spans)
+        try:
+            result = self._exporter.export(spans)
+        except Exception as error:
+            # boundary: a bug of the library must not end its thread
+            reason, result = f"{type(error).__name__}: {error}", SpanExportResult.FAILURE
+        else:
+            reason = (self._session.trouble if self._session else "") or "the exporter failed"
+        if result is SpanExportResult.SUCCESS:
+            self._delivery.note_success()
+        else:
+            self.failed += len(spans)
+            self._delivery.note_trouble(reason)
+        return result
+
+    def shutdown(self) -> None:
+        self._exporter.shutdown()
