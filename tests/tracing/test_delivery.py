@@ -8,9 +8,9 @@ import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-from vllama.tracing.delivery import Delivery, make_processor
+from vllama.tracing.delivery import Delivery, ObservedSession, make_processor
 
-PLACE = "collector:4318"
+PLACE = "the collector"
 
 
 class Fickle(SpanExporter):
@@ -49,7 +49,7 @@ def make(processor):
 
 def test_one_line_when_it_fails_and_one_when_it_is_back(lines):
     exporter = Fickle()
-    delivery = Delivery(exporter, PLACE, None, most_waiting=100)
+    delivery = Delivery(exporter, ObservedSession(), 100)
     end_spans = make(delivery)
     exporter.works = False
     for _ in range(5):
@@ -86,7 +86,7 @@ class Slow(SpanExporter):
 
 def test_a_collector_that_never_answers_costs_the_spans_that_do_not_fit(lines):
     exporter = Slow()
-    delivery = Delivery(exporter, PLACE, None, most_waiting=8)
+    delivery = Delivery(exporter, ObservedSession(), 8)
     end_spans = make(delivery)
     end_spans(8)
     flushing = threading.Thread(target=delivery.force_flush)
@@ -127,7 +127,7 @@ def test_the_reason_is_that_of_the_connection(kind, reason, lines, monkeypatch):
         thread.start()
     elif kind == "closed":
         server.server_close()
-    delivery = make_processor(f"http://127.0.0.1:{port}/v1/traces")
+    delivery = make_processor(f"http://127.0.0.1:{port}/v1/traces", 100)
     make(delivery)(3)
     delivery.force_flush()
     told = lines()
@@ -141,8 +141,10 @@ def test_the_reason_is_that_of_the_connection(kind, reason, lines, monkeypatch):
     server.server_close()
 
 
-def test_the_place_has_no_password(monkeypatch):
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://me:secret@127.0.0.1:4318")
-    delivery = make_processor(None)
-    assert delivery._place == "127.0.0.1:4318"
+def test_the_place_has_no_password(lines, monkeypatch):
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "0.2")
+    delivery = make_processor("http://me:secret@127.0.0.1:1/v1/traces", 100)
+    make(delivery)(1)
+    delivery.force_flush()
+    assert "cannot send traces to 127.0.0.1:1: " in lines()[0]
     delivery.shutdown()

@@ -11,7 +11,7 @@ from vllama.openapi.operation import Body, Operation, Stream, StreamKind, Tag
 _FIELDS: dict[str, Schema] = {
     **OWN_FIELDS,
     "model": MODEL,
-    "messages": {"type": "array", "minItems": 1},
+    "messages": {"type": "array", "minItems": 1, "allOf": [{"items": {"type": "object"}}]},
     "stop_sequences": {"items": TEXT},
     "tool_choice": {
         "allOf": [{"properties": {"type": {"enum": ["auto", "any", "tool", "none"]}}}],

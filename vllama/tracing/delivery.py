@@ -7,7 +7,6 @@ is over, with the number of spans that were lost. The library would log each att
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,31 +18,29 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 
 log = logging.getLogger(__name__)
 
-MAX_WAITING = 2048
-"""Spans that wait to be sent, unless `OTEL_BSP_MAX_QUEUE_SIZE` says how many; others are lost."""
 MAX_BATCH = 512
 """Spans that the library sends at once, if it may keep so many."""
-ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-CREDENTIALS = "OTEL_PYTHON_EXPORTER_OTLP_HTTP_TRACES_CREDENTIAL_PROVIDER"
-"""Names a session of somebody else's, which is used instead of ours."""
 
 
-def make_processor(url: str | None) -> Delivery:
+def make_processor(url: str | None, most_waiting: int) -> Delivery:
     """Return what sends spans to `url`; None: where OpenTelemetry's variables say."""
     logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)
-    session = None if os.environ.get(CREDENTIALS) else ObservedSession()
-    exporter = OTLPSpanExporter(endpoint=url, session=session)
-    place = url or next(filter(None, map(os.environ.get, ENDPOINTS)), "")
-    return Delivery(exporter, urlsplit(place).netloc.rpartition("@")[2], session)
+    session = ObservedSession()
+    return Delivery(OTLPSpanExporter(endpoint=url, session=session), session, most_waiting)
 
 
 class ObservedSession(requests.Session):
-    """Remembers why its last request failed, which the exporter tells nobody but its log."""
+    """Remembers why its last request failed, which the exporter tells nobody but its log.
 
+    `place` is the address that it was for.
+    """
+
+    place = "the collector"
     trouble = ""
 
     def send(self, request: requests.PreparedRequest, **options: Any) -> requests.Response:
         """Send a request, as `requests` does."""
+        self.place = urlsplit(request.url or "").netloc.rpartition("@")[2] or self.place
         try:
             response = super().send(request, **options)
         except requests.RequestException as error:
@@ -73,24 +70,16 @@ def _list_causes(error: BaseException | None) -> Iterator[BaseException]:
 class Delivery(BatchSpanProcessor):
     """Sends spans in batches from a thread of its own, and counts what is lost."""
 
-    def __init__(
-        self,
-        exporter: SpanExporter,
-        place: str,
-        session: ObservedSession | None,
-        *,
-        most_waiting: int | None = None,
-    ) -> None:
-        """`place` is the collector's address, for the log."""
-        limit = os.environ.get("OTEL_BSP_MAX_QUEUE_SIZE", "")
-        self._most = most_waiting or (int(limit) if limit.isdigit() else MAX_WAITING)
-        self._place = place
+    def __init__(self, exporter: SpanExporter, session: ObservedSession, most_waiting: int) -> None:
+        """`session` is that of the exporter."""
+        self._most = most_waiting
+        self._session = session
         self._attempts = _Attempts(self, exporter, session)
         self._accepted = self._dropped = 0  # changed by the loop's thread only
         self._is_failing = False
         self._told = 0  # lost spans that the log has told of
-        batch = self._most if self._most < MAX_BATCH else None  # None: as the variables say
-        super().__init__(self._attempts, max_queue_size=self._most, max_export_batch_size=batch)
+        batch = most_waiting if most_waiting < MAX_BATCH else None  # None: as the variables say
+        super().__init__(self._attempts, max_queue_size=most_waiting, max_export_batch_size=batch)
 
     @property
     def waiting(self) -> int:
@@ -119,7 +108,7 @@ class Delivery(BatchSpanProcessor):
             self._is_failing = True
             log.warning(
                 "cannot send traces to %s: %s; requests are served as ever, their traces are lost",
-                self._place,
+                self._session.place,
                 reason,
             )
 
@@ -127,13 +116,15 @@ class Delivery(BatchSpanProcessor):
         """Log that the trouble is over, once few spans wait."""
         if self._is_failing and self.waiting <= self._most // 2:
             self._is_failing = False
-            log.info("traces reach %s again; %s", self._place, self._count_lost())
+            log.info("traces reach %s again; %s", self._session.place, self._count_lost())
 
     def shutdown(self) -> None:
         """Send what waits, and log what was lost since the last trouble began."""
         super().shutdown()  # type: ignore[no-untyped-call]
         if self._is_failing:
-            log.info("traces did not reach %s any more; %s", self._place, self._count_lost())
+            log.info(
+                "traces did not reach %s any more; %s", self._session.place, self._count_lost()
+            )
 
     def _count_lost(self) -> str:
         count = self.lost
@@ -145,7 +136,7 @@ class _Attempts(SpanExporter):
     """Tells the delivery how each batch fared."""
 
     def __init__(
-        self, delivery: Delivery, exporter: SpanExporter, session: ObservedSession | None
+        self, delivery: Delivery, exporter: SpanExporter, session: ObservedSession
     ) -> None:
         self._delivery, self._exporter, self._session = delivery, exporter, session
         self.taken = self.failed = 0  # changed by the sending thread only
@@ -158,7 +149,7 @@ class _Attempts(SpanExporter):
             # boundary: a bug of the library must not end its thread
             reason, result = f"{type(error).__name__}: {error}", SpanExportResult.FAILURE
         else:
-            reason = (self._session.trouble if self._session else "") or "the exporter failed"
+            reason = self._session.trouble or "the exporter failed"
         if result is SpanExportResult.SUCCESS:
             self._delivery.note_success()
         else:

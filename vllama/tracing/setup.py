@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 
 SERVICE = "vllama"
 CLOSE_LIMIT_S = 3.0
+MAX_WAITING = 2048
+"""The library's default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,11 +35,12 @@ class TracingSettings:
 
     `url` receives the traces; None leaves it to OpenTelemetry's variables. `required`: it is an
     error if OpenTelemetry is not installed; otherwise only a warning, because such variables may
-    be meant for other programs.
+    be meant for other programs. `most_waiting` spans wait to be sent; others are lost.
     """
 
     url: str | None
     required: bool
+    most_waiting: int = MAX_WAITING
 
 
 class Tracing:
@@ -98,5 +101,5 @@ def open_tracing(settings: TracingSettings | None) -> Tracing | None:
     if str(resource.attributes.get(SERVICE_NAME, "")).startswith("unknown_service"):
         resource = resource.merge(Resource({SERVICE_NAME: SERVICE}))
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-    provider.add_span_processor(make_processor(settings.url))
+    provider.add_span_processor(make_processor(settings.url, settings.most_waiting))
     return Tracing(provider)
