@@ -127,6 +127,16 @@ def test_a_turn_of_calls_alone_has_no_text() -> None:
     assert got[1]["content"] is None and "reasoning" not in got[1]
 
 
+def test_a_users_call_is_a_message_without_text() -> None:
+    call = {"type": "tool_use", "id": "t", "name": "now", "input": {}}
+    thought = {"type": "thinking", "thinking": "hm"}
+    for block in (call, thought):
+        assert turns({"role": "user", "content": [block]}) == [{"role": "user", "content": ""}]
+    assert turns({"role": "user", "content": [{**thought, "thinking": ""}]}) == []
+    with pytest.raises(BadRequest, match="missing required 'id'"):
+        turns({"role": "user", "content": [{**call, "id": ""}]})
+
+
 def test_blocks_of_others_pass() -> None:
     search = {"type": "search_result", "title": "T", "source": "S",
               "content": [{"type": "text", "text": "found"}]}  # fmt: skip

@@ -20,7 +20,7 @@ from vllama.dialects.ollama.embeddings import (
     write_base64,
     write_embeddings,
 )
-from vllama.errors import BadRequest, UpstreamError
+from vllama.errors import BadRequest, ModelNotFound, UpstreamError
 
 
 def answer(*vectors: object, tokens: int | None = 7) -> bytes:
@@ -112,7 +112,9 @@ def test_inputs(body: dict[str, object], inputs: tuple[object, ...]) -> None:
 
 
 def test_form() -> None:
-    asked = parse_embeddings({"input": "a", "dimensions": 3.0, "encoding_format": "BASE64"})
+    asked = parse_embeddings(
+        {"model": "m", "input": "a", "dimensions": 3.0, "encoding_format": "BASE64"}
+    )
     assert (asked.dimensions, asked.encoding) == (3, "base64")
 
 
@@ -137,5 +139,12 @@ def test_form() -> None:
 )
 def test_inputs_refused(body: dict[str, object], text: str) -> None:
     with pytest.raises(BadRequest) as caught:
-        parse_embeddings(body)
+        parse_embeddings({"model": "m", **body})
     assert caught.value.message.startswith(text)
+
+
+def test_a_missing_model_is_told_before_the_kind_of_input() -> None:
+    with pytest.raises(ModelNotFound):
+        parse_embeddings({"model": "", "input": [1.5]})
+    with pytest.raises(BadRequest):
+        parse_embeddings({"model": "", "input": []})

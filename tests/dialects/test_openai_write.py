@@ -47,6 +47,30 @@ def test_bytes_pass_untouched_but_for_the_fingerprint() -> None:
             assert reply.tally.ended and reply.content_type == "text/event-stream"
 
 
+SILENT = (
+    b'data: {"choices":[{"index":0,"text":"","finish_reason":"length"}],"created":5,"id":"i","model":"m",'
+    b'"object":"text_completion","usage":{"prompt_tokens":2,"completion_tokens":1}}\n\n'
+    b"data: [DONE]\n\n"
+)
+
+
+@pytest.mark.parametrize("options", [PLAIN, USAGE])
+def test_usage_is_told_once(options: ReplyOptions) -> None:
+    """Clients add up the usage of all chunks; llama-server's completions have it in the last."""
+    got = events(run(streamed(options, LCP, from_completion=True), [SILENT], start_ns=NOW))
+    assert not any("usage" in event for event in got if event["choices"])
+    told = [event["usage"]["completion_tokens"] for event in got if "usage" in event]
+    assert told == ([1] if options.include_usage else [])
+
+
+def test_an_answer_that_says_nothing_begins_with_its_role() -> None:
+    got = events(run(streamed(PLAIN, LCP, from_completion=True), [SILENT], start_ns=NOW))
+    choices = [event["choices"][0] for event in got]
+    assert [choice["delta"] for choice in choices] == [{"role": "assistant", "content": ""}, {}]
+    assert [choice["finish_reason"] for choice in choices] == [None, "length"]
+    assert got[0].keys() == got[1].keys()
+
+
 @pytest.mark.parametrize(
     "theirs",
     [b'"system_fingerprint":"b0-unknown",', b'"system_fingerprint": null,', FINGERPRINT, b""],

@@ -17,7 +17,7 @@ from tests.models.test_info import CONFIG, at, safetensors
 from tests.tiny import TEMPLATE, write_tiny_gguf
 from vllama.chat.prefill import render_continued
 from vllama.chat.request import Message
-from vllama.models.chat_templates import KNOWN, find_known_template
+from vllama.models.chat_templates import KNOWN, find_known_template, find_stops
 from vllama.models.gguf.header import GgufHeader, parse_header
 from vllama.models.info import combine_headers, describe_template, read_info
 from vllama.models.types import Capability, ModelInfo
@@ -74,6 +74,26 @@ def test_the_family_of_a_vocabulary(tokens: tuple[str, ...], family: str | None)
     for sentencepiece in (True, False):
         row = find_known_template(tokens, sentencepiece=sentencepiece)
         assert (row.family if row else None) == family
+
+
+TURNS = "{% for m in messages %}OPEN{{ m.role }}\n{{ m.content }}CLOSE{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("template", "stops"),
+    [
+        (TURNS.replace("OPEN", CHATML[0]).replace("CLOSE", CHATML[1]), [*CHATML]),
+        (TURNS.replace("OPEN", GEMMA[0]).replace("CLOSE", GEMMA[1]), [*GEMMA]),
+        (TURNS.replace("OPEN", "[INST]").replace("CLOSE", "[/INST] x</s>"), [*INST]),
+        (TURNS.replace("OPEN", CHATML[0]).replace("CLOSE", "\n"), []),  # not all of the marks
+        (TURNS.replace("OPEN", "{{ tools }}" + CHATML[0]).replace("CLOSE", CHATML[1]), []),
+        (TURNS.replace("OPEN", "<think>" + CHATML[0]).replace("CLOSE", CHATML[1]), []),
+        (TURNS, []),
+        ("", []),
+    ],
+)
+def test_stops_of_a_plain_template(template: str, stops: list[str]) -> None:
+    assert find_stops(template) == stops
 
 
 def info_of(path: Path, **changes: object) -> ModelInfo:

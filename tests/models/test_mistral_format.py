@@ -46,15 +46,18 @@ def weights(count: int = 1000) -> bytes:
     return struct.pack("<Q", len(raw)) + raw + bytes(2 * count)
 
 
-@pytest.fixture
-def folder(tmp_path):
-    """Return the folder of a model in Mistral's format."""
-    path = tmp_path / "Ministral-Tiny"
+def write_mistral_folder(path):
+    """Make the folder of a model in Mistral's format, and return it."""
     path.mkdir()
     (path / "params.json").write_text(json.dumps(PARAMS))
     (path / "tekken.json").write_text("{}")
     (path / "consolidated.safetensors").write_bytes(weights())
     return path
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return write_mistral_folder(tmp_path / "Ministral-Tiny")
 
 
 @pytest.mark.parametrize(

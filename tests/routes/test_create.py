@@ -147,6 +147,7 @@ def test_from_an_uploaded_file(server, client, tmp_path):
         ({"model": "hf.co/a/b", "from": "plain"}, 400, "invalid model name"),
         ({"model": "x:cloud", "from": "plain"}, 400, "invalid model name"),
         ({"model": "x"}, 400, "neither 'from' or 'files' was specified"),
+        ({"model": "x", "files": {}}, 400, "unknown type"),
         ({"model": "x", "from": 3}, 400, "json: cannot unmarshal number into Go struct field"),
         ({"model": "x", "from": "plain", "parameters": {"top_k": "a"}}, 400, 'option "top_k"'),
         ({"model": "x", "from": "plain", "messages": ["a"]}, 400, "json: cannot unmarshal string"),
@@ -198,6 +199,21 @@ def test_what_only_ollama_uses_is_kept_and_shown(server):
         assert f"RENDERER {given['renderer']}" in reply["modelfile"]
         server.request("DELETE", "/api/delete", {"model": name})
     assert "renderer" not in server.post("/api/show", {"model": "plain"})[1]
+
+
+def test_stops_come_from_the_template_of_the_file(server, tmp_path):
+    turns = "{% for m in messages %}<|im_start|>{{ m.role }} {{ m.content }}<|im_end|>{% endfor %}"
+    write_tiny_gguf(tmp_path / "turns.gguf", template=turns)
+    digest = digest_of((tmp_path / "turns.gguf").read_bytes())
+    server.request("POST", f"/api/blobs/{digest}", (tmp_path / "turns.gguf").read_bytes())
+    body = {"model": "turns", "files": {"turns.gguf": digest}, "parameters": {"top_k": 3}}
+    assert server.lines("/api/create", body)[-1] == {"status": "success"}
+    # what is made of the model has them too, but for those that are said again
+    server.lines("/api/create", {"model": "above", "from": "turns", "parameters": {"stop": ["x"]}})
+    for name, stops in (("turns", ["<|im_start|>", "<|im_end|>"]), ("above", ["x"])):
+        shown = server.post("/api/show", {"model": name})[1]["parameters"]
+        assert re.findall(r'stop +"(.*)"', shown) == stops
+        server.request("DELETE", "/api/delete", {"model": name})
 
 
 @pytest.mark.parametrize(("variable", "prompt"), [("true", "Go: hi"), ("false", "user: hi\n")])

@@ -47,6 +47,23 @@ def read_template_capabilities(template: str | None, architecture: str) -> set[C
     return found
 
 
+def find_stops(template: str) -> list[str]:
+    """Return the marks of turns in a plain template of a known family, [] for any other template.
+
+    Ollama gives them as `stop` to a model that is created from a file whose template it recognises.
+    It knows no template with tools or thinking.
+    """
+    from vllama.chat.template_style import marks_thinking, takes_tools
+
+    if takes_tools(template) or marks_thinking(template):
+        return []
+    for row in KNOWN:
+        marks = (*row.marks, row.end)
+        if all(mark in template for mark in marks):
+            return list(marks)
+    return []
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownTemplate:
     """A family's template in Jinja, and the tokens by which the family is recognised.

@@ -25,6 +25,7 @@ from vllama.errors import (
     ModelNotFound,
     VllamaError,
 )
+from vllama.models.chat_templates import find_stops
 from vllama.models.disk import list_model_files
 from vllama.models.draft_folder import check_draft_folder
 from vllama.models.gguf.header import GgufHeader, read_header
@@ -96,7 +97,7 @@ def create(library: Library, recipe: Recipe, tell: Tell = lambda status: None) -
         base,
         name=name,
         base=_base_name(library, base),
-        parameters={**base.parameters, **recipe.parameters},
+        parameters={**(base.parameters or _derive_parameters(info)), **recipe.parameters},
         system=recipe.system if recipe.system is not None else base.system,
         template=template,
         messages=recipe.messages if recipe.messages is not None else base.messages,
@@ -124,6 +125,13 @@ def create(library: Library, recipe: Recipe, tell: Tell = lambda status: None) -
     kept = library.local.write(bundle)
     tell("success")
     return kept
+
+
+def _derive_parameters(info: ModelInfo) -> dict[str, object]:
+    """Return the parameters that a model has by its own chat template, as in Ollama."""
+    is_own = info.template_family is None
+    stops = find_stops(info.chat_template or "") if is_own else []
+    return {"stop": stops} if stops else {}
 
 
 def check_draft(path: Path, base: Bundle, info: ModelInfo) -> None:

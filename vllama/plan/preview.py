@@ -11,6 +11,7 @@ from typing import Any
 
 from vllama.errors import ModelNotFound
 from vllama.hardware.detect import describe
+from vllama.models.draft_search import suggest_draft
 from vllama.models.hub_cache import MAIN, HubRepo
 from vllama.models.library import Library, make_too_large_error
 from vllama.models.ref import ModelRef
@@ -63,9 +64,9 @@ def preview_plan(
     resolved = resolve_name(library, facts, name)
     bundle, found = resolved.bundle, resolved.resolution
     if found is None:
-        return report_plan(
-            facts, bundle, library.info(bundle), environ, forms=list_forms_here(library, bundle)
-        )
+        info = library.info(bundle)
+        forms, notes = list_forms_here(library, bundle), suggest_draft(library, bundle, info)
+        return report_plan(facts, bundle, info, environ, forms=forms, notes=notes)
     more: dict[str, Any] = {
         "files": _list_files(found),
         "candidates": _list_candidates(found),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.models.convert.conftest import local, repository
+from tests.models.test_mistral_format import write_mistral_folder
 from vllama.errors import BadModelFile, BadRequest, ModelNotFound, NoPlan
 from vllama.models.convert.job import ConversionOptions
 from vllama.models.convert.prepare import prepare
@@ -50,6 +51,7 @@ def test_a_model_for_vectors_is_not_quantised_unasked(library, tmp_path):
         ("gguf", {"quantize": "f16"}, BadRequest, "it is F16 already"),
         ("nowhere", {}, ModelNotFound, "cannot find a model at"),
         ("awq", {}, BadModelFile, "quantised with AWQ"),
+        ("own", {}, BadModelFile, "Mistral's own format"),
     ],
 )
 def test_what_is_refused_before_anything_moves(
@@ -57,6 +59,7 @@ def test_what_is_refused_before_anything_moves(
 ):  # fmt: skip
     local(tmp_path / "mine")
     local(tmp_path / "awq", quantization_config={"quant_method": "awq"})
+    write_mistral_folder(tmp_path / "own")
     (tmp_path / "gguf").symlink_to(tiny.parent)
     with pytest.raises(error, match=says):
         prepare(library, str(tmp_path / name), ConversionOptions(**wishes))

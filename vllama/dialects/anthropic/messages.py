@@ -113,8 +113,14 @@ def _user(role: str, blocks: Iterable[tuple[str, Mapping[str, Any]]]) -> list[di
     """Split a turn: results of tools first, as engines want them next to the calls."""
     results: list[dict[str, Any]] = []
     parts: list[dict[str, Any]] = []
+    speaks = False  # Ollama keeps a message that has a call or a thought only, whoever sent it
     for where, block in blocks:
-        if block["type"] != "tool_result":
+        kind = block["type"]
+        if kind == "tool_use":
+            _need_text(block, "id")
+            _need_text(block, "name")
+        speaks = speaks or kind == "tool_use" or (kind == "thinking" and bool(block.get(kind)))
+        if kind != "tool_result":
             parts.extend(_part(where, block))
             continue
         content = block.get("content")
@@ -126,7 +132,7 @@ def _user(role: str, blocks: Iterable[tuple[str, Mapping[str, Any]]]) -> list[di
         results.append({"role": "tool", "tool_call_id": identity, "content": "\n".join(texts)})
         # engines take pictures from the user only
         parts.extend(part for part in inner if part["type"] != "text")
-    if parts:
+    if parts or speaks:
         results.append({"role": role, "content": join_blocks(parts)})
     return results
 

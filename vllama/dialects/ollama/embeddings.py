@@ -22,7 +22,7 @@ import msgspec
 from vllama.chat.engine.traits import Traits, VectorStyle
 from vllama.chat.go_json import kind
 from vllama.chat.request import EmbedRequest
-from vllama.errors import BadRequest, UpstreamError
+from vllama.errors import BadRequest, ModelNotFound, UpstreamError
 from vllama.units import parse_keep_alive
 
 Vector: TypeAlias = list[float]
@@ -43,7 +43,8 @@ class EmbeddingsRequest:
 def parse_embeddings(data: Mapping[str, Any]) -> EmbeddingsRequest:
     """Parse a decoded body. "" is an input as any other.
 
-    Tokens, which Ollama refuses, are taken as OpenAI takes them. Raises BadRequest.
+    Tokens, which Ollama refuses, are taken as OpenAI takes them. Raises BadRequest, and
+    ModelNotFound without a model, which Ollama misses before it looks at the kind of input.
     """
     dimensions = data.get("dimensions")
     if dimensions is None:
@@ -63,9 +64,14 @@ def parse_embeddings(data: Mapping[str, Any]) -> EmbeddingsRequest:
             f"Invalid value for 'encoding_format' = {str(encoding)[:80]}. "
             "Supported values: ['float', 'base64']."
         )
+    model, given = data.get("model"), data.get("input")
+    if given is None or given == []:
+        raise BadRequest("invalid input")
+    if not model:
+        raise ModelNotFound("", message="model '' not found")
     return EmbeddingsRequest(
-        model=data.get("model"),
-        inputs=_inputs(data.get("input")),
+        model=model,
+        inputs=_inputs(given),
         dimensions=dimensions,
         encoding=known,
     )
@@ -75,8 +81,6 @@ def _inputs(given: object) -> tuple[Input, ...]:
     """Read a text, texts, tokens, or lists of tokens."""
     if isinstance(given, str):
         return (given,)
-    if given is None or given == []:
-        raise BadRequest("invalid input")
     if not isinstance(given, list):
         raise BadRequest("invalid input type")
     if all(isinstance(item, str) for item in given):

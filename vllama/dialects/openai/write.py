@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from vllama.chat.engine.events import Choice, Chunk, Event
+from vllama.chat.engine.events import Choice, Chunk, Delta, Event
 from vllama.chat.event_template import EventTemplate
 from vllama.chat.framing import DONE, frame_event
 from vllama.chat.logprobs import tidy
@@ -49,6 +49,10 @@ class StreamWriter:
             if find_cached_tokens(chunk.usage) is None and tally.usage.cached_tokens is not None:
                 # older versions of llama-server tell it in their timings only
                 chunk.usage, event.changed = tally.usage_object, True
+        if chunk.choices and chunk.usage is not None:
+            # it is sent once, at the end: clients add up the usage of all chunks
+            chunk.usage, event.changed = None, True
+        opening = b"" if self._last is not None else self._open(event)
         self._last = chunk
         if part is not None:
             part.identify(chunk)
@@ -59,7 +63,22 @@ class StreamWriter:
                 if choice.logprobs is not None and tidy(choice.logprobs, top):
                     event.changed = True
         payload = self._changed(event) if event.changed else event.payload
-        return b"data: %b\n\n" % self._renamed(payload, chunk)
+        return opening + b"data: %b\n\n" % self._renamed(payload, chunk)
+
+    def _open(self, event: Event) -> bytes:
+        """Return a chunk with the role for an answer that ends without having said anything."""
+        chunk = event.chunk
+        choice = next(iter(chunk.choices or ()), None)
+        if choice is None or choice.finish_reason is None or self._options.kind != "chat":
+            return b""
+        delta = choice.delta or Delta()
+        if delta.content or delta.tool_calls or delta.reasoning or delta.reasoning_content:
+            return b""
+        choice.delta, event.changed = Delta(content=""), True
+        index = choice.index if self._part is None else self._part.index
+        said = {"role": "assistant", "content": ""}
+        first = {"index": index, "delta": said, "finish_reason": None}
+        return frame_event(_encode({**self._head(chunk), "choices": [first]}))
 
     def finish(self, tally: Tally, now_ns: int) -> bytes:
         """Return what is left: the usage, if it was asked for and not sent, and `[DONE]`."""
@@ -70,19 +89,20 @@ class StreamWriter:
                 return b""
         out = b""
         if self._options.include_usage and not self._usage_sent:
-            last = self._last or Chunk()
-            chat = self._options.kind == "chat"
-            closing: dict[str, Any] = {
-                "id": last.id or "",
-                "object": "chat.completion.chunk" if chat else "text_completion",
-                "created": last.created or 0,
-                "model": self._options.model,
-                "system_fingerprint": FINGERPRINT,
-                "choices": [],
-                "usage": usage,
-            }
-            out = frame_event(_encode(closing))
+            head = self._head(self._last or Chunk())
+            out = frame_event(_encode({**head, "choices": [], "usage": usage}))
         return out + frame_event(DONE)
+
+    def _head(self, chunk: Chunk) -> dict[str, Any]:
+        """Return the fields that every chunk begins with, those of the engine's `chunk`."""
+        chat = self._options.kind == "chat"
+        return {
+            "id": chunk.id or "",
+            "object": "chat.completion.chunk" if chat else "text_completion",
+            "created": chunk.created or 0,
+            "model": self._options.model,
+            "system_fingerprint": FINGERPRINT,
+        }
 
     def fail(self, error: VllamaError) -> bytes:
         """Return an error event and the end; Ollama's own cut without a word helps nobody."""
@@ -94,6 +114,7 @@ class StreamWriter:
         value = msgspec.json.decode(event.payload)
         known = {"id": chunk.id, "object": chunk.object, "created": chunk.created}
         value |= {name: given for name, given in known.items() if given is not None}
+        value.pop("usage", None)
         if chunk.usage is not None:
             value["usage"] = chunk.usage
         if chunk.choices is not None:

@@ -26,6 +26,7 @@ from vllama.models.convert.quantiser import (
     choose_intermediate,
     parse_quant,
 )
+from vllama.models.convert.workspace import make_mistral_error
 from vllama.models.create import check_new_name
 from vllama.models.quant import UNDONE_BY_NOBODY, UNQUANTISED
 from vllama.models.ref import ModelRef
@@ -122,6 +123,8 @@ def _smaller(name: str, info: ModelInfo, quantize: str | None) -> str:
 
 def _check_scheme(name: str, info: ModelInfo) -> None:
     """Refuse, before the download, a model that `check_folder` would refuse after it."""
+    if info.mistral_weights:
+        raise make_mistral_error(name)
     if (info.quant or "").startswith("MLX"):
         raise BadModelFile(
             f"cannot convert '{name}': it was made for Apple's MLX",

@@ -108,10 +108,7 @@ def check_folder(folder: Path, name: str) -> None:
             hint="fetch the model again",
         )
     if is_mistral_format(list_names(folder)):
-        raise BadModelFile(
-            f"cannot convert '{name}': its weights are in Mistral's own format",
-            hint="convert the model in the format of transformers, or look for a GGUF of it",
-        )
+        raise make_mistral_error(name)
     if is_mlx(folder):
         raise BadModelFile(
             f"cannot convert '{name}': it was made for Apple's MLX",
@@ -129,6 +126,14 @@ def check_folder(folder: Path, name: str) -> None:
             f"cannot convert '{name}': there is no tokenizer in '{folder}'",
             hint="put the model's tokenizer.json (or tokenizer.model) there",
         )
+
+
+def make_mistral_error(name: str) -> BadModelFile:
+    """Say that a model is in Mistral's own format, which is not converted."""
+    return BadModelFile(
+        f"cannot convert '{name}': its weights are in Mistral's own format",
+        hint="convert the model in the format of transformers, or look for a GGUF of it",
+    )
 
 
 def read_quant_method(folder: Path) -> str | None:

@@ -80,7 +80,8 @@ async def create(gateway: Gateway, request: Request) -> None:
     if fields.text("remote_host"):
         raise CloudDisabled
     if not source and not files:
-        raise BadRequest("neither 'from' or 'files' was specified")
+        given = fields.raw("files") is not None
+        raise BadRequest("unknown type" if given else "neither 'from' or 'files' was specified")
     quantize = fields.text("quantize") or fields.text("quantization") or None
     lines = Lines(request, stream=body.get("stream") is not False)
     try:

@@ -72,7 +72,9 @@ def check_request(entry: Entry, asked: ChatRequest, what: str) -> CheckedRequest
     BadRequest for options and templates that cannot be read.
     """
     capabilities = entry.info.capabilities
-    template = None if asked.raw else find_template(entry, asked.template)
+    # a request that only loads the model does not use a template of its own
+    own = None if asked.is_empty else asked.template
+    template = None if asked.raw else find_template(entry, own)
     inserts = Capability.INSERT in capabilities or (template and template.takes_suffix)
     if asked.think and Capability.THINKING not in capabilities:
         raise CapabilityMissing(f'"{asked.model}" does not support thinking')
