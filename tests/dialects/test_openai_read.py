@@ -73,6 +73,13 @@ def test_nulls_are_dropped() -> None:
     assert chat(LCP, **dict.fromkeys(names)) == chat(LCP)
 
 
+def test_empty_tools_are_left_out() -> None:
+    tool = {"type": "function", "function": {"name": "now"}}
+    assert read_chat(
+        {"messages": [{"role": "user", "content": ""}], "tools": [None, tool]}
+    ).tools == (tool,)
+
+
 @pytest.mark.parametrize(
     ("fields", "sent"),
     [

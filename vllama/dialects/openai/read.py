@@ -131,12 +131,14 @@ def _response_format(rest: dict[str, Any]) -> Mapping[str, Any] | None:
 
 def _tools(rest: dict[str, Any]) -> tuple[dict[str, Any], ...]:
     tools = rest.pop("tools", ())
-    if not isinstance(tools, list | tuple) or not all(isinstance(tool, dict) for tool in tools):
+    if not isinstance(tools, list | tuple) or not all(
+        isinstance(tool, dict | None) for tool in tools
+    ):
         raise BadRequest(
             "Invalid type for 'tools': expected an array of objects, "
             f"but got {kind(tools)} instead."
         )
-    return tuple(tools)
+    return tuple(tool for tool in tools if tool is not None)
 
 
 def _parameters(rest: dict[str, Any]) -> dict[str, Any]:

@@ -59,7 +59,7 @@ class BlobStore:
         try:
             private.make_folder(self.folder)
             self._sweep()
-            return BlobWriter(path, self._check_room)
+            return BlobWriter(path, digest, self._check_room)
         except OSError as error:
             raise _make_write_error(path, error) from error
 
@@ -97,10 +97,11 @@ class BlobStore:
 class BlobWriter:
     """One upload: `write` the parts, then `finish`. `discard` always, even after `finish`."""
 
-    def __init__(self, path: Path, check_room: Callable[[int], None]) -> None:
+    def __init__(self, path: Path, digest: str, check_room: Callable[[int], None]) -> None:
         import tempfile  # slow to import, and needed only for uploads
 
         self._path = path
+        self._digest = digest  # as the client wrote it
         self._check_room = check_room
         self._unchecked = 0
         self._hash = hashlib.sha256()
@@ -124,10 +125,9 @@ class BlobWriter:
 
     def finish(self) -> None:
         """Verify the checksum and give the file its name. Raises BadRequest."""
-        wanted, actual = self._path.name, f"sha256-{self._hash.hexdigest()}"
-        if actual != wanted:
-            shown = [name.replace("-", ":") for name in (wanted, actual)]
-            raise BadRequest('digest mismatch, expected "{}", got "{}"'.format(*shown))
+        actual = self._hash.hexdigest()
+        if self._path.name != f"sha256-{actual}":
+            raise BadRequest(f'digest mismatch, expected "{self._digest}", got "sha256:{actual}"')
         try:
             self._file.close()
             self._temporary.replace(self._path)
