@@ -11,7 +11,7 @@ PARALLEL := -n 2 --dist worksteal
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo dev test test-vllm test-engines test-fast check fix docs docs-serve bench bench-ollama soak clean
+.PHONY: demo dev test test-vllm test-engines test-fast check fix docs docs-serve bench bench-ollama soak release clean
 .DELETE_ON_ERROR:
 
 demo: $(STAMPS)/engine $(STAMPS)/model
@@ -75,6 +75,10 @@ bench-ollama: $(STAMPS)/package $(STAMPS)/llama-server $(STAMPS)/model
 SECONDS ?= 600
 soak: $(STAMPS)/dev
 	$(BIN)/python -m tests.chaos.$(if $(TROUBLE),trouble,$(if $(MIX),mix,storm)) --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+
+# all of a release but its upload: see CONTRIBUTING.md
+release: check docs test
+	$(BIN)/python scripts/release.py
 
 clean:
 	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

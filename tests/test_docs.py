@@ -121,7 +121,7 @@ def test_the_rooms_of_the_architecture_are_those_of_the_package():
     table = page.partition("| Room |")[2].partition("\n\n")[0]
     first_cells = "".join(re.findall(r"^\| ([^|]*) \|", table, re.MULTILINE))
     named = {name.rstrip("/") for name in re.findall(r"`([^`]+)`", first_cells)}
-    hidden = {"__init__.py", "__main__.py", "__pycache__", "py.typed"}
+    hidden = {"__init__.py", "__main__.py", "_version.py", "__pycache__", "py.typed"}
     # git leaves folders behind in which there is nothing but __pycache__
     rooms = (p for p in (ROOT / "vllama").iterdir() if p.is_file() or any(p.glob("[!_]*")))
     assert named == {room.name for room in rooms} - hidden

@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from vllama.api.server import Server, serve
 
-__version__ = "0.1.0"
+try:
+    from vllama._version import __version__  # written by the build, from the tag
+except ImportError:
+    __version__ = "0+unknown"  # a checkout that has not been installed
 __all__ = ["Server", "__version__", "serve"]
 
 

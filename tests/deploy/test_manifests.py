@@ -13,10 +13,12 @@ import yaml
 
 from tests.lacking import lacking
 from vllama.config import SETTINGS
+from vllama.service.manager import STOP_MARGIN_S
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 BIN = Path(sys.executable).parent
 USER = 10001
+STOP_SETTINGS = ("SHUTDOWN_DELAY", "DRAIN_TIMEOUT")
 
 
 def run(*words: str | Path) -> str:
@@ -51,9 +53,10 @@ def test_a_pod_is_confined_and_drained(overlay: str) -> None:
     assert pod["securityContext"]["runAsUser"] == USER
     assert container["securityContext"]["readOnlyRootFilesystem"]
     environ = {item["name"]: item.get("value", "") for item in container["env"]}
-    drain_s = int(environ["VLLAMA_DRAIN_TIMEOUT"])
-    pause_s = int(container["lifecycle"]["preStop"]["exec"]["command"][1])
-    assert pause_s + drain_s + 30 <= pod["terminationGracePeriodSeconds"]
+    delay_s, drain_s = (int(environ[f"VLLAMA_{name}"]) for name in STOP_SETTINGS)
+    probe_s = container["readinessProbe"]["periodSeconds"]
+    assert probe_s < delay_s
+    assert delay_s + drain_s + STOP_MARGIN_S <= pod["terminationGracePeriodSeconds"]
     flags = {word for word in container["args"] if word.startswith("--")}
     assert flags <= {setting.flag for setting in SETTINGS}
     assert set(environ) <= {setting.env for setting in SETTINGS}
@@ -90,7 +93,10 @@ def test_compose_takes_its_file() -> None:
     file = DEPLOY / "compose.yaml"
     run(BIN / "check-jsonschema", "--builtin-schema", "vendor.compose-spec", file)
     services = yaml.safe_load(file.read_text())["services"]
-    assert services["vllama"]["read_only"]
+    server = services["vllama"]
+    assert server["read_only"]
+    drain_s, grace_s = server["environment"]["VLLAMA_DRAIN_TIMEOUT"], server["stop_grace_period"]
+    assert int(drain_s[:-1]) + STOP_MARGIN_S <= int(grace_s[:-1])
     mounted = [
         volume.split(":")[0]
         for service in services.values()

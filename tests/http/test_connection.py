@@ -712,6 +712,60 @@ def test_a_server_that_stops_lets_requests_end() -> None:
     asyncio.run(run())
 
 
+def test_what_was_sent_before_the_stop_was_known_is_answered() -> None:
+    asked = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n"
+
+    async def run() -> None:
+        async with running(echo) as server:
+            reader, writer = await server.open()
+            writer.write(asked)
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert b"connection: close" not in head
+            await reader.readexactly(len("GET / "))
+            with socket.create_connection(server.address) as waiting:  # nobody has accepted it
+                waiting.setblocking(False)
+                waiting.send(asked)
+                server.server.stop()
+                writer.write(asked)
+                for answer in (await reader.read(), await read_all(waiting)):
+                    assert b"200 OK" in answer and b"connection: close" in answer
+            await server.server.drained.wait()
+            await server.task
+
+    asyncio.run(run())
+
+
+async def read_all(connection: socket.socket) -> bytes:
+    data = b""
+    while part := await asyncio.get_running_loop().sock_recv(connection, 65536):
+        data += part
+    return data
+
+
+def test_a_draining_server_accepts_requests_and_keeps_no_connection() -> None:
+    async def run() -> None:
+        async with running(echo) as server:
+            server.server.drain()
+            for _ in range(2):
+                answer = await server.said(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+                assert b"connection: close" in answer
+
+    asyncio.run(run())
+
+
+def test_requests_that_have_arrived_already_are_answered_before_the_close() -> None:
+    asked = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n"
+
+    async def run() -> None:
+        async with running(echo) as server:
+            server.server.drain()
+            answers = await server.said(asked * 3)
+            assert answers.count(b"200 OK") == 3
+            assert answers.count(b"connection: close") == 1
+
+    asyncio.run(run())
+
+
 @pytest.mark.slow
 def test_a_server_that_must_stop_does() -> None:
     async def never(request: Request) -> None:

@@ -26,7 +26,7 @@ class Asked:
     def __init__(self) -> None:
         self.heads = HeadCache()
         self.clients: dict[Client, None] = {}
-        self.stopping = False
+        self.draining = False
         self.requests: list[Request] = []
 
     def run(self, request: Request) -> None:

@@ -490,11 +490,8 @@ async def test_closing_refuses_the_queue_and_lets_the_running_one_end():
             await waiting
         with pytest.raises(ShuttingDown):
             await scheduler.acquire(model("m"), CHAT, None)
-        drained = asyncio.ensure_future(scheduler.wait_until_idle())
-        await settle()
-        assert not drained.done()
+        assert scheduler.running == 1
         scheduler.release(lease)
-        await drained
 
 
 @in_loop

@@ -76,7 +76,7 @@ def test_the_agent_is_a_property_list() -> None:
         home=Path("/Users/me"),
         log=Path("/Users/me/vllama.log"),
         search_path="/opt/homebrew/bin:/usr/bin",
-        drain_timeout_s=30,
+        stop_limit_s=30,
     )
     agent = plistlib.loads(made.text.encode())
     assert agent["ProgramArguments"] == COMMAND
@@ -92,7 +92,7 @@ def with_program(folder: Path, code: int = 0) -> Service:
         f'#!/bin/sh\necho "$@" >> {folder}/calls\necho no such bus >&2\nexit {code}\n'
     )
     program.chmod(0o755)
-    made = make_systemd_service(COMMAND, system=False, config=folder / "config", drain_timeout_s=30)
+    made = make_systemd_service(COMMAND, system=False, config=folder / "config", stop_limit_s=30)
 
     def replaced(commands):
         return tuple((str(program), *words[1:]) for words in commands)

@@ -46,6 +46,16 @@ GROUPS = (
                 "service:service",
                 "Run the server as a service: install, uninstall, status, logs, show.",
             ),
+            (
+                "export",
+                "export:export",
+                "Write configuration, keys, usage and created models to a file.",
+            ),
+            (
+                "import",
+                "import_:import_",
+                "Take over configuration, keys, usage and created models from a file.",
+            ),
             ("doctor", "doctor:doctor", "Look for what keeps models from running here."),
             ("verify", "verify:verify", "Check whether two engines give the same answers."),
             (

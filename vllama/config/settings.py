@@ -13,13 +13,14 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from vllama.config import address, kinds, parse
-from vllama.config.folders import default_data_dir, default_hf_home, default_models_dir, keys_file
+from vllama.config.folders import default_hf_home, default_models_dir, keys_file
+from vllama.config.output_settings import OutputSettings
 from vllama.config.setting import Setting, setting
 from vllama.models.settings import UpstreamTraits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
+class Config(OutputSettings):
     """The settings of one run: an immutable snapshot. None means: decide by what is there.
 
     `port` 0 takes any free port. `context_length` is in tokens, `gpu_layers` -1 means all.
@@ -121,6 +122,14 @@ class Config:
         10.0,
         kinds.DURATION,
         "how long running answers may take when the server stops",
+        example="10s",
+        needs_restart=True,
+    )
+    shutdown_delay_s: float = setting(
+        0.0,
+        kinds.DURATION,
+        "how long a server that is told to stop still accepts requests while /readyz says no, for "
+        "load balancers that have to notice",
         example="10s",
         needs_restart=True,
     )
@@ -394,70 +403,6 @@ class Config:
         example="4",
         foreign="OLLAMA_MAX_TRANSFER_STREAMS",
     )
-    data_dir: Path = setting(
-        None,
-        kinds.FOLDER,
-        "where vllama keeps what it writes",
-        example="~/.local/share/vllama",
-        factory=default_data_dir,
-        needs_restart=True,
-    )
-    log_dir: Path = setting(
-        None,
-        kinds.FOLDER,
-        "logs of the engines and of vllama",
-        example="~/.local/share/vllama/logs",
-        factory=lambda: default_data_dir() / "logs",
-        needs_restart=True,
-    )
-    run_dir: Path = setting(
-        None,
-        kinds.FOLDER,
-        "records of running engines",
-        example="~/.local/share/vllama/run",
-        factory=lambda: default_data_dir() / "run",
-        needs_restart=True,
-    )
-    nohistory: bool = setting(
-        False,
-        kinds.SWITCH,
-        "keep no history of what is typed",
-        example="true",
-        foreign="OLLAMA_NOHISTORY",
-    )
-    debug: bool = setting(
-        False,
-        kinds.SWITCH,
-        "log more",
-        example="true",
-        flag="--debug",
-        foreign="OLLAMA_DEBUG",
-    )
-    debug_log_requests: bool = setting(
-        False,
-        kinds.SWITCH,
-        "keep the body of every request to a model in a file, with a command that repeats it",
-        example="true",
-        foreign="OLLAMA_DEBUG_LOG_REQUESTS",
-        needs_restart=True,
-    )
-    capture: int | Path = setting(
-        0,
-        kinds.CAPTURES,
-        "keep the last N requests to models with their answers, or as many as 1 GiB holds in the "
-        "folder DIR; see 'vllama requests' and 'vllama replay'",
-        example="100",
-        flag="--capture",
-        needs_restart=True,
-    )
-    log_format: str = setting(
-        "text",
-        kinds.choice("text", "json"),
-        "form of the log",
-        example="json",
-        flag="--log-format",
-        needs_restart=True,
-    )
     scheme: str = "http"
     config_file: Path | None = None
     notes: tuple[str, ...] = ()
@@ -474,15 +419,9 @@ class Config:
         return self.api_key[0] if self.api_key else self.client_key
 
     @property
-    def own_folders(self) -> tuple[Path, ...]:
-        """The folders that hold nothing but what vllama has written, whoever made them."""
-        data = (self.data_dir,) if self.data_dir == default_data_dir() else ()
-        return data + tuple(f for f in (self.log_dir, self.run_dir) if f.parent == self.data_dir)
-
-    @property
-    def capture_dir(self) -> Path:
-        """The folder of the captures, whether any are kept or not."""
-        return self.capture if isinstance(self.capture, Path) else self.data_dir / "captures"
+    def stop_limit_s(self) -> float:
+        """The longest that a stop waits for clients, before it ends the engines."""
+        return self.shutdown_delay_s + self.drain_timeout_s
 
     @property
     def exposure(self) -> str | None:
@@ -493,7 +432,10 @@ class Config:
         return address.warn_of_exposure(scheme, self.host, self.port, read_only=self.read_only)
 
 
+_inherited = {each.name for each in fields(OutputSettings)}
 SETTINGS: tuple[Setting, ...] = tuple(
-    Setting(field=each.name, **each.metadata) for each in fields(Config) if each.metadata
+    Setting(field=each.name, **each.metadata)
+    for each in sorted(fields(Config), key=lambda each: each.name in _inherited)
+    if each.metadata
 )
 BY_FIELD: Mapping[str, Setting] = {each.field: each for each in SETTINGS}

@@ -8,6 +8,7 @@ docs/decisions/0017 says why no other HTTP server stands between vllama and the 
 from __future__ import annotations
 
 import asyncio
+import select
 import time
 from collections import deque
 from typing import TYPE_CHECKING, cast
@@ -95,6 +96,16 @@ class Client(asyncio.Protocol):
         """Whether it waits for the rest of a body that the client does not send."""
         return self._receiving is not None and not self._stopped
 
+    @property
+    def finished(self) -> bool:
+        """Whether it is closed but for the peer's consent, and all answers are sent."""
+        return self._closing and not self._transport.get_write_buffer_size()
+
+    @property
+    def persists(self) -> bool:
+        """Whether the answer that begins now may promise that another request is accepted."""
+        return not self._server.draining or len(self._requests) > 1
+
     # -- the answers --------------------------------------------------------------------------
 
     def date(self) -> bytes:
@@ -112,7 +123,7 @@ class Client(asyncio.Protocol):
         """Start the next request after the end of an answer, or wait for one, or close."""
         if self._requests and self._requests[0] is request:
             self._requests.popleft()
-        if not request.keep_alive or self._server.stopping:
+        if not request.keep_alive:
             self.close()
             return
         if self._requests:
@@ -129,6 +140,15 @@ class Client(asyncio.Protocol):
         if not self._closing:
             self._closing = True
             self._transport.close()
+
+    def close_if_idle(self) -> None:
+        """Close unless a request has begun; closing a socket with unread input would reset it."""
+        if self._requests or self.in_request_head or self._closing:
+            return
+        unread = select.poll()
+        unread.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)
+        if not unread.poll(0):
+            self.close()
 
     def abort(self) -> None:
         """Close at once."""

@@ -324,7 +324,8 @@ class Request:
         else:
             self._chunked = True
             lines.append(b"transfer-encoding: chunked\r\n")
-        if not self.keep_alive:
+        if not (self.keep_alive and self._client.persists):
+            self.keep_alive = False
             lines.append(b"connection: close\r\n")
         lines.append(b"\r\n")
         self._head = b"".join(lines)

@@ -33,7 +33,10 @@ HEAD_LIMIT_S = 75.0  # from the first byte of a request to the end of its head
 BODY_STALL_S = 75.0  # between two bytes of a body; a slow upload continues as long as it progresses
 MAX_CLIENTS = 10_000  # or 3/4 of the files that the process may open, if that is less
 SWEEP_S = 5.0
-LAST_READ_S = 0.05
+# A stop closes idle connections only after this time, because a proxy may be sending a request on
+# one of them: it cannot know of the stop before the next answer on that connection says so.
+LAST_REQUESTS_S = 0.2
+DRAIN_STEP_S = 0.02
 LAST_ANSWERS_S = 1.0  # for requests to send their errors after the time to drain is over
 
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
@@ -122,41 +125,56 @@ class Server:
         self._hurry = asyncio.Event()
         self._second = 0
         self._date = b""
-        self.stopping = False  # no further request is accepted
+        self.draining = False  # every answer closes its connection
+        self.drained = asyncio.Event()
         self.clients: dict[Client, None] = {}  # an ordered set, the oldest first
         self._max_clients = compute_max_clients()
         self._full_until_s = 0.0
         self.heads = HeadCache()
 
     async def serve(self, listener: socket.socket) -> None:
-        """Serve on `listener` until `stop`, and then until the running requests have ended."""
+        """Serve on `listener` until `stop`, and then until the last requests have ended.
+
+        Every request that a client could send before it learnt of the stop is answered: those of
+        connections that wait to be accepted, and those on connections that were left open.
+        """
         self._loop = loop = asyncio.get_running_loop()
         tls = self.certificate.context if self.certificate else None
         listening = await loop.create_server(
             lambda: Client(self), sock=listener, backlog=BACKLOG, ssl=tls
         )
         sweeper = asyncio.create_task(self._sweep(), name="sweeper")
+        accepted: list[socket.socket] = []
         try:
             await self._stop.wait()
-            # First accept and read what clients have sent already. Closing a socket with unread
-            # input resets the connection, and the client would not get an orderly refusal.
-            await asyncio.sleep(LAST_READ_S)
+            accepted = accept_waiting(listener)
         finally:
             sweeper.cancel()
             listening.close()
-        for client in tuple(self.clients):
-            if client.quiet:
-                client.close()
-        await self._wait_for_requests(self._drain_s)
-        await self._wait_for_requests(LAST_ANSWERS_S, may_hurry=False)
+        connecting = [
+            loop.create_task(
+                loop.connect_accepted_socket(lambda: Client(self), connection, ssl=tls)
+            )
+            for connection in accepted
+        ]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._drain_s):
+                await asyncio.gather(*connecting, return_exceptions=True)
+                await self._drain()
+        self.drained.set()
+        await self._wait_for_last_answers()
         for client in tuple(self.clients):
             client.abort()
         for task in self._tasks.values():
             task.cancel()
 
+    def drain(self) -> None:
+        """Let every answer from now on close its connection; new ones are still accepted."""
+        self.draining = True
+
     def stop(self, *, now: bool = False) -> None:
-        """Stop accepting requests and end after the running ones; `now`: do not wait for them."""
-        self.stopping = True
+        """Stop accepting connections and end after the last requests; `now`: end at once."""
+        self.draining = True
         self._stop.set()
         if now:
             self._hurry.set()
@@ -218,13 +236,29 @@ class Server:
                 elif client.starved and client.quiet_since_s < now_s - BODY_STALL_S:
                     client.refuse(TOO_SLOW)
 
-    async def _wait_for_requests(self, limit_s: float, *, may_hurry: bool = True) -> None:
-        """Wait until all requests have ended, or for `limit_s`; `stop(now=True)` ends the wait."""
-        if not self._tasks:
-            return
-        hurried = asyncio.ensure_future(self._hurry.wait())
-        everything = asyncio.ensure_future(asyncio.wait(tuple(self._tasks.values())))
-        awaited = {everything, hurried} if may_hurry else {everything}
-        await asyncio.wait(awaited, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
-        hurried.cancel()
-        everything.cancel()
+    async def _drain(self) -> None:
+        """Wait until all clients have their answers, and close the connections that stay idle."""
+        stopped_s = time.monotonic()
+        while unfinished := [client for client in self.clients if not client.finished]:
+            idle_before_s = time.monotonic() - LAST_REQUESTS_S
+            for client in unfinished:
+                if max(client.quiet_since_s, stopped_s) <= idle_before_s:
+                    client.close_if_idle()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(DRAIN_STEP_S):
+                    await self._hurry.wait()
+                    return
+
+    async def _wait_for_last_answers(self) -> None:
+        """Wait until all requests have ended, or for `LAST_ANSWERS_S`."""
+        if self._tasks:
+            await asyncio.wait(tuple(self._tasks.values()), timeout=LAST_ANSWERS_S)
+
+
+def accept_waiting(listener: socket.socket) -> list[socket.socket]:
+    """Return the connections that wait to be accepted; closing `listener` would reset them."""
+    accepted = []
+    with contextlib.suppress(OSError):  # BlockingIOError after the last one
+        while True:
+            accepted.append(listener.accept()[0])
+    return accepted

@@ -82,6 +82,7 @@ class Gateway:
         self.request_log: RequestLog | None = None
         self.tracing: Tracing | None = None
         self.captures: Captures | None = None
+        self.stopping = False  # a signal has told the server to stop; it may still serve
         self._complete: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def complete(

@@ -58,7 +58,7 @@ class Obstacle(msgspec.Struct, frozen=True):
 def list_obstacles(gateway: Gateway) -> list[Obstacle]:
     """Return what keeps a complete gateway from serving, as far as it is known."""
     found = []
-    if gateway.scheduler.closing:
+    if gateway.stopping:
         found.append(Obstacle("server", "it is stopping"))
     if gateway.watch.all_down:
         troubles = gateway.watch.troubles.items()

@@ -55,7 +55,7 @@ async def get_log(gateway: Gateway, request: Request) -> None:
     request.endless = True
     request.start(200, TEXT)
     request.write(text or b"\n")
-    while not (request.disconnected or gateway.scheduler.closing):
+    while not (request.disconnected or gateway.stopping):
         await asyncio.sleep(LOOK_EVERY_S)
         request.write(await asyncio.to_thread(log.read_new))
         await request.wait_until_drained()

@@ -151,6 +151,11 @@ class Pulls:
             pull = self._running[key] = Pull(key[0], download, self._metrics, forget)
         return pull
 
+    def cancel_all(self) -> None:
+        """Stop all of them, those in the background too."""
+        for pull in self._running.values():
+            pull.cancel()
+
     def find(self, name: str) -> Pull | None:
         """Return the download of `name` that is under way. Raises InvalidModelRef."""
         shown = ModelRef.parse(name).display

@@ -262,7 +262,6 @@ class Instance:
     prefixes: OrderedDict[Hashable, Endpoint] = field(default_factory=OrderedDict)
     queue: FairQueue[Waiter] = field(default_factory=FairQueue)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
-    idle: asyncio.Event = field(default_factory=asyncio.Event)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
 
     def enter(self, state: InstanceState) -> None:

@@ -88,13 +88,6 @@ class Scheduler:
         for instance in self._table.list_all():
             self._table.fail_queue(instance, ShuttingDown(STOPPING))
 
-    async def wait_until_idle(self) -> None:
-        """Wait until no request is running."""
-        for instance in self._table.list_all():
-            while instance.leases:
-                instance.idle.clear()
-                await instance.idle.wait()
-
     # -- requests -----------------------------------------------------------------------------
 
     def try_acquire(
@@ -219,11 +212,6 @@ class Scheduler:
     def running(self) -> int:
         """How many requests are being answered."""
         return sum(instance.leases for instance in self._table.list_all())
-
-    @property
-    def closing(self) -> bool:
-        """Whether new requests are refused because the server stops."""
-        return self._closing
 
     def is_loaded(self, bundle: Bundle) -> bool:
         """Return whether a model is loaded or loading."""

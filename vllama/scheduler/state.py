@@ -190,7 +190,6 @@ class Table:
             instance.wake.set()
         if not instance.leases:
             instance.busy_s += instance.last_used_s - instance.busy_since_s
-            instance.idle.set()
             if self.room_wanted:
                 self.room_changed.set()
         if instance.deadline_s < self.next_expiry_check_s:

@@ -1,8 +1,9 @@
 """The running server: what it is made of, how it reads its settings again, and how it ends.
 
-On the first signal it stops accepting requests, refuses the queue, lets running requests finish,
-stops the engines and closes connections, each step with a limit. A second signal skips the wait for
-running requests. A third ends the process at once; the engines' guards then clear up.
+On the first signal /readyz says no; after `shutdown_delay` the server accepts no connections, lets
+all requests finish, those that wait too, stops the engines and closes connections, each step with a
+limit. A second signal skips the wait for requests. A third ends the process at once; the engines'
+guards then clear up.
 """
 
 from __future__ import annotations
@@ -180,13 +181,12 @@ class Daemon:
             publishing = group.create_task(events.run(), name="events")
             reloading = group.create_task(self._reload_when(reload, gateway, server), name="reload")
             await stop.asked.wait()
-            reloading.cancel()
-            watching.cancel()
             preload.cancel()
-            publishing.cancel()
-            server.stop()
-            events.close()  # its streams would never end by themselves
-            await self._end(server, http, keeper, stop)
+            gateway.stopping = True
+            await self._drain(gateway, server, stop)
+            for task in (reloading, watching, publishing):
+                task.cancel()
+            await self._end(server, http, keeper)
             if captures is not None:
                 captures.close()
             if recorder is not None:
@@ -198,24 +198,33 @@ class Daemon:
         changes = Changes(self.scheduler, gateway.running, gateway.activity, self._pulls, history)
         return Hub(changes, history)
 
-    async def _end(
-        self, server: Server, http: asyncio.Task[None], keeper: asyncio.Task[None], stop: Stop
-    ) -> None:
-        """Stop in reverse order: the queue, running requests, engines, connections."""
-        self.scheduler.close_queue()
-        self._reporter.note(self._describe_stop())
-        self._service.stopping(self._describe_stop())
-        drained = asyncio.ensure_future(self.scheduler.wait_until_idle())
+    async def _drain(self, gateway: Gateway, server: Server, stop: Stop) -> None:
+        """Let load balancers notice, then end what is endless and wait for all other requests."""
+        server.drain()
         hurried = asyncio.ensure_future(stop.hurry.wait())
+        if delay_s := self._config.shutdown_delay_s:
+            self._report_stop(f"stopping: requests are accepted for another {delay_s:g} s")
+            await asyncio.wait({hurried}, timeout=delay_s)
+        self._report_stop(self._describe_stop(len(gateway.running.list_requests())))
+        server.stop()
+        gateway.events.close()
+        self._pulls.cancel_all()
+        drained = asyncio.ensure_future(server.drained.wait())
         await asyncio.wait(
             {drained, hurried},
             timeout=self._config.drain_timeout_s,
             return_when=asyncio.FIRST_COMPLETED,
         )
-        if not drained.done():
+        if gateway.running.list_requests():
             self._reporter.note("ending the answers that are still running")
         drained.cancel()
         hurried.cancel()
+
+    async def _end(
+        self, server: Server, http: asyncio.Task[None], keeper: asyncio.Task[None]
+    ) -> None:
+        """Stop in reverse order: the queue, engines, connections."""
+        self.scheduler.close_queue()
         self._upstreams.mark_stopping()
         keeper.cancel()
         with contextlib.suppress(TimeoutError):
@@ -284,9 +293,12 @@ class Daemon:
             self._warn_of_exposure()
         log.info("settings read again: %s", "; ".join(found.taken) or "nothing new")
 
-    def _describe_stop(self) -> str:
-        """Say what a stop waits for."""
-        running = self.scheduler.running
+    def _report_stop(self, text: str) -> None:
+        self._reporter.note(text)
+        self._service.stopping(text)
+
+    def _describe_stop(self, running: int) -> str:
+        """Say what a stop waits for: `running` requests to models."""
         if not running:
             return "stopping"
         limit_s = self._config.drain_timeout_s

@@ -38,7 +38,7 @@ class Service:
 
 
 def make_systemd_service(
-    command: Sequence[str], *, system: bool, config: Path, drain_timeout_s: float
+    command: Sequence[str], *, system: bool, config: Path, stop_limit_s: float
 ) -> Service:
     """Return the service of a Linux machine, or of one user of it."""
     scope = () if system else ("--user",)
@@ -52,9 +52,7 @@ def make_systemd_service(
         hint = "it ends when you log out, unless: loginctl enable-linger"
     return Service(
         file=find_unit(system=system, config=config),
-        text=make_unit(
-            command, system=system, stop_timeout_s=round(drain_timeout_s) + STOP_MARGIN_S
-        ),
+        text=make_unit(command, system=system, stop_timeout_s=round(stop_limit_s) + STOP_MARGIN_S),
         start=(
             (*control, "daemon-reload"),
             (*control, "enable", NAME),
@@ -69,7 +67,7 @@ def make_systemd_service(
 
 
 def make_launchd_service(
-    command: Sequence[str], *, home: Path, log: Path, search_path: str, drain_timeout_s: float
+    command: Sequence[str], *, home: Path, log: Path, search_path: str, stop_limit_s: float
 ) -> Service:
     """Return the service of one user of a Mac."""
     file, domain = find_agent(home), f"gui/{os.getuid()}"
@@ -79,7 +77,7 @@ def make_launchd_service(
             command,
             log=log,
             search_path=search_path,
-            stop_timeout_s=round(drain_timeout_s) + STOP_MARGIN_S,
+            stop_timeout_s=round(stop_limit_s) + STOP_MARGIN_S,
         ),
         start=(("launchctl", "bootstrap", domain, str(file)),),
         stop=(("launchctl", "bootout", f"{domain}/{LABEL}"),),

@@ -97,7 +97,7 @@ def make_service(words: Sequence[str], *, system: bool) -> Service:
             home=home,
             log=settings.log_dir / "service.log",
             search_path=environ.get("PATH", ""),
-            drain_timeout_s=settings.drain_timeout_s,
+            stop_limit_s=settings.stop_limit_s,
         )
     program = Path(command[0]).resolve()
     if system and any(program.is_relative_to(folder) for folder in HOMES):
@@ -108,7 +108,7 @@ def make_service(words: Sequence[str], *, system: bool) -> Service:
         )
     user_settings = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
     return make_systemd_service(
-        command, system=system, config=user_settings, drain_timeout_s=settings.drain_timeout_s
+        command, system=system, config=user_settings, stop_limit_s=settings.stop_limit_s
     )
 
 

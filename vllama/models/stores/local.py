@@ -90,7 +90,7 @@ class LocalStore:
         Raises BadRequest, VllamaError.
         """
         path = self._get_path(ModelRef.parse(bundle.name).candidates[0])
-        with self._locked():
+        with self.locked():
             old = self._load(path)
             self._check_blobs(bundle)
             record = self._make_record(bundle if old is None else replace(bundle, name=old.name))
@@ -109,7 +109,7 @@ class LocalStore:
     def remove(self, bundle: Bundle) -> Removed:
         """Delete a model and the uploads that only it uses; its base stays."""
         path = self._get_path(ModelRef.parse(bundle.name).candidates[0])
-        with self._locked():
+        with self.locked():
             try:
                 freed = path.stat().st_size
                 path.unlink()
@@ -130,7 +130,7 @@ class LocalStore:
         return self._folder.joinpath(*name.split("/")) / f"{tag}.json"
 
     @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         """Exclude other threads and processes from writing."""
         from filelock import FileLock, Timeout  # keeps the start of the server fast
 

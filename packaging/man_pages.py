@@ -1,0 +1,89 @@
+"""Writes the man pages, man(7), from what the commands say of themselves."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterable, Iterator
+
+from typer.core import TyperArgument
+
+from vllama.cli.command_index import GROUPS, INTRODUCTION
+from vllama.cli.help_page import EXIT_CODES
+from vllama.cli.parser import root
+from vllama.config import reference_rows
+
+
+def write_pages(version: str) -> dict[str, str]:
+    """Return all pages by their names, such as `vllama-serve`."""
+    commands = [(name, about) for _, rows in GROUPS for name, _, about in rows]
+    pages = {f"vllama-{name}": write_command(name, about, version) for name, about in commands}
+    return pages | {"vllama": write_overview(version)}
+
+
+def write_overview(version: str) -> str:
+    """Return the page of `vllama` itself: its commands, variables and exit codes."""
+    lines = [*_head("vllama", INTRODUCTION, version)]
+    lines += [".SH SYNOPSIS", r".B vllama", r"\fICOMMAND\fR [\fIOPTIONS\fR] [\fIARGS\fR]..."]
+    for title, rows in GROUPS:
+        lines += [f".SH {title.upper()}", *_terms((f"vllama-{n}(1)", text) for n, _, text in rows)]
+    lines.append(".SH ENVIRONMENT")
+    for row in reference_rows():
+        names = ", ".join(name for name in (row["env"], row["foreign"]) if name)
+        lines += _terms([(names, row["help"])])
+    lines += [".SH EXIT STATUS", *_terms((("0", "it succeeded"), *EXIT_CODES))]
+    return "\n".join(lines) + "\n"
+
+
+def write_command(name: str, about: str, version: str) -> str:
+    """Return the page of one command."""
+    command = root().get_command(None, name)
+    context = command.make_context(f"vllama {name}", [], resilient_parsing=True)
+    parameters = command.get_params(context)
+    arguments = [each for each in parameters if isinstance(each, TyperArgument)]
+    options = (each.get_help_record(context) for each in parameters if each not in arguments)
+    lines = [*_head(f"vllama-{name}", about, version)]
+    usage = " ".join(command.collect_usage_pieces(context))
+    lines += [".SH SYNOPSIS", rf".B vllama {name}", _escape(usage)]
+    lines += [".SH DESCRIPTION", *_paragraphs(inspect.cleandoc(command.help or about))]
+    if arguments:
+        lines.append(".SH ARGUMENTS")
+        lines += _terms((each.display_name_raw, each.help or "") for each in arguments)
+    lines += [".SH OPTIONS", *_terms(record for record in options if record)]
+    if command.epilog:
+        lines += _examples(command.epilog)
+    lines += [".SH SEE ALSO", ".BR vllama (1)"]
+    return "\n".join(lines) + "\n"
+
+
+def _head(name: str, about: str, version: str) -> Iterator[str]:
+    yield f'.TH {name.upper()} 1 "" "vllama {version}" "User Commands"'
+    yield ".SH NAME"
+    yield rf"{_escape(name)} \- {_escape(about.rstrip('.'))}"
+
+
+def _terms(rows: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Yield a list of terms, each with its explanation."""
+    for term, text in rows:
+        yield from (".TP", rf"\fB{_escape(term)}\fR", _escape(" ".join(text.split())))
+
+
+def _paragraphs(text: str) -> Iterator[str]:
+    for paragraph in re.split(r"\n\s*\n", text.replace("\b\n", "")):
+        yield from (".PP", _escape(" ".join(paragraph.split())))
+
+
+def _examples(epilog: str) -> Iterator[str]:
+    """Yield the text below a command's options, whose line breaks stay."""
+    yield ".SH EXAMPLES"
+    yield ".nf"
+    for line in epilog.replace("\b\n", "").strip().splitlines():
+        if line.strip() != "Examples:":
+            yield _escape(line)
+    yield ".fi"
+
+
+def _escape(text: str) -> str:
+    """Return text that troff takes as it is."""
+    text = text.replace("\\", r"\e").replace("-", r"\-")
+    return rf"\&{text}" if text.startswith((".", "'")) else text

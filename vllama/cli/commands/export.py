@@ -1,0 +1,44 @@
+"""`vllama export`: what this server has of its own, in one file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from vllama.cli.options import argument
+
+EXAMPLES = """\
+\b
+Examples:
+  vllama export backup.tar.gz
+  vllama export --with-weights backup.tar.gz     also the GGUF files of created models
+  vllama import backup.tar.gz                    on the other machine
+
+The file holds the config file, the named keys (their digests), what they used, and the created
+models. Models that were pulled are pulled again. The server may run meanwhile.
+"""
+
+
+def export(
+    file: Annotated[Path, argument("FILE", "The file to write, a tar.gz.")],
+    weights: Annotated[
+        bool, typer.Option("--with-weights", help="With the files of created models (GGUF).")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace FILE if it exists.")] = False,
+) -> None:
+    """Write configuration, keys, usage and created models to a file."""
+    import time
+
+    from vllama.backup.exporting import export as write
+    from vllama.cli.context import load_settings
+    from vllama.cli.output import say, say_aside, show_warning
+    from vllama.units import format_bytes_decimal
+
+    done = write(file, load_settings(), weights=weights, force=force, now_s=time.time())
+    for name in done.parts:
+        say_aside(f"  {name}")
+    if done.secrets:
+        show_warning(f"the config file in it has secrets: {', '.join(done.secrets)}")
+    say(f"wrote {file} ({format_bytes_decimal(file.stat().st_size)})")

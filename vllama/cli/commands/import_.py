@@ -1,0 +1,44 @@
+"""`vllama import`: puts what `vllama export` has written into its places."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from vllama.cli.options import argument
+
+EXAMPLES = """\
+\b
+Examples:
+  vllama import backup.tar.gz
+  vllama import --force backup.tar.gz     replace what is there
+
+Everything is checked before anything is written. A running server sees keys and models at once;
+the config file after a reload (vllama service, kill -HUP).
+"""
+
+
+def import_(
+    file: Annotated[Path, argument("FILE", "A file of 'vllama export'.")],
+    force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,
+) -> None:
+    """Take over configuration, keys, usage and created models from a file."""
+    from vllama import config
+    from vllama.backup.importing import import_archive
+    from vllama.cli.output import say, say_aside, show_warning
+
+    config.prepare_environment()
+    environ = config.environ()
+    config_file = config.named_file(environ)
+    if not config_file.exists():  # it is to be imported
+        environ.pop(config.FILE_VARIABLE, None)
+    done = import_archive(file, config.load({}, environ), config_file, force=force)
+    for note in done.notes:
+        show_warning(note)
+    for part in done.parts:
+        say_aside(f"  {part}")
+    for name, remedy in done.missing.items():
+        say_aside(f"{name} lacks its files: {remedy}")
+    say(f"imported {file}")
