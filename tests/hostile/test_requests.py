@@ -248,6 +248,7 @@ class Nobody:
     """A client whose answers go nowhere."""
 
     paused = False
+    persists = True
     host = ""
 
     def date(self) -> bytes:

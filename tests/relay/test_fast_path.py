@@ -61,6 +61,7 @@ class Client:
     """The connection of a client that keeps up."""
 
     paused = False
+    persists = True
 
     def __init__(self) -> None:
         self.written: list[bytes] = []
