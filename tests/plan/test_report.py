@@ -117,3 +117,6 @@ def test_what_does_not_fit_still_names_its_engine_and_the_numbers() -> None:
     assert "weights 1.0 GiB" in told["error"] and told["hint"]
     (taken,) = [row for row in told["engines"] if row["taken"]]
     assert taken["engine"] == LLAMA_CPP_HERE.engine and "command" not in told
+    assert told["memory"]["weights_bytes"] == GIB and told["context_length"]
+    (ram,) = told["devices"]
+    assert ram["takes_bytes"] == told["memory"]["total_bytes"] > ram["usable_bytes"]

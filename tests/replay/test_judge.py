@@ -2,9 +2,9 @@
 
 import pytest
 
+from vllama.captures.answer import make_answer
+from vllama.captures.reading import Reading
 from vllama.replay.judge import Verdict, judge, judge_all
-from vllama.replay.reading import Reading
-from vllama.verify.answer import make_answer
 
 
 def entry(token, logprob=-0.1, **top):

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from tests.scheduler.world import World, in_loop, model, reach, settle, use
 from vllama.plan.types import Need
+from vllama.scheduler.views import Phase
 
 
 class Slotted(World):
@@ -49,6 +50,9 @@ async def test_requests_that_have_to_wait_are_served_at_once_by_the_next_in_thei
         assert not order and slots(world) == [1]  # the running answer is not cut
         await scheduler.measure()
         assert [view.queued for view in scheduler.list_views()] == [5, 0]
+        (row,) = scheduler.list_models()
+        assert (row.state, row.leases, row.ending, row.limit) == (Phase.LOADING, 1, 1, 1)
+        assert row.cause == "waiting for its previous instance to end; it still answers 1 request"
         scheduler.release(first)
         await reach(lambda: len(order) == 4)
         assert slots(world) == [1, 4]
@@ -115,3 +119,19 @@ async def test_the_next_loads_have_the_slots_that_were_needed_once():
             await reach(lambda: not scheduler.list_views())
             await use(scheduler)
         assert slots(world) == [1, 4, 4, 4]
+
+
+@in_loop
+async def test_one_that_is_to_be_unloaded_is_not_loaded_again():
+    world, order = Slotted(), []
+    async with world.running() as scheduler:
+        first = await scheduler.acquire(model("m"), Need(), None)
+        assert scheduler.unload(model("m"))
+        (row,) = scheduler.list_models()
+        assert row.cause == "it is unloaded after its last request"
+        second = asyncio.create_task(asked(scheduler, order, 2))
+        await settle()
+        scheduler.release(first)
+        scheduler.release(await second)
+        await reach(lambda: not scheduler.list_views())
+        assert slots(world) == [1]

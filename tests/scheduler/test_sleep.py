@@ -22,6 +22,8 @@ async def test_one_that_can_sleep_sleeps_before_it_is_unloaded():
         assert scheduler.try_acquire(model("m"), CHAT, None) is None
         await use(scheduler)  # wakes it
         assert phases(scheduler) == {"m": Phase.READY}
+        kinds = [str(mark.kind) for mark in scheduler.marks.list_since(0)]
+        assert kinds == ["load", "sleep", "wake"]
         assert len(world.processes) == 1
         world.clock.advance(301)
         scheduler.expire()

@@ -35,14 +35,14 @@ def server(tmp_path_factory):
 class Client(threading.Thread):
     """A client that waits for an answer."""
 
-    def __init__(self, server, model):
+    def __init__(self, server, model, **more):
         super().__init__(daemon=True)
-        self.server, self.model = server, model
+        self.server, self.model, self.more = server, model, more
         self.answer = b""
         self.start()
 
     def run(self):
-        body = {"model": self.model, "messages": [{"role": "user", "content": "hi"}]}
+        body = {"model": self.model, "messages": [{"role": "user", "content": "hi"}]} | self.more
         _, _, self.answer = self.server.request("POST", "/api/chat", body)
 
 
@@ -54,7 +54,7 @@ def test_it_says_who_blocks_a_queue_and_can_stop_it(server, open_page):
     expect(page.get_by_role("link", name="Activity")).to_contain_text("1")
     second = Client(server, "stalls")
     waits = page.get_by_role("region", name="What waits")
-    expect(waits).to_contain_text("1 request waits")
+    expect(waits).to_contain_text("1 request waits for a free slot")
     expect(waits).to_contain_text("Its only slot is in use by 127.0.0.1 (ollama")
     expect(now).to_contain_text("place 1")
     now.get_by_role("row").filter(has_text="running").get_by_role("button", name="Stop").click()
@@ -80,6 +80,66 @@ def test_an_ended_request_shows_its_numbers_and_its_bodies(server, open_page):
     expect(dialog).to_contain_text("tok7")
     page.keyboard.press("Escape")
     expect(dialog).to_have_count(0)
+
+
+@pytest.mark.parametrize("path", ["/api/chat", "/v1/chat/completions"])
+def test_a_captured_stream_is_shown_put_together_and_raw_on_demand(server, open_page, path):
+    ask = {"model": "plain", "messages": [{"role": "user", "content": "Oslo?"}], "stream": True}
+    server.request("POST", path, ask)
+    server.request("POST", "/api/chat", {"model": "nothing-like-it", "messages": []})
+    server.request("DELETE", "/api/delete", {"model": "nothing-like-it"})
+    page = open_page(server, "activity")
+    ended = page.get_by_role("region", name="Ended lately")
+    failed = ended.get_by_role("row").filter(has_text="/api/delete").first
+    expect(failed).to_contain_text("error")
+    expect(failed.get_by_role("button", name="Open")).to_have_count(0)
+    row = ended.get_by_role("row").filter(has_text=path).filter(has_text="plain").first
+    row.get_by_role("button", name="Open").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog.get_by_text("tok0 tok1 tok2 tok3 tok4 tok5 tok6 tok7")).to_be_visible()
+    raw = dialog.locator("details pre")
+    expect(raw).to_be_hidden()
+    dialog.get_by_text("As it was sent").click()
+    expect(raw).to_contain_text('"done":true' if path == "/api/chat" else "[DONE]")
+
+
+def test_a_queue_of_a_shared_engine_says_who_holds_it_whatever_the_name(server, open_page):
+    assert server.post("/api/copy", {"source": "stalls", "destination": "stalls-copy"})[0] == 200
+    page = open_page(server, "activity")
+    now = page.get_by_role("region", name="Now")
+    first = Client(server, "stalls")
+    expect(now.get_by_text("running", exact=True)).to_be_visible()
+    second = Client(server, "stalls-copy")
+    waits = page.get_by_role("region", name="What waits")
+    expect(waits.get_by_role("heading", name="stalls-copy")).to_be_visible()
+    expect(waits).to_contain_text("Its only slot is in use by 127.0.0.1 (ollama, stalls:latest")
+    for client in (first, second):
+        now.get_by_role("row").filter(has_text="running").get_by_role("button").click()
+        client.join(LIMIT_S)
+    server.request("DELETE", "/api/delete", {"model": "stalls-copy"})
+
+
+def test_a_model_that_is_loaded_again_says_what_its_previous_engine_still_answers(
+    server, open_page
+):
+    page = open_page(server, "activity")
+    now = page.get_by_role("region", name="Now")
+    first = Client(server, "stalls")
+    expect(now.get_by_text("running", exact=True)).to_be_visible()
+    second = Client(server, "stalls", options={"num_ctx": 2048})
+    expect(now.get_by_text("waiting", exact=True)).to_be_visible()
+    third = Client(server, "stalls", options={"num_ctx": 4096})
+    waits = page.get_by_role("region", name="What waits")
+    expect(waits).to_contain_text("waiting for its previous instance to end")
+    expect(waits).to_contain_text("They wait for 127.0.0.1 (ollama, stalls:latest")
+    page.get_by_role("link", name="Models", exact=True).click()
+    row = page.get_by_role("row").filter(has_text="stalls:latest")
+    expect(row).to_contain_text("loading")
+    expect(row).to_contain_text("1 ending on its previous engine")
+    page.get_by_role("link", name="Activity").click()
+    for client in (first, second, third):
+        now.get_by_role("row").filter(has_text="running").get_by_role("button").first.click()
+        client.join(LIMIT_S)
 
 
 def test_addresses_and_routes_are_not_broken_into_pieces(server, open_page):

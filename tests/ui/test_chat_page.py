@@ -162,7 +162,7 @@ def test_an_image_is_attached_and_sent(server, open_page, tmp_path):
     picture = tmp_path / "pixel.png"
     picture.write_bytes(PIXEL)
     page = open_chat(open_page, server, "plain")
-    page.get_by_label("Images").set_input_files(picture)
+    page.get_by_label("Attach").set_input_files(picture)
     expect(page.get_by_role("img", name="image to send")).to_be_visible()
     expect(page.locator("message-form")).to_contain_text("plain:latest cannot see images.")
     with page.expect_request("**/api/chat") as request:
@@ -172,11 +172,31 @@ def test_an_image_is_attached_and_sent(server, open_page, tmp_path):
     expect(page.get_by_role("article").nth(1).get_by_role("alert")).to_be_visible()
 
 
+def test_a_text_file_goes_along_and_other_files_are_refused_with_a_reason(
+    server, open_page, tmp_path
+):
+    text, archive = tmp_path / "notes.md", tmp_path / "data.zip"
+    text.write_text("Use ``` for code.\n")
+    archive.write_bytes(b"PK\x03\x04\xff\xfe\x00")
+    page = open_chat(open_page, server, "plain")
+    form = page.locator("message-form")
+    page.get_by_label("Attach").set_input_files([text, archive])
+    expect(form.get_by_role("alert")).to_contain_text("cannot attach “data.zip”: it is neither")
+    expect(form).to_contain_text("notes.md")
+    say(page, "Sum it up.")
+    expect(page.get_by_role("article").nth(1)).to_contain_text("tok7")
+    (sent,) = server.sent("plain")["messages"]
+    assert sent["content"] == "Sum it up.\n\nnotes.md:\n````\nUse ``` for code.\n````"
+    expect(form.get_by_role("alert")).to_be_hidden()
+    page.get_by_text("notes.md").click()
+    expect(page.get_by_text("Use ``` for code.")).to_be_visible()
+
+
 def test_a_message_that_failed_is_not_sent_again_with_later_ones(server, open_page, tmp_path):
     picture = tmp_path / "pixel.png"
     picture.write_bytes(PIXEL)
     page = open_chat(open_page, server, "plain")
-    page.get_by_label("Images").set_input_files(picture)
+    page.get_by_label("Attach").set_input_files(picture)
     expect(page.get_by_role("img", name="image to send")).to_be_visible()
     say(page, "What is it?")
     expect(page.get_by_role("article").nth(1).get_by_role("alert")).to_be_visible()

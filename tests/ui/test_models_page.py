@@ -117,6 +117,7 @@ def test_the_plan_of_a_model_that_does_not_fit_says_why(server_with_hub, open_pa
     expect(plan).to_contain_text("It cannot be served here")
     expect(plan).to_contain_text(re.compile("GiB|GB"))
     expect(plan).to_contain_text("requires more memory")
+    expect(plan.locator(".memory .missing")).to_contain_text(re.compile("missing.*GiB"))
     expect(plan.get_by_role("button", name="Download all the same")).to_be_visible()
 
 
@@ -157,6 +158,47 @@ def test_a_download_survives_a_reload_of_the_page(server_with_hub, hub, open_pag
     details.get_by_role("button", name="Delete").click()
     dialog.get_by_role("button", name="Delete").click()
     expect(find_row(page, TINY)).to_have_count(0)
+
+
+def test_models_that_come_and_go_on_the_disk_are_seen_without_a_reload(server, open_page):
+    page = open_page(server)
+    expect(find_row(page, "plain")).to_be_visible()
+    file = server.models / "copied-by-hand.gguf"
+    file.write_bytes((server.models / "plain.gguf").read_bytes())
+    expect(find_row(page, "copied-by-hand")).to_contain_text("not loaded")
+    file.unlink()
+    expect(find_row(page, "copied-by-hand")).to_have_count(0)
+    assert server.post("/api/copy", {"source": "plain", "destination": "twin"})[0] == 200
+    expect(find_row(page, "twin")).to_be_visible()
+    server.request("DELETE", "/api/delete", {"model": "twin"})
+    expect(find_row(page, "twin")).to_have_count(0)
+
+
+def test_two_names_of_one_engine_are_shown_as_one_and_unloaded_together(server, open_page):
+    assert server.post("/api/copy", {"source": "plain", "destination": "twin"})[0] == 200
+    page = open_page(server)
+    for name in ("plain", "twin"):
+        server.post("/api/generate", {"model": name})
+    for name, other in (("plain", "twin:latest"), ("twin", "plain:latest")):
+        expect(find_row(page, name)).to_contain_text("ready")
+        expect(find_row(page, name)).to_contain_text(f"shared with {other}")
+    (row,) = server.get("/api/ps")["models"]
+    assert sorted([row["name"], *row["other_names"]]) == ["plain:latest", "twin:latest"]
+    find_row(page, "plain").get_by_role("button", name="Unload").click()
+    expect(page.get_by_role("status").filter(has_text="which share one engine")).to_be_visible()
+    for name in ("plain", "twin"):
+        expect(find_row(page, name)).to_contain_text("not loaded")
+    server.request("DELETE", "/api/delete", {"model": "twin"})
+
+
+def test_a_load_that_was_asked_for_here_can_be_taken_back(server, open_page):
+    server.model("endless", "--ready-after", "10000")
+    page = open_page(server)
+    row = find_row(page, "endless")
+    row.get_by_role("button", name=LOAD).click()
+    expect(row).to_contain_text("loading")
+    row.get_by_role("button", name="Unload").click()
+    expect(row).to_contain_text("not loaded")
 
 
 def test_a_read_only_server_offers_no_downloads_and_no_deletion(tmp_path, open_page):

@@ -42,6 +42,8 @@ def test_every_operation_is_there_and_is_found_by_words(server, reference):
     assert page.locator("details").count() == count
     page.get_by_label("Search").fill("order documents")
     expect(page.locator("details")).to_have_count(5)
+    page.get_by_label("Search").fill("gibberish")
+    page.get_by_text("No route has “gibberish”").wait_for()
 
 
 def test_an_example_is_sent_and_its_stream_is_shown(server, reference):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllama.verify.answer import Answer, Token
+from vllama.captures.answer import Answer, Token
 from vllama.verify.compare import compare, divergence
 
 

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from vllama.verify.answer import Answer, Token
+from vllama.captures.answer import Answer, Token
 from vllama.verify.report import COLUMNS, judge, percent, report, shorten, table
 
 

@@ -1,1 +1,1 @@
-"""Captures: requests with their answers, as files. The form of a file, and the folder of them."""
+"""Requests with their answers as files: their form, their folder, and what the answers say."""

@@ -178,6 +178,24 @@ class Capture(Summary, frozen=True, kw_only=True):
     answer: CapturedAnswer
 
 
+class AnswerText(msgspec.Struct, frozen=True, kw_only=True):
+    """One text of an answer, put together from the pieces of a stream.
+
+    `name` is `text`, `thinking`, `tool calls`, `error` or `answer`, with a number where an answer
+    has several choices. `cut`: the limit of tokens ended it.
+    """
+
+    name: str
+    text: str
+    cut: bool
+
+
+class ReadCapture(Capture, frozen=True, kw_only=True):
+    """A capture with its bodies, and with what the answer says."""
+
+    texts: list[AnswerText]
+
+
 T = TypeVar("T", bound=Summary)
 
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from vllama import config, private
 from vllama.captures.format import Capture, encode_capture
+from vllama.captures.reading import Reading, read_answer
 from vllama.cli.replays import open_server_for, send_capture
 from vllama.errors import VerifyFailed, VllamaError
 from vllama.replay.bisect import Outcome
 from vllama.replay.judge import Verdict, judge
-from vllama.replay.reading import Reading, read_answer
 from vllama.replay.request import describe_chance, make_greedy, with_logprobs, with_model
 
 if TYPE_CHECKING:

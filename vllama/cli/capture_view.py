@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from vllama.captures.answer import Answer
 from vllama.captures.format import Capture, Summary
-from vllama.replay.reading import read_answer
-from vllama.verify.answer import Answer
+from vllama.captures.reading import read_answer
 
 NOTHING = "-"
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from vllama.captures.format import Capture, CapturedAnswer, encode_parts
+from vllama.captures.reading import TEXT, Reading, read_answer
 from vllama.errors import ConfigError, VllamaError
 from vllama.replay.judge import TEXTS_DIFFER, Judgement, judge
-from vllama.replay.reading import TEXT, Reading, read_answer
 from vllama.replay.request import describe_chance, with_logprobs
 
 if TYPE_CHECKING:

@@ -33,12 +33,15 @@ class ModelRow(msgspec.Struct, frozen=True, kw_only=True):
     """A model that is loaded or loading, or that has failed.
 
     `state` is that of `vllama ps`; `cause` says what it waits for, or why its engine is down.
-    `size` is the bytes of memory that it takes, `context` is in tokens. `expires_at` is None while
-    the model is busy, or if it is never unloaded (`pinned`). `log` is the name for
-    `GET /api/logs/NAME`, None for a model on another server.
+    `other_names` are those of other models with the same files that were requested: they share the
+    engine. `size` is the bytes of memory that it takes, `context` is in tokens. `ending` of the
+    `running` requests are answered by its previous engine, which ends after them. `expires_at` is
+    None while the model is busy, or if it is never unloaded (`pinned`). `log` is the name for
+    `GET /api/logs/NAME`, None if no engine was started here.
     """
 
     name: str
+    other_names: list[str]
     digest: str
     state: str
     cause: str
@@ -48,6 +51,7 @@ class ModelRow(msgspec.Struct, frozen=True, kw_only=True):
     slots: int
     memory: Mapping[str, PoolUse]
     running: int
+    ending: int
     waiting: int
     expires_at: str | None
     pinned: bool
@@ -58,8 +62,9 @@ class ModelRow(msgspec.Struct, frozen=True, kw_only=True):
 class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
     """A request that waits or runs, as others see it.
 
-    `queue_place` is its present place in the model's queue, from 1; None if it does not wait there.
-    `first_token_s` is the time from the request to the first token, None before that.
+    `queue_place` is its present place in the model's queue, from 1, and `waits_for` says what it
+    waits for; both are None if it does not wait there. `first_token_s` is the time from the request
+    to the first token, None before that.
     """
 
     id: str
@@ -71,6 +76,7 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
     key: str | None
     state: Literal["running", "waiting"]
     queue_place: int | None
+    waits_for: str | None
     started_at: str
     prompt_tokens: int | None
     tokens: int
@@ -81,7 +87,8 @@ class EndedRow(msgspec.Struct, frozen=True, kw_only=True):
     """A request that has ended.
 
     `seconds` is the time from the request to the end of the answer, `first_token_s` that to the
-    first token. `status` is 0 if no answer was begun.
+    first token. `status` is 0 if no answer was begun. `capture` is the id of its capture, None
+    without one.
     """
 
     id: str
@@ -100,6 +107,7 @@ class EndedRow(msgspec.Struct, frozen=True, kw_only=True):
     tokens_per_s: float | None
     first_token_s: float | None
     error: str | None
+    capture: str | None
 
 
 class PullRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,12 +161,15 @@ class MarkKind(StrEnum):
     EVICT = "evict"
     FAIL = "fail"
     RESTART = "restart"
+    SLEEP = "sleep"
+    WAKE = "wake"
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
     """One such moment; `time` is in Unix seconds, `reason` a sentence for the user.
 
-    `seconds` is the duration of a load, `cause` the kind of a failure, in words for programs.
+    `seconds` is the duration of a load or of waking up, `cause` the kind of a failure, in words for
+    programs.
     """
 
     time: float
@@ -196,10 +207,18 @@ class ChangedRequests(msgspec.Struct, frozen=True, kw_only=True):
     ended: list[EndedRow]
 
 
+class ChangedLibrary(msgspec.Struct, frozen=True, kw_only=True):
+    """The models on the disk have changed: `GET /api/tags` lists them. `count` is how many."""
+
+    count: int
+
+
 class ChangedPulls(msgspec.Struct, frozen=True, kw_only=True):
     """The downloads whose rows have changed."""
 
     pulls: list[PullRow]
 
 
-EventData = Snapshot | ChangedModels | ChangedRequests | ChangedPulls | Sample | Mark
+EventData = (
+    Snapshot | ChangedModels | ChangedLibrary | ChangedRequests | ChangedPulls | Sample | Mark
+)

@@ -190,6 +190,6 @@ class Metrics:
                 counter.add(labels, 0)
         elif kind == "fail":
             self.model_failures.add((model, cause))
-        else:
-            counters = {"restart": self.restarts, "evict": self.evictions, "unload": self.unloads}
-            counters[kind].add(labels)
+        counters = {"restart": self.restarts, "evict": self.evictions, "unload": self.unloads}
+        if (counted := counters.get(kind)) is not None:
+            counted.add(labels)

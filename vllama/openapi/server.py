@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args
 
 from msgspec import UNSET, Struct, UnsetType
 
-from vllama.captures.format import Capture, Summary
+from vllama.captures.format import ReadCapture, Summary
 from vllama.dialects.events import EventData, RequestRow
 from vllama.dialects.ollama import request_types as requests
 from vllama.openapi.fields import EXAMPLE_MODEL, INTEGER, MODEL
@@ -340,9 +340,9 @@ OPERATIONS: tuple[Operation, ...] = (
         paths=("/api/captures/{id}",),
         methods=("get",),
         tag=Tag.SERVER,
-        summary="Show a capture with its bodies",
+        summary="Show a capture with its bodies and the texts of its answer",
         parameters=(Parameter(name="id", help="the capture's id, or the request's"),),
-        answer=Capture,
+        answer=ReadCapture,
         errors=(404,),
     ),
     Operation(

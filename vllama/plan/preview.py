@@ -20,7 +20,7 @@ from vllama.models.types import Bundle, Format
 from vllama.plan.choose import list_loadable_formats
 from vllama.plan.fitting import FitsHere
 from vllama.plan.quant_fallback import list_forms_here
-from vllama.plan.report import make_report, report_plan
+from vllama.plan.report import find_refused, make_report, report_plan
 from vllama.plan.types import Facts
 
 
@@ -72,10 +72,12 @@ def preview_plan(
         "candidates": _list_candidates(found),
         "notes": found.notes,
     }
+    info = library.look_into(found)
     if found.shortage is None:
-        return report_plan(facts, bundle, library.look_into(found), environ, **more)
+        return report_plan(facts, bundle, info, environ, **more)
     refusal = make_too_large_error(ModelRef.parse(name), found, found.shortage, to_load=True)
     platform = describe(facts.platform)
+    more["refused"] = find_refused(facts, bundle, info)
     return make_report(facts, bundle, refusal, platform=platform, environ=environ, **more)
 
 

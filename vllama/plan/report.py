@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from vllama.engines.base import Engine, Mode
-from vllama.errors import NoPlan, VllamaError
+from vllama.errors import NoPlan, NotEnoughMemory, VllamaError
 from vllama.hardware.detect import describe
 from vllama.models.types import Bundle, Format, ModelInfo
-from vllama.plan.choose import choose_engine, list_lacking, rank_engines, write_advice
+from vllama.plan.choose import choose_engine, draft_plan, list_lacking, rank_engines, write_advice
 from vllama.plan.estimate import available_bytes
 from vllama.plan.ladder import WORDS, list_fallbacks, make_first_plan
 from vllama.plan.quant_fallback import Form
@@ -153,9 +153,11 @@ def make_report(
     candidates: Sequence[Mapping[str, Any]] = (),
     notes: Sequence[str] = (),
     forms: Sequence[Form] = (),
+    refused: Plan | None = None,
 ) -> dict[str, Any]:
     """Put everything together; `outcome` is the plan, or why there is none.
 
+    `refused` is the plan that takes too much memory; its memory is told beside the error.
     `files` (name, size_bytes, here) are those of the model; `candidates` what was looked at on the
     hub, `notes` what a pull would say about its choice, `forms` other quantisations that are here.
     `if_it_fails` has what would be tried then, in order, by the kind of failure. Sizes are bytes.
@@ -180,12 +182,32 @@ def make_report(
     }
     if plan is None:
         assert isinstance(outcome, VllamaError)
-        return told | {"error": outcome.message, "hint": outcome.hint}
+        error = {"error": outcome.message, "hint": outcome.hint}
+        return told | error | (describe_memory(facts, refused) if refused else {})
+    return (
+        told
+        | describe_memory(facts, plan)
+        | {
+            "engine": plan.engine,
+            "gpu_layers": plan.settings.gpu_layers,
+            "reasons": list(plan.reasons),
+            "strict": facts.preferences.strict,
+            "if_it_fails": {
+                str(fault): {"when": WORDS[fault], "then": list(steps)}
+                for fault, steps in list_fallbacks(facts, Need(), plan, forms).items()
+            },
+            "command": []
+            if _runs_already(plan, facts)
+            else make_command(plan, _engine(plan, facts), environ),
+        }
+    )
+
+
+def describe_memory(facts: Facts, plan: Plan) -> dict[str, Any]:
+    """Return what a plan takes, by what for and by device, in bytes, and for which context."""
     memory = plan.memory
-    return told | {
-        "engine": plan.engine,
+    return {
         "context_length": plan.settings.context_length,
-        "gpu_layers": plan.settings.gpu_layers,
         "memory": {
             "weights_bytes": memory.weights_bytes + memory.copied_bytes,
             "kv_cache_bytes": memory.kv_bytes,
@@ -196,16 +218,15 @@ def make_report(
             "device": "gpu" if memory.on_gpu else "ram",
         },
         "devices": make_device_rows(facts, plan),
-        "reasons": list(plan.reasons),
-        "strict": facts.preferences.strict,
-        "if_it_fails": {
-            str(fault): {"when": WORDS[fault], "then": list(steps)}
-            for fault, steps in list_fallbacks(facts, Need(), plan, forms).items()
-        },
-        "command": []
-        if _runs_already(plan, facts)
-        else make_command(plan, _engine(plan, facts), environ),
     }
+
+
+def find_refused(facts: Facts, bundle: Bundle, info: ModelInfo) -> Plan | None:
+    """Return the plan of a model as if there were memory enough; None if there is none."""
+    try:
+        return draft_plan(facts, bundle, info, Need())[0]
+    except VllamaError:
+        return None
 
 
 def _wanted(facts: Facts, bundle: Bundle) -> str | None:
@@ -242,17 +263,22 @@ def report_plan(
     this disk are looked at.
     """
     outcome: Plan | VllamaError
+    refused = None
     try:
         outcome = running or make_first_plan(
             facts, bundle, info, Need(), lambda: more.get("forms", ())
         )
     except VllamaError as error:
         outcome = error
+        if isinstance(error, NotEnoughMemory):
+            refused = find_refused(facts, bundle, info)
     if isinstance(outcome, Plan):
         bundle = outcome.bundle  # another quantisation of it, where its own does not fit
     more.setdefault("files", list_files_here(bundle))
     platform = describe(facts.platform)
-    return make_report(facts, bundle, outcome, platform=platform, environ=environ, **more)
+    return make_report(
+        facts, bundle, outcome, platform=platform, environ=environ, refused=refused, **more
+    )
 
 
 def list_files_here(bundle: Bundle) -> list[dict[str, Any]]:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from statistics import fmean
 
-from vllama.replay.reading import CALLS, ERROR, REST, TEXT, THINKING, Reading
-from vllama.verify.answer import Answer
+from vllama.captures.answer import Answer
+from vllama.captures.reading import CALLS, ERROR, REST, TEXT, THINKING, Reading
 from vllama.verify.compare import Comparison, Difference, compare
 from vllama.verify.report import MAX_KL, WIDE_GAP, is_wide
 

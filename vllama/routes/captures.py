@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from vllama.captures.folder import find_capture, list_summaries
+from vllama.captures.reading import read_texts
 from vllama.errors import BadRequest, Forbidden
 from vllama.http.request import JSON, Request
 
@@ -31,7 +32,10 @@ async def list_captures(gateway: Gateway, request: Request) -> None:
 
 
 async def get_capture(gateway: Gateway, request: Request) -> None:
-    """Show one capture with its bodies, by its own id or by the client's id of the request."""
+    """Show one capture with its bodies and the texts of its answer.
+
+    It is found by its own id, or by the client's id of the request.
+    """
     check_access(gateway)
     id_ = request.path.removeprefix(PREFIX)
     captures = gateway.captures
@@ -45,7 +49,8 @@ async def get_capture(gateway: Gateway, request: Request) -> None:
         raise UnknownCapture(
             f"there is no capture '{id_}'", hint="list those that are kept: vllama requests"
         )
-    request.respond(200, msgspec.json.encode(capture), JSON)
+    content = await asyncio.to_thread(lambda: msgspec.json.encode(read_texts(capture)))
+    request.respond(200, content, JSON)
 
 
 def check_access(gateway: Gateway) -> None:

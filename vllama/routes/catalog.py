@@ -71,6 +71,7 @@ class Catalog:
         self._clock = clock
         self._kept: dict[str, tuple[float, Entry]] = {}
         self._pending: dict[str, asyncio.Task[Entry]] = {}
+        self.changes = 0  # of the library that this server has made itself
 
     async def find(self, name: str) -> Entry:
         """Return the model called `name`. Raises ModelNotFound, InvalidModelRef, BadModelFile."""
@@ -125,6 +126,7 @@ class Catalog:
         """Drop what is kept or on its way: the library has changed."""
         self._kept.clear()
         self._pending.clear()
+        self.changes += 1
 
     def _look_up(self, name: str) -> Entry:
         bundle = self._find(name)

@@ -23,6 +23,7 @@ from vllama.usage.entries import Amounts
 if TYPE_CHECKING:
     from vllama.routes.answer_recorder import AnswerRecorder
     from vllama.scheduler.instance import Lease
+    from vllama.scheduler.views import QueuePlace
 
 
 class RunningRequest:
@@ -157,7 +158,7 @@ class RunningRequest:
         """Make the error that the client gets."""
         return RequestEnded("the request was ended by the server's operator")
 
-    def describe(self, queue_place: int | None) -> RequestRow:
+    def describe(self, queue_place: QueuePlace | None) -> RequestRow:
         """Return its row in `GET /api/requests`."""
         started_ns, first_ns = self.request.started_ns, self.first_token_ns
         return RequestRow(
@@ -169,7 +170,8 @@ class RunningRequest:
             client=self.request.client_host,
             key=self.key or None,
             state="running" if self.is_running else "waiting",
-            queue_place=queue_place,
+            queue_place=queue_place.place if queue_place else None,
+            waits_for=queue_place.waits_for if queue_place else None,
             started_at=self.started_at,
             prompt_tokens=self.prompt_tokens,
             tokens=self.tokens,
@@ -210,7 +212,7 @@ class RunningRequests:
         return [running for running in self._by_id.values() if running.model]
 
     def list_rows(
-        self, queue_places: Mapping[str, int], key: str | None = None
+        self, queue_places: Mapping[str, QueuePlace], key: str | None = None
     ) -> list[RequestRow]:
         """Return the rows of all requests to models, the oldest first; `key`: of one key only.
 

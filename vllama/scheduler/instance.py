@@ -206,7 +206,8 @@ _LOADED = frozenset({_STATE.SERVING, _STATE.SLEEPING, _STATE.WAKING})
 class Instance:
     """A loaded model, from its plan to the end of its process; changed by the scheduler only.
 
-    `bundle` is the one that was requested last, of all with the files of `key`.
+    `bundle` is the one that was requested last, of all with the files of `key`. `names` are the
+    names of all that were requested.
 
     Life: `retiring`: it takes no new requests and ends after the last one. `replaces`: the instance
     of the same model that has to end before this one may load. `unload_reason`: why it is unloaded
@@ -261,8 +262,15 @@ class Instance:
     leases_at: dict[Endpoint, int] = field(default_factory=dict)
     prefixes: OrderedDict[Hashable, Endpoint] = field(default_factory=OrderedDict)
     queue: FairQueue[Waiter] = field(default_factory=FairQueue)
+    names: set[str] = field(default_factory=set)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def note_name(self, bundle: Bundle) -> None:
+        """Note by which of its names the model is requested now."""
+        if bundle is not self.bundle or not self.names:
+            self.bundle = bundle
+            self.names.add(bundle.name)
 
     def enter(self, state: InstanceState) -> None:
         """Change the state; only the transitions in `TRANSITIONS` are allowed."""
@@ -278,6 +286,11 @@ class Instance:
     def loaded(self) -> bool:
         """Whether its process has become ready once; it may be asleep now."""
         return self.state in _LOADED
+
+    @property
+    def was_started(self) -> bool:
+        """Whether an engine was started for it, with this plan or with one before."""
+        return bool(self.failed_plans) or bool(self.process and self.process.attempts)
 
     @property
     def sleeping(self) -> bool:

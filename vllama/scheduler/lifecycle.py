@@ -268,6 +268,7 @@ class Lifecycle:
         instance.awake_holds = dict(instance.holds)
         if await instance.sleeper.sleep(endpoint):
             log.info("%s sleeps", instance.bundle.name)
+            table.mark(MarkKind.SLEEP, instance, "its memory is free for other models")
             instance.sleep_ends_s = table.clock.monotonic() + table.limits.sleep_s
         elif not self._ended_asleep():
             instance.enter(InstanceState.SERVING)
@@ -287,11 +288,15 @@ class Lifecycle:
         }
         await self._admission.wait_for_room(instance, needs)
         endpoint = instance.process.endpoint if instance.process else None
+        begun_s = self._table.clock.monotonic()
         awake = False
         if sleeper and endpoint:
             awake = await sleeper.wake(endpoint)
         instance.enter(InstanceState.SERVING if awake else InstanceState.SLEEPING)
         log.info("%s %s", instance.bundle.name, "is awake" if awake else "did not wake up")
+        if awake:
+            took_s = self._table.clock.monotonic() - begun_s
+            self._table.mark(MarkKind.WAKE, instance, f"in {took_s:.1f} s", seconds=took_s)
         return awake
 
     def _ended_asleep(self) -> bool:

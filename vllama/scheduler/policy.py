@@ -72,7 +72,8 @@ class Decision:
 
     EVICT: the idle models in `sleep` are put to sleep, those in `evict` are unloaded. WAIT: the
     busy models in `retire` have had their turn; they finish their running and queued requests, then
-    end. REFUSE: `available` is the memory that would be free if no other model were loaded.
+    end; `waits_for` has all that hold up the load. REFUSE: `available` is the memory that would be
+    free if no other model were loaded.
     """
 
     key: str
@@ -80,6 +81,7 @@ class Decision:
     sleep: tuple[str, ...] = ()
     evict: tuple[str, ...] = ()
     retire: tuple[str, ...] = ()
+    waits_for: tuple[str, ...] = ()
     reason: str = ""
     available: Pools = field(default_factory=dict)
 
@@ -274,6 +276,7 @@ def _decide(
             retire=tuple(
                 item.key for item in victims.evict if item.busy and item.turn_ends_s <= now_s
             ),
+            waits_for=tuple(item.key for item in victims.evict if item.busy),
             reason=f"{reason}: waiting for busy models",
         )
     return Decision(key=load.key, action=Action.WAIT, reason="waiting for earlier loads")

@@ -28,7 +28,16 @@ from vllama.scheduler.lifecycle import Lifecycle
 from vllama.scheduler.marks import Marks
 from vllama.scheduler.policy import Pools
 from vllama.scheduler.state import Hooks, Limits, Table
-from vllama.scheduler.views import FailureView, View, find_obstacle, list_failures, list_views
+from vllama.scheduler.views import (
+    FailureView,
+    QueuePlace,
+    View,
+    find_obstacle,
+    list_failures,
+    list_queue_places,
+    list_views,
+    merge_views,
+)
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +111,7 @@ class Scheduler:
             or not instance.fits(bundle, need)
         ):
             return None
-        instance.bundle = bundle
+        instance.note_name(bundle)
         self._table.count_in(instance, keep_alive_s)
         return self._table.make_lease(instance, prefix)
 
@@ -172,7 +181,7 @@ class Scheduler:
         instance = self._table.instances.get(Key(bundle.key, need.mode))
         if instance is None or not instance.ready or not instance.fits(bundle, need):
             return False
-        instance.bundle = bundle
+        instance.note_name(bundle)
         self._table.touch(instance, keep_alive_s)
         return True
 
@@ -188,12 +197,17 @@ class Scheduler:
     def unload(self, bundle: Bundle, reason: str = "a client asked for it") -> bool:
         """Stop all instances of `bundle` as soon as they are idle; False if there is none.
 
-        Also forget the failures of the model, so that the next request loads it at once.
+        A load that no request waits for is stopped at once. Other models with the same files share
+        the instances, so they are unloaded too. Also forget the failures of the model, so that the
+        next request loads it at once.
         """
         instances = self._table.find(bundle)
         for instance in instances:
             instance.keep_alive_s, instance.unload_reason = 0.0, reason
             instance.sleep_ends_s = -math.inf
+            if not (instance.loaded or instance.queue) and instance.task:
+                self._table.retire(instance, reason)
+                instance.task.cancel()
         self._table.forget_failures(bundle)
         self._table.expire()
         return bool(instances)
@@ -226,24 +240,25 @@ class Scheduler:
         return self._table.list_all()
 
     def list_views(self) -> list[View]:
-        """Return the loaded and loading models, latest expiry first."""
+        """Return the loaded and loading instances, latest expiry first."""
         return list_views(self._table)
+
+    def list_models(self) -> list[View]:
+        """Return the loaded and loading models, latest expiry first: one view of each."""
+        return merge_views(list_views(self._table))
+
+    def forget_name(self, name: str) -> None:
+        """Name loaded models no longer by a name that was removed."""
+        for instance in self._table.list_all():
+            instance.names.discard(name)
 
     def list_failures(self) -> list[FailureView]:
         """Return the models that failed and have not been requested since."""
         return list_failures(self._table)
 
-    def list_queue_places(self) -> dict[str, int]:
-        """Return the present place of each waiting request in its model's queue, from 1.
-
-        The keys are the names of `log_context.Trace`.
-        """
-        return {
-            waiter.request: place
-            for instance in self._table.list_all()
-            for place, waiter in enumerate(instance.queue, start=1)
-            if waiter.request
-        }
+    def list_queue_places(self) -> dict[str, QueuePlace]:
+        """Return where each waiting request waits, and for what, by its name in `log_context`."""
+        return list_queue_places(self._table)
 
     @property
     def marks(self) -> Marks:
@@ -366,7 +381,7 @@ class Scheduler:
         self._table.check_failure(key)
         old = self._table.instances.get(key)
         if old and old.fits(bundle, need):
-            old.bundle = bundle
+            old.note_name(bundle)
             return old
         if old:
             need = widen_need(old, need)
@@ -375,7 +390,7 @@ class Scheduler:
 
     def _reload(self, old: Instance, threads: int, reason: str) -> None:
         """Load `old` again with at most `threads` threads."""
-        if self._closing or self._group is None:
+        if self._closing or self._group is None or old.unload_reason:
             return
         self._table.retire(old, reason, replaced=True)
         need = msgspec.structs.replace(old.need, threads_at_most=threads)
@@ -384,6 +399,8 @@ class Scheduler:
     def _grow(self, old: Instance) -> None:
         """Load `old` again with several slots, and move its queue to the new instance."""
         if self._closing or self._group is None or old.retiring or old.plan is None:
+            return
+        if old.unload_reason:  # it serves its queue, and ends
             return
         reason = f"several requests came at once: it gets {old.plan.most_parallel} slots"
         self._table.retire(old, reason, replaced=True)
@@ -399,14 +416,17 @@ class Scheduler:
         if key in self._table.concurrent:
             need = msgspec.structs.replace(need, concurrent=True)
         ending = (item for item in self._table.retiring if item.key == key)
+        # an unload that was asked for concerns the old one only
+        inherits = old is not None and not old.unload_reason
         instance = Instance(
             key=key,
             bundle=bundle,
             need=need,
             created_s=now_s,
-            keep_alive_s=old.keep_alive_s if old else self._limits.keep_alive_s,
+            keep_alive_s=old.keep_alive_s if old and inherits else self._limits.keep_alive_s,
             last_used_s=now_s,
             replaces=old or next(ending, None),
+            names={bundle.name, *(old.names if old else ())},
         )
         self._table.instances[key] = instance
         lifecycle = Lifecycle(self._table, self._hooks, self._admission, instance, self._grow)

@@ -98,13 +98,15 @@ class Hooks:
 class Failure:
     """A model that failed; it is remembered until the model loads, or until it is stopped.
 
-    Until `until_s` (monotonic) it is not loaded again, and requests get `error`.
+    Until `until_s` (monotonic) it is not loaded again, and requests get `error`. `has_log`: an
+    engine was started.
     """
 
     bundle: Bundle
     error: VllamaError
     since_s: float
     until_s: float
+    has_log: bool
 
 
 class Table:
@@ -294,7 +296,11 @@ class Table:
             error = CoolingDown(error.message, retry_after_s=pause_s, hint=error.hint)
         now_s = self.clock.monotonic()
         self.failures[instance.key] = Failure(
-            bundle=instance.bundle, error=error, since_s=self.clock.time(), until_s=now_s + pause_s
+            bundle=instance.bundle,
+            error=error,
+            since_s=self.clock.time(),
+            until_s=now_s + pause_s,
+            has_log=instance.was_started,
         )
 
     def check_failure(self, key: Key) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import NamedTuple
 
 from vllama.models.types import Bundle
 from vllama.plan.types import Plan
@@ -35,15 +37,20 @@ PHASES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """A row of `ps`.
+    """An instance; or all of a model's together, which is a row of `ps`.
 
-    `expires_s` is Unix time, infinite for ever. `cause` says what a load waits for, why the engine
-    last crashed, or why another than the first plan is used. `replicas` counts the processes that
-    serve. `planned` and `measured` are bytes of memory by pool. `failure` is the last one, kept
-    until the model has loaded.
+    `name` is what was requested last, `other_names` are those of other models with the same files
+    that were requested: they share the instance, and have the same `key`. `expires_s` is Unix time,
+    infinite for ever. `cause` says what a load waits for, why the engine last crashed, or why
+    another than the first plan is used. `ending` of the `leases` are on an instance that another
+    one replaces. `replicas` counts the processes that serve. `planned` and `measured` are bytes of
+    memory by pool. `has_log`: an engine was started. `failure` is the last one, kept until the
+    model has loaded.
     """
 
+    key: str
     name: str
+    other_names: tuple[str, ...]
     bundle: Bundle
     plan: Plan
     state: Phase
@@ -52,6 +59,7 @@ class View:
     vram_bytes: int
     expires_s: float
     leases: int
+    ending: int
     limit: int
     queued: int
     replicas: int
@@ -60,6 +68,7 @@ class View:
     pinned: bool
     planned: Pools
     measured: Pools
+    has_log: bool
     failure: FailureView | None
 
 
@@ -67,7 +76,7 @@ class View:
 class FailureView:
     """A model that failed and is not loaded again for another `retry_s` seconds.
 
-    `since_s` is Unix time.
+    `since_s` is Unix time. `has_log`: an engine was started, so that there is a log of it.
     """
 
     name: str
@@ -76,12 +85,68 @@ class FailureView:
     hint: str | None
     since_s: float
     retry_s: float
+    has_log: bool
+
+
+class QueuePlace(NamedTuple):
+    """The place of a waiting request in its model's queue, from 1, and what it waits for."""
+
+    place: int
+    waits_for: str
 
 
 def list_views(table: Table) -> list[View]:
-    """Return the loaded and loading models, latest expiry first."""
+    """Return the loaded and loading instances, latest expiry first."""
     rows = [make_view(table, item, item.plan) for item in table.list_all() if item.plan]
     return sorted(rows, key=lambda row: -row.expires_s)
+
+
+def merge_views(views: Iterable[View]) -> list[View]:
+    """Return one view for each model.
+
+    A model may be loaded twice, for text and for embeddings, or because a new instance replaces an
+    old one. It has the sums of both, and the state of the one that takes requests.
+    """
+    groups: dict[str, list[View]] = {}
+    for view in views:
+        groups.setdefault(view.key, []).append(view)
+    return [_merge(group) if len(group) > 1 else group[0] for group in groups.values()]
+
+
+def _merge(group: Sequence[View]) -> View:
+    first, *others = sorted(group, key=lambda view: view.state is Phase.STOPPING)
+    everything = (first, *others)
+    names = {name for view in everything for name in (view.name, *view.other_names)}
+    taking = [view for view in everything if view.state is not Phase.STOPPING] or everything
+    ending = sum(
+        view.leases
+        for view in others
+        if view.state is Phase.STOPPING and first.state is not Phase.STOPPING
+    )
+    return replace(
+        first,
+        other_names=tuple(sorted(names - {first.name})),
+        memory_bytes=sum(view.memory_bytes for view in everything),
+        vram_bytes=sum(view.vram_bytes for view in everything),
+        leases=sum(view.leases for view in everything),
+        ending=ending,
+        limit=sum(view.limit for view in taking),
+        queued=sum(view.queued for view in everything),
+        restarts=sum(view.restarts for view in everything),
+        planned=sum_pools(view.planned for view in everything),
+        measured=sum_pools(view.measured for view in everything),
+        has_log=any(view.has_log for view in everything),
+        failure=next((view.failure for view in everything if view.failure), None),
+    )
+
+
+def sum_pools(pools: Iterable[Pools]) -> dict[str, int]:
+    """Return the sum of each pool."""
+    total: dict[str, int] = {}
+    for each in pools:
+        for pool, size in each.items():
+            total[pool] = total.get(pool, 0) + size
+    return total
 
 
 def make_view(table: Table, item: Instance, plan: Plan) -> View:
@@ -98,15 +163,18 @@ def make_view(table: Table, item: Instance, plan: Plan) -> View:
     # models with the same files share an instance: users look for the name that they asked for last
     bundle = item.bundle if item.bundle.key == plan.bundle.key else plan.bundle
     return View(
+        key=item.key.model,
         name=bundle.name,
+        other_names=tuple(sorted(item.names - {bundle.name})),
         bundle=bundle,
         plan=plan,
         state=phase,
-        cause=item.waits_for or explain_down(process, phase) or plan.instead,
+        cause=explain_wait(item) or explain_down(process, phase) or plan.instead,
         memory_bytes=item.memory_bytes,
         vram_bytes=min(vram_bytes, item.memory_bytes),
         expires_s=wall_s if item.retiring else wall_s + left_s,
         leases=item.leases,
+        ending=0,
         limit=item.limit,
         queued=len(item.queue),
         replicas=len(process.endpoints) if process else 0,
@@ -115,8 +183,43 @@ def make_view(table: Table, item: Instance, plan: Plan) -> View:
         pinned=math.isinf(item.keep_alive_s),
         planned=dict(item.needs),
         measured=dict(item.holds),
+        has_log=item.was_started,
         failure=view_failure(failure, now_s) if failure else None,
     )
+
+
+def explain_wait(item: Instance) -> str:
+    """Return what a load or an unload waits for; empty if for nothing."""
+    before = item.replaces
+    if item.waits_for and before is not None and before.busy:
+        count = before.leases + len(before.queue)
+        return f"{item.waits_for}; it still answers {count} request{'s' if count != 1 else ''}"
+    if item.unload_reason and item.loaded and not item.retiring:
+        return "it is unloaded after its last request"
+    return item.waits_for
+
+
+def list_queue_places(table: Table) -> dict[str, QueuePlace]:
+    """Return where each waiting request waits, and for what, by its name in `log_context`."""
+    return {
+        waiter.request: QueuePlace(place, waits_for)
+        for item in table.list_all()
+        if item.queue and (waits_for := explain_queue(item))
+        for place, waiter in enumerate(item.queue, start=1)
+        if waiter.request
+    }
+
+
+def explain_queue(item: Instance) -> str:
+    """Return what the requests in the queue of an instance wait for."""
+    if item.ready:
+        return "a free slot"
+    if item.waits_for:
+        return f"the model to be {'woken' if item.sleeping else 'loaded'}: {explain_wait(item)}"
+    if item.loaded and not item.sleeping:
+        cause = explain_down(item.process, find_phase(item))
+        return f"the engine to be restarted: {cause}" if cause else "the engine to be restarted"
+    return "the model to wake up" if item.sleeping else "the model to be loaded"
 
 
 def explain_down(process: Process | None, phase: Phase) -> str:
@@ -160,6 +263,7 @@ def view_failure(failure: Failure, now_s: float) -> FailureView:
         cause=failure.error.message,
         hint=failure.error.hint,
         since_s=failure.since_s,
+        has_log=failure.has_log,
         retry_s=max(0.0, failure.until_s - now_s),
     )
 

@@ -54,6 +54,7 @@ from vllama.routes.capture_writer import Captures
 from vllama.routes.catalog import Catalog
 from vllama.routes.context import Gateway, Preload
 from vllama.routes.events.changes import Changes
+from vllama.routes.events.disk import Disk
 from vllama.routes.events.history import History
 from vllama.routes.events.hub import Hub
 from vllama.routes.metering import Meter
@@ -195,8 +196,11 @@ class Daemon:
     def _make_hub(self, gateway: Gateway) -> Hub:
         """Return the source of `/api/events`."""
         history = History(self.scheduler, gateway.activity, self._facts.platform)
-        changes = Changes(self.scheduler, gateway.running, gateway.activity, self._pulls, history)
-        return Hub(changes, history)
+        disk = Disk(self._catalog)
+        changes = Changes(
+            self.scheduler, gateway.running, gateway.activity, self._pulls, history, disk
+        )
+        return Hub(changes, history, disk)
 
     async def _drain(self, gateway: Gateway, server: Server, stop: Stop) -> None:
         """Let load balancers notice, then end what is endless and wait for all other requests."""

@@ -9,8 +9,8 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from vllama.captures.answer import Answer, lacks_text, read_answer
 from vllama.errors import BadRequest, ConfigError, UpstreamError
-from vllama.verify.answer import Answer, lacks_text, read_answer
 
 PATH = "/v1/completions"
 TOP = 10

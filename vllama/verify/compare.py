@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from vllama.verify.answer import Answer, Token
+from vllama.captures.answer import Answer, Token
 
 LEAST = 1e-9
 """Below it a probability is what rounding has left."""

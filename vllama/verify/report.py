@@ -7,7 +7,7 @@ from dataclasses import asdict
 from statistics import fmean
 from typing import Any
 
-from vllama.verify.answer import Answer
+from vllama.captures.answer import Answer
 from vllama.verify.compare import Comparison, Difference, compare
 
 COLUMNS = ("PROMPT", "AGREED", "FIRST DIFFERENCE", "|ΔLOGPROB|", "MAX", "KL")

@@ -19,11 +19,15 @@ TICK_S = 0.001
 
 
 class Flood:
-    """Changes, a megabyte of them at each call, and a history."""
+    """Changes, a megabyte of them at each call, a history, and a disk."""
 
     def __init__(self) -> None:
         self.collected = self.snapshots = 0
         self.text = "x" * MIB
+        self.is_outdated = False
+
+    async def look(self) -> None:
+        return None
 
     def make_snapshot(self, topics: frozenset[str]) -> dict[str, object]:
         self.snapshots += 1
@@ -38,7 +42,7 @@ class Flood:
 
 
 def make_hub(flood: Flood, stall_s: float) -> Hub:
-    return Hub(flood, flood, tick_s=TICK_S, stall_s=stall_s)  # type: ignore[arg-type]
+    return Hub(flood, flood, flood, tick_s=TICK_S, stall_s=stall_s)  # type: ignore[arg-type]
 
 
 def make_app(hub: Hub) -> Any:

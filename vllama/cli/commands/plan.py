@@ -103,7 +103,7 @@ def show(result: Mapping[str, Any]) -> None:
         ("Chosen", [(note,) for note in result["notes"]]),
         ("Files", [(row["name"], size(row["size_bytes"])) for row in result["files"]]),
     ]  # fmt: skip
-    if "error" not in result:
+    if "memory" in result:
         memory = result["memory"]
         kind = "GPU memory" if memory["device"] == "gpu" else "memory"
         here: list[tuple[str, list[tuple[str, ...]]]] = [
@@ -121,6 +121,7 @@ def show(result: Mapping[str, Any]) -> None:
             ]),
         ]  # fmt: skip
         sections += [] if remote else here
+    if "error" not in result:
         sections += [
             ("Because", [(reason,) for reason in result["reasons"]]),
             ("If that fails", list_fallbacks(result)),

@@ -16,11 +16,11 @@ from vllama.verify.report import MAX_KL
 
 if TYPE_CHECKING:
     from vllama.captures.format import Capture
+    from vllama.captures.reading import Reading
     from vllama.cli.client import Client
     from vllama.cli.replays import Replay
     from vllama.config import Config
     from vllama.replay.judge import Judgement, TextDifference
-    from vllama.replay.reading import Reading
 
 EXAMPLES = """\
 \b
@@ -154,8 +154,8 @@ def open_target(
 
 def describe(capture: Capture, replays: Sequence[Replay], judgement: Judgement) -> dict[str, Any]:
     """Return everything as plain values: times in s, divergences in nats, None for the unknown."""
+    from vllama.captures.reading import read_answer
     from vllama.replay.judge import Verdict
-    from vllama.replay.reading import read_answer
 
     reading = read_answer(capture.request.path, capture.answer)
     return {
@@ -194,9 +194,9 @@ def describe_answer(reading: Reading, engine: str, total_s: float) -> dict[str, 
 
 def show(capture: Capture, replays: Sequence[Replay], judgement: Judgement, where: str) -> None:
     """Print both sides, the first difference, and the verdict."""
+    from vllama.captures.reading import read_answer
     from vllama.cli.capture_view import escape_controls
     from vllama.cli.output import say, show_table
-    from vllama.replay.reading import read_answer
 
     model = capture.model.name if capture.model else capture.request.model
     say(f"{capture.request.path}, {model or NOTHING}, captured {capture.received_at}")

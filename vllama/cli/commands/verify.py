@@ -14,8 +14,8 @@ from vllama.verify.report import MAX_KL
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from vllama.captures.answer import Answer
     from vllama.config import Config
-    from vllama.verify.answer import Answer
 
 EXAMPLES = """\
 \b

@@ -169,6 +169,8 @@ class LoadedModel(Struct):
     replicas: int | UnsetType = UNSET
     restarts: int | UnsetType = UNSET
     pid: int | UnsetType | None = UNSET
+    other_names: list[str] | UnsetType = UNSET
+    ending: int | UnsetType = UNSET
     cause: str | UnsetType = UNSET
 
 

@@ -4,6 +4,7 @@
 |---|---|
 | `models.py` | the rows of models |
 | `activity.py` | counts what requests do, and keeps the latest that have ended |
+| `disk.py` | notices models that come and go on the disk |
 | `history.py` | takes the samples of the last hour |
 | `changes.py` | compares the state with what was last told |
 | `hub.py` | the subscribers; encodes every event once for all of them |

@@ -61,6 +61,7 @@ class Activity:
                 tokens_per_s=round(rate, 1) if rate else None,
                 first_token_s=first_s,
                 error=failure.sentence()[:MAX_ERROR] if failure else None,
+                capture=request.number if running.recorder is not None else None,
             )
         )
         self.count += 1

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from vllama import __version__
 from vllama.dialects.events import (
+    ChangedLibrary,
     ChangedModels,
     ChangedPulls,
     ChangedRequests,
@@ -18,6 +19,7 @@ from vllama.dialects.events import (
     Snapshot,
 )
 from vllama.routes.events.activity import Activity
+from vllama.routes.events.disk import Disk
 from vllama.routes.events.history import HOUR_S, History
 from vllama.routes.events.models import make_rows
 from vllama.routes.pulls import Pulls
@@ -42,16 +44,18 @@ class Changes:
         activity: Activity,
         pulls: Pulls,
         history: History,
+        disk: Disk,
     ) -> None:
         self._scheduler = scheduler
         self._running = running
         self._activity = activity
         self._pulls = pulls
         self._history = history
+        self._disk = disk
         self._models: Mapping[str, ModelRow] = {}
         self._requests: Mapping[str, RequestRow] = {}
         self._pulled: Mapping[str, PullRow] = {}
-        self._ended = self._marked = self._sampled = 0
+        self._ended = self._marked = self._sampled = self._listed = 0
 
     def make_snapshot(self, topics: frozenset[str]) -> Snapshot:
         """Return everything about `topics`."""
@@ -76,6 +80,8 @@ class Changes:
         rows, gone = _compare(self._models, models)
         if rows or gone:
             found.append(("models", "models", ChangedModels(models=rows, gone=gone)))
+        if self._listed != self._disk.changes:
+            found.append(("models", "library", ChangedLibrary(count=self._disk.count)))
         new, _ = _compare(self._requests, requests)
         ended = self._activity.list_after(self._ended)
         if new or ended:
@@ -88,11 +94,11 @@ class Changes:
             found.append(("samples", "sample", sample))
         self._models, self._requests, self._pulled = models, requests, pulled
         self._ended, self._marked = self._activity.count, self._scheduler.marks.count
-        self._sampled = self._history.count
+        self._sampled, self._listed = self._history.count, self._disk.changes
         return found
 
     def _list_models(self) -> dict[str, ModelRow]:
-        return make_rows(self._scheduler.list_views(), self._scheduler.list_failures())
+        return make_rows(self._scheduler.list_models(), self._scheduler.list_failures())
 
     def _list_requests(self) -> dict[str, RequestRow]:
         rows = self._running.list_rows(self._scheduler.list_queue_places())

@@ -10,9 +10,9 @@ import msgspec
 from vllama.dialects.events import Pool, Sample
 from vllama.hardware.types import Platform
 from vllama.routes.events.activity import Activity
-from vllama.routes.events.models import sum_pools
 from vllama.scheduler.memory import RAM
 from vllama.scheduler.scheduler import Scheduler
+from vllama.scheduler.views import sum_pools
 
 INTERVAL_S = 5.0
 HOUR_S = 3600.0

@@ -16,6 +16,7 @@ import msgspec
 from vllama.errors import ShuttingDown
 from vllama.http.request import Request
 from vllama.routes.events.changes import Changes, Event
+from vllama.routes.events.disk import Disk
 from vllama.routes.events.history import INTERVAL_S, History
 
 log = logging.getLogger(__name__)
@@ -58,12 +59,14 @@ class Hub:
         self,
         changes: Changes,
         history: History,
+        disk: Disk,
         *,
         tick_s: float = TICK_S,
         stall_s: float = STALL_S,
     ) -> None:
         self._changes = changes
         self._history = history
+        self._disk = disk
         self._tick_s = tick_s
         self._stall_s = stall_s
         self._subscribers: set[Subscriber] = set()
@@ -115,6 +118,8 @@ class Hub:
                 await self._wanted.wait()
             await asyncio.sleep(self._tick_s)
             try:
+                if self._disk.is_outdated:
+                    await self._disk.look()
                 self._send(self._changes.collect())
             except Exception:
                 # boundary: a fault in what is shown must not end the server
@@ -125,6 +130,8 @@ class Hub:
             await asyncio.sleep(INTERVAL_S)
             try:
                 await self._history.take(watched=bool(self._subscribers))
+                if self._subscribers:
+                    await self._disk.look()
             except Exception:
                 # boundary: as above
                 log.exception("cannot take a sample")

@@ -5,11 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-import msgspec
-
 from vllama.dialects.events import ModelError, ModelRow, PoolUse
-from vllama.models.types import Format
-from vllama.scheduler.policy import Pools
+from vllama.models.types import Bundle, Format
 from vllama.scheduler.views import FailureView, View
 from vllama.units import rfc3339_local
 
@@ -17,29 +14,11 @@ FAILED = "failed"
 
 
 def make_rows(views: Iterable[View], failures: Iterable[FailureView]) -> dict[str, ModelRow]:
-    """Return one row for each model, by its name.
-
-    A model may be loaded twice, for text and for embeddings, or because a new instance replaces an
-    old one. Its row has the sums, and the state of the first of `views`.
-    """
-    rows: dict[str, ModelRow] = {}
-    for view in views:
-        row = _make_row(view)
-        other = rows.get(row.name)
-        rows[row.name] = _add(other, row) if other else row
+    """Return one row for each of the models' `views` and of `failures`, by its name."""
+    rows = {view.name: _make_row(view) for view in views}
     for failure in failures:
-        if failure.name not in rows:
-            rows[failure.name] = _make_failed_row(failure)
+        rows.setdefault(failure.name, _make_failed_row(failure))
     return rows
-
-
-def sum_pools(pools: Iterable[Pools]) -> dict[str, int]:
-    """Return the sum of each pool."""
-    total: dict[str, int] = {}
-    for each in pools:
-        for pool, size in each.items():
-            total[pool] = total.get(pool, 0) + size
-    return total
 
 
 def _make_row(view: View) -> ModelRow:
@@ -47,6 +26,7 @@ def _make_row(view: View) -> ModelRow:
     pools = sorted({*view.planned, *view.measured})
     return ModelRow(
         name=view.name,
+        other_names=list(view.other_names),
         digest=view.bundle.digest,
         state=str(view.state),
         cause=view.cause,
@@ -59,36 +39,20 @@ def _make_row(view: View) -> ModelRow:
             for pool in pools
         },
         running=view.leases,
+        ending=view.ending,
         waiting=view.queued,
         # whole seconds: the time is computed anew each time, and must not seem to change
         expires_at=rfc3339_local(round(view.expires_s)) if idle else None,
         pinned=view.pinned,
-        log=None if view.bundle.format is Format.REMOTE else view.plan.bundle.name,
+        log=view.plan.bundle.name if view.has_log and not _is_remote(view.bundle) else None,
         error=_make_error(view.failure) if view.failure else None,
-    )
-
-
-def _add(first: ModelRow, other: ModelRow) -> ModelRow:
-    pools = sorted({*first.memory, *other.memory})
-    none = PoolUse(planned=0, measured=0)
-    pairs = {pool: (first.memory.get(pool, none), other.memory.get(pool, none)) for pool in pools}
-    return msgspec.structs.replace(
-        first,
-        size=first.size + other.size,
-        slots=first.slots + other.slots,
-        running=first.running + other.running,
-        waiting=first.waiting + other.waiting,
-        memory={
-            pool: PoolUse(planned=a.planned + b.planned, measured=a.measured + b.measured)
-            for pool, (a, b) in pairs.items()
-        },
-        error=first.error or other.error,
     )
 
 
 def _make_failed_row(failure: FailureView) -> ModelRow:
     return ModelRow(
         name=failure.name,
+        other_names=[],
         digest=failure.bundle.digest,
         state=FAILED,
         cause=failure.cause,
@@ -98,13 +62,18 @@ def _make_failed_row(failure: FailureView) -> ModelRow:
         slots=0,
         memory={},
         running=0,
+        ending=0,
         waiting=0,
         expires_at=None,
         pinned=False,
-        log=None if failure.bundle.format is Format.REMOTE else failure.bundle.name,
+        log=failure.bundle.name if failure.has_log and not _is_remote(failure.bundle) else None,
         error=_make_error(failure),
     )
 
 
 def _make_error(failure: FailureView) -> ModelError:
     return ModelError(cause=failure.cause, hint=failure.hint, since=rfc3339_local(failure.since_s))
+
+
+def _is_remote(bundle: Bundle) -> bool:
+    return bundle.format is Format.REMOTE

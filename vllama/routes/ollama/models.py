@@ -9,7 +9,7 @@ import asyncio
 import math
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -33,13 +33,12 @@ from vllama.models.types import Bundle, Capability, Format, ModelInfo, PullEvent
 from vllama.plan.quant_fallback import list_forms_here
 from vllama.plan.report import report_plan
 from vllama.routes.ollama.pull_stream import join_pull, stream_pull
-from vllama.scheduler.views import Phase
 from vllama.units import rfc3339_local
 
 if TYPE_CHECKING:
     from vllama.plan.types import Facts, Plan
     from vllama.routes.context import Gateway
-    from vllama.scheduler.views import FailureView
+    from vllama.scheduler.views import FailureView, View
 
 # "for ever" in Ollama: now plus the largest duration that Go can hold
 FOREVER_S = (2**63 - 1) / 1e9
@@ -86,46 +85,45 @@ async def tags(gateway: Gateway, request: Request) -> None:
 
 async def ps(gateway: Gateway, request: Request) -> None:
     """List loaded models, latest expiry first; one row per model."""
-    rows: dict[str, dict[str, object]] = {}
-    now_s = time.time()
     await gateway.scheduler.measure(max_age_s=MEASURED_S)
-    for view in gateway.scheduler.list_views():
-        if not may_use(view.name):
-            continue
-        expires_s = now_s + FOREVER_S if math.isinf(view.expires_s) else view.expires_s
-        size = view.memory_bytes
-        old = rows.get(view.name)
-        if old:  # loaded for text and for embeddings, or again: one model to the user
-            more = {"size": size, "size_vram": view.vram_bytes, "requests": view.leases}
-            more |= {"queued": view.queued, "restarts": view.restarts}
-            if view.state is Phase.STOPPING:  # it takes no more requests
-                old.setdefault("cause", f"its previous engine ends {view.leases} requests")
-            else:
-                more["slots"] = view.limit
-            for name, count in more.items():
-                old[name] = int(str(old[name])) + count
-            continue
-        rows[view.name] = describe(view.bundle, view.plan.info) | {
-            "size": size,
-            "expires_at": rfc3339_local(expires_s),
-            "size_vram": view.vram_bytes,
-            "context_length": known_context(view.plan),
-            "state": str(view.state),
-            "engine": view.plan.engine,
-            "engine_version": view.plan.installation.version,
-            "requests": view.leases,
-            "slots": view.limit,
-            "queued": view.queued,
-            "replicas": view.replicas,
-            "restarts": view.restarts,
-            "pid": view.pid,
-        }
-        if view.cause:
-            rows[view.name]["cause"] = view.cause
-    reply: dict[str, object] = {"models": list(rows.values())}
+    rows = [
+        make_loaded_row(view, names)
+        for view in gateway.scheduler.list_models()
+        if (names := [name for name in (view.name, *view.other_names) if may_use(name)])
+    ]
+    reply: dict[str, object] = {"models": rows}
     if failures := [one for one in gateway.scheduler.list_failures() if may_use(one.name)]:
         reply["failed"] = [make_failed_row(failure) for failure in failures]
     request.json(200, reply)
+
+
+def make_loaded_row(view: View, names: Sequence[str]) -> dict[str, object]:
+    """Describe a model that is loaded or loading; `names` are those that the client may know."""
+    expires_s = time.time() + FOREVER_S if math.isinf(view.expires_s) else view.expires_s
+    row = describe(view.bundle, view.plan.info) | {
+        "name": names[0],
+        "model": names[0],
+        "size": view.memory_bytes,
+        "expires_at": rfc3339_local(expires_s),
+        "size_vram": view.vram_bytes,
+        "context_length": known_context(view.plan),
+        "state": str(view.state),
+        "engine": view.plan.engine,
+        "engine_version": view.plan.installation.version,
+        "requests": view.leases,
+        "slots": view.limit,
+        "queued": view.queued,
+        "replicas": view.replicas,
+        "restarts": view.restarts,
+        "pid": view.pid,
+    }
+    if len(names) > 1:
+        row["other_names"] = list(names[1:])
+    if view.ending:
+        row["ending"] = view.ending
+    if view.cause:
+        row["cause"] = view.cause
+    return row
 
 
 def known_context(plan: Plan) -> int:
@@ -278,6 +276,7 @@ async def delete(gateway: Gateway, request: Request) -> None:
         gateway.scheduler.unload(bundle, "the model is being removed")
     await asyncio.to_thread(gateway.catalog.library.remove, name, force=force)
     gateway.catalog.forget()
+    gateway.scheduler.forget_name(bundle.name)
     request.respond(200, b"", b"")
 
 

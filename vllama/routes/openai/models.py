@@ -61,7 +61,7 @@ def find_views(gateway: Gateway) -> dict[str, View]:
     """Return the instance of each model that has one; that for chats, where it has two."""
     views = gateway.scheduler.list_views()
     views.sort(key=lambda view: view.plan.settings.mode is Mode.CHAT)
-    return {view.name: view for view in views}
+    return {name: view for view in views for name in (view.name, *view.other_names)}
 
 
 async def models(gateway: Gateway, request: Request) -> None:

@@ -6,7 +6,7 @@ import { badge } from "../parts/badge.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { repeat } from "../vendor/lit-html/directives/repeat.js";
 import { View } from "../view.js";
-import { areCaptured, showCapture } from "./capture.js";
+import { showCapture } from "./capture.js";
 import { queues } from "./queues.js";
 import { describeClient, requestTable } from "./request-table.js";
 
@@ -14,10 +14,6 @@ class ActivityPage extends View {
   static topics = ["requests", "models"];
 
   enter() {
-    areCaptured().then((captured) => {
-      this.captured = captured;
-      this.update();
-    });
     this.every(1000, () => state.requests.size && this.update()); // the seconds of each request
   }
 
@@ -38,6 +34,7 @@ class ActivityPage extends View {
 
   ended() {
     if (!state.ended.length) return nothing;
+    const captured = state.ended.some((row) => row.capture);
     return html`<section aria-labelledby="ended-title">
       <h2 id="ended-title">Ended lately</h2>
       <table class="cards requests">
@@ -52,17 +49,17 @@ class ActivityPage extends View {
             <th scope="col" class="number">Tokens</th>
             <th scope="col" class="number">Tokens/s</th>
             <th scope="col" class="number">First token</th>
-            ${this.captured ? html`<th scope="col"><span class="hidden">Actions</span></th>` : nothing}
+            ${captured ? html`<th scope="col"><span class="hidden">Actions</span></th>` : nothing}
           </tr>
         </thead>
         <tbody>
-          ${repeat(state.ended, (row) => row.id, (row) => this.endedRow(row))}
+          ${repeat(state.ended, (row) => row.id, (row) => this.endedRow(row, captured))}
         </tbody>
       </table>
     </section>`;
   }
 
-  endedRow(row) {
+  endedRow(row, captured) {
     return html`<tr>
       <th scope="row">${describeClient(row)} <small>${row.dialect} · ${row.path}</small></th>
       <td data-label="Model">${row.model || "–"}</td>
@@ -75,8 +72,10 @@ class ActivityPage extends View {
       <td data-label="Tokens" class="number">${count(row.tokens)}</td>
       <td data-label="Tokens/s" class="number">${rate(row.tokens_per_s)}</td>
       <td data-label="First token" class="number">${duration(row.first_token_s)}</td>
-      ${this.captured
-        ? html`<td class="actions"><button @click=${() => showCapture(row.id)}>Open</button></td>`
+      ${captured
+        ? html`<td class="actions">
+            ${row.capture ? html`<button @click=${() => showCapture(row.capture)}>Open</button>` : nothing}
+          </td>`
         : nothing}
     </tr>`;
   }

@@ -5,20 +5,11 @@ import { showError } from "../parts/notices.js";
 import { ask } from "../server.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 
-/** Tell whether the server captures requests, and lets the user see them. */
-export async function areCaptured() {
-  try {
-    return (await ask("api/captures")).enabled;
-  } catch {
-    return false;
-  }
-}
-
-/** Show the capture of a request, by the request's id. */
+/** Show a capture, by its id: what the answer says, and on demand how it was sent. */
 export async function showCapture(id) {
   try {
     const capture = await ask(`api/captures/${encodeURIComponent(id)}`);
-    const { request, answer, model, engine, error } = capture;
+    const { request, answer, model, engine, error, texts } = capture;
     await showDialog(
       `${request.method} ${request.path}`,
       html`
@@ -31,7 +22,14 @@ export async function showCapture(id) {
         <h3>Request</h3>
         <pre tabindex="0">${indent(readBody(request.body))}</pre>
         <h3>Answer</h3>
-        <pre tabindex="0">${indent(readAnswer(answer))}</pre>
+        ${texts.map(
+          ({ name, text, cut }) => html`${name === "text" ? nothing : html`<h4>${name}</h4>`}
+            <pre tabindex="0">${indent(text)}${cut ? "\n(the limit of tokens was reached)" : nothing}</pre>`,
+        )}
+        <details ?open=${!texts.length}>
+          <summary>As it was sent</summary>
+          <pre tabindex="0">${indent(readAnswer(answer))}</pre>
+        </details>
       `,
     );
   } catch (error) {

@@ -1,7 +1,7 @@
 /** Why requests wait: for each model with a queue, what holds it up. */
 
 import { duration, plural, secondsUntil } from "../format.js";
-import { state } from "../live/state.js";
+import { findLive, listSharing, state } from "../live/state.js";
 import { linkTo } from "../route.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { describeClient } from "./request-table.js";
@@ -12,54 +12,58 @@ export function queues() {
   if (!waiting.size) return nothing;
   return html`<section aria-labelledby="queues-title">
     <h2 id="queues-title">What waits, and for what</h2>
-    ${[...waiting].map(([model, rows]) => queue(model, rows))}
+    ${[...waiting.values()].map(queue)}
   </section>`;
 }
 
-/** Return the waiting requests by their model. */
+/** Return the waiting requests in groups that wait for the same. */
 function groupWaiting() {
   const groups = new Map();
   for (const row of state.requests.values()) {
-    if (row.state === "waiting") groups.set(row.model, [...(groups.get(row.model) ?? []), row]);
+    if (row.state !== "waiting") continue;
+    const key = `${findLive(row.model)?.name ?? row.model} ${row.waits_for}`;
+    groups.set(key, [...(groups.get(key) ?? []), row]);
   }
   return groups;
 }
 
-function queue(name, waiting) {
-  const running = [...state.requests.values()].filter(
-    (row) => row.model === name && row.state === "running",
-  );
+function queue(waiting) {
+  const names = [...new Set(waiting.map((row) => row.model))];
   const longest = Math.max(...waiting.map((row) => -secondsUntil(row.started_at)));
+  const [{ model, waits_for: reason }] = waiting;
   return html`<div class="card">
-    <h3>${name}</h3>
+    <h3>${names.join(", ")}</h3>
     <p>
-      <strong>${plural(waiting.length, "request")} ${waiting.length === 1 ? "waits" : "wait"}</strong>,
-      the longest for ${duration(longest)}. ${explainWait(name, running)}
+      <strong>${plural(waiting.length, "request")} ${waiting.length === 1 ? "waits" : "wait"}</strong>
+      ${reason ? html`for ${reason}` : nothing}, the longest for ${duration(longest)}.
+      ${explainWait(findLive(model), reason ?? "")}
     </p>
   </div>`;
 }
 
-function describeSlots(model, running) {
-  const slots = model?.slots ?? running.length;
-  if (slots === 1) return "Its only slot is";
-  return running.length < slots ? `${running.length} of its ${slots} slots are` : `All its ${slots} slots are`;
+/** Say who holds up the requests, and what can be done. */
+function explainWait(live, reason) {
+  const blocking = listBlocking(live, reason);
+  const log = live?.log && live.state !== "ready" ? html` <a href=${linkTo("logs", live.log)}>See its log</a>.` : nothing;
+  if (!blocking.length) return log;
+  const slots = live?.state === "ready" ? `${describeSlots(live.slots, blocking.length)} in use by` : "They wait for";
+  return html`${slots}
+    ${blocking.map(
+      (row, index) => html`${index ? ", " : ""}<strong>${describeClient(row)}</strong> (${row.dialect},
+        ${row.model}, for ${duration(-secondsUntil(row.started_at))}, ${plural(row.tokens, "token")} so far)`,
+    )}.
+    It goes on when ${blocking.length > 1 ? "one of these" : "this"} ends or is stopped below.${log}`;
 }
 
-/** Say what the requests to a model wait for, as far as the server has told. */
-function explainWait(name, running) {
-  const model = state.models.get(name);
-  if (running.length) {
-    return html`${describeSlots(model, running)} in use by
-    ${running.map(
-      (row, index) => html`${index ? ", " : ""}<strong>${describeClient(row)}</strong> (${row.dialect},
-        for ${duration(-secondsUntil(row.started_at))}, ${plural(row.tokens, "token")} so far)`,
-    )}.
-    The next request starts when one of these ends or is stopped below.`;
-  }
-  if (!model) return "The model is not loaded yet.";
-  if (model.cause) return html`The model is ${model.state}: ${model.cause}.`;
-  const log = model.log
-    ? html` (<a href=${linkTo("logs", model.log)}>see its log</a>)`
-    : nothing;
-  return html`The model is ${model.state}${log}.`;
+/** Return the running requests that others wait for: of the same engine, or of models that are named. */
+function listBlocking(live, reason) {
+  const names = listSharing(live);
+  return [...state.requests.values()].filter(
+    (row) => row.state === "running" && (names.includes(row.model) || reason.includes(row.model)),
+  );
+}
+
+function describeSlots(slots, running) {
+  if (slots === 1) return "Its only slot is";
+  return running < slots ? `${running} of its ${slots} slots are` : `All its ${slots} slots are`;
 }

@@ -1,6 +1,7 @@
 /** One answer of a model: the request of `/api/chat`, and the message that grows while it arrives. */
 
 import { explain, readObjects, send } from "../server.js";
+import { joinTexts } from "./attachments.js";
 
 /**
  * Ask `model` for the next message of pane `pane`, and add it to the last turn.
@@ -69,7 +70,8 @@ function makeRequest({ models, system, think, tools, turns }, pane) {
     const answer = turn.answers[pane] ?? turn.answers[0];
     if (isFailure(answer)) continue;
     const images = turn.images.map((url) => url.slice(url.indexOf(",") + 1));
-    messages.push({ role: "user", content: turn.text, ...(images.length && { images }) });
+    const content = joinTexts(turn.text, turn.texts);
+    messages.push({ role: "user", content, ...(images.length && { images }) });
     messages.push(...answer.filter(isUsable).map(strip));
   }
   const body = { model: models[pane], messages };

@@ -75,7 +75,7 @@ class ChatPage extends View {
     const blind = session.current.models.filter(
       (name) => listCapabilities(name).length && !listCapabilities(name).includes("vision"),
     );
-    const note = blind.length ? `${blind.join(" and ")} cannot see images.` : "";
+    const note = blind.length ? `${blind.join(" and ")} cannot see images: choose another model, or remove them.` : "";
     this.querySelector("message-form").show({ busy: isBusy(session.current), note });
   }
 
@@ -166,9 +166,9 @@ class ChatPage extends View {
     if (!turns.length && chats.length && !chats.includes(models[0])) change({ models: [chats[0]] });
   }
 
-  send({ text, images }) {
+  send(message) {
     this.querySelector(".messages").scrollTop = Number.MAX_SAFE_INTEGER;
-    say(text, images);
+    say(message);
   }
 
   async forget(conversations, what) {

@@ -1,11 +1,13 @@
-/** Where the user writes: text and images, sent with Enter. */
+/** Where the user writes a message and attaches files; Enter sends it. */
 
-import { showError } from "../parts/notices.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { View } from "../view.js";
+import { readFile } from "./attachments.js";
 
 class MessageForm extends View {
   images = []; // data URLs
+  texts = []; // names and texts of files
+  problem = ""; // why a file is not attached
   busy = false;
 
   enter() {
@@ -24,8 +26,12 @@ class MessageForm extends View {
 
   template() {
     return html`<form @submit=${this.submit}>
-      ${this.images.length ? html`<div class="images">${this.images.map((url) => this.preview(url))}</div>` : nothing}
-      ${this.images.length && this.note ? html`<p class="muted">${this.note}</p>` : nothing}
+      ${this.images.length || this.texts.length
+        ? html`<div class="images">
+            ${this.images.map((url) => this.preview(url))} ${this.texts.map((file) => this.fileName(file))}
+          </div>`
+        : nothing}
+      <p class="error" role="alert" ?hidden=${!this.problem && !this.blindNote}>${this.problem} ${this.blindNote}</p>
       <div class="row">
         <label class="grow"
           ><span class="hidden">Message</span>
@@ -37,8 +43,8 @@ class MessageForm extends View {
           ></textarea>
         </label>
         <label class="button"
-          >Images
-          <input class="hidden" type="file" accept="image/*" multiple @change=${this.pick} />
+          >Attach
+          <input class="hidden" type="file" multiple @change=${this.pick} />
         </label>
         ${this.busy
           ? html`<button type="button" class="danger" @click=${this.stop}>Stop</button>`
@@ -47,15 +53,28 @@ class MessageForm extends View {
     </form>`;
   }
 
+  /** What to say of the attached images before they are sent. */
+  get blindNote() {
+    return this.images.length ? (this.note ?? "") : "";
+  }
+
   preview(url) {
-    const remove = () => {
-      this.images = this.images.filter((one) => one !== url);
-      this.update();
-    };
     return html`<span class="preview">
       <img src=${url} alt="image to send" />
-      <button type="button" class="quiet" aria-label="Remove the image" @click=${remove}>✕</button>
+      ${this.removal("images", url, "the image")}
     </span>`;
+  }
+
+  fileName(file) {
+    return html`<span class="badge">${file.name} ${this.removal("texts", file, file.name)}</span>`;
+  }
+
+  removal(list, attached, what) {
+    const remove = () => {
+      this[list] = this[list].filter((one) => one !== attached);
+      this.update();
+    };
+    return html`<button type="button" class="quiet" aria-label="Remove ${what}" @click=${remove}>✕</button>`;
   }
 
   press(event) {
@@ -70,10 +89,11 @@ class MessageForm extends View {
   submit(event) {
     event.preventDefault();
     const area = this.querySelector("textarea");
-    if (this.busy || (!area.value.trim() && !this.images.length)) return;
-    const detail = { text: area.value, images: this.images };
+    const { images, texts } = this;
+    if (this.busy || !(area.value.trim() || images.length || texts.length)) return;
+    const detail = { text: area.value, images, texts };
     area.value = "";
-    this.images = [];
+    Object.assign(this, { images: [], texts: [], problem: "" });
     this.update();
     this.dispatchEvent(new CustomEvent("message", { detail }));
   }
@@ -93,23 +113,19 @@ class MessageForm extends View {
   }
 
   async attach(files) {
-    const images = [...files].filter((file) => file.type.startsWith("image/"));
-    try {
-      this.images = [...this.images, ...(await Promise.all(images.map(readAsUrl)))];
-    } catch (error) {
-      showError(error);
+    const problems = [];
+    for (const file of [...files]) {
+      try {
+        const { image, text } = await readFile(file);
+        if (image) this.images = [...this.images, image];
+        else this.texts = [...this.texts, text];
+      } catch (error) {
+        problems.push(error.message);
+      }
     }
+    this.problem = problems.join("; ");
     this.update();
   }
-}
-
-function readAsUrl(file) {
-  return new Promise((resolve, reject) => {
-    const reader = new FileReader();
-    reader.onload = () => resolve(reader.result);
-    reader.onerror = () => reject(reader.error);
-    reader.readAsDataURL(file);
-  });
 }
 
 customElements.define("message-form", MessageForm);

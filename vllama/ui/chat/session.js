@@ -2,8 +2,8 @@
  * The conversations of this browser, and the answers that are being written.
  *
  * It outlives the view: an answer goes on while the user looks at another page. A conversation has
- * `turns`; each turn has the user's `text` and `images`, and the `answers` of one or two models,
- * which are lists of messages (several if tools were called).
+ * `turns`; each turn has the user's `text`, `images` and `texts` (files), and the `answers` of one or
+ * two models, which are lists of messages (several if tools were called).
  */
 
 import { changes } from "../live/state.js";
@@ -58,13 +58,13 @@ export function change(fields) {
 }
 
 /** Send a message to the models of the current conversation. */
-export function say(text, images) {
+export function say({ text, images, texts }) {
   const conversation = session.current;
   if (!conversation.turns.length) {
-    conversation.title = text.trim().split("\n")[0].slice(0, TITLE_LENGTH) || "Image";
+    conversation.title = text.trim().split("\n")[0].slice(0, TITLE_LENGTH) || texts[0]?.name || "Image";
     session.list = [conversation, ...session.list];
   }
-  conversation.turns.push({ text, images, answers: conversation.models.map(() => []) });
+  conversation.turns.push({ text, images, texts, answers: conversation.models.map(() => []) });
   return Promise.all(conversation.models.map((_, pane) => write(conversation, pane)));
 }
 

@@ -16,7 +16,13 @@ export function turnTemplate(turn, models, isLast) {
       ${turn.images.length
         ? html`<div class="images">${turn.images.map((url) => html`<img src=${url} alt="attached image" />`)}</div>`
         : nothing}
-      <p class="text">${turn.text}</p>
+      ${(turn.texts ?? []).map(
+        ({ name, text }) => html`<details class="tool">
+          <summary>${name}</summary>
+          <pre tabindex="0">${text}</pre>
+        </details>`,
+      )}
+      ${turn.text ? html`<p class="text">${turn.text}</p>` : nothing}
     </article>
     <div class="answers">
       ${turn.answers.map((messages, pane) => answer(messages, pane, models[pane] ?? "earlier model", isLast))}

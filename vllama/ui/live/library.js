@@ -1,4 +1,4 @@
-/** The models on the server's disk; the event stream tells only of those that run. */
+/** The models on the server's disk; the event stream tells of those that run, and when to ask again. */
 
 import { ask } from "../server.js";
 import { changes, state } from "./state.js";
@@ -20,6 +20,8 @@ export function refreshLibrary() {
     });
   return running;
 }
+
+changes.addEventListener("disk", () => refreshLibrary().catch(() => {}));
 
 /**
  * Return the rows of the event stream whose models are here. What could not be loaded from a path,

@@ -18,10 +18,10 @@ export const state = {
   marks: [],
 };
 
-/** Events named after what has changed: connection, models, requests, pulls, samples, marks. */
+/** Events named after what has changed: connection, models, disk, requests, pulls, samples, marks. */
 export const changes = new EventTarget();
 
-const TOPICS = ["models", "requests", "pulls", "samples", "marks"];
+const TOPICS = ["models", "disk", "requests", "pulls", "samples", "marks"];
 
 const HANDLERS = {
   snapshot(data) {
@@ -39,6 +39,9 @@ const HANDLERS = {
     for (const row of data.models ?? []) state.models.set(row.name, row);
     for (const name of data.gone ?? []) state.models.delete(name);
     announce("models");
+  },
+  library() {
+    announce("disk");
   },
   requests(data) {
     for (const row of data.requests ?? []) state.requests.set(row.id, row);
@@ -81,6 +84,15 @@ export function forgetPull(name) {
   state.pulls.delete(name);
   announce("pulls");
 }
+
+/** Return the row of a model that is loaded, loading or failed, by any of its names. */
+export function findLive(name) {
+  const rows = state.models;
+  return rows.get(name) ?? [...rows.values()].find((row) => row.other_names.includes(name));
+}
+
+/** Return the names of all models that share an engine. */
+export const listSharing = (live) => (live ? [live.name, ...live.other_names] : []);
 
 /** Return the newest sample, undefined before the first. */
 export function latestSample() {

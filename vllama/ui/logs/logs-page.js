@@ -20,6 +20,7 @@ class LogsPage extends View {
   pattern = "";
   following = true;
   onlyMatches = true;
+  found = -1; // the line of the search that was gone to last, in what is shown
   status = "";
 
   enter() {
@@ -49,8 +50,14 @@ class LogsPage extends View {
         ${this.attemptChoice()}
         <label class="grow"
           ><span>Search</span>
-          <input type="search" placeholder="Text in the lines" @input=${(event) => this.search(event.target.value)}
+          <input
+            type="search"
+            placeholder="Text in the lines; Enter goes to the next one"
+            @input=${(event) => this.search(event.target.value)}
+            @keydown=${this.press}
         /></label>
+        <button title="Previous line with it (Shift and Enter)" aria-label="Previous line with it" ?disabled=${!this.pattern} @click=${() => this.step(-1)}>↑</button>
+        <button title="Next line with it (Enter)" aria-label="Next line with it" ?disabled=${!this.pattern} @click=${() => this.step(1)}>↓</button>
         <label class="check"
           ><input type="checkbox" .checked=${this.onlyMatches} @change=${(event) => this.set("onlyMatches", event)} />
           Only lines with it</label
@@ -89,19 +96,23 @@ class LogsPage extends View {
   }
 
   summary() {
-    const found = this.pattern ? `, ${count(this.countMatches())} with “${this.pattern}”` : nothing;
+    const matches = this.pattern ? this.countMatches() : 0;
+    const found = this.pattern ? `, ${matches ? count(matches) : "none"} with “${this.pattern}”` : nothing;
     return html`${plural(this.lines.length, "line")}${found}${this.status ? ` · ${this.status}` : nothing}`;
   }
 
   rendered() {
     const list = this.querySelector("windowed-list");
     list.following = this.following;
-    const shown = this.pattern && this.onlyMatches ? this.lines.filter((line) => this.matches(line)) : this.lines;
-    list.show(shown, (line) => this.line(line));
+    list.show(this.listShown(), (line, index) => this.line(line, index === this.found));
   }
 
-  line(text) {
-    const tone = ERROR.test(text) ? "error" : WARNING.test(text) ? "warning" : "";
+  listShown() {
+    return this.pattern && this.onlyMatches ? this.lines.filter((line) => this.matches(line)) : this.lines;
+  }
+
+  line(text, isFound) {
+    const tone = `${ERROR.test(text) ? "error" : WARNING.test(text) ? "warning" : ""} ${isFound ? "found" : ""}`;
     if (!this.pattern || !this.matches(text)) return html`<span class=${tone}>${text}</span>`;
     const at = text.toLowerCase().indexOf(this.pattern);
     const end = at + this.pattern.length;
@@ -120,11 +131,34 @@ class LogsPage extends View {
 
   search(text) {
     this.pattern = text.toLowerCase();
+    this.found = -1;
     this.update();
+  }
+
+  press(event) {
+    if (event.key !== "Enter" || !this.pattern) return;
+    event.preventDefault();
+    this.step(event.shiftKey ? -1 : 1);
+  }
+
+  /** Go to the next line with the text, or to the previous one; after the last comes the first. */
+  step(direction) {
+    const shown = this.listShown();
+    const places = shown.flatMap((line, index) => (this.matches(line) ? [index] : []));
+    if (!places.length) return;
+    const next =
+      direction > 0
+        ? places.find((index) => index > this.found)
+        : places.findLast((index) => index < this.found || this.found < 0);
+    this.found = next ?? places.at(direction > 0 ? 0 : -1);
+    this.following = false; // or the next line would scroll it out of sight
+    this.update();
+    this.querySelector("windowed-list").scrollToRow(this.found);
   }
 
   set(field, event) {
     this[field] = event.target.checked;
+    this.found = -1;
     if (field === "following" && this.following) this.querySelector("windowed-list").scrollToEnd();
     this.update();
   }

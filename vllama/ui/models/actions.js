@@ -1,17 +1,35 @@
 /** What can be done with a model, each with a word to the user about how it went. */
 
-import { refreshLibrary } from "../live/library.js";
+import { plural } from "../format.js";
 import { readSetting } from "../live/settings.js";
+import { findLive, listSharing } from "../live/state.js";
 import { confirm } from "../parts/dialogs.js";
 import { showError, showSuccess } from "../parts/notices.js";
 import { ask, send } from "../server.js";
 
 const FOREVER = -1;
 
-export const load = (name) => report(ask("api/generate", { model: name }), `${name} is loaded.`);
+const loading = new Map(); // names → AbortController of the loads that this page has asked for
 
-export const unload = (name) =>
-  report(ask("api/generate", { model: name, keep_alive: 0 }), `${name} is being unloaded.`);
+/** Load a model, and wait until it is loaded. */
+export async function load(name) {
+  const abort = new AbortController();
+  loading.set(name, abort);
+  await report(ask("api/generate", { model: name }, { signal: abort.signal }), `${name} is loaded.`);
+  if (loading.get(name) === abort) loading.delete(name);
+}
+
+/** Unload a model, and with it all that share its engine. */
+export async function unload(name) {
+  const live = findLive(name);
+  const names = live ? listSharing(live) : [name];
+  for (const one of names) loading.get(one)?.abort(); // nobody waits for it any more
+  const which = names.length > 1 ? `${names.join(" and ")}, which share one engine,` : name;
+  const be = names.length > 1 ? "are" : "is";
+  const requests = live ? live.running + live.waiting : 0;
+  const when = live?.running ? `unloaded after ${plural(requests, "more request")}` : "being unloaded";
+  await report(ask("api/generate", { model: name, keep_alive: 0 }), `${which} ${be} ${when}.`);
+}
 
 export const pin = (name) =>
   report(ask("api/generate", { model: name, keep_alive: FOREVER }), `${name} stays loaded.`);
@@ -32,7 +50,6 @@ export async function remove(name) {
   });
   if (!sure) return;
   await report(send("api/delete", { method: "DELETE", body: { model: name } }), `${name} is deleted.`);
-  await refreshLibrary().catch(showError);
 }
 
 /** End a request; its client gets an error. */

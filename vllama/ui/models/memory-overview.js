@@ -1,6 +1,6 @@
 /** The memory of each pool (RAM, GPUs) now: what models and other programs use, and what is free. */
 
-import { latestSample, state } from "../live/state.js";
+import { latestSample, listSharing, state } from "../live/state.js";
 import { memoryBar } from "../parts/memory-bar.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 
@@ -32,7 +32,8 @@ function poolBar(name, pool) {
 }
 
 function modelPart(row, { planned, measured }) {
+  const names = listSharing(row).join(", ");
   return measured
-    ? { label: row.name, bytes: measured, kind: "model" }
-    : { label: `${row.name} (planned)`, bytes: planned, kind: "plan" };
+    ? { label: names, bytes: measured, kind: "model" }
+    : { label: `${names} (planned)`, bytes: planned, kind: "plan" };
 }

@@ -1,7 +1,7 @@
 /** One model in the table: a line, and below it the details once its name is pressed. */
 
 import { count, duration, fileSize, memorySize, plural, secondsUntil } from "../format.js";
-import { state } from "../live/state.js";
+import { listSharing, state } from "../live/state.js";
 import { badge } from "../parts/badge.js";
 import { requestTable } from "../activity/request-table.js";
 import { linkTo } from "../route.js";
@@ -34,7 +34,7 @@ export function modelRows(model, page) {
         <small>${describeFiles(disk)}</small>
       </th>
       <td data-label="State">${live ? badge(live.state) : badge("not loaded")}</td>
-      <td data-label="Engine">${live?.engine ?? "–"}</td>
+      <td data-label="Engine">${live?.engine || "–"} ${describeSharing(model)}</td>
       <td data-label="Memory">${describeMemory(live)}</td>
       <td data-label="Requests">${describeRequests(live)}</td>
       <td data-label="Unloads">${describeExpiry(live)}</td>
@@ -64,12 +64,17 @@ function describeMemory(live) {
   return planned ? html`${memorySize(planned)} <small>planned</small>` : "–";
 }
 
+function describeSharing({ name, live }) {
+  const others = listSharing(live).filter((other) => other !== name);
+  return others.length ? html`<small>shared with ${others.join(", ")}</small>` : nothing;
+}
+
 function describeRequests(live) {
   if (!live || live.state === "failed") return "–";
   const slots = live.slots ? ` of ${live.slots}` : "";
-  return html`${live.running}${slots} running${live.waiting
-    ? html`, <strong>${live.waiting} waiting</strong>`
-    : nothing}`;
+  const waiting = live.waiting ? html`, <strong>${live.waiting} waiting</strong>` : nothing;
+  const ending = live.ending ? html`<small>${live.ending} ending on its previous engine</small>` : nothing;
+  return html`${live.running - live.ending}${slots} running${waiting} ${ending}`;
 }
 
 function describeExpiry(live) {
@@ -103,10 +108,14 @@ function mainActions({ name, disk, live }) {
 
 function details({ name, disk, live }, page) {
   const plan = page.opened.get(name);
-  const requests = [...state.requests.values()].filter((row) => row.model === name);
+  const names = live ? listSharing(live) : [name];
+  const requests = [...state.requests.values()].filter((row) => names.includes(row.model));
   return html`
     ${live?.error ? failure(live) : nothing}
     ${live?.cause && !live.error ? html`<p class="verdict">${live.cause}</p>` : nothing}
+    ${names.length > 1
+      ? html`<p>${names.join(" and ")} have the same files and share one engine: what unloads one of them unloads all.</p>`
+      : nothing}
     <dl class="facts">
       ${fact("Engine", live?.engine)} ${fact("Context", live?.context && plural(live.context, "token"))}
       ${fact("Parallel requests", live?.slots)}

@@ -24,8 +24,6 @@ class ModelsPage extends View {
   enter() {
     refreshLibrary().catch(showError);
     this.every(1000, () => this.update()); // the time until a model is unloaded
-    this.listen("pulls", () => this.noteDownloads());
-    addEventListener("focus", () => refreshLibrary().catch(() => {}), { signal: this.leaving.signal });
     readSetting("read_only").then((value) => {
       this.readOnly = value === "true";
       this.update();
@@ -118,16 +116,12 @@ class ModelsPage extends View {
     const models = new Map(library.models.map((disk) => [disk.name, { name: disk.name, disk }]));
     for (const live of listLive()) {
       models.set(live.name, { ...models.get(live.name), name: live.name, live });
+      for (const name of live.other_names) {
+        if (models.has(name)) models.set(name, { ...models.get(name), live });
+      }
     }
     const rank = ({ live }) => (live ? 0 : 1);
     return [...models.values()].sort((a, b) => rank(a) - rank(b) || a.name.localeCompare(b.name));
-  }
-
-  /** Ask for the models again when a download has ended. */
-  noteDownloads() {
-    const ended = String([...state.pulls.values()].map((row) => row.ended_at));
-    if (ended !== this.endedDownloads) refreshLibrary().catch(showError);
-    this.endedDownloads = ended;
   }
 
   setFilter(text) {

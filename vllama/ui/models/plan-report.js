@@ -17,7 +17,7 @@ export function planReport(plan) {
   const fits = !plan.error;
   return html`<div class="plan">
     ${fits ? goodNews(plan) : badNews(plan)}
-    ${fits ? plan.devices?.map((device) => deviceBar(plan, device)) : nothing}
+    ${plan.devices?.map((device) => deviceBar(plan, device))}
     ${list("Why", plan.reasons)} ${list("Notes", plan.notes)}
     ${section("Quantisations and where they are", candidateTable(plan.candidates), !fits)}
     ${section("Engines", engineTable(plan.engines))}

@@ -37,6 +37,11 @@ class WindowedList extends HTMLElement {
     if (this.following && atEnd) this.scrollToEnd();
   }
 
+  /** Scroll so that a row stands in the middle. */
+  scrollToRow(index) {
+    this.scrollTop = index * ROW_PX - this.clientHeight / 2;
+  }
+
   scrollToEnd() {
     this.scrollTop = this.scrollHeight;
   }

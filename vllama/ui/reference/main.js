@@ -57,13 +57,22 @@ class ApiReference extends View {
           <button>Use this key</button>
         </form>
         <p role="status">${this.failure ?? ""}</p>
-        ${groups.map((group) => this.group(group))}
+        ${groups.map((group) => this.group(group))} ${this.emptyText(groups)}
       </main>
     `;
   }
 
+  select(operations) {
+    return operations.filter((one) => !this.search || matches(one, this.search));
+  }
+
+  emptyText(groups) {
+    if (!this.search || groups.some(({ operations }) => this.select(operations).length)) return nothing;
+    return html`<p role="status">No route has “${this.search}” in its address or description.</p>`;
+  }
+
   group({ name, description, operations }) {
-    const found = operations.filter((one) => !this.search || matches(one, this.search));
+    const found = this.select(operations);
     if (!found.length) return nothing;
     return html`<section aria-labelledby="group-${name}">
       <h2 id="group-${name}">${name}</h2>

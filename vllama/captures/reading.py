@@ -11,10 +11,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from vllama.captures.format import CapturedAnswer
+import msgspec
+
+from vllama.captures.answer import Answer, make_answer
+from vllama.captures.format import AnswerText, Capture, CapturedAnswer, ReadCapture
+from vllama.captures.numbers import split_numbers
 from vllama.chat.logprobs import convert_logprobs
-from vllama.replay.numbers import split_numbers
-from vllama.verify.answer import Answer, make_answer
 
 TEXT, THINKING, CALLS, ERROR, REST = "text", "thinking", "tool calls", "error", "answer"
 OLLAMA = ("/api/chat", "/api/generate")
@@ -72,6 +74,17 @@ def read_answer(path: str, answer: CapturedAnswer) -> Reading:
     except ValueError:
         return _Reader(path, answer.status).take_bytes(answer.content, answer.content_type)
     return reader.finish(is_stream=answer.is_stream)
+
+
+def read_texts(capture: Capture) -> ReadCapture:
+    """Return a capture with the texts of its answer."""
+    reading = read_answer(capture.request.path, capture.answer)
+    texts = [
+        AnswerText(name=name, text=said.text.decode(errors="replace"), cut=said.cut)
+        for name, said in reading.texts.items()
+        if said.text
+    ]
+    return ReadCapture(**msgspec.structs.asdict(capture), texts=texts)
 
 
 def _list_objects(answer: CapturedAnswer) -> Iterable[tuple[float, dict[str, Any]]]:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllama.verify.answer import Span, lacks_text, locate_tokens, read_answer
+from vllama.captures.answer import Span, lacks_text, locate_tokens, read_answer
 
 
 def spans(text: str, *pieces: str | bytes | None) -> list[tuple[str, int | None]] | None:

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from tests.captures.samples import make_capture
+from vllama.captures.reading import read_answer
 from vllama.cli.commands.replay import format_rate
-from vllama.replay.reading import read_answer
 
 MESSAGES = [{"role": "user", "content": "hi @tokens=3"}]
 SAID = b"tok0 tok1 tok2 "

@@ -1,0 +1,44 @@
+"""The look at the disk: what counts as a change, whoever has made it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from tests.tiny import write_tiny_gguf
+from vllama.clock import ManualClock
+from vllama.models.library import Library, open_library
+from vllama.models.settings import ModelsSettings
+from vllama.routes.catalog import Catalog
+from vllama.routes.events.disk import Disk
+
+
+def test_models_that_come_change_and_go_are_noticed(tmp_path: Path) -> None:
+    folder = tmp_path / "models"
+    folder.mkdir()
+    library: Library = open_library(ModelsSettings(folders=(folder,), hf_cache_dir=tmp_path / "hf"))
+    catalog = Catalog(library, ManualClock(), paths=True)
+
+    async def look_again() -> tuple[int, int]:
+        await disk.look()
+        return disk.changes, disk.count
+
+    async def run() -> None:
+        await disk.look()
+        before, file = disk.changes, folder / "one.gguf"
+        write_tiny_gguf(file, n_ctx=2048)
+        assert await look_again() == (before + 1, 1)
+        assert await look_again() == (before + 1, 1)
+        write_tiny_gguf(file, n_ctx=4096)
+        file.rename(folder / "other.gguf")
+        assert await look_again() == (before + 2, 1)
+        (folder / "other.gguf").unlink()
+        assert await look_again() == (before + 3, 0)
+        assert not disk.is_outdated
+        catalog.forget()
+        assert disk.is_outdated
+        await disk.look()
+        assert not disk.is_outdated
+
+    disk = Disk(catalog)
+    asyncio.run(run())
