@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from tests.scheduler.world import World, in_loop, model, phases, reach, settle, use
 from vllama import log_context
+from vllama.engines.base import Mode
 from vllama.plan.types import Need
 from vllama.scheduler.views import Phase, QueuePlace
 
@@ -36,7 +37,7 @@ async def test_text_and_vectors_are_one_row_with_the_sums():
     world = World(size=1000)
     async with world.running() as scheduler:
         lease = await scheduler.acquire(model("m"), CHAT, None)
-        scheduler.release(await scheduler.acquire(COPY, Need(mode="embedding"), None))
+        scheduler.release(await scheduler.acquire(COPY, Need(mode=Mode.EMBED), None))
         assert len(scheduler.list_views()) == 2
         (row,) = scheduler.list_models()
         assert (row.leases, row.ending, row.limit, row.planned) == (1, 0, 2, {"ram": 2000})
@@ -56,7 +57,13 @@ async def test_a_load_that_nobody_waits_for_is_stopped_by_an_unload():
         assert phases(scheduler) == {"m": Phase.LOADING}  # a load belongs to the scheduler
         assert scheduler.unload(model("m"))
         await reach(lambda: not scheduler.list_views())
-        assert world.processes[0].stops and not scheduler.list_failures()
+        ask = asyncio.ensure_future(scheduler.acquire(model("m"), CHAT, None))
+        await reach(lambda: len(world.processes) == 2)
+        assert scheduler.unload(model("m"))
+        ask.cancel()  # the last one to leave
+        await reach(lambda: not scheduler.list_views())
+        assert all(process.stops for process in world.processes)
+        assert not scheduler.list_failures()
         world.auto_open = True
         await use(scheduler)
         assert phases(scheduler) == {"m": Phase.READY}

@@ -164,7 +164,7 @@ def test_an_image_is_attached_and_sent(server, open_page, tmp_path):
     page = open_chat(open_page, server, "plain")
     page.get_by_label("Attach").set_input_files(picture)
     expect(page.get_by_role("img", name="image to send")).to_be_visible()
-    expect(page.locator("message-form")).to_contain_text("plain:latest cannot see images.")
+    expect(page.locator("message-form")).to_contain_text("plain:latest cannot see images")
     with page.expect_request("**/api/chat") as request:
         say(page, "What is it?")
     sent = request.value.post_data_json["messages"][0]

@@ -205,12 +205,17 @@ class Scheduler:
         for instance in instances:
             instance.keep_alive_s, instance.unload_reason = 0.0, reason
             instance.sleep_ends_s = -math.inf
-            if not (instance.loaded or instance.queue) and instance.task:
-                self._table.retire(instance, reason)
-                instance.task.cancel()
+            self._stop_unwanted(instance)
         self._table.forget_failures(bundle)
         self._table.expire()
         return bool(instances)
+
+    def _stop_unwanted(self, instance: Instance) -> None:
+        """Stop a load that is to be unloaded, once no request waits for it."""
+        unwanted = instance.unload_reason and not (instance.loaded or instance.queue)
+        if unwanted and not instance.retiring and instance.task:
+            self._table.retire(instance, instance.unload_reason)
+            instance.task.cancel()
 
     def set_limits(self, limits: Limits) -> None:
         """Apply new limits; instances with the old default keep-alive get the new default."""
@@ -367,7 +372,7 @@ class Scheduler:
         except asyncio.CancelledError:
             instance = waiter.instance
             if instance.queue.remove(waiter):
-                pass
+                self._stop_unwanted(instance)
             elif future.done() and not future.cancelled() and future.exception() is None:
                 # granted and cancelled in the same iteration of the event loop
                 self._table.count_out(instance)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from vllama.dialects.events import ModelError, ModelRow, PoolUse
 from vllama.models.types import Bundle, Format
-from vllama.scheduler.views import FailureView, View
+from vllama.scheduler.views import FailureView, Phase, View
 from vllama.units import rfc3339_local
 
 FAILED = "failed"
@@ -22,7 +22,7 @@ def make_rows(views: Iterable[View], failures: Iterable[FailureView]) -> dict[st
 
 
 def _make_row(view: View) -> ModelRow:
-    idle = not view.leases and not view.queued and math.isfinite(view.expires_s)
+    idle = not (view.leases or view.queued or view.state is Phase.LOADING)
     pools = sorted({*view.planned, *view.measured})
     return ModelRow(
         name=view.name,
@@ -42,7 +42,9 @@ def _make_row(view: View) -> ModelRow:
         ending=view.ending,
         waiting=view.queued,
         # whole seconds: the time is computed anew each time, and must not seem to change
-        expires_at=rfc3339_local(round(view.expires_s)) if idle else None,
+        expires_at=rfc3339_local(round(view.expires_s))
+        if idle and math.isfinite(view.expires_s)
+        else None,
         pinned=view.pinned,
         log=view.plan.bundle.name if view.has_log and not _is_remote(view.bundle) else None,
         error=_make_error(view.failure) if view.failure else None,
