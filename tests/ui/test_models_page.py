@@ -93,6 +93,14 @@ def test_a_failed_load_says_why_and_leads_to_the_log(server, open_page):
     expect(page.get_by_role("region", name="Lines of the log")).to_contain_text("mouldy")
 
 
+def test_a_damaged_file_is_marked_and_says_what_is_wrong(server, open_page):
+    whole = (server.models / "plain.gguf").read_bytes()
+    (server.models / "torn.gguf").write_bytes(whole[: len(whole) // 2])
+    page = open_page(server)
+    expect(find_row(page, "torn")).to_contain_text("damaged")
+    expect(open_details(page, "torn:latest")).to_contain_text("it is truncated")
+
+
 def test_a_path_that_could_not_be_loaded_is_no_model_of_this_server(server, open_page, tmp_path):
     write_tiny_gguf(tmp_path / "ghost.gguf", n_ctx=2048)
     (tmp_path / "ghost.args").write_text("--exit-before-ready")

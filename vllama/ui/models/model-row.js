@@ -33,7 +33,7 @@ export function modelRows(model, page) {
         </button>
         <small>${describeFiles(disk)}</small>
       </th>
-      <td data-label="State">${live ? badge(live.state) : badge("not loaded")}</td>
+      <td data-label="State">${badge(live?.state ?? (isDamaged(disk) ? "damaged" : "not loaded"))}</td>
       <td data-label="Engine">${live?.engine || "–"} ${describeSharing(model)}</td>
       <td data-label="Memory">${describeMemory(live)}</td>
       <td data-label="Requests">${describeRequests(live)}</td>
@@ -47,6 +47,9 @@ export function modelRows(model, page) {
       : nothing}
   `;
 }
+
+/** Tell whether a model's files could not be read: every other one can do something. */
+const isDamaged = (disk) => disk?.details?.format !== "remote" && disk?.capabilities?.length === 0;
 
 function describeFiles(disk) {
   const { parameter_size: parameters, quantization_level: quantisation } = disk?.details ?? {};

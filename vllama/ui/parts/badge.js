@@ -11,6 +11,7 @@ const TONES = {
   stopping: "busy",
   backoff: "bad",
   failed: "bad",
+  damaged: "bad",
   error: "bad",
 };
 
