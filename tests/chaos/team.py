@@ -3,7 +3,7 @@
 Each client asks in a dialect at random, as a stream or as a whole, and counts what the answers say.
 Meanwhile the server is stopped, killed and started again, and keys are changed and revoked.
 At the end `vllama usage` must show what the clients counted. An answer that a kill has cut may be
-counted or not: no two parties can agree on that (docs/decisions/0028-usage-that-survives-a-kill.md).
+counted or not: no two parties can agree on that (docs/decisions, 28).
 
     python -m tests.chaos.team --seconds 300
 """

@@ -141,6 +141,13 @@ def test_a_model_that_is_loaded_again_says_what_its_previous_engine_still_answer
         client.join(LIMIT_S)
 
 
+def test_what_was_used_today_is_shown_by_key_and_model(server, open_page):
+    ask = {"model": "plain", "messages": [{"role": "user", "content": "hi"}], "stream": False}
+    server.post("/api/chat", ask)
+    used = open_page(server, "activity").get_by_role("region", name="Used today")
+    expect(used.get_by_role("row").filter(has_text="plain:latest")).to_contain_text("no key")
+
+
 def test_addresses_and_routes_are_not_broken_into_pieces(server, open_page):
     ask = {"model": "plain", "messages": [{"role": "user", "content": "Oslo?"}], "stream": False}
     server.post("/v1/chat/completions", ask)

@@ -9,6 +9,7 @@ import { View } from "../view.js";
 import { showCapture } from "./capture.js";
 import { queues } from "./queues.js";
 import { describeClient, requestTable } from "./request-table.js";
+import "./usage-today.js";
 
 class ActivityPage extends View {
   static topics = ["requests", "models"];
@@ -29,6 +30,7 @@ class ActivityPage extends View {
           : html`<p class="muted">No request is running. Those of all clients are shown here.</p>`}
       </section>
       ${this.ended()}
+      <usage-today></usage-today>
     `;
   }
 

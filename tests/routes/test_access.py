@@ -1,0 +1,252 @@
+"""What keys may do over HTTP, in every dialect, and what is counted of what they do."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.server_process import Server
+
+pytestmark = pytest.mark.slow
+
+TEXT = "@tokens=5 two words"
+CHAT = {"model": "counts", "messages": [{"role": "user", "content": TEXT}], "max_tokens": 100}
+ROUTES = {
+    "/api/chat": CHAT,
+    "/api/generate": {"model": "counts", "prompt": TEXT},
+    "/v1/chat/completions": {**CHAT, "stream_options": {"include_usage": True}},
+    "/v1/completions": {"model": "counts", "prompt": TEXT},
+    "/v1/messages": CHAT,
+    "/v1/responses": {"model": "counts", "input": TEXT},
+}
+KEYS = {
+    "root": ("--scope", "admin"),
+    "reader": ("--scope", "read"),
+    "limited": ("--models", "other*,counts"),
+    "slow": ("--rate", "1/h"),
+    "small": ("--tokens", "5"),
+    "single": ("--concurrent", "1"),
+    "free": (),
+}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with Server(tmp_path_factory.mktemp("access"), "--hang-timeout", "0") as running:
+        for name in ("counts", "plain", "other-wide"):
+            running.model(name)
+        running.model("stalls", "--stall-after", "2")
+        yield running
+
+
+@pytest.fixture(scope="module")
+def keys(server: Server) -> dict[str, str]:
+    """Add the keys to the running server; return their secrets."""
+    return {name: command(server, "keys", "add", name, *options) for name, options in KEYS.items()}
+
+
+def command(server: Server, *words: str, key: str = "") -> str:
+    env = server.env | {"OLLAMA_HOST": server.url, "OLLAMA_API_KEY": key}
+    run = [sys.executable, "-m", "vllama", *words]
+    return subprocess.run(run, env=env, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def ask(server: Server, key: str, path: str, body: Any = None, method: str = "") -> tuple[int, Any]:
+    method = method or ("GET" if body is None else "POST")
+    status, headers, content = server.request(
+        method, path, body, {"authorization": f"Bearer {key}"} if key else {}
+    )
+    try:
+        return status, json.loads(content) | {"headers": headers}
+    except ValueError:
+        return status, {"text": content}
+
+
+def usage(server: Server, keys: dict[str, str], name: str) -> tuple[int, int, int]:
+    rows = ask(server, keys["root"], "/api/usage?by=key")[1]["usage"]
+    row = next((row for row in rows if row["key"] == name), None)
+    names = ("requests", "prompt_tokens", "generated_tokens")
+    return tuple(row[name] for name in names) if row else (0, 0, 0)  # type: ignore[return-value]
+
+
+def test_what_the_scopes_allow(server: Server, keys: dict[str, str]) -> None:
+    asked = [
+        ("GET", "/api/tags", None, "root reader free"),
+        ("GET", "/v1/models", None, "root reader free"),
+        ("GET", "/api/version", None, "root reader free"),
+        ("POST", "/api/chat", CHAT, "root free"),
+        ("GET", "/api/engines", None, "root reader"),
+        ("GET", "/api/config", None, "root"),
+        ("GET", "/api/logs", None, "root"),
+        ("GET", "/api/captures", None, "root"),
+        ("DELETE", "/api/delete", {"model": "nothing"}, "root"),
+        ("POST", "/api/copy", {"source": "nothing", "destination": "x"}, "root"),
+    ]
+    for method, path, body, names in asked:
+        for name in ("root", "reader", "free", ""):
+            status, _ = ask(server, keys.get(name, ""), path, body, method)
+            expected = {401} if not name else {403} if name not in names.split() else {200, 404}
+            assert status in expected, (path, name, status)
+
+
+def test_a_key_sees_and_uses_its_models_only(server: Server, keys: dict[str, str]) -> None:
+    key = keys["limited"]
+    assert ask(server, key, "/api/chat", CHAT | {"stream": False})[0] == 200
+    listed = {row["name"] for row in ask(server, key, "/api/tags")[1]["models"]}
+    assert listed == {"counts:latest", "other-wide:latest"}
+    assert {row["id"] for row in ask(server, key, "/v1/models")[1]["data"]} == listed
+    assert ask(server, keys["free"], "/api/chat", CHAT | {"model": "plain"})[0] == 200
+    loaded = {row["name"] for row in ask(server, key, "/api/ps")[1]["models"]}
+    assert loaded == {"counts:latest"}
+    for path, body in (
+        *((path, body | {"model": "plain"}) for path, body in ROUTES.items()),
+        ("/api/embed", {"model": "plain", "input": "x"}),
+        ("/api/show", {"model": "plain"}),
+        ("/api/tokenize", {"model": "plain", "text": "x"}),
+        ("/v1/models/plain", None),
+        ("/v1/messages/count_tokens", CHAT | {"model": "plain"}),
+    ):
+        status, answer = ask(server, key, path, body)
+        assert status == 403 and "does not allow it" in json.dumps(answer, default=str), path
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", ROUTES)
+def test_each_answer_is_counted_as_its_client_is_told(
+    path: str, stream: bool, server: Server, keys: dict[str, str]
+) -> None:
+    before = usage(server, keys, "free")
+    headers = {"x-api-key": keys["free"]}
+    body = ROUTES[path] | {"stream": stream}
+    status, _, content = server.request("POST", path, body, headers)
+    assert status == 200 and content
+    after = usage(server, keys, "free")
+    assert [new - old for new, old in zip(after, before, strict=True)] == [1, 3, 5]
+
+
+def test_choices_and_vectors_are_counted(server: Server, keys: dict[str, str]) -> None:
+    before = usage(server, keys, "free")
+    answer = ask(server, keys["free"], "/v1/chat/completions", CHAT | {"n": 3})[1]["usage"]
+    middle = usage(server, keys, "free")
+    counted = [new - old for new, old in zip(middle, before, strict=True)]
+    assert counted == [1, answer["prompt_tokens"], answer["completion_tokens"]]
+    ask(server, keys["free"], "/api/embed", {"model": "counts", "input": ["a b", "c"]})
+    after = usage(server, keys, "free")
+    assert [new - old for new, old in zip(after, middle, strict=True)] == [1, 3, 0]
+
+
+def test_errors_are_not_counted(server: Server, keys: dict[str, str]) -> None:
+    before = usage(server, keys, "free")
+    for body in (CHAT | {"model": "nothing"}, CHAT | {"messages": 7}, b"{"):
+        assert ask(server, keys["free"], "/api/chat", body)[0] in (400, 404)
+    assert usage(server, keys, "free") == before
+
+
+def test_an_answer_whose_client_has_left_is_counted(server: Server, keys: dict[str, str]) -> None:
+    before = usage(server, keys, "free")
+    connection = server.connect()
+    body = json.dumps(CHAT | {"model": "stalls"})
+    connection.request("POST", "/api/chat", body, {"authorization": f"Bearer {keys['free']}"})
+    answer = connection.getresponse()
+    lines = [answer.readline() for _ in range(2)]
+    connection.close()
+    while (after := usage(server, keys, "free")) == before:
+        pass
+    assert (after[0] - before[0], after[2] - before[2]) == (1, 2), lines
+
+
+REFUSALS = {
+    "/api/chat": ("error",),
+    "/v1/chat/completions": ("error", "code"),
+    "/v1/messages": ("error", "type"),
+}
+
+
+@pytest.mark.parametrize("path", REFUSALS)
+def test_limits_are_refused_in_the_dialect_of_the_route(
+    path: str, server: Server, keys: dict[str, str]
+) -> None:
+    ask(server, keys["slow"], path, ROUTES[path])
+    ask(server, keys["small"], path, ROUTES[path])
+    for name, kind, words in (
+        ("slow", "requests", "may make 1 requests per h"),
+        ("small", "tokens", "has used its 5 tokens of today"),
+    ):
+        status, answer = ask(server, keys[name], path, ROUTES[path])
+        headers = answer["headers"]
+        assert status == 429 and words in json.dumps(answer, default=str)
+        assert int(headers["retry-after"]) > 60 and headers["x-should-retry"] == "false"
+        value: Any = answer
+        for field in REFUSALS[path]:
+            value = value[field]
+        assert path == "/api/chat" or value in ("rate_limit_exceeded", "rate_limit_error")
+        if path == "/v1/messages":
+            assert headers[f"anthropic-ratelimit-{kind}-remaining"] == "0"
+            assert headers[f"anthropic-ratelimit-{kind}-reset"].endswith("Z")
+        else:
+            assert headers[f"x-ratelimit-remaining-{kind}"] == "0"
+            assert headers[f"x-ratelimit-reset-{kind}"].endswith("s")
+
+
+def test_an_answer_that_ends_makes_room_at_once(server: Server, keys: dict[str, str]) -> None:
+    for _ in range(20):
+        status, answer = ask(server, keys["single"], "/api/chat", CHAT | {"stream": False})
+        assert status == 200, answer
+
+
+def test_a_key_sees_and_ends_its_own_requests_only(server: Server, keys: dict[str, str]) -> None:
+    connection = server.connect()
+    body = json.dumps(CHAT | {"model": "stalls"})
+    headers = {"authorization": f"Bearer {keys['free']}", "x-request-id": "mine"}
+    connection.request("POST", "/api/chat", body, headers)
+    answer = connection.getresponse()
+    answer.readline()
+
+    def list_ids(name: str) -> list[str]:
+        rows = ask(server, keys[name], "/api/requests")[1]["requests"]
+        return [row["id"] for row in rows if row["key"] == "free"]
+
+    assert [list_ids(name) for name in ("limited", "reader", "root", "free")] == [
+        *([], ["mine"], ["mine"], ["mine"]),
+    ]
+    statuses = [
+        ask(server, keys[name], "/api/requests/mine", method="DELETE")[0]
+        for name in ("limited", "reader", "free")
+    ]
+    assert statuses == [404, 403, 200]
+    assert b"was ended" in answer.read()
+    connection.close()
+
+
+def test_what_a_key_may_see_of_usage(server: Server, keys: dict[str, str]) -> None:
+    ask(server, keys["free"], "/api/chat", CHAT | {"stream": False})
+    ask(server, keys["limited"], "/api/chat", CHAT | {"stream": False})
+    seen = {
+        name: {row["key"] for row in ask(server, keys[name], "/api/usage")[1]["usage"]}
+        for name in ("limited", "reader")
+    }
+    assert seen["limited"] == {"limited"} and {"limited", "free"} <= seen["reader"]
+    for query in ("by=nothing", "since=yesterday"):
+        assert ask(server, keys["reader"], f"/api/usage?{query}")[0] == 400
+    table = command(server, "usage", "--by", "key", "--csv", key=keys["reader"])
+    assert table.splitlines()[0] == (
+        "key,requests,prompt_tokens,cached_tokens,generated_tokens,seconds"
+    )
+    metrics = ask(server, keys["reader"], "/metrics")[1]["text"].decode()
+    assert 'vllama_key_tokens_total{key="free",kind="generated",model="counts:latest"}' in metrics
+    assert " key free [" in server.output
+
+
+def test_a_revoked_key_and_a_rotated_one(server: Server, keys: dict[str, str]) -> None:
+    old = command(server, "keys", "add", "guest", "--expires", "30d")
+    assert ask(server, old, "/api/version")[0] == 200
+    new = command(server, "keys", "rotate", "guest")
+    assert [ask(server, key, "/api/version")[0] for key in (old, new)] == [401, 200]
+    command(server, "keys", "revoke", "guest")
+    status, answer = ask(server, new, "/v1/models")
+    assert status == 401 and "has been revoked" in answer["error"]["message"]

@@ -1,0 +1,62 @@
+/** What was used today (UTC), by key and model. */
+
+import { count, duration } from "../format.js";
+import { ask } from "../server.js";
+import { html, nothing } from "../vendor/lit-html/lit-html.js";
+import { View } from "../view.js";
+
+const REFRESH_MS = 10_000;
+
+class UsageToday extends View {
+  rows = [];
+
+  enter() {
+    this.load();
+    this.every(REFRESH_MS, () => this.load());
+  }
+
+  async load() {
+    const today = new Date().toISOString().slice(0, 10);
+    try {
+      ({ usage: this.rows } = await ask(`api/usage?by=key,model&since=${today}`));
+    } catch {
+      return; // the frame of the page says that the connection is lost; the last numbers stay
+    }
+    this.update();
+  }
+
+  template() {
+    if (!this.rows.length) return nothing;
+    return html`<section aria-labelledby="usage-title">
+      <h2 id="usage-title">Used today <span class="muted">since midnight UTC</span></h2>
+      <table class="cards usage">
+        <thead>
+          <tr>
+            <th scope="col">Key</th>
+            <th scope="col">Model</th>
+            <th scope="col" class="number">Requests</th>
+            <th scope="col" class="number">Prompt</th>
+            <th scope="col" class="number">Cached</th>
+            <th scope="col" class="number">Generated</th>
+            <th scope="col" class="number">Time</th>
+          </tr>
+        </thead>
+        <tbody>
+          ${this.rows.map(
+            (row) => html`<tr>
+              <th scope="row">${row.key || "no key"}</th>
+              <td data-label="Model">${row.model}</td>
+              <td data-label="Requests" class="number">${count(row.requests)}</td>
+              <td data-label="Prompt" class="number">${count(row.prompt_tokens)}</td>
+              <td data-label="Cached" class="number">${count(row.cached_tokens)}</td>
+              <td data-label="Generated" class="number">${count(row.generated_tokens)}</td>
+              <td data-label="Time" class="number">${duration(row.seconds)}</td>
+            </tr>`,
+          )}
+        </tbody>
+      </table>
+    </section>`;
+  }
+}
+
+customElements.define("usage-today", UsageToday);
