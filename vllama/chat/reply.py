@@ -76,6 +76,7 @@ class Tally:
         self._max_tokens = max_tokens
         self._usage: dict[str, Any] = {}
         self._unfinished: set[int] = set()
+        self._final: Usage | None = None
 
     @property
     def last_token_ns(self) -> int:
@@ -85,6 +86,8 @@ class Tally:
     @property
     def usage(self) -> Usage:
         """Tokens so far: the engine's numbers, else those counted here."""
+        if self._final is not None:
+            return self._final
         timings = self.timings
         prompt = _count(self._usage.get("prompt_tokens"), self._prompt_tokens)
         if prompt is None and timings.prompt_n is not None:
@@ -150,10 +153,11 @@ class Tally:
                 if (counted := self.counts()) is not None:
                     self._usage = msgspec.to_builtins(counted)
 
-    def check_complete(self) -> None:
-        """Raise EngineCrashed if the answer is not whole."""
+    def complete(self) -> None:
+        """Fix the usage, which is often read. Raises EngineCrashed if the answer is not whole."""
         if self.finish_reason is None or self._unfinished:
             raise EngineCrashed(CUT_SHORT)
+        self._final = self.usage
 
 
 def find_cached_tokens(usage: Mapping[str, Any]) -> int | None:
@@ -288,7 +292,7 @@ class Reply:
         if not self.has_enough:  # else the engine was cut off, maybe in the midst of an event
             for payload in self._reader.close():
                 self._take(payload, now_ns, out)
-        self.tally.check_complete()
+        self.tally.complete()
         out.append(self.writer.finish(self.tally, now_ns))
         return b"".join(out)
 

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import lru_cache
 
 from msgspec import Struct
 
@@ -204,7 +205,12 @@ def _forget_before(use: Use, now_s: float, rate: Rate) -> deque[float]:
 
 def name_day(time_s: float) -> str:
     """Return the day (UTC) of a Unix time, as `2026-11-23`."""
-    return datetime.fromtimestamp(time_s, UTC).date().isoformat()
+    return _name_day(int(time_s // DAY_S))
+
+
+@lru_cache(maxsize=4)
+def _name_day(days: int) -> str:
+    return datetime.fromtimestamp(days * DAY_S, UTC).date().isoformat()
 
 
 def seconds_to_midnight(time_s: float) -> float:

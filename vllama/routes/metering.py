@@ -94,6 +94,8 @@ class Meter:
 
     def _show_standing(self, request: Request, key: Key) -> None:
         """Say in headers what is left of the limits, in the words of the route's dialect."""
+        if key.rate is None and key.tokens is None:
+            return
         standing = self._limits.find_standing(key)
         is_anthropic = find_dialect(request.path) is Dialect.ANTHROPIC
         for kind, window in (("requests", standing.requests), ("tokens", standing.tokens)):
