@@ -10,10 +10,24 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.cli.conftest import Vllama
 from tests.tiny import write_tiny_gguf
 from vllama.backup.importing import put_into_place
+from vllama.backup.usage import open_usage, read_usage
+from vllama.usage.store import UsageRow
+
+USED = UsageRow(
+    day="2026-11-23",
+    key="alice",
+    model="brief",
+    requests=3,
+    prompt_tokens=30,
+    cached_tokens=10,
+    generated_tokens=7,
+    seconds=1.234567,
+)
 
 
 class Machine:
@@ -54,6 +68,9 @@ def old(tmp_path: Path, vllama: Vllama) -> Machine:
     modelfile = tmp_path / "Modelfile"
     modelfile.write_text(f"FROM {tmp_path / 'base.gguf'}\nSYSTEM be brief\n")
     machine.run("create", "brief", "-f", modelfile)
+    machine.run("keys", "add", "alice", "--rate", "60/min")
+    with open_usage(machine.data) as store, store.replacing([USED]):
+        pass
     return machine
 
 
@@ -72,6 +89,8 @@ def test_a_machine_becomes_like_another(old: Machine, new: Machine, tmp_path: Pa
     assert new.config.read_bytes() == old.config.read_bytes()
     assert new.config.stat().st_mode & 0o077 == 0
     assert "SYSTEM be brief" in new.run("show", "brief", "--modelfile")
+    assert (new.data / "keys.json").read_bytes() == (old.data / "keys.json").read_bytes()
+    assert read_usage(new.data) == [USED]
     before = new.files()
     new.run("import", archive)  # nothing differs, so nothing is replaced
     assert new.files() == before
@@ -101,6 +120,11 @@ def test_what_is_there_is_replaced_only_by_force(
     assert new.files() == before
     new.run("import", archive, "--force")
     assert new.config.read_bytes() == old.config.read_bytes()
+    with open_usage(new.data) as store, store.replacing([replace(USED, requests=4)]):
+        pass
+    assert str(new.data / "usage") in new.run("import", archive, ok=False)
+    new.run("import", archive, "--force")
+    assert read_usage(new.data) == [USED]
 
 
 def test_the_rest_goes_to_the_data_folder_of_the_imported_file(
@@ -162,6 +186,8 @@ FORGED: dict[str, Callable[[Path], None]] = {
     "a newer form": lambda path: pack(path, {}, version=2),
     "more than the disk holds": lambda path: pack(path, {}, files={
         "config.toml": EMPTY | {"size_bytes": 1 << 60}}),
+    "broken keys": lambda path: pack(path, {"keys.json": b"{"}),
+    "broken usage": lambda path: pack(path, {"usage.json": b"[3]"}),
     "a broken model": lambda path: pack(path, {"models/host/x/latest.json": b"{"}),
 }  # fmt: skip
 

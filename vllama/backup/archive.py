@@ -3,6 +3,7 @@
     manifest.json                     version of the format, and each file's size and SHA-256
     config.toml                       the config file
     keys.json                         the named keys; of a key only its digest
+    usage.json                        what was used, by day, key and model
     models/<name>/<tag>.json          created models, as in the data folder
     blobs/sha256-<hex>                files that these models consist of (--with-weights)
 
@@ -31,6 +32,7 @@ VERSION = 1
 MANIFEST = "manifest.json"
 CONFIG = "config.toml"
 KEYS = "keys.json"
+USAGE = "usage.json"
 MODELS = "models/"
 BLOBS = "blobs/"
 MAX_MANIFEST_BYTES = 16 * 1024 * 1024
@@ -115,6 +117,7 @@ def describe_parts(manifest: Manifest, models: Sequence[str]) -> tuple[str, ...]
     parts = (
         "the config file" if CONFIG in names else "",
         "the named keys" if KEYS in names else "",
+        "what was used" if USAGE in names else "",
         f"created models: {', '.join(models)}" if models else "",
         f"files of models: {len(blobs)} ({format_bytes_decimal(sum(blobs))})" if blobs else "",
     )
@@ -142,7 +145,7 @@ def _read_manifest(
 
 def _is_known(name: str) -> bool:
     """Tell whether an archive may have an entry of this name; names are those of POSIX paths."""
-    if name in (CONFIG, KEYS):
+    if name in (CONFIG, KEYS, USAGE):
         return True
     parts = PurePosixPath(name).parts
     stays = "/".join(parts) == name and ".." not in parts and "\\" not in name

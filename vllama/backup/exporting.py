@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from vllama import __version__
-from vllama.backup.archive import CONFIG, describe_parts, write_archive
+from vllama.backup.archive import CONFIG, KEYS, USAGE, describe_parts, write_archive
 from vllama.backup.created_models import encode_record, read_records, with_weights
-from vllama.config import SETTINGS, Config
+from vllama.backup.usage import read_usage
+from vllama.config import SETTINGS, Config, keys_file
 from vllama.errors import VllamaError
 from vllama.units import rfc3339_local
 
@@ -31,6 +34,10 @@ def export(path: Path, settings: Config, *, weights: bool, force: bool, now_s: f
         files: dict[str, Path | bytes] = {}
         if settings.config_file is not None:
             files[CONFIG] = settings.config_file.read_bytes()
+        if (keys := keys_file(settings.data_dir)).exists():
+            files[KEYS] = keys.read_bytes()
+        if rows := read_usage(settings.data_dir):
+            files[USAGE] = msgspec.json.encode(rows)
         records = read_records(settings.data_dir)
         for name, record in records.items():
             if weights:

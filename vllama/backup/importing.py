@@ -12,15 +12,17 @@ import contextlib
 import filecmp
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from vllama import config, private
-from vllama.backup.archive import BLOBS, CONFIG, describe_parts, unpack_archive
+from vllama.backup.archive import BLOBS, CONFIG, KEYS, USAGE, describe_parts, unpack_archive
 from vllama.backup.created_models import list_missing, read_records
+from vllama.backup.usage import FOLDER, read_rows, read_usage, replaced_usage
 from vllama.config import Config
 from vllama.errors import ConfigError, VllamaError
+from vllama.keys.store import read_keys
 from vllama.models.disk import get_free_bytes
 from vllama.models.library import open_library
 
@@ -52,26 +54,23 @@ def import_archive(path: Path, settings: Config, config_file: Path, *, force: bo
             folder = Path(scratch)
             manifest = unpack_archive(path, folder, free_bytes=get_free_bytes(folder))
             models = tuple(record.name for record in read_records(folder).values())
+            read_keys(folder / KEYS)  # only to see that the server can
+            rows = read_rows(folder / USAGE)
             settings, notes = read_settings(folder / CONFIG, settings)
             store = open_library(config.models_settings(settings)).local
             with store.locked():
-                # what others refer to comes first
-                names = sorted(manifest.files, key=lambda name: not name.startswith(BLOBS))
-                targets = {folder / name: settings.data_dir / name for name in names}
-                if CONFIG in names:  # a symbolic link stays one
-                    targets[folder / CONFIG] = config_file.resolve()
-                new = {
-                    source: target
-                    for source, target in targets.items()
-                    if not (target.is_file() and filecmp.cmp(source, target, shallow=False))
-                }
-                taken = [target for target in new.values() if target.exists()]
+                moves = find_moves(manifest.files, folder, settings.data_dir, config_file)
+                taken = [str(target) for target in moves.values() if target.exists()]
+                before = read_usage(settings.data_dir)
+                if rows and before and rows != before:
+                    taken.append(str(settings.data_dir / FOLDER))
                 if taken and not force:
                     raise VllamaError(
                         f"cannot import '{path}': {describe_taken(taken)}",
                         hint="add --force to replace what is there",
                     )
-                put_into_place(new)
+                with replaced_usage(settings.data_dir, rows if rows != before else []):
+                    put_into_place(moves)
             missing = list_missing(store, models)
     except OSError as error:
         raise VllamaError(
@@ -91,8 +90,27 @@ def read_settings(file: Path, settings: Config) -> tuple[Config, tuple[str, ...]
     return read, read.notes
 
 
-def describe_taken(places: Sequence[Path]) -> str:
-    """Say which files exist with other contents."""
+def find_moves(
+    names: Iterable[str], folder: Path, data_dir: Path, config_file: Path
+) -> dict[Path, Path]:
+    """Return the places of unpacked files, without those that are there already.
+
+    What others refer to comes first.
+    """
+    moves = {}
+    for name in sorted(names, key=lambda name: not name.startswith(BLOBS)):
+        if name == USAGE:
+            continue
+        source, target = folder / name, data_dir / name
+        if name == CONFIG:
+            target = config_file.resolve()  # a symbolic link stays one
+        if not (target.is_file() and filecmp.cmp(source, target, shallow=False)):
+            moves[source] = target
+    return moves
+
+
+def describe_taken(places: Sequence[str]) -> str:
+    """Say what exists with other contents."""
     more = f" and {len(places) - SHOWN} more" if len(places) > SHOWN else ""
     shown = ", ".join(f"'{place}'" for place in places[:SHOWN])
     return f"{shown}{more} exist{'s' if len(places) == 1 else ''} with other contents"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from msgspec import Struct
@@ -112,6 +112,23 @@ class UsageStore:
             if content is not None:
                 self.forget_journal(path.name)
         return count
+
+    @contextmanager
+    def replacing(self, rows: Iterable[UsageRow]) -> Iterator[None]:
+        """Replace everything by `rows`; they hold only if the context ends without an error."""
+        values = [
+            (
+                *(row.day, row.key, row.model),
+                *(getattr(row, name) for name in _COLUMNS[:-1]),
+                round(row.seconds * 1e6),
+            )
+            for row in rows
+        ]
+        with self._lock, self._connection as database:
+            database.execute("BEGIN IMMEDIATE")
+            database.execute("DELETE FROM usage")
+            database.executemany(_ADD, values)
+            yield
 
     def list_rows(
         self,
