@@ -16,6 +16,9 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 PYTHON = "3.13"
+ENVIRONMENTS = [
+    f"python_version == '{PYTHON}' and sys_platform == '{system}'" for system in ("darwin", "linux")
+]
 FORMULA = """\
 class Vllama < Formula
   include Language::Python::Virtualenv
@@ -60,7 +63,7 @@ def main(sdist: Path) -> None:
     name = project["name"]
     print(
         FORMULA.format(
-            description=project["description"].rstrip("."),
+            description=project["description"].partition(":")[0],
             name=name,
             letter=name[0],
             file=sdist.name,
@@ -85,10 +88,8 @@ def lock(project: dict[str, Any]) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as scratch:
         wanted = "\n".join(f"  {requirement!r}," for requirement in project["dependencies"])
         text = (
-            f'[project]\nname = "locked"\nversion = "0"\nrequires-python = "=={PYTHON}.*"\n'
-            f"dependencies = [\n{wanted}\n]\n"
-            "[tool.uv]\n"
-            "environments = [\"sys_platform == 'darwin'\", \"sys_platform == 'linux'\"]\n"
+            '[project]\nname = "locked"\nversion = "0"\nrequires-python = ">=3.11"\n'
+            f"dependencies = [\n{wanted}\n]\n[tool.uv]\nenvironments = {ENVIRONMENTS}\n"
         )
         Path(scratch, "pyproject.toml").write_text(text)
         uv = Path(sys.executable).with_name("uv")
