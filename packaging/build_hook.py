@@ -12,12 +12,6 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-COMPLETIONS = {
-    "bash": "share/bash-completion/completions/vllama",
-    "zsh": "share/zsh/site-functions/_vllama",
-    "fish": "share/fish/vendor_completions.d/vllama.fish",
-}
-
 
 class SharedFiles(BuildHookInterface[Any]):
     """Makes the files below `build/share`, and names them to hatchling."""
@@ -32,7 +26,7 @@ class SharedFiles(BuildHookInterface[Any]):
         sys.path[:0] = [str(root), str(root / "packaging")]
         os.environ["COLUMNS"] = "80"
         from man_pages import write_pages
-        from shell_files import write_completion
+        from shell_files import COMPLETIONS, write_completion
 
         files = {
             f"share/man/man1/{name}.1": text

@@ -7,6 +7,11 @@ import io
 
 from vllama.cli.app import run
 
+COMPLETIONS = {
+    "bash": "share/bash-completion/completions/vllama",
+    "zsh": "share/zsh/site-functions/_vllama",
+    "fish": "share/fish/vendor_completions.d/vllama.fish",
+}
 # zsh runs the file itself at the first completion, which so far only defines the function
 FIRST_CALL = "\n_vllama_completion\n"
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from shell_files import COMPLETIONS, write_completion
 
 from tests.cli.stub import StubServer
 from tests.cli.terminal import Terminal
@@ -20,7 +21,13 @@ SHELLS = {
     ),
     "fish": (("fish", "--no-config", "-i"), "vllama completion fish | source"),
 }
-Open = Callable[[str], Terminal]
+INSTALLED = {
+    "bash": ". {}",  # what bash-completion does at the first tab
+    "zsh": "fpath=({} $fpath); autoload -Uz compinit; compinit -u",
+    "fish": "set --prepend fish_complete_path {}",
+}
+"""How a shell comes to a file of the wheel: bash by its path, the others by its folder."""
+Open = Callable[[str, str], Terminal]
 pytestmark = pytest.mark.slow
 
 
@@ -35,8 +42,8 @@ def shell(env: dict[str, str], tmp_path: Path, stub: StubServer) -> Iterator[Ope
     (tmp_path / "Modelfile").touch()
     opened: list[Terminal] = []
 
-    def start(name: str) -> Terminal:
-        command, setup = SHELLS[name]
+    def start(name: str, setup: str) -> Terminal:
+        command, _ = SHELLS[name]
         path = shutil.which(command[0])
         if path is None:
             pytest.skip(f"{name} is not installed")
@@ -67,7 +74,19 @@ def shell(env: dict[str, str], tmp_path: Path, stub: StubServer) -> Iterator[Ope
     ],
 )
 def test_a_tab_completes(shell: Open, name: str, typed: str, completed: str) -> None:
-    terminal = shell(name)
+    terminal = shell(name, SHELLS[name][1])
     terminal.type(typed)
     rest = completed.removeprefix(typed.rpartition(" ")[2].rstrip("\t"))
     terminal.expect(rest)
+
+
+@pytest.mark.parametrize("name", SHELLS)
+def test_the_files_of_the_wheel_complete_from_the_first_tab_on(
+    shell: Open, tmp_path: Path, name: str
+) -> None:
+    file = tmp_path / COMPLETIONS[name]
+    file.parent.mkdir(parents=True)
+    file.write_text(write_completion(name))
+    terminal = shell(name, INSTALLED[name].format(file if name == "bash" else file.parent))
+    terminal.type("vllama engines install vl\t")
+    terminal.expect("vllm")
