@@ -1,4 +1,4 @@
-"""Print a generated part of the reference pages: settings, commands, routes, metrics or python.
+"""Print a generated part of the reference pages: `settings`, `tables`, `routes` and so on.
 
 The documentation site puts each part where its page says `<!-- generated: NAME -->`.
 """
@@ -23,6 +23,17 @@ def settings() -> str:
         flag, default = (f"`{row[key]}`" if row[key] else "" for key in ("flag", "default"))
         rows.append((f"`{row['key']}`", flag, names, default, row["help"]))
     return _table(("key in the file", "flag", "variables", "default", "meaning"), rows)
+
+
+def tables() -> str:
+    """Return the fields of the tables in the config file."""
+    from vllama.config.table_fields import MODEL_FIELDS, UPSTREAM_FIELDS
+
+    sections = []
+    for title, fields in (('[models."NAME"]', MODEL_FIELDS), ("[upstreams.NAME]", UPSTREAM_FIELDS)):
+        rows = [(f"`{each.key}`", f"`{each.example}`", each.help) for each in fields]
+        sections.append(f"### `{title}`\n\n{_table(('field', 'for example', 'meaning'), rows)}")
+    return "\n\n".join(sections)
 
 
 def routes() -> str:
@@ -82,7 +93,7 @@ def python() -> str:
 
 
 PARTS: dict[str, Callable[[], str]] = {
-    part.__name__: part for part in (settings, commands, routes, metrics, python)
+    part.__name__: part for part in (settings, tables, commands, routes, metrics, python)
 }
 
 

@@ -434,7 +434,7 @@ def test_the_warning_of_a_server_for_all(settings: dict[str, str], words: str | 
     [
         ("engine_args", ("--seed", "1", "--name", "a b, c")),
         ("folders", (Path("/a b"), Path("/c,d"))),
-        ("upstreams", ("http://a:1", "http://b:2")),
+        ("origins", ("http://a:1", "http://b:2")),
         ("engine_args", ()),
     ],
 )

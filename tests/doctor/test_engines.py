@@ -15,6 +15,7 @@ from vllama.engines.base import DiscoveredEngines, Installation, Missing, Mode, 
 from vllama.engines.external import ENGINE as EXTERNAL
 from vllama.environments.layout import Step, mark_complete
 from vllama.hardware.types import Platform
+from vllama.models.settings import UpstreamSettings
 from vllama.plan.types import Facts
 
 
@@ -90,7 +91,7 @@ def test_upstreams_are_asked_and_a_dead_one_is_a_failure() -> None:
     with socket.socket() as bound:  # which does not listen
         bound.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{bound.getsockname()[1]}"
-        external = EXTERNAL.configured({"upstreams": (url,)})
+        external = EXTERNAL.configured({"upstreams": (UpstreamSettings(url=url),)})
         found = DiscoveredEngines(
             engines={"external": external}, installations={"external": external.find(SearchPaths())}
         )

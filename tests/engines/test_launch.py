@@ -15,6 +15,7 @@ from vllama.engines.llamacpp.llama_cpp_python import ENGINE as LLAMA_CPP
 from vllama.engines.registry import discover_engines, find_engine, load_engines
 from vllama.engines.vllm.adapter import ENGINE as VLLM
 from vllama.errors import BadRequest, ConfigError
+from vllama.models.settings import UpstreamSettings
 from vllama.models.types import Format
 from vllama.supervise.spec import Endpoint
 
@@ -225,10 +226,12 @@ def test_a_vocabulary_without_weights_is_refused():
     ],
 )
 def test_an_upstreams_address(url, endpoint):
-    assert EXTERNAL.configured({"upstreams": (url,), "upstream_key": "k"}).endpoints == (endpoint,)
+    assert EXTERNAL.configured({"upstreams": (UpstreamSettings(url=url, key="k"),)}).endpoints == (
+        endpoint,
+    )
 
 
 @pytest.mark.parametrize("url", ["ftp://h", "http://", "http://h:99999"])
 def test_what_is_no_address_of_an_upstream(url):
     with pytest.raises(ConfigError, match="cannot use upstream"):
-        EXTERNAL.configured({"upstreams": (url,)})
+        EXTERNAL.configured({"upstreams": (UpstreamSettings(url=url),)})

@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 
 from vllama.engines.base import Mode, Settings
-from vllama.engines.external import External, parse_upstream
+from vllama.engines.external import External
+from vllama.models.settings import UpstreamSettings
 from vllama.models.types import Bundle, Capability, Format, ModelInfo, UpstreamModel
 
 ONE, TWO = "http://one:8000", "https://two/prefix"
-ENGINE = External(endpoints=(parse_upstream(ONE, "key"), parse_upstream(f"{TWO}/v1", "key")))
+ENGINE = External(
+    upstreams=(UpstreamSettings(url=ONE, key="key"), UpstreamSettings(url=f"{TWO}/v1", key="key"))
+)
 SETTINGS = Settings(mode=Mode.CHAT, alias="a", context_length=512)
 
 
@@ -33,8 +36,8 @@ def bundle(*capabilities: Capability, **known: object) -> Bundle:
 
 
 def test_a_model_is_asked_for_only_where_it_is() -> None:
-    def places(*urls: str) -> list[str]:
-        endpoints, _ = ENGINE.attach(bundle(urls=urls))
+    def places(*servers: str) -> list[str]:
+        endpoints, _ = ENGINE.attach(bundle(servers=servers))
         return [endpoint.url for endpoint in endpoints]
 
     everywhere = [endpoint.url for endpoint in ENGINE.attach()[0]]

@@ -26,6 +26,7 @@ from vllama.engines.tinygrad import ENGINE as TINYGRAD
 from vllama.engines.transformers_serve import ENGINE as TRANSFORMERS
 from vllama.engines.vllm.adapter import ENGINE as VLLM
 from vllama.errors import BadModelFile, ConfigError, EngineMissing, NoPlan, NotEnoughMemory
+from vllama.models.settings import UpstreamSettings
 from vllama.models.types import Format, ModelInfo
 from vllama.plan.choose import choose_engine, list_loadable_formats, make_plan
 from vllama.plan.report import report_plan, shorten
@@ -270,7 +271,7 @@ def test_what_is_said_of_layers_is_so(platform, installation, asked, said):
 
 
 def test_of_a_server_elsewhere_nothing_is_said_that_only_it_knows():
-    external = EXTERNAL.configured({"upstreams": ("http://127.0.0.1:9",)})
+    external = EXTERNAL.configured({"upstreams": (UpstreamSettings(url="http://127.0.0.1:9"),)})
     found = DiscoveredEngines(
         engines={"external": external}, installations={"external": external.find(SearchPaths())}
     )

@@ -41,5 +41,5 @@ def test_what_is_known_is_of_the_last_look(caplog: pytest.LogCaptureFixture) -> 
 
 def test_without_servers_none_is_down() -> None:
     watch = UpstreamMonitor((), "")
-    asyncio.run(watch.run())
+    asyncio.run(watch.check())
     assert not watch.all_down and not watch.troubles

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vllama.config import address
@@ -25,7 +26,7 @@ from vllama.config.settings import SETTINGS, Config
 
 if TYPE_CHECKING:
     from vllama.engines.base import SearchPaths
-    from vllama.models.settings import ModelsSettings
+    from vllama.models.settings import ModelsSettings, UpstreamSettings
     from vllama.plan.types import Preferences
     from vllama.routes.guards import Guards
     from vllama.tracing.setup import TracingSettings
@@ -56,6 +57,7 @@ __all__ = [
     "file_schema",
     "guards",
     "keys_file",
+    "list_upstreams",
     "load",
     "models_settings",
     "named_file",
@@ -80,6 +82,7 @@ def prepare_environment() -> None:
 
 def models_settings(config: Config) -> ModelsSettings:
     """Build the slice of `models`."""
+    from vllama.models.model_settings import ModelTables
     from vllama.models.settings import ModelsSettings
 
     usual = config.models_dir == default_models_dir()
@@ -87,8 +90,8 @@ def models_settings(config: Config) -> ModelsSettings:
     return ModelsSettings(
         hf_cache_dir=config.hf_cache_dir,
         data_dir=config.data_dir,
-        upstreams=config.upstreams,
-        upstream_key=config.upstream_key,
+        upstreams=list_upstreams(config),
+        tables=ModelTables(config.models),
         upstream_traits=dict(config.upstream_traits),
         hf_endpoint=config.hf_endpoint,
         hf_token=config.hf_token,
@@ -101,6 +104,23 @@ def models_settings(config: Config) -> ModelsSettings:
         allowed_registries=config.allow_registry,
         most_file_bytes=config.max_blob_size_bytes,
         connections=config.download_connections,
+    )
+
+
+def list_upstreams(config: Config) -> tuple[UpstreamSettings, ...]:
+    """Return the servers that somebody else runs: those in the settings, and those in fallbacks."""
+    from vllama.models.model_settings import ModelTables
+    from vllama.models.settings import UpstreamSettings, find_root
+
+    given = tuple(
+        each if each.name or each.key else replace(each, key=config.upstream_key)
+        for each in config.upstreams
+    )
+    known = {each.root for each in given if not each.name}
+    links = (link for link in ModelTables(config.models).list_links() if "://" in link)
+    roots = dict.fromkeys(find_root(link.partition("#")[0]) for link in links)
+    return given + tuple(
+        UpstreamSettings(url=root, is_listed=False) for root in roots if root not in known
     )
 
 

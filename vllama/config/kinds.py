@@ -41,7 +41,8 @@ class Kind:
 
     `parse` returns the value, or raises ValueError with the reason. `metavar` stands for the value
     in help. `none` is what a user writes for None. `join` makes one text of the items of a list or
-    a table, which `parse` reads back.
+    a table, which `parse` reads back. `is_nested`: `parse` takes the values of the config file as
+    they are, tables within tables too; `write_item` writes one of them in a line.
     """
 
     parse: Callable[[Any], Any]
@@ -52,6 +53,28 @@ class Kind:
     is_list: bool = False
     is_table: bool = False
     join: Callable[[Iterable[str]], str] = ", ".join
+    is_nested: bool = False
+    write_item: Callable[[object], str] | None = None
+
+    def read(self, value: object) -> Any:
+        """Read a value of the config file. Raises ValueError with the reason."""
+        if self.is_nested:
+            return self.parse(value)
+        if isinstance(value, list | tuple):
+            if not self.is_list:
+                raise ValueError("a list cannot be given here")
+            return self.parse([write_value(item) for item in value])
+        if isinstance(value, dict):
+            if not self.is_table:
+                raise ValueError("a table cannot be given here")
+            return self.parse([f"{name}={write_value(item)}" for name, item in value.items()])
+        return self.parse(write_value(value))
+
+    def list_items(self, value: tuple[object, ...]) -> list[str]:
+        """Write each item of a list or a table."""
+        if self.write_item is not None:
+            return [self.write_item(item) for item in value]
+        return ["=".join(map(str, one)) if isinstance(one, tuple) else str(one) for one in value]
 
     def text(self, value: object) -> str:
         """Write a value of this kind, as `parse` reads it."""
@@ -59,8 +82,7 @@ class Kind:
             return self.none
         if not isinstance(value, tuple | list):
             return self.write(value)
-        items = ("=".join(map(str, one)) if isinstance(one, tuple) else str(one) for one in value)
-        return self.join(items) or "none"
+        return self.join(self.list_items(tuple(value))) or "none"
 
 
 def text(metavar: str, parse: Callable[[str], Any] = parse.plain) -> Kind:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,10 @@ from vllama.config.key_file import open_to_others, read_keys
 from vllama.config.kinds import write_value
 from vllama.config.setting import ENV_PREFIX, Setting
 from vllama.config.settings import BY_FIELD, SETTINGS, Config
+from vllama.config.tables import TableError
+from vllama.config.toml_lines import find_line
 from vllama.errors import ConfigError
+from vllama.models.settings import UpstreamSettings
 from vllama.spelling import find_similar
 
 FILE_NAME = "config.toml"
@@ -43,15 +46,17 @@ def load(
 
     Raises ConfigError that names the key, the value and where it came from.
     """
-    path, entries = _read_file(file, environ)
+    path, entries, text = _read_file(file, environ)
     loader = _Loader(environ)
     for setting in SETTINGS:
-        given = [g for g in _given(setting, flags, environ, entries, path) if g.is_given]
+        given = [g for g in _given(setting, flags, environ, entries, path, text) if g.is_given]
         match setting.field:
             case "host":
                 loader.take_addresses(setting, given)
             case "port":
                 loader.take_port(setting, given)
+            case "upstreams":
+                loader.take_upstreams(setting, given)
             case _:
                 loader.take(setting, given)
     loader.fill_in()
@@ -68,12 +73,19 @@ class _Given:
     """A value as it was written, and where. The lowest `rank` wins.
 
     A value of Ollama's variables is `lenient`: a wrong one is noted and left out, as Ollama does.
+    `text` is that of the whole config file.
     """
 
     value: object
     origin: str
     rank: int
     lenient: bool = False
+    text: str = ""
+
+    def place(self, path: Sequence[str]) -> str:
+        """Return the origin, with the line of the value at `path` where it is the file."""
+        line = find_line(self.text, path)
+        return f"{self.origin}, line {line}" if line else self.origin
 
     @property
     def is_given(self) -> bool:
@@ -86,6 +98,7 @@ def _given(
     environ: Mapping[str, str],
     entries: Mapping[str, object],
     path: Path | None,
+    text: str,
 ) -> Iterator[_Given]:
     """Yield what each source says, the highest first."""
     origin = setting.flag or f"the argument {setting.field}"
@@ -94,7 +107,7 @@ def _given(
     if setting.foreign:
         value = _trimmed(environ, setting.foreign)
         yield _Given(value=value, origin=setting.foreign, rank=2, lenient=True)
-    yield _Given(value=entries.get(setting.key), origin=str(path), rank=3)
+    yield _Given(value=entries.get(setting.key), origin=str(path), rank=3, text=text)
 
 
 def _trimmed(environ: Mapping[str, str], name: str) -> str:
@@ -159,6 +172,17 @@ class _Loader:
         if sources and sources[0].rank <= self._port_rank:
             self.values["port"], self.sources["port"] = numbers[0], sources[0].origin
 
+    def take_upstreams(self, setting: Setting, given: Iterable[_Given]) -> None:
+        """Take the URLs of the highest source that has any, and besides all named upstreams."""
+        found: dict[str, list[UpstreamSettings]] = {"url": [], "name": []}
+        for source in given:
+            upstreams = _parse(setting, source)
+            kind = "name" if any(each.name for each in upstreams) else "url"
+            if not found[kind]:
+                found[kind] = list(upstreams)
+                self.sources.setdefault(setting.field, source.origin)
+        self.values[setting.field] = (*found["url"], *found["name"])
+
     def _lenient_address(self, text: str, origin: str) -> Address:
         try:
             parts = address.parse_address(text)
@@ -219,9 +243,26 @@ class _Loader:
         if keys:
             values["api_key"] = (*values.get("api_key", ()), *read_keys(keys))
             self.sources.setdefault("api_key", str(keys))
-        for secret in (keys, (key or certificate) if certificate else None):
+        upstreams = [self._with_key(each) for each in values.get("upstreams", ())]
+        values["upstreams"] = tuple(upstreams)
+        key_files = [each.key_file for each in upstreams]
+        for secret in (keys, (key or certificate) if certificate else None, *key_files):
             if secret and (warning := open_to_others(secret)):
                 self.notes.append(warning)
+
+    def _with_key(self, upstream: UpstreamSettings) -> UpstreamSettings:
+        """Return an upstream with the key that a variable or a file has."""
+        where = f"cannot find the key of the upstream {upstream.name}"
+        if name := upstream.key_env:
+            if not (key := _trimmed(self._environ, name)):
+                raise ConfigError(f"{where}: the variable {name} is not set")
+            return replace(upstream, key=key)
+        if file := upstream.key_file:
+            keys = read_keys(file)
+            if not keys:
+                raise ConfigError(f"{where}: the file '{file}' is empty")
+            return replace(upstream, key=keys[0])
+        return upstream
 
     def _set(self, field: str, value: object, origin: str = "") -> None:
         """Set a value and its source unless a higher source has set one."""
@@ -234,42 +275,58 @@ class _Loader:
 
 def _parse(setting: Setting, source: _Given) -> Any:
     value, kind = source.value, setting.kind
+    if kind.is_nested and not isinstance(value, list | tuple):
+        return _parse_tables(setting, source)
     shown = " ".join(map(str, value)) if isinstance(value, (list, tuple)) else write_value(value)
     try:
-        if isinstance(value, (list, tuple)):
-            if not kind.is_list:
-                raise ValueError("a list cannot be given here")
-            return kind.parse([write_value(item) for item in value])
-        if isinstance(value, dict):
-            if not kind.is_table:
-                raise ValueError("a table cannot be given here")
-            return kind.parse([f"{name}={write_value(item)}" for name, item in value.items()])
-        return kind.parse(write_value(value))
+        return kind.read(value)
     except ValueError as error:
         if setting.secret:
             shown = "…"
         raise ConfigError(
-            f'cannot use {setting.key} "{shown}" from {source.origin}: {error}',
+            f'cannot use {setting.key} "{shown}" from {source.place((setting.key,))}: {error}',
+            hint=f"write it like {setting.example} ({setting.help})",
+        ) from None
+
+
+def _parse_tables(setting: Setting, source: _Given) -> Any:
+    """Read tables by name, from the file or as an inline table in a variable."""
+    value = source.value
+    try:
+        if isinstance(value, str) and value.startswith("{"):
+            import tomllib
+
+            value = tomllib.loads(f"value = {value}")["value"]
+        return setting.kind.parse(value)
+    except TableError as error:
+        keys = ".".join(key if key.isidentifier() else f'"{key}"' for key in error.path)
+        message = f"cannot use {keys} from {source.place(error.path)}: {error.reason}"
+        raise ConfigError(message, hint=error.hint) from None
+    except ValueError as error:
+        raise ConfigError(
+            f"cannot use {setting.key} from {source.origin}: {error}",
             hint=f"write it like {setting.example} ({setting.help})",
         ) from None
 
 
 def _read_file(
     file: Path | None, environ: Mapping[str, str]
-) -> tuple[Path | None, Mapping[str, object]]:
+) -> tuple[Path | None, Mapping[str, object], str]:
+    """Return the config file, what it has, and its text; all empty if there is none."""
     path = file or named_file(environ)
     wanted = file is not None or bool(_trimmed(environ, FILE_VARIABLE))
     try:
         content = path.read_bytes()
     except OSError as error:
         if not wanted:
-            return None, {}
+            return None, {}, ""
         reason = error.strerror or "it cannot be read"
         raise ConfigError(f'cannot read the config file "{path}": {reason}') from None
     import tomllib
 
     try:
-        entries = tomllib.loads(content.decode())
+        text = content.decode()
+        entries = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(
             f'cannot read the config file "{path}": {error}',
@@ -280,8 +337,10 @@ def _read_file(
         if key not in known:
             nearest = _nearest(key, known)
             hint = f"did you mean {nearest}?" if nearest else f"use one of {', '.join(known)}"
-            raise ConfigError(f'cannot use "{key}" in {path}: no such setting', hint=hint)
-    return path, entries
+            line = find_line(text, (key,))
+            where = f"{path}, line {line}" if line else str(path)
+            raise ConfigError(f'cannot use "{key}" in {where}: no such setting', hint=hint)
+    return path, entries, text
 
 
 def _missing_folders(folders: Sequence[Path]) -> Iterator[str]:

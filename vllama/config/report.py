@@ -18,14 +18,23 @@ def report_settings(config: Config) -> dict[str, Any]:
     """Return the config file, and for each setting its value as text, source, default and help."""
     return {
         "file": str(config.config_file or ""),
-        "settings": [_make_row(setting, config) for setting in SETTINGS],
+        "settings": [row for setting in SETTINGS for row in _make_rows(setting, config)],
     }
 
 
-def _make_row(setting: Setting, config: Config) -> dict[str, Any]:
+def _make_rows(setting: Setting, config: Config) -> list[dict[str, Any]]:
+    """Return the row of a setting; of tables by name one each."""
+    value = getattr(config, setting.field)
+    if not setting.kind.is_nested or not value:
+        return [_make_row(setting, config, _format_value(setting, value))]
+    items = setting.kind.list_items(value)
+    return [_make_row(setting, config, _CREDENTIALS.sub(HIDDEN, item)) for item in items]
+
+
+def _make_row(setting: Setting, config: Config, text: str) -> dict[str, Any]:
     return {
         "key": setting.key,
-        "text": _format_value(setting, getattr(config, setting.field)),
+        "text": text,
         "source": config.sources.get(setting.field) or DEFAULT,
         "default": setting.default_text,
         "help": setting.help,

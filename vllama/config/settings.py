@@ -12,11 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
-from vllama.config import address, kinds, parse
+from vllama.config import address, kinds, parse, tables
 from vllama.config.folders import default_hf_home, default_models_dir, keys_file
 from vllama.config.output_settings import OutputSettings
 from vllama.config.setting import Setting, setting
-from vllama.models.settings import UpstreamTraits
+from vllama.models.model_settings import ModelSettings
+from vllama.models.settings import UpstreamSettings, UpstreamTraits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,13 +275,18 @@ class Config(OutputSettings):
         foreign="OTEL_EXPORTER_OTLP_ENDPOINT",
         needs_restart=True,
     )
-    upstreams: tuple[str, ...] = setting(
+    upstreams: tuple[UpstreamSettings, ...] = setting(
         (),
-        kinds.many(kinds.URL),
-        "running OpenAI servers to put this API in front of",
+        tables.UPSTREAMS,
+        "running OpenAI servers to put this API in front of: URLs, or tables [upstreams.NAME]",
         example="http://127.0.0.1:8000",
         flag="--upstream",
-        needs_restart=True,
+    )
+    models: tuple[tuple[str, ModelSettings], ...] = setting(
+        (),
+        tables.MODELS,
+        'settings of single models, or of all that a pattern matches: tables [models."NAME"]',
+        example='{ "qwen3:*" = { context = 8192 } }',
     )
     upstream_key: str | None = setting(
         None,
@@ -289,7 +295,6 @@ class Config(OutputSettings):
         example="sk-…",
         flag="--upstream-key",
         secret=True,
-        needs_restart=True,
     )
     upstream_traits: tuple[tuple[str, UpstreamTraits], ...] = setting(
         (),
@@ -297,7 +302,6 @@ class Config(OutputSettings):
         "what an upstream, or one of its models, is like where it does not tell: tool_calls "
         "(parsed, text, none), thinking (parsed, tags, none), context, embeddings, images",
         example="http://127.0.0.1:8000=tool_calls=text thinking=tags",
-        needs_restart=True,
     )
     flash_attention: bool | None = setting(
         None,

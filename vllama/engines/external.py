@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
+import msgspec
+
 from vllama.chat.engine.traits import Tokenizer, Traits
 from vllama.engines.base import (
     FailurePattern,
@@ -23,9 +25,11 @@ from vllama.engines.base import (
 from vllama.engines.package_server import PARAMETERS
 from vllama.errors import ConfigError
 from vllama.hardware.types import Platform
+from vllama.models.settings import UpstreamSettings
 from vllama.models.types import Bundle, Capability, Format, ModelInfo, UpstreamModel
 from vllama.supervise.spec import Endpoint, LaunchSpec
 
+HEALTH_PATH = "/v1/models"
 AT_ONCE = 4096  # requests; a server elsewhere has a queue of its own
 PROMPT_TOKENIZER = Tokenizer(
     tokenize_path="/tokenize",
@@ -91,7 +95,7 @@ KNOWN: Mapping[str, Traits] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class External:
-    """Adapter of running servers; `endpoints` come from the settings."""
+    """Adapter of running servers; `upstreams` come from the settings."""
 
     name: str = "external"
     aliases: tuple[str, ...] = ("upstream",)
@@ -100,15 +104,20 @@ class External:
     modes: tuple[Mode, ...] = (Mode.CHAT, Mode.EMBED)
     overhead: Overhead = Overhead()
     failures: tuple[FailurePattern, ...] = ()
-    endpoints: tuple[Endpoint, ...] = ()
+    upstreams: tuple[UpstreamSettings, ...] = ()
 
     def configured(self, options: Mapping[str, object]) -> External:
-        """Return an adapter for the settings `upstreams` and `upstream_key`. Raises ConfigError."""
-        urls = options.get("upstreams") or ()
-        key = options.get("upstream_key")
-        assert isinstance(urls, tuple)
-        secret = key if isinstance(key, str) else None
-        return replace(self, endpoints=tuple(parse_upstream(str(url), secret) for url in urls))
+        """Return an adapter for the setting `upstreams`. Raises ConfigError."""
+        upstreams = options.get("upstreams") or ()
+        assert isinstance(upstreams, tuple)
+        for each in upstreams:
+            parse_upstream(each)
+        return replace(self, upstreams=upstreams)
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """The endpoints of all servers."""
+        return tuple(map(parse_upstream, self.upstreams))
 
     def find(self, search_paths: SearchPaths) -> Installation | Missing:
         """Return an installation if the settings name an upstream."""
@@ -123,7 +132,9 @@ class External:
 
     def preference(self, platform: Platform) -> tuple[int, str]:
         """Come first where an upstream is given: it serves the models that it lists."""
-        return (200, "given as an upstream") if self.endpoints else (0, "no upstream is given")
+        if any(each.is_listed for each in self.upstreams):
+            return 200, "given as an upstream"
+        return (1, "named in a fallback") if self.upstreams else (0, "no upstream is given")
 
     def refuses(self, platform: Platform, info: ModelInfo) -> str | None:
         """Refuse nothing: a server can serve what it lists."""
@@ -131,10 +142,17 @@ class External:
 
     def attach(self, bundle: Bundle | None = None) -> tuple[tuple[Endpoint, ...], str]:
         """Return the endpoints that have a model, and the path that tells whether one answers."""
-        model = bundle.upstream if bundle is not None else None
-        urls = {parse_upstream(url, None).url for url in model.urls} if model else set()
-        having = tuple(endpoint for endpoint in self.endpoints if endpoint.url in urls)
-        return having or self.endpoints, "/v1/models"
+        if bundle is None or bundle.upstream is None:
+            return self.endpoints, HEALTH_PATH
+        model = bundle.upstream
+        having = tuple(each for each in self.upstreams if each.id in model.servers)
+        ids = {each.id: model.ids.get(each.id, bundle.hub_id) for each in having}
+        return tuple(
+            msgspec.structs.replace(
+                parse_upstream(each), model=ids[each.id] if ids[each.id] != bundle.hub_id else None
+            )
+            for each in having
+        ) or self.endpoints, HEALTH_PATH
 
     def launch(
         self,
@@ -165,8 +183,9 @@ class External:
         )
 
 
-def parse_upstream(url: str, key: str | None) -> Endpoint:
-    """Parse `http://host:port[/prefix][/v1]`. Raises ConfigError."""
+def parse_upstream(upstream: UpstreamSettings) -> Endpoint:
+    """Return the endpoint of `http://host:port[/prefix][/v1]`. Raises ConfigError."""
+    url = upstream.url
     text = url if "://" in url else f"http://{url}"
     try:
         parts = urlsplit(text)
@@ -183,7 +202,12 @@ def parse_upstream(url: str, key: str | None) -> Endpoint:
         host=parts.hostname,
         port=port or (443 if parts.scheme == "https" else 80),
         prefix=parts.path.rstrip("/").removesuffix("/v1"),
-        api_key=key,
+        api_key=upstream.key,
+        weight=upstream.weight,
+        concurrent=upstream.concurrent,
+        health_path=upstream.health_path,
+        health_interval_s=upstream.health_interval_s,
+        is_spare=not upstream.is_listed,
     )
 
 

@@ -103,6 +103,28 @@ def discover_engines(
     )
 
 
+def reconfigure(
+    found: DiscoveredEngines, options: Mapping[str, object], search_paths: SearchPaths
+) -> DiscoveredEngines:
+    """Return the engines with other settings; only those that settings configure are looked for.
+
+    Raises ConfigError.
+    """
+    engines, installations = dict(found.engines), dict(found.installations)
+    missing = dict(found.missing)
+    for name, engine in found.engines.items():
+        if isinstance(engine, Configurable):
+            engines[name] = engine.configured(options)
+            installations.pop(name, None)
+            missing.pop(name, None)
+            answer = locate_engine(engines[name], search_paths)
+            if isinstance(answer, Installation):
+                installations[name] = answer
+            else:
+                missing[name] = answer
+    return replace(found, engines=engines, installations=installations, missing=missing)
+
+
 def _locate_all(
     engines: Mapping[str, Engine], search_paths: SearchPaths
 ) -> dict[str, Installation | Missing]:

@@ -77,6 +77,12 @@ class Metrics:
             "cached or generated.",
             ("key", "model", "kind"),
         )
+        self.fallbacks = Counter(
+            "vllama_fallbacks",
+            "Attempts of a model, or of a link of its fallback chain, that failed before the first "
+            "token, so that the next link was tried.",
+            ("model", "link", "reason"),
+        )
         self.load_time = Histogram(
             "vllama_model_load_time_seconds",
             "Time from the start of an engine to the first moment at which it could serve.",

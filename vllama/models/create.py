@@ -9,7 +9,6 @@ See docs/reference/ollama-api.md#create, #modelfile.
 
 from __future__ import annotations
 
-import filecmp
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -27,10 +26,8 @@ from vllama.errors import (
 )
 from vllama.models.chat_templates import find_stops
 from vllama.models.disk import list_model_files
-from vllama.models.draft_folder import check_draft_folder
-from vllama.models.gguf.header import GgufHeader, read_header
+from vllama.models.draft_check import check_draft, is_projector, read_given_header
 from vllama.models.gguf.lora import check_adapter, is_adapter
-from vllama.models.info import PLAIN_DRAFT, find_draft_kind
 from vllama.models.library import Library
 from vllama.models.modelfile import BARE_TEMPLATE
 from vllama.models.quant import UNQUANTISED, find_quant
@@ -134,36 +131,6 @@ def _derive_parameters(info: ModelInfo) -> dict[str, object]:
     return {"stop": stops} if stops else {}
 
 
-def check_draft(path: Path, base: Bundle, info: ModelInfo) -> None:
-    """Refuse a draft model that cannot guess for `base`: it must have its tokens. BadRequest."""
-    if path.is_dir() is not (base.format is Format.SAFETENSORS):
-        form = "a folder of safetensors" if base.format is Format.SAFETENSORS else "a GGUF file"
-        raise BadRequest(
-            f"cannot use '{path}' as a draft model: it has to be {form}, as '{base.name}' is",
-            hint="use a smaller model of the same family in the same format",
-        )
-    is_copy = path.is_file() and filecmp.cmp(path, base.path, shallow=False)
-    if is_copy or path.resolve() == base.path.resolve():
-        raise BadRequest(
-            f"cannot use '{path}' as a draft model: it is the model itself",
-            hint="use a smaller model of the same family",
-        )
-    if path.is_dir():
-        check_draft_folder(path, base, info)
-        return
-    header = _header(path.name, path)
-    if find_draft_kind(header.metadata) != PLAIN_DRAFT:
-        return  # a head of the model, without tokens of its own
-    kind = header.metadata.get("tokenizer.ggml.model")
-    if _is_projector(header) or is_adapter(header) or kind is None:
-        raise BadRequest(f"cannot use '{path}' as a draft model: it is no model that writes text")
-    if kind != info.metadata.get("tokenizer.ggml.model"):
-        raise BadRequest(
-            f"cannot use '{path}' as a draft model: its tokens are not those of '{base.name}'",
-            hint="use a smaller model of the same family",
-        )
-
-
 def _files(draft: Path | None) -> tuple[Path, ...]:
     return list_model_files(draft) if draft else ()
 
@@ -216,8 +183,8 @@ def make_bundle(files: Iterable[tuple[str, Path]]) -> Bundle:
     models: list[tuple[str, Path]] = []
     projectors: list[Path] = []
     for name, path in files:
-        header = _header(name, path)
-        if _is_projector(header):
+        header = read_given_header(name, path)
+        if is_projector(header):
             projectors.append(path)
         elif is_adapter(header):
             raise BadRequest(f"cannot use '{name}': it is an adapter", hint="name it as one")
@@ -251,7 +218,7 @@ def make_bundle(files: Iterable[tuple[str, Path]]) -> Bundle:
 
 def add_projector(bundle: Bundle, path: Path) -> Bundle:
     """Add a second FROM line to a model: a projector in a file. Raises BadRequest."""
-    if not _is_projector(_header(path.name, path)):
+    if not is_projector(read_given_header(path.name, path)):
         raise BadRequest(f"cannot use '{path}' beside '{bundle.name}': it is no projector")
     files = tuple(file for file in bundle.files if file != bundle.projector)
     return replace(bundle, projector=path, files=(*files, path))
@@ -296,20 +263,6 @@ def _base_name(library: Library, bundle: Bundle) -> str | None:
         return bundle.name if library.find(bundle.name).path == bundle.path else None
     except VllamaError:
         return None
-
-
-def _header(name: str, path: Path) -> GgufHeader:
-    try:
-        return read_header(path)
-    except BadModelFile as error:
-        raise BadRequest(
-            f"cannot use '{name}': {error.message}", hint="only GGUF files can be used so"
-        ) from error
-
-
-def _is_projector(header: GgufHeader) -> bool:
-    meta = header.metadata
-    return meta.get("general.type") == "mmproj" or meta.get("general.architecture") == "clip"
 
 
 def _tell_layers(bundle: Bundle, base: Bundle, tell: Tell) -> None:

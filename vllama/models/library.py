@@ -22,14 +22,22 @@ from vllama.errors import (
     VllamaError,
 )
 from vllama.models.aliases import check_aliases, find_hub_alias, find_own_alias
+from vllama.models.configured import ConfiguredModels
 from vllama.models.disk import get_free_bytes
 from vllama.models.limits import check_registry
+from vllama.models.model_settings import ModelSettings
 from vllama.models.ollama.layout import RegistryTarget, find_target
 from vllama.models.ref import CloudDisabled, Kind, ModelRef, is_cloud
 from vllama.models.remote import Remote
 from vllama.models.resolve.pulled_names import PulledNames, find_cached_forms
 from vllama.models.settings import ModelsSettings
-from vllama.models.stores.base import ForeignStore, RemovingStore, SkippingStore, Store
+from vllama.models.stores.base import (
+    ForeignStore,
+    LinkingStore,
+    RemovingStore,
+    SkippingStore,
+    Store,
+)
 from vllama.models.stores.folder import FolderStore
 from vllama.models.stores.hf_cache import HfCacheStore
 from vllama.models.stores.lmstudio import LMStudioStore
@@ -71,6 +79,8 @@ class Library:
         self._stores, self._settings = tuple(stores), settings
         self._remote = Remote(open_source, settings, free_space)
         self._names = PulledNames(settings.data_dir)
+        self.configured = ConfiguredModels(settings.tables, self._find_plain, self._read)
+        self._has_fallbacks = bool(settings.tables.list_links())
         self._infos: OrderedDict[tuple[object, ...], ModelInfo] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -84,7 +94,9 @@ class Library:
             if (pulled := bundles.get(name)) is not None:
                 del bundles[name]
                 bundles |= {other.lower(): replace(pulled, name=other) for other in shown}
-        return sorted(bundles.values(), key=lambda b: (-b.modified_s, b.name))
+        found = [self._configure(bundle) for bundle in bundles.values()]
+        found += self.configured.list_others(found)
+        return sorted(found, key=lambda b: (-b.modified_s, b.name))
 
     def list_asked_names(self, bundle: Bundle) -> Sequence[str]:
         """Return the names that a model was pulled by, in full and in lower case."""
@@ -109,18 +121,48 @@ class Library:
         raise VllamaError("cannot keep models: no data folder is set")
 
     def find(self, name: str, *, may_pull: bool = True) -> Bundle:
-        """Return the model called `name`; raise InvalidModelRef or ModelNotFound.
+        """Return the model called `name`, with its settings; raise InvalidModelRef, ModelNotFound.
 
         `may_pull`: the hint of the error may be to pull it, which is no help to remove or copy one.
         """
-        ref = ModelRef.parse(name)
-        bundle = self._find(ref)
-        if bundle is not None:
+        bundle = self.configured.find(name)
+        if bundle is None:
+            raise self._make_missing_error(name, may_pull=may_pull)
+        return self._configure(bundle, name)
+
+    def _configure(self, bundle: Bundle, *names: str) -> Bundle:
+        if not self._settings.tables.tables:
             return bundle
+        return self.configured.apply(bundle, (*names, *self.list_asked_names(bundle)))
+
+    @property
+    def has_fallbacks(self) -> bool:
+        """Whether any model has a fallback chain."""
+        return self._has_fallbacks
+
+    def find_settings(self, name: str) -> ModelSettings:
+        """Return the user's settings for a name, whether there is such a model or not."""
+        return self._settings.tables.find([self._settings.tables.find_alias(name) or name])
+
+    def renew(self, bundle: Bundle) -> Bundle:
+        """Return a loaded model with its present settings."""
+        names = (bundle.name, *self.list_asked_names(bundle))
+        return replace(bundle, settings=self._settings.tables.find(names))
+
+    def _find_plain(self, name: str) -> Bundle | None:
+        """Return the model called `name` as its store has it, or None. Raises InvalidModelRef."""
+        for store in self._stores:
+            if isinstance(store, LinkingStore) and (linked := store.find_link(name)) is not None:
+                return linked
+        return self._find(ModelRef.parse(name))
+
+    def _make_missing_error(self, name: str, *, may_pull: bool = True) -> VllamaError:
+        """Return the error for a model that is not here, with what to do about it."""
+        ref = ModelRef.parse(name)
         if is_cloud(ref):
-            raise CloudDisabled
+            return CloudDisabled()
         if ref.kind is Kind.PATH:
-            raise ModelNotFound(
+            return ModelNotFound(
                 name,
                 message=f"cannot find a model at '{name}'",
                 hint="name a .gguf file, or a folder with config.json (or params.json) and "
@@ -129,7 +171,7 @@ class Library:
                 else "there is no such file or folder",
             )
         shown = name.strip() if ref.kind is Kind.HUB else ref.display
-        raise ModelNotFound(shown, hint=self._advice(ref, may_pull=may_pull))
+        return ModelNotFound(shown, hint=self._advice(ref, may_pull=may_pull))
 
     def _find(self, ref: ModelRef) -> Bundle | None:
         bundle = self._in_stores(ref)
@@ -358,7 +400,14 @@ class Library:
         self._removable(name, force=force)
 
     def _removable(self, name: str, *, force: bool) -> tuple[Bundle, RemovingStore]:
-        bundle = self.find(name)
+        if (model := self._settings.tables.find_alias(name)) is not None:
+            raise BadRequest(
+                f"cannot remove '{name}': it is an alias of '{model}' in the config file",
+                hint="take it out of that file",
+            )
+        bundle = self._find_plain(name)
+        if bundle is None:
+            raise self._make_missing_error(name)
         store = next(s for s in self._stores if s.name == bundle.store)
         kept = store.keeps(bundle) if isinstance(store, ForeignStore) else None
         if isinstance(store, RemovingStore) and (force or kept is None):
@@ -380,9 +429,7 @@ def open_library(settings: ModelsSettings) -> Library:
     if settings.upstreams:
         from vllama.models.stores.upstream import UpstreamStore
 
-        upstreams = UpstreamStore(
-            settings.upstreams, settings.upstream_key, settings.upstream_traits
-        )
+        upstreams = UpstreamStore(settings.upstreams, settings.upstream_traits)
         stores = (upstreams, *stores)
     if settings.data_dir is not None:
         stores = (LocalStore(settings.data_dir, stores), *stores)

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
+from vllama.models.model_settings import ModelTables
+
 HUB_ADDRESS = "https://huggingface.co"
 
 
@@ -34,13 +36,54 @@ class UpstreamTraits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UpstreamSettings:
+    """A server that somebody else runs; `url` may end in `/v1`.
+
+    `name` is empty for one that was given by its URL alone. `key_env` and `key_file` say where its
+    `key` was found. `models` maps names here to names
+    there; None: all that it lists, by their own names. A server of `weight` 2 gets twice as many
+    requests as one of 1. `concurrent` bounds the requests to it at once, for each of its models;
+    None: no bound. It is up if GET `health_path` is answered. `is_listed` False: clients see none
+    of its models, which are only links of a fallback chain.
+    """
+
+    url: str
+    name: str = ""
+    key: str | None = field(default=None, repr=False)
+    key_env: str | None = None
+    key_file: Path | None = None
+    models: Mapping[str, str] | None = None
+    weight: int = 1
+    concurrent: int | None = None
+    health_path: str | None = None
+    health_interval_s: float = 5.0
+    traits: UpstreamTraits = UpstreamTraits()
+    is_listed: bool = True
+
+    @property
+    def id(self) -> str:
+        """What tells it from the others: its name, or else its address."""
+        return self.name or self.root
+
+    @property
+    def root(self) -> str:
+        """The address that `/v1/models` is put after."""
+        return find_root(self.url)
+
+
+def find_root(url: str) -> str:
+    """Return a server's address without `/v1`."""
+    return (url if "://" in url else f"http://{url}").rstrip("/").removesuffix("/v1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelsSettings:
     """Where models lie, and how the hub and registries are asked.
 
     `data_dir` is where vllama's own models and uploaded files lie; None: it keeps none.
     `hf_endpoint` None means https://huggingface.co. `hf_token` None lets huggingface_hub use the
     login that `hf auth login` stored. `upstream_traits` are by a server's URL or by a model's id on
-    it. `aliases` are the user's own names of hub models.
+    it. `aliases` are the user's own names of hub models, `tables` the settings of single models.
     `package_dirs` are the folders searched for models in Python packages; None means `sys.path`.
     `ollama_dirs` are stores of Ollama's: all are read, the first one is pulled into;
     `ollama_registry` is asked for library names, None: the hub is. `lmstudio_dirs` are LM
@@ -53,8 +96,8 @@ class ModelsSettings:
 
     hf_cache_dir: Path
     data_dir: Path | None = None
-    upstreams: tuple[str, ...] = ()
-    upstream_key: str | None = None
+    upstreams: tuple[UpstreamSettings, ...] = ()
+    tables: ModelTables = ModelTables()
     upstream_traits: Mapping[str, UpstreamTraits] = field(default_factory=dict)
     hf_endpoint: str | None = None
     hf_token: str | None = None

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from vllama.models.model_settings import NOTHING, ModelSettings
+
 
 class Format(StrEnum):
     """File formats that an engine may serve."""
@@ -113,12 +115,14 @@ class ModelInfo:
 class UpstreamModel:
     """What is known of a model that another server runs: its settings say it, or the server does.
 
-    `urls` are the servers that have it, without `/v1`. `owner` is the `owned_by` of its row in the
+    `servers` are those that have it, as `UpstreamSettings.id`, and `ids` its names there where they
+    may differ from its `hub_id`. `owner` is the `owned_by` of its row in the
     server's list, by which the programs of servers can be told. `tool_calls_in_text` and
     `thinking_in_text` tell whether the server leaves them there; None: unknown.
     """
 
-    urls: tuple[str, ...] = ()
+    servers: tuple[str, ...] = ()
+    ids: Mapping[str, str] = field(default_factory=dict)
     owner: str = ""
     tool_calls_in_text: bool | None = None
     thinking_in_text: bool | None = None
@@ -139,6 +143,7 @@ class Bundle:
     models of servers that run already. `draft` is a small model whose guesses the engine checks
     (speculative decoding). `renderer` and `parser` are the names of code inside Ollama, `requires`
     is the version of Ollama that a model wants: they are only shown.
+    `settings` is what the user set for this model.
     `revision` is the branch, tag or commit of `hub_id` that was asked for, None: main.
     `key` tells whether two names are one model: equal keys share one engine process.
     """
@@ -168,6 +173,7 @@ class Bundle:
     requires: str | None = None
     info: ModelInfo | None = None
     upstream: UpstreamModel | None = None
+    settings: ModelSettings = NOTHING
 
     @property
     def key(self) -> str:

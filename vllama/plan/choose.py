@@ -119,6 +119,16 @@ def list_better_for_gpu(facts: Facts, format_: Format) -> list[str]:
     ][:1]
 
 
+def describe_settings(bundle: Bundle) -> list[str]:
+    """Return what the user set for this model, and in which table, one sentence a table."""
+    tables: dict[str, list[str]] = {}
+    for field in bundle.settings.given:
+        tables.setdefault(bundle.settings.origins.get(field, ""), []).append(
+            field.removesuffix("_s")
+        )
+    return [f"set in [{table}]: {', '.join(fields)}" for table, fields in tables.items()]
+
+
 def describe_size(bundle: Bundle, info: ModelInfo, estimate: Estimate) -> str:
     """Return context and memory of a plan in a sentence."""
     if bundle.format is Format.REMOTE:
@@ -255,6 +265,7 @@ def make_plan(facts: Facts, bundle: Bundle, info: ModelInfo, need: Need) -> Plan
     Ollama's tier, clamped to what the model was trained for; 4. memory: an automatic context
     shrinks until it fits, what still does not fit is refused with the numbers (NotEnoughMemory).
     """
+    facts = facts.of(bundle)
     plan, choice, estimate = draft_plan(facts, bundle, info, need)
     refuse_if_too_large(bundle, estimate, facts, choice, info, need)
     return plan
@@ -264,6 +275,7 @@ def draft_plan(
     facts: Facts, bundle: Bundle, info: ModelInfo, need: Need
 ) -> tuple[Plan, Choice, Estimate]:
     """Decide as `make_plan` does, also on what does not fit into memory."""
+    facts = facts.of(bundle)
     try:
         choice = choose_engine(facts, bundle.format, bundle, info, need.mode)
     except NoPlan as error:
@@ -280,6 +292,7 @@ def draft_plan(
     memory = replace(memory, prompt_cache_bytes=cache_bytes)
     reasons = [
         f"{engine.title} {choice.installation.version}: {choice.reason}",
+        *describe_settings(bundle),
         *estimate.reasons,
         describe_size(bundle, info, estimate),
     ]

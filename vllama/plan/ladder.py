@@ -98,9 +98,12 @@ def make_next_plan(
 
     `forms` are other quantisations of the model on this disk (`forms.other_forms`).
     """
-    if facts.preferences.strict or not failed or len(failed) > MOST:
+    if not failed or len(failed) > MOST:
         return None
     last = failed[-1]
+    facts = facts.of(last.plan.bundle)
+    if facts.preferences.strict:
+        return None
     if isinstance(facts.found.engines[last.plan.engine], Attachable):
         return None
     tried = [command(facts, one.plan) for one in failed]
@@ -209,6 +212,7 @@ def last_word(
     the user asked for it; the hint also offers what would have to be fetched for another try.
     """
     first = failed[0]
+    facts = facts.of(first.plan.bundle)
     parts = [first.message]
     if rest := failed[1:]:
         tried = [

@@ -162,6 +162,7 @@ def make_report(
     hub, `notes` what a pull would say about its choice, `forms` other quantisations that are here.
     `if_it_fails` has what would be tried then, in order, by the kind of failure. Sizes are bytes.
     """
+    facts = facts.of(bundle)
     plan = outcome if isinstance(outcome, Plan) else None
     told: dict[str, Any] = {
         "model": bundle.name,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import msgspec
 
@@ -17,9 +18,10 @@ from vllama.plan.draft_model import DraftSpeeds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preferences:
-    """What the user settled for all models; None means: decide.
+    """What the user settled, for all models or for one; None means: decide.
 
-    `replicas` processes of each model share cores and memory.
+    `replicas` processes of each model share cores and memory. `gpus` are the indices of the GPUs to
+    use, or "spread" (all of them).
     """
 
     engine: str | None = None
@@ -34,6 +36,7 @@ class Preferences:
     extra_args: tuple[str, ...] = ()
     reserve_bytes: int = 512 * 1024 * 1024
     strict: bool = False
+    gpus: tuple[int, ...] | str | None = None
 
 
 class Need(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +79,22 @@ class Facts:
     preferences: Preferences = field(default_factory=Preferences)
     relief: Concessions = field(default_factory=Concessions)
     draft_speeds: Mapping[str, DraftSpeeds] = field(default_factory=dict)
+
+    def of(self, bundle: Bundle) -> Facts:
+        """Return the facts for one model: its own settings come before those for all."""
+        own = bundle.settings
+        given: dict[str, Any] = {
+            "engine": own.engine,
+            "context_length": own.context,
+            "parallel": own.parallel,
+            "replicas": own.replicas,
+            "kv_cache_type": own.kv_cache_type,
+            "extra_args": own.engine_args,
+            "strict": own.strict,
+            "gpus": own.gpus,
+        }
+        given = {name: value for name, value in given.items() if value is not None}
+        return replace(self, preferences=replace(self.preferences, **given)) if given else self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

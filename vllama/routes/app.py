@@ -26,6 +26,7 @@ from vllama.routes.access_log import log_access
 from vllama.routes.capture_writer import RECORDED
 from vllama.routes.context import Gateway
 from vllama.routes.dialect import Dialect, find_dialect
+from vllama.routes.fallback import answer_by_chain
 from vllama.routes.guards import cors_headers, is_keyless
 from vllama.routes.openai.common import make_seed
 from vllama.routes.request_log import INFERENCE
@@ -190,7 +191,10 @@ class App:
                     await self._gateway.request_log.keep(request)
                 if self._gateway.captures is not None and request.path in RECORDED:
                     await self._gateway.captures.begin(request, running)
-                await handle(self._gateway, request)
+                if request.path in RECORDED and self._gateway.catalog.has_fallbacks:
+                    await answer_by_chain(self._gateway, request, handle)
+                else:
+                    await handle(self._gateway, request)
         except ClientGone:
             pass  # there is nobody to answer; see `_note`
         except asyncio.CancelledError:

@@ -23,6 +23,7 @@ from vllama.models.library import Library
 from vllama.models.ref import INVALID_NAME, ModelRef
 from vllama.models.types import Bundle, ModelInfo
 from vllama.models.variants import CONFIG_FILES
+from vllama.routes.chain import Chain, current
 
 KEEP_S = 2.0
 STALE_S = 30.0
@@ -38,7 +39,16 @@ class Entry:
     _own: tuple[Sampling, LoadOptions] | None = field(default=None, init=False)
 
     def options(self, given: Mapping[str, object]) -> tuple[Sampling, LoadOptions]:
-        """Return a request's options over the model's own. Raises BadRequest."""
+        """Return a request's options over the model's own. Raises BadRequest.
+
+        The user's settings decide which of the request's hold.
+        """
+        settings = self.bundle.settings
+        if settings.strip or settings.force:
+            given = {
+                **{name: x for name, x in given.items() if name not in (settings.strip or ())},
+                **(settings.force or {}),
+            }
         elsewhere = self.bundle.upstream is not None
         if given:
             return resolve_options(self.bundle.parameters, given, has_own_defaults=elsewhere)
@@ -122,6 +132,11 @@ class Catalog:
         """Return all models, newest first; damaged ones without metadata."""
         return await asyncio.to_thread(self._all)
 
+    @property
+    def has_fallbacks(self) -> bool:
+        """Whether any model has a fallback chain."""
+        return self.library.has_fallbacks
+
     def forget(self) -> None:
         """Drop what is kept or on its way: the library has changed."""
         self._kept.clear()
@@ -174,15 +189,28 @@ class Catalog:
         return rows
 
 
+async def find_link(catalog: Catalog, chain: Chain, name: str) -> Entry:
+    """Return what is to answer now in the place of the model `name`. Raises as `find`, Skipped."""
+    if not chain.link:
+        chain.take(name, catalog.library.find_settings(name))
+    entry = await catalog.find(chain.link or name)
+    bundle = chain.begin(entry.bundle)
+    return entry if bundle is entry.bundle else Entry(bundle, entry.info)
+
+
 async def find_model(catalog: Catalog, name: str, text: str = "model '{}' not found") -> Entry:
     """Return the model, or raise ModelNotFound in the words of the route.
 
     Raises Forbidden if the key of the request does not allow the model.
     """
+    chain = current.get()
     try:
-        entry = await catalog.find(name)
+        entry = await (catalog.find(name) if chain is None else find_link(catalog, chain, name))
     except ModelNotFound as error:
+        if chain is not None and chain.link:
+            raise
         raise ModelNotFound(name, message=text.format(name)) from error
-    check_model(name, entry.bundle.name)
+    # a key that allows a model allows its fallbacks
+    check_model(name, chain.model if chain is not None else entry.bundle.name)
     log_context.model.set(entry.bundle.name)
     return entry

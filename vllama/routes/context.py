@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vllama.clock import RealClock
 from vllama.errors import VllamaError
 from vllama.keys.ring import KeyRing
 from vllama.metrics.server_metrics import Metrics
+from vllama.routes.chain import Breakers
 from vllama.routes.engine_metrics import EngineMetrics
 from vllama.routes.events.activity import Activity
 from vllama.routes.guards import Guards
@@ -78,6 +80,7 @@ class Gateway:
         self.metrics = metrics
         self.engine_metrics = EngineMetrics()
         self.running = RunningRequests()
+        self.breakers = Breakers(RealClock())
         self.activity = Activity(self.running)
         self.request_log: RequestLog | None = None
         self.tracing: Tracing | None = None

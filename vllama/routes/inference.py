@@ -34,6 +34,7 @@ from vllama.plan.draft_model import wants_draft
 from vllama.plan.types import Need
 from vllama.relay.relay import Relay
 from vllama.routes.affinity import Prefix
+from vllama.routes.chain import Chain, current
 from vllama.routes.crashes import find_crash_reports
 from vllama.routes.log_counts import find_logged_counts
 from vllama.routes.running import RunningRequest
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+SERVED_BY_HEADER = "x-vllama-served-by"
 CONTEXT_HEADER = "x-vllama-num-ctx"  # what runs, where a request asked for more
 # a killed engine is noticed within some 20 ms, on a busy machine after seconds
 RETRY_PAUSES_S = (0.05, 0.2, 0.5, 1.0, 2.0, 4.0)
@@ -83,6 +85,8 @@ async def with_lease(
             raise
         request.queue_position = lease.queue_position
     leave_queue(lease)
+    if (chain := current.get()) is not None or bundle.upstream is not None:
+        request.set_header(SERVED_BY_HEADER, name_server(bundle, lease, chain))
     running.is_running = True
     running.lease = lease
     gateway.metrics.queue_time.observe((bundle.name,), lease.queued_s)
@@ -135,6 +139,15 @@ async def with_lease(
         scheduler.release(lease)  # before anything that could be cancelled
         if was_alone and wants_draft(bundle):
             await record_speed(gateway, running, lease)
+
+
+def name_server(bundle: Bundle, lease: Lease, chain: Chain | None) -> str:
+    """Return what serves a request: a link as the user wrote it, a model here, or URL#MODEL."""
+    if chain is not None and chain.link:
+        return chain.link
+    if bundle.upstream is None:
+        return bundle.name
+    return f"{lease.endpoint.url}#{lease.traits.model_name}"
 
 
 async def record_speed(gateway: Gateway, running: RunningRequest, lease: Lease) -> None:

@@ -65,6 +65,21 @@ class RunningRequest:
         self._ended = False
         self._started_at = ""
 
+    def start_over(self) -> None:
+        """Forget an attempt that has failed; another model is to answer."""
+        self.is_running, self.lease, self.read_tokens = False, None, 0
+        self._relays.clear()
+        self._with_prompt.clear()
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether an answer has begun: its head is sent, a token has come, or an engine works at it
+        that gives no tokens.
+        """
+        if self.request.status or self.first_token_ns is not None:
+            return True
+        return self.is_running and not self._relays
+
     @property
     def flow(self) -> Flow:
         """Whose turn the request takes in a queue: its key's, or that of the client's address."""

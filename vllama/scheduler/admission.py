@@ -66,7 +66,13 @@ class Admission:
         self._measure_again = False
 
     async def wait_for_room(self, instance: Instance, needs: Pools) -> None:
-        """Wait until there is room for `needs`. Raises NotEnoughMemory if there never will be."""
+        """Wait until there is room for `needs`. Raises NotEnoughMemory if there never will be.
+
+        A model on another server takes no memory here, and does not count as loaded.
+        """
+        if instance.bundle.upstream is not None:
+            instance.enter(InstanceState.LOADING)
+            return
         entry = _Entry(needs, self._table.clock.monotonic(), asyncio.Future())
         self._entries[instance] = entry
         self._table.room_changed.set()
@@ -184,7 +190,9 @@ class Admission:
     def _list_residents(self) -> list[Resident]:
         table = self._table
         return [
-            _make_resident(item, table.limits.turn_s) for item in table.list_all() if item.admitted
+            _make_resident(item, table.limits.turn_s)
+            for item in table.list_all()
+            if item.admitted and item.bundle.upstream is None
         ]
 
     def _decide(self, measured: Measured) -> None:
@@ -288,6 +296,7 @@ def _make_resident(item: Instance, turn_s: float) -> Resident:
         claims=claims,
         busy=item.busy,
         pinned=math.isinf(item.keep_alive_s),
+        priority=item.bundle.settings.priority or 0,
         retiring=item.retiring,
         sleeping=sleeping,
         last_used_s=item.last_used_s,

@@ -320,9 +320,11 @@ class Instance:
         """How many requests the engine, or the replicas that are up, process at once."""
         if self.traits is None or self.process is None:
             return 1
-        parts = self.process.parts
-        up = len(self.process.endpoints) if len(parts) > 1 else 1
-        return self.traits.max_concurrency * up
+        most, endpoints = self.traits.max_concurrency, self.process.endpoints
+        if any(endpoint.concurrent for endpoint in endpoints):
+            return min(most, sum(endpoint.concurrent or most for endpoint in endpoints))
+        up = len(endpoints) if len(self.process.parts) > 1 else 1
+        return most * up
 
     @property
     def has_slot(self) -> bool:
@@ -355,16 +357,18 @@ class Instance:
 
         A replica that has served the same prefix has it in its cache, so it is preferred, unless it
         is full or has two requests more than the least busy one, which is chosen otherwise.
+        Requests to an endpoint of weight 2 count half, and one that is full is left out.
         """
         endpoints = self.process.endpoints if self.process else ()
         if len(endpoints) < 2:
             return endpoints[0] if endpoints else None
         leases = {endpoint: self.leases_at.get(endpoint, 0) for endpoint in endpoints}
-        best = min(leases, key=leases.__getitem__)
+        room = [each for each in leases if leases[each] < (each.concurrent or math.inf)]
+        best = min(room or leases, key=lambda each: (leases[each] + 1) / each.weight)
         key = prefix() if prefix is not None else None
         known = self.prefixes.get(key) if key is not None else None
         if known in leases and leases[known] <= leases[best] + 1:
-            slots = self.traits.max_concurrency if self.traits else 1
+            slots = known.concurrent or (self.traits.max_concurrency if self.traits else 1)
             if leases[known] < slots:
                 best = known
         if key is not None:

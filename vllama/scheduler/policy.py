@@ -23,7 +23,8 @@ class Resident:
 
     `holds` is the memory measured now, `claims` the memory that it will hold once loaded.
     `busy`: it has leases or queued requests, or is still loading. `pinned`: its keep-alive is
-    infinite, so it is evicted after all others. `retiring`: it ends as soon as it is idle.
+    infinite, so it is evicted after all others; of the rest, those with a lower `priority` are
+    evicted first. `retiring`: it ends as soon as it is idle.
     `since_s` is the time when it became ready; a busy model is not retired before `turn_ends_s`,
     or two models in demand would spend all their time loading. `asleep_holds` is the memory that it
     would keep while asleep, None if it cannot sleep. `sleeping`: it sleeps, and takes no slot.
@@ -34,12 +35,18 @@ class Resident:
     claims: Pools
     busy: bool = False
     pinned: bool = False
+    priority: int = 0
     retiring: bool = False
     sleeping: bool = False
     last_used_s: float = 0.0
     since_s: float = 0.0
     turn_ends_s: float = math.inf
     asleep_holds: Pools | None = None
+
+    @property
+    def rank(self) -> tuple[bool, int]:
+        """What decides first which models are evicted before others: the lowest are."""
+        return self.pinned, self.priority
 
     @property
     def frees(self) -> dict[str, int]:
@@ -169,8 +176,9 @@ def decide_loads(
 
     1. LOAD if its memory and a slot are free.
     2. WAIT if retiring models will free enough.
-    3. EVICT idle models if they free enough: least recently used first, pinned models last, and no
-       more of them than needed. A model that can sleep is put to sleep if that frees enough.
+    3. EVICT idle models if they free enough: those of the lowest priority first, then the least
+       recently used, pinned models last, and no more of them than needed. A model that can sleep
+       is put to sleep if that frees enough.
     4. WAIT for busy models. Those whose turn is over are retired, the longest loaded first and
        pinned models last.
     5. WAIT for earlier pending loads; or REFUSE, if the load would not fit even with no other model
@@ -223,7 +231,7 @@ def relieve_pressure(
     ]
     idle = sorted(
         (item for item in candidates if not item.busy),
-        key=lambda item: (item.pinned, item.last_used_s),
+        key=lambda item: (item.rank, item.last_used_s),
     )
     if not candidates:
         return None
@@ -254,7 +262,7 @@ def _decide(
             key=load.key, action=Action.WAIT, reason=f"{reason}: waiting for a model to end"
         )
     idle = sorted(
-        (item for item in others if not item.busy), key=lambda item: (item.pinned, item.last_used_s)
+        (item for item in others if not item.busy), key=lambda item: (item.rank, item.last_used_s)
     )
     if victims := _choose_victims(space, needs, idle, may_sleep=True):
         space.reserve(needs, victims)
@@ -266,7 +274,7 @@ def _decide(
             reason=reason,
         )
     busy = sorted(
-        (item for item in others if item.busy), key=lambda item: (item.pinned, item.since_s)
+        (item for item in others if item.busy), key=lambda item: (item.rank, item.since_s)
     )
     if victims := _choose_victims(space, needs, idle + busy, may_sleep=False):
         space.reserve(needs, victims)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from collections.abc import Callable
 from contextvars import Context
 
 import msgspec
@@ -217,12 +218,20 @@ class Scheduler:
             self._table.retire(instance, instance.unload_reason)
             instance.task.cancel()
 
-    def set_limits(self, limits: Limits) -> None:
-        """Apply new limits; instances with the old default keep-alive get the new default."""
-        before, self._limits, self._table.limits = self._limits, limits, limits
-        for instance in self._table.list_all():
-            if instance.keep_alive_s == before.keep_alive_s:
-                instance.keep_alive_s = limits.keep_alive_s
+    def set_limits(
+        self, limits: Limits, renew: Callable[[Bundle], Bundle] = lambda bundle: bundle
+    ) -> None:
+        """Apply new limits; instances with the old default keep-alive get the new default.
+
+        `renew` returns a model with its present settings.
+        """
+        table = self._table
+        usual = {one: table.default_keep_alive_s(one.bundle) for one in table.list_all()}
+        self._limits = table.limits = limits
+        for instance, before_s in usual.items():
+            instance.bundle = renew(instance.bundle)
+            if instance.keep_alive_s == before_s:
+                instance.keep_alive_s = table.default_keep_alive_s(instance.bundle)
         self._table.changed.set()
         self._table.room_changed.set()
         self._health.update_limits()
@@ -428,7 +437,9 @@ class Scheduler:
             bundle=bundle,
             need=need,
             created_s=now_s,
-            keep_alive_s=old.keep_alive_s if old and inherits else self._limits.keep_alive_s,
+            keep_alive_s=old.keep_alive_s
+            if old and inherits
+            else self._table.default_keep_alive_s(bundle),
             last_used_s=now_s,
             replaces=old or next(ending, None),
             names={bundle.name, *(old.names if old else ())},

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from vllama.chat.engine.traits import Traits
 from vllama.clock import Clock
@@ -130,6 +130,13 @@ class Table:
         """Return every instance that has not ended."""
         return [*self.instances.values(), *self.retiring]
 
+    def default_keep_alive_s(self, bundle: Bundle) -> float:
+        """Return the keep-alive of a model of which no request says any."""
+        if bundle.settings.pin:
+            return math.inf
+        own_s = bundle.settings.keep_alive_s
+        return self.limits.keep_alive_s if own_s is None else own_s
+
     def find(self, bundle: Bundle) -> list[Instance]:
         """Return the instances of a model that take new requests."""
         return [item for key, item in self.instances.items() if key.model == bundle.key]
@@ -153,6 +160,8 @@ class Table:
         if endpoint is None or traits is None:
             self.count_out(instance)
             return None
+        if endpoint.model is not None:
+            traits = replace(traits, model_name=endpoint.model)
         instance.leases_at[endpoint] = instance.leases_at.get(endpoint, 0) + 1
         return Lease(instance, endpoint, traits, self.clock.monotonic())
 
@@ -179,8 +188,11 @@ class Table:
 
     @staticmethod
     def set_keep_alive(instance: Instance, keep_alive_s: float | None) -> None:
-        """Set the keep-alive unless None; this also cancels a pending unload."""
-        if keep_alive_s is not None:
+        """Set the keep-alive unless None; this also cancels a pending unload.
+
+        The user's `pin` wins over what requests say.
+        """
+        if keep_alive_s is not None and not instance.bundle.settings.pin:
             instance.keep_alive_s, instance.unload_reason = keep_alive_s, ""
 
     def count_out(self, instance: Instance) -> None:

@@ -26,13 +26,16 @@ from vllama.config import (
     describe_answering,
     environ,
     guards,
+    list_upstreams,
     models_settings,
+    places,
     preferences,
 )
 from vllama.config.address import is_loopback, reachable_host, url
 from vllama.config.changes import compare_settings
 from vllama.config.report import report_settings
 from vllama.engines.capabilities import Attachable
+from vllama.engines.registry import reconfigure
 from vllama.errors import (
     ConfigError,
     EngineMissing,
@@ -45,6 +48,7 @@ from vllama.http.server import Server
 from vllama.keys.limits import KeyLimits, name_day
 from vllama.metrics.server_metrics import Metrics
 from vllama.models.library import Library, open_library
+from vllama.models.model_settings import ModelTables
 from vllama.models.types import Bundle, Capability, Progress, PullEvent
 from vllama.plan.choose import choose_engine, list_loadable_formats
 from vllama.plan.fitting import FitsHere
@@ -74,6 +78,7 @@ from vllama.server.reporter import Reporter
 from vllama.server.service_notice import ServiceNotice
 from vllama.server.signals import Stop
 from vllama.supervise.external import UpstreamMonitor
+from vllama.supervise.spec import Endpoint
 from vllama.tracing.setup import Tracing
 from vllama.upstream.pool import Upstreams
 from vllama.usage.recorder import open_recorder
@@ -100,7 +105,7 @@ class Daemon:
     ) -> None:
         self._config = config
         self._tracing = tracing
-        self._load = load
+        self._read_settings = load
         self._facts = facts
         self._library = library
         self._reporter = reporter
@@ -119,7 +124,7 @@ class Daemon:
             go_templates=config.go_template,
         )
         self._upstreams = Upstreams()
-        self._watch = make_watch(facts)
+        self._watch = UpstreamMonitor(*list_attached(facts))
         self._preloaded = Preload(config.model)
         self._pulls = Pulls(metrics)
         hooks = self._engines.make_hooks(self._planner, self._upstreams)
@@ -268,9 +273,13 @@ class Daemon:
         Running requests and loaded models stay as they are; see `config.changes`.
         """
         exposed = self._config.exposure
-        new = await asyncio.to_thread(self._load)
+        new = await asyncio.to_thread(self._read_settings)
         found = compare_settings(self._config, new)
-        facts = replace(self._facts, preferences=preferences(found.config))
+        upstreams = list_upstreams(found.config)
+        engines = self._facts.found
+        if moved := upstreams != list_upstreams(self._config):
+            engines = reconfigure(engines, {"upstreams": upstreams}, places(found.config))
+        facts = replace(self._facts, found=engines, preferences=preferences(found.config))
         check_engine(facts)
         settings = models_settings(found.config)
         library = self._library
@@ -283,7 +292,12 @@ class Daemon:
         gateway.settings = report_settings(found.config)
         self._catalog.library = library
         self._catalog.forget()
-        self.scheduler.set_limits(scheduler_limits(found.config, facts))
+        self.scheduler.set_limits(scheduler_limits(found.config, facts), library.renew)
+        if moved:
+            self._watch.use(*list_attached(facts))
+            for instance in self.scheduler.list_instances():
+                if instance.bundle.upstream is not None:
+                    self.scheduler.unload(instance.bundle, "the upstreams have changed")
         self._planner.use(facts, library)
         self._engines.use(found.config, facts)
         if gateway.captures is not None:
@@ -340,19 +354,33 @@ class Daemon:
         return command
 
     async def _preload(self, stop: Stop) -> None:
-        """Download and load the model of `--model`; if that fails, the server ends."""
+        """Load the model of `--model`, then those that the settings of models name.
+
+        If the first fails, the server ends.
+        """
         if self._config.upstreams:
             await (
                 self._catalog.all()
             )  # asks the upstreams now, so that the first client need not wait
         name = self._config.model
-        if not name:
-            return
+        if name:
+            await self._preload_first(name, stop)
+        for other in ModelTables(self._config.models).list_preloaded():
+            try:
+                await self._load(other)
+            except VllamaError as error:
+                self._reporter.warn(f"'{other}' is not loaded: {error.sentence()}")
+
+    async def _load(self, name: str) -> Bundle:
+        """Download a model if it is not here, and load it. Raises VllamaError."""
+        bundle = await self._fetch(name)
+        lease = await self.scheduler.acquire(bundle, Need(), None)
+        self.scheduler.release(lease)
+        return bundle
+
+    async def _preload_first(self, name: str, stop: Stop) -> None:
         try:
-            bundle = await self._fetch(name)
-            lease = await self.scheduler.acquire(bundle, Need(), None)
-            self.scheduler.release(lease)
-            self._preloaded.bundle = bundle
+            self._preloaded.bundle = await self._load(name)
         except EngineMissing as error:  # whoever started the server offers to install one
             stop.missing = error
             stop.asked.set()
@@ -422,13 +450,13 @@ def open_meter(data_dir: Path, metrics: Metrics, clock: Clock) -> Meter:
     return Meter(limits, recorder, metrics, clock)
 
 
-def make_watch(facts: Facts) -> UpstreamMonitor:
-    """Return the watch over the upstreams, of which there may be none."""
+def list_attached(facts: Facts) -> tuple[tuple[Endpoint, ...], str]:
+    """Return the endpoints of the upstreams, of which there may be none, and the path to check."""
     for name in facts.found.installations:
         engine = facts.found.engines[name]
         if isinstance(engine, Attachable):
-            return UpstreamMonitor(*engine.attach())
-    return UpstreamMonitor((), "")
+            return engine.attach()
+    return (), ""
 
 
 def scheduler_limits(config: Config, facts: Facts) -> Limits:

@@ -77,7 +77,9 @@ class EngineHooks:
                 f"{engine.title} takes {traits.max_concurrency} request at a time, not {wanted}: "
                 "the others wait in order"
             )
-        return replace(traits, max_answer_tokens=self._config.max_tokens)
+        limits = (self._config.max_tokens, plan.bundle.settings.max_tokens)
+        most = min((limit for limit in limits if limit is not None), default=None)
+        return replace(traits, max_answer_tokens=most)
 
     def _start(self, plan: Plan) -> Process:
         engine = self._engine(plan)
@@ -127,7 +129,9 @@ class EngineHooks:
         return await self._meter.measure(processes, gpus=gpus)
 
     def _replicas(self, plan: Plan) -> int:
-        return 1 if isinstance(self._engine(plan), Attachable) else self._config.replicas
+        if isinstance(self._engine(plan), Attachable):
+            return 1
+        return plan.bundle.settings.replicas or self._config.replicas
 
     def _make_sleeper(self, plan: Plan) -> Sleeper | None:
         engine = self._engine(plan)

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from vllama import private
-from vllama.config import Config, places, preferences
+from vllama.config import Config, list_upstreams, places, preferences
 from vllama.engines.registry import discover_engines
 from vllama.errors import ModelNotFound
 from vllama.hardware.detect import detect
@@ -22,7 +22,7 @@ from vllama.scheduler.draft_records import DraftRecords
 
 def gather_facts(config: Config) -> Facts:
     """Detect hardware and engines, in parallel."""
-    options = {"upstreams": config.upstreams, "upstream_key": config.upstream_key}
+    options = {"upstreams": list_upstreams(config)}
     with ThreadPoolExecutor(max_workers=2) as pool:
         platform = pool.submit(detect)
         found = pool.submit(discover_engines, None, options, places(config))

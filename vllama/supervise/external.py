@@ -124,7 +124,10 @@ class AttachedProcess:
     async def check_health(self, endpoint: Endpoint, limit_s: float) -> bool:
         """Return whether it answers within `limit_s` with a status below 500."""
         status = await http_status(
-            endpoint, self._path, timeout_s=limit_s, api_key=endpoint.api_key
+            endpoint,
+            endpoint.health_path or self._path,
+            timeout_s=limit_s,
+            api_key=endpoint.api_key,
         )
         return status is not None and status < 500
 
@@ -150,9 +153,16 @@ class AttachedProcess:
 
     async def _probe_all(self) -> None:
         answers = await asyncio.gather(
-            *(http_status(item, self._path, timeout_s=PROBE_TIMEOUT_S, api_key=item.api_key)
-              for item in self._all)
-        )  # fmt: skip
+            *(
+                http_status(
+                    item,
+                    item.health_path or self._path,
+                    timeout_s=PROBE_TIMEOUT_S,
+                    api_key=item.api_key,
+                )
+                for item in self._all
+            )
+        )
         self._set_up(
             tuple(
                 item
@@ -168,17 +178,24 @@ class AttachedProcess:
         self._listener()
 
 
-CHECK_INTERVAL_S = 5.0
 CHECK_LIMIT_S = 3.0
 NOT_YET = "it has not been checked yet"
 
 
 class UpstreamMonitor:
-    """Checks GET `path` of each endpoint at intervals, and logs changes."""
+    """Checks each endpoint at intervals, and logs changes."""
 
     def __init__(self, endpoints: Sequence[Endpoint], path: str) -> None:
+        """Prepare; `path` is asked of those that have no path of their own."""
         self._path = path
         self._troubles = dict.fromkeys(endpoints, NOT_YET)
+        self._replaced = asyncio.Event()
+
+    def use(self, endpoints: Sequence[Endpoint], path: str) -> None:
+        """Check other endpoints from now on."""
+        self._path = path
+        self._troubles = {each: self._troubles.get(each, NOT_YET) for each in endpoints}
+        self._replaced.set()
 
     @property
     def troubles(self) -> dict[str, str]:
@@ -187,25 +204,36 @@ class UpstreamMonitor:
 
     @property
     def all_down(self) -> bool:
-        """Whether there are endpoints, and none of them can serve."""
-        return bool(self._troubles) and all(self._troubles.values())
+        """Whether there are endpoints that clients rely on, and none of them can serve."""
+        needed = [why for endpoint, why in self._troubles.items() if not endpoint.is_spare]
+        return bool(needed) and all(needed)
 
     async def run(self) -> None:
         """Check at intervals until cancelled."""
-        while self._troubles:
-            await self.check()
-            await asyncio.sleep(CHECK_INTERVAL_S)
+        while True:
+            self._replaced.clear()
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._watch(each)) for each in self._troubles]
+                await self._replaced.wait()
+                for task in tasks:
+                    task.cancel()
 
     async def check(self) -> None:
         """Check all endpoints once, concurrently."""
         await asyncio.gather(*(self._check(endpoint) for endpoint in self._troubles))
 
+    async def _watch(self, endpoint: Endpoint) -> None:
+        while True:
+            await self._check(endpoint)
+            await asyncio.sleep(endpoint.health_interval_s)
+
     async def _check(self, endpoint: Endpoint) -> None:
-        before = self._troubles[endpoint]
-        trouble = await find_trouble(endpoint, self._path, timeout_s=CHECK_LIMIT_S)
-        self._troubles[endpoint] = trouble
-        if trouble == before:
+        path = endpoint.health_path or self._path
+        trouble = await find_trouble(endpoint, path, timeout_s=CHECK_LIMIT_S)
+        before = self._troubles.get(endpoint)
+        if before is None or trouble == before:
             return
+        self._troubles[endpoint] = trouble
         if trouble:
             log.warning("the upstream at %s cannot serve: %s", endpoint.url, trouble)
         else:

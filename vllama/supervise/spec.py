@@ -29,6 +29,11 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
 
     `prefix` precedes every path; only external servers have one. `keeps_connections` False: the
     server closes the connection after an answer, even if it promised to keep it alive.
+
+    External servers only: `model` is the model's name there (None: as everywhere), `weight` the
+    share of the requests that it gets, `concurrent` the most requests at once (None: no limit), and
+    GET `health_path` (None: the usual one) is asked every `health_interval_s`. `is_spare`: only
+    fallback chains use it, so that nothing fails if it is down.
     """
 
     scheme: str = "http"
@@ -37,6 +42,12 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     api_key: str | None = None
     prefix: str = ""
     keeps_connections: bool = True
+    model: str | None = None
+    weight: int = 1
+    concurrent: int | None = None
+    health_path: str | None = None
+    health_interval_s: float = 5.0
+    is_spare: bool = False
 
     @property
     def url(self) -> str:

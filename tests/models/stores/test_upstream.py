@@ -14,7 +14,9 @@ import pytest
 from vllama.config.parse import upstream_traits
 from vllama.models.info import build_model_info
 from vllama.models.ref import ModelRef
-from vllama.models.stores.upstream import ANYTHING, UpstreamStore
+from vllama.models.settings import UpstreamSettings
+from vllama.models.stores.upstream import UpstreamStore
+from vllama.models.stores.upstream_model import ANYTHING
 from vllama.models.types import Capability
 
 EMBEDS = frozenset({Capability.EMBEDDING})
@@ -77,10 +79,14 @@ def serving(*rows: Mapping[str, Any], **routes: Answer) -> Iterator[str]:
         thread.join()
 
 
+def make_store(*urls: str, traits: Any = None) -> UpstreamStore:
+    return UpstreamStore([UpstreamSettings(url=url) for url in urls], traits)
+
+
 def only(url: str, **traits: str) -> Any:
     """Return the only model of a server, with traits by the server's URL."""
     said = {url: upstream_traits(" ".join(f"{k}={v}" for k, v in traits.items()))}
-    (bundle,) = UpstreamStore([url], None, said if traits else None).list()
+    (bundle,) = make_store(url, traits=said if traits else None).list()
     return bundle
 
 
@@ -88,7 +94,7 @@ def test_a_server_that_tells_nothing_is_refused_nothing() -> None:
     with serving({"id": "big", "owned_by": "me"}) as url:
         bundle = only(url)
     assert bundle.info.capabilities == ANYTHING
-    assert bundle.upstream.urls == (url,)
+    assert bundle.upstream.servers == (url,)
     assert bundle.upstream.tool_calls_in_text is None
     assert bundle.upstream.thinking_in_text is None
     assert build_model_info(bundle.info) == {
@@ -198,7 +204,7 @@ def test_what_is_said_of_a_model_comes_before_what_is_said_of_its_server() -> No
             f"{url}/v1/": upstream_traits("context=1000 tool_calls=text"),
             "SMALL": upstream_traits("context=2000"),
         }
-        big, small = UpstreamStore([url], None, traits).list()
+        big, small = make_store(url, traits=traits).list()
     assert (big.info.context_length, small.info.context_length) == (1000, 2000)
     assert big.upstream.tool_calls_in_text and small.upstream.tool_calls_in_text
 
@@ -206,9 +212,9 @@ def test_what_is_said_of_a_model_comes_before_what_is_said_of_its_server() -> No
 def test_a_model_is_only_on_the_servers_that_list_it() -> None:
     with serving({"id": "a"}, {"id": "both"}) as one, serving({"id": "b"}, {"id": "both"}) as two:
         away = "http://127.0.0.1:9"  # may have any of them, when it comes back
-        store = UpstreamStore([one, two, away], None)
+        store = make_store(one, two, away)
         found = {bundle.hub_id: bundle.upstream for bundle in store.list()}
-    urls = {name: model.urls for name, model in found.items() if model is not None}
+    urls = {name: model.servers for name, model in found.items() if model is not None}
     assert urls == {"a": (one, away), "both": (one, two, away), "b": (two, away)}
 
 
@@ -226,7 +232,7 @@ def test_an_answer_of_the_wrong_kind_is_as_good_as_none() -> None:
 
 def test_names_are_found_in_any_case() -> None:
     with serving(VLLM_ROW) as url:
-        store = UpstreamStore([url], None)
+        store = make_store(url)
         for name in ("org/big", "ORG/Big", "org/big:latest"):
             found = store.find(ModelRef.parse(name))
             assert found is not None and found.hub_id == "org/big"

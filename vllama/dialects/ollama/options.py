@@ -23,6 +23,8 @@ _INTEGERS = {
     "num_predict": "max_tokens",
     "num_keep": "num_keep",
 }
+OPTION_FIELDS = {"num_predict": "max_tokens"}
+"""Options that have another name in `Sampling`."""
 _FLOATS = (
     "temperature", "top_p", "min_p", "typical_p", "repeat_penalty", "presence_penalty",
     "frequency_penalty",

@@ -55,6 +55,15 @@ class SkippingStore(Store, Protocol):
         ...
 
 
+@runtime_checkable
+class LinkingStore(Store, Protocol):
+    """A store of models on other servers, which links of fallback chains name."""
+
+    def find_link(self, text: str) -> Bundle | None:
+        """Return the model of a link, None if it is no link to a server that the user named."""
+        ...
+
+
 def compute_digest(lines: Iterable[tuple[str, str, int]]) -> str:
     """Return the SHA-256 of a canonical text of (file name, identity, size) lines.
 

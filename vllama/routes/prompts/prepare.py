@@ -31,7 +31,9 @@ from vllama.chat.request import (
 )
 from vllama.chat.template_style import Style, read_style
 from vllama.chat.tool_requests import leaves_choice
+from vllama.dialects.ollama.options import OPTION_FIELDS
 from vllama.errors import BadRequest, CapabilityMissing
+from vllama.models.model_settings import ModelSettings
 from vllama.models.types import Bundle, Capability, Format
 from vllama.rendering.renderer import Renderer
 from vllama.routes.catalog import Entry
@@ -87,6 +89,7 @@ def check_request(entry: Entry, asked: ChatRequest, what: str) -> CheckedRequest
         raise CapabilityMissing(f"{entry.full_name} does not support tools")
     if asked.tools:  # Ollama takes tools without a name, which nobody can call
         asked = replace(asked, tools=tuple(tool for tool in asked.tools if has_name(tool)))
+    asked = apply_settings(asked, entry.bundle.settings)
     sampling, load = entry.options(asked.options)
     # a server elsewhere has defaults of its own
     assumed = {} if entry.bundle.upstream is not None else asked.assumed
@@ -97,6 +100,24 @@ def check_request(entry: Entry, asked: ChatRequest, what: str) -> CheckedRequest
             asked, messages=add_own_messages(asked, entry.bundle, system_first=what == "generate")
         )
     return CheckedRequest(entry=entry, asked=asked, sampling=sampling, load=load, template=template)
+
+
+def apply_settings(asked: ChatRequest, settings: ModelSettings) -> ChatRequest:
+    """Take out of a request what the user's settings for the model replace, or do not want.
+
+    The values themselves come with the model's options (`Entry.options`).
+    """
+    force, strip = settings.force or {}, settings.strip or ()
+    if not (force or strip or settings.defaults):
+        return asked
+    gone = {OPTION_FIELDS.get(name, name) for name in (*force, *strip)}
+    usual = gone | {OPTION_FIELDS.get(name, name) for name in settings.defaults or ()}
+    return replace(
+        asked,
+        parameters={name: x for name, x in asked.parameters.items() if name not in gone},
+        assumed={name: x for name, x in asked.assumed.items() if name not in usual},
+        extra={name: x for name, x in asked.extra.items() if name not in gone},
+    )
 
 
 def has_name(tool: Mapping[str, object]) -> bool:

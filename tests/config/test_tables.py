@@ -1,0 +1,113 @@
+"""Tables by name in the config file: what is read, and what is refused, with its line."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from vllama import config
+from vllama.config.report import report_settings
+from vllama.config.table_fields import MODEL_FIELDS, UPSTREAM_FIELDS
+from vllama.config.toml_lines import find_line
+from vllama.errors import ConfigError
+from vllama.models.model_settings import ModelSettings
+from vllama.models.settings import UpstreamSettings
+
+HOME = {"HOME": "/nowhere"}
+
+
+def load(tmp_path: Path, text: str, **environ: str) -> config.Config:
+    file = tmp_path / "c.toml"
+    file.write_text(text)
+    return config.load({}, {**HOME, **environ}, file)
+
+
+@pytest.mark.parametrize("field", MODEL_FIELDS, ids=lambda field: field.key)
+def test_every_example_of_a_models_field_is_accepted(tmp_path, field) -> None:
+    settings = load(tmp_path, f'[models."a:b"]\n{field.key} = {field.example}\n')
+    ((name, model),) = settings.models
+    assert name == "a:b" and list(model.given) == [field.field]
+
+
+@pytest.mark.parametrize("field", UPSTREAM_FIELDS, ids=lambda field: field.key)
+def test_every_example_of_an_upstreams_field_is_accepted(tmp_path, field) -> None:
+    (tmp_path / "key").write_text("sk-1")
+    url = "" if field.key == "url" else 'url = "http://h"\n'
+    example = f'"{tmp_path}/key"' if field.key == "key_file" else field.example
+    text = f"[upstreams.a]\n{url}{field.key} = {example}\n"
+    (one,) = load(tmp_path, text, OPENAI_API_KEY="sk-2").upstreams
+    assert one.name == "a" and one.url
+
+
+def test_declarations_and_settings_have_the_same_fields() -> None:
+    fields = {each.name for each in dataclasses.fields(ModelSettings)} - {"origins"}
+    assert {each.field for each in MODEL_FIELDS} == fields
+    fields = {each.name for each in dataclasses.fields(UpstreamSettings)}
+    assert {each.field for each in UPSTREAM_FIELDS} == fields - {"name", "is_listed"}
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "hint"),
+    [
+        ('[models."a:b"]\ncontxt = 3\n', r'models\."a:b"\.contxt .*line 2: no such', "context"),
+        ('\n[models.a]\n# x\ncontext = "x"', r"models\.a\.context .*line 4: not a whole", "8192"),
+        ("[models.a]\ndefaults = {temprature = 1}", "line 2: 'temprature' is no", "write it"),
+        ("[models.a]\nforce = {top_k = true}", 'line 2: option "top_k" must be', "write it"),
+        ("[models.a]\nkeep_alive = []", "line 2: a list cannot be given", "30m"),
+        ("[models.a]\ngpus = [0, 0]", "line 2: a GPU is named twice", "write it"),
+        ("[models.a]\ngpus = []", "line 2: no GPU is named", "write it"),
+        ("[models.a]\nfallback = ['http://h']", "line 2: 'http://h' names no model", "write it"),
+        ('[models."a:*"]\naliases = ["b"]', "line 2: a pattern stands for several", "one model"),
+        ("[models.a]\naliases=['x']\n[models.b]\naliases=['X']", "line 4: 'X' is an alias", ""),
+        ("models = 3", "line 1: not tables", "keep_alive"),
+        ("[models]\na = 3", r"models\.a from .*line 2: not a table", "keep_alive"),
+        ("[upstreams.x]\nweight = 2", "line 1: it has no url", "add: url"),
+        ('[upstreams.x]\nurl = "ftp://h"', "line 2: not an address", "write it"),
+        ('[upstreams.x]\nurl = "http://h"\nkey="a"\nkey_env="b"', "line 4: its key is", "key"),
+        ('[upstreams."a b"]\nurl = "http://h"', "line 1: not a name", "letters"),
+        ('[upstreams.x]\nurl = "http://h"\nkey_env="NONE"', "the variable NONE is not set", ""),
+        ("max_queue = 1\nmax_que = 2", "line 2: no such setting", "max_queue"),
+        ("\nmax_queue = 'x'", "line 2: not a whole number", ""),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_refused_with_its_line(tmp_path, text, words, hint) -> None:
+    with pytest.raises(ConfigError, match=words) as error:
+        load(tmp_path, text)
+    assert hint in (error.value.hint or "")
+
+
+def test_named_upstreams_stand_beside_urls(tmp_path) -> None:
+    text = '[upstreams.one]\nurl = "https://one/v1"\nkey = "sk-1"\nmodels = ["a"]\n'
+    text += '[models.m]\nfallback = ["http://two:1/v1#x", "http://three#y", "one:a"]\n'
+    settings = load(tmp_path, text, VLLAMA_UPSTREAMS="http://three", VLLAMA_UPSTREAM_KEY="sk-3")
+    found = {each.id: each for each in config.list_upstreams(settings)}
+    assert {name: one.key for name, one in found.items()} == {
+        "http://three": "sk-3", "one": "sk-1", "http://two:1": None,
+    }  # fmt: skip
+    assert [one.id for one in found.values() if not one.is_listed] == ["http://two:1"]
+    told = repr(report_settings(settings)) + repr(settings)
+    assert "sk-1" not in told and "sk-3" not in told
+    rows = [row["text"] for row in report_settings(settings)["settings"]]
+    assert "one: https://one/v1 models=a" in rows
+
+
+def test_a_variable_holds_tables_as_the_file_does(tmp_path) -> None:
+    settings = load(tmp_path, "", VLLAMA_MODELS='{ "q:*" = { context = 8192 } }')
+    assert settings.models == (("q:*", ModelSettings(context=8192)),)
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        (("a",), 1),
+        (("t", "x.y", "k"), 4),
+        (("t", "x.y", "missing"), 3),
+        (("t", "z", "deep", "er"), 6),
+        (("nothing",), None),
+    ],
+)
+def test_lines_of_values(path, line) -> None:
+    text = 'a = 1\n\n[t."x.y"] # k = 2\n  k = 2\n[t.z]\ndeep.er = 3\n'
+    assert find_line(text, path) == line

@@ -1,0 +1,183 @@
+"""The fields of `[models."NAME"]` and `[upstreams.NAME]`, each declared once.
+
+From a declaration follow the parser, the JSON schema and the reference page.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from vllama.config import kinds, parse
+from vllama.config.kinds import Kind
+from vllama.errors import BadRequest, InvalidModelRef
+from vllama.models.model_settings import SPREAD
+from vllama.models.ref import ModelRef
+from vllama.models.settings import UpstreamTraits
+from vllama.spelling import find_similar
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """One field of a table as it is declared; `field` is that of the settings it becomes."""
+
+    field: str
+    kind: Kind
+    help: str
+    example: str
+
+    @property
+    def key(self) -> str:
+        """Name in the config file."""
+        return self.field.removesuffix("_s")
+
+
+def read_parameters(value: object) -> dict[str, object]:
+    """Accept a table of Ollama's options."""
+    # not at the top: the commands need it only for a file that has such a table
+    from vllama.dialects.ollama.options import describe_options, resolve_options
+
+    known = tuple(describe_options()["properties"])
+    if not isinstance(value, Mapping):
+        raise ValueError("not a table such as { temperature = 0.6 }")
+    for name in value:
+        if name not in known:
+            near = find_similar(name, known)
+            hint = f"did you mean {near[0]}?" if near else f"use one of {', '.join(known)}"
+            raise ValueError(f"'{name}' is no parameter of a request; {hint}")
+    try:
+        resolve_options({}, value)
+    except BadRequest as error:
+        raise ValueError(error.message) from None
+    return dict(value)
+
+
+def read_gpus(value: object) -> tuple[int, ...] | str:
+    """Accept the indices of GPUs, or "spread"."""
+    if isinstance(value, str) and value.strip().lower() == SPREAD:
+        return SPREAD
+    items = value if isinstance(value, list) else str(value).split(",")
+    found = tuple(parse.whole(0, 1023)(str(item).strip()) for item in items)
+    if not found:
+        raise ValueError("no GPU is named; to keep a model on the CPU, set gpu_layers = 0")
+    if len(set(found)) < len(found):
+        raise ValueError("a GPU is named twice")
+    return found
+
+
+def read_link(text: str) -> str:
+    """Accept `URL#MODEL`, `NAME:MODEL` of a named upstream, or a model that is here."""
+    if "://" in text:
+        url, _, model = text.partition("#")
+        parse.http_url(url)
+        if not model:
+            raise ValueError(f"'{text}' names no model; write http://host:port#model")
+    elif not text.strip():
+        raise ValueError("it is empty")
+    return text.strip()
+
+
+def read_name(text: str) -> str:
+    """Accept the name of a model."""
+    try:
+        ModelRef.parse(text)
+    except InvalidModelRef as error:
+        raise ValueError(error.message) from None
+    return text
+
+
+def read_names(value: object) -> dict[str, str]:
+    """Accept a list of names, or a table of names here and the names there."""
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        value = {item: item for item in value}
+    if not isinstance(value, Mapping) or not all(isinstance(x, str) for x in value.values()):
+        raise ValueError('neither a list of models nor a table such as { "here" = "there" }')
+    return {read_name(here): there for here, there in value.items()}
+
+
+def read_traits(value: object) -> UpstreamTraits:
+    """Accept a table of traits."""
+    if not isinstance(value, Mapping):
+        raise ValueError("not a table such as { context = 8192 }")
+    return parse.upstream_traits(kinds.write_value(value))
+
+
+def read_path(text: str) -> str:
+    """Accept the path of a URL."""
+    if not text.startswith("/"):
+        raise ValueError("it does not begin with /")
+    return text
+
+
+def _raw(read: Callable[[Any], Any], schema: Mapping[str, Any]) -> Kind:
+    return Kind(parse=read, schema=schema, is_nested=True)
+
+
+_PARAMETERS = _raw(read_parameters, {"type": "object"})
+_LIST = {"type": "array", "items": {"type": "string"}}
+_COUNT = kinds.number(1)
+
+MODEL_FIELDS = tuple(
+    Field(field=field, kind=kind, help=help_, example=example)
+    for field, kind, help_, example in (
+        ("engine", kinds.NAME, "engine that serves it", '"my-engine"'),
+        ("engine_args", kinds.many(kinds.text("ARGUMENT", str), parse.by_shell, shlex.join),
+         "further arguments for its engine", '["--seed", "1"]'),
+        ("context", kinds.CONTEXT, "context in tokens", "8192"),
+        ("parallel", _COUNT, "requests at once", "4"),
+        ("replicas", kinds.number(1, 64), "processes that share its requests", "2"),
+        ("gpus", _raw(read_gpus, {"anyOf": [{"type": "array", "items": {"type": "integer"}},
+                                            {"enum": [SPREAD]}]}),
+         "indices of the GPUs that it may use, or \"spread\" to divide it among all of them; "
+         "without it as few GPUs as hold it", "[0, 1]"),
+        ("kv_cache_type", kinds.choice(*kinds.KV_CACHE_TYPES), "number format of the KV cache",
+         '"q8_0"'),
+        ("strict", kinds.SWITCH, "refuse it rather than try another plan, or run it on the CPU "
+         "where there are GPUs", "true"),
+        ("keep_alive_s", kinds.DURATION, "how long it stays loaded when idle; negative for ever",
+         '"30m"'),
+        ("pin", kinds.SWITCH, "keep it loaded, whatever requests say", "true"),
+        ("preload", kinds.SWITCH, "load it when the server starts", "true"),
+        ("priority", kinds.number(-1000, 1000), "models with a lower one are unloaded before it",
+         "10"),
+        ("max_tokens", _COUNT, "most tokens of any answer", "4096"),
+        ("defaults", _PARAMETERS, "parameters where a request gives none", "{ temperature = 0.6 }"),
+        ("force", _PARAMETERS, "parameters whatever a request gives", "{ top_k = 20 }"),
+        ("strip", kinds.many(kinds.NAME), "parameters that are taken out of requests", '["seed"]'),
+        ("system", kinds.text("TEXT", str), "system prompt where a request has none",
+         '"You are brief."'),
+        ("aliases", kinds.many(kinds.text("NAME", read_name)), "further names of it",
+         '["gpt-4o-mini"]'),
+        ("draft", kinds.text("NAME", read_name), "small model that drafts for it; left out where "
+         "that is no faster", '"qwen3:0.6b"'),
+        ("fallback", kinds.many(kinds.text("LINK", read_link)),
+         "what answers where it cannot: URL#MODEL, NAME:MODEL of a named upstream, or another "
+         "model, tried in this order", '["http://gpu2:11434#qwen3:8b", "openai:gpt-4.1-mini"]'),
+        ("fallback_after_s", kinds.DURATION, "how long it, and each link, may take until the "
+         "first token before the next is tried", '"30s"'),
+    )
+)  # fmt: skip
+
+UPSTREAM_FIELDS = tuple(
+    Field(field=field, kind=kind, help=help_, example=example)
+    for field, kind, help_, example in (
+        ("url", kinds.HTTP_URL, "its address", '"https://api.openai.com/v1"'),
+        ("key", kinds.KEY, "key that it wants", '"sk-1234"'),
+        ("key_env", kinds.NAME, "variable that has its key", '"OPENAI_API_KEY"'),
+        ("key_file", kinds.FILE, "file that has its key", '"/etc/vllama/openai.key"'),
+        ("models", _raw(read_names, {"anyOf": [_LIST, {"type": "object",
+                                     "additionalProperties": {"type": "string"}}]}),
+         "the models to use of it, or the names here of its models; without it all that it lists",
+         '{ "gpt-mini" = "gpt-4.1-mini" }'),
+        ("weight", kinds.number(1, 1000), "share of the requests for a model that several have",
+         "2"),
+        ("concurrent", _COUNT, "most requests at once for each of its models", "8"),
+        ("health_path", kinds.text("PATH", read_path), "path that answers while it is up",
+         '"/health"'),
+        ("health_interval_s", kinds.DURATION, "how often that is asked", '"5s"'),
+        ("traits", _raw(read_traits, {"type": "object"}), "what it does not tell of itself; see "
+         "upstream_traits", "{ context = 8192 }"),
+    )
+)  # fmt: skip

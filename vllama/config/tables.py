@@ -1,0 +1,166 @@
+"""Tables by name in the config file, `[models."NAME"]` and `[upstreams.NAME]`, as settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from vllama.config import parse
+from vllama.config.kinds import Kind
+from vllama.config.table_fields import MODEL_FIELDS, UPSTREAM_FIELDS, Field
+from vllama.models.model_settings import ModelSettings, is_pattern
+from vllama.models.settings import UpstreamSettings
+from vllama.spelling import find_similar
+
+
+class TableError(ValueError):
+    """A table is wrong; `path` are the keys down to the wrong one."""
+
+    def __init__(self, path: Sequence[str], reason: str, hint: str) -> None:
+        super().__init__(reason)
+        self.path = tuple(path)
+        self.reason = reason
+        self.hint = hint
+
+
+def read_models(value: object) -> tuple[tuple[str, ModelSettings], ...]:
+    """Accept the tables of models, by name or pattern. Raises TableError."""
+    found = []
+    for name, table in _read_tables("models", value).items():
+        given = _read_fields(("models", name), table, MODEL_FIELDS)
+        for key in ("aliases", "preload"):
+            if given.get(key) and is_pattern(name):
+                raise TableError(
+                    ("models", name, key), "a pattern stands for several models",
+                    hint="write it into the table of one model",
+                )  # fmt: skip
+        found.append((name, ModelSettings(**given)))
+    _check_aliases(found)
+    return tuple(found)
+
+
+def read_upstreams(value: object) -> tuple[UpstreamSettings, ...]:
+    """Accept URLs, or the tables of named upstreams. Raises TableError."""
+    if isinstance(value, str):
+        value = parse.by_comma(value)
+    if isinstance(value, Sequence):
+        return tuple(UpstreamSettings(url=parse.plain(str(url))) for url in value)
+    found = []
+    for name, table in _read_tables("upstreams", value).items():
+        path = ("upstreams", name)
+        if not name.replace("-", "").replace("_", "").replace(".", "").isalnum():
+            raise TableError(path, "not a name", hint="use letters, digits, '-', '_' and '.'")
+        given = _read_fields(path, table, UPSTREAM_FIELDS)
+        if "url" not in given:
+            raise TableError(path, "it has no url", hint='add: url = "http://host:port"')
+        ways = [key for key in ("key", "key_env", "key_file") if key in given]
+        if len(ways) > 1:
+            hint = f"leave out {ways[0]}"
+            raise TableError((*path, ways[1]), "its key is given twice", hint=hint)
+        found.append(UpstreamSettings(name=name, **given))
+    return tuple(found)
+
+
+def describe_tables(fields: Iterable[Field]) -> dict[str, Any]:
+    """Return the JSON schema of tables by name."""
+    one = {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {each.key: {**each.kind.schema, "description": each.help} for each in fields},
+    }
+    return {"type": "object", "additionalProperties": one}
+
+
+def _read_tables(key: str, value: object) -> Mapping[str, Mapping[str, object]]:
+    hint = f'write [{key}."NAME"], and below it lines such as: {_example(key)}'
+    if not isinstance(value, Mapping):
+        raise TableError((key,), "not tables", hint=hint)
+    for name, table in value.items():
+        if not isinstance(table, Mapping):
+            raise TableError((key, name), "not a table", hint=hint)
+    return value
+
+
+def _example(key: str) -> str:
+    return "keep_alive = -1" if key == "models" else 'url = "http://host:port"'
+
+
+def _read_fields(
+    path: tuple[str, str], table: Mapping[str, object], fields: Sequence[Field]
+) -> dict[str, Any]:
+    """Return the values of a table by the names of the settings' fields."""
+    known = {each.key: each for each in fields}
+    found = {}
+    for key, value in table.items():
+        if key not in known:
+            near = find_similar(key, known)
+            hint = f"did you mean {near[0]}?" if near else f"use one of {', '.join(known)}"
+            raise TableError((*path, key), "no such field", hint=hint)
+        one = known[key]
+        try:
+            found[one.field] = one.kind.read(value)
+        except ValueError as error:
+            hint = f"write it like {key} = {one.example} ({one.help})"
+            raise TableError((*path, key), str(error), hint=hint) from None
+    return found
+
+
+def _check_aliases(tables: Iterable[tuple[str, ModelSettings]]) -> None:
+    """Refuse an alias that two models have."""
+    owners: dict[str, str] = {}
+    for name, settings in tables:
+        for alias in settings.aliases or ():
+            if owners.setdefault(alias.lower(), name) != name:
+                raise TableError(
+                    ("models", name, "aliases"),
+                    f"'{alias}' is an alias of '{owners[alias.lower()]}' already",
+                    hint="take it out of one of them",
+                )
+
+
+def _write_model(item: object) -> str:
+    """Write a table of a model in a line."""
+    name, settings = item if isinstance(item, tuple) else ("", item)
+    kinds = {each.field: each for each in MODEL_FIELDS}
+    values = [
+        f"{kinds[field].key}={_write_value(kinds[field], value)}"
+        for field, value in settings.given.items()
+    ]
+    return f'"{name}": {" ".join(values) or "nothing"}'
+
+
+def _write_value(field: Field, value: object) -> str:
+    return str(value) if field.kind.is_nested else field.kind.text(value)
+
+
+def _write_upstream(item: object) -> str:
+    """Write an upstream in a line, without its key."""
+    assert isinstance(item, UpstreamSettings)
+    if not item.name:
+        return item.url
+    more = [f"weight={item.weight}"] if item.weight != 1 else []
+    more += [f"concurrent={item.concurrent}"] if item.concurrent else []
+    more += [f"models={', '.join(item.models)}"] if item.models else []
+    return " ".join((f"{item.name}: {item.url}", *more))
+
+
+MODELS = Kind(
+    parse=read_models,
+    schema=describe_tables(MODEL_FIELDS),
+    is_nested=True,
+    write_item=_write_model,
+)
+UPSTREAMS = Kind(
+    parse=read_upstreams,
+    metavar="URL",
+    schema={
+        "anyOf": [
+            {"type": "array", "items": {"type": "string"}},
+            {"type": "string"},
+            describe_tables(UPSTREAM_FIELDS),
+        ]
+    },
+    is_nested=True,
+    is_list=True,
+    write_item=_write_upstream,
+)

@@ -1,0 +1,202 @@
+"""Fallback chains: a request that its model cannot answer is answered by the next link.
+
+The handler of the route runs again for each link, as if the client had asked for that model, as
+long as no byte of an answer has been sent. So every route and dialect falls back in the same way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from vllama.errors import (
+    BadRequest,
+    Busy,
+    Forbidden,
+    ModelNotFound,
+    NoPlan,
+    QueueFull,
+    ShuttingDown,
+    UpstreamError,
+    VllamaError,
+)
+from vllama.http.request import Request
+from vllama.routes.chain import Chain, Skipped, current
+from vllama.routes.running import RunningRequest
+
+if TYPE_CHECKING:
+    from vllama.routes.context import Gateway
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[["Gateway", Request], Awaitable[None]]
+FIRST_TOKEN_S = 30.0
+LATER_FACTOR = 10
+"""How much longer each attempt may take once every link has been tried."""
+PAUSES_S = (0.1, 0.3, 1.0, 2.0)
+"""Before every link is tried once more: one may have come back while the others were tried."""
+
+
+class TooSlow(UpstreamError):
+    """A link gave no token in time."""
+
+    def __init__(self, limit_s: float) -> None:
+        super().__init__(f"no token within {limit_s:g} s", status=504)
+
+
+class ChainFailed(Busy):
+    """Neither the model nor any of its fallbacks could answer."""
+
+
+async def answer_by_chain(gateway: Gateway, request: Request, handle: Handler) -> None:
+    """Run a handler for the requested model, then for each of its fallbacks until one answers.
+
+    1. Try all in order, but skip those that have failed lately.
+    2. Try those that were skipped: nothing else lives.
+    3. Try all again, after pauses, if a failure may have passed.
+
+    Raises what the handler raises if the model has no fallbacks, ChainFailed if all have failed.
+    """
+    chain = Chain(gateway.breakers)
+    token = current.set(chain)
+    try:
+        await _Attempts(gateway, request, handle, chain, await request.body()).run()
+    finally:
+        current.reset(token)
+
+
+class _Attempts:
+    """The attempts to answer one request."""
+
+    def __init__(
+        self, gateway: Gateway, request: Request, handle: Handler, chain: Chain, body: bytes
+    ) -> None:
+        self._gateway = gateway
+        self._request = request
+        self._handle = handle
+        self._chain = chain
+        self._body = body
+        self._headers = list(request.extra)
+        self._failures: dict[str, VllamaError] = {}  # the last one of each link
+
+    async def run(self) -> None:
+        """Answer, or raise."""
+        # the first attempt also tells which model is meant, and what its chain is
+        if await self._try(""):
+            return
+        chain, breakers = self._chain, self._gateway.breakers
+        links = chain.settings.fallback or ()
+        for link in links:
+            if breakers.admit(link) and await self._try(link):
+                return
+        chain.skips = False
+        for link in ("", *links):
+            if link not in self._failures and await self._try(link):
+                return
+        for pause_s in PAUSES_S:
+            again = [link for link, error in self._failures.items() if may_pass(error)]
+            if not again:
+                break
+            await asyncio.sleep(pause_s)
+            for link in again:
+                if await self._try(link, LATER_FACTOR):
+                    return
+        raise make_error(chain.name, self._failures)
+
+    async def _try(self, link: str, patience: float = 1) -> bool:
+        """Let `link` answer; return whether it did. Raises what no other link could help with."""
+        gateway, request, chain = self._gateway, self._request, self._chain
+        chain.link, chain.bundle = link, None
+        request.put_back(self._body)
+        request.extra, request.queue_position = list(self._headers), 0
+        running = gateway.running.of(request)
+        running.start_over()
+        try:
+            async with first_token_in_time(chain, running, patience):
+                await self._handle(gateway, request)
+        except Skipped:
+            return False
+        except VllamaError as error:
+            if not self._may_go_on(error):
+                raise
+            self._note_failure(link, error)
+            return False
+        gateway.breakers.note_success(chain.served)
+        return True
+
+    def _may_go_on(self, error: VllamaError) -> bool:
+        """Return whether another link may answer what this one could not."""
+        chain = self._chain
+        if self._request.status or not chain.settings.fallback:
+            return False
+        if isinstance(error, Forbidden):
+            return False
+        if isinstance(error, ShuttingDown) and self._gateway.stopping:
+            return False
+        if isinstance(error, BadRequest):
+            return chain.is_elsewhere  # that server refuses what others may take
+        return True
+
+    def _note_failure(self, link: str, error: VllamaError) -> None:
+        gateway, chain = self._gateway, self._chain
+        self._failures[link] = error
+        if not isinstance(error, BadRequest | QueueFull | ModelNotFound):
+            gateway.breakers.note_failure(chain.served)
+        gateway.metrics.fallbacks.add((chain.model, chain.served, error.kind))
+        log.warning("%s: %s cannot answer: %s", chain.name, link or "it", error.message)
+
+
+@asynccontextmanager
+async def first_token_in_time(
+    chain: Chain, running: RunningRequest, patience: float
+) -> AsyncIterator[None]:
+    """Raise TooSlow if a model that has fallbacks gives no token in time.
+
+    What is answered at once, such as vectors, may take its time once the model has begun.
+    """
+    loop = asyncio.get_running_loop()
+    timer: asyncio.TimerHandle | None = None
+    limit_s = 0.0
+
+    def begin() -> None:
+        nonlocal timer, limit_s
+        if chain.settings.fallback:
+            limit_s = patience * (chain.settings.fallback_after_s or FIRST_TOKEN_S)
+            timer = loop.call_later(limit_s, expire)
+
+    def expire() -> None:
+        if not running.has_begun:
+            timeout.reschedule(loop.time())
+
+    chain.on_found = begin
+    try:
+        async with asyncio.timeout(None) as timeout:
+            try:
+                yield
+            finally:
+                if timer is not None:
+                    timer.cancel()
+    except TimeoutError:
+        if not timeout.expired():
+            raise
+        raise TooSlow(limit_s) from None
+
+
+def may_pass(error: VllamaError) -> bool:
+    """Return whether another attempt may succeed."""
+    return not isinstance(error, BadRequest | ModelNotFound | NoPlan)
+
+
+def make_error(name: str, failures: dict[str, VllamaError]) -> VllamaError:
+    """Return the error of a request that nothing has answered."""
+    first = next(iter(failures.values()))
+    if all(isinstance(error, BadRequest | ModelNotFound) for error in failures.values()):
+        return first
+    words = [f"{link or 'here'}: {error.message}" for link, error in failures.items()]
+    return ChainFailed(
+        f"cannot answer as '{name}', nor can its fallbacks: {'; '.join(words)}",
+        retry_after_s=getattr(first, "retry_after_s", 1.0),
+    )
