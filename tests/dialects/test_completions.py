@@ -159,6 +159,14 @@ def test_answers(
         assert (done.choices[0].text, done.choices[0].finish_reason) == (text, reason)
 
 
+@pytest.mark.parametrize(("reason", "reasons"), [("length", [None, "length"]), ("stop", ["stop"])])
+def test_tokens_without_text_are_a_chunk(reason: str, reasons: list[str | None]) -> None:
+    data = f'data: {{"choices":[{{"index":0,"text":"","finish_reason":"{reason}"}}]}}\n\n'
+    got = events(run(reply(), [data.encode() + b"data: [DONE]\n\n"]))
+    assert [event["choices"][0]["finish_reason"] for event in got] == reasons
+    assert {event["choices"][0]["text"] for event in got} == {""}
+
+
 def test_usage_comes_when_asked_for() -> None:
     made = reply(prompt_tokens=4, include_usage=True)
     got = events(run(made, [streams.CHAT]))

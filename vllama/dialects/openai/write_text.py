@@ -39,6 +39,7 @@ class TextWriter:
         self._texts: list[str] = []
         self._logprobs: dict[str, list[Any]] = {}
         self._finish_reason: str | None = None
+        self._begun = False
 
     def write(self, event: Event, tally: Tally, now_ns: int) -> bytes:
         """Return one event, or keep it for the end."""
@@ -87,8 +88,11 @@ class TextWriter:
         if not (text or logprobs or choice.finish_reason is not None):
             return b""
         index = 0 if self._part is None else self._part.index
-        said = make_choice(text, choice.finish_reason, logprobs) | {"index": index}
-        return frame_event(_encode({**self._head, "choices": [said]}))
+        said = [make_choice(text, choice.finish_reason, logprobs) | {"index": index}]
+        if not self._begun and not text and choice.finish_reason == "length":
+            said.insert(0, make_choice("", None) | {"index": index})  # of tokens without text
+        self._begun = True
+        return b"".join(frame_event(_encode({**self._head, "choices": [one]})) for one in said)
 
 
 def make_head(

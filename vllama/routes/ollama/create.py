@@ -239,7 +239,10 @@ async def head_blob(gateway: Gateway, request: Request) -> None:
     """Serve `HEAD /api/blobs/sha256:…`: tell whether a blob is here."""
     blobs = gateway.catalog.library.local.blobs
     here = await asyncio.to_thread(blobs.has, request.path.removeprefix(BLOBS))
-    request.respond(200 if here else 404, b"")
+    if here:
+        request.respond(200, b"", b"")
+    else:
+        request.respond(404, b"")
 
 
 def check_upload(size_bytes: int, most_bytes: int | None) -> None:
@@ -255,7 +258,7 @@ async def upload_blob(gateway: Gateway, request: Request) -> None:
     """Serve `POST /api/blobs/sha256:…`: store the body as it comes, verified."""
     blobs, digest = gateway.catalog.library.local.blobs, request.path.removeprefix(BLOBS)
     if await asyncio.to_thread(blobs.has, digest):
-        request.respond(200, b"")
+        request.respond(200, b"", b"")
         return
     most_bytes = gateway.guards.most_upload_bytes
     length = request.header(b"content-length")
