@@ -72,7 +72,7 @@ def test_ps_does_not_guess_where_a_server_elsewhere_runs_its_model(
 
 
 def test_ps_of_our_own_server(stub: StubServer, vllama: Vllama) -> None:
-    busy = {"state": "ready", "requests": 4, "slots": 4, "queued": 2}
+    busy = {"state": "ready", "requests": 4, "slots": 4, "queued": 2, "other_names": ["copy:1"]}
     late = {"state": "loading", "requests": 0, "slots": 1, "queued": 1, "cause": "no free slot"}
     failed = {"name": "bad:latest", "state": "failed", "cause": "it is damaged", "hint": "mend it"}
     stub.on(
@@ -89,10 +89,14 @@ def test_ps_of_our_own_server(stub: StubServer, vllama: Vllama) -> None:
         ["Loading...", "loading", "0/1, 1 waiting"],
     ]
     assert done.stderr.splitlines() == [
+        "busy:latest shares its engine with copy:1",
         "late:latest (loading): no free slot",
         "bad:latest (failed): it is damaged; mend it",
     ]
     assert json.loads(vllama("ps", "--json").stdout)["failed"] == [failed]
+    assert [row["name"] for row in json.loads(vllama("ps", "--json", "cop").stdout)["models"]] == [
+        "busy:latest"
+    ]
 
 
 def test_ps_of_nothing(stub: StubServer, vllama: Vllama) -> None:
@@ -149,9 +153,12 @@ ROW = {
 
 def test_ps_of_requests(stub: StubServer, vllama: Vllama) -> None:
     since = rfc3339_local(time.time() - 120)
-    rows = [ROW | {"started_at": since}, ROW | {"started_at": since, "model": "other:1b"}]
+    waits = {"started_at": since, "model": "other:1b", "waits_for": "a free slot"}
+    rows = [ROW | {"started_at": since}, ROW | waits]
     stub.on("GET /api/requests", {"requests": rows})
-    header, row, _ = vllama("ps", "--requests").stdout.splitlines()
+    done = vllama("ps", "--requests")
+    header, row, _ = done.stdout.splitlines()
+    assert done.stderr == "other:1b: 1 request waits for a free slot\n"
     assert header.split() == ["ID", "MODEL", "ROUTE", "CLIENT", "KEY", "SINCE", "STATE", "TOKENS"]
     assert row.split("    ") == [
         *("abc-1", "m:latest", "/api/chat", "10.0.0.7", "…abcd"),

@@ -26,7 +26,8 @@ COUNT_LINES = """cell => {
 def server(tmp_path_factory):
     home = tmp_path_factory.mktemp("activity")
     one_slot = {"VLLAMA_NUM_PARALLEL": "1"}
-    with Server(home, "--hang-timeout", "0", "--capture", "20", env=one_slot) as running:
+    options = ("--hang-timeout", "0", "--capture", "20", "--ctx", "2048")
+    with Server(home, *options, env=one_slot) as running:
         running.model("stalls", "--stall-after", "2")
         running.model("plain")
         yield running
@@ -46,6 +47,14 @@ class Client(threading.Thread):
         _, _, self.answer = self.server.request("POST", "/api/chat", body)
 
 
+def end_all(server, *clients):
+    """End the requests of all clients, whether they wait or run."""
+    for row in server.get("/api/requests")["requests"]:
+        server.request("DELETE", f"/api/requests/{row['id']}")
+    for client in clients:
+        client.join(LIMIT_S)
+
+
 def test_it_says_who_blocks_a_queue_and_can_stop_it(server, open_page):
     page = open_page(server, "activity")
     first = Client(server, "stalls")
@@ -54,7 +63,7 @@ def test_it_says_who_blocks_a_queue_and_can_stop_it(server, open_page):
     expect(page.get_by_role("link", name="Activity")).to_contain_text("1")
     second = Client(server, "stalls")
     waits = page.get_by_role("region", name="What waits")
-    expect(waits).to_contain_text("1 request waits for a free slot")
+    expect(waits).to_contain_text(re.compile(r"1 request waits\s+\(for .*\) for a free slot\."))
     expect(waits).to_contain_text("Its only slot is in use by 127.0.0.1 (ollama")
     expect(now).to_contain_text("place 1")
     now.get_by_role("row").filter(has_text="running").get_by_role("button", name="Stop").click()
@@ -113,9 +122,7 @@ def test_a_queue_of_a_shared_engine_says_who_holds_it_whatever_the_name(server, 
     waits = page.get_by_role("region", name="What waits")
     expect(waits.get_by_role("heading", name="stalls-copy")).to_be_visible()
     expect(waits).to_contain_text("Its only slot is in use by 127.0.0.1 (ollama, stalls:latest")
-    for client in (first, second):
-        now.get_by_role("row").filter(has_text="running").get_by_role("button").click()
-        client.join(LIMIT_S)
+    end_all(server, first, second)
     server.request("DELETE", "/api/delete", {"model": "stalls-copy"})
 
 
@@ -124,21 +131,17 @@ def test_a_model_that_is_loaded_again_says_what_its_previous_engine_still_answer
 ):
     page = open_page(server, "activity")
     now = page.get_by_role("region", name="Now")
-    server.post("/api/generate", {"model": "stalls", "keep_alive": 0})
-    first = Client(server, "stalls", options={"num_ctx": 1024})
+    first = Client(server, "stalls")
     expect(now.get_by_text("running", exact=True)).to_be_visible()
-    second = Client(server, "stalls", options={"num_ctx": 2048})
+    second = Client(server, "stalls", options={"num_ctx": 4096})
     waits = page.get_by_role("region", name="What waits")
     expect(waits).to_contain_text("waiting for its previous instance to end")
-    expect(waits).to_contain_text("They wait for 127.0.0.1 (ollama, stalls:latest")
+    expect(waits).to_contain_text("Ahead of it: 127.0.0.1 (ollama, stalls:latest")
     page.get_by_role("link", name="Models", exact=True).click()
     row = page.get_by_role("row").filter(has_text="stalls:latest")
     expect(row).to_contain_text("loading")
     expect(row).to_contain_text("1 ending on its previous engine")
-    page.get_by_role("link", name="Activity").click()
-    for client in (first, second):
-        now.get_by_role("row").filter(has_text="running").get_by_role("button").click()
-        client.join(LIMIT_S)
+    end_all(server, first, second)
 
 
 def test_what_was_used_today_is_shown_by_key_and_model(server, open_page):

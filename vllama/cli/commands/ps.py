@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
@@ -82,11 +83,13 @@ def ps(
     for row in (*found, *failed):
         if row.get("cause"):
             say_aside(describe_cause(row))
+        if others := row.get("other_names"):
+            say_aside(f"{row['name']} shares its engine with {', '.join(others)}")
 
 
 def show_requests(client: Client, prefix: str, *, as_json: bool) -> None:
     """Show the requests to models whose names begin with `prefix`, the oldest first."""
-    from vllama.cli.output import show_json, show_table
+    from vllama.cli.output import say_aside, show_json, show_table
     from vllama.units import format_ago, parse_rfc3339
 
     found = [row for row in client.get("/api/requests")["requests"] if has_prefix(row, prefix)]
@@ -111,11 +114,18 @@ def show_requests(client: Client, prefix: str, *, as_json: bool) -> None:
         ],
         optional=("KEY", "ROUTE", "CLIENT", "STATE", "SINCE"),
     )
+    waiting = Counter((row["model"], row["waits_for"]) for row in found if row.get("waits_for"))
+    for (model, reason), count in waiting.items():
+        say_aside(
+            f"{model}: {count} {'request waits' if count == 1 else 'requests wait'} for {reason}"
+        )
 
 
 def has_prefix(row: Mapping[str, object], prefix: str) -> bool:
-    """Tell whether a model's name begins with `prefix`, ignoring case."""
-    return str(row.get("name") or row.get("model", "")).lower().startswith(prefix.lower())
+    """Tell whether one of a model's names begins with `prefix`, ignoring case."""
+    others = row.get("other_names")
+    names = [row.get("name") or row.get("model", ""), *(others if isinstance(others, list) else ())]
+    return any(str(name).lower().startswith(prefix.lower()) for name in names)
 
 
 def describe_requests(model: Mapping[str, object]) -> str:

@@ -35,19 +35,19 @@ function queue(waiting) {
     <h3>${names.join(", ")}</h3>
     <p>
       <strong>${plural(waiting.length, "request")} ${waiting.length === 1 ? "waits" : "wait"}</strong>
-      ${reason ? html`for ${reason}` : nothing}, the longest for ${duration(longest)}.
-      ${explainWait(findLive(model), reason ?? "")}
+      (${waiting.length > 1 ? "the longest " : ""}for ${duration(longest)})${reason ? ` for ${reason}` : nothing}.
+      ${explainWait(findLive(model), reason ?? "", waiting.length)}
     </p>
   </div>`;
 }
 
 /** Say who holds up the requests, and what can be done. */
-function explainWait(live, reason) {
+function explainWait(live, reason, number) {
   const blocking = listBlocking(live, reason);
   const log = live?.log && live.state !== "ready" ? html` <a href=${linkTo("logs", live.log)}>See its log</a>.` : nothing;
   if (!blocking.length) return log;
-  const slots = live?.state === "ready" ? `${describeSlots(live.slots, blocking.length)} in use by` : "They wait for";
-  return html`${slots}
+  const loaded = live && live.state === "ready";
+  return html`${loaded ? `${describeSlots(live.slots, blocking.length)} in use by` : `Ahead of ${number > 1 ? "them" : "it"}:`}
     ${blocking.map(
       (row, index) => html`${index ? ", " : ""}<strong>${describeClient(row)}</strong> (${row.dialect},
         ${row.model}, for ${duration(-secondsUntil(row.started_at))}, ${plural(row.tokens, "token")} so far)`,

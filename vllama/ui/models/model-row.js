@@ -120,8 +120,8 @@ function details({ name, disk, live }, page) {
       ? html`<p>${names.join(" and ")} have the same files and share one engine: what unloads one of them unloads all.</p>`
       : nothing}
     <dl class="facts">
-      ${fact("Engine", live?.engine)} ${fact("Context", live?.context && plural(live.context, "token"))}
-      ${fact("Parallel requests", live?.slots)}
+      ${fact("Engine", live?.engine)} ${fact("Context", live?.context ? plural(live.context, "token") : "")}
+      ${fact("Parallel requests", live?.slots || "")}
       ${Object.entries(live?.memory ?? {}).map(([pool, { planned, measured }]) =>
         fact(`Memory, ${poolTitle(pool)}`, `${memorySize(planned)} planned, ${memorySize(measured)} measured`),
       )}
