@@ -79,7 +79,7 @@ async def with_lease(
     if lease is None:
         waiting = scheduler.acquire(bundle, need, keep_alive_s, prefix, running.flow)
         try:
-            lease = await unless_gone(request, waiting)
+            lease = await unless_gone(request, waiting, scheduler.release)
         except VllamaError as error:
             fail_queue(error)
             raise
@@ -132,7 +132,7 @@ async def with_lease(
             enter_queue()
             await asyncio.sleep(pause_s)
             renewed = scheduler.renew(lease, bundle, need, keep_alive_s, prefix, running.flow)
-            lease = running.lease = await unless_gone(request, renewed)
+            lease = running.lease = await unless_gone(request, renewed, scheduler.release)
             leave_queue(lease)
     finally:
         was_alone = lease.instance.leases == 1 and lease.instance.served == count_before

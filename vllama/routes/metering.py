@@ -56,7 +56,8 @@ class Meter:
                 now_s = self._clock.time()
                 self.recorder.record(Admitted(key.name, now_s, now_s + key.rate.period_s))
             if turn is not None:
-                await unless_gone(request, self._limits.wait(key, turn))
+                waiting = self._limits.wait(key, turn)
+                await unless_gone(request, waiting, lambda _: self._limits.finish(key, 0))
         except LimitReached as error:
             self._show_standing(request, key)
             if error.retry_after_s > MAX_RETRY_S:
