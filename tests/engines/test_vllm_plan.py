@@ -17,7 +17,6 @@ from vllama.engines.vllm.parallel import (
     can_divide,
     choose_layout,
     iterate_shapes,
-    select_devices,
 )
 from vllama.engines.vllm.parsers import choose_reasoning_parser, choose_tool_parser
 from vllama.errors import NotEnoughMemory
@@ -302,18 +301,27 @@ def test_the_fewest_gpus_that_hold_the_model(platform, info, expected):
     tuning = ENGINE.tune(wish(platform, info))
     tensor = flag_number(tuning.args, "--tensor-parallel-size", default=1)
     pipeline = flag_number(tuning.args, "--pipeline-parallel-size", default=1)
-    seen = dict(tuning.env).get("CUDA_VISIBLE_DEVICES", "")
-    used = len(seen.split(",")) if seen else len(platform.accelerators)
-    assert (tensor, pipeline, used) == expected
+    assert (tensor, pipeline, len(tuning.gpus)) == expected
 
 
 def test_the_roomiest_gpu_is_taken_and_named():
     tuning = ENGINE.tune(wish(gpus(3, free=(10, 79, 40))))
-    assert tuning.env == (("CUDA_VISIBLE_DEVICES", "GPU-1"),)
+    assert tuning.gpus == (1,)
     amd = replace(
         H100, accelerators=tuple(replace(g, vendor=Vendor.AMD) for g in gpus(2).accelerators)
     )
-    assert ENGINE.tune(wish(amd)).env == (("HIP_VISIBLE_DEVICES", "0"),)
+    assert ENGINE.tune(wish(amd)).gpus == (0,)
+
+
+@pytest.mark.parametrize(
+    ("info", "count", "shape"),
+    [(LLAMA_8B, 4, (4, 1)), (LLAMA_8B, 3, (1, 3)), (LLAMA_8B, 1, (1, 1))],
+)
+def test_all_gpus_are_used_if_asked_for(info, count, shape):
+    tuning = ENGINE.tune(wish(gpus(count), info, all_gpus=True))
+    tensor = flag_number(tuning.args, "--tensor-parallel-size", default=1)
+    pipeline = flag_number(tuning.args, "--pipeline-parallel-size", default=1)
+    assert (tensor, pipeline) == shape and len(tuning.gpus) == count
 
 
 def test_copies_for_more_requests_than_one_takes():
@@ -356,7 +364,6 @@ def test_every_shape_can_be_run(heads, kv, count):
 
 def test_without_gpus_there_is_nothing_to_choose():
     assert choose_layout(CPU, INFO, fits=lambda *_: False, parallel=None) == Layout()
-    assert select_devices(Layout(), CPU) == ()
 
 
 # -- the whole plan ---------------------------------------------------------------------------

@@ -41,11 +41,15 @@ def test_each_device_has_its_share() -> None:
     assert (ram["device"], ram["total_bytes"]) == ("RAM", 16 * GIB)
     assert ram["takes_bytes"] == plan.memory.total_bytes <= ram["usable_bytes"] < 16 * GIB
     first = H100.accelerators[0]
-    second = replace(first, index=1, total_bytes=40 * GIB)
+    second = replace(first, index=1, total_bytes=40 * GIB, free_bytes=39 * GIB)
     both = facts(replace(H100, accelerators=(first, second)), (LLAMA_CPP_GPU,))
+    (one,) = make_device_rows(both, make_plan(both, bundle(), INFO, Need()))
+    assert one["device"].startswith("GPU 0")
+    spread = replace(both.preferences, gpus="spread")
+    both = replace(both, preferences=spread)
     rows = make_device_rows(both, make_plan(both, bundle(), INFO, Need()))
     assert [row["device"][:5] for row in rows] == ["GPU 0", "GPU 1"]
-    assert rows[0]["takes_bytes"] == pytest.approx(2 * rows[1]["takes_bytes"], abs=2)
+    assert rows[0]["takes_bytes"] == pytest.approx(2 * rows[1]["takes_bytes"], rel=0.1)
 
 
 def test_the_short_form_has_the_file_and_the_reasons() -> None:

@@ -456,7 +456,9 @@ def test_needs_go_to_where_the_model_lies():
     assert MemoryMeter(CPU, 0).needs(on_cpu) == {"ram": on_cpu.memory.total_bytes}
     assert MemoryMeter(H100, 0).needs(on_gpu) == {"gpu0": on_gpu.memory.total_bytes}
     two = replace(H100, accelerators=(*H100.accelerators, replace(H100.accelerators[0], index=1)))
-    spread = MemoryMeter(two, 0).needs(on_gpu)
+    assert MemoryMeter(two, 0).needs(on_gpu).keys() == {"gpu0"}
+    anywhere = replace(on_gpu, settings=replace(on_gpu.settings, gpus=(), gpu_shares=()))
+    spread = MemoryMeter(two, 0).needs(anywhere)
     assert spread.keys() == {"gpu0", "gpu1"}
     assert sum(spread.values()) >= on_gpu.memory.total_bytes
 

@@ -15,9 +15,13 @@ _CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
 
 def report_settings(config: Config) -> dict[str, Any]:
-    """Return the config file, and for each setting its value as text, source, default and help."""
+    """Return the config file, and for each setting its value as text, source, default and help.
+
+    `refused` is for a running server, which keeps its settings if those in the file are wrong.
+    """
     return {
         "file": str(config.config_file or ""),
+        "refused": "",
         "settings": [row for setting in SETTINGS for row in _make_rows(setting, config)],
     }
 

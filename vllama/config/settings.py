@@ -59,6 +59,14 @@ class Config(OutputSettings):
         short="-m",
         needs_restart=True,
     )
+    watch: bool = setting(
+        False,
+        kinds.SWITCH,
+        "take over changes of the config file, and of the files that it names, without a signal",
+        example="true",
+        flag="--watch",
+        needs_restart=True,
+    )
     engine: str | None = setting(
         None,
         kinds.auto(kinds.NAME),

@@ -88,8 +88,9 @@ class Settings:
     `chat_template` is the template in the model's files, or with `template_family` the one that
     vllama supplies because the files have none; `turn_end` is then the token that ends an answer,
     as text and number. `prompt_cache_bytes` limits the RAM for conversations that have lost their
-    slot. `tuned_args` and `tuned_env` are what the engine's own `tune` decided; `extra_args` are
-    the user's and come last, so that they win.
+    slot. `gpus` are the indices of the GPUs that it is shown, the one with the most room first, and
+    `gpu_shares` the percentage of the model that each holds. `tuned_args` are what the engine's own
+    `tune` decided; `extra_args` are the user's and come last, so that they win.
     """
 
     mode: Mode
@@ -110,8 +111,9 @@ class Settings:
     template_family: str | None = None
     turn_end: tuple[str, int] | None = None
     prompt_cache_bytes: int = 0
+    gpus: tuple[int, ...] = ()
+    gpu_shares: tuple[int, ...] = ()
     tuned_args: tuple[str, ...] = ()
-    tuned_env: tuple[tuple[str, str], ...] = ()
     extra_args: tuple[str, ...] = ()
 
 

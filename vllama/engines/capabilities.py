@@ -31,8 +31,9 @@ class TuningRequest:
     `context_length` is in tokens; `context_asked` means that somebody asked for that much, so it
     must not shrink. `parallel` is the number of simultaneous requests that the user asked for;
     without one, `at_most` limits the engine's choice. `reserve_bytes` have to stay free, on each
-    GPU or of the RAM. `eager` is set after a start that ran out of memory: do without what makes
-    the engine faster at the cost of memory.
+    GPU or of the RAM. `all_gpus`: every GPU of `platform` is to be used. `eager` is
+    set after a start that ran out of memory: do without what makes the engine faster at the cost of
+    memory.
     """
 
     platform: Platform
@@ -47,6 +48,7 @@ class TuningRequest:
     reserve_bytes: int
     extra_args: tuple[str, ...]
     at_most: int | None = None
+    all_gpus: bool = False
     eager: bool = False
 
 
@@ -54,7 +56,8 @@ class TuningRequest:
 class Tuning:
     """What an engine's `tune` decided; sizes in bytes, for all its processes together.
 
-    `reasons` are sentences for the plan, with the numbers.
+    `gpus` are the indices of those that it uses. `reasons` are sentences for the plan, with the
+    numbers.
     """
 
     context_length: int
@@ -64,7 +67,7 @@ class Tuning:
     compute_bytes: int
     fixed_bytes: int
     reasons: tuple[str, ...]
-    env: tuple[tuple[str, str], ...] = ()
+    gpus: tuple[int, ...] = ()
 
 
 @runtime_checkable

@@ -132,7 +132,7 @@ class PackageServer(ABC):
         if self.program is None or installation.executable is None:
             start = (installation.python, "-P")  # -P: no modules from the current folder
         own = (*start, *self.build_arguments(bundle, settings, endpoint))
-        extra = {**self.build_environment(settings, endpoint), **dict(settings.tuned_env)}
+        extra = self.build_environment(settings, endpoint)
         return LaunchSpec(
             name=settings.alias,
             argv=(*map(str, own), *settings.tuned_args, *settings.extra_args),

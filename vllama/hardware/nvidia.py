@@ -113,7 +113,8 @@ def _make_accelerator(cells: list[str | None], notes: list[str]) -> Accelerator:
     total_bytes = _parse_mebibytes(total)
     if total_bytes == 0:
         notes.append(f"{label} does not report its memory")
-    if (mig or "").lower() == "enabled":
+    is_divided = (mig or "").lower() == "enabled"
+    if is_divided:
         notes.append(_make_mig_note(label))
     return Accelerator(
         vendor=Vendor.NVIDIA,
@@ -124,6 +125,7 @@ def _make_accelerator(cells: list[str | None], notes: list[str]) -> Accelerator:
         driver=driver,
         compute_capability=_parse_capability(capability),
         uuid=uuid,
+        is_divided=is_divided,
     )
 
 
@@ -174,6 +176,7 @@ def _read_device(nvml: Any, index: int, driver: str, notes: list[str]) -> Accele
         driver=driver,
         compute_capability=(int(capability[0]), int(capability[1])) if capability else None,
         uuid=_decode(uuid) if uuid else None,
+        is_divided=bool(mig and mig[0]),
     )
 
 

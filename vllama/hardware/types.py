@@ -18,7 +18,8 @@ class Vendor(StrEnum):
 class Accelerator:
     """One GPU. Memory is in bytes; on Apple silicon it is the share of RAM that the GPU may use.
 
-    `compute_capability` is NVIDIA's, as (major, minor).
+    `compute_capability` is NVIDIA's, as (major, minor). `is_divided`: into instances by MIG, so
+    that no process can use the whole of it.
     """
 
     vendor: Vendor
@@ -29,6 +30,7 @@ class Accelerator:
     driver: str | None = None
     compute_capability: tuple[int, int] | None = None
     uuid: str | None = None
+    is_divided: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -94,9 +94,13 @@ class SettingRow(Struct):
 
 
 class Settings(Struct):
-    """The settings in effect, and the config file, empty if there is none."""
+    """The settings in effect, and the config file, empty if there is none.
+
+    `refused` is why the server has not taken over the file as it is now, empty if it has.
+    """
 
     file: str
+    refused: str
     settings: list[SettingRow]
 
 

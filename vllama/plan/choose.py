@@ -15,7 +15,8 @@ from vllama.models.resolve.candidates import suggest_conversion_of
 from vllama.models.resolve.memory_fit import format_amount
 from vllama.models.types import Bundle, Format, ModelInfo
 from vllama.plan.draft_model import DraftSpeeds, choose_draft, find_kind, make_key
-from vllama.plan.estimate import flash_attention, make_estimate
+from vllama.plan.estimate import flash_attention, make_estimate, share_bytes
+from vllama.plan.placement import Placement, keep_named, place, refuse_cpu
 from vllama.plan.prompt_cache import size_prompt_cache
 from vllama.plan.refuse import find_refusal, refuse_by_engine, refuse_if_too_large
 from vllama.plan.threads import choose_threads
@@ -275,7 +276,7 @@ def draft_plan(
     facts: Facts, bundle: Bundle, info: ModelInfo, need: Need
 ) -> tuple[Plan, Choice, Estimate]:
     """Decide as `make_plan` does, also on what does not fit into memory."""
-    facts = facts.of(bundle)
+    facts = keep_named(facts.of(bundle), bundle.name)
     try:
         choice = choose_engine(facts, bundle.format, bundle, info, need.mode)
     except NoPlan as error:
@@ -288,12 +289,20 @@ def draft_plan(
     refuse_by_engine(facts, bundle, engine, info, need)
     estimate = make_estimate(facts, choice, bundle.format, info, need)
     memory, context = estimate.memory, estimate.context_length
+    placement = place(facts, memory) if memory.on_gpu and not estimate.tuning else Placement()
+    if placement.gpus:
+        platform = replace(facts.platform, accelerators=placement.gpus)
+        usable = share_bytes(replace(facts, platform=platform), on_gpu=True)
+        estimate = replace(estimate, usable_bytes=usable)
+    if not memory.on_gpu and bundle.format is not Format.REMOTE and need.gpu_layers != 0:
+        refuse_cpu(facts, bundle.name, estimate.reasons)
     cache_bytes = size_prompt_cache(facts, engine, need, memory, estimate.parallel)
     memory = replace(memory, prompt_cache_bytes=cache_bytes)
     reasons = [
         f"{engine.title} {choice.installation.version}: {choice.reason}",
         *describe_settings(bundle),
         *estimate.reasons,
+        *filter(None, [placement.reason]),
         describe_size(bundle, info, estimate),
     ]
     if words := describe_shortage(facts, memory):
@@ -340,7 +349,10 @@ def draft_plan(
             turn_end=info.turn_end,
             prompt_cache_bytes=cache_bytes,
             tuned_args=estimate.tuning.args if estimate.tuning else (),
-            tuned_env=estimate.tuning.env if estimate.tuning else (),
+            gpus=estimate.tuning.gpus
+            if estimate.tuning
+            else tuple(gpu.index for gpu in placement.gpus),
+            gpu_shares=placement.shares,
             extra_args=prefs.extra_args,
         ),
         memory=memory,

@@ -65,6 +65,7 @@ def make_estimate(
                 reserve_bytes=prefs.reserve_bytes,
                 extra_args=prefs.extra_args,
                 at_most=facts.relief.parallel,
+                all_gpus=prefs.gpus is not None,
                 eager=facts.relief.eager,
             )
         )

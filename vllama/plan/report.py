@@ -111,23 +111,26 @@ def mask(argv: Sequence[str]) -> list[str]:
 def make_device_rows(facts: Facts, plan: Plan) -> list[dict[str, Any]]:
     """Return each device's memory in bytes: all of it, what is usable, and what the model takes.
 
-    Several GPUs share a model as their sizes are; what there is of the reserve they share too.
+    Of the GPUs only those that the model gets; what there is of the reserve all share.
     """
     platform, total = facts.platform, plan.memory.total_bytes
     ram = {"device": "RAM", "total_bytes": platform.ram_total_bytes}
     if not plan.memory.on_gpu:
         usable = available_bytes(facts, on_gpu=False)
         return [ram | {"usable_bytes": usable, "takes_bytes": total}]
+    gpus = [gpu for gpu in platform.accelerators if gpu.index in plan.settings.gpus]
+    gpus = gpus or list(platform.accelerators)
     usable = available_bytes(facts, on_gpu=True)
     whole = sum(gpu.total_bytes for gpu in platform.accelerators) or 1
+    shares = dict(zip(plan.settings.gpus, plan.settings.gpu_shares, strict=False))
     return [
         {
             "device": f"GPU {gpu.index} ({gpu.name})",
             "total_bytes": gpu.total_bytes,
             "usable_bytes": usable * gpu.total_bytes // whole,
-            "takes_bytes": total * gpu.total_bytes // whole,
+            "takes_bytes": int(total * shares.get(gpu.index, 100 / len(gpus)) / 100),
         }
-        for gpu in platform.accelerators
+        for gpu in gpus
     ]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import math
 from collections.abc import Hashable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -62,11 +63,17 @@ class MemoryMeter:
         self._reserve_bytes = reserve_bytes
 
     def needs(self, plan: Plan) -> dict[str, int]:
-        """Return a plan's estimate by pool: engines spread a model over all GPUs."""
-        total = plan.memory.total_bytes
+        """Return a plan's estimate by pool; a model without GPUs of its own is spread over all."""
+        total, settings = plan.memory.total_bytes, plan.settings
         if not plan.memory.on_gpu or not self._gpus:
             return {RAM: total}
-        return dict.fromkeys(self._gpus, -(-total // len(self._gpus)))
+        if not settings.gpus:
+            return dict.fromkeys(self._gpus, -(-total // len(self._gpus)))
+        shares = settings.gpu_shares or (100 / len(settings.gpus),) * len(settings.gpus)
+        return {
+            f"gpu{index}": math.ceil(total * share / 100)
+            for index, share in zip(settings.gpus, shares, strict=True)
+        }
 
     async def measure(
         self, processes: Mapping[Hashable, Measurable], *, gpus: bool = False

@@ -28,6 +28,7 @@ from vllama.config import (
     guards,
     list_upstreams,
     models_settings,
+    named_file,
     places,
     preferences,
 )
@@ -68,6 +69,7 @@ from vllama.routes.response_store import ResponseStore
 from vllama.scheduler.scheduler import Scheduler
 from vllama.scheduler.state import Limits
 from vllama.server.engine_hooks import EngineHooks
+from vllama.server.file_watch import FileWatch
 from vllama.server.planner import Planner
 from vllama.server.preflight import (
     check_engine,
@@ -186,11 +188,15 @@ class Daemon:
             preload = group.create_task(self._complete_start(stop, address), name="preload")
             publishing = group.create_task(events.run(), name="events")
             reloading = group.create_task(self._reload_when(reload, gateway, server), name="reload")
+            helpers = [watching, publishing, reloading]
+            if self._config.watch:
+                files = FileWatch(self._list_files)
+                helpers.append(group.create_task(files.run(reload.set), name="files"))
             await stop.asked.wait()
             preload.cancel()
             gateway.stopping = True
             await self._drain(gateway, server, stop)
-            for task in (reloading, watching, publishing):
+            for task in helpers:
                 task.cancel()
             await self._end(server, http, keeper)
             if captures is not None:
@@ -246,6 +252,14 @@ class Daemon:
         if self._tracing is not None:
             await asyncio.to_thread(self._tracing.close)
 
+    def _list_files(self) -> list[Path]:
+        """Return the files that are read again with the settings."""
+        config = self._config
+        keys = (each.key_file for each in config.upstreams)
+        named = (config.api_key_file, config.tls_cert, config.tls_key, *keys)
+        own = config.config_file or named_file(self._environ)
+        return [own, *(path for path in named if path is not None)]
+
     async def _reload_when(self, wanted: asyncio.Event, gateway: Gateway, server: Server) -> None:
         """Read settings and certificate again whenever `wanted` is set, until cancelled."""
         while True:
@@ -262,6 +276,7 @@ class Daemon:
                 await self._reload(gateway)
             except VllamaError as error:
                 log.error("the settings stay as they were: %s", error.sentence())
+                gateway.settings = {**gateway.settings, "refused": error.sentence()}
             except Exception:
                 # boundary: nothing in a file may end a running server
                 log.exception("the settings stay as they were: unexpected error")

@@ -15,6 +15,7 @@ from vllama.engines.base import Engine
 from vllama.engines.capabilities import Attachable, Sleeping
 from vllama.errors import VllamaError
 from vllama.hardware.cpu import read_cpu_time
+from vllama.hardware.visible import show_only
 from vllama.plan.types import Facts, Plan
 from vllama.scheduler.instance import Process, Sleeper
 from vllama.scheduler.lifecycle import EngineSleeper
@@ -87,9 +88,10 @@ class EngineHooks:
             return AttachedProcess(plan.bundle.name, *engine.attach(plan.bundle))
 
         def launch(endpoint: Endpoint) -> LaunchSpec:
-            return engine.launch(
+            spec = engine.launch(
                 plan.bundle, plan.settings, plan.installation, endpoint, self._environ
             )
+            return replace(spec, env={**spec.env, **self._show_gpus(plan)})
 
         def supervised(name: str) -> SupervisedProcess:
             return SupervisedProcess(
@@ -107,6 +109,20 @@ class EngineHooks:
             return supervised(plan.bundle.name)
         names = [f"{plan.bundle.name}-{number}" for number in range(1, count + 1)]
         return Replicas([partial(supervised, name) for name in names])
+
+    def _show_gpus(self, plan: Plan) -> Mapping[str, str]:
+        """Return the variable that shows an engine the GPUs of its plan only.
+
+        What the user has put into that variable for the server stays, unless this model has GPUs
+        that were asked for.
+        """
+        gpus = {gpu.index: gpu for gpu in self._facts.platform.accelerators}
+        chosen = [gpus[index] for index in plan.settings.gpus if index in gpus]
+        if len(chosen) == len(gpus) and plan.bundle.settings.gpus is None:
+            return {}
+        shown = show_only(chosen)
+        asked = plan.bundle.settings.gpus is not None
+        return {name: x for name, x in shown.items() if asked or name not in self._environ}
 
     def _report_end_of_load(self, plan: Plan, error: VllamaError | None) -> None:
         """End the display of a load; a failed one is reported by whoever asked for it."""

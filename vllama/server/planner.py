@@ -14,6 +14,7 @@ from vllama.models.info import describe_template
 from vllama.models.library import Library
 from vllama.models.types import Bundle, ModelInfo
 from vllama.plan.ladder import Failed, last_word, make_first_plan, make_next_plan
+from vllama.plan.placement import leaves_gpus
 from vllama.plan.quant_fallback import list_forms_here
 from vllama.plan.report import shorten
 from vllama.plan.types import Facts, Need, Plan
@@ -69,6 +70,8 @@ class Planner:
             self._reported.add(key)
             for line in shorten(plan):
                 self._reporter.note(line)
+            if self._facts.platform.accelerators and leaves_gpus(plan):
+                log.warning("%s runs on the CPU, though there is a GPU: see its plan", bundle.name)
             if (
                 need.mode is Mode.CHAT
                 and not info.chat_template

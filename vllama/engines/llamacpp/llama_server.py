@@ -219,6 +219,12 @@ def _draft_tokens(bundle: Bundle) -> int:
     return value if isinstance(value, int) else DRAFT_TOKENS
 
 
+def _split(start: Start) -> str | None:
+    """Return the share of each GPU, in the order in which the process sees them."""
+    shares = start.settings.gpu_shares
+    return ",".join(map(str, shares)) if len(shares) > 1 else None
+
+
 def _kv_type(start: Start) -> str | None:
     kind = start.settings.kv_cache_type
     return kind if kind != "fp8" else None
@@ -239,6 +245,7 @@ FLAGS: tuple[Flag, ...] = (
         "--n-gpu-layers",
         lambda start: ALL_LAYERS if start.settings.gpu_layers < 0 else start.settings.gpu_layers,
     ),
+    ("--tensor-split", _split),
     ("--threads", lambda start: start.settings.threads),
     ("--threads-batch", lambda start: start.settings.batch_threads),
     ("--flash-attn", lambda start: "on" if start.settings.flash_attention else "off"),

@@ -52,6 +52,7 @@ SWITCHES = {
     "--context-shift": ("ctx_shift", True),
     "--no-warmup": ("warmup", False),
 }
+MAX_DEVICES = 128
 FLASH = {"on": "ENABLED", "off": "DISABLED", "auto": "AUTO"}
 
 
@@ -69,6 +70,7 @@ def build_parser() -> argparse.ArgumentParser:
         known.add_argument(*names.split(), dest=target, action="store_const", const=value)
     known.add_argument("--host", dest="hostnames", type=lambda host: [host])
     known.add_argument("-a", "--alias", dest="model_alias", type=lambda name: {name})
+    known.add_argument("-ts", "--tensor-split", dest="tensor_split", type=parse_split)
     known.add_argument("-fa", "--flash-attn", choices=FLASH)
     known.add_argument("-ctk", "--cache-type-k")
     known.add_argument("-ctv", "--cache-type-v")
@@ -80,6 +82,12 @@ def build_parser() -> argparse.ArgumentParser:
     known.add_argument("--lora", action="append", default=[])
     known.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
     return known
+
+
+def parse_split(text: str) -> list[float]:
+    """Return the shares of all the devices that llama.cpp has room for."""
+    shares = [float(share) for share in text.replace("/", ",").split(",")]
+    return shares + [0.0] * (MAX_DEVICES - len(shares))
 
 
 def set_parameter(params: Any, path: str, value: object) -> None:

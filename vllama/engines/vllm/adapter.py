@@ -179,7 +179,6 @@ class Vllm:
             extra["VLLM_API_KEY"] = endpoint.api_key
         if has_flag(given, SLEEP):
             extra["VLLM_SERVER_DEV_MODE"] = "1"  # its sleep routes exist only then
-        extra |= dict(settings.tuned_env)
         return LaunchSpec(
             name=settings.alias,
             argv=(*argv, *given),

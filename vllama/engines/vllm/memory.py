@@ -20,7 +20,6 @@ from vllama.engines.vllm.parallel import (
     Layout,
     choose_layout,
     parse_layout,
-    select_devices,
     spans_machines,
 )
 from vllama.hardware.types import Accelerator
@@ -199,7 +198,7 @@ def _tune_gpus(request: TuningRequest) -> Tuning:
     return Tuning(
         context_length=context,
         args=tuple(own),
-        env=select_devices(layout, request.platform),
+        gpus=tuple(gpu.index for gpu in layout.gpus),
         weights_bytes=info.weights_bytes // layout.shards * workers,
         kv_bytes=cache * workers,
         compute_bytes=compute * workers,
@@ -234,7 +233,11 @@ def _choose_layout(request: TuningRequest, need: Callable[[int, int], int]) -> t
                 )
 
             layout = choose_layout(
-                request.platform, request.info, fits=fits, parallel=request.parallel
+                request.platform,
+                request.info,
+                fits=fits,
+                parallel=request.parallel,
+                all_gpus=request.all_gpus,
             )
             if fits(layout.gpus, layout.shards):
                 return layout, now

@@ -110,8 +110,11 @@ def choose_layout(
     *,
     fits: Callable[[Sequence[Accelerator], int], bool],
     parallel: int | None,
+    all_gpus: bool = False,
 ) -> Layout:
     """Choose the layout with the fewest GPUs that hold the model, those with most memory first.
+
+    With `all_gpus` the layout uses every GPU, if the model can be divided so.
 
     `fits(gpus, shards)` decides about memory. If nothing fits, the result is the widest layout, so
     that its numbers tell how much is missing. Copies are made only for more parallel requests than
@@ -119,6 +122,10 @@ def choose_layout(
     """
     usable = platform.of(Vendor.NVIDIA) or platform.of(Vendor.AMD)
     gpus = sorted(usable, key=lambda gpu: (-gpu.free_bytes, gpu.index))
+    if all_gpus:
+        for tensor, pipeline in iterate_shapes(info, len(gpus)):
+            if tensor * pipeline == len(gpus):
+                return Layout(tensor=tensor, pipeline=pipeline, gpus=tuple(gpus))
     widest = (1, 1)  # by the number of GPUs
     for tensor, pipeline in iterate_shapes(info, len(gpus)):
         count = tensor * pipeline
@@ -131,14 +138,3 @@ def choose_layout(
         widest = max(widest, (tensor, pipeline), key=lambda shape: shape[0] * shape[1])
     tensor, pipeline = widest
     return Layout(tensor=tensor, pipeline=pipeline, gpus=tuple(gpus[: tensor * pipeline]))
-
-
-def select_devices(layout: Layout, platform: Platform) -> tuple[tuple[str, str], ...]:
-    """Return the variable that hides the GPUs that were not chosen."""
-    everything = platform.of(Vendor.NVIDIA) or platform.of(Vendor.AMD)
-    if not layout.gpus or len(layout.gpus) == len(everything):
-        return ()
-    if layout.gpus[0].vendor is Vendor.NVIDIA:
-        names = [gpu.uuid or str(gpu.index) for gpu in layout.gpus]
-        return (("CUDA_VISIBLE_DEVICES", ",".join(names)),)
-    return (("HIP_VISIBLE_DEVICES", ",".join(str(gpu.index) for gpu in layout.gpus)),)

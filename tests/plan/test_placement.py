@@ -1,0 +1,151 @@
+"""Which GPUs a model gets, on machines as `nvidia-smi` describes them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.facts import CPU, GIB, LLAMA_SERVER_HERE, MIB, bundle, facts
+from tests.facts import INFO as SMALL
+from vllama.engines.base import Installation
+from vllama.engines.llamacpp.llama_server import ENGINE
+from vllama.errors import NoPlan
+from vllama.hardware.nvidia import parse_nvidia_smi
+from vllama.hardware.types import Platform
+from vllama.hardware.visible import show_only
+from vllama.models.model_settings import SPREAD, ModelSettings
+from vllama.plan.choose import draft_plan
+from vllama.plan.placement import list_usable, place
+from vllama.plan.report import make_device_rows
+from vllama.plan.types import Facts, Memory, Need, Preferences
+from vllama.scheduler.memory import MemoryMeter
+from vllama.supervise.spec import Endpoint
+
+# index, name, memory.total, memory.free, driver_version, compute_cap, uuid, mig.mode.current
+A100 = "{0}, NVIDIA A100-SXM4-40GB, 40960, {1}, 535.104.05, 8.0, GPU-{0}, {2}\n"
+ONE = "0, NVIDIA GeForce RTX 4090, 24564, 23010, 560.35.03, 8.9, GPU-0, [N/A]\n"
+UNEQUAL = ONE + "1, NVIDIA GeForce RTX 3060, 12288, 12000, 560.35.03, 8.6, GPU-1, [N/A]\n"
+TWO_ONE_BUSY = A100.format(0, 1024, "Disabled") + A100.format(1, 40536, "Disabled")
+FOUR = "".join(A100.format(index, 40536, "Disabled") for index in range(4))
+FOUR_ONE_MIG = A100.format(0, 40536, "Enabled") + "".join(
+    A100.format(index, 40000 - index, "Disabled") for index in range(1, 4)
+)
+EIGHT = "".join(A100.format(index, 40536 - 1000 * index, "Disabled") for index in range(8))
+
+
+def machine(text: str) -> Platform:
+    return replace(CPU, accelerators=parse_nvidia_smi(text).accelerators)
+
+
+def choose(text: str, weights_bytes: int, gpus: object = None) -> tuple[list[int], list[int]]:
+    memory = Memory(
+        weights_bytes=weights_bytes, kv_bytes=0, compute_bytes=200 * MIB, fixed_bytes=300 * MIB,
+        on_gpu=True,
+    )  # fmt: skip
+    known = Facts(platform=machine(text), found=facts().found, preferences=Preferences(gpus=gpus))
+    placed = place(known, memory)
+    assert sum(placed.shares) == 100
+    return [gpu.index for gpu in placed.gpus], list(placed.shares)
+
+
+@pytest.mark.parametrize(
+    ("text", "weights", "gpus"),
+    [
+        (ONE, 5 * GIB, [0]),
+        (ONE, 50 * GIB, [0]),
+        (UNEQUAL, 5 * GIB, [0]),
+        (UNEQUAL, 21 * GIB, [0]),
+        (UNEQUAL, 30 * GIB, [0, 1]),
+        (TWO_ONE_BUSY, 5 * GIB, [1]),
+        (TWO_ONE_BUSY, 38 * GIB, [1]),
+        (TWO_ONE_BUSY, 39.3 * GIB, [0, 1]),
+        (TWO_ONE_BUSY, 60 * GIB, [0, 1]),
+        (FOUR, 5 * GIB, [0]),
+        (FOUR, 60 * GIB, [0, 1]),
+        (FOUR, 110 * GIB, [0, 1, 2]),
+        (FOUR, 300 * GIB, [0, 1, 2, 3]),
+        (FOUR_ONE_MIG, 5 * GIB, [1]),
+        (FOUR_ONE_MIG, 100 * GIB, [1, 2, 3]),
+        (EIGHT, 5 * GIB, [0]),
+        (EIGHT, 70 * GIB, [0, 1]),
+        (EIGHT, 200 * GIB, [0, 1, 2, 3, 4, 5]),
+    ],
+)
+def test_as_few_gpus_as_hold_a_model_the_emptiest_first(text, weights, gpus) -> None:
+    assert choose(text, weights)[0] == gpus
+
+
+def test_each_gpu_holds_a_share_that_fits_into_it() -> None:
+    gpus, shares = choose(UNEQUAL, 30 * GIB)
+    rows = {gpu.index: gpu for gpu in machine(UNEQUAL).accelerators}
+    for index, share in zip(gpus, shares, strict=True):
+        assert 30 * GIB * share // 100 + 500 * MIB <= rows[index].free_bytes
+    assert shares[0] > 60
+
+
+@pytest.mark.parametrize(("text", "gpus"), [(UNEQUAL, [0, 1]), (FOUR, [0, 1, 2, 3]), (ONE, [0])])
+def test_spread_takes_all(text, gpus) -> None:
+    assert choose(text, GIB, SPREAD)[0] == gpus
+
+
+def plan(text: str, settings: ModelSettings, *, offloads: bool = True, strict: bool = False):
+    here = Installation(
+        engine="llama-server",
+        version="b1",
+        executable=LLAMA_SERVER_HERE.executable,
+        offloads=offloads,
+    )
+    known = facts(machine(text), installed=(here,), strict=strict)
+    model = replace(bundle(), settings=settings)
+    return known, draft_plan(known, model, SMALL, Need())[0]
+
+
+def test_named_gpus_are_shown_to_the_engine_and_counted() -> None:
+    known, made = plan(FOUR, ModelSettings(gpus=(2, 1), origins={"gpus": 'models."m"'}))
+    assert made.settings.gpus == (2, 1) and sum(made.settings.gpu_shares) == 100
+    assert 'set in [models."m"]: gpus' in made.reasons
+    assert any("GPU 2 (50 %) and GPU 1 (50 %)" in reason for reason in made.reasons)
+    command = ENGINE.launch(
+        made.bundle, made.settings, made.installation, Endpoint(port=1), {}
+    ).argv  # fmt: skip
+    assert command[command.index("--tensor-split") + 1] == "50,50"
+    chosen = [gpu for index in (2, 1) for gpu in known.platform.accelerators if gpu.index == index]
+    assert show_only(chosen) == {"CUDA_VISIBLE_DEVICES": "GPU-2,GPU-1"}
+    needs = MemoryMeter(known.platform, 0).needs(made)
+    assert set(needs) == {"gpu1", "gpu2"}
+    assert {row["device"].split(" (")[0] for row in make_device_rows(known, made)} == {
+        "GPU 1", "GPU 2",
+    }  # fmt: skip
+
+
+def test_one_gpu_of_several_needs_no_split() -> None:
+    known, made = plan(EIGHT, ModelSettings())
+    assert made.settings.gpus == (0,) and made.settings.gpu_shares == (100,)
+    assert MemoryMeter(known.platform, 0).needs(made).keys() == {"gpu0"}
+
+
+def test_a_gpu_that_is_not_there_is_refused() -> None:
+    with pytest.raises(NoPlan, match="cannot put 'm:latest' on GPU 7: there is no such GPU"):
+        plan(FOUR, ModelSettings(gpus=(0, 7)))
+
+
+def test_a_build_without_gpu_support_is_told_and_with_strict_refused() -> None:
+    _, made = plan(ONE, ModelSettings(), offloads=False)
+    assert "all layers on the CPU: this build of the engine has no GPU support" in made.reasons
+    with pytest.raises(NoPlan, match="on a GPU, as 'strict' demands: all layers on the CPU"):
+        plan(ONE, ModelSettings(), offloads=False, strict=True)
+    with pytest.raises(NoPlan, match="as 'strict' demands"):
+        plan(ONE, ModelSettings(strict=True), offloads=False)
+
+
+def test_strict_wants_a_gpu_only_where_there_is_one_or_one_is_named() -> None:
+    assert plan("", ModelSettings(strict=True))[1].settings.gpus == ()
+    with pytest.raises(NoPlan, match="no GPU was found"):
+        plan("", ModelSettings(strict=True, gpus=(0,)))
+
+
+def test_what_is_divided_by_mig_is_used_only_if_there_is_nothing_else() -> None:
+    only = machine(A100.format(0, 40536, "Enabled"))
+    assert [gpu.index for gpu in list_usable(only)] == [0]
+    assert [gpu.index for gpu in list_usable(machine(FOUR_ONE_MIG))] == [1, 2, 3]
