@@ -150,8 +150,9 @@ MODEL_FIELDS = tuple(
          '"You are brief."'),
         ("aliases", kinds.many(kinds.text("NAME", read_name)), "further names of it",
          '["gpt-4o-mini"]'),
-        ("draft", kinds.text("NAME", read_name), "small model that drafts for it; left out where "
-         "that is no faster", '"qwen3:0.6b"'),
+        ("draft", kinds.text("NAME", read_name), "small model that drafts for it, or \"auto\": "
+         "the smallest one here with its vocabulary; left out where that is no faster",
+         '"qwen3:0.6b"'),
         ("fallback", kinds.many(kinds.text("LINK", read_link)),
          "what answers where it cannot: URL#MODEL, NAME:MODEL of a named upstream, or another "
          "model, tried in this order", '["http://gpu2:11434#qwen3:8b", "openai:gpt-4.1-mini"]'),

@@ -16,6 +16,8 @@ from vllama.models.types import Bundle, ModelInfo
 log = logging.getLogger(__name__)
 
 OK = "ok"
+AUTO = "auto"
+"""A draft model that is found among the models here."""
 
 
 class ConfiguredModels:
@@ -26,11 +28,16 @@ class ConfiguredModels:
         tables: ModelTables,
         find: Callable[[str], Bundle | None],
         read: Callable[[Bundle], ModelInfo],
+        list_models: Callable[[], Sequence[Bundle]],
     ) -> None:
-        """Prepare; `find` returns the model of a name as its store has it, `read` its metadata."""
+        """Prepare; `find` returns the model of a name as its store has it, `read` its metadata.
+
+        `list_models` returns all models as their stores have them.
+        """
         self.tables = tables
         self._find = find
         self._read = read
+        self._list = list_models
         self._lock = threading.Lock()
         self._drafts: dict[tuple[str, str], str] = {}  # OK, or why a draft model is left out
 
@@ -47,8 +54,13 @@ class ConfiguredModels:
                 return replace(bundle, name=_add_tag(name))
         return None
 
-    def apply(self, bundle: Bundle, names: Iterable[str] = ()) -> Bundle:
-        """Return a model with its settings; `names` are others that it is known by."""
+    def apply(
+        self, bundle: Bundle, names: Iterable[str] = (), others: Sequence[Bundle] | None = None
+    ) -> Bundle:
+        """Return a model with its settings; `names` are others that it is known by.
+
+        `others` are the models as their stores have them, None: they are listed if need be.
+        """
         settings = self.tables.find([bundle.name, *names])
         if not settings.given:
             return bundle
@@ -57,7 +69,7 @@ class ConfiguredModels:
         if settings.system is not None:
             bundle = replace(bundle, system=settings.system)
         if settings.draft:
-            bundle = self._add_draft(bundle, settings.draft)
+            bundle = self._add_draft(bundle, settings.draft, others)
         return replace(bundle, settings=settings)
 
     def list_others(self, bundles: Sequence[Bundle]) -> list[Bundle]:
@@ -75,17 +87,19 @@ class ConfiguredModels:
                 found.append(replace(bundle, name=name))
         return [self.apply(bundle) for bundle in found]
 
-    def _add_draft(self, bundle: Bundle, name: str) -> Bundle:
+    def _add_draft(self, bundle: Bundle, name: str, others: Sequence[Bundle] | None) -> Bundle:
         """Return a model with the draft model `name`, or as it is if that cannot draft for it."""
         from vllama.models.draft_check import check_draft  # only where a draft is wanted
 
         key = (bundle.key, name)
         try:
-            draft = self._find(name)
+            draft = self._find_draft(bundle, others) if name == AUTO else self._find(name)
             if draft is None:
+                if name == AUTO:
+                    return bundle
                 raise ModelNotFound(name)
             with self._lock:
-                if self._drafts.get(key) != OK:
+                if name != AUTO and self._drafts.get(key) != OK:
                     check_draft(draft.path, bundle, self._read(bundle))
                 self._drafts[key] = OK
         except VllamaError as error:
@@ -95,6 +109,12 @@ class ConfiguredModels:
             return bundle
         files = (*bundle.files, *list_model_files(draft.path))
         return replace(bundle, draft=draft.path, files=files)
+
+    def _find_draft(self, bundle: Bundle, others: Sequence[Bundle] | None) -> Bundle | None:
+        from vllama.models.draft_search import find_draft
+
+        others = self._list() if others is None else others
+        return find_draft(bundle, self._read(bundle), others, self._read)
 
 
 def _add_tag(name: str) -> str:

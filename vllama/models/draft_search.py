@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from pathlib import Path
 
 from vllama.errors import VllamaError
 from vllama.models.gguf.parser import LongArray
-from vllama.models.library import Library
 from vllama.models.types import Bundle, Capability, Format, ModelInfo
 
 log = logging.getLogger(__name__)
@@ -22,20 +22,27 @@ LEAST_RATIO = 4
 """A draft model has at most this part of the other's weights: its guesses have to be cheap."""
 
 
-def find_draft(library: Library, bundle: Bundle, info: ModelInfo) -> Bundle | None:
-    """Return the smallest model here that can draft for `bundle`, None if there is none. Blocking.
+def find_draft(
+    bundle: Bundle,
+    info: ModelInfo,
+    others: Iterable[Bundle],
+    read: Callable[[Bundle], ModelInfo],
+) -> Bundle | None:
+    """Return the smallest of `others` that can draft for `bundle`, None if none can. Blocking.
 
-    A model that has a draft model already, or none that it could use, has None too.
+    `read` returns the metadata of a model. A model that has a draft model already gets no other.
     """
     if bundle.draft is not None or bundle.format is not Format.GGUF:
         return None
-    for other in sorted(library.list(), key=lambda one: one.size_bytes):
+    if Capability.COMPLETION not in info.capabilities:
+        return None
+    for other in sorted(others, key=lambda one: one.size_bytes):
         if other.size_bytes * LEAST_RATIO > bundle.size_bytes:
             return None
         if other.format is not Format.GGUF or other.projector or other.adapters:
             continue
         try:
-            its = library.info(other)
+            its = read(other)
         except VllamaError as error:
             log.debug("%s cannot draft: %s", other.name, error.message)
             continue
@@ -44,14 +51,20 @@ def find_draft(library: Library, bundle: Bundle, info: ModelInfo) -> Bundle | No
     return None
 
 
-def suggest_draft(library: Library, bundle: Bundle, info: ModelInfo) -> list[str]:
+def suggest_draft(
+    bundle: Bundle,
+    info: ModelInfo,
+    others: Iterable[Bundle],
+    read: Callable[[Bundle], ModelInfo],
+) -> list[str]:
     """Return what to say of a draft model that is here and not used; [] if there is none."""
-    if Capability.COMPLETION not in info.capabilities:
-        return []
-    found = find_draft(library, bundle, info)
+    found = find_draft(bundle, info, others, read)
     if found is None:
         return []
-    return [f"'{found.name}' has the same tokens and could draft for it: DRAFT in a Modelfile"]
+    return [
+        f"'{found.name}' has the same tokens and could draft for it: name it by DRAFT in a "
+        'Modelfile, or set draft = "auto" in the table of the model'
+    ]
 
 
 def has_same_tokens(info: ModelInfo, other: ModelInfo) -> bool:

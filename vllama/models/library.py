@@ -79,13 +79,22 @@ class Library:
         self._stores, self._settings = tuple(stores), settings
         self._remote = Remote(open_source, settings, free_space)
         self._names = PulledNames(settings.data_dir)
-        self.configured = ConfiguredModels(settings.tables, self._find_plain, self._read)
+        self.configured = ConfiguredModels(
+            settings.tables, self._find_plain, self._read, self._list_plain
+        )
         self._has_fallbacks = bool(settings.tables.list_links())
         self._infos: OrderedDict[tuple[object, ...], ModelInfo] = OrderedDict()
         self._lock = threading.Lock()
 
     def list(self) -> list[Bundle]:
         """Return all models, the newest first. Of equal names the first store's model counts."""
+        plain = self._list_plain()
+        found = [self._configure(bundle, others=plain) for bundle in plain]
+        found += self.configured.list_others(found)
+        return sorted(found, key=lambda b: (-b.modified_s, b.name))
+
+    def _list_plain(self) -> Sequence[Bundle]:
+        """Return all models as their stores have them."""
         bundles: dict[str, Bundle] = {}
         for store in self._stores:
             for bundle in store.list():
@@ -94,9 +103,7 @@ class Library:
             if (pulled := bundles.get(name)) is not None:
                 del bundles[name]
                 bundles |= {other.lower(): replace(pulled, name=other) for other in shown}
-        found = [self._configure(bundle) for bundle in bundles.values()]
-        found += self.configured.list_others(found)
-        return sorted(found, key=lambda b: (-b.modified_s, b.name))
+        return tuple(bundles.values())
 
     def list_asked_names(self, bundle: Bundle) -> Sequence[str]:
         """Return the names that a model was pulled by, in full and in lower case."""
@@ -130,10 +137,12 @@ class Library:
             raise self._make_missing_error(name, may_pull=may_pull)
         return self._configure(bundle, name)
 
-    def _configure(self, bundle: Bundle, *names: str) -> Bundle:
+    def _configure(
+        self, bundle: Bundle, *names: str, others: Sequence[Bundle] | None = None
+    ) -> Bundle:
         if not self._settings.tables.tables:
             return bundle
-        return self.configured.apply(bundle, (*names, *self.list_asked_names(bundle)))
+        return self.configured.apply(bundle, (*names, *self.list_asked_names(bundle)), others)
 
     @property
     def has_fallbacks(self) -> bool:

@@ -65,7 +65,8 @@ def preview_plan(
     bundle, found = resolved.bundle, resolved.resolution
     if found is None:
         info = library.info(bundle)
-        forms, notes = list_forms_here(library, bundle), suggest_draft(library, bundle, info)
+        forms = list_forms_here(library, bundle)
+        notes = suggest_draft(bundle, info, library.list(), library.info)
         return report_plan(facts, bundle, info, environ, forms=forms, notes=notes)
     more: dict[str, Any] = {
         "files": _list_files(found),
