@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.server_process import Server
+from tests.server_process import LIMIT_S, Server
 
 pytestmark = pytest.mark.slow
 
@@ -155,8 +157,9 @@ def test_an_answer_whose_client_has_left_is_counted(server: Server, keys: dict[s
     answer = connection.getresponse()
     lines = [answer.readline() for _ in range(2)]
     connection.close()
+    deadline_s = time.monotonic() + LIMIT_S
     while (after := usage(server, keys, "free")) == before:
-        pass
+        assert time.monotonic() < deadline_s
     assert (after[0] - before[0], after[2] - before[2]) == (1, 2), lines
 
 
@@ -221,6 +224,33 @@ def test_a_key_sees_and_ends_its_own_requests_only(server: Server, keys: dict[st
     assert statuses == [404, 403, 200]
     assert b"was ended" in answer.read()
     connection.close()
+
+
+def test_a_burst_of_one_key_leaves_the_next_turn_to_another(
+    server: Server, keys: dict[str, str]
+) -> None:
+    def wait_for(count: int) -> list[dict[str, Any]]:
+        deadline_s = time.monotonic() + LIMIT_S
+        while True:
+            rows = ask(server, keys["root"], "/api/requests")[1]["requests"]
+            if len(rows) == count:
+                return rows
+            assert time.monotonic() < deadline_s, rows
+
+    threads = []
+    for count, name in enumerate(("free",) * 6 + ("root",), start=1):
+        arguments = (server, keys[name], "/api/chat", CHAT | {"model": "stalls", "stream": False})
+        threads.append(threading.Thread(target=ask, args=arguments))
+        threads[-1].start()
+        wait_for(count)
+    rows = wait_for(7)
+    places = [(row["queue_place"], row["key"]) for row in rows if row["queue_place"]]
+    assert sorted(places)[:3] == [(1, "free"), (2, "root"), (3, "free")]
+    while rows := ask(server, keys["root"], "/api/requests")[1]["requests"]:
+        for row in rows:
+            ask(server, keys["root"], f"/api/requests/{row['id']}", method="DELETE")
+    for thread in threads:
+        thread.join(LIMIT_S)
 
 
 def test_what_a_key_may_see_of_usage(server: Server, keys: dict[str, str]) -> None:

@@ -28,6 +28,7 @@ from vllama.errors import (
     ShuttingDown,
 )
 from vllama.plan.types import Need
+from vllama.scheduler.fair_queue import Flow
 from vllama.scheduler.views import Phase
 from vllama.supervise.spec import Diagnosis, State
 
@@ -475,6 +476,47 @@ async def test_the_queue_is_bounded():
             await scheduler.acquire(model("m"), CHAT, None)
         scheduler.release(lease)
         for ask in waiting:
+            scheduler.release(await ask)
+
+
+@in_loop
+async def test_waiting_requests_are_taken_in_turn_between_flows():
+    world, served = World(), []
+    async with world.running() as scheduler:
+
+        async def ask(flow, number):
+            lease = await scheduler.acquire(model("m"), CHAT, None, flow=flow)
+            served.append(f"{flow.name}{number}")
+            await settle()
+            scheduler.release(lease)
+
+        lease = await scheduler.acquire(model("m"), CHAT, None)
+        asks = []
+        for flow, count in ((Flow("a"), 5), (Flow("b", 2), 4), (Flow("c"), 1)):
+            asks += [asyncio.ensure_future(ask(flow, number)) for number in range(count)]
+            await settle()
+        scheduler.release(lease)
+        await asyncio.gather(*asks)
+    assert served == ["a0", "b0", "c0", "b1", "a1", "b2", "b3", "a2", "a3", "a4"]
+
+
+@in_loop
+async def test_nobody_can_fill_the_queue_for_others():
+    world = World(max_queue=3)
+    async with world.running() as scheduler:
+        lease = await scheduler.acquire(model("m"), CHAT, None, flow=Flow("a"))
+        burst = [
+            asyncio.ensure_future(scheduler.acquire(model("m"), CHAT, None, flow=Flow("a")))
+            for _ in range(3)
+        ]
+        await settle()
+        other = asyncio.ensure_future(scheduler.acquire(model("m"), CHAT, None, flow=Flow("b")))
+        with pytest.raises(QueueFull):
+            await burst[2]
+        with pytest.raises(QueueFull):
+            await scheduler.acquire(model("m"), CHAT, None, flow=Flow("a"))
+        scheduler.release(lease)
+        for ask in (burst[0], other, burst[1]):
             scheduler.release(await ask)
 
 

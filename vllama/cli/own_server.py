@@ -30,6 +30,8 @@ def open_own_server(
     Raises VerifyFailed ("cannot PURPOSE: …"), also for what fails while it is used. `label` begins
     the lines about its start. `settings` are those of `vllama serve` by name.
     """
+    import secrets
+
     from vllama import config
     from vllama.api.server import Server
     from vllama.cli.client import Client
@@ -53,7 +55,11 @@ def open_own_server(
     }
     try:
         show("starting")
-        key = config.load({}, config.environ()).key_to_send
+        configured = config.load({}, config.environ())
+        key = configured.key_to_send
+        if key is None and config.keys_file(configured.data_dir).exists():
+            # the server would want a named key, also from this command
+            key = known["api_key"] = secrets.token_urlsafe(8)
         server = Server(whole_path(model), engine=engine, on_line=show, **(known | settings))
         with server, Client(server.url, key=key) as client:
             yield OwnServer(client, show, lambda text: reporter.note(f"{label}: {text}"))
