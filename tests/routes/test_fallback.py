@@ -71,12 +71,16 @@ aliases = ["gpt-x"]
 fallback = ["one:org/big", "{two.url}#org/big", "{last.url}#org/big"]
 [models."refused"]
 fallback = ["one:mapped"]
+[models."tagged"]
+fallback = ["no such:model:at all", "one:big:8b"]
+[models."by-url"]
+fallback = ["{two.url}#big:8b"]
 [models."hopeless"]
 fallback = ["no-such-model"]
 [upstreams.one]
 url = "{one.url}/v1"
 key = "secret-key"
-models = {{ "mapped" = "org/big" }}
+models = {{ "mapped" = "org/big", "big:8b" = "org/big" }}
 """
     with Chained(tmp_path_factory.mktemp("chained"), text) as server:
         server.model("broken", "--exit-before-ready", "--exit-code", "3")
@@ -140,12 +144,19 @@ def test_an_alias_and_a_model_that_is_nowhere_but_in_a_chain(chained, three):
         status, served_by, data = chained.ask(name, "/api/chat")
         assert status == 200, data
         assert json.loads(data)["model"] == name
-        assert served_by in (f"{three[0].url}#org/big", "one:org/big")
+        assert served_by in (f"{three[0].url}#org/big", "one:org/big"), name
     listed = {row["name"] for row in chained.get("/api/tags")["models"]}
     assert {"virtual:latest", "gpt-x:latest", "mapped:latest"} <= listed
     # the links are no models of their own, and no address but theirs is asked
     assert not [name for name in listed if "://" in name]
     assert chained.ask("http://127.0.0.1:9#org/big", "/api/chat")[0] in (400, 404)
+
+
+@pytest.mark.parametrize("name", ["tagged", "by-url"])
+def test_links_name_models_with_tags(chained, name):
+    status, served_by, data = chained.ask(name, "/api/chat")
+    assert status == 200, data
+    assert served_by.startswith("http://127.0.0.1:"), served_by
 
 
 def test_the_error_of_a_chain_names_each_link(chained):

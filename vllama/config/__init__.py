@@ -116,7 +116,7 @@ def list_upstreams(config: Config) -> tuple[UpstreamSettings, ...]:
         each if each.name or each.key else replace(each, key=config.upstream_key)
         for each in config.upstreams
     )
-    known = {each.root for each in given if not each.name}
+    known = {each.root for each in given}
     links = (link for link in ModelTables(config.models).list_links() if "://" in link)
     roots = dict.fromkeys(find_root(link.partition("#")[0]) for link in links)
     return given + tuple(

@@ -127,7 +127,7 @@ class External:
                 reason="no upstream is given",
                 hint="name a running server with --upstream http://host:port",
             )
-        where = ", ".join(endpoint.url for endpoint in self.endpoints)
+        where = ", ".join(dict.fromkeys(endpoint.url for endpoint in self.endpoints))
         return Installation(engine=self.name, version=f"at {where}", offloads=True)
 
     def preference(self, platform: Platform) -> tuple[int, str]:
@@ -207,7 +207,7 @@ def parse_upstream(upstream: UpstreamSettings) -> Endpoint:
         concurrent=upstream.concurrent,
         health_path=upstream.health_path,
         health_interval_s=upstream.health_interval_s,
-        is_spare=not upstream.is_listed,
+        is_spare=bool(upstream.name) or not upstream.is_listed,
     )
 
 

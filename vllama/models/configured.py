@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 
-from vllama.errors import ModelNotFound, VllamaError
+from vllama.errors import InvalidModelRef, ModelNotFound, VllamaError
 from vllama.models.disk import list_model_files
 from vllama.models.model_settings import ModelTables, is_pattern
 from vllama.models.types import Bundle, ModelInfo
@@ -50,7 +50,11 @@ class ConfiguredModels:
         if (bundle := self._find(name)) is not None:
             return bundle
         for link in self.tables.find([name]).fallback or ():
-            if (bundle := self._find(link)) is not None:
+            try:
+                bundle = self._find(link)
+            except InvalidModelRef:
+                continue
+            if bundle is not None:
                 return replace(bundle, name=_add_tag(name))
         return None
 
@@ -83,7 +87,11 @@ class ConfiguredModels:
         for name in dict.fromkeys(map(_add_tag, names)):
             if name.lower() in here:
                 continue
-            if (bundle := self.find(name)) is not None:
+            try:
+                bundle = self.find(name)
+            except InvalidModelRef:
+                continue
+            if bundle is not None:
                 found.append(replace(bundle, name=name))
         return [self.apply(bundle) for bundle in found]
 

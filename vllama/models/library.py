@@ -158,12 +158,17 @@ class Library:
         names = (bundle.name, *self.list_asked_names(bundle))
         return replace(bundle, settings=self._settings.tables.find(names))
 
+    def is_link(self, name: str) -> bool:
+        """Return whether a name is a link to a server that the user named (`find_link`)."""
+        return self._find_linked(name) is not None
+
+    def _find_linked(self, name: str) -> Bundle | None:
+        stores = (store for store in self._stores if isinstance(store, LinkingStore))
+        return next((found for store in stores if (found := store.find_link(name))), None)
+
     def _find_plain(self, name: str) -> Bundle | None:
         """Return the model called `name` as its store has it, or None. Raises InvalidModelRef."""
-        for store in self._stores:
-            if isinstance(store, LinkingStore) and (linked := store.find_link(name)) is not None:
-                return linked
-        return self._find(ModelRef.parse(name))
+        return self._find_linked(name) or self._find(ModelRef.parse(name))
 
     def _make_missing_error(self, name: str, *, may_pull: bool = True) -> VllamaError:
         """Return the error for a model that is not here, with what to do about it."""

@@ -152,6 +152,8 @@ class Catalog:
         return Entry(bundle, self.library.info(bundle))
 
     def _find(self, name: str) -> Bundle:
+        if self.library.is_link(name):
+            return self.library.find(name)
         ref = ModelRef.parse(name)
         if ref.path is None:
             return self.library.find(name)

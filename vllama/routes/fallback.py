@@ -137,7 +137,8 @@ class _Attempts:
         if isinstance(error, ShuttingDown) and self._gateway.stopping:
             return False
         if isinstance(error, BadRequest):
-            return chain.is_elsewhere  # that server refuses what others may take
+            # another server refuses what others may take; or the link names no model
+            return chain.is_elsewhere or (chain.link != "" and chain.bundle is None)
         return True
 
     def _note_failure(self, link: str, error: VllamaError) -> None:

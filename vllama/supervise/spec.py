@@ -32,8 +32,8 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
 
     External servers only: `model` is the model's name there (None: as everywhere), `weight` the
     share of the requests that it gets, `concurrent` the most requests at once (None: no limit), and
-    GET `health_path` (None: the usual one) is asked every `health_interval_s`. `is_spare`: only
-    fallback chains use it, so that nothing fails if it is down.
+    GET `health_path` (None: the usual one) is asked every `health_interval_s`. `is_spare`: the
+    server counts as ready without it.
     """
 
     scheme: str = "http"

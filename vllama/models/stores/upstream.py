@@ -128,9 +128,9 @@ class _Server:
 
     def match(self, link: str) -> str | None:
         """Return the model that a link to this server names, None if it is not to this server."""
-        if self.settings.name:
-            name, colon, model = link.partition(":")
-            return model if colon and model and name == self.settings.name else None
+        name, _, model = link.partition(":")
+        if self.settings.name and model and name == self.settings.name:
+            return model
         url, _, model = link.partition("#")
         return model if model and "://" in url and find_root(url) == self.url else None
 
