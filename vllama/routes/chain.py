@@ -23,11 +23,14 @@ BROKEN_S, BROKEN_MOST_S = 1.0, 30.0
 class Chain:
     """The chain of one request; `link` is what is to answer now, "" for the requested model."""
 
-    def __init__(self, breakers: Breakers) -> None:
+    def __init__(self, breakers: Breakers, is_down: Callable[[Bundle], bool]) -> None:
+        """Prepare; `is_down` tells whether another server that has a model fails its checks."""
         self.link = ""
         self.skips = True  # models that have failed lately
         self.on_found: Callable[[], object] = bool
         self._breakers = breakers
+        self._is_down = is_down
+        self._failed: set[str] = set()  # the keys of models that have failed for this request
         self.name = ""  # of the requested model, once the handler has looked for it
         self.model = ""  # the requested model, "" if there is none of that name here
         self.bundle: Bundle | None = None  # what is to answer
@@ -38,22 +41,20 @@ class Chain:
         self.name, self.settings, self.bundle = name, settings, None
 
     def begin(self, bundle: Bundle) -> Bundle:
-        """Return what is to answer. Raises Skipped for a model that has failed lately.
+        """Return what is to answer. Raises Skipped for a model that is unlikely to.
 
-        What was set for the requested model's answers also holds for those of its fallbacks.
+        That is one whose server is down, or that has failed lately or for this very request. What
+        was set for the requested model's answers also holds for those of its fallbacks.
         """
         if self.link:
             bundle = self._with_settings(bundle)
         else:
             self.settings, self.model = bundle.settings, bundle.name
         self.bundle = bundle
-        if (
-            not self.link
-            and self.settings.fallback
-            and self.skips
-            and not self._breakers.admit(self.served)
-        ):
-            raise Skipped
+        if self.settings.fallback and self.skips:
+            known = not self.link and not self._breakers.admit(self.served)
+            if known or bundle.key in self._failed or self._is_down(bundle):
+                raise Skipped
         self.on_found()
         return bundle
 
@@ -68,6 +69,20 @@ class Chain:
             parameters={**bundle.parameters, **(wanted.defaults or {})},
             system=bundle.system if wanted.system is None else wanted.system,
         )
+
+    @property
+    def server_fails(self) -> bool:
+        """Whether the server that is to answer has failed its latest check."""
+        return self.bundle is not None and self._is_down(self.bundle)
+
+    def note_failure(self, *, slow: bool) -> None:
+        """Have requests skip what could not answer for a while."""
+        self._breakers.note_failure(self.served, slow=slow)
+
+    def note_attempt(self) -> None:
+        """Do not try the same model under another name for this request."""
+        if self.bundle is not None:
+            self._failed.add(self.bundle.key)
 
     @property
     def served(self) -> str:
@@ -113,10 +128,10 @@ class Breakers:
         self._open[link] = now_s + pause_s, pause_s
         return True
 
-    def note_failure(self, link: str) -> None:
-        """Skip `link` for a while."""
+    def note_failure(self, link: str, *, slow: bool) -> None:
+        """Skip `link` for a while; one that is `slow` to fail costs more time."""
         before_s = self._open[link][1] if link in self._open else 0.0
-        pause_s = min(max(BROKEN_S, 2 * before_s), BROKEN_MOST_S)
+        pause_s = BROKEN_MOST_S if slow else min(max(BROKEN_S, 2 * before_s), BROKEN_MOST_S)
         self._open[link] = self._clock.monotonic() + pause_s, pause_s
 
     def note_success(self, link: str) -> None:

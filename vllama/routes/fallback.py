@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+from vllama.engines.capabilities import Attachable
 from vllama.errors import (
     BadRequest,
     Busy,
@@ -28,6 +29,7 @@ from vllama.routes.chain import Chain, Skipped, current
 from vllama.routes.running import RunningRequest
 
 if TYPE_CHECKING:
+    from vllama.models.types import Bundle
     from vllama.routes.context import Gateway
 
 log = logging.getLogger(__name__)
@@ -36,6 +38,8 @@ Handler = Callable[["Gateway", Request], Awaitable[None]]
 FIRST_TOKEN_S = 30.0
 LATER_FACTOR = 10
 """How much longer each attempt may take once every link has been tried."""
+LOOK_S = 1.0
+"""How often a request that waits for a token looks whether its server is still up."""
 PAUSES_S = (0.1, 0.3, 1.0, 2.0)
 """Before every link is tried once more: one may have come back while the others were tried."""
 
@@ -60,7 +64,7 @@ async def answer_by_chain(gateway: Gateway, request: Request, handle: Handler) -
 
     Raises what the handler raises if the model has no fallbacks, ChainFailed if all have failed.
     """
-    chain = Chain(gateway.breakers)
+    chain = Chain(gateway.breakers, lambda bundle: is_down(gateway, bundle))
     token = current.set(chain)
     try:
         await _Attempts(gateway, request, handle, chain, await request.body()).run()
@@ -145,7 +149,8 @@ class _Attempts:
         gateway, chain = self._gateway, self._chain
         self._failures[link] = error
         if not isinstance(error, BadRequest | QueueFull | ModelNotFound):
-            gateway.breakers.note_failure(chain.served)
+            chain.note_failure(slow=isinstance(error, TooSlow))
+        chain.note_attempt()
         gateway.metrics.fallbacks.add((chain.model, chain.served, error.kind))
         log.warning("%s: %s cannot answer: %s", chain.name, link or "it", error.message)
 
@@ -166,11 +171,18 @@ async def first_token_in_time(
         nonlocal timer, limit_s
         if chain.settings.fallback:
             limit_s = patience * (chain.settings.fallback_after_s or FIRST_TOKEN_S)
-            timer = loop.call_later(limit_s, expire)
+            look(loop.time() + limit_s)
 
-    def expire() -> None:
-        if not running.has_begun:
-            timeout.reschedule(loop.time())
+    def look(until_s: float) -> None:
+        """Expire when the time is over, or when the server is found to be down before."""
+        nonlocal timer
+        now_s = loop.time()
+        if running.has_begun:
+            return
+        if now_s >= until_s or (chain.skips and chain.server_fails):
+            timeout.reschedule(now_s)
+        else:
+            timer = loop.call_at(min(until_s, now_s + LOOK_S), look, until_s)
 
     chain.on_found = begin
     try:
@@ -184,6 +196,15 @@ async def first_token_in_time(
         if not timeout.expired():
             raise
         raise TooSlow(limit_s) from None
+
+
+def is_down(gateway: Gateway, bundle: Bundle) -> bool:
+    """Return whether all servers that have a model fail their health checks."""
+    if bundle.upstream is None:
+        return False
+    engines = gateway.facts.found.engines.values()
+    attached = (engine.attach(bundle)[0] for engine in engines if isinstance(engine, Attachable))
+    return any(gateway.watch.are_down(endpoints) for endpoints in attached)
 
 
 def may_pass(error: VllamaError) -> bool:

@@ -202,6 +202,13 @@ class UpstreamMonitor:
         """The reasons of the endpoints that cannot serve, by URL."""
         return {endpoint.url: why for endpoint, why in self._troubles.items() if why}
 
+    def are_down(self, endpoints: Sequence[Endpoint]) -> bool:
+        """Return whether all of `endpoints` were found unable to serve when last checked."""
+        troubles = self.troubles
+        return bool(endpoints) and all(
+            troubles.get(each.url, NOT_YET) != NOT_YET for each in endpoints
+        )
+
     @property
     def all_down(self) -> bool:
         """Whether there are endpoints that clients rely on, and none of them can serve."""
