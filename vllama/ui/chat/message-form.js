@@ -78,7 +78,8 @@ class MessageForm extends View {
   }
 
   press(event) {
-    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+    const composing = event.isComposing || event.keyCode === 229; // Safari tells by the code only
+    if (event.key === "Enter" && !event.shiftKey && !composing) {
       event.preventDefault();
       event.target.form.requestSubmit();
     } else if (event.key === "Escape" && this.busy) {
