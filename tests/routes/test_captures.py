@@ -132,7 +132,7 @@ def test_a_server_for_everybody_shows_no_captures(tmp_path):
     with Server(tmp_path, "--capture", "5", "--host", "0.0.0.0") as server:
         for path in ("/api/captures", "/api/captures/1-1"):
             status, _, content = server.request("GET", path)
-            assert status == 403 and b"--api-key" in content
+            assert status == 403 and b"vllama keys add" in content
 
 
 def test_what_is_recorded_exists():

@@ -349,10 +349,14 @@ def _missing_folders(folders: Sequence[Path]) -> Iterator[str]:
             yield f"cannot look for models in '{folder}' (folders): there is no such file or folder"
 
 
+OURS = ("VLLAMA_BISECT_CAPTURE", "VLLAMA_BISECT_TRIAL")
+"""Variables that are no settings: those that a command of `vllama bisect` is given."""
+
+
 def _unknown_variables(environ: Mapping[str, str]) -> Iterator[str]:
     known = [FILE_VARIABLE, *(setting.env for setting in SETTINGS)]
     for name in sorted(environ):
-        if name.startswith(ENV_PREFIX) and name not in known:
+        if name.startswith(ENV_PREFIX) and name not in known and name not in OURS:
             nearest = _nearest(name, known)
             yield f"{name} is no setting" + (f"; did you mean {nearest}?" if nearest else "")
 

@@ -1,15 +1,17 @@
 """Makes captures of recorded requests and answers, and writes them to a folder.
 
-Recording copies bytes that are there anyway (`AnswerRecorder`). Everything else (encoding, writing,
-removing old captures) happens in a thread, one capture after the other; what cannot be written is
-lost, with a warning, and no request waits for it or fails by it.
+Recording keeps bytes that are there anyway (`AnswerRecorder`). Everything else (encoding, writing,
+removing old captures) happens in a thread, for the captures of a moment together, because waking a
+thread costs more than its work; what cannot be written is lost, with a warning, and no request
+waits for it or fails by it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +44,8 @@ log = logging.getLogger(__name__)
 
 MAX_WAITING_BYTES = 64 * 1024**2
 """Of captures that are still to be written; more are dropped."""
+MOMENT_S = 0.2
+"""How long a capture waits for others to be written with."""
 
 RECORDED = frozenset(
     {
@@ -80,7 +84,8 @@ class Captures:
         self.folder = folder.path
         self.settings = settings
         self._folder = folder
-        self._waiting: asyncio.Queue[_Recorded | None] = asyncio.Queue()
+        self._waiting: list[_Recorded] = []
+        self._has_any, self._closing = asyncio.Event(), asyncio.Event()
         self._waiting_bytes = 0
         self._is_failing = False
         log.warning("requests to models are captured in %s, with all that users write", folder.path)
@@ -112,13 +117,31 @@ class Captures:
             self._warn("captures come faster than they can be written to '%s'", self.folder)
             return
         self._waiting_bytes += recorded.size_bytes
-        self._waiting.put_nowait(recorded)
+        self._waiting.append(recorded)
+        self._has_any.set()
 
     async def run(self) -> None:
         """Write captures until `close`."""
-        while (recorded := await self._waiting.get()) is not None:
+        while await self._has_any.wait():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(MOMENT_S):
+                    await self._closing.wait()
+            self._has_any.clear()
+            batch, self._waiting, self._waiting_bytes = self._waiting, [], 0
+            await asyncio.to_thread(self._write, batch)
+            if self._closing.is_set() and not self._waiting:
+                return
+
+    def close(self) -> None:
+        """Let `run` end as soon as all that was recorded is written."""
+        self._closing.set()
+        self._has_any.set()
+
+    def _write(self, batch: Sequence[_Recorded]) -> None:
+        """Write captures; blocks."""
+        for recorded in batch:
             try:
-                await asyncio.to_thread(self._write, recorded)
+                self._folder.write(recorded.make_capture())
                 self._is_failing = False
             except OSError as error:
                 reason = error.strerror or error
@@ -126,14 +149,6 @@ class Captures:
             except Exception:
                 # boundary: a bug in recording must not end the server
                 log.exception("a request could not be captured: unexpected error")
-            self._waiting_bytes -= recorded.size_bytes
-
-    def close(self) -> None:
-        """Let `run` end as soon as all that was recorded is written."""
-        self._waiting.put_nowait(None)
-
-    def _write(self, recorded: _Recorded) -> None:
-        self._folder.write(recorded.make_capture())
 
     def _warn(self, text: str, *values: object) -> None:
         """Warn about captures that are lost, once until the next one is written."""
