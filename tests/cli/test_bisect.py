@@ -12,6 +12,7 @@ from tests.captures.samples import make_capture
 from tests.environments.installer import Fake
 from tests.server_process import LIMIT_S, Server
 from vllama.captures.format import encode_capture
+from vllama.cli.commands.bisect import split_arguments
 
 pytestmark = pytest.mark.slow
 
@@ -97,9 +98,54 @@ def test_the_guilty_settings_are_found(home):
     assert "these 2 settings together" in found["result"]
 
 
+@pytest.mark.slow
+def test_the_guilty_arguments_of_the_engine_are_found(home):
+    plant(home, **{"--tepid": True})
+    arguments = "--bad-set=engine_args=--warm 1 --tepid --cold 2"
+    done = bisect(home, "--engine", "fake", "--json", arguments, "--bad-set=ctx=2048")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["settings"] == {"engine_args": "--tepid"}
+
+
+@pytest.mark.slow
+def test_builds_are_named_by_their_paths(home):
+    plant(home, version="1.2")
+    assert bisect(home, *VERSIONS, "--keep").returncode == 0
+    folder = home.home / "data" / "bisect"
+    builds = ",".join(str(folder / f"1.{number}" / "fake") for number in (0, 2, 4))
+    done = bisect(home, "--engine", "fake", "--json", "--versions", builds)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["first_bad"] == str(folder / "1.2" / "fake")
+    assert (folder / "1.2" / "fake").is_dir()  # it was here already, and stays
+
+
+@pytest.mark.slow
+def test_what_differs_by_chance_is_blamed_on_nothing(home):
+    plant(home)
+    count = home.home / "count"
+    script = f"echo >> {count}; test $(( $(wc -l < {count}) % 2 )) = 1"
+    done = bisect(home, "--engine", "fake", "--bad-set", "ctx=2048", "--command", script)
+    assert done.returncode == 3
+    assert "is good 2 times of 3: the answers differ by chance" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "groups"),
+    [
+        ("", []),
+        ("--a 1 --b -c x y", ["--a 1", "--b", "-c x y"]),
+        ("--temp -1 --say 'two words' --a=b", ["--temp -1", "--say 'two words'", "--a=b"]),
+    ],
+)
+def test_arguments_are_divided_as_a_shell_would(text, groups):
+    assert split_arguments(text) == groups
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
+        (["--engine", "fake", "--versions", "./nope,./none"], "there is no './nope'"),
+        (["--versions", "./nope,./none"], "no engine is named"),
         ([], "no ends are named"),
         (["--good", "1"], "name both"),
         (["--good", "1", "--bad", "2", "--bad-set", "ctx=5"], "at once"),

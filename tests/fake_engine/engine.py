@@ -177,7 +177,7 @@ def is_wrong(started: dict[str, Any], wrong: dict[str, Any]) -> bool:
     versions = [
         [int(part) for part in source.get("version", "0").split(".")] for source in (started, wrong)
     ]
-    return versions[0] >= versions[1] and all(started[key] == settings[key] for key in settings)
+    return versions[0] >= versions[1] and all(started.get(key) == settings[key] for key in settings)
 
 
 def main() -> None:

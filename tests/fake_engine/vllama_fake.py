@@ -164,6 +164,7 @@ def describe_start(settings, installation):
             "kv_cache_type": settings.kv_cache_type,
             "flash_attention": settings.flash_attention,
             "context_length": settings.context_length,
+            **{word: True for word in settings.extra_args if word.startswith("--")},
         }
     )
 

@@ -97,7 +97,7 @@ class Delivery(BatchSpanProcessor):
             return
         if self.waiting >= self._most:
             self._dropped += 1
-            self.note_trouble("it takes them more slowly than they come")
+            self.note_trouble(self._session.trouble or "it takes them more slowly than they come")
             return
         self._accepted += 1
         super().on_end(span)
@@ -119,12 +119,13 @@ class Delivery(BatchSpanProcessor):
             log.info("traces reach %s again; %s", self._session.place, self._count_lost())
 
     def shutdown(self) -> None:
-        """Send what waits, and log what was lost since the last trouble began."""
-        super().shutdown()  # type: ignore[no-untyped-call]
+        """Send what waits; in trouble, count it as lost, since it will hardly arrive."""
         if self._is_failing:
+            self._dropped += self.waiting
             log.info(
                 "traces did not reach %s any more; %s", self._session.place, self._count_lost()
             )
+        super().shutdown()  # type: ignore[no-untyped-call]
 
     def _count_lost(self) -> str:
         count = self.lost

@@ -35,6 +35,7 @@ The exit code is 0 if the answers are the same, or differ no more than engines d
 they are different; 3 if there is no answer to compare. See docs/guide/record-and-replay.md.
 """
 NOTHING = "-"
+NOT_WHOLE = {"aborted": "the client left", "stopped": "an administrator stopped it"}
 ROWS = ("engine", "status", "tokens", "first token", "total", "tokens/s")
 
 
@@ -200,6 +201,8 @@ def show(capture: Capture, replays: Sequence[Replay], judgement: Judgement, wher
 
     model = capture.model.name if capture.model else capture.request.model
     say(f"{capture.request.path}, {model or NOTHING}, captured {capture.received_at}")
+    if why := NOT_WHOLE.get(capture.outcome):
+        say(f"the captured answer is not whole: {why}")
     say(f"replayed by {where}")
     say()
     sides = [
