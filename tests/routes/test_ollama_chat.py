@@ -299,6 +299,11 @@ def test_embeddings_are_pooled_and_normalised(server):
     assert one["embedding"] == array("f", reply["embeddings"][0]).tolist()
     _, short = server.post("/api/embed", {"model": "vectors", "input": "ab", "dimensions": 2})
     assert len(short["embeddings"][0]) == 2
+    # what is no context counts as the smallest one
+    for path in ("/api/embed", "/v1/embeddings"):
+        for num_ctx in (0, -12):
+            body = {"model": "vectors", "input": "a", "options": {"num_ctx": num_ctx}}
+            assert server.post(path, body)[0] == 200
     assert server.post("/api/embed", {"model": "vectors"})[1]["embeddings"] == []
     assert server.post("/api/embeddings", {"model": "vectors", "prompt": ""})[1]["embedding"] == []
     status, error = server.post("/api/embed", {"model": "vectors", "input": 5})

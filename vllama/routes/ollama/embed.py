@@ -72,7 +72,8 @@ async def answer_embed(
     _, load = entry.options(asked.options)
     need = make_need(load, Mode.EMBED)
     # Ollama's newer route counts with what was asked for, the older one with the engine's context
-    num_ctx = need.context_length if asked.legacy else load.num_ctx
+    exact = not asked.legacy and (load.num_ctx or 0) > 0
+    num_ctx = load.num_ctx if exact else need.context_length
 
     async def use(lease: Lease, upstream: Upstream) -> None:
         loaded_ns = now_ns()

@@ -93,6 +93,7 @@ async def embeddings(gateway: Gateway, request: Request) -> None:
     name = str(asked.model)
     check_inputs(asked.inputs, name, entry.info.vocab_size)
     _, load = entry.options(extras.options)
+    need = make_need(load, Mode.EMBED)
     truncate = read_truncate(request, extras, default=True)
 
     async def use(lease: Lease, upstream: Upstream) -> None:
@@ -108,7 +109,7 @@ async def embeddings(gateway: Gateway, request: Request) -> None:
             ),
             truncate=truncate,
             limit=min(
-                load.num_ctx or math.inf,
+                need.context_length or math.inf,
                 lease.traits.context_length,
                 entry.info.context_length or math.inf,
             ),
@@ -118,5 +119,4 @@ async def embeddings(gateway: Gateway, request: Request) -> None:
         reply = write_embeddings(name, made.vectors, made.tokens)
         request.respond(200, reply, headers=made.headers)
 
-    need = make_need(load, Mode.EMBED)
     await with_lease(gateway, request, entry.bundle, need, extras.keep_alive, use)
