@@ -160,7 +160,7 @@ _COUNT: dict[str, Any] = {"type": "integer", "minimum": 0, "maximum": 999_999_99
 
 _DAY: dict[str, Any] = {
     "type": "string",
-    "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}$",
+    "pattern": "^([0-9]{4}-[0-9]{2}-[0-9]{2})?$",
     "examples": ["2026-11-23"],
 }
 

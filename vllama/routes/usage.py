@@ -35,7 +35,7 @@ async def list_usage(gateway: Gateway, request: Request) -> None:
             )
     days = {name: query.get(name, "") for name in ("since", "until")}
     for name, day in days.items():
-        if name in query and not _DAY.fullmatch(day):
+        if day and not _DAY.fullmatch(day):
             raise BadRequest(
                 f"cannot read {name} '{day}': it is no day", hint="write it like 2026-11-23"
             )
