@@ -1,0 +1,123 @@
+"""`vllama keys` and `vllama usage` without a server, and with one that has another data folder."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Vllama
+from tests.cli.stub import StubServer
+from vllama.keys.key import digest_secret
+from vllama.keys.limits import name_day
+from vllama.keys.store import read_keys
+from vllama.usage.entries import Amounts, Served, encode_entry
+
+NOWHERE = "127.0.0.1:9"
+LIMITS = ("--scope", "infer,read", "--models", "qwen3*", "--models", "smollm2:*", "--rate")
+LIMITS += ("60/min", "--tokens", "1.5M/day", "--concurrent", "4", "--priority", "3")
+
+
+@pytest.fixture
+def data(tmp_path: Path, env: dict[str, str]) -> Path:
+    folder = tmp_path / "data"
+    env |= {"VLLAMA_DATA_DIR": str(folder), "OLLAMA_HOST": NOWHERE}
+    return folder
+
+
+def test_a_key_through_its_life(vllama: Vllama, data: Path) -> None:
+    added = vllama("keys", "add", "ann", *LIMITS, "--expires", "30d")
+    secret = added.stdout.strip()
+    assert added.returncode == 0 and secret.startswith("sk-") and len(secret) > 40
+    assert "not shown again" in added.stderr and "refuses requests without a key" in added.stderr
+    (key,) = read_keys(data / "keys.json")
+    assert key.digest == digest_secret(secret)
+    shown = json.loads(vllama("keys", "list", "--json").stdout)["keys"][0]
+    assert secret[-4:] in shown["shown"] and secret not in json.dumps(shown)
+    assert {name: shown[name] for name in ("scopes", "models", "rate", "tokens_per_day")} == {
+        "scopes": ["infer", "read"],
+        "models": ["qwen3*", "smollm2:*"],
+        "rate": "60/min",
+        "tokens_per_day": 1_500_000,
+    }
+    changed = vllama("keys", "change", "ann", "--rate", "none", "--models", "none")
+    assert changed.stdout == "changed key 'ann'\n"
+    table = vllama("keys").stdout.splitlines()[1].split("    ")
+    assert [cell.strip() for cell in table[3:7]] == ["all", "-", "1500k/day", "4"]
+    rotated = json.loads(vllama("keys", "rotate", "ann", "--json").stdout)
+    assert rotated["key"] != secret and rotated["tokens_per_day"] == 1_500_000
+    assert vllama("keys", "revoke", "ann").stdout == "revoked key 'ann'\n"
+    assert "Revoked" in vllama("keys").stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("add",), "none is named"),
+        (("add", "ann", "--scope", "root"), "'root' is no scope"),
+        (("add", "ann", "--rate", "60"), "write it like 60/min"),
+        (("add", "ann", "--tokens", "1M/h"), "limited by day"),
+        (("add", "ann", "--concurrent", "0"), "not a positive number"),
+        (("add", "ann", "--priority", "101"), "the highest priority is 100"),
+        (("add", "ann", "--expires", "soon"), "no duration"),
+        (("add", "a b"), "no such name is possible"),
+        (("change", "ann"), "nothing is to be changed"),
+        (("change", "ann", "--rate", "1/s"), "cannot find the key 'ann'"),
+        (("rotate", "ann"), "cannot find the key 'ann'"),
+        (("revoke", "ann", "--rate", "1/s"), "cannot revoke a key with --rate"),
+    ],
+)
+def test_what_cannot_be_done(
+    words: tuple[str, ...], message: str, vllama: Vllama, data: Path
+) -> None:
+    result = vllama("keys", *words)
+    assert result.returncode == 2 and message in result.stderr
+    assert not read_keys(data / "keys.json")
+
+
+def test_a_server_with_another_folder_is_noticed(
+    vllama: Vllama, data: Path, stub: StubServer
+) -> None:
+    stub.fail("GET /api/version", 401, "unauthorized: the request shows no key")
+    result = vllama("keys", "add", "ann", OLLAMA_HOST=stub.address)
+    assert result.returncode == 0
+    assert f"it may have another data folder than '{data}'" in result.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_root_leaves_the_file_to_the_user_of_the_server(vllama: Vllama, data: Path) -> None:
+    data.mkdir()
+    os.chown(data, 12345, 12345)
+    assert vllama("keys", "add", "ann").returncode == 0
+    assert {path.stat().st_uid for path in data.iterdir()} == {12345}
+
+
+def test_usage_of_a_server_that_was_killed(vllama: Vllama, data: Path) -> None:
+    folder = data / "usage"
+    folder.mkdir(parents=True)
+    amounts = Amounts(requests=1, prompt_tokens=7, generated_tokens=3, duration_us=1_500_000)
+    days = (name_day(time.time()), "2020-01-01")
+    lines = [encode_entry(Served(day, "ann", "m", amounts)) for day in days]
+    (folder / "1.journal").write_bytes(b"".join(lines))
+    result = vllama("usage", "--by", "key", "--since", "2d", "--csv")
+    assert "no server runs" in result.stderr
+    assert list(csv.DictReader(io.StringIO(result.stdout))) == [
+        {
+            "key": "ann",
+            "requests": "1",
+            "prompt_tokens": "7",
+            "cached_tokens": "0",
+            "generated_tokens": "3",
+            "seconds": "1.5",
+        }
+    ]
+    rows = json.loads(vllama("usage", "--by", "day,key", "--json").stdout)["usage"]
+    assert sorted(row["day"] for row in rows) == sorted(days)
+    assert vllama("usage", "--since", "today").stdout.split()[-1] == "1.5"
+    for wrong in (("--by", "colour"), ("--since", "soon")):
+        assert vllama("usage", *wrong).returncode == 2
