@@ -240,7 +240,6 @@ def test_tools_are_shown_where_the_engine_can(case, client, name):
         ({"format": {"type": "object"}}, "structured outputs"),
         ({"logprobs": True}, "logprobs"),
         ({"messages": [{"role": "user", "content": "x", "images": ["iVBORw0KGgo="]}]}, "vision"),
-        ({"messages": [{"role": "wizard", "content": "x"}]}, "invalid role"),
     ],
 )
 def test_what_it_lacks_is_said_and_costs_no_start(case, server, name, more, words):

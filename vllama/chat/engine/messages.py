@@ -16,6 +16,7 @@ from vllama.chat.request import Message
 from vllama.errors import BadRequest, CapabilityMissing
 from vllama.parsers.call_values import ToolCall
 
+KNOWN_ROLES = frozenset({"system", "user", "assistant", "tool"})
 _SIGNATURES = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
     (b"\xff\xd8\xff", "image/jpeg"),
@@ -52,10 +53,15 @@ def write_messages(messages: Sequence[Message], traits: Traits, model: str) -> l
 
 
 def map_role(role: str, traits: Traits) -> str:
-    """Return a message's role as the engine takes it. Raises BadRequest for one that it refuses."""
+    """Return a message's role as the engine takes it. Raises BadRequest for one that it refuses.
+
+    A role that nobody knows becomes a user's: Ollama, too, answers what comes with any role.
+    """
     if traits.roles is None or role in traits.roles:
         return role
     known = "system" if role == "developer" else role
+    if role and known not in KNOWN_ROLES:
+        return "user"
     if known not in traits.roles:
         raise BadRequest(
             f"invalid role '{role[:40]}': use system, user, assistant or tool"
