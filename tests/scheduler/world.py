@@ -41,6 +41,7 @@ class GatedProcess:
         self._over = asyncio.Event()
         self._changed = bool
         self.error = None
+        self.others = ()  # further endpoints that serve
         self.rest = None  # what is left of its tree, if it has ended unseen
 
     def open(self):
@@ -70,7 +71,7 @@ class GatedProcess:
 
     @property
     def endpoints(self):
-        return (self.endpoint,) if self.endpoint else ()
+        return (self.endpoint, *self.others) if self.endpoint else ()
 
     @property
     def parts(self):

@@ -55,8 +55,12 @@ def export(path: Path, settings: Config, *, weights: bool, force: bool, now_s: f
 
 def find_secrets(settings: Config) -> tuple[str, ...]:
     """Return the keys of the config file that hold secrets."""
-    return tuple(
+    found = [
         setting.key
         for setting in SETTINGS
         if setting.secret and settings.sources.get(setting.field) == str(settings.config_file)
-    )
+    ]
+    for each in settings.upstreams:
+        if each.name and each.key and not (each.key_env or each.key_file):
+            found.append(f"upstreams.{each.name}.key")
+    return tuple(found)

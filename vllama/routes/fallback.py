@@ -24,6 +24,7 @@ from vllama.errors import (
     UpstreamError,
     VllamaError,
 )
+from vllama.http.departure import unless_gone
 from vllama.http.request import Request
 from vllama.routes.chain import Chain, Skipped, current
 from vllama.routes.running import RunningRequest
@@ -104,7 +105,7 @@ class _Attempts:
             again = [link for link, error in self._failures.items() if may_pass(error)]
             if not again:
                 break
-            await asyncio.sleep(pause_s)
+            await unless_gone(self._request, asyncio.sleep(pause_s))
             for link in again:
                 if await self._try(link, LATER_FACTOR):
                     return
