@@ -31,6 +31,7 @@ MAX_MESSAGES = 10_000
 _BRACKETS_OR_STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[{}\[\]]', re.DOTALL)
 _LITERAL = re.compile(r"[tfn][a-z]*")
 _SPACE = re.compile(r"[ \t\r\n]*")
+_HEX = re.compile(r"[0-9A-Fa-f]*")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
@@ -234,12 +235,16 @@ def _go_text(error: json.JSONDecodeError) -> str:
         where = f"after {_container(text, at)}"
     elif complaint.startswith("Invalid control"):
         where = "in string literal"
+    elif complaint.startswith("Invalid \\u"):
+        where = r"in \u hexadecimal character escape"
+        at = _end(_HEX, text, at + 1)
     elif complaint.startswith("Invalid"):
         where = "in string escape code"
         at += complaint.startswith("Invalid \\escape")
     else:
         where = "looking for beginning of value"
-    at = _end(_SPACE, text, at) if "string" not in where else at
+    if not where.startswith("in "):  # a string has no space between its parts
+        at = _end(_SPACE, text, at)
     return f"invalid character {_go_char(text[at])} {where}" if at < len(text) else "unexpected EOF"
 
 
