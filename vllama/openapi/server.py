@@ -292,7 +292,7 @@ OPERATIONS: tuple[Operation, ...] = (
                 name="by",
                 help="what to sum by, with commas between them: day, key, model",
                 where="query",
-                schema={"type": "string", "pattern": "^(day|key|model)(,(day|key|model))*$"},
+                schema={"type": "string", "pattern": "^((day|key|model)(,(day|key|model))*)?$"},
             ),
             Parameter(name="since", help="the first day", where="query", schema=_DAY),
             Parameter(name="until", help="the last day", where="query", schema=_DAY),
