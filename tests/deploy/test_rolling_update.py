@@ -189,8 +189,11 @@ SETTINGS = {"VLLAMA_NUM_PARALLEL": "4", "VLLAMA_DRAIN_TIMEOUT": "600s"}
 NO_POOL: Callable[[str], str] = lambda example: re.sub(r"keepalive \d+;", "", example)  # noqa: E731
 CASES = {
     "as in the example": (str, {}, 1000),
-    "without connections that stay open": (NO_POOL, {}, 300),
-    "with a delay": (str, {"VLLAMA_SHUTDOWN_DELAY": "1s"}, 300),
+    "with a delay, and a connection for each request": (
+        NO_POOL,
+        {"VLLAMA_SHUTDOWN_DELAY": "1s"},
+        300,
+    ),
 }
 
 
