@@ -45,7 +45,7 @@ def test_declarations_and_settings_have_the_same_fields() -> None:
     fields = {each.name for each in dataclasses.fields(ModelSettings)} - {"origins"}
     assert {each.field for each in MODEL_FIELDS} == fields
     fields = {each.name for each in dataclasses.fields(UpstreamSettings)}
-    assert {each.field for each in UPSTREAM_FIELDS} == fields - {"name", "is_listed"}
+    assert {each.field for each in UPSTREAM_FIELDS} == fields - {"name", "is_listed", "linked"}
 
 
 @pytest.mark.parametrize(

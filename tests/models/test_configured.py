@@ -28,7 +28,12 @@ def make_library(tmp_path: Path, *tables: tuple[str, ModelSettings]) -> Library:
             tables=ModelTables(tables),
             # nobody listens there: links are found all the same
             upstreams=(
-                UpstreamSettings(url="http://127.0.0.1:9/v1", name="far", models={"x:1": "y"}),
+                UpstreamSettings(
+                    url="http://127.0.0.1:9/v1",
+                    name="far",
+                    models={"x:1": "y"},
+                    linked=frozenset({"qwen3:8b"}),
+                ),
                 UpstreamSettings(url="http://127.0.0.1:9", is_listed=False),
             ),
         )
@@ -69,9 +74,10 @@ def test_a_link_is_found_though_its_server_is_down(tmp_path, link, hub_id, serve
     assert found.upstream is not None and found.upstream.servers == servers
 
 
-def test_only_servers_that_the_user_named_are_linked_to(tmp_path) -> None:
+def test_only_servers_and_models_that_the_user_named_are_linked_to(tmp_path) -> None:
     library = make_library(tmp_path)
-    for name in ("http://127.0.0.1:10#m", "near:m", "http://127.0.0.1:9", "far:"):
+    others = ("far:gpt-expensive", "http://127.0.0.1:9#gpt-expensive")
+    for name in ("http://127.0.0.1:10#m", "near:m", "http://127.0.0.1:9", "far:", *others):
         assert not library.is_link(name)
 
 

@@ -117,10 +117,12 @@ def list_upstreams(config: Config) -> tuple[UpstreamSettings, ...]:
         for each in config.upstreams
     )
     known = {each.root for each in given}
-    links = (link for link in ModelTables(config.models).list_links() if "://" in link)
-    roots = dict.fromkeys(find_root(link.partition("#")[0]) for link in links)
-    return given + tuple(
-        UpstreamSettings(url=root, is_listed=False) for root in roots if root not in known
+    links = ModelTables(config.models).list_links()
+    roots = dict.fromkeys(find_root(link.partition("#")[0]) for link in links if "://" in link)
+    spare = (UpstreamSettings(url=root, is_listed=False) for root in roots if root not in known)
+    return tuple(
+        replace(each, linked=frozenset(model for link in links if (model := each.match(link))))
+        for each in (*given, *spare)
     )
 
 

@@ -44,7 +44,8 @@ class UpstreamSettings:
     there; None: all that it lists, by their own names. A server of `weight` 2 gets twice as many
     requests as one of 1. `concurrent` bounds the requests to it at once, for each of its models;
     None: no bound. It is up if GET `health_path` is answered. `is_listed` False: clients see none
-    of its models, which are only links of a fallback chain.
+    of its models, which are only links of a fallback chain. `linked` are the models that such links
+    name; they may be asked for by their links, too.
     """
 
     url: str
@@ -59,6 +60,22 @@ class UpstreamSettings:
     health_interval_s: float = 5.0
     traits: UpstreamTraits = UpstreamTraits()
     is_listed: bool = True
+    linked: frozenset[str] = frozenset()
+
+    def match(self, link: str) -> str | None:
+        """Return the model that a link to this server names, None if it is not to this server."""
+        name, _, model = link.partition(":")
+        if self.name and model and name == self.name:
+            return model
+        url, _, model = link.partition("#")
+        return model if model and "://" in url and find_root(url) == self.root else None
+
+    def allows(self, model: str) -> bool:
+        """Return whether clients may ask for a model by its link."""
+        if model in self.linked:
+            return True
+        models = self.models
+        return self.is_listed and (models is None or model in {*models, *models.values()})
 
     @property
     def id(self) -> str:

@@ -72,11 +72,12 @@ class UpstreamStore:
     def find_link(self, text: str) -> Bundle | None:
         """Return the model of a link, `NAME:MODEL` or `URL#MODEL`, None if it is no such link.
 
-        The server need not list the model, nor answer; but it must be one that the user named, or
-        clients could have any address asked.
+        The server need not list the model, nor answer; but the user must have named both, or
+        clients could have any address asked for anything.
         """
         for server in self._servers:
-            if (name := server.match(text)) is not None:
+            name = server.settings.match(text)
+            if name is not None and server.settings.allows(name):
                 bundle = self._describe(server, name)
                 model = replace(bundle.upstream or UpstreamModel(), servers=(server.id,))
                 return replace(
@@ -125,14 +126,6 @@ class _Server:
         self._answers = False  # when it was asked last
         self._facts: tuple[float, ServerFacts] = (0.0, ServerFacts())
         self._shown: dict[str, tuple[float, Row]] = {}
-
-    def match(self, link: str) -> str | None:
-        """Return the model that a link to this server names, None if it is not to this server."""
-        name, _, model = link.partition(":")
-        if self.settings.name and model and name == self.settings.name:
-            return model
-        url, _, model = link.partition("#")
-        return model if model and "://" in url and find_root(url) == self.url else None
 
     def list_names(self) -> Sequence[str]:
         """Return the names of its models here."""
