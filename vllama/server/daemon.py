@@ -13,14 +13,12 @@ import contextlib
 import logging
 import math
 import socket
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from vllama import log_context
-from vllama.captures.folder import CaptureFolder
-from vllama.clock import Clock, RealClock
+from vllama.clock import RealClock
 from vllama.config import (
     Config,
     describe_answering,
@@ -39,30 +37,22 @@ from vllama.engines.capabilities import Attachable
 from vllama.engines.registry import reconfigure
 from vllama.errors import (
     ConfigError,
-    EngineMissing,
-    ModelNotFound,
     NoPlan,
     VllamaError,
 )
 from vllama.hardware.detect import describe
 from vllama.http.server import Server
-from vllama.keys.limits import KeyLimits, name_day
 from vllama.metrics.server_metrics import Metrics
 from vllama.models.library import Library, open_library
-from vllama.models.model_settings import ModelTables
-from vllama.models.types import Bundle, Capability, Progress, PullEvent
-from vllama.plan.choose import choose_engine, list_loadable_formats
-from vllama.plan.fitting import FitsHere
-from vllama.plan.types import Facts, Need
+from vllama.plan.choose import choose_engine
+from vllama.plan.types import Facts
 from vllama.rendering.renderer import Renderer
-from vllama.routes.capture_writer import Captures
 from vllama.routes.catalog import Catalog
 from vllama.routes.context import Gateway, Preload
 from vllama.routes.events.changes import Changes
 from vllama.routes.events.disk import Disk
 from vllama.routes.events.history import History
 from vllama.routes.events.hub import Hub
-from vllama.routes.metering import Meter
 from vllama.routes.pulls import Pulls
 from vllama.routes.request_log import RequestLog
 from vllama.routes.response_store import ResponseStore
@@ -71,11 +61,9 @@ from vllama.scheduler.state import Limits
 from vllama.server.engine_hooks import EngineHooks
 from vllama.server.file_watch import FileWatch
 from vllama.server.planner import Planner
-from vllama.server.preflight import (
-    check_engine,
-    open_draft_records,
-    with_preload,
-)
+from vllama.server.preflight import check_engine, with_preload
+from vllama.server.preload import Preloader
+from vllama.server.records import open_captures, open_draft_records, open_meter
 from vllama.server.reporter import Reporter
 from vllama.server.service_notice import ServiceNotice
 from vllama.server.signals import Stop
@@ -83,12 +71,10 @@ from vllama.supervise.external import UpstreamMonitor
 from vllama.supervise.spec import Endpoint
 from vllama.tracing.setup import Tracing
 from vllama.upstream.pool import Upstreams
-from vllama.usage.recorder import open_recorder
 
 log = logging.getLogger(__name__)
 
 STOP_LIMIT_S = 20.0
-FIRST_MODEL = "smollm2:135m"
 LOADED_PER_GPU = 3
 
 
@@ -344,90 +330,20 @@ class Daemon:
 
     async def _complete_start(self, stop: Stop, address: str) -> None:
         """Load the first model if one is named, then report that the server is ready."""
-        await self._preload(stop)
+        preloader = Preloader(
+            self._config,
+            self._facts,
+            self._library,
+            catalog=self._catalog,
+            scheduler=self.scheduler,
+            pulls=self._pulls,
+            reporter=self._reporter,
+            preloaded=self._preloaded,
+        )
+        await preloader.load(stop)
         if not stop.asked.is_set():
-            model = await asyncio.to_thread(self._find_model_to_try)
-            self._reporter.ready(address, self._advise(address, model))
-
-    def _find_model_to_try(self) -> str:
-        """Return the model of the start, else the newest that can chat, else a small one."""
-        if self._config.model:
-            return self._config.model
-        for bundle in sorted(self._library.list(), key=lambda one: -one.modified_s):
-            with contextlib.suppress(VllamaError):  # a damaged one
-                if Capability.COMPLETION in self._library.info(bundle).capabilities:
-                    return bundle.name
-        return FIRST_MODEL
-
-    def _advise(self, address: str, model: str) -> str:
-        """Return the command that a user would type next."""
-        command = f"vllama run {model}"
-        given = self._config.sources
-        if any(given.get(name, "").startswith("--") for name in ("host", "port")):
-            # flags of this process, which other terminals do not know
-            return f"OLLAMA_HOST={address.removeprefix('http://')} {command}"
-        return command
-
-    async def _preload(self, stop: Stop) -> None:
-        """Load the model of `--model`, then those that the settings of models name.
-
-        If the first fails, the server ends.
-        """
-        if self._config.upstreams:
-            await (
-                self._catalog.all()
-            )  # asks the upstreams now, so that the first client need not wait
-        name = self._config.model
-        if name:
-            await self._preload_first(name, stop)
-        for other in ModelTables(self._config.models).list_preloaded():
-            try:
-                await self._load(other)
-            except VllamaError as error:
-                self._reporter.warn(f"'{other}' is not loaded: {error.sentence()}")
-
-    async def _load(self, name: str) -> Bundle:
-        """Download a model if it is not here, and load it. Raises VllamaError."""
-        bundle = await self._fetch(name)
-        lease = await self.scheduler.acquire(bundle, Need(), None)
-        self.scheduler.release(lease)
-        return bundle
-
-    async def _preload_first(self, name: str, stop: Stop) -> None:
-        try:
-            self._preloaded.bundle = await self._load(name)
-        except EngineMissing as error:  # whoever started the server offers to install one
-            stop.missing = error
-            stop.asked.set()
-        except VllamaError as error:
-            self._reporter.error(error.message, error.hint)
-            stop.code = error.exit_code
-            stop.asked.set()
-
-    async def _fetch(self, name: str) -> Bundle:
-        """Return the bundle of `name`, after downloading it if it is not on this disk."""
-        try:
-            return (await self._catalog.find(name)).bundle
-        except ModelNotFound:
-            pass
-
-        def download(progress: Progress, cancel: threading.Event) -> Bundle:
-            return self._library.pull(
-                name,
-                formats=list_loadable_formats(self._facts),
-                fits=FitsHere(self._facts),
-                to_load=True,
-                progress=progress,
-                cancel=cancel,
-            )
-
-        async def tell(event: PullEvent) -> None:
-            self._reporter.pull(event)
-
-        try:
-            return await self._pulls.join(name, download).follow(tell)
-        finally:
-            self._catalog.forget()
+            command = await asyncio.to_thread(preloader.find_command_to_try, address)
+            self._reporter.ready(address, command)
 
     def _address(self, listener: socket.socket) -> str:
         """Return where clients on this machine find the server; the port may have been 0."""
@@ -445,24 +361,6 @@ class Daemon:
             title = self._facts.found.engines[choice.engine].title
             lines.append(f"engine: {title} {choice.installation.version}")
         return lines
-
-
-def open_captures(config: Config) -> Captures | None:
-    """Return what records requests, None if the settings want none recorded."""
-    if not config.capture:
-        return None
-    most = config.capture if isinstance(config.capture, int) else None
-    return Captures(CaptureFolder(config.capture_dir, most=most), describe_answering(config))
-
-
-def open_meter(data_dir: Path, metrics: Metrics, clock: Clock) -> Meter:
-    """Return what counts requests, which goes on where the server before this one ended."""
-    limits, recorder = KeyLimits(clock), open_recorder(data_dir / "usage")
-    if recorder is not None:
-        now_s, store = clock.time(), recorder.store
-        day = name_day(now_s)
-        limits.restore(day, store.sum_tokens(day), store.list_admitted(now_s))
-    return Meter(limits, recorder, metrics, clock)
 
 
 def list_attached(facts: Facts) -> tuple[tuple[Endpoint, ...], str]:

@@ -17,7 +17,7 @@ from vllama.models.remote import make_no_repository_error
 from vllama.models.settings import ModelsSettings
 from vllama.plan.choose import choose_engine
 from vllama.plan.types import Facts
-from vllama.scheduler.draft_records import DraftRecords
+from vllama.server.records import open_draft_records
 
 
 def gather_facts(config: Config) -> Facts:
@@ -32,11 +32,6 @@ def gather_facts(config: Config) -> Facts:
             preferences=preferences(config),
             draft_speeds=open_draft_records(config).read(),
         )
-
-
-def open_draft_records(config: Config) -> DraftRecords:
-    """Return the measured speeds of models with draft models."""
-    return DraftRecords(config.data_dir / "drafts.json")
 
 
 def close_folders(config: Config) -> Iterator[str]:
