@@ -161,7 +161,7 @@ def test_from_an_uploaded_file(server, client, tmp_path):
         ({"model": "x", "from": "plain", "remote_host": "h"}, 403, "ollama cloud is disabled"),
         ({"model": "x", "files": {"a.gguf": "sha256:1"}}, 400, "invalid digest format"),
         ({"model": "x", "files": {"a.gguf": 1}}, 400, "json: cannot unmarshal number"),
-        ({"model": "x", "files": {"a.gguf": "sha256:" + "0" * 64}}, 400, "blob sha256:0000"),
+        ({"model": "x", "files": {"a.gguf": "sha256:" + "0" * 64}}, 404, "blob sha256:0000"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_created_is_a_status(server, body, status, text):

@@ -233,7 +233,7 @@ def test_adapters_that_cannot_be_used(server, tmp_path):
     status, reply = server.post(
         "/api/create", body | {"adapters": {"a": "sha256:" + "0" * 64}, "stream": False}
     )
-    assert (status, reply["error"][:17]) == (400, "blob sha256:00000")
+    assert (status, reply["error"][:17]) == (404, "blob sha256:00000")
 
 
 def test_an_engine_that_takes_no_adapter_says_so(server, made, tmp_path):

@@ -61,7 +61,7 @@ def test_errors_are_ollamas_in_its_order(server):
         ("chat/completions", {"model": "no"}, 400, "[] is too short - 'messages'"),
         ("chat/completions", {"model": "no", "messages": [{"role": "user"}]}, 400, "<nil>"),
         ("chat/completions", {"messages": [{"content": "x"}]}, 400, "model is required"),
-        ("completions", {"model": "no", "prompt": ["a"]}, 400, "cannot unmarshal array"),
+        ("completions", {"model": "no", "prompt": ["a"]}, 404, "model 'no' not found"),
         ("completions", {"prompt": "x"}, 404, "model '' not found"),
         ("embeddings", {"model": "no"}, 400, "invalid input"),
         ("embeddings", {"model": "no", "input": "x"}, 404, "try pulling it first"),
