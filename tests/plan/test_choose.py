@@ -368,3 +368,18 @@ def test_what_fits_the_machine_but_not_now_says_so():
     told = "only 4.0 GiB of it is free now"
     assert any(told in one for one in make_plan(facts(machine), bundle(), info, Need()).reasons)
     assert not any(told in one for one in make_plan(facts(), bundle(), info, Need()).reasons)
+
+
+def test_the_users_engine_is_for_models_on_this_disk():
+    external = EXTERNAL.configured({"upstreams": (UpstreamSettings(url="http://h:1", name="bee"),)})
+    here = external.find(SearchPaths())
+    both = facts(CPU, (LLAMA_CPP_HERE,), engine="llama.cpp")
+    found = DiscoveredEngines(
+        engines={**both.found.engines, external.name: external},
+        installations={**both.found.installations, external.name: here},
+        missing=both.found.missing,
+    )
+    both = replace(both, found=found)
+    remote = bundle(format=Format.REMOTE, path=Path("upstream:m"), files=(), size_bytes=0)
+    assert make_plan(both, remote, ModelInfo(architecture="vllm"), Need()).engine == "external"
+    assert make_plan(both, bundle(), INFO, Need()).engine == "llama-cpp-python"

@@ -6,9 +6,11 @@ import asyncio
 
 import pytest
 
+from tests.ports import free_port
 from tests.supervise.test_probe import OK, serving
-from vllama.supervise.external import NOT_YET, UpstreamMonitor
-from vllama.supervise.spec import Endpoint
+from vllama.errors import CoolingDown
+from vllama.supervise.external import NOT_YET, AttachedProcess, UpstreamMonitor
+from vllama.supervise.spec import Endpoint, State
 
 DOWN = b"HTTP/1.1 503 Busy\r\n\r\n"
 
@@ -42,4 +44,54 @@ def test_what_is_known_is_of_the_last_look(caplog: pytest.LogCaptureFixture) -> 
 def test_without_servers_none_is_down() -> None:
     watch = UpstreamMonitor((), "")
     asyncio.run(watch.check())
-    assert not watch.all_down and not watch.troubles
+    assert not watch.all_down and not watch.none_answers and not watch.troubles
+
+
+def test_only_a_change_is_told_and_the_error_names_the_upstream_alone() -> None:
+    """Who is told of every probe, and asks for one each time, never comes to rest."""
+
+    async def main() -> None:
+        endpoint = Endpoint(port=free_port(), upstream="bee")
+        process, told = AttachedProcess((endpoint,), "/v1/models"), []
+        process.subscribe(lambda: told.append(process.state))
+        running = asyncio.ensure_future(process.run())
+        for _ in range(3):
+            with pytest.raises(CoolingDown) as caught:
+                await process.ensure_ready()
+            assert caught.value.message == "cannot reach the upstream 'bee'"
+            assert str(endpoint.port) not in str(caught.value.hint)
+        assert not told
+        await process.stop()
+        await running
+
+    asyncio.run(main())
+
+
+def test_one_that_ends_and_returns_is_told_once_each() -> None:
+    async def main() -> None:
+        async with serving(OK) as port:
+            endpoint = Endpoint(port=port)
+            process, told = AttachedProcess((endpoint,), "/v1/models"), []
+            process.subscribe(lambda: told.append(process.state))
+            running = asyncio.ensure_future(process.run())
+            assert await process.ensure_ready() == endpoint
+            process.report_unreachable(endpoint)
+            process.report_unreachable(endpoint)
+            assert await process.ensure_ready() == endpoint
+            assert told == [State.READY, State.BACKOFF, State.READY]
+            await process.stop()
+            await running
+
+    asyncio.run(main())
+
+
+def test_servers_with_names_are_spare_but_it_is_known_if_none_answers() -> None:
+    async def main() -> None:
+        async with serving(DOWN, OK) as port:
+            watch = UpstreamMonitor([Endpoint(port=port, is_spare=True)], "/v1/models")
+            await watch.check()
+            assert watch.none_answers and not watch.all_down
+            await watch.check()
+            assert not watch.none_answers
+
+    asyncio.run(main())

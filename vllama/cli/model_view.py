@@ -156,6 +156,7 @@ def _ago(stamp: str, now_s: float) -> str:
     from vllama.units import format_ago, parse_rfc3339
 
     try:
-        return format_ago(max(0.0, now_s - parse_rfc3339(stamp)))
+        at_s = parse_rfc3339(stamp)
+        return format_ago(max(0.0, now_s - at_s)) if at_s > 0 else "-"  # an upstream's: not known
     except ValueError:  # other servers may leave it out
         return ""

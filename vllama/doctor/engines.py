@@ -66,7 +66,7 @@ def upstreams(facts: Facts) -> Iterator[Finding]:
             if why := asyncio.run(find_trouble(endpoint, path, timeout_s=UPSTREAM_LIMIT_S)):
                 yield failure(
                     f"the upstream at {endpoint.url} cannot serve: {why}",
-                    "start that server, or correct --upstream",
+                    "start that server, or correct its address in the settings",
                 )
             else:
                 yield ok(f"the upstream at {endpoint.url} answers")

@@ -207,6 +207,7 @@ def parse_upstream(upstream: UpstreamSettings) -> Endpoint:
         concurrent=upstream.concurrent,
         health_path=upstream.health_path,
         health_interval_s=upstream.health_interval_s,
+        upstream=upstream.name,
         is_spare=bool(upstream.name) or not upstream.is_listed,
     )
 

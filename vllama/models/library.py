@@ -77,6 +77,7 @@ class Library:
         free_space: Callable[[Path], int] = get_free_bytes,
     ) -> None:
         self._stores, self._settings = tuple(stores), settings
+        self._here = tuple(each for each in self._stores if not isinstance(each, LinkingStore))
         self._remote = Remote(open_source, settings, free_space)
         self._names = PulledNames(settings.data_dir)
         self.configured = ConfiguredModels(
@@ -87,7 +88,10 @@ class Library:
         self._lock = threading.Lock()
 
     def list(self) -> list[Bundle]:
-        """Return all models, the newest first. Of equal names the first store's model counts."""
+        """Return all models, the newest first.
+
+        Of equal names the first store's model counts, but an upstream's may yield to another.
+        """
         plain = self._list_plain()
         found = [self._configure(bundle, others=plain) for bundle in plain]
         found += self.configured.list_others(found)
@@ -98,12 +102,18 @@ class Library:
         bundles: dict[str, Bundle] = {}
         for store in self._stores:
             for bundle in store.list():
-                bundles.setdefault(bundle.name.lower(), bundle)
+                known = bundles.get(bundle.name.lower())
+                if known is None or yields(known):
+                    bundles[bundle.name.lower()] = bundle
         for name, shown in self._names.shown().items():
             if (pulled := bundles.get(name)) is not None:
                 del bundles[name]
                 bundles |= {other.lower(): replace(pulled, name=other) for other in shown}
         return tuple(bundles.values())
+
+    def has_models_here(self) -> bool:
+        """Return whether any model is on this disk."""
+        return any(store.list() for store in self._here)
 
     def list_asked_names(self, bundle: Bundle) -> Sequence[str]:
         """Return the names that a model was pulled by, in full and in lower case."""
@@ -188,31 +198,31 @@ class Library:
         return ModelNotFound(shown, hint=self._advice(ref, may_pull=may_pull))
 
     def _find(self, ref: ModelRef) -> Bundle | None:
-        bundle = self._in_stores(ref)
+        found = self._search(ref, self._stores)
+        if found is None or not yields(found):
+            return found
+        return self._search(ref, self._here) or found
+
+    def _search(self, ref: ModelRef, stores: Sequence[Store]) -> Bundle | None:
+        """Return the model that `stores` have by this name, or by another one of the same model."""
+        bundle = find_in(stores, ref)
         if bundle is not None:
             return bundle if ref.kind is not Kind.PATH else self._named_apart(bundle)
         noted = self._names.meant_by(ref)
-        if noted is not None and (bundle := self._in_stores(ModelRef.parse(noted[1]))) is not None:
+        if noted is not None and (bundle := find_in(stores, ModelRef.parse(noted[1]))) is not None:
             return replace(bundle, name=noted[0])
         alias = self.alias(ref)
-        if alias is not None and (bundle := self._in_stores(alias)) is not None:
+        if alias is not None and (bundle := find_in(stores, alias)) is not None:
             return bundle
         forms = self._forms(alias or ref, known=alias is not None)
-        return next((b for form in forms if (b := self._in_stores(form)) is not None), None)
+        return next((b for form in forms if (b := find_in(stores, form)) is not None), None)
 
     def _named_apart(self, bundle: Bundle) -> Bundle:
         """Return a model that was found by its path; it has that as its name if another has its."""
-        named = self._in_stores(ModelRef.parse(bundle.name))
+        named = find_in(self._stores, ModelRef.parse(bundle.name))
         if named is None or named.key == bundle.key:
             return bundle
         return replace(bundle, name=str(bundle.path))
-
-    def _in_stores(self, ref: ModelRef) -> Bundle | None:
-        for store in self._stores:
-            bundle = store.find(ref)
-            if bundle is not None:
-                return bundle
-        return None
 
     def alias(self, ref: ModelRef) -> ModelRef | None:
         """Return the hub model that a library name, or a user's alias, stands for; or None."""
@@ -380,7 +390,7 @@ class Library:
         """Return the metadata of a form that is on this disk, to save a request to the hub."""
         repository = found.repository
         ref = ModelRef.of_hub(repository.hub_id, found.variant.label, repository.branch)
-        bundle = self._in_stores(ref)
+        bundle = find_in(self._stores, ref)
         if bundle is None or bundle.format is not found.variant.format:
             return None
         try:
@@ -454,6 +464,16 @@ def open_library(settings: ModelsSettings) -> Library:
         return HuggingFace(settings)
 
     return Library(stores, open_source, settings)
+
+
+def find_in(stores: Sequence[Store], ref: ModelRef) -> Bundle | None:
+    """Return the model with the name `ref` in the first store that has it."""
+    return next((b for store in stores if (b := store.find(ref)) is not None), None)
+
+
+def yields(bundle: Bundle) -> bool:
+    """Tell whether a model gives way to one of the same name on this disk."""
+    return bundle.upstream is not None and bundle.upstream.yields
 
 
 def make_too_large_error(

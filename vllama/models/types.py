@@ -118,7 +118,8 @@ class UpstreamModel:
     `servers` are those that have it, as `UpstreamSettings.id`, and `ids` its names there where they
     may differ from its `hub_id`. `owner` is the `owned_by` of its row in the
     server's list, by which the programs of servers can be told. `tool_calls_in_text` and
-    `thinking_in_text` tell whether the server leaves them there; None: unknown.
+    `thinking_in_text` tell whether the server leaves them there; None: unknown. `yields`: a model
+    of the same name on this disk comes first.
     """
 
     servers: tuple[str, ...] = ()
@@ -126,6 +127,7 @@ class UpstreamModel:
     owner: str = ""
     tool_calls_in_text: bool | None = None
     thinking_in_text: bool | None = None
+    yields: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

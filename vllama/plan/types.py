@@ -12,7 +12,7 @@ from vllama.engines.base import DiscoveredEngines, Installation, Mode, Settings
 from vllama.engines.capabilities import Tuning
 from vllama.hardware.types import Platform
 from vllama.models.resolve.memory_fit import format_amount, format_amounts
-from vllama.models.types import Bundle, ModelInfo
+from vllama.models.types import Bundle, Format, ModelInfo
 from vllama.plan.draft_model import DraftSpeeds
 
 
@@ -81,7 +81,10 @@ class Facts:
     draft_speeds: Mapping[str, DraftSpeeds] = field(default_factory=dict)
 
     def of(self, bundle: Bundle) -> Facts:
-        """Return the facts for one model: its own settings come before those for all."""
+        """Return the facts for one model: its own settings come before those for all.
+
+        An engine that the user named is meant for models on this disk, not for an upstream's.
+        """
         own = bundle.settings
         given: dict[str, Any] = {
             "engine": own.engine,
@@ -94,6 +97,8 @@ class Facts:
             "gpus": own.gpus,
         }
         given = {name: value for name, value in given.items() if value is not None}
+        if bundle.format is Format.REMOTE:
+            given["engine"] = None
         return replace(self, preferences=replace(self.preferences, **given)) if given else self
 
 

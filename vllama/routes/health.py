@@ -55,13 +55,16 @@ class Obstacle(msgspec.Struct, frozen=True):
     passing: bool = False
 
 
-def list_obstacles(gateway: Gateway) -> list[Obstacle]:
+async def list_obstacles(gateway: Gateway) -> list[Obstacle]:
     """Return what keeps a complete gateway from serving, as far as it is known."""
     found = []
     if gateway.stopping:
         found.append(Obstacle("server", "it is stopping"))
-    if gateway.watch.all_down:
-        troubles = gateway.watch.troubles.items()
+    watch = gateway.watch
+    if watch.all_down or (
+        watch.none_answers and not await asyncio.to_thread(gateway.catalog.library.has_models_here)
+    ):
+        troubles = watch.troubles.items()
         found += [Obstacle(f"upstream {url}", why, passing=why == NOT_YET) for url, why in troubles]
     preload = gateway.preload
     if preload.name and preload.bundle is None:
@@ -75,9 +78,8 @@ def list_obstacles(gateway: Gateway) -> list[Obstacle]:
 
 async def get_health(gateway: Gateway, request: Request) -> None:
     """Say whether all is well; loading counts as well."""
-    tell(
-        gateway, request, [one for one in list_obstacles(gateway) if not one.passing], "ok", "error"
-    )
+    found = [one for one in await list_obstacles(gateway) if not one.passing]
+    tell(gateway, request, found, "ok", "error")
 
 
 async def get_ready(gateway: Gateway, request: Request) -> None:
@@ -85,7 +87,7 @@ async def get_ready(gateway: Gateway, request: Request) -> None:
     if not gateway.is_complete:
         found = [Obstacle("server", "it is starting", passing=True)]
     else:
-        found = list_obstacles(gateway)
+        found = await list_obstacles(gateway)
         preload = gateway.preload
         if not found and preload.bundle and not gateway.scheduler.is_loaded(preload.bundle):
             files = preload.bundle.files

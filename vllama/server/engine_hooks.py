@@ -85,7 +85,7 @@ class EngineHooks:
     def _start(self, plan: Plan) -> Process:
         engine = self._engine(plan)
         if isinstance(engine, Attachable):
-            return AttachedProcess(plan.bundle.name, *engine.attach(plan.bundle))
+            return AttachedProcess(*engine.attach(plan.bundle))
 
         def launch(endpoint: Endpoint) -> LaunchSpec:
             spec = engine.launch(

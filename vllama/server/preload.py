@@ -119,7 +119,11 @@ class Preloader:
         """Return the model of the start, else the newest that can chat, else a small one."""
         if self._config.model:
             return self._config.model
-        for bundle in sorted(self._library.list(), key=lambda one: -one.modified_s):
+        find_alias = self._library.configured.tables.find_alias
+        for bundle in sorted(
+            self._library.list(),
+            key=lambda one: (find_alias(one.name) is not None, -one.modified_s),
+        ):
             with contextlib.suppress(VllamaError):  # a damaged one
                 if Capability.COMPLETION in self._library.info(bundle).capabilities:
                     return bundle.name

@@ -26,8 +26,7 @@ RETRY_S = 1.0
 class AttachedProcess:
     """External endpoints. An endpoint is up if GET `path` has any status below 500."""
 
-    def __init__(self, name: str, endpoints: tuple[Endpoint, ...], path: str) -> None:
-        self._name = name
+    def __init__(self, endpoints: tuple[Endpoint, ...], path: str) -> None:
         self._all = endpoints
         self._path = path
         self._up: tuple[Endpoint, ...] = ()
@@ -91,11 +90,12 @@ class AttachedProcess:
             self._probe_wanted.set()
             await self._probed.wait()
         if not self._up:
-            where = ", ".join(endpoint.url for endpoint in self._all)
+            # clients are told this, so the addresses are left to the log
+            names = " or ".join(f"'{each.upstream}'" for each in self._all if each.upstream)
             raise CoolingDown(
-                f"cannot reach '{self._name}' at {where}",
+                f"cannot reach the upstream {names}".rstrip(),
                 retry_after_s=RETRY_S,
-                hint="start that server, or correct --upstream",
+                hint="start that server, or correct its address in the settings",
             )
         return self._up[0]
 
@@ -172,10 +172,14 @@ class AttachedProcess:
         )
 
     def _set_up(self, up: tuple[Endpoint, ...]) -> None:
-        """Set the endpoints that answer, and notify the listener."""
-        self._up, self._ever_up = up, self._ever_up or bool(up)
+        """Set the endpoints that answer, and notify the listener if others answer than before.
+
+        A probe that finds nothing new tells nobody: the listener asks for a probe itself.
+        """
+        before, self._up, self._ever_up = self._up, up, self._ever_up or bool(up)
         self._state = State.READY if up else State.BACKOFF if self._ever_up else State.STARTING
-        self._listener()
+        if up != before:
+            self._listener()
 
 
 CHECK_LIMIT_S = 3.0
@@ -214,6 +218,11 @@ class UpstreamMonitor:
         """Whether there are endpoints that clients rely on, and none of them can serve."""
         needed = [why for endpoint, why in self._troubles.items() if not endpoint.is_spare]
         return bool(needed) and all(needed)
+
+    @property
+    def none_answers(self) -> bool:
+        """Whether there are endpoints, and none of them can serve, whether relied on or not."""
+        return bool(self._troubles) and all(self._troubles.values())
 
     async def run(self) -> None:
         """Check at intervals until cancelled."""

@@ -30,7 +30,8 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     `prefix` precedes every path; only external servers have one. `keeps_connections` False: the
     server closes the connection after an answer, even if it promised to keep it alive.
 
-    External servers only: `model` is the model's name there (None: as everywhere), `weight` the
+    External servers only: `upstream` is the name that the user gave the server ("": none), `model`
+    is the model's name there (None: as everywhere), `weight` the
     share of the requests that it gets, `concurrent` the most requests at once (None: no limit), and
     GET `health_path` (None: the usual one) is asked every `health_interval_s`. `is_spare`: the
     server counts as ready without it.
@@ -42,6 +43,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     api_key: str | None = None
     prefix: str = ""
     keeps_connections: bool = True
+    upstream: str = ""
     model: str | None = None
     weight: int = 1
     concurrent: int | None = None

@@ -7,14 +7,17 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.tiny import write_tiny_gguf
 from vllama.config.parse import upstream_traits
 from vllama.models.info import build_model_info
+from vllama.models.library import Library, open_library
 from vllama.models.ref import ModelRef
-from vllama.models.settings import UpstreamSettings
+from vllama.models.settings import ModelsSettings, UpstreamSettings
 from vllama.models.stores.upstream import UpstreamStore
 from vllama.models.stores.upstream_model import ANYTHING
 from vllama.models.types import Capability
@@ -236,3 +239,36 @@ def test_names_are_found_in_any_case() -> None:
         for name in ("org/big", "ORG/Big", "org/big:latest"):
             found = store.find(ModelRef.parse(name))
             assert found is not None and found.hub_id == "org/big"
+
+
+def test_a_model_on_this_disk_comes_before_one_of_a_named_server(tmp_path: Path) -> None:
+    write_tiny_gguf(tmp_path / "same.gguf")
+
+    def make_library(server: UpstreamSettings) -> Library:
+        return open_library(
+            ModelsSettings(
+                hf_cache_dir=tmp_path / "hf",
+                folders=(tmp_path,),
+                package_dirs=(),
+                upstreams=(server,),
+            )
+        )
+
+    def where(library: Library, name: str) -> str:
+        (listed,) = (each.store for each in library.list() if each.name == "same:latest")
+        found = library.find(name)
+        assert name != "same" or found.store == listed
+        return found.store
+
+    with serving({"id": "same"}, {"id": "other"}) as url:
+        named = make_library(UpstreamSettings(url=url, name="bee"))
+        assert where(named, "same") == "folder"
+        assert where(named, "bee:same") == where(named, "other") == "upstream"
+        assert where(make_library(UpstreamSettings(url=url)), "same") == "upstream"
+    # it answers no more; who named its models need not ask it
+    for server in (
+        UpstreamSettings(url=url),
+        UpstreamSettings(url=url, name="bee"),
+        UpstreamSettings(url=url, name="bee", models={"same": "same"}),
+    ):
+        assert where(make_library(server), "same") == "folder"

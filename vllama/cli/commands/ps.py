@@ -132,7 +132,10 @@ def describe_requests(model: Mapping[str, object]) -> str:
     """Say how many requests run, how many can at once, and how many wait."""
     if "requests" not in model:
         return ""
-    running = f"{model['requests']}/{model.get('slots', '?')}"
+    # how many an upstream takes at once is its own affair
+    running = str(model["requests"])
+    if not is_remote(model):
+        running += f"/{model.get('slots', '?')}"
     return f"{running}, {model['queued']} waiting" if model.get("queued") else running
 
 

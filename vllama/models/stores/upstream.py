@@ -56,7 +56,8 @@ class UpstreamStore:
                     if name not in found:
                         found[name] = self._describe(server, name)
             # if no server answers, keep the list: they may be unreachable for a moment only
-            bundles = [self._place(name, bundle) for name, bundle in found.items()] or bundles
+            found = found or {bundle.hub_id or bundle.name: bundle for bundle in bundles}
+            bundles = [self._place(name, bundle) for name, bundle in found.items()]
             self._kept = (time.monotonic() + KEEP_S, bundles)
             return list(bundles)
 
@@ -94,7 +95,8 @@ class UpstreamStore:
         assert bundle.upstream is not None
         having = {server.id: server.find_id(name) for server in self._servers if server.is_listed}
         ids = {server: id_ for server, id_ in having.items() if id_ is not None}
-        model = replace(bundle.upstream, servers=tuple(ids), ids=ids)
+        takes = any(server.id in ids and server.takes_precedence for server in self._servers)
+        model = replace(bundle.upstream, servers=tuple(ids), ids=ids, yields=not takes)
         return replace(bundle, upstream=model)
 
     def _describe(self, server: _Server, name: str) -> Bundle:
@@ -126,6 +128,15 @@ class _Server:
         self._answers = False  # when it was asked last
         self._facts: tuple[float, ServerFacts] = (0.0, ServerFacts())
         self._shown: dict[str, tuple[float, Row]] = {}
+
+    @property
+    def takes_precedence(self) -> bool:
+        """Whether its models come before those on this disk.
+
+        Those of a server that was given by its address do while it answers: it may have loaded the
+        very files that are in the hub's cache here. A named one's are reached as `NAME:MODEL`.
+        """
+        return self._answers and not self.settings.name
 
     def list_names(self) -> Sequence[str]:
         """Return the names of its models here."""
