@@ -135,7 +135,7 @@ def make_rows(models: Sequence[Mapping[str, object]], part: str = "") -> list[tu
             name,
             str(model.get("digest", ""))[:12],
             format_bytes_decimal(int(str(model.get("size") or 0))),
-            _ago(str(model.get("modified_at", "")), now_s),
+            _ago(str(model.get("modified_at", "")), now_s) if _is_dated(model) else "-",
             _word(model, "format"),
             _word(model, "quantization_level"),
             str(model.get("store") or "-"),
@@ -152,11 +152,17 @@ def _word(model: Mapping[str, object], key: str) -> str:
     return str(value or "-")
 
 
+def _is_dated(model: Mapping[str, object]) -> bool:
+    """Tell whether it is known when a model was changed; an upstream may not have said it."""
+    return _word(model, "format") != "remote" or not str(model.get("modified_at")).startswith(
+        "1970"
+    )
+
+
 def _ago(stamp: str, now_s: float) -> str:
     from vllama.units import format_ago, parse_rfc3339
 
     try:
-        at_s = parse_rfc3339(stamp)
-        return format_ago(max(0.0, now_s - at_s)) if at_s > 0 else "-"  # an upstream's: not known
+        return format_ago(max(0.0, now_s - parse_rfc3339(stamp)))
     except ValueError:  # other servers may leave it out
         return ""
