@@ -53,12 +53,36 @@ def test_a_key_through_its_life(vllama: Vllama, data: Path) -> None:
     assert rotated["key"] != secret and rotated["tokens_per_day"] == 1_500_000
     assert vllama("keys", "revoke", "ann").stdout == "revoked key 'ann'\n"
     assert "Revoked" in vllama("keys").stdout
+    again = vllama("keys", "add", "ann")
+    assert again.returncode == 2 and "vllama keys rm ann" in again.stderr
+    assert vllama("keys", "rm", "ann").stdout == "removed key 'ann'\n"
+    assert vllama("keys", "add", "ann").returncode == 0
+    assert "has not been revoked" in vllama("keys", "rm", "ann").stderr
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("add",), "none is named"),
+        (("--since", "2026-13-01"), "'2026-13-01' is not a day of the calendar"),
+        (("--until", "2026-02-30"), "'2026-02-30' is not a day of the calendar"),
+        (("--since", "2026-1-1"), "'2026-1-1' is not a day; write it like 2026-11-23"),
+        (("--since", "2026-11-23", "--until", "2026-11-22"), "is after the last day"),
+        (("--since", "99999999d"), "cannot read the day"),
+    ],
+)
+def test_days_that_do_not_exist(
+    words: tuple[str, ...], message: str, vllama: Vllama, data: Path
+) -> None:
+    result = vllama("usage", *words)
+    assert result.returncode == 2 and message in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("add",), "Hint: vllama keys add NAME"),
+        (("frob", "ann"), "choose one of list, add, change, rotate, revoke, rm"),
+        (("rm", "ann"), "cannot remove the key 'ann': there is none"),
         (("add", "ann", "--scope", "root"), "'root' is no scope"),
         (("add", "ann", "--rate", "60"), "write it like 60/min"),
         (("add", "ann", "--tokens", "1M/h"), "limited by day"),

@@ -83,6 +83,10 @@ def test_changes_hold_at_once(tmp_path: Path) -> None:
     with pytest.raises(Unauthorized, match="'ann' has been revoked"):
         ring.check(bearer(ring, new))
     assert ring.is_required, "a server whose last key was revoked must not be open to everybody"
+    with pytest.raises(ConfigError, match="has been revoked, and what it used"):
+        add(file, "ann")
+    change_keys(file, lambda keys: changes.remove_key(keys, "ann"))
+    assert ring.is_required
     again = add(file, "ann")
     found_again = bearer(ring, again)
     assert found_again is not None and found_again.owner != found.owner

@@ -56,6 +56,14 @@ def test_what_is_no_rate(text: str) -> None:
         parse_rate(text)
 
 
+@in_loop
+async def test_one_request_is_no_plural() -> None:
+    limits, key = KeyLimits(ManualClock(NOON_S)), make_key(concurrent=1)
+    limits.admit(key)
+    with pytest.raises(LimitReached, match="may have 1 request at once"):
+        limits.admit(key)
+
+
 def test_other_amounts() -> None:
     assert [parse_daily_tokens(text) for text in ("1M/day", "20k", "7/d")] == [1_000_000, 20_000, 7]
     assert [parse_age(text) for text in ("30d", "12h", "2w", "90s")] == [

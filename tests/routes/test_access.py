@@ -261,7 +261,8 @@ def test_what_a_key_may_see_of_usage(server: Server, keys: dict[str, str]) -> No
         for name in ("limited", "reader")
     }
     assert seen["limited"] == {"limited"} and {"limited", "free"} <= seen["reader"]
-    for query in ("by=nothing", "since=yesterday"):
+    wrong = ("by=nothing", "since=yesterday", "since=2026-13-01", "until=2026-02-30", "key=free")
+    for query in (*wrong, "since=2026-11-23&until=2026-11-22"):
         assert ask(server, keys["reader"], f"/api/usage?{query}")[0] == 400
     table = command(server, "usage", "--by", "key", "--csv", key=keys["reader"])
     assert table.splitlines()[0] == (

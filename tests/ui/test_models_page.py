@@ -98,6 +98,7 @@ def test_a_damaged_file_is_marked_and_says_what_is_wrong(server, open_page):
     (server.models / "torn.gguf").write_bytes(whole[: len(whole) // 2])
     page = open_page(server)
     expect(find_row(page, "torn")).to_contain_text("damaged")
+    expect(page.get_by_role("region", name="Needs attention")).to_contain_text("torn")
     expect(open_details(page, "torn:latest")).to_contain_text("it is truncated")
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
+from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import expect
@@ -83,6 +86,50 @@ def test_the_key_is_asked_for_until_it_is_right(tmp_path, open_page):
         page.reload()
         wait_until_live(page)
         assert page.evaluate("localStorage.getItem('vllama-key')") is None
+
+
+def test_one_question_for_a_key_and_one_refusal(tmp_path, open_page):
+    with Server(tmp_path, "--api-key", "key-of-the-test") as server:
+        page = open_page(server)
+        expect(page.get_by_role("dialog")).to_be_visible()
+        server.request("GET", "/api/version", headers={"authorization": "Bearer key-of-the-test"})
+        assert server.output.count(" 401 ") == 1
+
+
+@pytest.mark.parametrize("scope", ["infer", "read"])
+def test_each_page_says_what_scope_it_needs(tmp_path, open_page, scope):
+    with Server(tmp_path) as server:
+        server.model("plain")
+        words = [sys.executable, "-m", "vllama", "keys", "add", "ann", "--scope", scope]
+        env = server.env | {"OLLAMA_HOST": server.url}
+        secret = subprocess.check_output(words, env=env, text=True).strip()
+        refused = []
+        page = open_page(server)
+        page.on(
+            "response",
+            lambda answer: answer.status == 403 and refused.append(urlsplit(answer.url).path),
+        )
+        page.reload()
+        page.get_by_role("dialog").get_by_label("Key").fill(secret)
+        page.keyboard.press("Enter")
+        expect(page.locator("table.models")).to_contain_text("plain")
+        if scope == "infer":
+            expect(page.get_by_text("This key may chat")).to_be_visible()
+            expect(page.get_by_text("Connection lost:")).to_have_count(0)
+            expect(page.locator("table.models")).not_to_contain_text("not loaded")
+        else:
+            wait_until_live(page)
+        expect(page.get_by_role("heading", name="Add a model")).to_have_count(0)
+        needs = {"settings": "admin", "logs": "admin"}
+        needs |= {"activity": "read", "graphs": "read"} if scope == "infer" else {}
+        for address, needed in needs.items():
+            page.get_by_role("link", name=address.capitalize(), exact=True).click()
+            main = page.get_by_role("main")
+            expect(main).to_contain_text(f"shown to keys with the scope {needed}")
+            for wrong in ("Loading", "There is no file yet", "0 lines", "all clients"):
+                expect(main).not_to_contain_text(wrong)
+        expect(page.get_by_role("alert")).to_have_text("")
+        assert refused.count("/api/events") == (scope == "infer")
 
 
 def test_a_log_of_ten_thousand_lines_is_searched_and_followed(server, open_page):

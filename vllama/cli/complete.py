@@ -38,6 +38,20 @@ def complete_engine(incomplete: str) -> list[str]:
     return begin(incomplete, sorted(point.name for point in entry_points(group=GROUP)))
 
 
+def complete_key(incomplete: str) -> list[str]:
+    """Return the names of the keys in the data folder that begin so."""
+    from vllama import config
+    from vllama.errors import VllamaError
+    from vllama.keys.store import read_keys
+
+    try:
+        settings = config.load({}, config.environ())
+        keys = read_keys(config.keys_file(settings.data_dir))
+    except VllamaError:
+        return []
+    return begin(incomplete, (key.name for key in keys))
+
+
 def complete_words(*words: str) -> Complete:
     """Return what completes one of some words."""
     return lambda incomplete: begin(incomplete, words)

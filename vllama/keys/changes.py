@@ -17,14 +17,23 @@ from vllama.keys.key import MAX_PRIORITY, NAME_PATTERN, Key, Scope, digest_secre
 def add_key(
     keys: dict[str, Key], name: str, secret: str, fields: Mapping[str, Any], now_s: float
 ) -> Key:
-    """Add a key; the name of a revoked one can be used again. Raises ConfigError."""
+    """Add a key. Raises ConfigError if its name is taken, even by one that has been revoked.
+
+    Usage and limits go by the name, and those of another person must not be inherited.
+    """
     if not re.fullmatch(NAME_PATTERN, name):
         raise ConfigError(
             f"cannot add the key '{name}': no such name is possible",
             hint="use up to 64 letters, digits and . _ - @, and begin with a letter or digit",
         )
     known = keys.get(name)
-    if known is not None and known.revoked_s is None:
+    if known is not None and known.revoked_s is not None:
+        raise ConfigError(
+            f"cannot add the key '{name}': one of that name has been revoked, and what it used "
+            "would count for the new one",
+            hint=f"choose another name; or remove the revoked key first: vllama keys rm {name}",
+        )
+    if known is not None:
         raise ConfigError(
             f"cannot add the key '{name}': there is one",
             hint=f"give it a new secret: vllama keys rotate {name}; or other limits: "
@@ -63,6 +72,19 @@ def revoke_key(keys: dict[str, Key], name: str, now_s: float) -> Key:
     """Revoke a key for good; it stays in the list. Raises ConfigError."""
     keys[name] = replace(find_key(keys, name), revoked_s=now_s)
     return keys[name]
+
+
+def remove_key(keys: dict[str, Key], name: str) -> Key:
+    """Remove a revoked key from the list; its usage stays. Raises ConfigError."""
+    key = keys.get(name)
+    if key is None:
+        raise ConfigError(f"cannot remove the key '{name}': there is none", hint="vllama keys list")
+    if key.revoked_s is None:
+        raise ConfigError(
+            f"cannot remove the key '{name}': it has not been revoked",
+            hint=f"vllama keys revoke {name}",
+        )
+    return keys.pop(name)
 
 
 def find_key(keys: Mapping[str, Key], name: str) -> Key:

@@ -91,7 +91,8 @@ class KeyLimits:
         self._check_rate(key, use, now_s)
         if key.concurrent is not None and use.running >= key.concurrent:
             raise LimitReached(
-                f"the key '{key.name}' may have {key.concurrent} requests at once, and has as many",
+                f"the key '{key.name}' may have {count_requests(key.concurrent)} at once, and has "
+                "as many",
                 retry_after_s=1.0,
                 hint="wait until one of them has ended",
             )
@@ -173,7 +174,8 @@ class KeyLimits:
         if len(recent) >= key.rate.count:
             free_s = recent[-key.rate.count] + key.rate.period_s
             raise LimitReached(
-                f"the key '{key.name}' may make {key.rate.count} requests per {key.rate.period}, "
+                f"the key '{key.name}' may make {count_requests(key.rate.count)} per "
+                f"{key.rate.period}, "
                 "and has made as many",
                 retry_after_s=free_s - now_s,
                 hint="send fewer requests, or wait",
@@ -187,6 +189,11 @@ class KeyLimits:
             if not turn.done():
                 use.active += 1
                 turn.set_result(None)
+
+
+def count_requests(count: int) -> str:
+    """Return a number of requests in words."""
+    return "1 request" if count == 1 else f"{count} requests"
 
 
 def _has_room(key: Key, use: Use) -> bool:

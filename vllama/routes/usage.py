@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import sqlite3
 from typing import TYPE_CHECKING
 
@@ -12,12 +11,13 @@ import msgspec
 from vllama.errors import BadRequest, VllamaError
 from vllama.http.request import JSON, Request
 from vllama.keys.key import Scope
+from vllama.usage.period import check_period
 
 if TYPE_CHECKING:
     from vllama.routes.context import Gateway
 
 COLUMNS = ("day", "key", "model")
-_DAY = re.compile(r"\d{4}-\d\d-\d\d")
+PARAMETERS = ("by", "since", "until")
 
 
 async def list_usage(gateway: Gateway, request: Request) -> None:
@@ -27,6 +27,12 @@ async def list_usage(gateway: Gateway, request: Request) -> None:
     (UTC), such as 2026-11-23.
     """
     query = request.read_query()
+    for name in query:
+        if name not in PARAMETERS:
+            raise BadRequest(
+                f"cannot list usage by the parameter '{name}': it is not known",
+                hint=f"use {', '.join(PARAMETERS)}",
+            )
     by = tuple(name for name in query.get("by", ",".join(COLUMNS)).split(",") if name)
     for name in by:
         if name not in COLUMNS:
@@ -34,11 +40,10 @@ async def list_usage(gateway: Gateway, request: Request) -> None:
                 f"cannot sum usage by '{name}'", hint=f"choose from {', '.join(COLUMNS)}"
             )
     days = {name: query.get(name, "") for name in ("since", "until")}
-    for name, day in days.items():
-        if day and not _DAY.fullmatch(day):
-            raise BadRequest(
-                f"cannot read {name} '{day}': it is no day", hint="write it like 2026-11-23"
-            )
+    try:
+        check_period(**days)
+    except ValueError as error:
+        raise BadRequest(f"cannot list usage: {error}") from None
     access = gateway.running.of(request).access
     key = access.name if access is not None and not access.allows(Scope.READ) else None
     recorder = gateway.meter.recorder

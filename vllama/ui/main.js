@@ -12,7 +12,7 @@ import { state } from "./live/state.js";
 import { askForKey } from "./parts/dialogs.js";
 import { dropErrors, noticeList, showError } from "./parts/notices.js";
 import { readRoute } from "./route.js";
-import { setKeyPrompt } from "./server.js";
+import { setKeyPrompt, storeKey } from "./server.js";
 import { html, nothing } from "./vendor/lit-html/lit-html.js";
 import { View } from "./view.js";
 
@@ -98,12 +98,18 @@ class AppShell extends View {
 
   indicator() {
     const { status } = state.connection;
-    const words = { live: "Live", connecting: "Connecting", lost: "Not connected" }[status];
+    const words = { live: "Live", connecting: "Connecting", lost: "Not connected", forbidden: "Chat only" }[status];
     return html`<span class="connection ${status}"><i aria-hidden="true"></i>${words}</span>`;
   }
 
   banner() {
     const { status, reason, retryAt } = state.connection;
+    if (status === "forbidden") {
+      return html`<div class="banner calm">
+        This key may chat; what the server does is shown to keys with the scope <code>read</code>.
+        <button @click=${useAnotherKey}>Use another key</button>
+      </div>`;
+    }
     if (status !== "lost") return nothing;
     const seconds = Math.max(0, Math.round((retryAt - Date.now()) / 1000));
     return html`<div class="banner">
@@ -133,6 +139,12 @@ class AppShell extends View {
     }
     dispatchEvent(new Event("themechange"));
   }
+}
+
+/** Forget the key, and begin anew: the server asks for one. */
+function useAnotherKey() {
+  storeKey("");
+  location.reload();
 }
 
 customElements.define("app-shell", AppShell);

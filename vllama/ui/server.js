@@ -10,6 +10,7 @@ const KEY = "vllama-key"; // in sessionStorage: it is forgotten with the tab
 
 let promptForKey = async () => null;
 let prompting = null;
+let first = null; // the first request without a key: what others wait for, because it may ask for one
 
 /** An answer with a status of 400 or more, or an error within a stream. */
 export class ServerError extends Error {
@@ -34,7 +35,23 @@ export function setKeyPrompt(prompt) {
 }
 
 /** Send a request and return the Response. Throws ServerError, or TypeError without a connection. */
-export async function send(path, { method = "GET", body, signal } = {}) {
+export async function send(path, options = {}) {
+  if (readKey()) return exchange(path, options);
+  if (!first) {
+    first = exchange(path, options);
+    const forget = () => {
+      first = null;
+    };
+    first.catch(forget);
+    return first;
+  }
+  await first.catch((error) => {
+    if (error.status === 401) throw error; // the user has closed the question, for all of them
+  });
+  return exchange(path, options);
+}
+
+async function exchange(path, { method = "GET", body, signal } = {}) {
   for (;;) {
     const key = sessionStorage.getItem(KEY);
     const headers = {};
@@ -88,6 +105,9 @@ export async function* readObjects(response) {
     yield value;
   }
 }
+
+/** Tell whether the server knows the key, and its scopes do not allow what was asked. */
+export const isForbidden = (error) => error instanceof ServerError && error.status === 403;
 
 /** Return what to show of something that was thrown. */
 export function explain(error) {

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from vllama.cli.complete import complete_key, complete_words
 from vllama.cli.options import AsJson, argument
 
 if TYPE_CHECKING:
@@ -24,11 +24,14 @@ Examples:
   vllama keys change ci --rate 120/min --tokens none
   vllama keys rotate ci              a new secret for the same key
   vllama keys revoke guest
+  vllama keys rm guest               the revoked key leaves the list; its usage stays
   vllama keys list
 
 Running servers with the same data folder accept every change at once. With the first key, a
 server refuses all requests without one. See docs/guide/keys.md.
 """
+ACTIONS = ("list", "add", "change", "rotate", "revoke", "rm")
+DONE = {"change": "changed", "revoke": "revoked", "rm": "removed"}
 NONE = "none"
 COLUMNS = (
     "NAME", "KEY", "SCOPE", "MODELS", "RATE", "TOKENS", "CONCURRENT", "PRIORITY", "EXPIRES",
@@ -36,19 +39,12 @@ COLUMNS = (
 OPTIONAL_COLUMNS = ("PRIORITY", "CONCURRENT", "MODELS", "KEY", "SCOPE")
 
 
-class Action(StrEnum):
-    """What to do with the keys."""
-
-    LIST = "list"
-    ADD = "add"
-    CHANGE = "change"
-    ROTATE = "rotate"
-    REVOKE = "revoke"
-
-
 def keys(
-    action: Annotated[Action, typer.Argument(help="What to do.", show_default=False)] = Action.LIST,
-    name: Annotated[str | None, argument("NAME", "The key's name.")] = None,
+    action: Annotated[
+        str,
+        argument("ACTION", "list, add, change, rotate, revoke or rm.", complete_words(*ACTIONS)),
+    ] = "list",
+    name: Annotated[str | None, argument("NAME", "The key's name.", complete_key)] = None,
     scope: Annotated[
         list[str] | None,
         typer.Option("--scope", metavar="SCOPES", help="infer, read, admin; several by commas."),
@@ -75,28 +71,33 @@ def keys(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Manage the keys of the server: list, add, change, rotate, revoke."""
+    """Manage the keys of the server: list, add, change, rotate, revoke, remove."""
     from vllama.cli.context import load_settings
     from vllama.errors import ConfigError
 
+    if action not in ACTIONS:
+        raise ConfigError(
+            f"cannot do '{action}' with keys", hint=f"choose one of {', '.join(ACTIONS)}"
+        )
     settings = load_settings()
     options = {
         "scope": scope, "models": models, "rate": rate, "tokens": tokens, "concurrent": concurrent,
         "priority": priority, "expires": expires,
     }  # fmt: skip
     given = {option: value for option, value in options.items() if value}
-    if given and action not in (Action.ADD, Action.CHANGE):
+    if given and action not in ("add", "change"):
         raise ConfigError(f"cannot {action} a key with --{next(iter(given))}")
-    if action is Action.LIST:
+    if action == "list":
         show_keys(settings, name or "", as_json=as_json)
         return
     if name is None:
-        raise ConfigError(f"cannot {action} a key: none is named", hint="vllama keys list")
+        hint = "vllama keys add NAME" if action == "add" else "vllama keys list"
+        raise ConfigError(f"cannot {action} a key: none is named", hint=hint)
     change_file(settings, action, name, given, as_json=as_json)
 
 
 def change_file(
-    settings: Config, action: Action, name: str, given: dict[str, Any], *, as_json: bool
+    settings: Config, action: str, name: str, given: dict[str, Any], *, as_json: bool
 ) -> None:
     """Change the file of keys, and show what comes of it."""
     from vllama.cli.output import say, say_aside, show_json
@@ -105,19 +106,21 @@ def change_file(
     from vllama.keys.key import make_secret
     from vllama.keys.store import change_keys
 
-    secret = make_secret() if action in (Action.ADD, Action.ROTATE) else ""
+    secret = make_secret() if action in ("add", "rotate") else ""
     now_s, fields = time.time(), read_fields(given)
     file = keys_file(settings.data_dir)
     is_first = not file.exists() and not settings.api_key
 
     def change(known: dict[str, Key]) -> Key:
         match action:
-            case Action.ADD:
+            case "add":
                 return changes.add_key(known, name, secret, fields, now_s)
-            case Action.ROTATE:
+            case "rotate":
                 return changes.rotate_key(known, name, secret)
-            case Action.REVOKE:
+            case "revoke":
                 return changes.revoke_key(known, name, now_s)
+            case "rm":
+                return changes.remove_key(known, name)
         return changes.change_key(known, name, fields)
 
     key = change_keys(file, change)
@@ -127,7 +130,7 @@ def change_file(
         say(secret)
         say_aside(f"this is the key of '{name}'; it is not shown again")
     else:
-        say(f"{action}d key '{name}'")
+        say(f"{DONE[action]} key '{name}'")
     if is_first:
         say_aside("the server refuses requests without a key from now on, also those of this user;")
         say_aside("for the commands: export OLLAMA_API_KEY=KEY, of a key with --scope admin")

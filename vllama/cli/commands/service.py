@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from vllama.cli.complete import complete_words
+from vllama.cli.options import argument
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -46,18 +49,26 @@ class Action(StrEnum):
 
 def service(
     context: typer.Context,
-    action: Annotated[Action, typer.Argument(help="What to do.", show_default=False)],
+    action: Annotated[
+        str,
+        argument("ACTION", "install, uninstall, status, logs or show.", complete_words(*Action)),
+    ],
     system: Annotated[
         bool, typer.Option("--system", help="For the whole machine (Linux, needs root).")
     ] = False,
 ) -> int:
     """Run the server as a service: install, uninstall, status, logs, show."""
     from vllama.cli.output import say, say_aside
+    from vllama.errors import ConfigError
     from vllama.service import manager
 
+    if action not in tuple(Action):
+        raise ConfigError(
+            f"cannot do '{action}' with the service", hint=f"choose one of {', '.join(Action)}"
+        )
     words: Sequence[str] = context.obj or ()
     made = make_service(words if action in (Action.INSTALL, Action.SHOW) else (), system=system)
-    if action is Action.SHOW:
+    if action == Action.SHOW:
         say(made.text.rstrip())
         return 0
     manager.check_manager(sys.platform)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import re
 import sys
 import time
 from typing import TYPE_CHECKING, Annotated, Any
@@ -49,7 +48,8 @@ def usage(
     from vllama.cli.output import say_aside, show_json, show_table
 
     columns = read_columns(by)
-    rows = fetch_rows(load_settings(), columns, read_day(since), read_day(until))
+    period = read_period(since, until)
+    rows = fetch_rows(load_settings(), columns, *period)
     if as_json:
         show_json({"usage": rows})
         return
@@ -81,19 +81,32 @@ def read_columns(by: str) -> list[str]:
     return [name for name in COLUMNS if name in names]
 
 
+def read_period(since: str, until: str) -> tuple[str, str]:
+    """Return the first and the last day as the server wants them. Raises ConfigError."""
+    from vllama.errors import ConfigError
+    from vllama.usage.period import check_period
+
+    days = read_day(since), read_day(until)
+    try:
+        check_period(*days)
+    except ValueError as error:
+        raise ConfigError(f"cannot show usage: {error}") from None
+    return days
+
+
 def read_day(text: str) -> str:
     """Return a day as the server wants it; an age is that of the day. Raises ConfigError."""
     from vllama.errors import ConfigError
     from vllama.keys.amounts import parse_age
     from vllama.keys.limits import name_day
 
-    if not text or re.fullmatch(r"\d{4}-\d\d-\d\d", text):
+    if not text or (text[:4].isdecimal() and text[4:5] == "-"):
         return text
     if text == "today":
         return name_day(time.time())
     try:
         return name_day(time.time() - parse_age(text))
-    except ValueError:
+    except (ValueError, OverflowError, OSError):
         raise ConfigError(
             f"cannot read the day '{text}'", hint="write it like 2026-11-23, or an age like 7d"
         ) from None

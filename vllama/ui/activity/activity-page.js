@@ -1,7 +1,7 @@
 /** Activity: the requests that wait and run, and the last that have ended. */
 
 import { clock, count, duration, rate } from "../format.js";
-import { state } from "../live/state.js";
+import { mayNotRead, state } from "../live/state.js";
 import { badge } from "../parts/badge.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { repeat } from "../vendor/lit-html/directives/repeat.js";
@@ -12,13 +12,18 @@ import { describeClient, requestTable } from "./request-table.js";
 import "./usage-today.js";
 
 class ActivityPage extends View {
-  static topics = ["requests", "models"];
+  static topics = ["requests", "models", "connection"];
 
   enter() {
     this.every(1000, () => state.requests.size && this.update()); // the seconds of each request
   }
 
   template() {
+    if (mayNotRead()) {
+      return html`<h1>Activity</h1>
+        <p class="muted">Requests are shown to keys with the scope <code>read</code>.</p>
+        <usage-today></usage-today>`;
+    }
     const requests = [...state.requests.values()];
     return html`
       <h1>Activity</h1>
@@ -29,8 +34,8 @@ class ActivityPage extends View {
           ? requestTable(requests)
           : html`<p class="muted">No request is running. Those of all clients are shown here.</p>`}
       </section>
-      ${this.ended()}
       <usage-today></usage-today>
+      ${this.ended()}
     `;
   }
 

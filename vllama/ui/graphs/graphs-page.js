@@ -2,7 +2,7 @@
 
 import "./chart.js";
 import { clock, count, duration, memorySize, rate } from "../format.js";
-import { state } from "../live/state.js";
+import { mayNotRead, state } from "../live/state.js";
 import { badge } from "../parts/badge.js";
 import { poolTitle } from "../models/memory-overview.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
@@ -12,10 +12,14 @@ const STEP_S = 60; // of a row in the table
 const MEMORY_STEPS = Array.from({ length: 24 }, (_, power) => 2 ** (power + 20)); // from 1 MiB
 
 class GraphsPage extends View {
-  static topics = ["samples", "marks"];
+  static topics = ["samples", "marks", "connection"];
 
   template() {
-    this.charts = listCharts();
+    this.charts = mayNotRead() ? [] : listCharts();
+    if (mayNotRead()) {
+      return html`<h1>Graphs</h1>
+        <p class="muted">Graphs are shown to keys with the scope <code>read</code>.</p>`;
+    }
     return html`
       <h1>Graphs <span class="muted">of the last hour</span></h1>
       ${state.samples.length

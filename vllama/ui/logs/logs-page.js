@@ -4,7 +4,7 @@ import "../parts/windowed-list.js";
 import { clock, count, plural } from "../format.js";
 import { showError } from "../parts/notices.js";
 import { linkTo, readRoute } from "../route.js";
-import { ask, readLines, send } from "../server.js";
+import { ask, isForbidden, readLines, send } from "../server.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { View } from "../view.js";
 
@@ -22,6 +22,7 @@ class LogsPage extends View {
   onlyMatches = true;
   found = -1; // the line of the search that was gone to last, in what is shown
   status = "";
+  forbidden = false;
 
   enter() {
     addEventListener("hashchange", () => this.open(), { signal: this.leaving.signal });
@@ -34,6 +35,10 @@ class LogsPage extends View {
   }
 
   template() {
+    if (this.forbidden) {
+      return html`<h1>Logs</h1>
+        <p class="muted">Logs are shown to keys with the scope <code>admin</code>.</p>`;
+    }
     return html`
       <h1>Logs</h1>
       <div class="row">
@@ -103,6 +108,7 @@ class LogsPage extends View {
 
   rendered() {
     const list = this.querySelector("windowed-list");
+    if (!list) return;
     list.following = this.following;
     list.show(this.listShown(), (line, index) => this.line(line, index === this.found));
   }
@@ -167,7 +173,8 @@ class LogsPage extends View {
     try {
       ({ logs: this.logs } = await ask("api/logs"));
     } catch (error) {
-      showError(error);
+      this.forbidden = isForbidden(error);
+      if (!this.forbidden) showError(error);
     }
     this.update();
   }
@@ -178,7 +185,7 @@ class LogsPage extends View {
     if (page !== "logs") return;
     const name = parts[0] || this.logs[0]?.name;
     const attempt = query.get("attempt");
-    if (!name || (name === this.name && attempt === this.attempt)) return;
+    if (this.forbidden || !name || (name === this.name && attempt === this.attempt)) return;
     this.reading?.abort();
     this.reading = new AbortController();
     const { signal } = this.reading;

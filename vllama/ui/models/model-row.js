@@ -1,7 +1,7 @@
 /** One model in the table: a line, and below it the details once its name is pressed. */
 
 import { count, duration, fileSize, memorySize, plural, secondsUntil } from "../format.js";
-import { listSharing, state } from "../live/state.js";
+import { listSharing, mayNotRead, state } from "../live/state.js";
 import { badge } from "../parts/badge.js";
 import { requestTable } from "../activity/request-table.js";
 import { linkTo } from "../route.js";
@@ -33,7 +33,7 @@ export function modelRows(model, page) {
         </button>
         <small>${describeFiles(disk)}</small>
       </th>
-      <td data-label="State">${badge(live?.state ?? (isDamaged(disk) ? "damaged" : "not loaded"))}</td>
+      <td data-label="State">${describeState(model)}</td>
       <td data-label="Engine">${live?.engine || "–"} ${describeSharing(model)}</td>
       <td data-label="Memory">${describeMemory(live)}</td>
       <td data-label="Requests">${describeRequests(live)}</td>
@@ -49,7 +49,13 @@ export function modelRows(model, page) {
 }
 
 /** Tell whether a model's files could not be read: every other one can do something. */
-const isDamaged = (disk) => disk?.details?.format !== "remote" && disk?.capabilities?.length === 0;
+export const isDamaged = (disk) => disk?.details?.format !== "remote" && disk?.capabilities?.length === 0;
+
+function describeState({ disk, live }) {
+  if (live) return badge(live.state);
+  if (isDamaged(disk)) return badge("damaged");
+  return mayNotRead() ? "–" : badge("not loaded");
+}
 
 function describeFiles(disk) {
   const { parameter_size: parameters, quantization_level: quantisation } = disk?.details ?? {};
@@ -142,6 +148,12 @@ function details({ name, disk, live }, page) {
     ${showPlan(plan)}
   `;
 }
+
+/** Return what is wrong with a model whose files cannot be read, and what to do. */
+export const damage = () => html`<div class="verdict bad">
+  <p><strong>Its files are damaged:</strong> they cannot be read.</p>
+  <p><strong>What helps:</strong> delete the model, and download or create it again.</p>
+</div>`;
 
 /** Return why a model failed, what to do, and where to read more. */
 export function failure(live) {

@@ -6,16 +6,16 @@ import { library, listLive, refreshLibrary } from "../live/library.js";
 import { forgetPull, state } from "../live/state.js";
 import { readSetting } from "../live/settings.js";
 import { showError } from "../parts/notices.js";
-import { ask, explain } from "../server.js";
+import { ask, explain, isForbidden } from "../server.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { repeat } from "../vendor/lit-html/directives/repeat.js";
 import { View } from "../view.js";
 import { pull, stopPull } from "./actions.js";
 import { memoryOverview } from "./memory-overview.js";
-import { failure, modelRows } from "./model-row.js";
+import { damage, failure, isDamaged, modelRows } from "./model-row.js";
 
 class ModelsPage extends View {
-  static topics = ["models", "requests", "pulls", "samples", "library"];
+  static topics = ["models", "requests", "pulls", "samples", "library", "connection"];
 
   opened = new Map(); // names of the rows that are open → their plan, null while it is made
   filter = "";
@@ -27,7 +27,11 @@ class ModelsPage extends View {
     readSetting("read_only").then((value) => {
       this.readOnly = value === "true";
       this.update();
-    }, showError);
+    }, (error) => {
+      if (!isForbidden(error)) return showError(error);
+      this.readOnly = true; // the settings and changes of models need the same scope
+      this.update();
+    });
   }
 
   template() {
@@ -47,10 +51,12 @@ class ModelsPage extends View {
 
   failures() {
     const failed = [...state.models.values()].filter((row) => row.state === "failed" && row.error);
-    if (!failed.length) return nothing;
+    const damaged = library.models.filter((disk) => isDamaged(disk) && !failed.some(({ name }) => name === disk.name));
+    if (!failed.length && !damaged.length) return nothing;
     return html`<section aria-labelledby="failed-title">
       <h2 id="failed-title">Needs attention</h2>
       ${failed.map((row) => html`<div class="card"><h3>${row.name}</h3>${failure(row)}</div>`)}
+      ${damaged.map(({ name }) => html`<div class="card"><h3>${name}</h3>${damage()}</div>`)}
     </section>`;
   }
 
@@ -137,7 +143,9 @@ class ModelsPage extends View {
     }
     this.opened.set(name, null);
     this.update();
-    const plan = await ask("api/plan", { model: name }).catch((error) => ({ failed: explain(error) }));
+    const plan = await ask("api/plan", { model: name }).catch((error) => ({
+      failed: isForbidden(error) ? "Plans are shown to keys with the scope read." : explain(error),
+    }));
     if (this.opened.has(name)) this.opened.set(name, plan);
     this.update();
   }

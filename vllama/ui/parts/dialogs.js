@@ -19,7 +19,7 @@ export async function confirm({ title, text, action }) {
 export async function askForKey(wasRefused) {
   const answer = await open((close) => html`
     <h2 id="dialog-title">This server wants a key</h2>
-    <p>Its operator has set keys (<code>--api-key</code>). Yours is kept in this tab only.</p>
+    <p>Its operator gives out keys. Yours is kept in this tab only.</p>
     ${wasRefused
       ? html`<p class="error" role="alert">The server does not know that key.</p>`
       : nothing}

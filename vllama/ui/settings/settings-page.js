@@ -2,9 +2,11 @@
 
 import { readSettings } from "../live/settings.js";
 import { state } from "../live/state.js";
-import { explain } from "../server.js";
-import { html, nothing } from "../vendor/lit-html/lit-html.js";
+import { explain, isForbidden } from "../server.js";
+import { html } from "../vendor/lit-html/lit-html.js";
 import { View } from "../view.js";
+
+const NEEDS_ADMIN = "Settings are shown to keys with the scope admin.";
 
 class SettingsPage extends View {
   static topics = ["connection"];
@@ -17,12 +19,16 @@ class SettingsPage extends View {
     try {
       ({ settings: this.settings, file: this.file } = await readSettings());
     } catch (error) {
-      this.problem = explain(error);
+      this.problem = isForbidden(error) ? NEEDS_ADMIN : explain(error);
     }
     this.update();
   }
 
   template() {
+    if (!this.settings) {
+      return html`<h1>Settings</h1>
+        <p class="muted" role="status">${this.problem || "Loading …"}</p>`;
+    }
     return html`
       <h1>Settings</h1>
       <p>
@@ -30,8 +36,7 @@ class SettingsPage extends View {
         <code>vllama config</code> says how.
         ${this.file ? html`The file is <code>${this.file}</code>.` : "There is no file yet."}
       </p>
-      ${this.problem ? html`<p class="error">${this.problem}</p>` : nothing}
-      ${this.settings ? this.table() : html`<p class="muted">Loading …</p>`}
+      ${this.table()}
     `;
   }
 
