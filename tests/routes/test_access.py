@@ -177,7 +177,7 @@ def test_limits_are_refused_in_the_dialect_of_the_route(
     ask(server, keys["slow"], path, ROUTES[path])
     ask(server, keys["small"], path, ROUTES[path])
     for name, kind, words in (
-        ("slow", "requests", "may make 1 requests per h"),
+        ("slow", "requests", "may make 1 request per h"),
         ("small", "tokens", "has used its 5 tokens of today"),
     ):
         status, answer = ask(server, keys[name], path, ROUTES[path])

@@ -39,7 +39,7 @@ GROUPS = (
             (
                 "keys",
                 "keys:keys",
-                "Manage the keys of the server: list, add, change, rotate, revoke.",
+                "Manage the keys of the server: list, add, change, rotate, revoke, remove.",
             ),
             (
                 "service",
