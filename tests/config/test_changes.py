@@ -8,6 +8,7 @@ import pytest
 
 from vllama import config
 from vllama.config.changes import KEPT, compare_settings
+from vllama.errors import ConfigError
 
 
 def load(**environ: str) -> config.Config:
@@ -40,6 +41,29 @@ def test_changes(
         source = old if field.name in KEPT else new
         assert getattr(found.config, field.name) == getattr(source, field.name)
     assert compare_settings(found.config, new).taken == ()
+
+
+def test_a_reload_never_takes_the_last_key_away(tmp_path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("k1")
+    old, new = load(VLLAMA_API_KEY_FILE=str(file)), load(VLLAMA_MAX_QUEUE="3")
+    found = compare_settings(old, new)
+    assert found.config.api_key == ("k1",) and found.config.api_key_file == file
+    assert found.kept[0] == "api_key" and found.taken == ("max_queue (512 → 3)",)
+    assert compare_settings(found.config, new).config.api_key == ("k1",)  # nor does the next
+    changed = compare_settings(found.config, load(VLLAMA_API_KEY="k2"))
+    assert changed.config.api_key == ("k2",) and not changed.kept
+    # where named keys are wanted, no plain one has to stay
+    assert compare_settings(old, new, named_keys=True).config.api_key == ()
+
+
+def test_a_config_file_that_vanishes_is_refused(tmp_path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text("max_queue = 3")
+    old = config.load({}, {}, file)
+    with pytest.raises(ConfigError, match=f'"{file}": it is not there any more'):
+        compare_settings(old, load())
+    assert compare_settings(load(), old).taken == ("max_queue (512 → 3)",)  # one that comes
 
 
 def test_what_is_fixed_are_settings() -> None:

@@ -41,3 +41,18 @@ def test_a_watched_file_is_taken_over_or_refused_as_a_whole(tmp_path) -> None:
         assert not server.get("/api/config")["refused"]
         body = {"model": "other", **user(), "stream": False}
         assert server.post("/api/chat", body)[0] == 404
+
+
+def test_a_watched_file_that_is_emptied_or_removed_opens_no_server(tmp_path) -> None:
+    with Configured(tmp_path, 'api_key = "k1"\n', "--watch") as server:
+
+        def settings() -> dict:
+            return server.ask("/api/config", "k1")[2]
+
+        server.file.write_text("max_queue = 3\n")
+        until(lambda: "api_key: needs a restart, the old one stays" in server.output)
+        assert server.ask("/api/tags")[0] == 401 and server.ask("/api/tags", "k1")[0] == 200
+        server.file.unlink()
+        until(lambda: settings()["refused"])
+        assert "the settings stay as they were" in server.output
+        assert server.ask("/api/tags")[0] == 401

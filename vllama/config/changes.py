@@ -1,6 +1,6 @@
 """What changes when the settings are read again while the server runs. Pure.
 
-All settings are taken over except those that are declared to need a restart. Settings of an engine
+All settings are taken over except those that are declared to need a restart, and the last key. Settings of an engine
 matter to the next load: a model that is loaded stays as it is.
 """
 
@@ -10,9 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from vllama.config.settings import SETTINGS, Config
+from vllama.errors import ConfigError
 
 KEPT = frozenset({"scheme", *(each.field for each in SETTINGS if each.needs_restart)})
 """Fields of `Config` that a running server keeps."""
+KEYS = frozenset({"api_key", "api_key_file"})
+"""Fields that it keeps, too, if they have no key any more: a reload never opens a server to all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,19 +27,32 @@ class Changes:
     kept: tuple[str, ...]
 
 
-def compare_settings(old: Config, new: Config) -> Changes:
-    """Compare the settings in use with those read again; secrets are named, not shown."""
+def compare_settings(old: Config, new: Config, *, named_keys: bool = False) -> Changes:
+    """Compare the settings in use with those read again; secrets are named, not shown.
+
+    `named_keys`: requests need a key even if the settings have none. Raises ConfigError if the
+    config file has vanished: an empty one would say that all settings have their defaults.
+    """
+    if old.config_file is not None and new.config_file is None:
+        raise ConfigError(
+            f'cannot read the config file "{old.config_file}": it is not there any more',
+            hint="put it back, or restart the server to run without it",
+        )
+    opens = bool(old.api_key) and not new.api_key and not named_keys
+    kept = KEPT | KEYS if opens else KEPT
     return Changes(
-        config=replace(new, **{name: getattr(old, name) for name in KEPT}),
-        taken=tuple(_changed(old, new, needs_restart=False)),
-        kept=tuple(_changed(old, new, needs_restart=True)),
+        config=replace(new, **{name: getattr(old, name) for name in kept}),
+        taken=tuple(text for field, text in _changed(old, new) if field not in kept),
+        kept=tuple(text for field, text in _changed(old, new) if field in kept),
     )
 
 
-def _changed(old: Config, new: Config, *, needs_restart: bool) -> Iterator[str]:
+def _changed(old: Config, new: Config) -> Iterator[tuple[str, str]]:
+    """Yield the fields that differ, each with a line that says so."""
     for setting in SETTINGS:
         before, after = getattr(old, setting.field), getattr(new, setting.field)
-        if before == after or setting.needs_restart is not needs_restart:
+        if before == after:
             continue
         text = setting.kind.text
-        yield setting.key if setting.secret else f"{setting.key} ({text(before)} → {text(after)})"
+        line = setting.key if setting.secret else f"{setting.key} ({text(before)} → {text(after)})"
+        yield setting.field, line

@@ -27,8 +27,11 @@ class KeyRing:
     @property
     def is_required(self) -> bool:
         """Whether requests need a key. A file of keys requires one even if no key is left in it."""
-        if self._plain:
-            return True
+        return bool(self._plain) or self.has_named
+
+    @property
+    def has_named(self) -> bool:
+        """Whether there is a file of named keys, or was one."""
         if self._named is None:
             return False
         self._named.get()

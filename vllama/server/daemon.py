@@ -275,7 +275,7 @@ class Daemon:
         """
         exposed = self._config.exposure
         new = await asyncio.to_thread(self._read_settings)
-        found = compare_settings(self._config, new)
+        found = compare_settings(self._config, new, named_keys=gateway.keys.has_named)
         upstreams = list_upstreams(found.config)
         engines = self._facts.found
         if moved := upstreams != list_upstreams(self._config):
