@@ -1,7 +1,7 @@
 """What changes when the settings are read again while the server runs. Pure.
 
-All settings are taken over except those that are declared to need a restart, and the last key. Settings of an engine
-matter to the next load: a model that is loaded stays as it is.
+All settings are taken over except those that are declared to need a restart, and the last key.
+Settings of an engine matter to the next load: a model that is loaded stays as it is.
 """
 
 from __future__ import annotations
