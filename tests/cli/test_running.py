@@ -69,6 +69,9 @@ def test_ps_does_not_guess_where_a_server_elsewhere_runs_its_model(
         *row.split()[5:],
     ]
     assert "CPU" not in row and "from now" in row
+    # its limit is its own affair
+    stub.on("GET /api/ps", {"models": [loaded("b:1", **there, requests=3, slots=4096)]})
+    assert vllama("ps").stdout.splitlines()[1].split()[-2:] == ["ready", "3"]
 
 
 def test_ps_of_our_own_server(stub: StubServer, vllama: Vllama) -> None:

@@ -117,3 +117,28 @@ def test_the_reasons_are_for_those_with_a_key(tmp_path):
         assert asked(server, "/readyz") == (503, {"status": "not ready"})
         status, reply = asked(server, "/readyz", {"authorization": "Bearer sesame"})
         assert status == 503 and url in str(reply)
+
+
+def test_a_named_upstream_that_is_down_leaves_it_ready_and_is_not_asked_in_a_loop(tmp_path):
+    elsewhere = Elsewhere()
+    config = tmp_path / "config.toml"
+    config.write_text(f'engine = "llama.cpp"\n[upstreams.bee]\nurl = "{elsewhere.url}"\n')
+    home = Server(tmp_path, env={"VLLAMA_CONFIG": str(config)})
+    home.model("first")
+    body = {"model": "bee:org/big", **user(), "stream": False}
+    try:
+        with home as server:
+            until(lambda: is_ready(server))
+            elsewhere.stop()
+            status, reply = server.post("/api/chat", body)
+            assert status == 503 and "cannot reach the upstream 'bee'" in str(reply)
+            assert elsewhere.url not in str(reply)
+            server.wait_for(f"the upstream at {elsewhere.url} cannot serve")
+            assert is_ready(server), "there is a model on this disk"
+            assert server.output.count("ERROR") == 1
+            elsewhere.start()
+            until(lambda: server.post("/api/chat", body)[0] == 200)
+            headers = server.request("POST", "/api/chat", body)[1]
+            assert headers["x-vllama-served-by"] == "bee:org/big"
+    finally:
+        elsewhere.stop()

@@ -142,11 +142,16 @@ async def with_lease(
 
 
 def name_server(bundle: Bundle, lease: Lease, chain: Chain | None) -> str:
-    """Return what serves a request: a link as the user wrote it, a model here, or URL#MODEL."""
+    """Return what serves a request: a link as the user wrote it, or a model here.
+
+    Of an upstream without a link it is NAME:MODEL, or URL#MODEL if it has no name.
+    """
     if chain is not None and chain.link:
         return chain.link
     if bundle.upstream is None:
         return bundle.name
+    if name := lease.endpoint.upstream:
+        return f"{name}:{lease.traits.model_name}"
     return f"{lease.endpoint.url}#{lease.traits.model_name}"
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.tiny import write_tiny_gguf
+from vllama.cli.model_view import make_rows
 from vllama.config.parse import upstream_traits
 from vllama.models.info import build_model_info
 from vllama.models.library import Library, open_library
@@ -272,3 +273,28 @@ def test_a_model_on_this_disk_comes_before_one_of_a_named_server(tmp_path: Path)
         UpstreamSettings(url=url, name="bee", models={"same": "same"}),
     ):
         assert where(make_library(server), "same") == "folder"
+
+
+def test_models_on_this_disk_are_told_from_those_of_upstreams(tmp_path: Path) -> None:
+    with serving({"id": "big"}) as url:
+        settings = ModelsSettings(
+            hf_cache_dir=tmp_path / "hf",
+            folders=(tmp_path,),
+            package_dirs=(),
+            upstreams=(UpstreamSettings(url=url),),
+        )
+        library = open_library(settings)
+        assert library.list() and not library.has_models_here()
+    write_tiny_gguf(tmp_path / "own.gguf")
+    assert open_library(settings).has_models_here()
+
+
+def test_the_date_of_a_model_is_shown_if_its_server_told_it() -> None:
+    details = {"details": {"format": "remote"}}
+    rows = make_rows(
+        [
+            {"name": "a:1", "modified_at": "1970-01-01T00:00:00Z", **details},
+            {"name": "b:1", "modified_at": "2020-01-01T00:00:00Z", **details},
+        ]
+    )
+    assert rows[0][3] == "-" and rows[1][3].endswith("years ago")
