@@ -28,7 +28,10 @@ INSTALLED = {
 }
 """How a shell comes to a file of the wheel: bash by its path, the others by its folder."""
 Open = Callable[[str, str], Terminal]
-pytestmark = pytest.mark.slow
+
+
+def test_zsh_finds_what_its_file_completes_in_the_first_line() -> None:
+    assert write_completion("zsh").startswith("#compdef vllama\n")
 
 
 @pytest.fixture
@@ -63,6 +66,7 @@ def shell(env: dict[str, str], tmp_path: Path, stub: StubServer) -> Iterator[Ope
         each.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHELLS)
 @pytest.mark.parametrize(
     ("typed", "completed"),
@@ -80,6 +84,7 @@ def test_a_tab_completes(shell: Open, name: str, typed: str, completed: str) -> 
     terminal.expect(rest)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHELLS)
 def test_the_files_of_the_wheel_complete_from_the_first_tab_on(
     shell: Open, tmp_path: Path, name: str

@@ -142,6 +142,14 @@ def test_choices_and_vectors_are_counted(server: Server, keys: dict[str, str]) -
     assert [new - old for new, old in zip(after, middle, strict=True)] == [1, 3, 0]
 
 
+def test_an_unload_is_no_use_of_a_model(server: Server, keys: dict[str, str]) -> None:
+    before = usage(server, keys, "free")
+    for path in ("/api/chat", "/api/generate"):
+        unload = {"model": "plain", "keep_alive": 0}
+        assert ask(server, keys["free"], path, unload)[1]["done_reason"] == "unload"
+    assert usage(server, keys, "free") == before
+
+
 def test_errors_are_not_counted(server: Server, keys: dict[str, str]) -> None:
     before = usage(server, keys, "free")
     for body in (CHAT | {"model": "nothing"}, CHAT | {"messages": 7}, b"{"):

@@ -81,7 +81,8 @@ def test_an_ended_request_shows_its_numbers_and_its_bodies(server, open_page):
     ask = {"model": "plain", "messages": [{"role": "user", "content": "Oslo?"}], "stream": False}
     server.post("/api/chat", ask)
     page = open_page(server, "activity")
-    row = page.get_by_role("row").filter(has_text="plain").first
+    ended = page.get_by_role("region", name="Ended lately")
+    row = ended.get_by_role("row").filter(has_text="plain").first
     expect(row).to_contain_text(re.compile(r"ok\s"))
     row.get_by_role("button", name="Open").click()
     dialog = page.get_by_role("dialog")

@@ -69,6 +69,7 @@ async def answer(
     """Serve a request of either route: load or unload the model, show a prompt, or answer it."""
     kind: Literal["chat", "generate"] = "chat" if make_writer is ChatWriter else "generate"
     if asked.is_empty and asked.keep_alive == 0:  # at once, also if it was not loaded
+        gateway.meter.finish(gateway.running.of(request))  # nothing is answered, so nothing is used
         gateway.scheduler.unload(entry.bundle)
         request.respond(200, write_load(asked.model, now_ns(), kind, "unload"))
         return
