@@ -77,7 +77,9 @@ soak: $(STAMPS)/dev
 	$(BIN)/python -m tests.chaos.$(if $(TROUBLE),trouble,$(if $(MIX),mix,storm)) --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 # all of a release but its upload: see CONTRIBUTING.md
-release: check docs test
+release: $(STAMPS)/dev
+	$(BIN)/python scripts/release.py --check
+	$(MAKE) check docs test
 	$(BIN)/python scripts/release.py
 
 clean:

@@ -1,6 +1,7 @@
 """Build a release in `dist/`, and check all that can be checked before it is uploaded.
 
-`make release` runs it after all tests. It changes nothing outside `dist/` and `build/`, and prints
+`make release` runs it after all tests, and before them with `--check`, which ends when the state of
+the repository has been checked. It changes nothing outside `dist/` and `build/`, and prints
 what is left to do.
 """
 
@@ -24,6 +25,8 @@ def main() -> None:
     """Check the state of the repository, build, and check what was built."""
     version = find_version()
     check_changelog(version)
+    if sys.argv[1:] == ["--check"]:
+        return
     # two builds give the same bytes: files have the date of the commit
     os.environ["SOURCE_DATE_EPOCH"] = read("git", "log", "-1", "--format=%ct")
     shutil.rmtree(DIST, ignore_errors=True)

@@ -127,6 +127,18 @@ def test_what_is_there_is_replaced_only_by_force(
     assert read_usage(new.data) == [USED]
 
 
+def test_force_replaces_a_config_file_that_cannot_be_read(
+    old: Machine, new: Machine, tmp_path: Path
+) -> None:
+    archive = tmp_path / "backup.tar.gz"
+    old.run("export", archive)
+    new.config.parent.mkdir(parents=True)
+    new.config.write_text("this is no setting\n")
+    assert "cannot read the config file" in new.run("import", archive, ok=False)
+    new.run("import", archive, "--force")
+    assert new.config.read_bytes() == old.config.read_bytes()
+
+
 def test_the_rest_goes_to_the_data_folder_of_the_imported_file(
     old: Machine, new: Machine, tmp_path: Path, vllama: Vllama
 ) -> None:

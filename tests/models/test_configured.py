@@ -10,6 +10,7 @@ import pytest
 from tests.facts import bundle
 from tests.tiny import write_tiny_gguf
 from vllama.errors import BadRequest, ModelNotFound
+from vllama.models.create import Recipe, copy, create
 from vllama.models.library import Library, open_library
 from vllama.models.model_settings import ModelSettings, ModelTables
 from vllama.models.settings import ModelsSettings, UpstreamSettings
@@ -23,6 +24,7 @@ def make_library(tmp_path: Path, *tables: tuple[str, ModelSettings]) -> Library:
     return open_library(
         ModelsSettings(
             hf_cache_dir=tmp_path / "hf",
+            data_dir=tmp_path / "data",
             folders=(models,),
             package_dirs=(),
             tables=ModelTables(tables),
@@ -52,6 +54,21 @@ def test_settings_are_on_the_model_by_any_of_its_names(tmp_path) -> None:
     assert library.find("small").settings.context is None
     names = {each.name for each in library.list()}
     assert {"big:latest", "small:latest", "gpt:latest", "x:1"} <= names
+
+
+def test_what_is_made_of_a_model_has_none_of_the_users_settings(tmp_path) -> None:
+    table = ModelSettings(
+        aliases=("gpt",), system="Be brief.", defaults={"top_k": 5, "seed": 1}, draft="small"
+    )
+    library = make_library(tmp_path, ("big", table))
+    for name in ("big", "gpt"):
+        found = library.find(name)
+        assert found.parameters and found.system and found.draft
+        made = create(library, Recipe(name="made", base=found, parameters={"temperature": 0.3}))
+        copied = copy(library, found, "copied:latest")
+        for one, parameters in ((made, {"temperature": 0.3}), (copied, {})):
+            assert (one.parameters, one.system, one.draft) == (parameters, None, None)
+            assert len(one.files) == 1
 
 
 def test_an_alias_is_not_removed(tmp_path) -> None:

@@ -258,10 +258,10 @@ class _Loader:
                 raise ConfigError(f"{where}: the variable {name} is not set")
             return replace(upstream, key=key)
         if file := upstream.key_file:
-            keys = read_keys(file)
-            if not keys:
-                raise ConfigError(f"{where}: the file '{file}' is empty")
-            return replace(upstream, key=keys[0])
+            try:
+                return replace(upstream, key=read_keys(file)[0])
+            except ConfigError as error:
+                raise ConfigError(f"{where}: {error.message}", hint=error.hint) from None
         return upstream
 
     def _set(self, field: str, value: object, origin: str = "") -> None:

@@ -106,14 +106,23 @@ def _read_fields(
 
 
 def _check_aliases(tables: Iterable[tuple[str, ModelSettings]]) -> None:
-    """Refuse an alias that two models have."""
+    """Refuse an alias that two models have, or that has a table of its own."""
+    tables = list(tables)
+    names = {name.lower().removesuffix(":latest") for name, _ in tables}
     owners: dict[str, str] = {}
     for name, settings in tables:
         for alias in settings.aliases or ():
-            if owners.setdefault(alias.lower(), name) != name:
+            own = alias.lower().removesuffix(":latest")
+            if own in names and own != name.lower().removesuffix(":latest"):
                 raise TableError(
                     ("models", name, "aliases"),
-                    f"'{alias}' is an alias of '{owners[alias.lower()]}' already",
+                    f"'{alias}' has a table of its own",
+                    hint="take it out here, or rename that table",
+                )
+            if owners.setdefault(own, name) != name:
+                raise TableError(
+                    ("models", name, "aliases"),
+                    f"'{alias}' is an alias of '{owners[own]}' already",
                     hint="take it out of one of them",
                 )
 

@@ -68,13 +68,14 @@ class ConfiguredModels:
         settings = self.tables.find([bundle.name, *names])
         if not settings.given:
             return bundle
+        stored = bundle
         if settings.defaults:
             bundle = replace(bundle, parameters={**bundle.parameters, **settings.defaults})
         if settings.system is not None:
             bundle = replace(bundle, system=settings.system)
         if settings.draft:
             bundle = self._add_draft(bundle, settings.draft, others)
-        return replace(bundle, settings=settings)
+        return replace(bundle, settings=settings, stored=stored)
 
     def list_others(self, bundles: Sequence[Bundle]) -> list[Bundle]:
         """Return the models with names that only the tables have, next to `bundles`."""

@@ -1,7 +1,8 @@
 """Make a model of one's own: a name with defaults, on top of a model or of uploaded files.
 
 `create`: 1. resolve the name; 2. read the base's metadata, which proves that it can be used;
-3. merge the settings over the base's; 4. write. Knows stores through `Library` only. Blocking.
+3. merge the settings over the base's own, not those of the config file; 4. write. Knows stores
+through `Library` only. Blocking.
 What replaces what follows Ollama's server/create.go.
 
 See docs/reference/ollama-api.md#create, #modelfile.
@@ -77,7 +78,7 @@ def create(library: Library, recipe: Recipe, tell: Tell = lambda status: None) -
     A base in another quantisation has to be made before (`choose_quant`).
     """
     name = check_new_name(recipe.name)
-    base = recipe.base
+    base = recipe.base.without_settings()
     info = _info(library, base)
     for path in recipe.adapters:
         check_adapter(path, info)
@@ -139,7 +140,7 @@ def copy(library: Library, bundle: Bundle, name: str) -> Bundle:
     """Give a model the second name `name` (from `check_copy_name`). Raises VllamaError."""
     if bundle.name.lower() == name.lower():
         return bundle
-    copied = replace(bundle, name=name, base=_base_name(library, bundle))
+    copied = replace(bundle.without_settings(), name=name, base=_base_name(library, bundle))
     return library.local.write(copied, digest=bundle.digest)
 
 
@@ -220,6 +221,7 @@ def add_projector(bundle: Bundle, path: Path) -> Bundle:
     """Add a second FROM line to a model: a projector in a file. Raises BadRequest."""
     if not is_projector(read_given_header(path.name, path)):
         raise BadRequest(f"cannot use '{path}' beside '{bundle.name}': it is no projector")
+    bundle = bundle.without_settings()
     files = tuple(file for file in bundle.files if file != bundle.projector)
     return replace(bundle, projector=path, files=(*files, path))
 

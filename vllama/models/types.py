@@ -6,7 +6,7 @@ The only part of `models` that `engines` may import.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -145,7 +145,7 @@ class Bundle:
     models of servers that run already. `draft` is a small model whose guesses the engine checks
     (speculative decoding). `renderer` and `parser` are the names of code inside Ollama, `requires`
     is the version of Ollama that a model wants: they are only shown.
-    `settings` is what the user set for this model.
+    `settings` is what the user set for this model, and `stored` the model without that.
     `revision` is the branch, tag or commit of `hub_id` that was asked for, None: main.
     `key` tells whether two names are one model: equal keys share one engine process.
     """
@@ -176,6 +176,22 @@ class Bundle:
     info: ModelInfo | None = None
     upstream: UpstreamModel | None = None
     settings: ModelSettings = NOTHING
+    stored: Bundle | None = None
+
+    def without_settings(self) -> Bundle:
+        """Return the model as its store has it, without what the user set for it."""
+        own = self.stored
+        if own is None:
+            return self
+        return replace(
+            self,
+            parameters=own.parameters,
+            system=own.system,
+            draft=own.draft,
+            files=self.files if self.draft == own.draft else own.files,
+            settings=own.settings,
+            stored=None,
+        )
 
     @property
     def key(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -28,13 +29,21 @@ def import_(
     from vllama import config
     from vllama.backup.importing import import_archive
     from vllama.cli.output import say, say_aside, show_warning
+    from vllama.errors import ConfigError
 
     config.prepare_environment()
     environ = config.environ()
     config_file = config.named_file(environ)
     if not config_file.exists():  # it is to be imported
         environ.pop(config.FILE_VARIABLE, None)
-    done = import_archive(file, config.load({}, environ), config_file, force=force)
+    try:
+        settings = config.load({}, environ)
+    except ConfigError as error:
+        if not force:
+            raise
+        settings = config.load({}, environ, Path(os.devnull))
+        show_warning(f"the present config file is left out: {error.sentence()}")
+    done = import_archive(file, settings, config_file, force=force)
     for note in done.notes:
         show_warning(note)
     for part in done.parts:

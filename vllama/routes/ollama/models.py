@@ -179,7 +179,8 @@ async def show(gateway: Gateway, request: Request) -> None:
     except CloudDisabled as error:
         raise CloudDisabled("remote model details are unavailable") from error
     check_model(name, entry.bundle.name)
-    bundle, info = shown_as(entry.bundle, body), entry.info
+    own, info = entry.bundle.without_settings(), entry.info
+    bundle = shown_as(own, body)
     # the long arrays are read from the file again
     metadata = await asyncio.to_thread(build_model_info, info, verbose=verbose)
     if request.header(b"user-agent").startswith("GitHubCopilotChat/"):
@@ -187,7 +188,7 @@ async def show(gateway: Gateway, request: Request) -> None:
     reply: dict[str, object] = {
         "license": bundle.license,
         "modelfile": format_modelfile(bundle, info),
-        "parameters": format_parameters(entry.bundle.parameters),
+        "parameters": format_parameters(own.parameters),
         "template": bundle.template or info.chat_template or BARE_TEMPLATE,
         "system": bundle.system,
         "renderer": bundle.renderer,
