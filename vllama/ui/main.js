@@ -106,7 +106,7 @@ class AppShell extends View {
     const { status, reason, retryAt } = state.connection;
     if (status === "forbidden") {
       return html`<div class="banner calm">
-        This key may chat; what the server does is shown to keys with the scope <code>read</code>.
+        <span>This key may chat; what the server does is shown to keys with the scope <code>read</code>.</span>
         <button @click=${useAnotherKey}>Use another key</button>
       </div>`;
     }
