@@ -46,6 +46,7 @@ def test_the_most_specific_table_wins(names, context, parallel) -> None:
 def test_fields_are_merged_and_know_their_table() -> None:
     found = TABLES.find(["qwen3:8b"])
     assert found.defaults == {"top_k": 2, "seed": 1}
+    assert found.origins["defaults"] == 'models."*", models."Qwen3:*"'
     assert found.origins["context"] == 'models."qwen3:8b"'
     assert found.origins["parallel"] == 'models."Qwen3:*"'
     assert found.origins["engine"] == 'models."*"'

@@ -27,7 +27,7 @@ class ModelSettings:
     Ollama's. `fallback` are the links that are tried in order where this model cannot answer, each
     after at most `fallback_after_s` without a token.
 
-    `origins` has the table that each field comes from.
+    `origins` has the table that each field comes from, or the tables of one that is merged.
     """
 
     engine: str | None = None
@@ -61,6 +61,8 @@ class ModelSettings:
 
 
 NOTHING = ModelSettings()
+MERGED = ("defaults", "force")
+"""Fields that several tables may contribute to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,9 @@ class ModelTables:
         origins: dict[str, str] = {}
         for _, pattern, settings in sorted(matching, key=lambda match: match[0]):
             merged = replace(merged, **_merge(merged, settings))
-            origins |= dict.fromkeys(settings.given, f'models."{pattern}"')
+            for name in settings.given:
+                own, below = f'models."{pattern}"', origins.get(name)
+                origins[name] = f"{below}, {own}" if below and name in MERGED else own
         return replace(merged, origins=origins) if matching else NOTHING
 
     def find_alias(self, name: str) -> str | None:
@@ -118,7 +122,7 @@ def is_pattern(name: str) -> bool:
 def _merge(below: ModelSettings, above: ModelSettings) -> dict[str, Any]:
     """Return the fields that are set above; tables of parameters are merged by name, too."""
     merged = above.given
-    for name in ("defaults", "force"):
+    for name in MERGED:
         if name in merged and (lower := getattr(below, name)):
             merged[name] = {**lower, **merged[name]}
     return merged
