@@ -159,8 +159,7 @@ _TEXT: dict[str, Any] = {"type": "string"}
 _COUNT: dict[str, Any] = {"type": "integer", "minimum": 0, "maximum": 999_999_999}
 
 _DAY: dict[str, Any] = {
-    "type": "string",
-    "pattern": "^([0-9]{4}-[0-9]{2}-[0-9]{2})?$",
+    "anyOf": [{"type": "string", "format": "date"}, {"const": ""}],
     "examples": ["2026-11-23"],
 }
 

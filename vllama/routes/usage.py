@@ -11,7 +11,7 @@ import msgspec
 from vllama.errors import BadRequest, VllamaError
 from vllama.http.request import JSON, Request
 from vllama.keys.key import Scope
-from vllama.usage.period import check_period
+from vllama.usage.period import check_day
 
 if TYPE_CHECKING:
     from vllama.routes.context import Gateway
@@ -41,7 +41,8 @@ async def list_usage(gateway: Gateway, request: Request) -> None:
             )
     days = {name: query.get(name, "") for name in ("since", "until")}
     try:
-        check_period(**days)
+        for day in filter(None, days.values()):
+            check_day(day)
     except ValueError as error:
         raise BadRequest(f"cannot list usage: {error}") from None
     access = gateway.running.of(request).access

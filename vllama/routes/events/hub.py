@@ -21,7 +21,7 @@ from vllama.routes.events.history import INTERVAL_S, History
 
 log = logging.getLogger(__name__)
 
-TICK_S = 0.25
+TICK_S = 0.5
 STALL_S = 10.0  # a subscriber that has read nothing for so long is disconnected
 KEEP_ALIVE_S = 15.0
 KEEP_ALIVE = b": keep-alive\n\n"
