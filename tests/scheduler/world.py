@@ -11,9 +11,9 @@ from vllama.clock import ManualClock
 from vllama.errors import EngineCrashed, EngineStartFailed
 from vllama.plan.choose import make_plan
 from vllama.plan.types import Memory, Need
+from vllama.scheduler.hooks import Hooks, Limits
 from vllama.scheduler.memory import Measured
 from vllama.scheduler.scheduler import Scheduler
-from vllama.scheduler.state import Hooks, Limits
 from vllama.supervise.spec import Diagnosis, Endpoint, State
 from vllama.supervise.tree import Activity, Footprint
 from vllama.upstream.connection import Progress

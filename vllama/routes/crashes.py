@@ -11,7 +11,8 @@ import re
 from collections.abc import Callable
 
 from vllama.errors import EngineCrashed, UpstreamError, VllamaError
-from vllama.scheduler.instance import Lease, Part
+from vllama.scheduler.instance import Lease
+from vllama.scheduler.process import Part
 from vllama.supervise.logs import LogRing
 from vllama.supervise.spec import Endpoint
 from vllama.upstream.connection import ConnectionLost

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 
 from vllama.chat.engine.events import EngineUsage
 from vllama.chat.reply import CountsReader
-from vllama.scheduler.instance import Lease, Part
+from vllama.scheduler.instance import Lease
+from vllama.scheduler.process import Part
 from vllama.supervise.logs import LogRing
 
 log = logging.getLogger(__name__)

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from vllama.dialects.events import MarkKind
 from vllama.errors import NotEnoughMemory
 from vllama.models.resolve.memory_fit import format_amounts
+from vllama.scheduler.hooks import Hooks
 from vllama.scheduler.instance import Instance, InstanceState
 from vllama.scheduler.memory import Measurable, Measured
 from vllama.scheduler.policy import (
@@ -31,7 +32,7 @@ from vllama.scheduler.policy import (
     decide_loads,
     relieve_pressure,
 )
-from vllama.scheduler.state import Hooks, Table
+from vllama.scheduler.state import Table
 
 log = logging.getLogger(__name__)
 

@@ -25,8 +25,9 @@ from weakref import WeakKeyDictionary
 from vllama.hardware.cpu import CpuTime
 
 if TYPE_CHECKING:
+    from vllama.scheduler.hooks import Hooks
     from vllama.scheduler.instance import Instance
-    from vllama.scheduler.state import Hooks, Table
+    from vllama.scheduler.state import Table
 
 log = logging.getLogger(__name__)
 

@@ -28,8 +28,10 @@ from vllama.supervise.tree import Activity
 from vllama.upstream.connection import Progress
 
 if TYPE_CHECKING:
-    from vllama.scheduler.instance import Instance, Part
-    from vllama.scheduler.state import Hooks, Table
+    from vllama.scheduler.hooks import Hooks
+    from vllama.scheduler.instance import Instance
+    from vllama.scheduler.process import Part
+    from vllama.scheduler.state import Table
 
 
 CHECKS = 6  # in each `hang_s`

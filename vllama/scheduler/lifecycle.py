@@ -25,8 +25,9 @@ from vllama.errors import (
 from vllama.plan.ladder import Failed
 from vllama.plan.types import Plan
 from vllama.scheduler.admission import Admission
+from vllama.scheduler.hooks import Hooks
 from vllama.scheduler.instance import Instance, InstanceState
-from vllama.scheduler.state import Hooks, Table
+from vllama.scheduler.state import Table
 from vllama.supervise.aio import finish
 from vllama.supervise.probe import http_status
 from vllama.supervise.spec import Endpoint, State

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from vllama.errors import VllamaError
-from vllama.scheduler.instance import Part, Process
+from vllama.scheduler.process import Part, Process
 from vllama.supervise.spec import Attempt, Diagnosis, Endpoint, Grace, State
 from vllama.supervise.tree import Footprint
 

@@ -8,90 +8,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from vllama.chat.engine.traits import Traits
 from vllama.clock import Clock
 from vllama.dialects.events import Mark, MarkKind
-from vllama.errors import CoolingDown, EngineStartFailed, VllamaError
-from vllama.hardware.cpu import CpuTime
+from vllama.errors import CoolingDown, VllamaError
 from vllama.models.types import Bundle
-from vllama.plan.ladder import Failed
-from vllama.plan.types import Need, Plan
-from vllama.scheduler.instance import Instance, InstanceState, Key, Lease, Prefix, Process, Sleeper
+from vllama.scheduler.hooks import Limits
+from vllama.scheduler.instance import Instance, InstanceState, Key, Lease, Prefix
 from vllama.scheduler.marks import Marks
-from vllama.scheduler.memory import Measurable, Measured
-from vllama.scheduler.policy import Pools
-from vllama.supervise.spec import Endpoint
-from vllama.upstream.connection import Progress
 
 log = logging.getLogger(__name__)
 
+STOPPING = "cannot serve: the server is stopping"
 MIN_BUSY_CHECK_S = 1.0
 SERVICE_WEIGHT = 0.2  # of the latest request in the moving average of the service time
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """Settings of the scheduler; times are in seconds.
-
-    `keep_alive_s` is the default, infinite for ever. `max_queue` is per model. While loads are
-    pending, memory is measured every `retry_room_s`. The system may take `settle_s` to return the
-    memory of an ended process. A busy model serves for at least `turn_s`, and at least as long as
-    its load took, before it is retired for another model. A sleeping model is unloaded after
-    `sleep_s`. A model that has used up its restarts is refused for `cool_down_s`. `hang_s` is the
-    time of the hang detector; infinite turns it off.
-    """
-
-    keep_alive_s: float = 300.0
-    max_loaded: int = 3
-    max_queue: int = 512
-    retry_room_s: float = 0.5
-    settle_s: float = 5.0
-    turn_s: float = 5.0
-    sleep_s: float = 3600.0
-    cool_down_s: float = 15.0
-    hang_s: float = 30.0
-
-
-async def raise_first_failure(bundle: Bundle, need: Need, failed: Sequence[Failed]) -> Plan:
-    """Offer no other plan: raise the error of the first."""
-    raise EngineStartFailed(failed[0].message, hint=failed[0].diagnosis.hint)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hooks:
-    """What the scheduler needs from outside, passed in so that tests can control each part.
-
-    Plans: `plan` makes a plan, which may take a while; `replan` makes the next one after starts
-    that failed, or raises if none is left. `traits` returns the behaviour of a plan's engine.
-
-    Processes: `start` makes a process that is not running yet; `make_sleeper` returns None for an
-    engine that cannot sleep; `report_load` is called at the end of every load, with its error if it
-    failed; `on_instance_end` after the end of an instance.
-
-    Memory: `needs` returns the estimate by pool; `measure` measures, GPUs only if its second
-    argument is true; `record_memory` stores the peak of a process for later loads.
-
-    Answers: `read_progress` returns the progress of the answers from an endpoint; `abort_answers`
-    ends them with a cause. `read_cpu_time` returns the CPU time of a process, by its id, and of the
-    whole machine; None if unknown.
-    """
-
-    plan: Callable[[Bundle, Need], Awaitable[Plan]]
-    start: Callable[[Plan], Process]
-    traits: Callable[[Plan], Traits]
-    needs: Callable[[Plan], Pools]
-    measure: Callable[[Mapping[Hashable, Measurable], bool], Awaitable[Measured]]
-    record_memory: Callable[[Plan, Pools], Awaitable[None]]
-    replan: Callable[[Bundle, Need, Sequence[Failed]], Awaitable[Plan]] = raise_first_failure
-    report_load: Callable[[Plan, VllamaError | None], None] = lambda plan, error: None
-    read_progress: Callable[[Endpoint], Mapping[int, Progress]] = lambda endpoint: {}
-    abort_answers: Callable[[Endpoint, str], None] = lambda endpoint, cause: None
-    make_sleeper: Callable[[Plan], Sleeper | None] = lambda plan: None
-    on_instance_end: Callable[[], object] = lambda: None
-    read_cpu_time: Callable[[int], CpuTime | None] = lambda pid: None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +52,7 @@ class Table:
         self.marks = Marks()
         # models that had concurrent requests: their next loads get several slots
         self.concurrent: set[Key] = set()
+        self.closing = False  # the server stops: no more requests and loads
         self.changed = asyncio.Event()
         self.room_changed = asyncio.Event()
         self.room_wanted = False  # admission waits for room, so it must hear of idle models
@@ -260,6 +192,13 @@ class Table:
         if self.instances.get(instance.key) is instance:
             del self.instances[instance.key]
         instance.wake.set()
+
+    def stop_unwanted(self, instance: Instance) -> None:
+        """Stop a load that is to be unloaded, once no request waits for it."""
+        unwanted = instance.unload_reason and not (instance.loaded or instance.queue)
+        if unwanted and not instance.retiring and instance.task:
+            self.retire(instance, instance.unload_reason)
+            instance.task.cancel()
 
     def remove(self, instance: Instance) -> None:
         """Remove an instance whose process tree is gone."""

@@ -56,8 +56,8 @@ from vllama.routes.events.hub import Hub
 from vllama.routes.pulls import Pulls
 from vllama.routes.request_log import RequestLog
 from vllama.routes.response_store import ResponseStore
+from vllama.scheduler.hooks import Limits
 from vllama.scheduler.scheduler import Scheduler
-from vllama.scheduler.state import Limits
 from vllama.server.engine_hooks import EngineHooks
 from vllama.server.file_watch import FileWatch
 from vllama.server.planner import Planner

@@ -17,12 +17,12 @@ from vllama.errors import VllamaError
 from vllama.hardware.cpu import read_cpu_time
 from vllama.hardware.visible import show_only
 from vllama.plan.types import Facts, Plan
-from vllama.scheduler.instance import Process, Sleeper
+from vllama.scheduler.hooks import Hooks
 from vllama.scheduler.lifecycle import EngineSleeper
 from vllama.scheduler.memory import Measurable, Measured, MemoryMeter, MemoryRecords
 from vllama.scheduler.policy import Pools
+from vllama.scheduler.process import Process, Sleeper
 from vllama.scheduler.replicas import Replicas
-from vllama.scheduler.state import Hooks
 from vllama.server.planner import Planner
 from vllama.server.reporter import Reporter
 from vllama.supervise.external import AttachedProcess
