@@ -1,4 +1,4 @@
-"""The settings of what vllama writes: its folders, logs and captures."""
+"""The settings of what vllama writes: its folders, logs, traces and captures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from vllama.config.folders import default_data_dir
 from vllama.config.setting import setting
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class OutputSettings:
     """The part of `Config` that says where to write, and how much."""
 
@@ -76,6 +76,16 @@ class OutputSettings:
         "form of the log",
         example="json",
         flag="--log-format",
+        needs_restart=True,
+    )
+    otlp_endpoint: str | None = setting(
+        None,
+        kinds.HTTP_URL,
+        "OpenTelemetry collector to send a trace of each request to, over HTTP (needs the extra "
+        "otel); the other OTEL_ variables hold too",
+        example="http://127.0.0.1:4318",
+        flag="--otlp-endpoint",
+        foreign="OTEL_EXPORTER_OTLP_ENDPOINT",
         needs_restart=True,
     )
 
