@@ -116,6 +116,9 @@ def test_claude() -> None:
     names = [name for name in env if name.endswith("_MODEL")]
     assert {env[name] for name in names} == {"qwen3:8b"}
     assert {"ANTHROPIC_MODEL", "ANTHROPIC_DEFAULT_HAIKU_MODEL"} <= set(names)
+    limits = ("CLAUDE_CODE_MAX_CONTEXT_TOKENS", "CLAUDE_CODE_MAX_OUTPUT_TOKENS")
+    assert [env[name] for name in limits] == ["40960", "8192"]
+    assert not set(limits) & set(load(changed("claude", target=Target(url=URL, model="m")))["env"])
     start = find("claude").start(TARGET, places(), ("-p", "hi"))
     flag, given, *rest = start.args
     assert flag == "--settings"
@@ -195,13 +198,17 @@ def test_vscode() -> None:
 
 
 def test_kimi() -> None:
-    flag, given, *rest = find("kimi").start(TARGET, places(), ("-p", "hi")).args
-    assert (flag, rest) == ("--config", ["-p", "hi"])
-    config = json.loads(given)
-    assert config["default_model"] == "vllama"
-    assert config["providers"]["vllama"]["base_url"] == f"{URL}/v1"
-    assert config["models"]["vllama"]["model"] == "qwen3:8b"
-    assert config["models"]["vllama"]["max_context_size"] == 40960
+    start = find("kimi").start(TARGET, places(), ("-p", "hi"))
+    assert start.args == ("-p", "hi")
+    assert start.environ == {
+        "KIMI_MODEL_NAME": "qwen3:8b",
+        "KIMI_MODEL_PROVIDER_TYPE": "openai",
+        "KIMI_MODEL_BASE_URL": f"{URL}/v1",
+        "KIMI_MODEL_API_KEY": "vllama",
+        "KIMI_MODEL_CAPABILITIES": "tool_use,image_in",
+        "KIMI_MODEL_MAX_CONTEXT_SIZE": "40960",
+        "KIMI_MODEL_MAX_OUTPUT_SIZE": "8192",
+    }
 
 
 def test_pi() -> None:
@@ -226,15 +233,18 @@ def test_pi() -> None:
 
 
 def test_droid() -> None:
-    mine = '{"customModels": [{"displayName": "mine"}], "sessionDefaultSettings": {"model": "x"}}'
-    text = changed("droid", mine)
+    (edit,) = edits("droid")
+    text = changed("droid")
     settings = load(text)
-    assert settings["sessionDefaultSettings"] == {"model": "x"}
-    first, ours = settings["customModels"]
-    assert first == {"displayName": "mine"}
-    assert (ours["model"], ours["baseUrl"]) == ("qwen3:8b", f"{URL}/v1")
+    (model,) = settings["customModels"]
+    assert (model["model"], model["baseUrl"]) == ("qwen3:8b", f"{URL}/v1")
+    assert settings["sessionDefaultSettings"] == {"model": model["id"]}
     assert changed("droid", text) == text
-    assert len(load(changed("droid", text, Target(url=URL, model="other")))["customModels"]) == 3
+    other = load(changed("droid", text, Target(url=URL, model="other")))
+    assert [model["model"] for model in other["customModels"]] == ["other"]
+    start = find("droid").start(TARGET, places(), ("exec", "hi"))
+    assert start.args == ("--settings", str(edit.path), "exec", "hi")
+    assert edit.path.is_relative_to(places().own)  # the user's own settings stay as they are
 
 
 def test_cline() -> None:
@@ -254,7 +264,7 @@ def test_openclaw() -> None:
     provider = config["models"]["providers"]["vllama"]
     assert (provider["baseUrl"], provider["api"]) == (URL, "ollama")
     assert provider["models"][0]["contextWindow"] == 40960
-    assert find("openclaw").start(TARGET, places(), ()).args == ("tui",)
+    assert find("openclaw").start(TARGET, places(), ()).args == ("chat",)
 
 
 def test_muse(tmp_path: Path) -> None:

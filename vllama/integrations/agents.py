@@ -16,6 +16,11 @@ _CLAUDE_TIERS = ("OPUS", "SONNET", "HAIKU")
 
 
 def _claude_variables(target: Target) -> dict[str, str]:
+    limits = {}
+    if target.context:
+        # it assumes 200,000 tokens for a model that it does not know, and would compact too late
+        limits["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] = str(target.context)
+        limits["CLAUDE_CODE_MAX_OUTPUT_TOKENS"] = str(target.answer_tokens)
     return {
         "ANTHROPIC_BASE_URL": target.url,
         "ANTHROPIC_AUTH_TOKEN": target.key,
@@ -26,6 +31,7 @@ def _claude_variables(target: Target) -> dict[str, str]:
         # a header that changes with every request would end up at the head of the prompt and
         # make the engine read all of it again
         "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
+        **limits,
     }
 
 

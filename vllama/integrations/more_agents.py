@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
+from pathlib import Path
 
 from vllama.errors import ConfigError
 from vllama.integrations import jsonc
@@ -30,18 +30,23 @@ def _qwen_start(target: Target, places: Places, args: Sequence[str]) -> Start:
     return Start(args=("--auth-type", "openai", "--model", target.model, *args), environ=variables)
 
 
-# Kimi: moonshotai.github.io/kimi-cli, "Config files": `--config` takes a whole one.
+# Kimi Code: moonshotai.github.io/kimi-code, "Environment variables": a model for one session. Its
+# predecessor, kimi-cli of PyPI, only says that it is no longer maintained.
 
 
 def _kimi_start(target: Target, places: Places, args: Sequence[str]) -> Start:
-    model = {
-        "provider": NAME,
-        "model": target.model,
-        "max_context_size": target.context or ASSUMED_CONTEXT,
+    extra = {"vision": "image_in", "thinking": "thinking"}
+    known = ("tool_use", *(extra[name] for name in extra if name in target.capabilities))
+    variables = {
+        "KIMI_MODEL_NAME": target.model,
+        "KIMI_MODEL_PROVIDER_TYPE": "openai",
+        "KIMI_MODEL_BASE_URL": f"{target.url}/v1",
+        "KIMI_MODEL_API_KEY": target.key,
+        "KIMI_MODEL_CAPABILITIES": ",".join(known),
+        "KIMI_MODEL_MAX_CONTEXT_SIZE": str(target.context or ASSUMED_CONTEXT),
+        "KIMI_MODEL_MAX_OUTPUT_SIZE": str(target.answer_tokens),
     }
-    provider = {"type": "openai_legacy", "base_url": f"{target.url}/v1", "api_key": target.key}
-    config = {"default_model": NAME, "providers": {NAME: provider}, "models": {NAME: model}}
-    return Start(args=("--config", json.dumps(config), *args), environ={})
+    return Start(args=tuple(args), environ=variables)
 
 
 # Pool: github.com/poolsideai/pool.
@@ -55,11 +60,23 @@ def _pool_start(target: Target, places: Places, args: Sequence[str]) -> Start:
     return Start(args=("-m", target.model, *args), environ=variables)
 
 
-# Droid: docs.factory.ai/cli/byok/overview, "customModels" of its settings file.
+# Droid: docs.factory.ai/cli/byok/overview, and its --help: `--settings` merges a file with the
+# user's settings for one session. Without a chosen model it asks for an account.
+
+_DROID_MODEL = f"custom:{NAME}"
+
+
+def _droid_settings(places: Places) -> Path:
+    return places.own / "droid" / "settings.json"
+
+
+def _droid_start(target: Target, places: Places, args: Sequence[str]) -> Start:
+    return Start(args=("--settings", str(_droid_settings(places)), *args), environ={})
 
 
 def _droid_edits(target: Target, places: Places) -> tuple[Edit, ...]:
     model = {
+        "id": _DROID_MODEL,
         "model": target.model,
         "displayName": f"{target.model} ({NAME})",
         "baseUrl": f"{target.url}/v1",
@@ -70,14 +87,10 @@ def _droid_edits(target: Target, places: Places) -> tuple[Edit, ...]:
     }
 
     def change(text: str) -> str:
-        settings = jsonc.load(text) if text.strip() else {}
-        models = settings.get("customModels", []) if isinstance(settings, dict) else []
-        names = [one.get("displayName") for one in models if isinstance(one, dict)]
-        shown = model["displayName"]
-        at = names.index(shown) if shown in names else len(models)
-        return jsonc.put(text, ("customModels", at), model)
+        text = jsonc.put(text, ("customModels",), [model])
+        return jsonc.put(text, ("sessionDefaultSettings", "model"), _DROID_MODEL)
 
-    return (Edit(path=places.home / ".factory" / "settings.json", change=change),)
+    return (Edit(path=_droid_settings(places), change=change),)
 
 
 # pi: its guide "Custom models": a provider of models.json, chosen by flags.
@@ -140,11 +153,12 @@ def _cline_edits(target: Target, places: Places) -> tuple[Edit, ...]:
     return (Edit(path=path, change=change),)
 
 
-# OpenClaw: docs.openclaw.ai/providers/ollama; its gateway reads the file again by itself.
+# OpenClaw: docs.openclaw.ai/providers/ollama; its gateway reads the file again by itself. `chat`
+# needs no gateway; `tui` does, which a new user has not set up.
 
 
 def _openclaw_start(target: Target, places: Places, args: Sequence[str]) -> Start:
-    return Start(args=tuple(args or ("tui",)), environ={})
+    return Start(args=tuple(args or ("chat",)), environ={})
 
 
 def _openclaw_edits(target: Target, places: Places) -> tuple[Edit, ...]:
@@ -224,10 +238,10 @@ MORE_AGENTS = (
     Integration(
         name="kimi",
         title="Kimi Code CLI",
-        aliases=("kimi-cli",),
+        aliases=("kimi-code", "kimi-cli"),
         commands=("kimi",),
         folders=(".local/bin",),
-        install="uv tool install kimi-cli",
+        install="npm install -g @moonshot-ai/kimi-code",
         start=_kimi_start,
     ),
     Integration(
@@ -244,9 +258,10 @@ MORE_AGENTS = (
         title="Droid",
         commands=("droid",),
         folders=(".local/bin",),
-        install="see docs.factory.ai/cli/getting-started/quickstart",
+        install="npm install -g droid",
+        start=_droid_start,
         edits=_droid_edits,
-        after="choose the model there with /model",
+        after=f"only a droid that {NAME} starts reads this",
     ),
     Integration(
         name="pi",
@@ -274,7 +289,7 @@ MORE_AGENTS = (
         install="npm install -g openclaw",
         start=_openclaw_start,
         edits=_openclaw_edits,
-        after="start it with: openclaw tui",
+        after="start it by yourself with: openclaw chat",
     ),
     Integration(
         name="muse",
