@@ -101,7 +101,7 @@ def _text(file: Path) -> str:
     except OSError as error:
         raise ConfigError(
             f"cannot read the Modelfile '{file}': {error.strerror or error}",
-            hint="name it with -f",
+            hint="name another file with -f, or read one from stdin with -f -",
         ) from None
     except UnicodeDecodeError:
         raise ConfigError(f"cannot read the Modelfile '{file}': it is no UTF-8 text") from None
