@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
 from vllama import config
 from vllama.config.changes import KEPT, compare_settings
+from vllama.config.report import report_settings
 from vllama.errors import ConfigError
 
 
@@ -38,6 +40,8 @@ def test_changes(
     found = compare_settings(old, new)
     assert (found.taken, found.kept) == (taken, kept)
     for field in fields(config.Config):
+        if field.name == "sources":
+            continue
         source = old if field.name in KEPT else new
         assert getattr(found.config, field.name) == getattr(source, field.name)
     assert compare_settings(found.config, new).taken == ()
@@ -55,6 +59,75 @@ def test_a_reload_never_takes_the_last_key_away(tmp_path) -> None:
     assert changed.config.api_key == ("k2",) and not changed.kept
     # where named keys are wanted, no plain one has to stay
     assert compare_settings(old, new, named_keys=True).config.api_key == ()
+
+
+def read(tmp_path: Path, text: str) -> config.Config:
+    file = tmp_path / "config.toml"
+    file.write_text(text)
+    return config.load({}, {"HOME": "/nowhere"}, file)
+
+
+BEFORE = """
+engine_args = ["--api-key", "sk-1"]
+[models."q:8b"]
+context = 4096
+defaults = { temperature = 0.5, stop = ["a"] }
+engine_args = ["--hf-token", "sk-1"]
+[upstreams.bee]
+url = "http://user:sk-1@bee"
+key = "sk-1"
+"""
+AFTER = """
+engine_args = ["--api-key", "sk-2"]
+[models."q:8b"]
+context = 8192
+defaults = { temperature = 0.5, stop = ["a"] }
+engine_args = ["--hf-token", "sk-2"]
+keep_alive = -1
+[models.other]
+gpus = [0, 1]
+aliases = ["a", "b"]
+[upstreams.bee]
+url = "http://user:sk-2@bee"
+key = "sk-2"
+models = { "x.y" = "z" }
+"""
+
+
+def test_only_what_differs_in_tables_is_told_and_no_secret(tmp_path) -> None:
+    old, new = read(tmp_path, BEFORE), read(tmp_path, AFTER)
+    taken = compare_settings(old, new).taken
+    assert set(taken) == {
+        'models."q:8b".context (4096 → 8192)',
+        'models."q:8b".keep_alive (none → -1)',
+        'models."q:8b".engine_args',
+        "models.other.gpus (none → [0, 1])",
+        "models.other.aliases (none → a, b)",
+        "upstreams.bee.url",
+        "upstreams.bee.key",
+        'upstreams.bee.models (none → { "x.y" = "z" })',
+        "engine_args",
+    }
+    rows = {row["key"]: row["text"] for row in report_settings(old)["settings"]}
+    assert rows['models."q:8b".defaults'] == '{ temperature = 0.5, stop = ["a"] }'
+    assert rows["upstreams.bee.key"] == "…" and rows["upstreams.bee.url"] == "http://…@bee"
+    assert "sk-" not in repr((taken, rows, report_settings(new)))
+
+
+def test_the_order_of_tables_may_be_all_that_differs(tmp_path) -> None:
+    tables = ('[models."q*"]\ncontext = 1\n', '[models."*q"]\ncontext = 2\n')
+    old, new = read(tmp_path, "".join(tables)), read(tmp_path, "".join(reversed(tables)))
+    assert compare_settings(old, new).taken == ("models (another order)",)
+
+
+def test_a_setting_that_is_kept_keeps_its_source(tmp_path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("k1")
+    old = load(VLLAMA_API_KEY_FILE=str(file), VLLAMA_PORT="99", VLLAMA_MAX_QUEUE="3")
+    kept = compare_settings(old, read(tmp_path, "max_queue = 4")).config
+    sources = {row["key"]: row["source"] for row in report_settings(kept)["settings"]}
+    assert sources["api_key"] == str(file) and sources["port"] == "VLLAMA_PORT"
+    assert sources["max_queue"] == str(tmp_path / "config.toml")
 
 
 def test_a_config_file_that_vanishes_is_refused(tmp_path) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import random
 
+import msgspec
 import pytest
 
 from vllama.clock import ManualClock
@@ -62,6 +63,19 @@ async def test_one_request_is_no_plural() -> None:
     limits.admit(key)
     with pytest.raises(LimitReached, match="may have 1 request at once"):
         limits.admit(key)
+
+
+@in_loop
+async def test_a_new_key_inherits_nothing_of_an_old_one_of_its_name() -> None:
+    limits = KeyLimits(ManualClock(NOON_S))
+    old = make_key(owner="1", tokens=5, rate=Rate(1, "h"), concurrent=1)
+    limits.admit(old)
+    limits.finish(old, 5)
+    with pytest.raises(LimitReached):
+        limits.admit(old)
+    new = msgspec.structs.replace(old, owner="2")
+    limits.admit(new)
+    assert limits.find_standing(old).tokens != limits.find_standing(new).tokens
 
 
 def test_other_amounts() -> None:

@@ -150,6 +150,23 @@ def test_an_unload_is_no_use_of_a_model(server: Server, keys: dict[str, str]) ->
     assert usage(server, keys, "free") == before
 
 
+@pytest.mark.parametrize("name", ["slow", "small", "single"])
+def test_a_key_at_its_limit_may_unload(name: str, server: Server, keys: dict[str, str]) -> None:
+    connection = server.connect()
+    asked = CHAT | {"model": "stalls" if name == "single" else "counts"}
+    connection.request(
+        "POST", "/api/chat", json.dumps(asked), {"authorization": f"Bearer {keys[name]}"}
+    )
+    connection.getresponse().readline()  # that of "stalls" does not end
+    assert ask(server, keys[name], "/api/chat", CHAT)[0] == 429
+    for path in ("/api/chat", "/api/generate"):
+        for keep_alive in (0, "0s"):
+            unload = {"model": "plain", "keep_alive": keep_alive}
+            assert ask(server, keys[name], path, unload)[1]["done_reason"] == "unload"
+    assert ask(server, keys[name], "/api/chat", CHAT)[0] == 429
+    connection.close()
+
+
 def test_errors_are_not_counted(server: Server, keys: dict[str, str]) -> None:
     before = usage(server, keys, "free")
     for body in (CHAT | {"model": "nothing"}, CHAT | {"messages": 7}, b"{"):

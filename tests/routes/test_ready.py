@@ -5,6 +5,7 @@ import json
 import pytest
 
 from tests.ports import free_port
+from tests.routes.test_access import ask, command
 from tests.routes.test_external import Elsewhere, chat
 from tests.routes.test_ollama_chat import until, user
 from tests.server_process import Server
@@ -69,6 +70,18 @@ def test_a_load_that_takes_long_is_no_trouble_but_not_ready(tmp_path):
         assert asked(server, "/health") == (200, {"status": "ok"})
 
 
+def test_reasons_are_for_keys_that_may_read(tmp_path):
+    home = Server(tmp_path, "--model", "slow")
+    home.model("slow", "--ready-after", "600")
+    with home as server:
+        scopes = ("infer", "read", "admin")
+        keys = [command(server, "keys", "add", one, "--scope", one) for one in scopes]
+        until(lambda: asked(server, "/readyz")[0] == 503)
+        for key, is_told in zip(("", *keys), (False, False, True, True), strict=True):
+            status, reply = ask(server, key, "/readyz")
+            assert status == 503 and ("reasons" in reply) is is_told
+
+
 def test_a_dead_upstream_is_told_and_nothing_is_said_of_it_that_is_not_so(tmp_path):
     url = f"http://127.0.0.1:{free_port()}"
     with Server(tmp_path, "--upstream", url, fake=False) as server:
@@ -101,7 +114,7 @@ def test_one_upstream_that_lives_is_enough(tmp_path):
             assert chat(server)[0] == 503
             (row,) = server.get("/api/ps")["models"]
             assert row["state"] == "backoff"
-            assert elsewhere.url in row["cause"]
+            assert row["cause"] == "no answer from the upstream"
             assert row["context_length"] == 0, "that server does not tell"
             elsewhere.start()
             until(lambda: is_ready(server))

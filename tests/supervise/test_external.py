@@ -60,6 +60,8 @@ def test_only_a_change_is_told_and_the_error_names_the_upstream_alone() -> None:
                 await process.ensure_ready()
             assert caught.value.message == "cannot reach the upstream 'bee'"
             assert str(endpoint.port) not in str(caught.value.hint)
+        down = process.last_diagnosis  # `ps` shows it
+        assert down is not None and down.cause == "no answer from the upstream 'bee'"
         assert not told
         await process.stop()
         await running

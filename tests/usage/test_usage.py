@@ -74,7 +74,25 @@ def test_sums_by_each_column(tmp_path: Path) -> None:
     assert [row.requests for row in store.list_rows([])] == [4]
     assert store.list_rows([], since="2027-01-01") == []
     assert store.list_rows(["key"], key="nobody") == []
-    assert store.sum_tokens(DAY) == {"": 12, "ann": 25}
+    store.close()
+
+
+def test_limits_count_by_what_no_other_key_has(tmp_path: Path) -> None:
+    amounts = Amounts(requests=1, prompt_tokens=3, generated_tokens=4)
+    record(
+        tmp_path,
+        Served(DAY, "ann", "m", amounts, "first"),
+        Served(DAY, "ann", "n", amounts, "first"),
+        Served(DAY, "ann", "m", amounts, "second"),
+        Served(DAY, "", "m", amounts),
+    )
+    store = UsageStore(tmp_path)
+    assert store.sum_tokens(DAY) == {"first": 14, "second": 7}
+    assert {row.key: row.requests for row in store.list_rows(["key"])} == {"ann": 3, "": 1}
+    store.close()
+    record(tmp_path, Served("2026-11-24", "ann", "m", amounts, "second"))
+    store = UsageStore(tmp_path)
+    assert store.sum_tokens(DAY) == {} and store.sum_tokens("2026-11-24") == {"second": 7}
     store.close()
 
 

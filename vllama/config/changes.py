@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from vllama.config.report import list_values
 from vllama.config.settings import SETTINGS, Config
+from vllama.config.table_fields import HIDDEN
 from vllama.errors import ConfigError
 
 KEPT = frozenset({"scheme", *(each.field for each in SETTINGS if each.needs_restart)})
@@ -40,19 +42,28 @@ def compare_settings(old: Config, new: Config, *, named_keys: bool = False) -> C
         )
     opens = bool(old.api_key) and not new.api_key and not named_keys
     kept = KEPT | KEYS if opens else KEPT
+    sources = {name: origin for name, origin in new.sources.items() if name not in kept}
+    sources |= {name: origin for name, origin in old.sources.items() if name in kept}
     return Changes(
-        config=replace(new, **{name: getattr(old, name) for name in kept}),
+        config=replace(new, **{name: getattr(old, name) for name in kept}, sources=sources),
         taken=tuple(text for field, text in _changed(old, new) if field not in kept),
         kept=tuple(text for field, text in _changed(old, new) if field in kept),
     )
 
 
 def _changed(old: Config, new: Config) -> Iterator[tuple[str, str]]:
-    """Yield the fields that differ, each with a line that says so."""
+    """Yield the fields that differ, each with lines that say so; of tables what differs in them."""
     for setting in SETTINGS:
-        before, after = getattr(old, setting.field), getattr(new, setting.field)
-        if before == after:
+        if getattr(old, setting.field) == getattr(new, setting.field):
             continue
-        text = setting.kind.text
-        line = setting.key if setting.secret else f"{setting.key} ({text(before)} → {text(after)})"
-        yield setting.field, line
+        before, after = (
+            {key: (value, text) for key, value, text in list_values(setting, config)}
+            for config in (old, new)
+        )
+        differing = [key for key in {**before, **after} if before.get(key) != after.get(key)]
+        if not differing:
+            yield setting.field, f"{setting.key} (another order)"
+        for key in differing:
+            was, now = (found.get(key, (None, "none"))[1] for found in (before, after))
+            is_shown = was != now and HIDDEN not in (was, now)
+            yield setting.field, f"{key} ({was} → {now})" if is_shown else key

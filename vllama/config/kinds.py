@@ -7,7 +7,7 @@ that are marked so. `schema` is the kind in JSON Schema, for editors that comple
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,7 +42,8 @@ class Kind:
     `parse` returns the value, or raises ValueError with the reason. `metavar` stands for the value
     in help. `none` is what a user writes for None. `join` makes one text of the items of a list or
     a table, which `parse` reads back. `is_nested`: `parse` takes the values of the config file as
-    they are, tables within tables too; `write_item` writes one of them in a line.
+    they are, tables within tables too; `list_fields` yields each field of tables by name: its keys,
+    its value, and that as text.
     """
 
     parse: Callable[[Any], Any]
@@ -54,7 +55,7 @@ class Kind:
     is_table: bool = False
     join: Callable[[Iterable[str]], str] = ", ".join
     is_nested: bool = False
-    write_item: Callable[[object], str] | None = None
+    list_fields: Callable[[Any], Iterator[tuple[tuple[str, ...], object, str]]] | None = None
 
     def read(self, value: object) -> Any:
         """Read a value of the config file. Raises ValueError with the reason."""
@@ -72,8 +73,6 @@ class Kind:
 
     def list_items(self, value: tuple[object, ...]) -> list[str]:
         """Write each item of a list or a table."""
-        if self.write_item is not None:
-            return [self.write_item(item) for item in value]
         return ["=".join(map(str, one)) if isinstance(one, tuple) else str(one) for one in value]
 
     def text(self, value: object) -> str:

@@ -15,7 +15,7 @@ from vllama.config.kinds import write_value
 from vllama.config.setting import ENV_PREFIX, Setting
 from vllama.config.settings import BY_FIELD, SETTINGS, Config
 from vllama.config.tables import TableError
-from vllama.config.toml_lines import find_line
+from vllama.config.toml_lines import find_line, write_keys
 from vllama.errors import ConfigError
 from vllama.models.settings import UpstreamSettings
 from vllama.spelling import find_similar
@@ -299,8 +299,9 @@ def _parse_tables(setting: Setting, source: _Given) -> Any:
             value = tomllib.loads(f"value = {value}")["value"]
         return setting.kind.parse(value)
     except TableError as error:
-        keys = ".".join(key if key.isidentifier() else f'"{key}"' for key in error.path)
-        message = f"cannot use {keys} from {source.place(error.path)}: {error.reason}"
+        message = (
+            f"cannot use {write_keys(error.path)} from {source.place(error.path)}: {error.reason}"
+        )
         raise ConfigError(message, hint=error.hint) from None
     except ValueError as error:
         raise ConfigError(

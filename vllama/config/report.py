@@ -1,16 +1,18 @@
-"""The settings in effect as plain values without secrets, for `vllama config` and `/api/config`."""
+"""The settings in effect as text without secrets: `vllama config`, `/api/config` and the log."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from vllama.config.setting import Setting
 from vllama.config.settings import SETTINGS, Config
+from vllama.config.table_fields import HIDDEN
+from vllama.config.toml_lines import write_keys
 from vllama.plan.report import mask
 
 DEFAULT = "default"
-HIDDEN = "…"
 _CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
 
@@ -26,24 +28,26 @@ def report_settings(config: Config) -> dict[str, Any]:
     }
 
 
-def _make_rows(setting: Setting, config: Config) -> list[dict[str, Any]]:
-    """Return the row of a setting; of tables by name one each."""
+def list_values(setting: Setting, config: Config) -> Iterator[tuple[str, object, str]]:
+    """Yield the key, the value and the text of a setting; of tables by name those of each field."""
     value = getattr(config, setting.field)
-    if not setting.kind.is_nested or not value:
-        return [_make_row(setting, config, _format_value(setting, value))]
-    items = setting.kind.list_items(value)
-    return [_make_row(setting, config, _CREDENTIALS.sub(HIDDEN, item)) for item in items]
+    if setting.kind.list_fields is None or not value:
+        yield setting.key, value, _format_value(setting, value)
+        return
+    for keys, one, text in setting.kind.list_fields(value):
+        yield write_keys((setting.key, *keys)), one, _CREDENTIALS.sub(HIDDEN, text)
 
 
-def _make_row(setting: Setting, config: Config, text: str) -> dict[str, Any]:
-    return {
-        "key": setting.key,
-        "text": text,
-        "source": config.sources.get(setting.field) or DEFAULT,
-        "default": setting.default_text,
-        "help": setting.help,
-        "needs_restart": setting.needs_restart,
-    }
+def _make_rows(setting: Setting, config: Config) -> Iterator[dict[str, Any]]:
+    for key, _, text in list_values(setting, config):
+        yield {
+            "key": key,
+            "text": text,
+            "source": config.sources.get(setting.field) or DEFAULT,
+            "default": setting.default_text,
+            "help": setting.help,
+            "needs_restart": setting.needs_restart,
+        }
 
 
 def _format_value(setting: Setting, value: Any) -> str:

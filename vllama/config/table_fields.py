@@ -12,11 +12,15 @@ from typing import Any
 
 from vllama.config import kinds, parse
 from vllama.config.kinds import Kind
+from vllama.config.toml_lines import write_toml
 from vllama.errors import BadRequest, InvalidModelRef
 from vllama.models.model_settings import SPREAD
 from vllama.models.ref import ModelRef
 from vllama.models.settings import UpstreamTraits
 from vllama.spelling import find_similar
+
+HIDDEN = "…"
+"""What stands for a secret."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +36,16 @@ class Field:
     def key(self) -> str:
         """Name in the config file."""
         return self.field.removesuffix("_s")
+
+    def write(self, value: Any) -> str:
+        """Write a value as the file has it, but without secrets."""
+        if self.kind is kinds.KEY:
+            return HIDDEN
+        if self.field == "engine_args":
+            from vllama.plan.report import mask  # few commands show settings
+
+            return write_toml(mask(value))
+        return write_toml(value) if self.kind.is_nested else self.kind.text(value)
 
 
 def read_parameters(value: object) -> dict[str, object]:

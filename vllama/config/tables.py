@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from vllama.config import parse
@@ -11,6 +11,9 @@ from vllama.config.table_fields import MODEL_FIELDS, UPSTREAM_FIELDS, Field
 from vllama.models.model_settings import ModelSettings, is_pattern
 from vllama.models.settings import UpstreamSettings
 from vllama.spelling import find_similar
+
+ListedField = tuple[tuple[str, ...], object, str]
+"""The keys of a field within its setting, its value, and that as text without secrets."""
 
 
 class TableError(ValueError):
@@ -127,37 +130,31 @@ def _check_aliases(tables: Iterable[tuple[str, ModelSettings]]) -> None:
                 )
 
 
-def _write_model(item: object) -> str:
-    """Write a table of a model in a line."""
-    name, settings = item if isinstance(item, tuple) else ("", item)
-    kinds = {each.field: each for each in MODEL_FIELDS}
-    values = [
-        f"{kinds[field].key}={_write_value(kinds[field], value)}"
-        for field, value in settings.given.items()
-    ]
-    return f'"{name}": {" ".join(values) or "nothing"}'
+def list_models(tables: Iterable[tuple[str, ModelSettings]]) -> Iterator[ListedField]:
+    """Yield the fields that are set for models: keys, value, text."""
+    for name, settings in tables:
+        for each in MODEL_FIELDS:
+            if (value := settings.given.get(each.field)) is not None:
+                yield (name, each.key), value, each.write(value)
 
 
-def _write_value(field: Field, value: object) -> str:
-    return str(value) if field.kind.is_nested else field.kind.text(value)
-
-
-def _write_upstream(item: object) -> str:
-    """Write an upstream in a line, without its key."""
-    assert isinstance(item, UpstreamSettings)
-    if not item.name:
-        return item.url
-    more = [f"weight={item.weight}"] if item.weight != 1 else []
-    more += [f"concurrent={item.concurrent}"] if item.concurrent else []
-    more += [f"models={', '.join(item.models)}"] if item.models else []
-    return " ".join((f"{item.name}: {item.url}", *more))
+def list_upstreams(upstreams: Iterable[UpstreamSettings]) -> Iterator[ListedField]:
+    """Yield the URLs of upstreams without names, and the fields that are set for the others."""
+    upstreams = tuple(upstreams)
+    if urls := tuple(each.url for each in upstreams if not each.name):
+        yield (), urls, ", ".join(urls)
+    usual = UpstreamSettings(url="")
+    for upstream in upstreams:
+        for each in UPSTREAM_FIELDS if upstream.name else ():
+            if (value := getattr(upstream, each.field)) != getattr(usual, each.field):
+                yield (upstream.name, each.key), value, each.write(value)
 
 
 MODELS = Kind(
     parse=read_models,
     schema=describe_tables(MODEL_FIELDS),
     is_nested=True,
-    write_item=_write_model,
+    list_fields=list_models,
 )
 UPSTREAMS = Kind(
     parse=read_upstreams,
@@ -171,5 +168,5 @@ UPSTREAMS = Kind(
     },
     is_nested=True,
     is_list=True,
-    write_item=_write_upstream,
+    list_fields=list_upstreams,
 )

@@ -1,12 +1,14 @@
-"""Where something stands in a TOML file: `tomllib` tells no lines. Pure."""
+"""Where something stands in a TOML file, and how it is written: `tomllib` tells neither. Pure."""
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
 _HEADER = re.compile(r"\s*\[{1,2}(?P<keys>.+?)\]{1,2}\s*(?:#.*)?")
 _ASSIGNMENT = re.compile(r"""\s*(?P<keys>(?:"[^"]*"|'[^']*'|[\w.-]|\s)+?)\s*=""")
 
@@ -25,6 +27,27 @@ def find_line(text: str, path: Sequence[str]) -> int | None:
         if here and tuple(path[: len(here)]) == here and (best is None or len(here) > best[0]):
             best = len(here), number
     return best[1] if best else None
+
+
+def write_keys(path: Iterable[str]) -> str:
+    """Write the keys down to a value as a dotted key."""
+    return ".".join(key if _BARE.fullmatch(key) else json.dumps(key) for key in path)
+
+
+def write_toml(value: object) -> str:
+    """Write a value in a line."""
+    match value:
+        case Mapping():
+            items = (f"{write_keys([str(key)])} = {write_toml(one)}" for key, one in value.items())
+            return f"{{ {', '.join(items)} }}"
+        case list() | tuple():
+            return f"[{', '.join(map(write_toml, value))}]"
+        case str():
+            return json.dumps(value, ensure_ascii=False)
+        case bool():
+            return str(value).lower()
+        case _:
+            return str(value)
 
 
 def _read_keys(text: str) -> tuple[str, ...]:

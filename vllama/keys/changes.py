@@ -19,7 +19,7 @@ def add_key(
 ) -> Key:
     """Add a key. Raises ConfigError if its name is taken, even by one that has been revoked.
 
-    Usage and limits go by the name, and those of another person must not be inherited.
+    Usage is shown by the name, and a revoked key still stands in the list.
     """
     if not re.fullmatch(NAME_PATTERN, name):
         raise ConfigError(
@@ -29,8 +29,7 @@ def add_key(
     known = keys.get(name)
     if known is not None and known.revoked_s is not None:
         raise ConfigError(
-            f"cannot add the key '{name}': one of that name has been revoked, and what it used "
-            "would count for the new one",
+            f"cannot add the key '{name}': one of that name has been revoked",
             hint=f"choose another name; or remove the revoked key first: vllama keys rm {name}",
         )
     if known is not None:

@@ -53,6 +53,11 @@ class Key(Struct, frozen=True, kw_only=True, omit_defaults=True):
     revoked_s: float | None = None
     owner: str = ""
 
+    @property
+    def identity(self) -> str:
+        """What its limits are counted by: its name may have been that of another key before."""
+        return self.owner or self.name
+
     def allows(self, scope: Scope) -> bool:
         """Return whether the key may do what needs `scope`."""
         return scope in self.scopes or Scope.ADMIN in self.scopes

@@ -71,22 +71,22 @@ class KeyLimits:
     def restore(
         self, day: str, tokens: Mapping[str, int], admitted: Mapping[str, Sequence[float]]
     ) -> None:
-        """Take over from the server before this one, by the names of keys.
+        """Take over from the server before this one, by the identities of keys.
 
         `tokens` are those used on `day`, `admitted` the Unix times of admissions.
         """
-        for name, count in tokens.items():
-            use = self._use_of(name)
+        for identity, count in tokens.items():
+            use = self._use_of(identity)
             use.day, use.tokens = day, count
-        for name, times_s in admitted.items():
-            self._use_of(name).admitted.extend(sorted(times_s))
+        for identity, times_s in admitted.items():
+            self._use_of(identity).admitted.extend(sorted(times_s))
 
     def admit(self, key: Key) -> asyncio.Future[None] | None:
         """Admit a request, for which `finish` has to be called once. Raises LimitReached.
 
         If a future is returned, the request has to `wait` for it first.
         """
-        use, now_s = self._use_of(key.name), self._clock.time()
+        use, now_s = self._use_of(key.identity), self._clock.time()
         self._check_tokens(key, use)
         self._check_rate(key, use, now_s)
         if key.concurrent is not None and use.running >= key.concurrent:
@@ -112,10 +112,10 @@ class KeyLimits:
         Raises LimitReached if they have used up the tokens of the day. After an error, `finish`
         must not be called.
         """
-        use = self._use_of(key.name)
+        use = self._use_of(key.identity)
         try:
             await turn
-            self._check_tokens(key, self._use_of(key.name))
+            self._check_tokens(key, self._use_of(key.identity))
         except BaseException:
             use.running -= 1
             if turn.done() and not turn.cancelled():
@@ -127,7 +127,7 @@ class KeyLimits:
 
     def finish(self, key: Key, tokens: int) -> None:
         """Count a request of `key` that has ended, and the tokens that it took."""
-        use = self._use_of(key.name)
+        use = self._use_of(key.identity)
         use.tokens += tokens
         use.largest = max(use.largest, tokens)
         use.running -= 1
@@ -136,7 +136,7 @@ class KeyLimits:
 
     def find_standing(self, key: Key) -> Standing:
         """Return what is left of the limits."""
-        use, now_s = self._use_of(key.name), self._clock.time()
+        use, now_s = self._use_of(key.identity), self._clock.time()
         requests = tokens = None
         if key.rate is not None:
             recent = _forget_before(use, now_s, key.rate)
@@ -148,11 +148,11 @@ class KeyLimits:
             tokens = Window(key.tokens, left, seconds_to_midnight(now_s))
         return Standing(requests, tokens)
 
-    def _use_of(self, name: str) -> Use:
+    def _use_of(self, identity: str) -> Use:
         """Return what a key has used, with the tokens of today."""
-        use = self._uses.get(name)
+        use = self._uses.get(identity)
         if use is None:
-            use = self._uses[name] = Use()
+            use = self._uses[identity] = Use()
         day = name_day(self._clock.time())
         if use.day != day:
             use.day, use.tokens = day, 0

@@ -28,6 +28,7 @@ from vllama.routes.context import Gateway
 from vllama.routes.dialect import Dialect, find_dialect
 from vllama.routes.fallback import answer_by_chain
 from vllama.routes.guards import cors_headers, is_keyless
+from vllama.routes.ollama.chat import only_unloads
 from vllama.routes.openai.common import make_seed
 from vllama.routes.request_log import INFERENCE
 from vllama.routes.route_table import (
@@ -185,7 +186,7 @@ class App:
             handle = self._ready.get((request.method, request.path)) or await self._route(request)
             if handle:
                 check_scope(running.access, handle)
-                if handle in MODEL_HANDLERS:
+                if handle in MODEL_HANDLERS and not await only_unloads(request):
                     await self._gateway.meter.admit(request, running)
                 if self._gateway.request_log is not None and request.path in INFERENCE:
                     await self._gateway.request_log.keep(request)

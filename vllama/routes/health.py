@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from vllama import __version__
+from vllama.keys.key import Scope
 from vllama.supervise.external import NOT_YET
 
 if TYPE_CHECKING:
@@ -97,9 +98,13 @@ async def get_ready(gateway: Gateway, request: Request) -> None:
 
 
 def tell(gateway: Gateway, request: Request, found: list[Obstacle], good: str, bad: str) -> None:
-    """Answer 200, or 503 with the reasons; those are for whoever has a key, if there are keys."""
+    """Answer 200, or 503 with the reasons, which have addresses and paths.
+
+    If there are keys, the reasons are for those that may read what the server does.
+    """
     status, body = (503, {"status": bad}) if found else (200, {"status": good})
     reply: dict[str, object] = dict(body)
-    if found and gateway.keys.admits(gateway.running.of(request).access):
+    key = gateway.running.of(request).access
+    if found and gateway.keys.admits(key) and (key is None or key.allows(Scope.READ)):
         reply["reasons"] = [{"what": one.what, "why": one.why} for one in found]
     request.json(status, reply)

@@ -54,7 +54,7 @@ class Meter:
             turn = self._limits.admit(key)
             if key.rate is not None and self.recorder is not None:
                 now_s = self._clock.time()
-                self.recorder.record(Admitted(key.name, now_s, now_s + key.rate.period_s))
+                self.recorder.record(Admitted(key.identity, now_s, now_s + key.rate.period_s))
             if turn is not None:
                 waiting = self._limits.wait(key, turn)
                 await unless_gone(request, waiting, lambda _: self._limits.finish(key, 0))
@@ -80,18 +80,20 @@ class Meter:
         if not name or not (is_answered or amounts.tokens):
             return
         amounts.requests = 1
-        self._count(running.key, name, amounts)
+        self._count(key, name, amounts)
 
-    def _count(self, key: str, name: str, amounts: Amounts) -> None:
+    def _count(self, key: Key | None, model_name: str, amounts: Amounts) -> None:
+        key_name, identity = (key.name, key.identity) if key is not None else ("", "")
         self._metrics.count_usage(
-            key,
-            name,
+            key_name,
+            model_name,
             prompt=amounts.prompt_tokens,
             cached=amounts.cached_tokens,
             generated=amounts.generated_tokens,
         )
         if self.recorder is not None:
-            self.recorder.record(Served(name_day(self._clock.time()), key, name, amounts))
+            day = name_day(self._clock.time())
+            self.recorder.record(Served(day, key_name, model_name, amounts, identity))
 
     def _show_standing(self, request: Request, key: Key) -> None:
         """Say in headers what is left of the limits, in the words of the route's dialect."""

@@ -50,8 +50,8 @@ class AttachedProcess:
     @property
     def last_diagnosis(self) -> Diagnosis | None:
         """The endpoints that do not answer; the cause is unknown."""
-        down = [endpoint.url for endpoint in self._all if endpoint not in self._up]
-        return Diagnosis(cause=f"no answer from {', '.join(down)}") if down else None
+        down = [endpoint for endpoint in self._all if endpoint not in self._up]
+        return Diagnosis(cause=f"no answer from {name_upstreams(down)}") if down else None
 
     @property
     def pid(self) -> int | None:
@@ -90,10 +90,8 @@ class AttachedProcess:
             self._probe_wanted.set()
             await self._probed.wait()
         if not self._up:
-            # clients are told this, so the addresses are left to the log
-            names = " or ".join(f"'{each.upstream}'" for each in self._all if each.upstream)
             raise CoolingDown(
-                f"cannot reach the upstream {names}".rstrip(),
+                f"cannot reach {name_upstreams(self._all)}",
                 retry_after_s=RETRY_S,
                 hint="start that server, or correct its address in the settings",
             )
@@ -143,7 +141,7 @@ class AttachedProcess:
     def declare_unhealthy(self, endpoint: Endpoint, cause: str | None) -> str:
         """Do not use `endpoint` until it answers a probe again."""
         self.report_unreachable(endpoint)
-        cause = cause or f"{endpoint.url} reported it"
+        cause = cause or "it has reported a fatal error"
         log.warning("the upstream at %s is not used until it answers: %s", endpoint.url, cause)
         return cause
 
@@ -180,6 +178,12 @@ class AttachedProcess:
         self._state = State.READY if up else State.BACKOFF if self._ever_up else State.STARTING
         if up != before:
             self._listener()
+
+
+def name_upstreams(endpoints: Sequence[Endpoint]) -> str:
+    """Return upstreams by their names; clients are told this, so addresses are left to the log."""
+    names = " or ".join(f"'{each.upstream}'" for each in endpoints if each.upstream)
+    return f"the upstream {names}".rstrip()
 
 
 CHECK_LIMIT_S = 3.0

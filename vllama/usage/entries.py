@@ -36,19 +36,21 @@ class Amounts(msgspec.Struct, kw_only=True):
 class Served(msgspec.Struct, frozen=True, array_like=True, tag="served"):
     """A request that has been answered. `key` is the name of its key, "" without one.
 
-    `day` is the one (UTC) on which its answer ended.
+    `day` is the one (UTC) on which its answer ended. `identity` is what the limits of the key are
+    counted by; "" if there are none to count.
     """
 
     day: str
     key: str
     model: str
     amounts: Amounts
+    identity: str = ""
 
 
 class Admitted(msgspec.Struct, frozen=True, array_like=True, tag="admitted"):
     """An admission of a key that has a rate; it counts until `until_s`. Times are Unix seconds."""
 
-    key: str
+    identity: str
     time_s: float
     until_s: float
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from vllama import private
-from vllama.usage.entries import Admitted, Entry, decode_entries, sum_up
+from vllama.usage.entries import Admitted, Entry, Served, decode_entries, sum_up
 from vllama.usage.journal import SUFFIX, take_over
 
 FILE_NAME = "usage.db"
@@ -24,12 +24,25 @@ CREATE TABLE IF NOT EXISTS usage (
   PRIMARY KEY (day, key, model)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS journals (name TEXT PRIMARY KEY, bytes INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS admitted (key TEXT NOT NULL, time_s REAL NOT NULL, until_s REAL NOT NULL)
+CREATE TABLE IF NOT EXISTS admitted (
+  key TEXT NOT NULL, time_s REAL NOT NULL, until_s REAL NOT NULL
+);
+CREATE TABLE IF NOT EXISTS tokens (
+  day TEXT NOT NULL, key TEXT NOT NULL, tokens INTEGER NOT NULL,
+  PRIMARY KEY (day, key)
+) WITHOUT ROWID
+"""
+"""`usage` is for people, by the names of keys. `tokens` (of the latest day) and `admitted` are for
+limits, by the identities of keys: another key may have had the same name before.
 """
 _ADD = (
     f"INSERT INTO usage (day, key, model, {', '.join(_COLUMNS)}) VALUES (?, ?, ?, ?, ?, ?, ?, ?) "
     "ON CONFLICT DO UPDATE SET "
     + ", ".join(f"{name} = {name} + excluded.{name}" for name in _COLUMNS)
+)
+_ADD_TOKENS = (
+    "INSERT INTO tokens VALUES (?, ?, ?) "
+    "ON CONFLICT DO UPDATE SET tokens = tokens + excluded.tokens"
 )
 
 
@@ -82,12 +95,19 @@ class UsageStore:
             (*place, *(getattr(amounts, name) for name in _COLUMNS))
             for place, amounts in sum_up(entries).items()
         ]
+        tokens = [
+            (one.day, one.identity, one.amounts.tokens)
+            for one in entries
+            if isinstance(one, Served) and one.identity
+        ]
         with self._lock, self._connection as database:
             database.executemany(_ADD, rows)
+            database.executemany(_ADD_TOKENS, tokens)
+            database.execute("DELETE FROM tokens WHERE day < (SELECT MAX(day) FROM tokens)")
             database.execute("DELETE FROM admitted WHERE until_s <= ?", (now_s,))
             database.executemany(
                 "INSERT INTO admitted VALUES (?, ?, ?)",
-                [(one.key, one.time_s, one.until_s) for one in admitted],
+                [(one.identity, one.time_s, one.until_s) for one in admitted],
             )
             database.execute("REPLACE INTO journals VALUES (?, ?)", (journal, size_bytes))
 
@@ -172,13 +192,13 @@ class UsageStore:
         return rows
 
     def sum_tokens(self, day: str) -> Mapping[str, int]:
-        """Return the tokens that each key used on a day."""
-        query = "SELECT key, SUM(prompt_tokens + generated_tokens) FROM usage WHERE day = ? "
+        """Return the tokens that each key used on the latest day, by the identities of keys."""
+        query = "SELECT key, tokens FROM tokens WHERE day = ?"
         with self._lock, closing(self._connection.cursor()) as cursor:
-            return dict(cursor.execute(query + "GROUP BY key", (day,)).fetchall())
+            return dict(cursor.execute(query, (day,)).fetchall())
 
     def list_admitted(self, now_s: float) -> Mapping[str, list[float]]:
-        """Return the Unix times of the admissions that still count, by key."""
+        """Return the Unix times of the admissions that still count, by the identities of keys."""
         found: dict[str, list[float]] = {}
         query = "SELECT key, time_s FROM admitted WHERE until_s > ? ORDER BY time_s"
         with self._lock, closing(self._connection.cursor()) as cursor:

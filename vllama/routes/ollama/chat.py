@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 # an engine's stream that ends before its first token
 NOTHING = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"length"}]}\n\n'
 
+_PARSERS = {"/api/chat": parse_chat, "/api/generate": parse_generate}
+MAX_UNLOAD_BYTES = 4096
+"""A longer body has a text to continue."""
+
 
 async def chat(gateway: Gateway, request: Request) -> None:
     """Serve `POST /api/chat`: continue a conversation."""
@@ -58,6 +62,26 @@ async def generate(gateway: Gateway, request: Request) -> None:
     await answer(gateway, request, entry, asked, make_writer, hash_text(asked.prompt, *texts))
 
 
+async def only_unloads(request: Request) -> bool:
+    """Return whether a request only unloads a model, for which the limits of keys do not hold."""
+    parse = _PARSERS.get(request.path)
+    if parse is None:
+        return False
+    body = await request.body()
+    request.put_back(body)
+    if len(body) > MAX_UNLOAD_BYTES:
+        return False
+    try:
+        return is_unload(parse(body))
+    except BadRequest:  # the handler will say so
+        return False
+
+
+def is_unload(asked: ChatRequest) -> bool:
+    """Return whether a request asks for nothing but that a model be unloaded."""
+    return asked.is_empty and asked.keep_alive == 0
+
+
 async def answer(
     gateway: Gateway,
     request: Request,
@@ -68,8 +92,7 @@ async def answer(
 ) -> None:
     """Serve a request of either route: load or unload the model, show a prompt, or answer it."""
     kind: Literal["chat", "generate"] = "chat" if make_writer is ChatWriter else "generate"
-    if asked.is_empty and asked.keep_alive == 0:  # at once, also if it was not loaded
-        gateway.meter.finish(gateway.running.of(request))  # nothing is answered, so nothing is used
+    if is_unload(asked):  # at once, also if it was not loaded
         gateway.scheduler.unload(entry.bundle)
         request.respond(200, write_load(asked.model, now_ns(), kind, "unload"))
         return
