@@ -139,6 +139,21 @@ def test_force_replaces_a_config_file_that_cannot_be_read(
     assert new.config.read_bytes() == old.config.read_bytes()
 
 
+def test_a_config_file_that_cannot_be_read_has_to_be_replaced(
+    old: Machine, new: Machine, tmp_path: Path, vllama: Vllama
+) -> None:
+    """It may name the data folder, and nobody knows which."""
+    archive = tmp_path / "backup.tar.gz"
+    old.config.unlink()
+    environ = {"HOME": str(old.home), "VLLAMA_DATA_DIR": str(old.data)}
+    assert vllama("export", str(archive), **environ).returncode == 0
+    new.config.parent.mkdir(parents=True)
+    new.config.write_text(f'data_dir = "{tmp_path / "mine"}"\nthis is no setting\n')
+    before = new.files()
+    assert "cannot read the config file" in new.run("import", archive, "--force", ok=False)
+    assert new.files() == before
+
+
 def test_the_rest_goes_to_the_data_folder_of_the_imported_file(
     old: Machine, new: Machine, tmp_path: Path, vllama: Vllama
 ) -> None:

@@ -150,6 +150,16 @@ def test_an_unload_is_no_use_of_a_model(server: Server, keys: dict[str, str]) ->
     assert usage(server, keys, "free") == before
 
 
+def test_a_list_of_prompts_is_logged_as_it_is_counted(server: Server, keys: dict[str, str]) -> None:
+    before = usage(server, keys, "free")
+    asked = {"model": "counts", "prompt": [TEXT, TEXT, TEXT], "n": 2}
+    told = ask(server, keys["free"], "/v1/completions", asked)[1]["usage"]
+    after = usage(server, keys, "free")
+    assert (told["prompt_tokens"], told["completion_tokens"]) == (9, 30)
+    assert [new - old for new, old in zip(after, before, strict=True)] == [1, 9, 30]
+    server.wait_for(r"POST /v1/completions 200 \S+ counts:latest 9\+30 tokens")
+
+
 @pytest.mark.parametrize("name", ["slow", "small", "single"])
 def test_a_key_at_its_limit_may_unload(name: str, server: Server, keys: dict[str, str]) -> None:
     connection = server.connect()

@@ -42,11 +42,19 @@ class Imported:
     notes: tuple[str, ...]
 
 
-def import_archive(path: Path, settings: Config, config_file: Path, *, force: bool) -> Imported:
+def import_archive(
+    path: Path,
+    settings: Config,
+    config_file: Path,
+    *,
+    force: bool,
+    fault: ConfigError | None = None,
+) -> Imported:
     """Import everything in the archive `path`, which may replace things only with `force`.
 
     The archive's config file becomes `config_file`; if it names a data folder, the rest goes there,
-    otherwise to that of `settings`. Raises VllamaError.
+    otherwise to that of `settings`. `fault` is what is wrong with the present config file: it has
+    to be replaced, since nobody knows which data folder it means. Raises VllamaError.
     """
     try:
         private.make_folder(settings.data_dir)
@@ -56,6 +64,8 @@ def import_archive(path: Path, settings: Config, config_file: Path, *, force: bo
             models = tuple(record.name for record in read_records(folder).values())
             read_keys(folder / KEYS)  # only to see that the server can
             rows = read_rows(folder / USAGE)
+            if fault is not None and not (folder / CONFIG).exists():
+                raise fault
             settings, notes = read_settings(folder / CONFIG, settings)
             store = open_library(config.models_settings(settings)).local
             with store.locked():

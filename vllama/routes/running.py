@@ -128,9 +128,9 @@ class RunningRequest:
 
     @property
     def prompt_tokens(self) -> int | None:
-        """Tokens of the prompt; None while nobody has counted them, as before an engine's end."""
-        counts = (relay.reply.tally.usage.prompt_tokens for relay in self._relays)
-        return max(counts, default=0) or None
+        """Tokens of all prompts; None while nobody has counted them, as before an engine's end."""
+        pairs = zip(self._relays, self._with_prompt, strict=True)
+        return sum(one.reply.tally.usage.prompt_tokens for one, is_new in pairs if is_new) or None
 
     @property
     def tokens(self) -> int:

@@ -36,14 +36,16 @@ def import_(
     config_file = config.named_file(environ)
     if not config_file.exists():  # it is to be imported
         environ.pop(config.FILE_VARIABLE, None)
+    fault = None
     try:
         settings = config.load({}, environ)
     except ConfigError as error:
         if not force:
             raise
-        settings = config.load({}, environ, Path(os.devnull))
-        show_warning(f"the present config file is left out: {error.sentence()}")
-    done = import_archive(file, settings, config_file, force=force)
+        fault, settings = error, config.load({}, environ, Path(os.devnull))
+    done = import_archive(file, settings, config_file, force=force, fault=fault)
+    if fault is not None:
+        show_warning(f"the config file that was here is replaced: {fault.sentence()}")
     for note in done.notes:
         show_warning(note)
     for part in done.parts:
