@@ -24,11 +24,16 @@ def ollama(
     stop: Sequence[str] = (),
     prompt_tokens: int | None = None,
     max_tokens: int | None = None,
+    keeps_thinking_end: bool = False,
     **options: Any,
 ) -> Reply:
     """`think`: None the model cannot, True its thinking is shown, False it is hidden."""
     filters = compose_filters(
-        traits, tools=tools, thinks=think is not None, think_opened=think_opened
+        traits,
+        tools=tools,
+        thinks=think is not None,
+        think_opened=think_opened,
+        keeps_thinking_end=keeps_thinking_end,
     )
     return Reply(
         writer(hide_thinking=think is False, **options),

@@ -145,6 +145,13 @@ def test_chat_whole(stream: bytes, options: dict[str, Any], expected: list[Any])
     ("stream", "options", "content", "thinking", "calls"),
     [
         (streams.THINK_TEXT, {"think": True}, "Four.", "let me see", []),
+        (
+            streams.THINK_TEXT,
+            {"think": True, "keeps_thinking_end": True},
+            "Four.",
+            "let me see\n",
+            [],
+        ),
         (streams.THINK_TEXT, {"think": False}, "Four.", "", []),
         (streams.THINK_TEXT, {"think": True, "think_opened": True}, "Four.", "let me see", []),
         (

@@ -28,9 +28,9 @@ def reply(traits: Traits = VLLM, *, stream: bool = True, **more: Any) -> Reply:
     space = {"type": "namespace", "name": "at", "tools": [{"type": "function", "name": "now"}]}
     body = {"model": "m", "input": "x", "tools": [space] if tools else []}
     asked = parse_responses(json.dumps(body).encode())
-    options = passage(stream)
+    options, keep = passage(stream), more.pop("keep", None)
     writer = ResponsesWriter(
-        options, seed="5eed", created_ns=NOW, echo=asked.echo, names=asked.names
+        options, seed="5eed", created_ns=NOW, echo=asked.echo, names=asked.names, keep=keep
     )
     return openai_reply(writer, traits, tools=tools, max_tokens=limit, **more)
 
@@ -178,6 +178,17 @@ def test_whole(
     assert value["id"] == "resp_5eed" and value["object"] == "response"
     assert value["created_at"] == NOW // 10**9
     assert value["completed_at"] == NOW // 10**9
+
+
+def test_a_stream_that_needed_no_token_has_no_output() -> None:
+    data = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n'
+    kept: list[dict[str, Any]] = []
+    assert events(run(reply(keep=kept.append), [data]))[-1]["response"]["output"] is None
+    assert kept[0]["output"] == []  # a conversation may go on from it
+    assert json.loads(run(reply(stream=False), [data]))["output"] != []
+    counted = {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 4}
+    usage = b"data: " + json.dumps({"choices": [], "usage": counted}).encode() + b"\n\n"
+    assert final(run(reply(), [data + usage]))["output"] == []
 
 
 def test_order_of_events() -> None:

@@ -95,6 +95,24 @@ def test_any_cut(text: str, opened: bool, thinking: str, content: str) -> None:
         assert ("".join(t for t, _ in got), "".join(c for _, c in got)) == (thinking, content)
 
 
+@pytest.mark.parametrize(
+    ("text", "thinking", "content"),
+    [
+        ("<think>\n\na \n b\n</think>\n\nc\n", "a \n b\n", "c\n"),
+        ("<think>a\n\n</think>", "a\n\n", ""),
+        ("<think>never closed\n", "never closed\n", ""),
+        ("<think>never closed\n</thi", "never closed\n</thi", ""),
+        ("<think>\n\n</think>\n\nb", "", "b"),
+        ("  plain\n", "", "  plain\n"),
+    ],
+)
+def test_any_cut_with_the_end_kept(text: str, thinking: str, content: str) -> None:
+    for parts in (list(text), *(pieces(text, seed) for seed in range(30))):
+        splitter = ThinkSplitter(keeps_end=True)
+        got = [splitter.feed(part) for part in parts] + [splitter.finish()]
+        assert ("".join(t for t, _ in got), "".join(c for _, c in got)) == (thinking, content)
+
+
 def test_what_is_certain_comes_at_once() -> None:
     splitter = ThinkSplitter()
     assert splitter.feed("<think>one") == ("one", "")

@@ -81,6 +81,14 @@ def test_responses_without_input_load_the_model(server):
     assert answer["usage"]["total_tokens"] == 0 and answer["reasoning"] is None
 
 
+@pytest.mark.parametrize("effort", ["low", None])
+def test_what_a_model_lacks_is_told_in_ollamas_order(server, effort):
+    body = {"model": "plain", "input": "hi", "tools": [{"type": "web_search"}]}
+    status, answer = server.post("/v1/responses", body | {"reasoning": {"effort": effort}})
+    lacks = "tools" if effort is None else "thinking"
+    assert status == 400 and answer["error"]["message"].endswith(f"does not support {lacks}")
+
+
 def test_finished_text_goes_as_it_is(server, client):
     reply = client.completions.create(
         model="plain", prompt="hello", max_tokens=3, extra_body={"raw": True}

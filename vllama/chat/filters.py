@@ -39,20 +39,28 @@ def compose_filters(
     tools: Toolset | bool = False,
     thinks: bool = False,
     think_opened: bool = False,
+    keeps_thinking_end: bool = False,
     from_completion: bool = False,
 ) -> list[Filter]:
     """Return the filters of an answer, in order.
 
     `tools`: those whose calls may come, True: any. `thinks`: the model may think; `think_opened`:
-    its prompt ended inside the thinking. `from_completion`: a chat was sent as a completion.
+    its prompt ended inside the thinking. `keeps_thinking_end`: white space at the end of the
+    thinking stays. `from_completion`: a chat was sent as a completion.
     """
     by_schema = isinstance(tools, Toolset) and tools.forced
     scan = tools if by_schema or not traits.parses_tools or traits.may_leave_calls else False
     split = thinks and (not traits.splits_reasoning or traits.may_leave_thinking)
     filters: list[Filter] = [CompletionAsChat()] if from_completion else []
     if split or scan:
-        filters.append(TextClassifier(split=split, opened=think_opened, scan=scan))
-    return [*filters, ThinkingTrim(), CallCompletion()]
+        filters.append(
+            TextClassifier(
+                split=split, opened=think_opened, keeps_end=keeps_thinking_end, scan=scan
+            )
+        )
+    if not keeps_thinking_end:
+        filters.append(ThinkingTrim())
+    return [*filters, CallCompletion()]
 
 
 def make_stop_filter(stops: Sequence[str], traits: Traits) -> StopFilter | None:
@@ -142,9 +150,15 @@ class CompletionAsChat:
 class TextClassifier:
     """Tells thinking, text and tool calls apart where the engine leaves all in one text."""
 
-    def __init__(self, *, split: bool, opened: bool, scan: Toolset | bool) -> None:
-        """`split`: look for thinking, which the prompt has `opened` or not; `scan`: for calls."""
+    def __init__(
+        self, *, split: bool, opened: bool, scan: Toolset | bool, keeps_end: bool = False
+    ) -> None:
+        """`split`: look for thinking, which the prompt has `opened` or not; `scan`: for calls.
+
+        `keeps_end`: thinking keeps the white space at its end.
+        """
         self._split, self._opened, self._scan = split, opened, scan
+        self._keeps_end = keeps_end
         self._choices: dict[int, _ChoiceText] = {}
 
     @property
@@ -171,8 +185,12 @@ class TextClassifier:
         given = choice.text if choice.delta is None else choice.delta.content
         text = self._choices.get(choice.index)
         if text is None:
-            text = _ChoiceText(split=self._split, opened=self._opened, scan=self._scan)
-            self._choices[choice.index] = text
+            splitter = None
+            if self._split:
+                splitter = ThinkSplitter(
+                    opened=self._opened, calls=bool(self._scan), keeps_end=self._keeps_end
+                )
+            text = self._choices[choice.index] = _ChoiceText(splitter, self._scan)
         thinking, certain = text.feed(given or "")
         calls: list[ToolCall] = []
         is_last = choice.finish_reason is not None
@@ -198,8 +216,8 @@ class _ChoiceText:
 
     __slots__ = ("_scanner", "_splitter")
 
-    def __init__(self, *, split: bool, opened: bool, scan: Toolset | bool) -> None:
-        self._splitter = ThinkSplitter(opened=opened, calls=bool(scan)) if split else None
+    def __init__(self, splitter: ThinkSplitter | None, scan: Toolset | bool) -> None:
+        self._splitter = splitter
         self._scanner = CallScanner(scan) if scan else None
 
     @property

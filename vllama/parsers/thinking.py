@@ -43,12 +43,19 @@ class ThinkSplitter:
     """Tells thinking from content, wherever the text is cut."""
 
     __slots__ = (
-        "_blank", "_calls", "_closings", "_harmony", "_held", "_may_reopen", "_seen", "_state",
+        "_blank", "_calls", "_closings", "_harmony", "_held", "_keeps_end", "_may_reopen", "_seen",
+        "_state",
     )  # fmt: skip
 
-    def __init__(self, *, opened: bool = False, calls: bool = True) -> None:
-        """`opened`: the prompt has opened the tag; `calls`: a `CallScanner` reads the content."""
+    def __init__(
+        self, *, opened: bool = False, calls: bool = True, keeps_end: bool = False
+    ) -> None:
+        """`opened`: the prompt has opened the tag; `calls`: a `CallScanner` reads the content.
+
+        `keeps_end`: white space before the closing tag belongs to the thinking.
+        """
         self._calls = calls
+        self._keeps_end = keeps_end
         self._state = _State.INSIDE if opened else _State.START
         self._blank: list[str] = []  # white space of which only what follows tells where it belongs
         self._held = ""  # what may become a tag, after that white space
@@ -118,12 +125,13 @@ class ThinkSplitter:
             return self._harmony.finish()
         held, self._held = self._held, ""
         if self._state is _State.INSIDE:
-            return "".join((*self._blank, held)).rstrip(), ""
+            text = "".join((*self._blank, held))
+            return text if self._keeps_end else text.rstrip(), ""
         return "", "".join((*self._blank, held)) if self._state is _State.START else held
 
     def _thought(self, text: str) -> str:
-        """Return thinking without the white space at its end, which belongs to a tag after it."""
-        body = text.rstrip()
+        """Return thinking, and hold back the white space at its end unless that is kept."""
+        body = text if self._keeps_end else text.rstrip()
         blank = text[len(body) :]
         if body:
             self._seen = True

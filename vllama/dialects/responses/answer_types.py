@@ -49,7 +49,7 @@ class Response(Struct):
     error: dict[str, Any] | None
     incomplete_details: dict[str, Any] | None
     model: str
-    output: list[OutputItem]
+    output: list[OutputItem] | None
     usage: ResponseUsage | None
     instructions: str | None
     max_output_tokens: int | None

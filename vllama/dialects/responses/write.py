@@ -114,7 +114,10 @@ class ResponsesWriter(BlockWriter):
         )
 
     def _end(self, tally: Tally, now_ns: int) -> bytes:
-        return self._event("response.completed", {"response": self._ended(tally, now_ns)})
+        response = self._ended(tally, now_ns)
+        if not (response["output"] or tally.usage.completion_tokens):
+            response = response | {"output": None}  # as Ollama answers a request without input
+        return self._event("response.completed", {"response": response})
 
     def _whole(self, tally: Tally, now_ns: int) -> bytes:
         if all(block.kind is BlockKind.THINKING for block in self._blocks):

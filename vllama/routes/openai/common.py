@@ -58,9 +58,10 @@ def check_blocks(entry: Entry, asked: ChatRequest, *, has_tools: bool = False) -
     `has_tools`: the client named tools, though maybe only those of the vendor's own servers, which
     are left out. Raises what `check_request` does.
     """
+    checked = check_request(entry, asked, "chat")
     if has_tools and not asked.tools and Capability.TOOLS not in entry.info.capabilities:
         raise CapabilityMissing(f"{entry.full_name} does not support tools")
-    return check_request(entry, asked, "chat")
+    return checked
 
 
 async def relay_blocks(

@@ -159,7 +159,8 @@ class Turn:
     """A prepared request: what is sent to the engine, and what to expect of its answer.
 
     `limit` bounds the tokens of the answer, None: the end of the engine's context does. `is_text`:
-    the answer goes on a text, so that nothing in it is thinking.
+    the answer goes on a text, so that nothing in it is thinking. `keeps_thinking_end`: as Ollama's
+    answers to prompts made with a Go template do.
     """
 
     chat: PreparedChat
@@ -168,6 +169,7 @@ class Turn:
     limit: int | None
     thinks: bool
     is_text: bool
+    keeps_thinking_end: bool
 
     def make_call(self) -> Call:
         """Return the request to the engine. Raises BadRequest, CapabilityMissing."""
@@ -195,6 +197,7 @@ class Turn:
             tools=self.chat.toolset or False,
             thinks=self.thinks and not self.is_text,
             think_opened=prompt.opens_thinking and not self.chat.constrained,
+            keeps_thinking_end=self.keeps_thinking_end,
             from_completion=as_chat and prompt.finished and not self.is_text,
         )
         return Reply(
@@ -276,6 +279,7 @@ async def prepare(
         limit=limit,
         thinks=checked.thinks,
         is_text=asked.is_text or bool(asked.context),
+        keeps_thinking_end=template is not None,
     )
 
 
