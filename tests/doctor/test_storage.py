@@ -111,11 +111,24 @@ def test_a_hub_that_is_not_there_and_one_that_is_not_asked() -> None:
     assert statuses(network.hub("http://hub.test", None, offline=True)) == ["skipped"]
 
 
+class StoredModels:
+    """Stores that skip many models."""
+
+    def __init__(self, skipped: int) -> None:
+        self._skipped = skipped
+
+    def skipped(self):
+        return tuple(
+            Skipped(name=f"s{n}", store="hub", path=Path(), reason="no weights")
+            for n in range(self._skipped)
+        )
+
+
 class Library:
     """Two models, of which one cannot be read, and many that are skipped."""
 
     def __init__(self, skipped: int) -> None:
-        self._skipped = skipped
+        self.stored = StoredModels(skipped)
 
     def list(self):
         return [type("Bundle", (), {"name": name})() for name in ("good", "bad")]
@@ -123,12 +136,6 @@ class Library:
     def info(self, bundle):
         if bundle.name == "bad":
             raise BadModelFile("it is cut")
-
-    def skipped(self):
-        return tuple(
-            Skipped(name=f"s{n}", store="hub", path=Path(), reason="no weights")
-            for n in range(self._skipped)
-        )
 
 
 def test_models() -> None:

@@ -79,19 +79,19 @@ def reply(request: pytest.FixtureRequest) -> Reply:
 
 def test_a_hub(server: Rogue, library: Library, reply: Reply) -> None:
     server.answer = lambda path: reply
-    refused(lambda: library.pull("org/model"), server)
+    refused(lambda: library.remote.pull("org/model"), server)
 
 
 def test_a_manifest(server: Rogue, library: Library, reply: Reply) -> None:
     server.answer = lambda path: reply
-    refused(lambda: library.pull(f"{server.host}/library/model"), server)
+    refused(lambda: library.remote.pull(f"{server.host}/library/model"), server)
 
 
 def test_a_token(server: Rogue, library: Library, reply: Reply) -> None:
     challenge = {"WWW-Authenticate": f'Bearer realm="{server.url}/token"'}
     wanted = Reply(status=401, headers=challenge, body=[b"{}"])
     server.answer = lambda path: reply if path == "/token" else wanted
-    refused(lambda: library.pull(f"{server.host}/library/model"), server)
+    refused(lambda: library.remote.pull(f"{server.host}/library/model"), server)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_a_token_that_cannot_be_sent(server: Rogue, library: Library, token: obj
     wanted = Reply(status=401, headers=challenge)
     answer = Reply(body=[json.dumps({"token": token}).encode()])
     server.answer = lambda path: answer if path == "/token" else wanted
-    refused(lambda: library.pull(f"{server.host}/library/model"), server)
+    refused(lambda: library.remote.pull(f"{server.host}/library/model"), server)
     assert not any("authorization" in headers for _, headers in server.asked)
 
 
@@ -118,7 +118,7 @@ def test_pages_without_end(server: Rogue, library: Library) -> None:
         return Reply(body=pages, headers={"Link": f'<{server.url}{path}?p=1>; rel="next"'})
 
     server.answer = answer
-    refused(lambda: library.pull("org/model"), server)
+    refused(lambda: library.remote.pull("org/model"), server)
     assert len(server.asked) < 300
 
 
@@ -185,7 +185,7 @@ def test_names_of_a_hub_stay_in_the_cache(
         file[field] = name
     hub(server, file, **about)
     if (field, name) != ("rfilename", "a/b") and (field, name) != ("id", "a/b"):
-        refused(lambda: library.pull("org/model"), server)
+        refused(lambda: library.remote.pull("org/model"), server)
     cache = tmp_path / "hub"
     for path in cache.rglob("*"):
         assert path.resolve().is_relative_to(cache.resolve())
@@ -206,7 +206,7 @@ def test_a_folder_of_the_cache_that_leads_out(
     blob = tmp_path / "hub/models--org--model/blobs" / etag
     blob.parent.mkdir()
     blob.write_bytes(content)
-    refused(lambda: library.pull("org/model"), server)
+    refused(lambda: library.remote.pull("org/model"), server)
     assert list((tmp_path / "victim").iterdir()) == []
 
 
@@ -215,14 +215,14 @@ def test_a_folder_is_no_blob(tmp_path: Path, server: Rogue, library: Library) ->
     blob.mkdir(parents=True)
     size = blob.stat().st_size
     hub(server, {"rfilename": "m-Q4_0.gguf", "size": size, "blobId": "b" * 40})
-    refused(lambda: library.pull("org/model"), server)
+    refused(lambda: library.remote.pull("org/model"), server)
     assert not list(tmp_path.glob("hub/models--*/snapshots/*/*"))
 
 
 @pytest.mark.parametrize("size", [2**44, 2**63, 10**30, -1, 1e999])
 def test_sizes_that_no_file_has(server: Rogue, library: Library, size: float) -> None:
     hub(server, {"rfilename": "m-Q4_0.gguf", "size": size, "blobId": "b" * 40})
-    refused(lambda: library.pull("org/model"), server)
+    refused(lambda: library.remote.pull("org/model"), server)
 
 
 @pytest.mark.parametrize("size", [str(2**62), str(10**30), "9" * 5000, "-5", "x"])
@@ -238,7 +238,7 @@ def test_a_file_that_grows_on_its_way(
         return Reply(headers={"ETag": '"' + "b" * 40 + '"', "X-Linked-Size": size})
 
     server.answer = answer
-    refused(lambda: library.pull("org/model"), server)
+    refused(lambda: library.remote.pull("org/model"), server)
     assert all(path.stat().st_size <= SIZE for path in tmp_path.glob("hub/models--*/blobs/*"))
 
 
@@ -249,7 +249,7 @@ def test_a_hundred_thousand_shards(server: Rogue, library: Library) -> None:
         for n in range(3_000)
     ]
     hub(server, *files)
-    refused(lambda: library.pull("org/model"), server)
+    refused(lambda: library.remote.pull("org/model"), server)
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ def test_a_hundred_thousand_shards(server: Rogue, library: Library) -> None:
 @pytest.mark.parametrize("name", ["Retry-After", "RateLimit"])
 def test_a_wait_that_is_no_number(server: Rogue, library: Library, name: str, value: str) -> None:
     server.answer = lambda path: Reply(status=429, headers={name: value})
-    refused(lambda: library.pull("org/model"), server)
+    refused(lambda: library.remote.pull("org/model"), server)
 
 
 # -- tokens --------------------------------------------------------------------------------------
@@ -274,7 +274,7 @@ def test_the_hubs_token_goes_to_no_other_host(
     server: Rogue, other: Rogue, library: Library
 ) -> None:
     server.answer = lambda path: Reply(status=302, headers={"Location": f"{other.url}{path}"})
-    refused(lambda: library.pull("org/model"), server)
+    refused(lambda: library.remote.pull("org/model"), server)
     assert server.asked[0][1]["authorization"] == "Bearer hf_secret"
     assert other.asked
     assert not any("authorization" in headers for _, headers in other.asked)
@@ -293,7 +293,7 @@ def test_a_registrys_token_goes_to_no_other_host(
         return Reply(status=302, headers={"Location": f"{other.url}{path}"})
 
     server.answer = answer
-    refused(lambda: library.pull(f"{server.host}/library/model"), server)
+    refused(lambda: library.remote.pull(f"{server.host}/library/model"), server)
     assert any(headers.get("authorization") == "Bearer secret" for _, headers in server.asked)
     assert other.asked
     assert not any("authorization" in headers for _, headers in other.asked)
@@ -304,5 +304,5 @@ def test_a_registry_sends_nobody_elsewhere_for_a_token(
 ) -> None:
     challenge = {"WWW-Authenticate": f'Bearer realm="{other.url}/token"'}
     server.answer = lambda path: Reply(status=401, headers=challenge)
-    refused(lambda: library.pull(f"{server.host}/library/model"), server)
+    refused(lambda: library.remote.pull(f"{server.host}/library/model"), server)
     assert not other.asked

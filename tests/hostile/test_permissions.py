@@ -124,7 +124,7 @@ def test_a_pull_that_is_too_large(settings: ModelsSettings, tmp_path: Path) -> N
 
         def pull(most_bytes: int) -> object:
             limited = replace(settings, most_file_bytes=most_bytes, ollama_registry=registry.url)
-            return open_library(limited).pull("m")
+            return open_library(limited).remote.pull("m")
 
         with pytest.raises(Forbidden, match=r"no more than .* are allowed"):
             pull(size - 1)

@@ -95,7 +95,7 @@ def test_only_servers_and_models_that_the_user_named_are_linked_to(tmp_path) -> 
     library = make_library(tmp_path)
     others = ("far:gpt-expensive", "http://127.0.0.1:9#gpt-expensive")
     for name in ("http://127.0.0.1:10#m", "near:m", "http://127.0.0.1:9", "far:", *others):
-        assert not library.is_link(name)
+        assert not library.stored.find_link(name)
 
 
 def test_a_model_that_is_only_in_a_chain(tmp_path) -> None:

@@ -47,12 +47,12 @@ def test_pull_find_list_info_remove(library: Library, events: Events) -> None:
     with pytest.raises(ModelNotFound) as caught:
         library.find("org/tiny-gguf")
     assert "vllama pull org/tiny-gguf" in str(caught.value.hint)
-    bundle = library.pull("org/tiny-gguf", progress=events)
+    bundle = library.remote.pull("org/tiny-gguf", progress=events)
     assert bundle.name == "hf.co/Org/Tiny-GGUF:Q4_K_M"
     statuses = events.statuses
     assert statuses[0] == "pulling manifest" and statuses[1].startswith("pulling ")
     assert statuses[2:] == ["verifying sha256 digest", "writing manifest", "success"]
-    second = library.pull("hf.co/Org/Tiny-GGUF:q8_0")
+    second = library.remote.pull("hf.co/Org/Tiny-GGUF:q8_0")
     assert [b.name for b in library.list()] == [second.name, bundle.name]
     for name in ("org/tiny-gguf", "hf.co/org/TINY-gguf:q4_k_m", bundle.name):
         assert library.find(name) == bundle
@@ -67,16 +67,16 @@ def test_pull_find_list_info_remove(library: Library, events: Events) -> None:
 def test_pull_of_what_is_there_moves_nothing(
     hub: StandInHub, library: Library, events: Events
 ) -> None:
-    library.pull("org/tiny-gguf")
+    library.remote.pull("org/tiny-gguf")
     sent = hub.sent("cdn")
-    library.pull("org/tiny-gguf", progress=events)
+    library.remote.pull("org/tiny-gguf", progress=events)
     assert hub.sent("cdn") == sent and events.statuses[-1] == "success"
 
 
 def test_pull_updates(hub: StandInHub, library: Library, models: Path) -> None:
-    old = library.pull("org/tiny-gguf")
+    old = library.remote.pull("org/tiny-gguf")
     hub.commit("Org/Tiny-GGUF", {"tiny-Q4_K_M.gguf": models / "tiny-Q8_0.gguf"})
-    new = library.pull("org/tiny-gguf")
+    new = library.remote.pull("org/tiny-gguf")
     assert new.name == old.name and new.digest != old.digest
     assert library.find("org/tiny-gguf") == new
 
@@ -85,17 +85,17 @@ def test_pull_updates(hub: StandInHub, library: Library, models: Path) -> None:
 def test_without_a_network_the_cached_model_will_do(
     library: Library, with_settings: Callable[..., ModelsSettings], changes: dict[str, object]
 ) -> None:
-    pulled = library.pull("org/tiny-gguf")
+    pulled = library.remote.pull("org/tiny-gguf")
     cut_off, events = open_library(with_settings(**changes)), Events()
-    assert cut_off.pull("org/tiny-gguf", progress=events) == pulled
+    assert cut_off.remote.pull("org/tiny-gguf", progress=events) == pulled
     assert events.statuses == ["pulling manifest", "success"]
     with pytest.raises(Offline):
-        cut_off.pull("org/tiny-gguf:Q8_0")
+        cut_off.remote.pull("org/tiny-gguf:Q8_0")
 
 
 def test_unknown_tag_names_the_others(library: Library) -> None:
     with pytest.raises(ModelNotFound) as caught:
-        library.pull("org/tiny-gguf:Q2_K")
+        library.remote.pull("org/tiny-gguf:Q2_K")
     assert "cannot find ':Q2_K'" in caught.value.message
     assert caught.value.hint == "take one of: Q4_K_M, Q8_0"
 
@@ -103,7 +103,7 @@ def test_unknown_tag_names_the_others(library: Library) -> None:
 @pytest.mark.parametrize("name", ["gemma99", "gemma99:2b", "reg.example.com/a/b"])
 def test_library_names_are_not_pulled(library: Library, name: str) -> None:
     with pytest.raises(ModelNotFound) as caught:
-        library.pull(name)
+        library.remote.pull(name)
     assert "hf.co/org/repo" in str(caught.value.hint)
 
 
@@ -111,7 +111,7 @@ def test_alias_of_a_library_name(
     hub: StandInHub, library: Library, models: Path, events: Events
 ) -> None:
     hub.add_repo("HuggingFaceTB/SmolLM2-135M-Instruct-GGUF", models)
-    pulled = library.pull("smollm2:135m", progress=events)
+    pulled = library.remote.pull("smollm2:135m", progress=events)
     assert pulled.name == "smollm2:135m"
     assert library.find("SmolLM2:135m") == pulled
     own = library.find("hf.co/HuggingFaceTB/SmolLM2-135M-Instruct-GGUF:Q4_K_M")
@@ -134,7 +134,7 @@ def test_packaged_model(
 ) -> None:
     package(tmp_path / "site")
     library = open_library(with_settings(package_dirs=(tmp_path / "site",)))
-    assert library.pull("smollm2:135m", progress=events).name == "smollm2:135m"
+    assert library.remote.pull("smollm2:135m", progress=events).name == "smollm2:135m"
     assert events.statuses == ["pulling manifest", "success"] and hub.log == []
     assert library.find("SmolLM2:135M").store == "packaged"
     with pytest.raises(BadRequest) as caught:
@@ -154,7 +154,7 @@ def test_a_name_without_its_tag_means_what_the_aliases_say(
         with pytest.raises(ModelNotFound, match="smollm2:latest") as caught:
             library.find(name)
         assert "did you mean smollm2:135m?" in str(caught.value.hint)
-    assert library.pull("smollm2").hub_id == repo
+    assert library.remote.pull("smollm2").hub_id == repo
 
 
 def test_paths_and_folders(
@@ -164,18 +164,18 @@ def test_paths_and_folders(
     assert {b.name for b in library.list()} == {"tiny-q4_k_m:latest", "tiny-q8_0:latest"}
     path = models / "tiny-Q8_0.gguf"
     assert library.find(str(path)) == library.find("tiny-q8_0")
-    assert library.pull(str(path)).path == path
+    assert library.remote.pull(str(path)).path == path
     with pytest.raises(BadRequest, match="your own file"):
         library.remove("tiny-q8_0")
     for name in (str(tmp_path / "absent.gguf"), "./absent"):
         with pytest.raises(ModelNotFound, match="cannot find a model at"):
             library.find(name)
         with pytest.raises(ModelNotFound):
-            library.pull(name)
+            library.remote.pull(name)
     for name in (models / "README.md", tmp_path / "rubbish.gguf"):
         name.write_text("# card")
         with pytest.raises(BadModelFile, match="not a GGUF file"):
-            library.pull(str(name))
+            library.remote.pull(str(name))
 
 
 def test_a_path_and_another_model_are_told_apart(settings: ModelsSettings, tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_not_found_in_ollamas_words(library: Library) -> None:
 
 
 def test_near_names_are_suggested(library: Library) -> None:
-    library.pull("org/tiny-gguf")
+    library.remote.pull("org/tiny-gguf")
     for name in ("org/tiny-ggml", "tiny-gguf:q4_k_m", "hf.co/Org/Tiny-GGUF:Q4_K_S"):
         with pytest.raises(ModelNotFound) as caught:
             library.find(name)
@@ -211,7 +211,10 @@ def test_near_names_are_suggested(library: Library) -> None:
 
 
 def test_newest_first(library: Library) -> None:
-    first, second = library.pull("org/tiny-gguf:q4_k_m"), library.pull("org/tiny-gguf:q8_0")
+    first, second = (
+        library.remote.pull("org/tiny-gguf:q4_k_m"),
+        library.remote.pull("org/tiny-gguf:q8_0"),
+    )
     os.utime(first.path, (2**31, 2**31), follow_symlinks=False)
     assert [b.name for b in library.list()] == [first.name, second.name]
 

@@ -8,8 +8,9 @@ from typing import Any
 from vllama import config
 from vllama.config import Config
 from vllama.config.parse import whole_path
-from vllama.models.library import Library, make_too_large_error, open_library
+from vllama.models.library import Library, open_library
 from vllama.models.ref import ModelRef
+from vllama.models.remote import make_too_large_error
 from vllama.models.types import Bundle, Progress
 from vllama.plan.choose import list_loadable_formats
 from vllama.plan.fitting import FitsHere
@@ -51,7 +52,7 @@ def plan(model: str, **settings: Any) -> Plan:
             found.resolution.shortage,
             to_load=True,
         )
-    return make_first_plan(facts, found.bundle, library.look_into(found.resolution), Need())
+    return make_first_plan(facts, found.bundle, library.remote.look_into(found.resolution), Need())
 
 
 def pull(
@@ -68,7 +69,7 @@ def pull(
     """
     settings_ = config.load(settings, config.environ())
     facts = gather_facts(settings_)
-    return _library(settings_).pull(
+    return _library(settings_).remote.pull(
         whole_path(model),
         formats=list_loadable_formats(facts),
         fits=FitsHere(facts),

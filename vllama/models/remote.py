@@ -1,6 +1,6 @@
 """Models elsewhere: on the hub, and in registries that speak Ollama's protocol.
 
-Decides what a name stands for there, reads its metadata, and fetches it. Blocking.
+Decides what a name stands for there, reads its metadata, and pulls it. Blocking.
 """
 
 from __future__ import annotations
@@ -10,24 +10,36 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vllama.errors import ModelNotFound
-from vllama.models.aliases import find_hub_alias, list_families, list_tags
-from vllama.models.ollama.layout import OllamaModels, RegistryTarget
-from vllama.models.ref import DEFAULT_TAG, Kind, ModelRef
+from vllama.errors import BadModelFile, NotEnoughMemory, Offline
+from vllama.models.aliases import find_own_alias
+from vllama.models.info_cache import InfoCache
+from vllama.models.limits import check_registry
+from vllama.models.not_found import (
+    make_missing_path_error,
+    make_no_repository_error,
+    make_removed_error,
+)
+from vllama.models.ollama.layout import OllamaModels, RegistryTarget, find_target
+from vllama.models.ref import CloudDisabled, Kind, ModelRef, is_cloud
 from vllama.models.settings import ModelsSettings
+from vllama.models.stored import StoredModels, find_in
 from vllama.models.stores.hf_cache import HfCacheStore
 from vllama.models.stores.ollama import OllamaStore
-from vllama.models.types import Bundle, Format, ModelInfo, Progress
-from vllama.spelling import find_similar
+from vllama.models.types import Bundle, Format, ModelInfo, Progress, PullEvent
 
 if TYPE_CHECKING:
     from vllama.models.resolve.memory_fit import Fits
     from vllama.models.resolve.search import Resolution
     from vllama.models.sources.base import Hub
+ALL_FORMATS = (Format.GGUF, Format.SAFETENSORS)
+_NAMES_SHOWN = 8
 
 
 class Remote:
     """The source that `open_source` makes, and the registries that names may mention.
+
+    What is on this disk, `stored`, is fetched again only if it has changed there. `list_models`
+    returns all models here, under all their names.
 
     Modules that only a pull needs (the HTTP client, the hub's library) are imported by the pull.
     """
@@ -36,27 +48,102 @@ class Remote:
         self,
         open_source: Callable[[], Hub],
         settings: ModelsSettings,
+        stored: StoredModels,
+        infos: InfoCache,
+        list_models: Callable[[], Sequence[Bundle]],
         free_space: Callable[[Path], int],
     ) -> None:
         self._open_source, self._settings, self._free_space = open_source, settings, free_space
+        self._stored, self._infos, self._list_models = stored, infos, list_models
+
+    def pull(
+        self,
+        name: str,
+        *,
+        formats: Sequence[Format] = ALL_FORMATS,
+        progress: Progress = lambda event: None,
+        cancel: threading.Event | None = None,
+        insecure: bool = False,
+        fits: Fits | None = None,
+        to_load: bool = False,
+    ) -> Bundle:
+        """Fetch a model, or update it; return it.
+
+        `insecure` allows plain http to a registry of Ollama's kind. `formats` are those that can
+        be served, the best first. With `fits` the quantisation is chosen by memory, and a model
+        of which none fits is refused; one that was named is fetched all the same, unless it is
+        `to_load` here. Raises InvalidModelRef, ModelNotFound, NoPlan (no such format there),
+        NotEnoughMemory, Cancelled, DiskFull, SourceError and kin; Forbidden, before any progress,
+        for a registry that the settings do not allow.
+        """
+        ref, cancel = ModelRef.parse(name), cancel or threading.Event()
+        here = self._stored.find_ref(ref)
+        if here is not None and here.format is Format.GGUF and Format.GGUF not in formats:
+            here = None  # the caller wants the original, to convert it
+        where = None
+        if self._settings.ollama_dirs and find_own_alias(ref, self._settings.aliases) is None:
+            where = find_target(ref, self._settings.ollama_registry, insecure=insecure)
+        if where is not None and (where.asked or here is None or here.store == OllamaStore.name):
+            if is_cloud(ref):
+                raise CloudDisabled
+            # before any progress, so that a client gets the error as a status code
+            check_registry(self._settings.allowed_registries, where.address)
+            progress(PullEvent(status="pulling manifest"))
+            bundle = self._fetch_from_registry(where, here, formats, progress, cancel)
+            progress(PullEvent(status="success"))
+            return bundle
+        hub = self._stored.find_alias(ref) or (ref if ref.kind is Kind.HUB else None)
+        fetched = here is None or here.store == HfCacheStore.name
+        if hub is not None and fetched:
+            check_registry(self._settings.allowed_registries, self._settings.hub_address)
+        progress(PullEvent(status="pulling manifest"))
+        if here is not None and ref.kind is Kind.PATH:
+            self._infos.read(here)  # raises: nothing could load it
+        if here is not None and (hub is None or not fetched):
+            progress(PullEvent(status="success"))
+            return here
+        if is_cloud(ref):
+            raise CloudDisabled
+        if hub is None and ref.kind is Kind.PATH:
+            raise make_missing_path_error(ref.text, ref)
+        try:
+            found = self.look_up(name, formats=formats, fits=fits)
+        except Offline:
+            if here is None or hub is None:
+                raise
+            progress(PullEvent(status="success"))  # complete, though perhaps not the newest
+            return here
+        for note in found.notes:
+            progress(PullEvent(status=note))
+        if found.shortage is not None:
+            if to_load or hub is None or not hub.has_tag:
+                raise make_too_large_error(ref, found, found.shortage, to_load=to_load)
+            progress(PullEvent(status=f"warning: {found.shortage.sentence()}"))
+        bundle = self._stored.names.note(ref, self._fetch(found, progress, cancel))
+        progress(PullEvent(status="success"))
+        return bundle
 
     def look_up(
-        self,
-        ref: ModelRef,
-        formats: Sequence[Format],
-        fits: Fits | None = None,
-        known: Callable[[Resolution], ModelInfo | None] = lambda found: None,
+        self, name: str, *, formats: Sequence[Format] = ALL_FORMATS, fits: Fits | None = None
     ) -> Resolution:
         """Decide what a pull from the hub would fetch, and why; nothing is fetched.
 
-        With `fits` memory chooses among the forms (`resolve.memory_fit`); `known` returns
-        metadata that need not be read there. Raises as a pull does; ModelNotFound for names that
-        the hub has no part in.
+        With `fits` memory chooses among the forms (`resolve.memory_fit`). Raises what `pull`
+        raises, except NotEnoughMemory, which is the resolution's `shortage`; ModelNotFound for
+        names that the hub has no part in.
         """
+        ref = ModelRef.parse(name)
+        check_registry(self._settings.allowed_registries, self._settings.hub_address)
+        try:
+            return self._resolve(ref, formats, fits)
+        except Offline as error:
+            raise self._make_cut_off_error(error, self._stored.find_alias(ref) or ref) from error
+
+    def _resolve(self, ref: ModelRef, formats: Sequence[Format], fits: Fits | None) -> Resolution:
         from vllama.models.resolve.memory_fit import choose_fitting
         from vllama.models.resolve.search import iterate_resolutions
 
-        alias = find_hub_alias(ref, self._settings.aliases)
+        alias = self._stored.find_alias(ref)
         hub = alias or ref
         if hub.kind is not Kind.HUB:
             raise make_no_repository_error(ref)
@@ -65,7 +152,7 @@ class Remote:
             return next(search)
 
         def read(found: Resolution) -> ModelInfo:
-            return known(found) or self.look_into(found)
+            return self._read_here(found) or self.look_into(found)
 
         def family() -> Sequence[tuple[str, float]]:
             from vllama.models.aliases import list_family_sizes
@@ -84,7 +171,7 @@ class Remote:
         source = self._open_source()
         return read_remote_info(source, found.repository, found.variant, self._settings)
 
-    def fetch(self, found: Resolution, progress: Progress, cancel: threading.Event) -> Bundle:
+    def _fetch(self, found: Resolution, progress: Progress, cancel: threading.Event) -> Bundle:
         """Download what was decided into the hub's cache. Raises what a pull raises."""
         from vllama.models.download.fetch import Fetcher
 
@@ -97,9 +184,10 @@ class Remote:
                 return bundle
         raise make_removed_error(wanted.display)
 
-    def fetch_from(
+    def _fetch_from_registry(
         self,
         where: RegistryTarget,
+        here: Bundle | None,
         formats: Sequence[Format],
         progress: Progress,
         cancel: threading.Event,
@@ -108,38 +196,54 @@ class Remote:
         from vllama.models.ollama.pull import pull_model
 
         models = OllamaModels(self._settings.ollama_dirs[0])
-        name = pull_model(
-            where,
-            models,
-            self._settings,
-            formats=formats,
-            progress=progress,
-            cancel=cancel,
-            free_space=self._free_space,
-        )
+        try:
+            name = pull_model(
+                where,
+                models,
+                self._settings,
+                formats=formats,
+                progress=progress,
+                cancel=cancel,
+                free_space=self._free_space,
+            )
+        except Offline:
+            if here is None or here.store != OllamaStore.name:
+                raise
+            return here  # complete, though perhaps not the newest
         bundle = OllamaStore([models.folder]).find(ModelRef.parse(name.display))
         if bundle is None:
             raise make_removed_error(name.display)
         return bundle
 
+    def _make_cut_off_error(self, error: Offline, hub: ModelRef) -> Offline:
+        """Add the forms of a model that are here to the error that the hub cannot be reached."""
+        ids = {hub.hub_id, *(form.hub_id for form in self._stored.list_forms(hub, known=True))}
+        here = [b.name for b in self._list_models() if b.hub_id in ids][:_NAMES_SHOWN]
+        hint = f"use what is here: {', '.join(here)}; or {error.hint}" if here else error.hint
+        return Offline(error.message, hint=hint)
 
-def make_removed_error(name: str) -> ModelNotFound:
-    """Make the error for a model that another process removed while it came."""
-    return ModelNotFound(name, hint="it was removed while it was pulled: pull again")
+    def _read_here(self, found: Resolution) -> ModelInfo | None:
+        """Return the metadata of a form that is on this disk, to save a request to the hub."""
+        repository = found.repository
+        ref = ModelRef.of_hub(repository.hub_id, found.variant.label, repository.branch)
+        bundle = find_in(self._stored.stores, ref)
+        if bundle is None or bundle.format is not found.variant.format:
+            return None
+        try:
+            return self._infos.read(bundle)
+        except BadModelFile:
+            return None
 
 
-def make_no_repository_error(ref: ModelRef) -> ModelNotFound:
-    """Make the error for a name that stands for nothing on the hub."""
-    message = f"cannot find '{ref.display}': no repository on the hub is known for it"
-    elsewhere = (
-        "name a repository: vllama pull hf.co/org/repo[:QUANT], or take it from Ollama's registry: "
-        f"vllama pull ollama://{ref.display}"
-    )
-    if tags := list_tags(ref.model):
-        known = ", ".join(f"{ref.model}:{tag}" for tag in tags if tag != DEFAULT_TAG)
-        return ModelNotFound(
-            ref.display, message=message, hint=f"take one of: {known}; or {elsewhere}"
-        )
-    near = find_similar(ref.model, list_families())
-    meant = f"did you mean {' or '.join(near)}? Otherwise " if near else ""
-    return ModelNotFound(ref.display, message=message, hint=f"{meant}{elsewhere}")
+def make_too_large_error(
+    ref: ModelRef, found: Resolution, shortage: NotEnoughMemory, *, to_load: bool
+) -> NotEnoughMemory:
+    """Make the error for a model that is not fetched because it does not fit."""
+    hint = shortage.hint
+    if not to_load and found.variant.format is Format.GGUF:
+        repository = found.repository
+        name = ModelRef.of_hub(repository.hub_id, found.variant.label, repository.branch).display
+        anyway = f"to fetch it all the same, name the quantisation: vllama pull {name}"
+        hint = f"{hint}; or {anyway}" if hint else anyway
+    verb = "load" if to_load else "pull"
+    return NotEnoughMemory(f"cannot {verb} '{ref.display}': {shortage.message}", hint=hint)

@@ -13,8 +13,9 @@ from vllama.errors import ModelNotFound
 from vllama.hardware.detect import describe
 from vllama.models.draft_search import suggest_draft
 from vllama.models.hub_cache import MAIN, HubRepo
-from vllama.models.library import Library, make_too_large_error
-from vllama.models.ref import ModelRef
+from vllama.models.library import Library
+from vllama.models.ref import Kind, ModelRef, is_cloud
+from vllama.models.remote import make_too_large_error
 from vllama.models.resolve.search import Resolution
 from vllama.models.types import Bundle, Format
 from vllama.plan.choose import list_loadable_formats
@@ -47,10 +48,11 @@ def resolve_name(library: Library, facts: Facts, name: str) -> Resolved:
     try:
         return Resolved(bundle=library.find(name))
     except ModelNotFound:
-        if not library.is_pullable(name):
+        ref = ModelRef.parse(name)
+        if ref.kind is Kind.PATH or is_cloud(ref):
             raise
         formats, fits = list_loadable_formats(facts), FitsHere(facts)
-        found = library.look_up(name, formats=formats, fits=fits)
+        found = library.remote.look_up(name, formats=formats, fits=fits)
     return Resolved(bundle=_make_bundle(library, found), resolution=found)
 
 
@@ -73,7 +75,7 @@ def preview_plan(
         "candidates": _list_candidates(found),
         "notes": found.notes,
     }
-    info = library.look_into(found)
+    info = library.remote.look_into(found)
     if found.shortage is None:
         return report_plan(facts, bundle, info, environ, **more)
     refusal = make_too_large_error(ModelRef.parse(name), found, found.shortage, to_load=True)

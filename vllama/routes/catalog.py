@@ -152,7 +152,7 @@ class Catalog:
         return Entry(bundle, self.library.info(bundle))
 
     def _find(self, name: str) -> Bundle:
-        if self.library.is_link(name):
+        if self.library.stored.find_link(name):
             return self.library.find(name)
         ref = ModelRef.parse(name)
         if ref.path is None:

@@ -63,7 +63,8 @@ async def list_obstacles(gateway: Gateway) -> list[Obstacle]:
         found.append(Obstacle("server", "it is stopping"))
     watch = gateway.watch
     if watch.all_down or (
-        watch.none_answers and not await asyncio.to_thread(gateway.catalog.library.has_models_here)
+        watch.none_answers
+        and not await asyncio.to_thread(gateway.catalog.library.stored.has_models_here)
     ):
         troubles = watch.troubles.items()
         found += [Obstacle(f"upstream {url}", why, passing=why == NOT_YET) for url, why in troubles]

@@ -12,8 +12,8 @@ from vllama.engines.registry import discover_engines
 from vllama.errors import ModelNotFound
 from vllama.hardware.detect import detect
 from vllama.models.library import Library
+from vllama.models.not_found import make_no_repository_error
 from vllama.models.ref import Kind, ModelRef
-from vllama.models.remote import make_no_repository_error
 from vllama.models.settings import ModelsSettings
 from vllama.plan.choose import choose_engine
 from vllama.plan.types import Facts
@@ -54,7 +54,7 @@ def check_model(library: Library, name: str | None) -> None:
     except ModelNotFound:
         if ref.kind is Kind.PATH:
             raise
-        if ref.kind is Kind.LIBRARY and library.alias(ref) is None:
+        if ref.kind is Kind.LIBRARY and library.stored.find_alias(ref) is None:
             raise make_no_repository_error(ref) from None  # what a pull says, too
 
 

@@ -98,7 +98,7 @@ class Preloader:
             pass
 
         def download(progress: Progress, cancel: threading.Event) -> Bundle:
-            return self._library.pull(
+            return self._library.remote.pull(
                 name,
                 formats=list_loadable_formats(self._facts),
                 fits=FitsHere(self._facts),

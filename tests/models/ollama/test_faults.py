@@ -67,7 +67,7 @@ def test_transient_faults_are_survived(
     registry.fault = Once(fault, times=2)
     silence_s = 10.0 if fault.stall_after is None else 0.3
     library = open_library(replace(settings, stall_timeout_s=silence_s))
-    assert library.pull(f"{registry.host}/library/tiny").path.read_bytes() == WEIGHTS
+    assert library.remote.pull(f"{registry.host}/library/tiny").path.read_bytes() == WEIGHTS
 
 
 def test_an_address_that_runs_out_is_renewed(registry: StandInRegistry, library: Library) -> None:
@@ -81,7 +81,7 @@ def test_an_address_that_runs_out_is_renewed(registry: StandInRegistry, library:
                 registry.expire()
 
     registry.fault = expire
-    assert library.pull(f"{registry.host}/library/tiny").path.read_bytes() == WEIGHTS
+    assert library.remote.pull(f"{registry.host}/library/tiny").path.read_bytes() == WEIGHTS
     assert any(entry.status == 403 for entry in registry.requests("cdn"))
 
 
@@ -91,18 +91,18 @@ def test_a_wrong_byte_is_found(
     published = registry.models[NAME]
     registry.fault = Once(Fault(corrupt_at=500_000), times=-1)
     with pytest.raises(ChecksumMismatch, match="announced was"):
-        library.pull(f"{registry.host}/library/tiny")
+        library.remote.pull(f"{registry.host}/library/tiny")
     left = files(settings)
     assert not [name for name in left if "manifests" in name or published.layer("model") in name]
     registry.fault = None
-    assert library.pull(f"{registry.host}/library/tiny").path.read_bytes() == WEIGHTS
+    assert library.remote.pull(f"{registry.host}/library/tiny").path.read_bytes() == WEIGHTS
 
 
 def test_a_blob_that_the_registry_lacks(registry: StandInRegistry, library: Library) -> None:
     published = registry.models[NAME]
     del published.blobs[published.layer("model")]
     with pytest.raises(SourceError, match="lacks one of its blobs"):
-        library.pull(f"{registry.host}/library/tiny")
+        library.remote.pull(f"{registry.host}/library/tiny")
     assert library.list() == []
 
 
@@ -127,7 +127,7 @@ def test_a_manifest_that_does_not_come(
 ) -> None:
     registry.fault = lambda method, path, headers, server: fault
     with pytest.raises(error, match=says):
-        library.pull(f"{registry.host}/library/tiny")
+        library.remote.pull(f"{registry.host}/library/tiny")
     assert not settings.ollama_dirs[0].exists()
 
 
@@ -139,15 +139,15 @@ def test_an_overloaded_registry_is_asked_again(registry: StandInRegistry, librar
         return Fault(status=(503, 429)[len(asked) - 1]) if len(asked) < 3 else None
 
     registry.fault = fault
-    assert library.pull(f"{registry.host}/library/tiny").store == "ollama"
+    assert library.remote.pull(f"{registry.host}/library/tiny").store == "ollama"
 
 
 def test_without_a_network_the_model_that_is_here_will_do(
     registry: StandInRegistry, library: Library, events: Events
 ) -> None:
-    here = library.pull(f"{registry.host}/library/tiny")
+    here = library.remote.pull(f"{registry.host}/library/tiny")
     registry.fault = lambda method, path, headers, server: Fault(reset_after=0)
-    assert library.pull(here.name, progress=events) == here
+    assert library.remote.pull(here.name, progress=events) == here
     assert events.statuses == ["pulling manifest", "success"]
 
 
@@ -173,7 +173,7 @@ def test_manifests_that_are_none(
     models: dict[str, object] = registry.models  # type: ignore[assignment]
     models[NAME] = document
     with pytest.raises(error, match=says):
-        library.pull(f"{registry.host}/library/tiny")
+        library.remote.pull(f"{registry.host}/library/tiny")
 
 
 @pytest.mark.parametrize(
@@ -193,16 +193,18 @@ def test_what_nothing_here_serves_is_refused_before_it_comes(
 ) -> None:
     registry.add(NAME, OllamaModel(layers))
     with pytest.raises(NoPlan, match=says):
-        library.pull(f"{registry.host}/library/tiny", formats=formats)
+        library.remote.pull(f"{registry.host}/library/tiny", formats=formats)
     assert registry.requests("hub", part="/blobs/") == []
 
 
 def test_a_full_disk_is_told_before(
     registry: StandInRegistry, settings: ModelsSettings, library: Library
 ) -> None:
-    library = Library(library._stores, lambda: None, settings, free_space=lambda path: 500_000)  # type: ignore[arg-type,return-value]
+    library = Library(
+        library.stored.stores, lambda: None, settings, free_space=lambda path: 500_000
+    )  # type: ignore[arg-type,return-value]
     with pytest.raises(DiskFull) as caught:
-        library.pull(f"{registry.host}/library/tiny")
+        library.remote.pull(f"{registry.host}/library/tiny")
     assert "1.0 MB" in caught.value.message and "OLLAMA_MODELS" in str(caught.value.hint)
     assert registry.requests("hub", part="/blobs/") == []
 
@@ -220,9 +222,9 @@ def test_a_disk_that_fills_up_meanwhile(
 
     monkeypatch.setattr(os, "pwrite", full)
     with pytest.raises(DiskFull, match="is full"):
-        library.pull(f"{registry.host}/library/tiny")
+        library.remote.pull(f"{registry.host}/library/tiny")
     monkeypatch.undo()
-    assert library.pull(f"{registry.host}/library/tiny").path.read_bytes() == WEIGHTS
+    assert library.remote.pull(f"{registry.host}/library/tiny").path.read_bytes() == WEIGHTS
 
 
 def test_a_folder_that_cannot_be_written(
@@ -231,7 +233,7 @@ def test_a_folder_that_cannot_be_written(
     (tmp_path / "file").write_text("")
     library = open_library(replace(settings, ollama_dirs=(tmp_path / "file" / "models",)))
     with pytest.raises(VllamaError) as caught:
-        library.pull(f"{registry.host}/library/tiny")
+        library.remote.pull(f"{registry.host}/library/tiny")
     assert "OLLAMA_MODELS" in str(caught.value.hint)
 
 
@@ -244,7 +246,9 @@ def test_two_pulls_at_once_share_the_download(
     threads = [
         threading.Thread(
             target=lambda: done.append(
-                open_library(settings).pull(f"{registry.host}/library/tiny").path.read_bytes()
+                open_library(settings)
+                .remote.pull(f"{registry.host}/library/tiny")
+                .path.read_bytes()
             )
         )
         for _ in range(3)
@@ -267,7 +271,7 @@ def test_a_removal_meanwhile_does_not_leave_a_hole(
 ) -> None:
     """A blob that was here when the pull began belongs to a model that is removed meanwhile."""
     registry.add("library/other:latest", model(system="Other."))
-    other = library.pull(f"{registry.host}/library/other")
+    other = library.remote.pull(f"{registry.host}/library/other")
     removed = threading.Event()
 
     def remove(event: object) -> None:
@@ -275,7 +279,7 @@ def test_a_removal_meanwhile_does_not_leave_a_hole(
             removed.set()
             library.remove(other.name)
 
-    bundle = library.pull(f"{registry.host}/library/tiny", progress=remove)
+    bundle = library.remote.pull(f"{registry.host}/library/tiny", progress=remove)
     assert removed.is_set() and bundle.path.read_bytes() == WEIGHTS
 
 
@@ -289,7 +293,7 @@ def test_what_was_never_finished_goes_after_a_while(
         path.write_text("x")
         if path != new:
             os.utime(path, (1, 1))
-    library.pull(f"{registry.host}/library/tiny")
+    library.remote.pull(f"{registry.host}/library/tiny")
     assert [p.name for p in old.parent.glob("*.partial*")] == [new.name]
 
 
@@ -307,7 +311,7 @@ def test_after_a_kill_no_byte_comes_twice(
         "hub, models, name = sys.argv[1:]\n"
         "settings = ModelsSettings(hf_cache_dir=Path(hub), package_dirs=(), part_bytes=65536,\n"
         "    ollama_dirs=(Path(models),))\n"
-        "open_library(settings).pull(name)\n"
+        "open_library(settings).remote.pull(name)\n"
     )
     where = [str(settings.hf_cache_dir), str(settings.ollama_dirs[0])]
     child = subprocess.Popen(
@@ -328,7 +332,7 @@ def test_after_a_kill_no_byte_comes_twice(
     registry.settle()
     registry.fault = None
     before = {id(entry) for entry in registry.log}
-    assert library.pull(f"{registry.host}/library/tiny").path.read_bytes() == WEIGHTS
+    assert library.remote.pull(f"{registry.host}/library/tiny").path.read_bytes() == WEIGHTS
     registry.settle()
     moved = sum(
         entry.sent_bytes

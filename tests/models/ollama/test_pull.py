@@ -59,7 +59,7 @@ def test_whole_flow(
 ) -> None:
     registry.redirect = redirect
     published = registry.models[NAME]
-    bundle = library.pull(f"{registry.host}/library/tiny", progress=events)
+    bundle = library.remote.pull(f"{registry.host}/library/tiny", progress=events)
     assert bundle.name == f"{registry.host}/library/tiny:latest"
     assert (bundle.digest, bundle.size_bytes) == (published.digest, published.size)
     assert (bundle.system, bundle.template) == ("Be brief.", "{{ .Prompt }}")
@@ -85,9 +85,9 @@ def test_a_second_pull_moves_nothing(
     registry: StandInRegistry, library: Library, events: Events
 ) -> None:
     name = f"{registry.host}/library/tiny"
-    library.pull(name)
+    library.remote.pull(name)
     asked = len(registry.requests("hub", part="/blobs/"))
-    library.pull(name, progress=events)
+    library.remote.pull(name, progress=events)
     assert len(registry.requests("hub", part="/blobs/")) == asked
     assert events.statuses[-3:] == STATUSES
     moving = [event for event in events.all if event.digest]
@@ -98,10 +98,10 @@ def test_an_update_moves_what_is_new_and_drops_what_is_old(
     registry: StandInRegistry, settings: ModelsSettings, library: Library, events: Events
 ) -> None:
     name = f"{registry.host}/library/tiny"
-    library.pull(name)
+    library.remote.pull(name)
     newer = registry.add(NAME, model(system="Be long."))
     sent = len(registry.requests("hub", part=newer.layer("model")))
-    bundle = library.pull(name, progress=events)
+    bundle = library.remote.pull(name, progress=events)
     assert (bundle.system, bundle.digest) == ("Be long.", newer.digest)
     assert len(registry.requests("hub", part=newer.layer("model"))) == sent
     assert files(settings) == expected(registry.host, newer)
@@ -113,18 +113,18 @@ def test_a_mirror_keeps_the_short_names(
     registry: StandInRegistry, settings: ModelsSettings, name: str
 ) -> None:
     library = open_library(replace(settings, ollama_registry=registry.url))
-    assert library.pull(name).name == "tiny:latest"
+    assert library.remote.pull(name).name == "tiny:latest"
     assert files(settings) == expected("registry.ollama.ai", registry.models[NAME])
     assert library.find("tiny") == library.find("registry.ollama.ai/library/tiny:latest")
-    assert library.pull("tiny").name == "tiny:latest"
+    assert library.remote.pull("tiny").name == "tiny:latest"
 
 
 def test_a_name_keeps_the_spelling_that_it_has_here(
     registry: StandInRegistry, settings: ModelsSettings, library: Library
 ) -> None:
     registry.add("library/Tiny:latest", registry.models[NAME])
-    library.pull(f"{registry.host}/library/tiny")
-    assert library.pull(f"{registry.host}/library/Tiny").name.endswith("/tiny:latest")
+    library.remote.pull(f"{registry.host}/library/tiny")
+    assert library.remote.pull(f"{registry.host}/library/Tiny").name.endswith("/tiny:latest")
     assert len(library.list()) == 1
 
 
@@ -136,14 +136,14 @@ def test_from_a_real_registry(
 ) -> None:
     published = OllamaModel([("model", tiny), ("license", "MIT"), ("license", "and more")])
     push(real, "team/tiny:f16", published)
-    bundle = library.pull(f"{real.host}/team/tiny:f16", progress=events)
+    bundle = library.remote.pull(f"{real.host}/team/tiny:f16", progress=events)
     assert bundle.path.read_bytes() == tiny.read_bytes()
     assert bundle.license == "MIT\nand more"
     assert library.info(bundle).parameter_count == 119_488
     assert files(settings) == expected(real.host, published, name="team/tiny/f16")
     assert events.statuses[-3:] == STATUSES
     with pytest.raises(ModelNotFound, match="pull model manifest: file does not exist"):
-        library.pull(f"{real.host}/team/tiny:q8_0")
+        library.remote.pull(f"{real.host}/team/tiny:q8_0")
 
 
 def test_a_stopped_pull_from_a_real_registry_goes_on(
@@ -154,12 +154,12 @@ def test_a_stopped_pull_from_a_real_registry_goes_on(
     stopped = Events()
     stopped.cancel_at = 300_000
     with pytest.raises(Cancelled):
-        library.pull(f"{real.host}/team/big", progress=stopped, cancel=stopped.cancel)
+        library.remote.pull(f"{real.host}/team/big", progress=stopped, cancel=stopped.cancel)
     assert library.list() == []
     saved = count_saved_bytes(stored(settings).partial(published.layer("model")), 2_000_000)
     assert saved >= 300_000
     events = Events()
-    library.pull(f"{real.host}/team/big", progress=events)
+    library.remote.pull(f"{real.host}/team/big", progress=events)
     moving = [e for e in events.all if e.digest == f"sha256:{published.layer('model')}"]
     assert moving[0].completed_bytes == saved
 
@@ -173,10 +173,10 @@ def test_a_blob_damaged_at_a_real_registry(
     content = path.read_bytes()
     path.write_bytes(content[:5000] + bytes([content[5000] ^ 1]) + content[5001:])
     with pytest.raises(ChecksumMismatch):
-        library.pull(f"{real.host}/team/bad")
-    assert library.list() == [] and library.skipped() == ()
+        library.remote.pull(f"{real.host}/team/bad")
+    assert library.list() == [] and library.stored.skipped() == ()
     path.write_bytes(content)
-    assert library.pull(f"{real.host}/team/bad").path.read_bytes() == content
+    assert library.remote.pull(f"{real.host}/team/bad").path.read_bytes() == content
 
 
 def test_a_real_registry_that_sends_to_a_storage(
@@ -188,7 +188,7 @@ def test_a_real_registry_that_sends_to_a_storage(
     published = registry.models[NAME]
     with RealRegistry(program, tmp_path / "real", redirect=registry.cdn_url) as real:
         push(real, "library/tiny:latest", published)
-        bundle = library.pull(f"{real.host}/library/tiny")
+        bundle = library.remote.pull(f"{real.host}/library/tiny")
     assert bundle.path.read_bytes() == WEIGHTS
     assert registry.sent("cdn") >= published.size
 
@@ -201,7 +201,7 @@ def test_a_token_is_fetched_and_stays_with_the_registry(
     registry: StandInRegistry, library: Library, redirect: bool
 ) -> None:
     registry.wanted, registry.redirect = "secret", redirect
-    library.pull(f"{registry.host}/library/tiny")
+    library.remote.pull(f"{registry.host}/library/tiny")
     (asked,) = registry.requests("hub", part="/token")
     assert asked.path == "/token?service=here&scope=repository%3Alibrary%2Ftiny%3Apull"
     assert "authorization" not in asked.headers
@@ -219,7 +219,7 @@ def test_a_token_that_runs_out_is_renewed(registry: StandInRegistry, library: Li
                 registry.wanted = "second"
 
     registry.fault = expire
-    assert library.pull(f"{registry.host}/library/tiny").path.read_bytes() == WEIGHTS
+    assert library.remote.pull(f"{registry.host}/library/tiny").path.read_bytes() == WEIGHTS
     assert len(registry.requests("hub", part="/token")) >= 2
 
 
@@ -243,7 +243,7 @@ def test_refused_tokens(
     registry.wanted, registry.given = "right", given
     registry.realm = registry.realm if realm is None else realm
     with pytest.raises(AuthRequired, match=says):
-        library.pull(f"{registry.host}/library/tiny")
+        library.remote.pull(f"{registry.host}/library/tiny")
     assert files(settings) == []
 
 
@@ -254,17 +254,17 @@ def test_plain_http_is_for_this_machine_and_for_who_asks(
     registry: StandInRegistry, library: Library
 ) -> None:
     with pytest.raises(BadRequest, match=r"^insecure protocol http$"):
-        library.pull("http://registry.invalid/library/tiny")
+        library.remote.pull("http://registry.invalid/library/tiny")
     with pytest.raises(Offline):  # allowed, but there is no such host
-        library.pull("http://registry.invalid/library/tiny", insecure=True)
+        library.remote.pull("http://registry.invalid/library/tiny", insecure=True)
     with pytest.raises(Offline):  # TLS was asked for
-        library.pull(f"https://{registry.host}/library/tiny")
-    assert library.pull(f"http://{registry.host}/library/tiny").size_bytes > 0
+        library.remote.pull(f"https://{registry.host}/library/tiny")
+    assert library.remote.pull(f"http://{registry.host}/library/tiny").size_bytes > 0
 
 
 def test_cloud_names_are_refused(library: Library) -> None:
     with pytest.raises(CloudDisabled):
-        library.pull("ollama://big:120b-cloud")
+        library.remote.pull("ollama://big:120b-cloud")
 
 
 def test_a_model_of_ollamas_own_stays_ollamas_after_an_update(
@@ -273,7 +273,7 @@ def test_a_model_of_ollamas_own_stays_ollamas_after_an_update(
     store(settings.ollama_dirs[0], f"{registry.host}/library/tiny:latest", model(system="Old."))
     name = f"{registry.host}/library/tiny"
     assert library.find(name).system == "Old."
-    assert library.pull(name).system == "Be brief."
+    assert library.remote.pull(name).system == "Be brief."
     with pytest.raises(BadRequest, match="vllama did not pull it"):
         library.remove(name)
 
@@ -288,4 +288,4 @@ def test_a_setting_that_is_no_address(
     with_registry: Callable[[str], Library], address: str
 ) -> None:
     with pytest.raises(VllamaError, match="not the address of a registry"):
-        with_registry(address).pull("tiny")
+        with_registry(address).remote.pull("tiny")

@@ -157,7 +157,7 @@ def test_what_is_left_out_is_told_and_hides_nothing(
     (root / "manifests" / LIBRARY / "not a name" / "x").write_text("{}")
     (root / "manifests" / "file").write_text("junk")
     assert library.list() == [good]
-    reasons = {item.name: item.reason for item in library.skipped()}
+    reasons = {item.name: item.reason for item in library.stored.skipped()}
     said = {
         "text:latest": "damaged",
         "list:latest": "damaged",

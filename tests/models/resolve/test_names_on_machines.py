@@ -307,7 +307,7 @@ def test_a_name_on_a_machine(
             assert planned["download_bytes"] == pytest.approx(case.gigabytes * 1e9, rel=0.01)
     else:
         with pytest.raises(VllamaError) as caught:
-            library.pull(
+            library.remote.pull(
                 case.name,
                 formats=list_loadable_formats(case.machine),
                 fits=FitsHere(case.machine),

@@ -61,7 +61,7 @@ def test_the_largest_that_fits_is_fetched_and_found_again(
     library: Library, files: dict[str, Path], hub: StandInHub, events: Events
 ) -> None:
     fits = with_memory(needed(files["Q4_K_M"]) - 1)
-    bundle = library.pull("llama3.2", formats=GGUF, progress=events, fits=fits)
+    bundle = library.remote.pull("llama3.2", formats=GGUF, progress=events, fits=fits)
     assert (bundle.name, bundle.quant, bundle.hub_id) == ("llama3.2:latest", "Q3_K_M", FORM)
     assert any(status.startswith("chose Q3_K_M: Q4_K_M needs ") for status in events.statuses)
     assert events.statuses[-1] == "success"
@@ -70,13 +70,13 @@ def test_the_largest_that_fits_is_fetched_and_found_again(
     hub.settle()
     assert hub.sent("cdn") == sizes["Q4_K_M"] + sizes["Q3_K_M"]
     assert library.find("llama3.2").path == bundle.path
-    assert library.pull("llama3.2", formats=GGUF, fits=fits) == bundle
+    assert library.remote.pull("llama3.2", formats=GGUF, fits=fits) == bundle
 
 
 def test_with_enough_memory_nothing_is_read_before_the_download(
     library: Library, files: dict[str, Path], hub: StandInHub
 ) -> None:
-    bundle = library.pull("llama3.2", formats=GGUF, fits=with_memory(16 * GIB))
+    bundle = library.remote.pull("llama3.2", formats=GGUF, fits=with_memory(16 * GIB))
     hub.settle()
     assert (bundle.quant, hub.sent("cdn")) == ("Q4_K_M", files["Q4_K_M"].stat().st_size)
 
@@ -86,7 +86,7 @@ def test_what_does_not_fit_is_refused_before_the_download(
 ) -> None:
     fits = with_memory(needed(files["Q3_K_M"]) - 1)
     with pytest.raises(NotEnoughMemory) as caught:
-        library.pull("llama3.2", formats=GGUF, fits=fits)
+        library.remote.pull("llama3.2", formats=GGUF, fits=fits)
     assert caught.value.message.startswith("cannot pull 'llama3.2:latest': model requires more")
     assert "Q3_K_M, the smallest there is" in caught.value.message
     assert f"vllama pull hf.co/{FORM}:Q4_K_M" in str(caught.value.hint)
@@ -100,7 +100,9 @@ def test_a_named_one_is_fetched_to_keep_and_refused_to_load(
     fits, name = with_memory(needed(files["Q8_0"]) - 1), f"hf.co/{FORM}:Q8_0"
 
     def pull() -> str | None:
-        return library.pull(name, formats=GGUF, progress=events, fits=fits, to_load=to_load).quant
+        return library.remote.pull(
+            name, formats=GGUF, progress=events, fits=fits, to_load=to_load
+        ).quant
 
     if not to_load:
         assert pull() == "Q8_0"
@@ -113,8 +115,10 @@ def test_a_named_one_is_fetched_to_keep_and_refused_to_load(
 
 
 def test_looking_up_tells_the_same_choice(library: Library, files: dict[str, Path]) -> None:
-    found = library.look_up("llama3.2", formats=GGUF, fits=with_memory(needed(files["Q4_K_M"]) - 1))
+    found = library.remote.look_up(
+        "llama3.2", formats=GGUF, fits=with_memory(needed(files["Q4_K_M"]) - 1)
+    )
     assert [c.quant for c in found.candidates if c.taken] == ["Q3_K_M"]
     assert {c.quant for c in found.candidates if c.variant and not c.taken} == {"Q4_K_M", "Q8_0"}
-    short = library.look_up("llama3.2", formats=GGUF, fits=with_memory(1000))
+    short = library.remote.look_up("llama3.2", formats=GGUF, fits=with_memory(1000))
     assert short.shortage is not None and short.variant.quant == "Q4_K_M"

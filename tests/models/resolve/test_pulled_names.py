@@ -46,7 +46,7 @@ def test_a_library_name(opened: Callable[..., Library], events: Events) -> None:
     with pytest.raises(ModelNotFound) as caught:
         library.find("llama3.2")
     assert "vllama pull llama3.2" in str(caught.value.hint)
-    pulled = library.pull("Llama3.2", formats=GGUF, progress=events)
+    pulled = library.remote.pull("Llama3.2", formats=GGUF, progress=events)
     assert (pulled.name, pulled.hub_id, pulled.quant) == ("Llama3.2:latest", FORM, "Q4_K_M")
     assert f"using {FORM} for {BASE}" in events.statuses
     assert any("is gated" in status for status in events.statuses)
@@ -54,7 +54,7 @@ def test_a_library_name(opened: Callable[..., Library], events: Events) -> None:
     later = opened(offline=True)
     assert later.find("llama3.2") == pulled and later.find("llama3.2:LATEST") == pulled
     assert [b.name for b in later.list()] == ["Llama3.2:latest"]
-    assert later.pull("llama3.2", formats=GGUF) == pulled
+    assert later.remote.pull("llama3.2", formats=GGUF) == pulled
     # its own name, and the base's, find it too
     own = later.find(f"hf.co/{FORM}:Q4_K_M")
     assert (own.name, own.path, own.digest) == (f"hf.co/{FORM}:Q4_K_M", pulled.path, pulled.digest)
@@ -65,24 +65,24 @@ def test_a_look_before_the_pull(
     hub: StandInHub, opened: Callable[..., Library], tmp_path: Path
 ) -> None:
     library = opened()
-    found = library.look_up("llama3.2:3b", formats=GGUF)
+    found = library.remote.look_up("llama3.2:3b", formats=GGUF)
     assert (found.repository.hub_id, found.variant.quant) == (FORM, "Q4_K_M")
     assert [c.quant for c in found.candidates if c.variant and not c.taken] == ["Q8_0"]
-    info = library.look_into(found)
+    info = library.remote.look_into(found)
     assert info.parameter_count == 119_488
     assert not list((tmp_path / "cache").glob("models--*"))  # nothing was kept
-    pulled = library.pull("llama3.2:3b", formats=GGUF)
+    pulled = library.remote.pull("llama3.2:3b", formats=GGUF)
     assert library.info(pulled).weights_bytes == info.weights_bytes
     for name in ("nosuch", "/no/such.gguf", "host:5000/a/b"):
         with pytest.raises(ModelNotFound):
-            library.look_up(name)
+            library.remote.look_up(name)
 
 
 def test_two_names_of_one_model_are_tags(opened: Callable[..., Library]) -> None:
     library = opened()
-    first = library.pull("llama3.2", formats=GGUF)
-    library.pull("llama3.2:3b", formats=GGUF)
-    library.pull("llama3.2:3b-instruct-q8_0", formats=GGUF)
+    first = library.remote.pull("llama3.2", formats=GGUF)
+    library.remote.pull("llama3.2:3b", formats=GGUF)
+    library.remote.pull("llama3.2:3b-instruct-q8_0", formats=GGUF)
     names = ["llama3.2:3b", "llama3.2:3b-instruct-q8_0", "llama3.2:latest"]
     assert sorted(b.name for b in library.list()) == names
     gone = library.remove("llama3.2:3b")
@@ -96,7 +96,7 @@ def test_two_names_of_one_model_are_tags(opened: Callable[..., Library]) -> None
 
 def test_a_repository_without_gguf(hub: StandInHub, opened: Callable[..., Library]) -> None:
     library = opened()
-    pulled = library.pull(BASE.lower(), formats=GGUF)
+    pulled = library.remote.pull(BASE.lower(), formats=GGUF)
     assert pulled.name == f"hf.co/{FORM}:Q4_K_M"
     assert opened(offline=True).find(f"hf.co/{BASE}") == pulled
     assert [b.name for b in library.list()] == [pulled.name]
@@ -111,7 +111,7 @@ def test_a_repository_without_gguf(hub: StandInHub, opened: Callable[..., Librar
 def test_what_other_tools_fetched_is_found_by_library_names(
     opened: Callable[..., Library], tmp_path: Path
 ) -> None:
-    opened().pull(f"hf.co/{FORM}:Q8_0")
+    opened().remote.pull(f"hf.co/{FORM}:Q8_0")
     found = opened(data_dir=tmp_path / "other", offline=True).find("llama3.2:3b-q8_0")
     assert found.name == f"hf.co/{FORM}:Q8_0"
     with pytest.raises(ModelNotFound):
@@ -119,16 +119,16 @@ def test_what_other_tools_fetched_is_found_by_library_names(
 
 
 def test_offline_says_what_is_here(opened: Callable[..., Library]) -> None:
-    opened().pull(f"hf.co/{FORM}:Q8_0")
+    opened().remote.pull(f"hf.co/{FORM}:Q8_0")
     with pytest.raises(Offline) as caught:
-        opened(offline=True).pull(f"hf.co/{FORM}:Q4_K_M")
+        opened(offline=True).remote.pull(f"hf.co/{FORM}:Q4_K_M")
     assert f"use what is here: hf.co/{FORM}:Q8_0" in str(caught.value.hint)
     assert "HF_HUB_OFFLINE" in str(caught.value.hint)
 
 
 def test_own_aliases(opened: Callable[..., Library]) -> None:
     library = opened(aliases={"gpt-4": f"hf.co/{FORM}:Q8_0"})
-    assert library.pull("gpt-4").quant == "Q8_0"
+    assert library.remote.pull("gpt-4").quant == "Q8_0"
     assert [b.name for b in library.list()] == ["gpt-4:latest"]
     with pytest.raises(ConfigError, match='alias "gpt-4"'):
         opened(aliases={"gpt-4": "no such thing"})
@@ -152,7 +152,7 @@ def test_a_damaged_record_is_an_empty_one(tmp_path: Path, content: str) -> None:
 
 
 def test_the_record_is_plain_json(opened: Callable[..., Library], tmp_path: Path) -> None:
-    opened().pull("llama3.2:3b", formats=GGUF)
+    opened().remote.pull("llama3.2:3b", formats=GGUF)
     assert json.loads((tmp_path / "data" / FILE_NAME).read_text()) == {
         "registry.ollama.ai/library/llama3.2:3b": ["llama3.2:3b", f"hf.co/{FORM}:Q4_K_M"]
     }

@@ -48,7 +48,7 @@ def test_a_revision_is_pulled_recorded_and_shown(
 ) -> None:
     revision = commits["v1.0"] if revision == "a commit" else revision
     library = opened()
-    pulled = library.pull(f"{REPO}@{revision}", formats=GGUF)
+    pulled = library.remote.pull(f"{REPO}@{revision}", formats=GGUF)
     assert pulled.name == f"hf.co/{REPO}@{revision}:Q4_K_M"
     assert (pulled.hub_id, pulled.revision) == (REPO, revision)
     assert pulled.path.parent.name == commits.get(revision, revision)
@@ -59,16 +59,18 @@ def test_a_revision_is_pulled_recorded_and_shown(
     with pytest.raises(ModelNotFound):
         later.find(REPO)  # main is another model
     # shown names can be pulled again, from the same revision
-    assert opened().pull(pulled.name, formats=GGUF) == pulled
+    assert opened().remote.pull(pulled.name, formats=GGUF) == pulled
 
 
 def test_revisions_lie_side_by_side(opened: Callable[..., Library]) -> None:
     library = opened()
-    names = [library.pull(f"{REPO}{at}", formats=GGUF).name for at in ("", "@v1.0", "@refs/pr/7")]
+    names = [
+        library.remote.pull(f"{REPO}{at}", formats=GGUF).name for at in ("", "@v1.0", "@refs/pr/7")
+    ]
     bundles = {bundle.name: bundle for bundle in library.list()}
     assert sorted(bundles) == sorted(names)
     assert len({bundle.digest for bundle in bundles.values()}) == 3
-    assert library.pull(REPO, formats=GGUF).revision is None
+    assert library.remote.pull(REPO, formats=GGUF).revision is None
     gone = library.remove(f"{REPO}@v1.0")
     assert gone.freed_bytes >= bundles[f"hf.co/{REPO}@v1.0:Q4_K_M"].size_bytes
     assert sorted(bundle.name for bundle in library.list()) == sorted({*names} - set(gone.names))
@@ -78,8 +80,8 @@ def test_a_pinned_commit_that_is_main_too(
     opened: Callable[..., Library], commits: dict[str, str]
 ) -> None:
     library = opened()
-    main = library.pull(REPO, formats=GGUF)
-    pinned = library.pull(f"{REPO}@{commits['main']}", formats=GGUF)
+    main = library.remote.pull(REPO, formats=GGUF)
+    pinned = library.remote.pull(f"{REPO}@{commits['main']}", formats=GGUF)
     assert pinned.path == main.path and pinned.key == main.key
     assert library.remove(pinned.name).freed_bytes < 100  # the note of the revision
     assert [bundle.name for bundle in library.list()] == [main.name] and main.path.exists()
@@ -89,12 +91,12 @@ def test_a_revision_stays_when_main_moves_on(
     opened: Callable[..., Library], commits: dict[str, str], hub: StandInHub, tmp_path: Path
 ) -> None:
     library = opened()
-    pinned = library.pull(f"{REPO}@{commits['main']}", formats=GGUF)
+    pinned = library.remote.pull(f"{REPO}@{commits['main']}", formats=GGUF)
     newer = write_tiny_gguf(tmp_path / "newer-Q4_K_M.gguf", seed=9)
     hub.commit(REPO, {"tiny-Q4_K_M.gguf": newer})
-    moved = library.pull(REPO, formats=GGUF)
+    moved = library.remote.pull(REPO, formats=GGUF)
     assert moved.digest != pinned.digest
-    assert library.pull(pinned.name, formats=GGUF) == pinned
+    assert library.remote.pull(pinned.name, formats=GGUF) == pinned
 
 
 def test_a_revision_has_only_its_own_files(
@@ -102,9 +104,9 @@ def test_a_revision_has_only_its_own_files(
 ) -> None:
     library = opened()
     with pytest.raises(ModelNotFound, match="cannot find ':Q8_0'"):
-        library.pull(f"{REPO}@v1.0:Q8_0", formats=GGUF)
+        library.remote.pull(f"{REPO}@v1.0:Q8_0", formats=GGUF)
     with pytest.raises(ModelNotFound, match="has no such revision") as caught:
-        library.pull(f"{REPO}@v2.0", formats=GGUF, progress=events)
+        library.remote.pull(f"{REPO}@v2.0", formats=GGUF, progress=events)
     assert "omit the @revision" in str(caught.value.hint)
     hub.settle()
     assert hub.sent("cdn") == 0
@@ -114,7 +116,7 @@ def test_a_revision_is_looked_up_and_converted(
     opened: Callable[..., Library], hub: StandInHub, tmp_path: Path
 ) -> None:
     library = opened()
-    found = library.look_up(f"{REPO}@v1.0", formats=GGUF)
+    found = library.remote.look_up(f"{REPO}@v1.0", formats=GGUF)
     assert found.repository.branch == "v1.0"
     hub.commit(REPO, {"config.json": b"{}", "model.safetensors": weights()}, "safe")
     job = prepare(library, f"{REPO}@safe", ConversionOptions(quantize="Q8_0"))

@@ -76,7 +76,7 @@ def test_shards_in_order_and_an_incomplete_set(root: Path, library: Library) -> 
     (bundle,) = library.list()
     assert [p.name[-11:-5] for p in bundle.files] == ["-00002", "-00002"]
     assert [p.read_bytes() for p in bundle.files] == [b"\1", b"\2"]
-    (left,) = library.skipped()
+    (left,) = library.stored.skipped()
     assert left.name == "hf.co/org/cut:latest" and "a shard is missing" in left.reason
 
 
@@ -93,7 +93,7 @@ def test_mlx_is_left_out_with_a_reason(
     put(root, "mlx-community/Tiny-4bit/config.json", json.dumps(config).encode())
     put(root, "mlx-community/Tiny-4bit/model.safetensors", weights(about))
     assert library.list() == []
-    (left,) = library.skipped()
+    (left,) = library.stored.skipped()
     assert "MLX" in left.reason and left.path == root / "mlx-community/Tiny-4bit"
     with pytest.raises(ModelNotFound) as caught:
         library.find("mlx-community/tiny-4bit")
@@ -106,7 +106,7 @@ def test_other_safetensors_are_served(root: Path, library: Library) -> None:
     (bundle,) = library.list()
     assert (bundle.name, bundle.format) == ("hf.co/org/Tiny:latest", Format.SAFETENSORS)
     assert bundle.path == root / "org/Tiny" and library.find("org/tiny") == bundle
-    assert library.skipped() == ()
+    assert library.stored.skipped() == ()
 
 
 def test_links_odd_names_and_loose_files(
@@ -141,7 +141,7 @@ def test_it_is_not_deleted_untold_and_not_fetched_again(
         library.remove("org/tiny")
     assert "vllama rm --force hf.co/org/tiny:Q8_0" in str(caught.value.hint)
     assert path.exists()
-    assert library.pull("org/tiny:Q8_0", progress=events).path == path
+    assert library.remote.pull("org/tiny:Q8_0", progress=events).path == path
     assert events.statuses[-1] == "success"
 
 

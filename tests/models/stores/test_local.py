@@ -325,7 +325,7 @@ def test_cloud_names(library: Library):
             library.find(name)
         assert caught.value.status == 403
     with pytest.raises(CloudDisabled):
-        library.pull("m:cloud")
+        library.remote.pull("m:cloud")
     assert library.find("tiny:local").name == library.find("tiny:latest:local").name
     for name in ("m:cloud:local", "m:local:cloud"):
         with pytest.raises(InvalidModelRef, match="use either :local or :cloud, not both"):

@@ -284,9 +284,9 @@ def test_models_on_this_disk_are_told_from_those_of_upstreams(tmp_path: Path) ->
             upstreams=(UpstreamSettings(url=url),),
         )
         library = open_library(settings)
-        assert library.list() and not library.has_models_here()
+        assert library.list() and not library.stored.has_models_here()
     write_tiny_gguf(tmp_path / "own.gguf")
-    assert open_library(settings).has_models_here()
+    assert open_library(settings).stored.has_models_here()
 
 
 def test_the_date_of_a_model_is_shown_if_its_server_told_it() -> None:

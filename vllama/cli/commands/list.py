@@ -32,7 +32,7 @@ def list_models(
     library, wanted = local_library(load_settings()), part.lower()
     found = sorted(library.list(), key=lambda bundle: -bundle.modified_s)
     entries = [_entry(library, one) for one in found if _is_called(library, one, wanted)]
-    skipped = [one for one in library.skipped() if wanted in one.name.lower()]
+    skipped = [one for one in library.stored.skipped() if wanted in one.name.lower()]
     if as_json:
         show_json({"models": entries, "skipped": [_skipped(one) for one in skipped]})
         return
@@ -43,7 +43,9 @@ def list_models(
 
 def _is_called(library: Library, bundle: Bundle, part: str) -> bool:
     """Tell whether a model's name, or one that it was pulled by, has `part` in it."""
-    return any(part in name for name in (bundle.name.lower(), *library.list_asked_names(bundle)))
+    return any(
+        part in name for name in (bundle.name.lower(), *library.stored.list_asked_names(bundle))
+    )
 
 
 def _entry(library: Library, bundle: Bundle) -> dict[str, object]:
@@ -64,7 +66,7 @@ def _entry(library: Library, bundle: Bundle) -> dict[str, object]:
         "files": [str(path) for path in bundle.files],
         "hub_id": bundle.hub_id,
         "revision": bundle.revision,
-        "asked_as": list(library.list_asked_names(bundle)),
+        "asked_as": list(library.stored.list_asked_names(bundle)),
         "base": bundle.base,
     }
 

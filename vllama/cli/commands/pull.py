@@ -59,7 +59,7 @@ def _pulled(settings: Config, model: str, display: PullDisplay, insecure: bool) 
     def work() -> None:
         try:
             facts = gather_facts(settings)
-            library.pull(
+            library.remote.pull(
                 whole_path(model),
                 formats=list_loadable_formats(facts),
                 fits=FitsHere(facts),

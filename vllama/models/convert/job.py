@@ -158,7 +158,7 @@ class ConversionJob:
 
         pull = asyncio.ensure_future(
             asyncio.to_thread(
-                library.pull,
+                library.remote.pull,
                 self.original.pull_name,
                 formats=SAFETENSORS,
                 progress=report,
@@ -223,7 +223,7 @@ def find_original(library: Library, name: str) -> Original:
     ref = ModelRef.parse(name)
     if ref.kind is Kind.PATH:
         return Original(plain=_named(ref.model), pull_name=name, bundle=library.find(name))
-    hub = library.alias(ref) or (ref if ref.kind is Kind.HUB else None)
+    hub = library.stored.find_alias(ref) or (ref if ref.kind is Kind.HUB else None)
     quant = parse_quant_tag((hub or ref).tag)
     if hub is None or hub.hub_id is None:
         bundle = library.find(name)

@@ -48,13 +48,13 @@ def prepare(library: Library, name: str, wishes: ConversionOptions) -> Conversio
     found: Resolution | None = None
     if original.bundle is None:
         try:
-            found = library.look_up(original.pull_name, formats=SAFETENSORS)
+            found = library.remote.look_up(original.pull_name, formats=SAFETENSORS)
         except NoPlan as error:
             raise make_no_safetensors_error(name, error) from error
         repository = found.repository
         spelled = ModelRef.of_hub(repository.hub_id, revision=repository.branch)  # as the hub does
         original = replace(original, plain=spelled, pull_name=spelled.display)
-        info = library.look_into(found)
+        info = library.remote.look_into(found)
     else:
         check_format(original.bundle)
         info = library.info(original.bundle)

@@ -48,7 +48,7 @@ def join_pull(gateway: Gateway, name: str, *, insecure: bool = False) -> Pull:
 
     def download(progress: Progress, cancel: threading.Event) -> Bundle:
         try:
-            return gateway.catalog.library.pull(
+            return gateway.catalog.library.remote.pull(
                 name,
                 formats=list_loadable_formats(gateway.facts),
                 progress=progress,

@@ -1,0 +1,114 @@
+"""The models of this machine as their stores have them: list them, find what a name means.
+
+The settings that the user wrote for models are not applied here: `configured` does that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from vllama.models.aliases import find_hub_alias
+from vllama.models.ref import Kind, ModelRef
+from vllama.models.resolve.pulled_names import PulledNames, find_cached_forms
+from vllama.models.settings import ModelsSettings
+from vllama.models.stores.base import LinkingStore, SkippingStore, Store
+from vllama.models.types import Bundle, Skipped
+
+
+class StoredModels:
+    """All `stores` as one, asked in that order, with the names that models were pulled by.
+
+    Of equal names the first store's model counts, but an upstream's may yield to another.
+    """
+
+    def __init__(self, stores: Sequence[Store], settings: ModelsSettings) -> None:
+        self.stores = tuple(stores)
+        self.names = PulledNames(settings.data_dir)
+        self._here = tuple(each for each in self.stores if not isinstance(each, LinkingStore))
+        self._settings = settings
+
+    def list(self) -> Sequence[Bundle]:
+        """Return all models."""
+        bundles: dict[str, Bundle] = {}
+        for store in self.stores:
+            for bundle in store.list():
+                known = bundles.get(bundle.name.lower())
+                if known is None or yields(known):
+                    bundles[bundle.name.lower()] = bundle
+        for name, shown in self.names.shown().items():
+            if (pulled := bundles.get(name)) is not None:
+                del bundles[name]
+                bundles |= {other.lower(): replace(pulled, name=other) for other in shown}
+        return tuple(bundles.values())
+
+    def has_models_here(self) -> bool:
+        """Return whether any model is on this disk."""
+        return any(store.list() for store in self._here)
+
+    def list_asked_names(self, bundle: Bundle) -> Sequence[str]:
+        """Return the names that a model was pulled by, in full and in lower case."""
+        return self.names.list_asked(bundle.name)
+
+    def skipped(self) -> tuple[Skipped, ...]:
+        """Return the models on this disk that are not listed, with the reasons."""
+        stores = [store for store in self.stores if isinstance(store, SkippingStore)]
+        return tuple(item for store in stores for item in store.skipped())
+
+    def find(self, name: str) -> Bundle | None:
+        """Return the model called `name`, or None. Raises InvalidModelRef."""
+        return self.find_link(name) or self.find_ref(ModelRef.parse(name))
+
+    def find_link(self, name: str) -> Bundle | None:
+        """Return the model that a link to a server which the user named stands for, else None."""
+        stores = (store for store in self.stores if isinstance(store, LinkingStore))
+        return next((found for store in stores if (found := store.find_link(name))), None)
+
+    def find_ref(self, ref: ModelRef) -> Bundle | None:
+        """Return the model that `ref` means, or None."""
+        found = self._search(ref, self.stores)
+        if found is None or not yields(found):
+            return found
+        return self._search(ref, self._here) or found
+
+    def _search(self, ref: ModelRef, stores: Sequence[Store]) -> Bundle | None:
+        """Return the model that `stores` have by this name, or by another one of the same model."""
+        bundle = find_in(stores, ref)
+        if bundle is not None:
+            return bundle if ref.kind is not Kind.PATH else self._named_apart(bundle)
+        noted = self.names.meant_by(ref)
+        if noted is not None and (bundle := find_in(stores, ModelRef.parse(noted[1]))) is not None:
+            return replace(bundle, name=noted[0])
+        alias = self.find_alias(ref)
+        if alias is not None and (bundle := find_in(stores, alias)) is not None:
+            return bundle
+        forms = self.list_forms(alias or ref, known=alias is not None)
+        return next((b for form in forms if (b := find_in(stores, form)) is not None), None)
+
+    def _named_apart(self, bundle: Bundle) -> Bundle:
+        """Return a model that was found by its path; it has that as its name if another has its."""
+        named = find_in(self.stores, ModelRef.parse(bundle.name))
+        if named is None or named.key == bundle.key:
+            return bundle
+        return replace(bundle, name=str(bundle.path))
+
+    def find_alias(self, ref: ModelRef) -> ModelRef | None:
+        """Return the hub model that a library name, or a user's alias, stands for; or None."""
+        return find_hub_alias(ref, self._settings.aliases)
+
+    def list_forms(self, ref: ModelRef, *, known: bool) -> Sequence[ModelRef]:
+        """Return the repositories in the hub's cache with forms of a model, as references.
+
+        `known`: see `find_cached_forms`.
+        """
+        return find_cached_forms(self._settings.hf_cache_dir, ref, known=known)
+
+
+def find_in(stores: Sequence[Store], ref: ModelRef) -> Bundle | None:
+    """Return the model with the name `ref` in the first store that has it."""
+    return next((b for store in stores if (b := store.find(ref)) is not None), None)
+
+
+def yields(bundle: Bundle) -> bool:
+    """Tell whether a model gives way to one of the same name on this disk."""
+    return bundle.upstream is not None and bundle.upstream.yields
