@@ -86,6 +86,29 @@ def test_settings(stub: StubServer, terminal: Open) -> None:
     assert screen.finish() == 0
 
 
+def test_a_saved_conversation_goes_on(stub: StubServer, terminal: Open) -> None:
+    earlier = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Who are you?"},
+        {"role": "assistant", "content": "I am Bob."},
+    ]
+    stub.on("POST /api/show", {"capabilities": ["completion"], "messages": earlier})
+    stub.on(CHAT, *answer("Still Bob.", chat=True))
+    stub.on("POST /api/create", {"status": "success"})
+    stub.on("POST /api/generate", {"done": True, "done_reason": "load"})
+    screen = terminal("run", "m")
+    screen.expect(">>> Who are you?\nI am Bob.\n\n>>> ")
+    assert "Be brief." not in screen.screen
+    ask(screen, "And now?", "Still Bob.")
+    new = [{"role": "user", "content": "And now?"}, {"role": "assistant", "content": "Still Bob."}]
+    assert stub.bodies(CHAT)[0]["messages"] == new[:1]  # the server adds the model's own
+    ask(screen, "/set system Sing", "Set system message.")
+    ask(screen, "/show info", "Capabilities")
+    assert stub.bodies("POST /api/show")[-1]["system"] == "Sing"
+    ask(screen, "/save again", "Created new model 'again'")
+    assert stub.bodies("POST /api/create")[0]["messages"] == earlier + new
+
+
 def test_what_a_model_is(stub: StubServer, terminal: Open) -> None:
     screen = ready(stub, terminal)
     stub.on(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vllama import config, private
+from vllama.cli.chat.answer_view import AnswerPrinter
 from vllama.cli.chat.session import Session
 from vllama.cli.chat.slash_commands import Commands
 from vllama.cli.editor import edit_text
@@ -29,6 +30,7 @@ def converse(session: Session, history: Path | None) -> None:
 
     A failed answer is reported, and the conversation goes on.
     """
+    _show_earlier(session)
     keyboard = Keyboard(history)
     commands = Commands(session, keyboard)
     while True:
@@ -54,6 +56,19 @@ def converse(session: Session, history: Path | None) -> None:
             say()
         except VllamaError as error:
             show_error(error.message, error.hint)
+
+
+def _show_earlier(session: Session) -> None:
+    """Show the model's own messages: what was said before a conversation was saved."""
+    for message in session.earlier:
+        text = str(message.get("content") or "")
+        if message.get("role") == "user":
+            say(f"{PROMPT}{text}")
+        elif message.get("role") == "assistant":
+            printer = AnswerPrinter(wrap=session.wrap, hide_thinking=session.hide_thinking)
+            printer.content(text)
+            printer.end()
+            say()
 
 
 def is_open(text: str) -> bool:

@@ -22,7 +22,8 @@ class Session:
     """Settings and history of one conversation; the user changes them as it goes.
 
     `sees`: the model takes images, so paths of images are looked for in messages. `thinks`: it can
-    think, or the server does not say.
+    think, or the server does not say. `earlier`: the model's own messages, which the server puts
+    before those of this conversation.
     """
 
     client: Client
@@ -35,6 +36,7 @@ class Session:
     wrap: bool = True
     sees: bool = False
     thinks: bool = True
+    earlier: list[dict[str, Any]] = field(default_factory=list)
     system: str = ""
     options: dict[str, object] = field(default_factory=dict)
     messages: list[dict[str, Any]] = field(default_factory=list)
@@ -42,11 +44,12 @@ class Session:
     """The last message was cancelled before its answer began."""
 
     def describe(self) -> Reply:
-        """Ask what the model is."""
-        shown = self.client.post("/api/show", {"model": self.model})
+        """Ask what the model is, with the system message of this conversation."""
+        shown = self.client.post("/api/show", {"model": self.model, "system": self.system})
         capabilities = shown.get("capabilities") or []
         self.sees = "vision" in capabilities
         self.thinks = not capabilities or "thinking" in capabilities
+        self.earlier = shown.get("messages") or []
         return shown
 
     def describe_or_pull(self) -> Reply:

@@ -133,20 +133,22 @@ class Commands:
         if self._session.options:
             say("User defined parameters:")
             for name, value in sorted(self._session.options.items()):
-                say(f"  {name:<30} {value}")
+                text = f"{value:g}" if isinstance(value, float) else str(value)
+                say(f"  {name:<30} {text}")
 
     def _load(self, words: Sequence[str], rest: str) -> bool:
         if len(words) != 1:
             say("Usage:\n  /load <model>")
             return False
-        session, old = self._session, (self._session.model, self._session.sees)
+        session = self._session
+        old = session.model, session.sees, session.thinks, session.earlier
         say(f"Loading model '{words[0]}'")
         session.model = words[0]
         try:
             session.describe()
             session.load()
         except BaseException as error:
-            session.model, session.sees = old
+            session.model, session.sees, session.thinks, session.earlier = old
             if not isinstance(error, ModelNotFound):
                 raise
             say(f"Couldn't find model '{words[0]}'")
@@ -164,7 +166,7 @@ class Commands:
         for key, value in (
             ("parameters", session.options),
             ("system", session.system),
-            ("messages", session.messages),
+            ("messages", [*session.earlier, *session.messages]),
         ):
             if value:
                 body[key] = value
