@@ -21,7 +21,7 @@ from vllama.dialects.go_types import (
 )
 
 _NOT_BASE64 = re.compile(r"[^A-Za-z0-9+/=\r\n]")
-_BASE64 = r"^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
+BASE64 = r"^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 _MAX_INT = 2**63 - 1
 _MAX_FLOAT32 = 3.4028235677973366e38  # what rounds to more is no float32
 
@@ -96,7 +96,7 @@ def float32(value: object, walk: Walk) -> None:
         walk.save(Mismatch(f"number {encode_json(value).decode()}", "float32"))
 
 
-@described({"type": "string", "contentEncoding": "base64", "pattern": _BASE64})
+@described({"type": "string", "contentEncoding": "base64", "pattern": BASE64})
 def image_data(value: object, walk: Walk) -> None:
     """Check an `api.ImageData`: bytes, which JSON has in base64 (standard alphabet, padded)."""
     if value is None:

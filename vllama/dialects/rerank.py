@@ -132,6 +132,8 @@ def parse_rerank(body: Mapping[str, Any]) -> Rerank:
         wanted = "strings" if bare else "strings or objects"
         raise BadRequest(f"Invalid type for '{name}': expected {wanted}.")
     top_n = data.get("top_n", data.get("top_k", 0))
+    if isinstance(top_n, float) and top_n.is_integer():
+        top_n = int(top_n)
     if isinstance(top_n, bool) or not isinstance(top_n, int) or top_n < 0:
         raise BadRequest("Invalid value for 'top_n': expected an integer >= 0.")
     flag = "return_text" if bare else "return_documents"

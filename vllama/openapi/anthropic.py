@@ -14,7 +14,12 @@ _FIELDS: dict[str, Schema] = {
     "messages": {"type": "array", "minItems": 1, "allOf": [{"items": {"type": "object"}}]},
     "stop_sequences": {"items": TEXT},
     "tool_choice": {
-        "allOf": [{"properties": {"type": {"enum": ["auto", "any", "tool", "none"]}}}],
+        "allOf": [
+            {
+                "required": ["type"],
+                "properties": {"type": {"enum": ["auto", "any", "tool", "none"]}},
+            }
+        ],
     },
     "system": {
         "anyOf": [

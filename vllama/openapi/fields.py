@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from vllama.dialects.go_types import Schema, make_nullable
-from vllama.dialects.go_values import integer
+from vllama.dialects.go_values import BASE64, integer
 from vllama.dialects.ollama.options import describe_options
 from vllama.dialects.ollama.request_types import THINK_LEVELS, keep_alive
 
@@ -103,6 +103,11 @@ def refine(name: str, schema: Schema, refined: Schema | None) -> Schema:
 
 TEXT: Schema = {"type": "string"}
 NON_EMPTY: Schema = {"type": "string", "minLength": 1}
+IMAGE_URL: Schema = {
+    "type": "string",
+    "description": "the image as a data URI in base64; no other URL is fetched",
+    "pattern": f"^data:(image/(jpeg|jpg|png|webp|gif))?;base64,{BASE64.removeprefix('^')}",
+}
 NUMBER: Schema = {"type": ["number", "null"]}
 WHOLE_NUMBER: Schema = integer.describe({})
 INTEGER: Schema = make_nullable(WHOLE_NUMBER)

@@ -8,6 +8,7 @@ from vllama.dialects.openai import request_types as requests
 from vllama.openapi.fields import (
     BOOLEAN,
     EXAMPLE_MODEL,
+    IMAGE_URL,
     INTEGER,
     MODEL,
     NUMBER,
@@ -22,6 +23,7 @@ _DONE = "[DONE]"
 _EFFORT: Schema = {
     "enum": ["none", "minimal", "low", "medium", "high", "xhigh", "ultra", "max", "", None]
 }
+_TOKEN: Schema = WHOLE_NUMBER | {"minimum": 0}
 _N: Schema = {"type": ["integer", "null"], "minimum": 1, "maximum": 128}
 _SAMPLING: dict[str, Schema] = {
     **OWN_FIELDS,
@@ -57,7 +59,7 @@ _PARTS: Schema = {
                     "image_url": {
                         "type": "object",
                         "required": ["url"],
-                        "properties": {"url": TEXT},
+                        "properties": {"url": IMAGE_URL},
                     },
                 },
             },
@@ -203,14 +205,14 @@ OPERATIONS: tuple[Operation, ...] = (
                     "anyOf": [
                         TEXT,
                         {"type": "array", "minItems": 1, "items": TEXT},
-                        {"type": "array", "minItems": 1, "items": WHOLE_NUMBER},
+                        {"type": "array", "minItems": 1, "items": _TOKEN},
                         {
                             "type": "array",
                             "minItems": 1,
                             "items": {
                                 "type": "array",
                                 "minItems": 1,
-                                "items": WHOLE_NUMBER,
+                                "items": _TOKEN,
                             },
                         },
                     ],
@@ -238,6 +240,7 @@ OPERATIONS: tuple[Operation, ...] = (
             Parameter(
                 name="model",
                 help="the model's name, which may contain slashes",
+                schema=MODEL,
                 example=EXAMPLE_MODEL,
             ),
         ),

@@ -8,6 +8,7 @@ from vllama.dialects.responses.request_types import RESPONSES
 from vllama.openapi.fields import (
     BOOLEAN,
     EXAMPLE_MODEL,
+    IMAGE_URL,
     MODEL,
     NON_EMPTY,
     NUMBER,
@@ -35,20 +36,21 @@ _CONTENT: Schema = {
                     {
                         "type": "object",
                         "required": ["type", "image_url"],
-                        "properties": {"type": {"const": "input_image"}, "image_url": TEXT},
+                        "properties": {"type": {"const": "input_image"}, "image_url": IMAGE_URL},
                     },
                 ]
             },
         },
     ]
 }
-ITEM: Schema = {
+MESSAGE: Schema = {
+    "type": "object",
+    "required": ["role", "content"],
+    "properties": {"type": {"const": "message"}, "role": NON_EMPTY, "content": _CONTENT},
+}
+_ITEM: Schema = {
     "anyOf": [
-        {
-            "type": "object",
-            "required": ["role", "content"],
-            "properties": {"type": {"const": "message"}, "role": NON_EMPTY, "content": _CONTENT},
-        },
+        MESSAGE,
         {
             "type": "object",
             "required": ["type", "call_id", "name"],
@@ -77,7 +79,7 @@ ITEM: Schema = {
 }
 _INPUT: Schema = {
     "description": "a text, or items: messages, calls, results of calls, reasoning",
-    "anyOf": [{"type": ["string", "null"]}, {"type": "array", "items": ITEM}],
+    "anyOf": [{"type": ["string", "null"]}, {"type": "array", "items": _ITEM}],
 }
 _RESPONSE_TOOL: Schema = {
     "required": ["type"],

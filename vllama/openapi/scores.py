@@ -13,38 +13,49 @@ from vllama.openapi.fields import (
     TEXT,
 )
 from vllama.openapi.operation import Body, Operation, Tag
-from vllama.openapi.responses import ITEM
+from vllama.openapi.responses import MESSAGE
 
 _INSTRUCTIONS: Schema = {"anyOf": [{"type": "string", "minLength": 1}, {"type": "object"}]}
+_DESCRIPTION: Schema = {"type": ["string", "null"]}
 _STATE_QUESTION: Schema = {
     "anyOf": [
         {
             "type": "object",
-            "required": ["type", "instructions", *(["criteria"] if criteria else [])],
+            "required": ["type", "instructions", *required],
             "properties": {
                 "type": {"const": kind},
                 "instructions": _INSTRUCTIONS,
-                **({"criteria": criteria} if criteria else {}),
+                "criteria": criteria,
             },
         }
-        for kind, criteria in (
-            ("noul", {}),
+        for kind, required, criteria in (
+            (
+                "noul",
+                (),
+                {
+                    "type": ["object", "null"],
+                    "properties": dict.fromkeys(("true", "false"), _DESCRIPTION),
+                    "additionalProperties": False,
+                },
+            ),
             (
                 "choice",
+                ("criteria",),
                 {
                     "type": "object",
                     "minProperties": 2,
                     "maxProperties": 26,
-                    "additionalProperties": {"type": ["string", "null"]},
+                    "additionalProperties": _DESCRIPTION,
                 },
             ),
             (
                 "score",
+                ("criteria",),
                 {
                     "type": "array",
                     "minItems": 2,
                     "maxItems": 10,
-                    "items": {"type": ["string", "null"]},
+                    "items": _DESCRIPTION,
                 },
             ),
         )
@@ -57,7 +68,7 @@ _ROWS: dict[str, Schema] = {
         "items": {
             "type": "object",
             "required": [field],
-            "properties": {field: TEXT, "description": {"type": ["string", "null"]}},
+            "properties": {field: TEXT, "description": _DESCRIPTION},
         },
     }
     for name, field in (("choices", "value"), ("levels", "label"))
@@ -141,7 +152,7 @@ OPERATIONS: tuple[Operation, ...] = (
                 "model": MODEL,
                 "input": {
                     "description": "what the questions are about",
-                    "anyOf": [NON_EMPTY, {"type": "array", "minItems": 1, "items": ITEM}],
+                    "anyOf": [NON_EMPTY, {"type": "array", "minItems": 1, "items": MESSAGE}],
                 },
                 "questions": {
                     "type": "array",

@@ -25,10 +25,12 @@ from vllama.dialects.go_values import (
 from vllama.units import parse_keep_alive
 
 THINK_LEVELS = ("high", "medium", "low", "max")
-_SHORT = r"([0-9]{1,12}(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms)"
-_LONG = r"([0-9]{1,6}(\.[0-9]*)?|\.[0-9]+)[smh]"
-DURATION = f"^[+-]?(0|({_SHORT}|{_LONG})+)$"
-"""Go's durations, such as `1h30m`; what has more digits may be more than 292 years."""
+_PARTS = "|".join(
+    rf"([0-9]{{1,{digits}}}(\.[0-9]*)?|\.[0-9]+){unit}"
+    for digits, unit in ((12, "(ns|us|µs|μs|ms)"), (9, "s"), (7, "m"), (5, "h"))
+)
+DURATION = f"^[+-]?(0|({_PARTS}){{1,9}})$"
+"""Go's durations, such as `1h30m`; more digits or parts may be more than 292 years."""
 
 
 @described({"enum": [True, False, None, *THINK_LEVELS]})

@@ -38,6 +38,8 @@ async def web_search(gateway: Gateway, request: Request) -> None:
         raise BadRequest("query is required")
     if count is None:
         count = DEFAULT_RESULTS
+    if isinstance(count, float) and count.is_integer():
+        count = int(count)
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MAX_RESULTS:
         raise BadRequest(f"max_results must be a number from 1 to {MAX_RESULTS}")
     work = asyncio.to_thread(search_web, searxng, query, count)
