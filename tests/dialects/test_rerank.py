@@ -46,6 +46,11 @@ def test_without_a_number_all_are_returned(top_n):
     assert len(asked.write([1.0, 2.0], model="m", identity="i", tokens=0)["results"]) == 2
 
 
+def test_a_whole_number_may_have_a_decimal_point():
+    asked = parse_rerank({"query": "q", "documents": ["a", "b"], "top_n": 1.0})
+    assert len(asked.write([1.0, 2.0], model="m", identity="i", tokens=0)["results"]) == 1
+
+
 def test_documents_are_left_out_on_request():
     asked = parse_rerank({"query": "q", "documents": ["a"], "return_documents": False})
     reply = asked.write([1.0], model="m", identity="i", tokens=0)

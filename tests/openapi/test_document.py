@@ -130,6 +130,31 @@ def test_ollamas_accepted_requests_fit():
     assert not wrong, "\n".join(wrong)
 
 
+QUESTION = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
+LINKED = [{"type": "image_url", "image_url": {"url": "https://example.com/x.png"}}]
+NOUL = {"type": "noul", "instructions": "Is it?", "criteria": {"perhaps": "maybe"}}
+ASKED = [{"type": "predicate", "instructions": "Is it?"}]
+LINKED_INPUT = [{"type": "input_image", "image_url": "x.png"}]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"model": "m", "messages": [{"role": "user", "content": LINKED}]}),
+        ("/v1/responses", {"model": "m", "input": [{"role": "user", "content": LINKED_INPUT}]}),
+        ("/v1/messages/count_tokens", QUESTION | {"tool_choice": {}}),
+        ("/v1/embeddings", {"model": "m", "input": [1, -1]}),
+        ("/v1/systemone", {"model": "m", "state": "", "questions": {"a": NOUL}}),
+        ("/v1/decisions", {"model": "m", "input": [{"type": "reasoning"}], "questions": ASKED}),
+        ("/api/chat", QUESTION | {"keep_alive": "999999h999999h999999h"}),
+    ],
+)
+def test_what_is_refused_for_any_model_does_not_fit(path, body):
+    operation = find_operation("POST", path)
+    schema = operation["requestBody"]["content"]["application/json"]["schema"]
+    assert list(make_open_validator(schema).iter_errors(body))
+
+
 def test_an_undescribed_field_is_found():
     body = json.dumps({"version": "1", "vllama": "1", "more": 1})
     assert find_errors("GET", "/api/version", 200, "application/json", body)
